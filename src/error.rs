@@ -19,7 +19,8 @@ pub struct Error {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The store can't be reached, or the breaker is open. The call has not run.
+    /// The store can't be reached, or the breaker is open, or the deadline passed before the call was sent. The call has not
+    /// run and will not: it can be made again. Where the server said why, that is the error's source.
     Unavailable,
     /// No answer within the deadline, or the connection broke. The call may have run.
     Timeout,
@@ -69,7 +70,7 @@ impl fmt::Display for Error {
         };
         write!(f, "{}: {what}", self.operation)?;
         match (&self.kind, &self.source) {
-            (ErrorKind::Config, Some(source)) => write!(f, ": {source}"),
+            (ErrorKind::Config | ErrorKind::Unavailable, Some(source)) => write!(f, ": {source}"),
             _ => Ok(()),
         }
     }

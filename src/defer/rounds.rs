@@ -10,6 +10,7 @@
 //! them is visited. They are hints like any message. So a run costs a claim and a settlement, whatever the
 //! number of lines, and neither waits for the other: the room of a run is free when its handler has ended.
 
+mod calls;
 mod drain;
 mod lines;
 mod looks;
@@ -34,6 +35,7 @@ use tokio::{
 };
 
 use self::{
+    calls::{Owners, looked_up},
     lines::Lines,
     looks::{Looked, under_way},
     others::Foreign,
@@ -76,6 +78,9 @@ const MOST_NAMES: usize = 100;
 /// Runs for each callback that may be made at once beside them.
 const CALLS: usize = 4;
 
+/// Least callbacks at once: half of them are reserved.
+const LEAST_CALLS: usize = 2;
+
 pub(super) struct Rounds {
     worker: Arc<DeferWorker>,
     stop: watch::Sender<Stop>,
@@ -96,6 +101,8 @@ pub(super) struct Rounds {
     requests: Room,
     calls: Room,
     hosts: Arc<Hosts>,
+    /// Owners of callbacks that are being looked up.
+    owners: Option<BoxFuture<'static, Owners>>,
     visits: JoinSet<(Key, Next)>,
     looking: Option<BoxFuture<'static, Looked>>,
     next_beat: Instant,
@@ -107,8 +114,9 @@ impl Rounds {
     pub(super) fn new(worker: Arc<DeferWorker>) -> Self {
         Self {
             requests: Room::new(worker.concurrency),
-            calls: Room::new(worker.concurrency.div_ceil(CALLS)),
+            calls: Room::new(worker.concurrency.div_ceil(CALLS).max(LEAST_CALLS)),
             hosts: Arc::default(),
+            owners: None,
             worker,
             stop: watch::Sender::new(Stop::No),
             paused: Arc::default(),
@@ -147,7 +155,11 @@ impl Rounds {
                     }
                 }
                 () = self.requests.freed() => self.serve(),
-                () = self.calls.freed() => self.serve(),
+                () = self.calls.freed() => {
+                    self.waiting.calls.changed();
+                    self.serve();
+                }
+                found = looked_up(&mut self.owners) => self.owners_found(found),
                 looked = under_way(&mut self.looking) => self.looked(looked),
                 Some(hint) = hints.recv() => self.hint(hint),
                 () = self.alarm.at(look) => self.look(),
@@ -221,7 +233,7 @@ impl Rounds {
         // If the other one has no room either: as soon as there is some here.
         if self.waiting.takes(&key) {
             let told = Some(now).filter(|_| told);
-            self.waiting.of_mut(&key).push_told(key, Some(id), told);
+            self.waiting.entering(&key).push_told(key, Some(id), told);
         } else {
             self.look_at(key.shard(), now);
         }

@@ -47,9 +47,9 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    /// Of all of them, at least one.
-    pub(super) fn half(&self) -> usize {
-        (self.slots.most / 2).max(1)
+    /// How many there are.
+    pub(super) fn most(&self) -> usize {
+        self.slots.most
     }
 
     pub(super) fn free(&self) {

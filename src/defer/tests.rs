@@ -10,6 +10,7 @@ mod logs;
 mod many;
 mod others;
 mod outcomes;
+mod polls;
 mod quotas;
 mod rows;
 mod sooner;

@@ -11,6 +11,7 @@ use super::{
     cut_off::{Attended, drained},
     envelope::{At, StoredRequest, Unreadable, read_request},
     headers::{IDEMPOTENCY_KEY, made_key},
+    hosts::CallRoom,
     judge::{Run, UNREACHABLE, UNROUTABLE, by_age},
     visit::{Stop, Visit},
     worker::DeferWorker,
@@ -64,11 +65,7 @@ impl Visit {
         self.replay(request, at, &marker, started).await
     }
 
-    /// The run of a callback. `None` as in a replay; it may be made again in every case.
-    ///
-    /// Clients say where it goes, and whoever is there may take his time: it has a room that is not for requests, and
-    /// while others wait for that a slow host has half of it. Whose calls they are that wait is not known before they are
-    /// claimed, so they may be its own.
+    /// Runs a callback, if its host has a turn. `None` as in a replay; it may be made again in every case.
     async fn call(
         &self,
         request: &StoredRequest,
@@ -76,19 +73,25 @@ impl Visit {
         started: &Started,
     ) -> Option<Verdict> {
         let DeferWorker { callbacks, rules, .. } = &*self.worker;
-        let others_wait = self.crowded.load(Ordering::Relaxed);
-        let most = if others_wait { self.slot.half() } else { usize::MAX };
-        let Some(_guest) = self.hosts.enter(&request.head.target, most) else {
-            let first_seen = UNIX_EPOCH + Duration::from_micros(started.run.accepted_us);
-            return Some(Verdict::Back { delay: by_age(first_seen), reason: "slow host" });
+        let crowded = self.crowded.load(Ordering::Relaxed);
+        let room = CallRoom { most: self.slot.most(), crowded };
+        let Some(turn) = self.hosts.enter(&self.key, &request.head.target, room) else {
+            return Some(self.no_turn(started));
         };
+        let by = callbacks.as_deref();
         tokio::select! {
-            verdict = callback::run(callbacks.as_deref(), rules, (at, &started.run), request) => {
-                Some(verdict)
+            verdict = callback::run(by, rules, (at, &started.run), request, turn) => {
+                Some(verdict.unwrap_or_else(|| self.no_turn(started)))
             }
             _ = started.hold.facts().lost() => None,
             () = self.told_to(Stop::Now) => Some(drained()),
         }
+    }
+
+    fn no_turn(&self, started: &Started) -> Verdict {
+        let first_seen = UNIX_EPOCH + Duration::from_micros(started.run.accepted_us);
+        let delay = self.hosts.delay(&self.key, by_age(first_seen));
+        Verdict::Back { delay, reason: callback::NO_TURN }
     }
 
     async fn replay(

@@ -72,6 +72,18 @@ impl Waiting {
         Some((key, head))
     }
 
+    /// Takes out one that need not be the first.
+    pub(super) fn remove(&mut self, key: &Key) -> Option<JobId> {
+        let at = self.line.iter().position(|waits| waits == key)?;
+        self.line.remove(at);
+        self.known.remove(key).and_then(|known| known.head)
+    }
+
+    /// In the order in which they came.
+    pub(super) fn keys(&self) -> impl DoubleEndedIterator<Item = &Key> {
+        self.line.iter()
+    }
+
     pub(super) fn contains(&self, key: &Key) -> bool {
         self.known.contains_key(key)
     }

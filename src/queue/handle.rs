@@ -6,7 +6,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
     failure::{BoxError, Failure},
-    push::PushRequest,
+    push::{PushError, PushRequest},
     run::{Handler, decoded},
     task::Task,
     worker::QueueWorker,
@@ -90,17 +90,21 @@ impl<T> Queue<T> {
     }
 }
 
-impl<T: Serialize> Queue<T> {
+impl<T: Serialize + DeserializeOwned> Queue<T> {
     /// A task to be stored once it is awaited, in one round trip; what is pushed meanwhile goes together.
+    ///
+    /// The type has to be readable too, so that a payload that no worker could read is found where it is pushed. A service
+    /// that only pushes, and has a type of its own for that, makes a [`serde_json::Value`] of it.
     ///
     /// # Errors
     ///
-    /// Awaited: [`PushError`](super::PushError).
+    /// Awaited: [`PushError`](super::PushError). With debug assertions also
+    /// [`Unreadable`](super::PushError::Unreadable).
     pub fn push(&self, payload: &T) -> PushRequest {
         PushRequest {
             store: self.store.clone(),
             queue: self.name.clone(),
-            payload: serde_json::to_vec(payload),
+            payload: written(payload),
             terms: self.terms,
             delay: std::time::Duration::ZERO,
             unique: None,
@@ -148,6 +152,17 @@ impl<T: DeserializeOwned + Send + 'static> Queue<T> {
     fn worker_of(&self, handler: Handler) -> QueueWorker {
         QueueWorker::new(self.store.clone(), self.name.clone(), handler)
     }
+}
+
+/// The payload as JSON; with debug assertions, only if its type reads that.
+fn written<T: Serialize + DeserializeOwned>(payload: &T) -> Result<Vec<u8>, PushError> {
+    let json = serde_json::to_vec(payload).map_err(PushError::Encode)?;
+    if cfg!(debug_assertions)
+        && let Err(error) = serde_json::from_slice::<T>(&json)
+    {
+        return Err(PushError::Unreadable(error));
+    }
+    Ok(json)
 }
 
 fn failure(error: impl Into<BoxError>) -> Failure {

@@ -60,6 +60,11 @@ pub enum PushError {
     },
     /// The payload can't be written as JSON.
     Encode(serde_json::Error),
+    /// The payload was written as JSON that its own type can't read: no worker could. Nothing was sent. Looked for only where
+    /// debug assertions are on, since it costs as much as reading the payload: a test finds it. The usual reasons are NaN and
+    /// infinity, which JSON has not and which are written as `null`, more than 127 levels of nesting, keys of maps that are
+    /// not read as they are written, and serde attributes that hold for one direction alone.
+    Unreadable(serde_json::Error),
     /// The store is away. On a timeout the task may have been stored. Pushed again under the same
     /// [unique key](PushRequest::unique), it is not stored twice while the first one waits or runs; once that one has
     /// ended, a second one is stored, and runs as well. Under a key [with a window](PushRequest::unique_for) none is
@@ -75,6 +80,10 @@ impl fmt::Display for PushError {
                 write!(f, "a payload of {bytes} bytes; the queue takes {limit} at most")
             }
             Self::Encode(_) => f.write_str("the payload can't be written as JSON"),
+            Self::Unreadable(_) => f.write_str(
+                "the payload's type can't read the JSON that it writes; make it write what it reads: no NaN or infinity, at \
+                 most 127 levels, the same serde attributes both ways",
+            ),
             Self::Store(error) => error.fmt(f),
         }
     }
@@ -84,7 +93,7 @@ impl StdError for PushError {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match self {
             Self::Full | Self::TooLarge { .. } => None,
-            Self::Encode(error) => Some(error),
+            Self::Encode(error) | Self::Unreadable(error) => Some(error),
             Self::Store(error) => error.source(),
         }
     }
@@ -103,7 +112,7 @@ impl From<Error> for PushError {
 pub struct PushRequest {
     pub(super) store: Store,
     pub(super) queue: Key,
-    pub(super) payload: Result<Vec<u8>, serde_json::Error>,
+    pub(super) payload: Result<Vec<u8>, PushError>,
     pub(super) terms: Terms,
     pub(super) delay: Duration,
     pub(super) unique: Option<Unique>,
@@ -157,7 +166,7 @@ impl PushRequest {
     async fn send(self) -> Result<Pushed, PushError> {
         let Self { store, queue, payload, terms, delay, unique } = self;
         let id = TaskId::new();
-        let payload = payload.map_err(PushError::Encode)?;
+        let payload = payload?;
         let Terms { again, max_attempts, caps, payload_limit: limit } = terms;
         if payload.len() > limit {
             return Err(PushError::TooLarge { bytes: payload.len(), limit });

@@ -57,8 +57,9 @@ where
         let (handler, store, said) = (Arc::clone(&handler), store.clone(), Arc::clone(&said));
         async move {
             let Raw { facts, payload } = raw;
-            // Not what serde says of it: that may quote the payload.
-            let unread = |_| (TaskFault::Undecodable, unread(&store, &facts, &payload, &said));
+            let unread = |error| {
+                (TaskFault::Undecodable, unread(&store, &facts, &payload, &said, &cause(&error)))
+            };
             let payload = serde_json::from_slice(&payload).map_err(unread)?;
             handler(Task::new(payload, facts)).await.map_err(|why| (TaskFault::Failed, why))
         }
@@ -68,7 +69,13 @@ where
 
 /// What becomes of a task whose payload can't be read here. A newer worker may be able to, so it is not charged for
 /// meeting an older one.
-fn unread(store: &Store, facts: &Facts, payload: &[u8], said: &Mutex<Option<Instant>>) -> Failure {
+fn unread(
+    store: &Store,
+    facts: &Facts,
+    payload: &[u8],
+    said: &Mutex<Option<Instant>>,
+    cause: &str,
+) -> Failure {
     let why = "undecodable";
     // No version writes nothing: that is one which could not be opened anywhere.
     if payload.is_empty() {
@@ -81,9 +88,36 @@ fn unread(store: &Store, facts: &Facts, payload: &[u8], said: &Mutex<Option<Inst
     let (now, mut said) = (Instant::now(), said.lock());
     if said.is_none_or(|at| now >= at + SAID) {
         *said = Some(now);
-        tracing::error!(task = ?facts.id, "a task's payload can't be read here: it waits for another worker");
+        tracing::error!(
+            task = ?facts.id, cause,
+            "a task's payload can't be read here: it waits for another worker"
+        );
     }
     Failure { then: Then::Back(pause(age)), ..Failure::new(why) }
+}
+
+/// Kinds of serde's own messages that say a type's names and rules, with what they quote of the payload in front of
+/// `, expected`.
+const QUOTING: [&str; 5] =
+    ["invalid type: ", "invalid value: ", "invalid length ", "unknown variant ", "unknown field "];
+
+/// Why a payload can't be read, without a word of it: a log must not tell what is the user's.
+fn cause(error: &serde_json::Error) -> String {
+    let (text, at) =
+        (error.to_string(), format!("line {} column {}", error.line(), error.column()));
+    if !error.is_data() || text.starts_with("missing field `") {
+        // Texts of serde_json's own, and the name of a field of the type.
+        return text;
+    }
+    let kind = QUOTING.iter().find(|kind| text.starts_with(**kind));
+    match (kind, text.split_once(", expected ")) {
+        (Some(kind), Some((found, expected))) => {
+            let rest = found.get(kind.len()..).unwrap_or_default();
+            let shown = rest.split(['`', '"', '\'']).next().unwrap_or_default().trim_end();
+            format!("{kind}{shown}, expected {expected}")
+        }
+        _ => format!("not a value of its type, at {at}"),
+    }
 }
 
 /// Runs it, and bears its panic.

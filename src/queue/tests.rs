@@ -11,6 +11,7 @@ mod lone;
 mod sealed;
 mod stops;
 mod trouble;
+mod unreadable;
 
 use std::{future::pending, sync::Arc, time::Duration};
 

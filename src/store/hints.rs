@@ -12,7 +12,10 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, watch};
 
-use super::backend::{JobId, Others, Token};
+use super::{
+    backend::{JobId, Others, Token},
+    job_watch::JobWatch,
+};
 use crate::key::Key;
 
 /// What a message can say.
@@ -90,7 +93,7 @@ pub(crate) trait Joined: Send + Sync {
 pub(crate) struct Hints {
     places: Mutex<HashMap<Token, Weak<Notify>>>,
     lines: Mutex<Option<Weak<dyn Joined>>>,
-    jobs: Mutex<HashMap<JobId, Weak<Notify>>>,
+    jobs: Mutex<HashMap<JobId, Weak<JobWatch>>>,
     tasks: Mutex<HashMap<Arc<str>, Weak<Notify>>>,
     workers: Mutex<Vec<mpsc::UnboundedSender<Hint>>>,
     listening: Mutex<Option<Listening>>,
@@ -125,12 +128,12 @@ impl Hints {
         *self.lines.lock() = Some(told);
     }
 
-    /// A bell that rings when something happens to the job. With the first of them this process begins to hear of jobs,
-    /// after which all look again: it may have begun only after the first look.
-    pub(crate) fn job(&self, id: &JobId) -> Arc<Notify> {
-        let bell = bell(&self.jobs, id);
+    /// Announces changes of the job. With the first of them this process begins to hear of jobs,
+    /// after which all are announced once: it may have begun only after the first poll.
+    pub(crate) fn job(&self, id: &JobId) -> Arc<JobWatch> {
+        let watch = bell(&self.jobs, id);
         self.jobs_wanted.send_if_modified(|wanted| !std::mem::replace(wanted, true));
-        bell
+        watch
     }
 
     /// Whether jobs are to be heard of, and when that changes.
@@ -167,7 +170,7 @@ impl Hints {
     pub(crate) fn deliver(&self, hint: Hint) {
         match hint {
             Hint::Offer(me) => ring(&self.places, &me, Notify::notify_one),
-            Hint::Job(id) => ring(&self.jobs, &id, wake_all),
+            Hint::Job(id) => ring(&self.jobs, &id, JobWatch::announce),
             Hint::Tasks(worker) => ring(&self.tasks, &worker, Notify::notify_one),
             Hint::Line(key, who) => {
                 let told = self.lines.lock().as_ref().and_then(Weak::upgrade);
@@ -178,7 +181,7 @@ impl Hints {
             Hint::Work(..) | Hint::Due(_) | Hint::Workers => self.tell_workers(&hint),
             Hint::Resync => {
                 ring_all(&self.places, Notify::notify_one);
-                ring_all(&self.jobs, wake_all);
+                ring_all(&self.jobs, JobWatch::announce);
                 ring_all(&self.tasks, Notify::notify_one);
                 self.tell_workers(&Hint::Resync);
             }
@@ -218,9 +221,9 @@ impl Listening {
     }
 }
 
-type Bells<K> = Mutex<HashMap<K, Weak<Notify>>>;
+type Bells<K, B> = Mutex<HashMap<K, Weak<B>>>;
 
-fn bell<K: Clone + Eq + std::hash::Hash>(bells: &Bells<K>, key: &K) -> Arc<Notify> {
+fn bell<K: Clone + Eq + std::hash::Hash, B: Default>(bells: &Bells<K, B>, key: &K) -> Arc<B> {
     let mut bells = bells.lock();
     if let Some(bell) = bells.get(key).and_then(Weak::upgrade) {
         return bell;
@@ -235,19 +238,13 @@ fn bell<K: Clone + Eq + std::hash::Hash>(bells: &Bells<K>, key: &K) -> Arc<Notif
             bells.reserve(more);
         }
     }
-    let bell = Arc::new(Notify::new());
+    let bell = Arc::new(B::default());
     bells.insert(key.clone(), Arc::downgrade(&bell));
     bell
 }
 
-/// A bell with many listeners, of whom one may be between two looks.
-fn wake_all(bell: &Notify) {
-    bell.notify_waiters();
-    bell.notify_one();
-}
-
 /// Bells of places have one listener, the keeper: a permit is kept for it if it is between two looks.
-fn ring<K: Eq + std::hash::Hash>(bells: &Bells<K>, key: &K, how: fn(&Notify)) {
+fn ring<K: Eq + std::hash::Hash, B>(bells: &Bells<K, B>, key: &K, how: fn(&B)) {
     // Not under the lock: who is woken may run anything.
     let bell = bells.lock().get(key).and_then(Weak::upgrade);
     if let Some(bell) = bell {
@@ -255,7 +252,7 @@ fn ring<K: Eq + std::hash::Hash>(bells: &Bells<K>, key: &K, how: fn(&Notify)) {
     }
 }
 
-fn ring_all<K>(bells: &Bells<K>, how: fn(&Notify)) {
+fn ring_all<K, B>(bells: &Bells<K, B>, how: fn(&B)) {
     let bells: Vec<_> = bells.lock().values().filter_map(Weak::upgrade).collect();
     for bell in bells {
         how(&bell);

@@ -17,6 +17,7 @@ mod hints;
 mod hold;
 mod job;
 #[cfg(any(feature = "redis", test))]
+mod job_watch;
 mod keys;
 mod lease;
 mod memory;
@@ -37,6 +38,7 @@ pub(crate) use self::backend::{
 };
 pub use self::fsck::{Check, CheckReport, Finding, FindingKind};
 pub(crate) use self::hints::{Hint, Joined};
+pub(crate) use self::job_watch::{JobWatch, Since};
 #[cfg(any(test, feature = "test-kit"))]
 pub(crate) use self::memory::Memory;
 pub(crate) use self::rate::{

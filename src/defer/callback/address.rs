@@ -51,7 +51,9 @@ impl Rules {
     }
 }
 
-/// Whether it is one of the public internet (the special-purpose registries of RFC 6890).
+/// Whether it is an address of the public internet: in none of the special-purpose registries of RFC 6890, and not
+/// one at which a cloud serves its machines. Most clouds do so within special ranges: 169.254.169.254 and fd00:ec2::254,
+/// 100.100.100.200 (Alibaba), 192.0.0.192 (Oracle).
 fn is_public(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => is_public_v4(ip),
@@ -64,6 +66,8 @@ fn is_public_v4(ip: Ipv4Addr) -> bool {
         ip.octets(),
         [0 | 10 | 127 | 224..=255, ..]
             | [100, 64..=127, ..]
+            // Azure: virtual machines reach its wire server there, which hands out their configuration.
+            | [168, 63, 129, 16]
             | [169, 254, ..]
             | [172, 16..=31, ..]
             | [192, 0, 0 | 2, _]
@@ -101,6 +105,8 @@ mod tests {
             "8.8.8.8",
             "100.63.255.255",
             "100.128.0.1",
+            "168.63.129.15",
+            "168.63.129.17",
             "172.15.0.1",
             "172.32.0.1",
             "192.0.1.1",
@@ -120,10 +126,14 @@ mod tests {
             "127.0.0.1",
             "127.255.0.1",
             "100.64.0.1",
+            "100.100.100.200",
+            "168.63.129.16",
             "169.254.169.254",
+            "169.254.170.2",
             "172.16.0.1",
             "172.31.255.255",
             "192.0.0.1",
+            "192.0.0.192",
             "192.0.2.1",
             "192.88.99.1",
             "192.168.0.1",
@@ -138,14 +148,21 @@ mod tests {
             "::1",
             "::ffff:127.0.0.1",
             "::ffff:10.0.0.1",
+            "::ffff:168.63.129.16",
             "::127.0.0.1",
+            "::168.63.129.16",
             "64:ff9b::7f00:1",
+            "64:ff9b::168.63.129.16",
+            "64:ff9b::169.254.169.254",
+            "64:ff9b::8.8.8.8",
             "64:ff9b:1::1",
             "100::1",
             "2001::1",
+            "2001:0:a83f:8110::1",
             "2001:20::1",
             "2001:db8::1",
             "2002:7f00:1::",
+            "2002:a83f:8110::1",
             "3fff::1",
             "5f00::1",
             "fc00::1",

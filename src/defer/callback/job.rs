@@ -1,6 +1,6 @@
 //! A call as a job: how it is stored, found and run.
 
-use std::{fmt, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -10,6 +10,7 @@ use crate::{
     defer::{
         envelope::{At, Stored, StoredHead, StoredRequest, write_request, write_response},
         headers::Headers,
+        hosts::Turn,
         judge::{Rules, by_age},
         stamp::stamp,
     },
@@ -25,10 +26,22 @@ pub(in crate::defer) const METHOD: &str = ":callback";
 /// With the usual backoff, spread over some 20 minutes; after that it is a dead letter.
 const ATTEMPTS: u32 = 12;
 
-/// Who makes the calls.
+/// Sends calls.
 pub(in crate::defer) trait Deliver: fmt::Debug + Send + Sync {
-    /// `id`: the same for each attempt.
-    fn deliver(&self, url: &str, id: &str, body: Bytes) -> BoxFuture<'static, Delivered>;
+    fn deliver(&self, call: Outgoing) -> BoxFuture<'static, Delivered>;
+}
+
+/// One attempt at a call.
+#[cfg_attr(not(any(test, feature = "callback")), allow(dead_code, reason = "no sender"))]
+pub(in crate::defer) struct Outgoing {
+    pub(in crate::defer) url: String,
+    /// The same for each attempt.
+    pub(in crate::defer) id: String,
+    pub(in crate::defer) body: Bytes,
+    /// Which attempt it is, from 1.
+    pub(in crate::defer) attempt: u32,
+    /// To be told of the addresses before anything is sent.
+    pub(in crate::defer) turn: Arc<Turn>,
 }
 
 /// What came of it.
@@ -41,6 +54,8 @@ pub(in crate::defer) enum Delivered {
     Failed(String),
     /// It must not be sent there.
     Refused(&'static str),
+    /// It was not sent: one of the addresses has no turn.
+    NoTurn,
 }
 
 /// Whether this job is a call. It is nobody's request, and the status resource has nothing to tell of it.
@@ -59,39 +74,46 @@ pub(in crate::defer) fn call(store: &Store, about: &JobId, url: String) -> Call 
     Call { key, id, envelope, max_attempts: ATTEMPTS }
 }
 
-/// In the shard of its lock, as every job's.
-fn id_of(key: &Key) -> JobId {
+/// The id of the call that has this lock. In the shard of its lock, as every job's.
+pub(in crate::defer) fn id_of(key: &Key) -> JobId {
     debug_assert!(key.shard() < SHARDS, "a key's shard");
     let random = hex(&digest(&[b"callback", key.as_str().as_bytes()])[..16]);
     JobId::parse(&format!("{:02x}{random}", key.shard())).unwrap_or_else(|| JobId::new(key))
 }
 
-/// Makes the call, and says what becomes of it.
+/// Makes the call, and says what becomes of it. `None`: it has no turn, and was not sent.
 pub(in crate::defer) async fn run(
     by: Option<&dyn Deliver>,
     rules: &Rules,
     (at, run): (At<'_>, &Run),
     request: &StoredRequest,
-) -> Verdict {
+    turn: Turn,
+) -> Option<Verdict> {
     let dead = |reason| Verdict::Dead { reason, retention: rules.keep_dead };
     let back = |delay, reason| Verdict::Back { delay, reason };
     let first_seen = std::time::UNIX_EPOCH + Duration::from_micros(run.accepted_us);
     let Some(by) = by else {
         tracing::error!(job = ?run.id, "a callback waits for a worker with .callbacks(..)");
-        return back(by_age(first_seen), NOBODY);
+        return Some(back(by_age(first_seen), NOBODY));
     };
     let about = str::from_utf8(&request.body).ok().and_then(JobId::parse);
-    let Some(about) = about else { return dead("unreadable") };
+    let Some(about) = about else { return Some(dead("unreadable")) };
     let end = match end_of(at).await {
         Ok(Some(end)) => end,
-        Ok(None) => return dead("forgotten"),
-        Err(_) => return back(Duration::from_secs(1), "store away"),
+        Ok(None) => return Some(dead("forgotten")),
+        Err(_) => return Some(back(Duration::from_secs(1), "store away")),
     };
     // A job that was put back ends again, which is another call.
     let id = format!("{}-{}", run.id, end.ended_us);
-    let delivered = by.deliver(&request.head.target, &id, end.told(&about)).await;
+    let (url, body, turn) = (request.head.target.clone(), end.told(&about), Arc::new(turn));
+    let call = Outgoing { url, id, body, attempt: run.attempt, turn: Arc::clone(&turn) };
+    let delivered = by.deliver(call).await;
+    if delivered == Delivered::NoTurn {
+        return None;
+    }
+    turn.ended(matches!(delivered, Delivered::Answered(_)));
     let last = run.attempt >= request.max_attempts;
-    judge(delivered, end.ended_us, last, (at, run), rules)
+    Some(judge(delivered, end.ended_us, last, (at, run), rules))
 }
 
 /// What becomes of a call that was made, as the last one it may make or not.
@@ -124,6 +146,7 @@ fn judge(
             tracing::warn!(job = ?run.id, error, "a callback failed");
             retry("not sent")
         }
+        Delivered::NoTurn => Verdict::Back { delay: Duration::from_secs(1), reason: NO_TURN },
         Delivered::Refused(why) => {
             tracing::error!(job = ?run.id, why, "a callback must not be sent there");
             dead("refused address")
@@ -170,6 +193,9 @@ impl End {
         document.to_string().into()
     }
 }
+
+/// Its host or its owner had no turn.
+pub(in crate::defer) const NO_TURN: &str = "no turn";
 
 /// No worker of this kind.
 pub(in crate::defer) const NOBODY: &str = "no callbacks";

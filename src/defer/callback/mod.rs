@@ -35,10 +35,18 @@
 //!
 //! # Slow receivers
 //!
-//! A call may take 10 s (`Callbacks::timeout`), and a worker has a quarter as many at once as runs: four by default. So
-//! a host whose last call took longer than a second gets half of them while others wait, and at least one; its other calls
-//! wait, uncharged. Who comes when it has just become slow, or is one of several, waits for as long as a call may take: more
-//! workers, more `concurrency` or a shorter `timeout` help.
+//! A call may take 10 s (`Callbacks::timeout`), and a worker makes a quarter as many at once as it runs requests: four by
+//! default, and two at least. So that one receiver, or one client, can't keep the others waiting:
+//!
+//! - Owners (`DeferLayer::owner`) take turns: the next call is that of the owner whose last turn was longest ago. Requests
+//!   without an owner are one owner.
+//! - Half of the calls at once are reserved for hosts that answered within a second when they were called last.
+//! - A host that did not answer, or an address (an IPv6 /64) at which a call was not answered, gets a quarter of the calls
+//!   at once and at least one, whatever its names and ports. One that answers after more than a second gets as many while
+//!   others wait. A host that answered in time the last time may have half, also where others at its address do not answer.
+//! - The first attempt at a host that has not answered yet may take 2.5 s, the second 5 s, and so on up to the timeout.
+//!
+//! A call without a turn waits, uncharged. This is what one worker has seen since it was started.
 //!
 //! # Where it is sent
 //!
@@ -60,8 +68,8 @@ mod sign;
 #[cfg(all(test, feature = "callback"))]
 mod tests;
 
+pub(super) use self::job::{Deliver, METHOD, NO_TURN, NOBODY, call, id_of, is_callback, run};
 #[cfg(test)]
-pub(super) use self::job::Delivered;
-pub(super) use self::job::{Deliver, METHOD, NOBODY, call, is_callback, run};
+pub(super) use self::job::{Delivered, Outgoing};
 #[cfg(feature = "callback")]
 pub use self::send::Callbacks;

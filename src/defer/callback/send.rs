@@ -25,7 +25,7 @@ use url::Host;
 
 use super::{
     address::{Rules, Target},
-    job::{Deliver, Delivered},
+    job::{Deliver, Delivered, Outgoing},
     sign::signature,
 };
 
@@ -114,14 +114,16 @@ impl Callbacks {
     }
 
     /// How long a call may take, its name and connection included. Default 10 s: a receiver that
-    /// takes longer for an acknowledgement had better put the work behind it, and a worker has few calls at once.
+    /// takes longer for an acknowledgement had better put the work behind it, and a worker has few calls at once. The first
+    /// attempts at a host that has not answered yet have less: 2.5 s, 5 s, and so on.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    async fn call(self, url: String, id: String, body: Bytes) -> Delivered {
+    async fn call(&self, call: Outgoing) -> Delivered {
+        let Outgoing { url, id, body, turn, .. } = call;
         let target = match self.rules.target(&url) {
             Ok(target) => target,
             Err(why) => return Delivered::Refused(why),
@@ -132,6 +134,9 @@ impl Callbacks {
         };
         if let Err(why) = self.rules.check(&addresses) {
             return Delivered::Refused(why);
+        }
+        if !turn.reaches(&addresses) {
+            return Delivered::NoTurn;
         }
         match self.send(&target, &addresses, &id, body).await {
             Ok(status) => Delivered::Answered(status),
@@ -213,12 +218,14 @@ impl Callbacks {
 }
 
 impl Deliver for Callbacks {
-    fn deliver(&self, url: &str, id: &str, body: Bytes) -> BoxFuture<'static, Delivered> {
-        let (this, url, id) = (self.clone(), url.to_owned(), id.to_owned());
-        let timeout = this.timeout;
+    fn deliver(&self, call: Outgoing) -> BoxFuture<'static, Delivered> {
+        let mut this = self.clone();
+        let longest = call.turn.timeout(call.attempt).unwrap_or(Duration::MAX);
+        // Addresses one after the other share it, too.
+        this.timeout = this.timeout.min(longest);
         Box::pin(async move {
-            let call = tokio::time::timeout(timeout, this.call(url, id, body));
-            call.await.unwrap_or_else(|_| Delivered::Failed("no answer in time".to_owned()))
+            let made = tokio::time::timeout(this.timeout, this.call(call)).await;
+            made.unwrap_or_else(|_| Delivered::Failed("no answer in time".to_owned()))
         })
     }
 }

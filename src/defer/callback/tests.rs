@@ -19,9 +19,13 @@ use tokio::{
 };
 
 use super::{
-    job::{Deliver as _, Delivered},
+    job::{Deliver as _, Delivered, Outgoing},
     send::Callbacks,
     sign::signature,
+};
+use crate::{
+    defer::hosts::{CallRoom, Hosts},
+    key::Key,
 };
 
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
@@ -47,7 +51,17 @@ fn local() -> Callbacks {
 }
 
 async fn deliver(callbacks: &Callbacks, url: &str) -> Delivered {
-    callbacks.deliver(url, "msg_1", Bytes::from_static(b"{\"id\":\"x\"}")).await
+    let room = CallRoom { most: 2, crowded: false };
+    let turn = Arc::<Hosts>::default().enter(&Key::custom("x"), url, room);
+    let call = Outgoing {
+        url: url.to_owned(),
+        id: "msg_1".to_owned(),
+        body: Bytes::from_static(b"{\"id\":\"x\"}"),
+        // Not a first one, which has less time.
+        attempt: 12,
+        turn: Arc::new(turn.expect("nobody else is called")),
+    };
+    callbacks.deliver(call).await
 }
 
 #[track_caller]

@@ -2,42 +2,39 @@
 
 use tokio::time::Instant;
 
+use super::calls::Calls;
 use crate::{defer::waiting::Waiting, key::Key, store::JobId};
 
-/// Most of either that wait. What is beyond it is found in the due index.
+/// Most requests that wait. What is beyond it is found in the due index.
 const MOST_WAITING: usize = 1_000;
 
 /// Neither stands behind the other: requests may wait for leave for hours, and whom a callback is for may be slow.
 #[derive(Default)]
 pub(super) struct Lines {
     requests: Waiting,
-    calls: Waiting,
+    pub(super) calls: Calls,
 }
 
 impl Lines {
-    fn of(&self, key: &Key) -> &Waiting {
-        if key.is_of_callback() { &self.calls } else { &self.requests }
-    }
-
-    pub(super) fn of_mut(&mut self, key: &Key) -> &mut Waiting {
-        if key.is_of_callback() { &mut self.calls } else { &mut self.requests }
+    /// Those among which this one waits, for it to be put there.
+    pub(super) fn entering(&mut self, key: &Key) -> &mut Waiting {
+        if key.is_of_callback() { self.calls.entering(key) } else { &mut self.requests }
     }
 
     /// Whether one more may wait beside this one.
     pub(super) fn takes(&self, key: &Key) -> bool {
-        self.of(key).len() < MOST_WAITING
+        if key.is_of_callback() { self.calls.takes() } else { self.requests.len() < MOST_WAITING }
     }
 
     pub(super) fn pop_request(&mut self) -> Option<(Key, Option<JobId>)> {
         self.requests.pop()
     }
 
-    pub(super) fn pop_call(&mut self) -> Option<(Key, Option<JobId>)> {
-        self.calls.pop()
-    }
-
     pub(super) fn contains(&self, key: &Key) -> bool {
-        self.of(key).contains(key)
+        match key.is_of_callback() {
+            true => self.calls.waiting().contains(key),
+            false => self.requests.contains(key),
+        }
     }
 
     pub(super) fn has_requests(&self) -> bool {
@@ -45,7 +42,7 @@ impl Lines {
     }
 
     pub(super) fn has_calls(&self) -> bool {
-        !self.calls.is_empty()
+        !self.calls.waiting().is_empty()
     }
 
     pub(super) fn requests(&self) -> usize {
@@ -68,7 +65,7 @@ impl Lines {
         all: bool,
         now: Instant,
     ) -> Vec<(Key, Option<JobId>)> {
-        let mut found = self.calls.next_to_tell(most.div_ceil(2), all, now);
+        let mut found = self.calls.waiting_mut().next_to_tell(most.div_ceil(2), all, now);
         let left = most.saturating_sub(found.len());
         found.extend(self.requests.next_to_tell(left, all, now));
         found

@@ -95,7 +95,7 @@ impl Rounds {
         if head.as_ref().is_some_and(|head| self.is_for_another(key, head, now)) {
             self.look_at(key.shard(), now + AGAIN);
         } else if self.waiting.takes(key) {
-            self.waiting.of_mut(key).push_due(key, head);
+            self.waiting.entering(key).push_due(key, head);
         } else if !key.is_of_callback() {
             // That of a callback comes again by itself.
             self.look_at(key.shard(), now);

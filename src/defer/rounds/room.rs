@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use super::{Rounds, others::Foreign};
 use crate::{
     defer::{
+        hosts::CallRoom,
         slots::{Slot, Slots},
         visit::{Next, Visit},
         waiting::PATIENCE,
@@ -49,6 +50,10 @@ impl Room {
         self.visits = self.visits.saturating_sub(1);
     }
 
+    pub(super) fn most(&self) -> usize {
+        self.slots.most()
+    }
+
     /// As of its slots.
     pub(super) async fn freed(&self) {
         self.slots.freed().await;
@@ -71,8 +76,9 @@ impl Rounds {
         if self.paused.load(Ordering::Relaxed) {
             self.waiting.clear();
         }
+        self.look_up_owners();
         while self.calls.is_free() {
-            let Some((key, head)) = self.waiting.pop_call() else { break };
+            let Some((key, head)) = self.next_call() else { break };
             self.visit(key, head);
         }
         while self.requests.is_free() {
@@ -83,6 +89,12 @@ impl Rounds {
         self.stuck_at = Some(stuck_at).filter(|_| !self.waiting.is_empty());
         self.calls.crowded.store(self.waiting.has_calls(), Ordering::Relaxed);
         self.requests.crowded.store(self.waiting.has_requests(), Ordering::Relaxed);
+    }
+
+    fn next_call(&mut self) -> Option<(Key, Option<JobId>)> {
+        let crowded = self.waiting.calls.waiting().len() > 1;
+        let turns = self.hosts.turns(CallRoom { most: self.calls.most(), crowded });
+        self.waiting.calls.pop(&turns)
     }
 
     /// Unless one is under way.
@@ -110,8 +122,9 @@ impl Rounds {
         self.room(key).leave();
         let told = self.under_way.remove(key).flatten();
         if let Some(id) = told {
-            self.waiting.of_mut(key).push(key.clone(), Some(id));
+            self.waiting.entering(key).push(key.clone(), Some(id));
         }
+        self.waiting.calls.changed();
         self.serve();
         match next {
             Next::WhenTold => {}

@@ -15,15 +15,19 @@ use futures_util::{
     stream::{BoxStream, StreamExt as _, iter, once, unfold},
 };
 use tokio::{
-    sync::{Notify, OwnedSemaphorePermit},
+    sync::{OwnedSemaphorePermit, watch},
     time::Instant,
 };
 
 use super::{
     document::Document,
-    request::{Look, StatusAnswer, not_found},
+    request::{Look, StatusAnswer, next_poll, not_found},
 };
-use crate::{error::Error, reply::Reply};
+use crate::{
+    error::Error,
+    reply::Reply,
+    store::{JobWatch, Since},
+};
 
 /// How long one stream lasts: a client comes back by itself and says what it has seen. It is less than a
 /// graceful shutdown is usually given, since a server waits for its open answers.
@@ -52,9 +56,10 @@ pub struct StatusEvents(BoxStream<'static, Bytes>);
 impl StatusEvents {
     /// The answer to who has seen this event last.
     pub(super) async fn answer(look: Look, seen: Option<String>) -> Result<StatusAnswer, Error> {
-        // Listen first, then look: what happens in between rings the bell.
-        let bell = look.store.hints().job(&look.id);
-        let Some(job) = look.job().await? else {
+        // Listen first, then poll: what happens in between is announced.
+        let watch = look.store.hints().job(&look.id);
+        let news = watch.changes();
+        let Some(job) = look.shared_job(&watch, Since::Now).await? else {
             return Ok(StatusAnswer::Whole(not_found()));
         };
         let first = Document::of(&look.store, &look.id, &job);
@@ -76,7 +81,9 @@ impl StatusEvents {
         }
         let watching = Watching {
             look,
-            bell,
+            watch,
+            news,
+            since: Since::Now,
             first,
             seen,
             told: None,
@@ -106,7 +113,10 @@ fn head() -> Reply {
 
 struct Watching {
     look: Look,
-    bell: Arc<Notify>,
+    watch: Arc<JobWatch>,
+    news: watch::Receiver<u64>,
+    /// How old the next answer may be.
+    since: Since,
     first: Option<Document>,
     /// The last event that was sent.
     seen: Option<String>,
@@ -129,10 +139,8 @@ impl Watching {
         if let Some(told) = self.told.take() {
             tokio::time::sleep_until((told + APART).min(self.until)).await;
         }
-        let bell = Arc::clone(&self.bell);
         while Instant::now() < self.until {
-            let rung = bell.notified();
-            match self.look.job().await {
+            match self.look.shared_job(&self.watch, self.since).await {
                 Ok(Some(job)) => {
                     let document = Document::of(&self.look.store, &self.look.id, &job);
                     if self.seen.as_deref() != Some(document.tag()) {
@@ -145,7 +153,8 @@ impl Watching {
             }
             let look = Instant::now() + self.pace;
             self.pace = (self.pace * 2).min(LOOK.1);
-            let _ = tokio::time::timeout_at(look.min(self.beat).min(self.until), rung).await;
+            let moment = look.min(self.beat).min(self.until);
+            self.since = next_poll(&mut self.news, moment, self.pace / 2).await;
             let now = Instant::now();
             if now >= self.beat && now < self.until {
                 self.beat = now + HEARTBEAT;

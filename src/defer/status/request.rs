@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
 use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore},
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
     time::Instant,
 };
 
@@ -17,7 +17,7 @@ use crate::{
     defer::{callback::is_callback, jobs::cancel},
     error::Error,
     reply::{Reply, problem},
-    store::{JobId, JobState, JobView, Store},
+    store::{JobId, JobState, JobView, JobWatch, Since, Store},
 };
 
 /// Longest time between two looks while waiting: bounds a lost message.
@@ -117,15 +117,28 @@ pub(super) struct Look {
 }
 
 impl Look {
-    pub(super) async fn job(&self) -> Result<Option<JobView>, Error> {
-        let job = self.store.backend().job(self.id.clone()).await?;
+    /// A poll of its own.
+    async fn job(&self) -> Result<Option<JobView>, Error> {
+        Ok(self.seen(self.store.backend().job(self.id.clone()).await?))
+    }
+
+    /// A poll that is shared with others that wait for news of the job.
+    pub(super) async fn shared_job(
+        &self,
+        watch: &JobWatch,
+        since: Since,
+    ) -> Result<Option<JobView>, Error> {
+        Ok(self.seen(watch.job(&self.store, &self.id, since).await?))
+    }
+
+    fn seen(&self, job: Option<JobView>) -> Option<JobView> {
         let sees = |job: &JobView| match &self.asker {
             None => true,
             // A job of nobody is nobody's, whoever asks without a name.
             Some(asker) => !job.owner.is_empty() && asker.as_ref() == Some(&job.owner),
         };
         // A callback is a job too, but nobody's request.
-        Ok(job.filter(|job| sees(job) && !is_callback(job)))
+        job.filter(|job| sees(job) && !is_callback(job))
     }
 
     /// Leave to wait for a change.
@@ -164,28 +177,29 @@ impl Look {
         wait: Option<Duration>,
     ) -> Result<Option<(JobView, Document)>, Error> {
         let until = Instant::now() + wait.unwrap_or_default();
-        // Listen first, then look: what happens in between rings the bell.
-        let bell = wait.map(|_| self.store.hints().job(&self.id));
-        let mut first = None;
+        // Listen first, then poll: what happens in between is announced.
+        let watch = wait.map(|_| self.store.hints().job(&self.id));
+        let mut news = watch.as_ref().map(|watch| watch.changes());
+        let (mut first, mut since) = (None, Since::Now);
         loop {
-            let rung = bell.as_ref().map(|bell| bell.notified());
-            let Some(job) = self.job().await? else {
-                return Ok(None);
+            let job = match &watch {
+                Some(watch) => self.shared_job(watch, since).await?,
+                None => self.job().await?,
             };
+            let Some(job) = job else { return Ok(None) };
             let document = Document::of(&self.store, &self.id, &job);
             let first = first.get_or_insert_with(|| document.tag().to_owned());
-            let news = known.is_some_and(|known| match known.is_empty() {
+            let is_news = known.is_some_and(|known| match known.is_empty() {
                 true => first != document.tag(),
                 false => !known.has(document.tag()),
             });
-            let (Some(rung), false) = (rung, news || !job.state.is_pending()) else {
+            let (Some(news), false) = (&mut news, is_news || !job.state.is_pending()) else {
                 return Ok(Some((job, document)));
             };
             if Instant::now() >= until {
                 return Ok(Some((job, document)));
             }
-            let look = until.min(Instant::now() + LOOK);
-            let _ = tokio::time::timeout_at(look, rung).await;
+            since = next_poll(news, until.min(Instant::now() + LOOK), LOOK / 2).await;
         }
     }
 
@@ -201,6 +215,19 @@ impl Look {
             }
             None => not_found(),
         })
+    }
+}
+
+/// Waits for a change, but not beyond this moment: how old an answer may be that is wanted then. One that nobody has
+/// announced may be as old as `age`, so that those that wait share the polls that only make sure.
+pub(super) async fn next_poll(
+    news: &mut watch::Receiver<u64>,
+    moment: Instant,
+    age: Duration,
+) -> Since {
+    match tokio::time::timeout_at(moment, news.changed()).await {
+        Ok(_) => Since::Change(*news.borrow_and_update()),
+        Err(_) => Since::Moment(moment.checked_sub(age).unwrap_or(moment)),
     }
 }
 

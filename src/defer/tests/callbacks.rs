@@ -1,5 +1,7 @@
 //! Callbacks as jobs: when they are made, how often, and what becomes of them.
 
+#[cfg(feature = "callback")]
+mod attack;
 mod back;
 mod room;
 
@@ -17,7 +19,7 @@ use super::{
 use crate::{
     defer::{
         DeferWorker, JobCursor, StatusGate,
-        callback::{Deliver, Delivered, call},
+        callback::{Deliver, Delivered, Outgoing, call},
     },
     gate::{Head, fake::FakeView},
     store::{Enqueue, Fault, JobId, JobPolicy, JobState, Merge, Store, Wins, faulty},
@@ -45,11 +47,11 @@ impl Called {
 }
 
 impl Deliver for Called {
-    fn deliver(&self, url: &str, id: &str, body: Bytes) -> BoxFuture<'static, Delivered> {
-        assert_eq!(url, URL);
-        let body = serde_json::from_slice(&body).expect("JSON");
+    fn deliver(&self, call: Outgoing) -> BoxFuture<'static, Delivered> {
+        assert_eq!(call.url, URL);
+        let body = serde_json::from_slice(&call.body).expect("JSON");
         let (answers, calls) = &mut *self.0.lock();
-        calls.push((id.to_owned(), body));
+        calls.push((call.id, body));
         let answer = answers.pop_front().unwrap_or(Delivered::Answered(204));
         Box::pin(std::future::ready(answer))
     }
@@ -137,7 +139,7 @@ async fn every_other_end_is_told_too() {
 struct Mute;
 
 impl Deliver for Mute {
-    fn deliver(&self, _: &str, _: &str, _: Bytes) -> BoxFuture<'static, Delivered> {
+    fn deliver(&self, _: Outgoing) -> BoxFuture<'static, Delivered> {
         Box::pin(std::future::pending())
     }
 }
@@ -190,8 +192,8 @@ async fn calls_that_wait_hide_no_retry() {
 struct Slow(Called);
 
 impl Deliver for Slow {
-    fn deliver(&self, url: &str, id: &str, body: Bytes) -> BoxFuture<'static, Delivered> {
-        let delivered = self.0.deliver(url, id, body);
+    fn deliver(&self, call: Outgoing) -> BoxFuture<'static, Delivered> {
+        let delivered = self.0.deliver(call);
         Box::pin(async {
             tokio::time::sleep(5 * SECOND).await;
             delivered.await

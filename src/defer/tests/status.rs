@@ -32,7 +32,7 @@ fn ask(store: &Store, id: &JobId, fields: &[(&'static str, &str)]) -> StatusRequ
     gate.ask(&mut view, id.as_str(), false).expect("it is well formed")
 }
 
-async fn get(store: &Store, id: &JobId, fields: &[(&'static str, &str)]) -> Reply {
+pub(super) async fn get(store: &Store, id: &JobId, fields: &[(&'static str, &str)]) -> Reply {
     whole(ask(store, id, fields).answer().await)
 }
 
@@ -42,7 +42,7 @@ fn field<'a>(reply: &'a Reply, name: &str) -> &'a str {
     &found.unwrap_or_else(|| panic!("no {name}: {reply:?}")).1
 }
 
-fn state(reply: &Reply) -> Value {
+pub(super) fn state(reply: &Reply) -> Value {
     serde_json::from_slice::<Value>(&reply.body).expect("JSON")["state"].clone()
 }
 

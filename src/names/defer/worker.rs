@@ -57,7 +57,7 @@ macro_rules! __defer_worker_names {
             }
 
             /// Makes the calls of [`DeferLayer::callback`]. Without it, they are left to workers that
-            /// have it. Beside the runs of requests a quarter as many calls are under way at most, and neither
+            /// have it. Beside the runs of requests a quarter as many calls are under way at most, and at least two. Neither
             /// [`queue_concurrency`](Self::queue_concurrency) nor [`queue_rate`](Self::queue_rate) is about them: what
             /// is called may be as slow as it likes.
             #[cfg(feature = "callback")]

@@ -241,6 +241,14 @@ impl Lanes {
         }
     }
 
+    /// Why the server takes no connections, if it said so.
+    pub(super) fn refusal(&self) -> Option<Error> {
+        match &self.ways {
+            Ways::One(lanes) => lanes.iter().find_map(Lane::refusal),
+            Ways::Nodes(_) => None,
+        }
+    }
+
     /// How many there are.
     pub(super) fn number(&self) -> usize {
         match &self.ways {

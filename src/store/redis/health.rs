@@ -35,7 +35,8 @@ impl Health {
     /// While the breaker is open nothing is sent, unless nobody else looks whether the server is back.
     pub(super) fn pass(self: &Arc<Self>, name: &'static str) -> Result<(), Error> {
         if self.breaker.is_open() && !self.probe() {
-            return Err(Error::new(ErrorKind::Unavailable, name));
+            let unavailable = || Error::new(ErrorKind::Unavailable, name);
+            return Err(self.lanes.refusal().unwrap_or_else(unavailable));
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::FutureExt as _;
 use tokio::{
-    sync::{Notify, mpsc},
+    sync::{Notify, mpsc, watch},
     time::timeout,
 };
 
@@ -23,6 +23,7 @@ use crate::{
             Token, Verdict,
         },
         hints::{Hint, Hints, Joined},
+        job_watch::JobWatch,
     },
 };
 
@@ -213,30 +214,41 @@ async fn everybody_is_told_of_a_jobs_changes(rig: &Rig) {
     for ear in &mut ears {
         ear.hears_of_jobs(rig).await;
     }
-    // New bells for each change: an old one may still have a permit of the last.
-    let bells = |id: &JobId| ears.each_ref().map(|ear| ear.hints.job(id));
+    let listen = |id: &JobId| {
+        ears.each_ref().map(|ear| {
+            let watch = ear.hints.job(id);
+            (watch.changes(), watch)
+        })
+    };
     let id = rig.put_off(&key).await;
     let other = rig.put_off(&key).await;
-    let quiet = bells(&other);
-    let told = bells(&id);
+    let quiet = listen(&other);
+    let told = listen(&id);
     rig.start(&key, &id, &run).await;
-    all_ring(told).await;
-    let told = bells(&id);
+    all_hear(told).await;
+    let told = listen(&id);
     rig.settle(settled(&key, &id, &run, done())).await;
-    all_ring(told).await;
-    assert!(quiet.iter().all(|bell| bell.notified().now_or_never().is_none()));
+    all_hear(told).await;
+    assert!(quiet.iter().all(|(changes, _)| changes.has_changed() == Ok(false)));
     drop(quiet);
-    let told = bells(&other);
+    let told = listen(&other);
     rig.cancel(&other).await;
-    all_ring(told).await;
+    all_hear(told).await;
     let crashed = rig.put_off(&key).await;
-    let told = bells(&crashed);
+    let told = listen(&crashed);
     rig.start(&key, &crashed, &run).await;
-    all_ring(told).await;
+    all_hear(told).await;
     rig.release(&key, &run).await;
-    let told = bells(&crashed);
+    let told = listen(&crashed);
     rig.claim(visit(&key, &crashed, &stranger())).await;
-    all_ring(told).await;
+    all_hear(told).await;
+}
+
+async fn all_hear(listening: [(watch::Receiver<u64>, Arc<JobWatch>); 2]) {
+    for (mut changes, _watch) in listening {
+        let told = timeout(PATIENCE, changes.changed()).await.expect("it was not told");
+        told.expect("it is there");
+    }
 }
 
 async fn all_ring(bells: [Arc<Notify>; 2]) {

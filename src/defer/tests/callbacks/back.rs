@@ -1,6 +1,5 @@
 //! Callbacks about jobs that were put back: each end is told.
 
-use bytes::Bytes;
 use futures_util::future::BoxFuture;
 
 use super::{
@@ -8,7 +7,7 @@ use super::{
     Called, failing, id_of_call, put_off_with_callback, work,
 };
 use crate::{
-    defer::callback::{Deliver, Delivered},
+    defer::callback::{Deliver, Delivered, Outgoing},
     store::{Fault, Faults, JobId, JobState, Store, faulty},
 };
 
@@ -43,11 +42,11 @@ async fn an_end_that_comes_as_a_call_is_written_down_is_told_too() {
     struct Late(Called, Faults);
 
     impl Deliver for Late {
-        fn deliver(&self, url: &str, id: &str, body: Bytes) -> BoxFuture<'static, Delivered> {
+        fn deliver(&self, call: Outgoing) -> BoxFuture<'static, Delivered> {
             if self.0.calls().is_empty() {
                 self.1.set("settle", Fault::Late(SECOND), 1);
             }
-            self.0.deliver(url, id, body)
+            self.0.deliver(call)
         }
     }
 

@@ -2,18 +2,17 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
 use super::{
     super::{Function, Routes, SECOND, answered, ended, key_of, look, put_in, put_off, settled},
-    Called, Deliver, Delivered, called_at, put_off_with_callback,
+    Called, Deliver, Delivered, Outgoing, called_at, put_off_with_callback,
 };
 use crate::{
     defer::DeferWorker,
-    store::{JobState, Store},
+    store::{Enqueue, JobState, Store},
 };
 
 /// Runs of `/short` take a second, others 200.
@@ -69,8 +68,8 @@ const SILENT: &str = "https://silent.example/hook";
 struct OneSilent(Arc<Mutex<Vec<Instant>>>);
 
 impl Deliver for OneSilent {
-    fn deliver(&self, url: &str, _: &str, _: Bytes) -> BoxFuture<'static, Delivered> {
-        if url != SILENT {
+    fn deliver(&self, call: Outgoing) -> BoxFuture<'static, Delivered> {
+        if call.url != SILENT {
             self.0.lock().push(Instant::now());
             return Box::pin(std::future::ready(Delivered::Answered(204)));
         }
@@ -100,5 +99,115 @@ async fn a_silent_host_keeps_others_waiting_for_one_call_at_most() {
         let waited = called.first().map(|called| *called - asked);
         assert!(waited.is_some_and(|waited| waited < 11 * SECOND), "{waited:?}");
     }
+    worker.abort();
+}
+
+/// Silent at all URLs but those of `good.example`, for as long as it is given.
+#[derive(Debug, Clone, Default)]
+struct Silent(Arc<Mutex<Vec<(String, Instant)>>>);
+
+impl Silent {
+    fn calls(&self, of: &str) -> Vec<Instant> {
+        let calls = self.0.lock();
+        calls.iter().filter(|(url, _)| url.contains(of)).map(|(_, at)| *at).collect()
+    }
+}
+
+impl Deliver for Silent {
+    fn deliver(&self, call: Outgoing) -> BoxFuture<'static, Delivered> {
+        let is_good = call.url.contains("good.example");
+        let address = if is_good { "9.9.9.9:443" } else { "1.2.3.4:443" };
+        if !call.turn.reaches(&[address.parse().expect("an address")]) {
+            return Box::pin(std::future::ready(Delivered::NoTurn));
+        }
+        self.0.lock().push((call.url, Instant::now()));
+        let longest = call.turn.timeout(call.attempt).unwrap_or(10 * SECOND).min(10 * SECOND);
+        Box::pin(async move {
+            if is_good {
+                return Delivered::Answered(204);
+            }
+            sleep(longest).await;
+            Delivered::Failed("no answer in time".to_owned())
+        })
+    }
+}
+
+async fn put_for(store: &Store, target: &str, url: &str, owner: &str) {
+    let call = called_at(store, target, url);
+    put_in(store, Enqueue { owner: owner.to_owned(), ..call }).await;
+}
+
+/// 400 calls of one owner to 40 hosts at one address that says nothing.
+async fn under_attack() -> (Store, Silent, tokio::task::JoinHandle<()>) {
+    let (store, silent) = (Store::memory(), Silent::default());
+    let mut worker = DeferWorker::on(&store, Routes::default());
+    worker.callbacks = Some(Arc::new(silent.clone()));
+    let worker = tokio::spawn(worker.run(std::future::pending()));
+    for n in 0..400 {
+        let url = format!("https://{}.silent.example/", n % 40);
+        put_for(&store, &format!("/attack-{n}"), &url, "attacker").await;
+    }
+    sleep(5 * SECOND).await;
+    (store, silent, worker)
+}
+
+/// By when all of these were made.
+async fn made(silent: &Silent, of: &str, number: usize) -> Vec<Instant> {
+    let until = Instant::now() + 60 * SECOND;
+    while silent.calls(of).len() < number {
+        assert!(Instant::now() < until, "{} of {number}", silent.calls(of).len());
+        settled().await;
+    }
+    silent.calls(of)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stranger_is_called_while_another_owner_has_hundreds_of_silent_calls() {
+    let (store, silent, worker) = under_attack().await;
+    let asked = Instant::now();
+    for n in 0..5 {
+        put_for(&store, &format!("/stranger-{n}"), "https://good.example/", "stranger").await;
+    }
+    let calls = made(&silent, "good.example", 5).await;
+    // A turn of an unknown host comes free within the 2.5 s of a first attempt, or the 5 s of a second one.
+    let waited = *calls.last().expect("five") - asked;
+    assert!(waited <= 6 * SECOND, "{waited:?}");
+    // From now on it is known to answer.
+    let asked = Instant::now();
+    put_for(&store, "/stranger", "https://good.example/", "stranger").await;
+    let calls = made(&silent, "good.example", 6).await;
+    assert!(*calls.last().expect("six") - asked <= SECOND);
+    worker.abort();
+}
+
+/// Without owners all are one, and a host that answered has the reserved half.
+#[tokio::test(start_paused = true)]
+async fn a_host_that_answered_is_called_though_its_owner_has_silent_ones() {
+    let (store, silent, worker) = under_attack().await;
+    for n in 0..5 {
+        let asked = Instant::now();
+        put_for(&store, &format!("/good-{n}"), "https://good.example/", "attacker").await;
+        let calls = made(&silent, "good.example", n + 1).await;
+        let waited = *calls.last().expect("it was made") - asked;
+        println!("figure: {n}: {waited:?}");
+        assert!(n == 0 || waited <= SECOND, "{waited:?}");
+    }
+    worker.abort();
+}
+
+/// Nothing is charged, and nothing lost: each is tried in the end.
+#[tokio::test(start_paused = true)]
+async fn what_had_no_turn_is_made_in_the_end() {
+    let (store, silent, worker) = under_attack().await;
+    let mut urls = std::collections::HashSet::new();
+    while urls.len() < 40 {
+        sleep(10 * SECOND).await;
+        urls = silent.0.lock().iter().map(|(url, _)| url.clone()).collect();
+    }
+    // Never more than half at once, and at the address that does not answer a quarter.
+    let calls = silent.calls("silent.example");
+    let spent = Instant::now() - calls[0];
+    assert!(calls.len() <= usize::try_from(spent.as_secs()).expect("a number"), "{}", calls.len());
+    assert_eq!(store.deferred().stats().await.expect("it is there").dead, 0);
     worker.abort();
 }

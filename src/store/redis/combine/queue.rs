@@ -7,8 +7,16 @@ use tokio::time::Instant;
 use super::{Flights, Outcome, doubtful, ticket::Ticket, watch::Watch};
 use crate::error::{Error, ErrorKind};
 
-/// Flights under way at most. Full ones always go.
+/// Flights under way at most, and lively ones where the way to the server is very long.
 const MOST: usize = 64;
+
+/// Lively flights at most where the server is near: one that it is at, and those that it reads next. More would only lie in
+/// the buffers of the connection, from where nothing comes back: when their deadline passes, nobody knows whether they
+/// have run. What stands in the queue then was not sent.
+const NEAR: usize = 4;
+
+/// Lively flights more for each ms of the way.
+const PER_MS: usize = 4;
 
 /// Flights under way up to which nobody waits for company, where the way to the server is very long.
 const ON_A_LONG_WAY: usize = 8;
@@ -93,11 +101,14 @@ struct Way {
     least: Option<Duration>,
     before: Option<Duration>,
     flights: u32,
+    /// Of all: a server that has much to do is no longer way.
+    shortest: Option<Duration>,
 }
 
 impl Way {
     fn note(&mut self, flight: Duration) {
         self.least = Some(self.least.map_or(flight, |least| least.min(flight)));
+        self.shortest = self.least.into_iter().chain(self.shortest).min();
         self.flights += 1;
         if self.flights.is_multiple_of(64) {
             self.before = self.least.take();
@@ -106,6 +117,13 @@ impl Way {
 
     fn least(&self) -> Duration {
         self.least.into_iter().chain(self.before).min().unwrap_or_default()
+    }
+
+    /// Lively flights at most.
+    fn most(&self) -> usize {
+        let millis = self.shortest.unwrap_or_default().as_millis();
+        let more = usize::try_from(millis).unwrap_or(MOST).saturating_mul(PER_MS);
+        NEAR.saturating_add(more).min(MOST)
     }
 
     /// Flights up to which nobody waits for company. To wait for one that is back within a millisecond
@@ -156,7 +174,8 @@ impl<F: Flights> Lane<F> {
         }
         let coming = self.coming(now);
         let enough = if self.lively(now).count() - coming == 1 { F::ENOUGH } else { F::BATCH };
-        let full = self.queue.len() >= enough + F::BATCH * coming && self.under_way.len() < MOST;
+        let room = self.under_way.len() < MOST && self.lively(now).count() < self.way.most();
+        let full = room && self.queue.len() >= enough + F::BATCH * coming;
         full || (coming == 0 && self.has_room(now, self.queue.iter().any(|entry| !entry.put)))
     }
 

@@ -39,6 +39,11 @@ impl Lane {
         self.socket.lock().clone()
     }
 
+    /// Why the server takes no connection, if it said so.
+    pub(in super::super) fn refusal(&self) -> Option<Error> {
+        self.failures.refusal()
+    }
+
     /// Its connection. While that lives, this asks nobody and does not wait.
     pub(in super::super) async fn socket(&self) -> Result<Socket, Error> {
         let Self { pool, socket: known, failures } = self;

@@ -59,6 +59,13 @@ impl Failures {
         self.last.lock().clone().map_or(Failure::Away, |(failure, _)| failure).error()
     }
 
+    /// What the server said the last time that it was there and took no connection.
+    pub(super) fn refusal(&self) -> Option<Error> {
+        let last = self.last.lock().clone();
+        last.filter(|(failure, _)| matches!(failure, Failure::Refused(_)))
+            .map(|(why, _)| why.error())
+    }
+
     /// What an attempt would be told again, most likely: a moment ago it was a mistake, and that is mended by hand.
     pub(super) fn mistake(&self) -> Option<Error> {
         let last = self.last.lock().clone();

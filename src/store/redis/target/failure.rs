@@ -8,6 +8,8 @@ use crate::error::{Error, ErrorKind};
 #[derive(Clone)]
 pub(in super::super) enum Failure {
     Away,
+    /// The server is there, and says why it takes nobody now.
+    Refused(String),
     Config(String),
 }
 
@@ -15,6 +17,7 @@ impl Failure {
     pub(in super::super) fn error(self) -> Error {
         match self {
             Self::Away => Error::new(ErrorKind::Unavailable, "connect"),
+            Self::Refused(sentence) => Error::new(ErrorKind::Unavailable, "connect").with(sentence),
             Self::Config(sentence) => Error::config(sentence),
         }
     }
@@ -52,10 +55,25 @@ impl Failure {
                     return Self::Config(sentence);
                 }
                 log(error);
-                Self::Away
+                refusal(error).map_or(Self::Away, Self::Refused)
             }
         }
     }
+}
+
+/// Codes of refusals whose text is the server's own.
+const REFUSALS: [&str; 6] = ["LOADING", "MASTERDOWN", "BUSY", "DENIED", "CLUSTERDOWN", "MISCONF"];
+
+/// Longest of them that is told. (That of the protected mode explains itself at length.)
+const SENTENCE: usize = 120;
+
+/// The server's words, where they are a fixed text: others may repeat what it was sent, the password with it.
+fn refusal(error: &RedisError) -> Option<String> {
+    let (code, text) = (error.code()?, error.detail().unwrap_or_default());
+    // Redis says `max number of clients reached`, in a cluster `max number of clients + cluster connections reached`.
+    let is_full = code == "ERR" && text.starts_with("max number of clients");
+    let short: String = text.chars().take(SENTENCE).collect();
+    (is_full || REFUSALS.contains(&code)).then(|| format!("{code} {short}"))
 }
 
 /// It will not know it later either.

@@ -188,7 +188,7 @@ impl Sentinels {
     async fn named(&self) -> Result<Named, Failure> {
         let asked = self.0.sentinels.iter().map(|sentinel| self.0.ask(sentinel));
         let mut asked: FuturesUnordered<_> = asked.collect();
-        let (mut named, mut wrong, mut away) = (Named::default(), None, false);
+        let (mut named, mut wrong, mut away) = (Named::default(), None, None);
         let mut until = None;
         loop {
             let answer = match until {
@@ -203,13 +203,13 @@ impl Sentinels {
                     }
                     named.add(told);
                 }
-                Some(Err(Failure::Away)) => away = true,
+                Some(Err(failure @ (Failure::Away | Failure::Refused(_)))) => away = Some(failure),
                 Some(Err(failure)) => wrong = Some(failure),
                 None => break,
             }
         }
         // One that is away might know: what the others do not know is no mistake then.
-        let why = wrong.filter(|_| !away).unwrap_or(Failure::Away);
+        let why = away.or(wrong).unwrap_or(Failure::Away);
         if named.is_empty() {
             return Err(why);
         }

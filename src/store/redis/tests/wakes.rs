@@ -110,10 +110,12 @@ async fn changes_of_jobs_are_heard_by_those_who_have_waited_for_one() {
     eventually("a worker to listen", async || heard(":e").await).await;
     assert!(!heard(":c").await);
     let id = crate::store::JobId::new(&crate::Key::custom("x"));
-    let bell = store.hints().job(&id);
+    let watch = store.hints().job(&id);
+    let mut changes = watch.changes();
     eventually("changes to be listened for", async || heard(":c").await).await;
     // It may have changed before anybody heard of it.
-    tokio::time::timeout(5 * SECOND, bell.notified()).await.expect("it looks again");
+    let again = tokio::time::timeout(5 * SECOND, changes.changed()).await.expect("it looks again");
+    again.expect("it is there");
     let told = async {
         loop {
             server.command(&["PUBLISH", "lg:1:test:c", id.as_str()]).await;
@@ -121,7 +123,7 @@ async fn changes_of_jobs_are_heard_by_those_who_have_waited_for_one() {
         }
     };
     tokio::select! {
-        () = bell.notified() => {}
+        told = changes.changed() => told.expect("it is there"),
         () = told => {}
         () = tokio::time::sleep(20 * SECOND) => panic!("it is told of nothing"),
     }

@@ -1,6 +1,6 @@
 //! What a caller is told whose time is over.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use tokio::time::{Instant, advance};
 
@@ -93,6 +93,25 @@ async fn one_that_was_cut_off_may_have_run() {
     let sent = field.sent().iter().any(|steps| steps.contains(&2));
     let kind = if sent { ErrorKind::Timeout } else { ErrorKind::Unavailable };
     assert_eq!(outcomes[1].as_ref().unwrap_err().kind(), kind);
+}
+
+/// A server that is near is sent no more than it reads next: what lay in the buffers would be in doubt.
+#[tokio::test(start_paused = true)]
+async fn of_a_crowd_most_wait_unsent() {
+    let (combiner, field) = Field::new();
+    let combiner = Arc::new(combiner);
+    let calls: Vec<_> = (0..900).map(|n| tokio::spawn(call(&combiner, n))).collect();
+    settle().await;
+    assert!(field.sent().len() <= 4, "{} flights", field.sent().len());
+    let outcomes = futures_util::future::join_all(calls).await;
+    let sent: HashSet<u32> = field.sent().concat().into_iter().collect();
+    assert!(sent.len() < 600, "{} were sent", sent.len());
+    for (n, outcome) in (0..900).zip(outcomes) {
+        let kind = outcome.expect("no panic").expect_err("nothing is answered").kind();
+        let is_sent = sent.contains(&n);
+        let expected = if is_sent { ErrorKind::Timeout } else { ErrorKind::Unavailable };
+        assert_eq!(kind, expected, "{n}");
+    }
 }
 
 /// Its caller may leave at any moment, also while its flight ends.

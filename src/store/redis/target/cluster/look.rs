@@ -212,7 +212,12 @@ impl Said {
 
     /// A configuration that is wrong is wrong everywhere.
     fn fail(&mut self, failure: Failure) {
-        if matches!(self.failure, None | Some(Failure::Away)) {
+        let told = match (&self.failure, &failure) {
+            (None | Some(Failure::Away), _) => true,
+            (Some(Failure::Refused(_)), new) => matches!(new, Failure::Config(_)),
+            (Some(Failure::Config(_)), _) => false,
+        };
+        if told {
             self.failure = Some(failure);
         }
     }

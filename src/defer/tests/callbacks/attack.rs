@@ -1,0 +1,90 @@
+//! One client's callbacks to receivers that never answer, and a stranger's beside them, over real sockets.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpListener,
+    sync::mpsc,
+};
+
+use super::{
+    super::{Routes, put_in},
+    called_at,
+};
+use crate::{
+    defer::{Callbacks, DeferWorker},
+    store::{Enqueue, Store},
+};
+
+const PORTS: usize = 40;
+const CALLS: usize = 400;
+
+/// Far below what 400 silent calls take (they kept a stranger's away for more than 75 s), far above a loaded
+/// machine's pauses.
+const PROMPT: Duration = Duration::from_secs(30);
+
+/// Takes connections and never answers: the system completes them.
+async fn silent() -> (Vec<TcpListener>, Vec<SocketAddr>) {
+    let (mut listeners, mut addresses) = (Vec::new(), Vec::new());
+    for _ in 0..PORTS {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        addresses.push(listener.local_addr().expect("it is bound"));
+        listeners.push(listener);
+    }
+    (listeners, addresses)
+}
+
+/// Answers each call with 204, and says so.
+async fn answers() -> (SocketAddr, mpsc::UnboundedReceiver<()>) {
+    let listener = TcpListener::bind("127.0.0.2:0").await.expect("a free port");
+    let address = listener.local_addr().expect("it is bound");
+    let (told, calls) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Ok((mut socket, _)) = listener.accept().await {
+            let told = told.clone();
+            tokio::spawn(async move {
+                let mut read = Vec::new();
+                while !read.ends_with(b"}") {
+                    read.push(socket.read_u8().await.ok()?);
+                }
+                socket.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await.ok()?;
+                told.send(()).ok()
+            });
+        }
+    });
+    (address, calls)
+}
+
+async fn put(store: &Store, target: &str, at: SocketAddr, owner: &str) {
+    let call = called_at(store, target, &format!("http://{at}/hook"));
+    put_in(store, Enqueue { owner: owner.to_owned(), ..call }).await;
+}
+
+#[tokio::test]
+async fn silent_receivers_of_one_client_keep_no_stranger_waiting() {
+    let store = Store::memory();
+    let (_listeners, silent) = silent().await;
+    let (address, mut calls) = answers().await;
+    let mut worker = DeferWorker::on(&store, Routes::default());
+    let callbacks = Callbacks::new("0123456789abcdef0123456789abcdef");
+    worker.callbacks = Some(Arc::new(callbacks.allow_http().allow_network("127.0.0.0/8")));
+    let worker = tokio::spawn(worker.run(std::future::pending()));
+    for n in 0..CALLS {
+        put(&store, &format!("/attack-{n}"), silent[n % PORTS], "attacker").await;
+    }
+    // The attack is under way: all its requests have ended.
+    while store.deferred().stats().await.expect("it is there").done < CALLS as u64 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    for n in 0..5 {
+        put(&store, &format!("/stranger-{n}"), address, "stranger").await;
+    }
+    let five = async {
+        for _ in 0..5 {
+            calls.recv().await.expect("the server is there");
+        }
+    };
+    tokio::time::timeout(PROMPT, five).await.expect("the stranger's calls are made");
+    worker.abort();
+}

@@ -1,0 +1,79 @@
+//! Payloads that are written and can't be read.
+
+use std::{collections::BTreeMap, error::Error as _, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use super::{SECOND, Working};
+use crate::{
+    queue::{Failure, PushError, Queue, Task, TaskId},
+    store::{Log, Push, Store},
+};
+
+/// As many levels as it is told.
+#[derive(Serialize, Deserialize)]
+struct Nested(Option<Box<Nested>>, Vec<Nested>);
+
+fn nested(levels: usize) -> Nested {
+    (1..levels).fold(Nested(None, Vec::new()), |inner, _| Nested(None, vec![inner]))
+}
+
+/// A key that is written by one name and read by another.
+#[derive(Serialize, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
+#[serde(rename_all(serialize = "lowercase"))]
+enum Side {
+    Left,
+}
+
+async fn unreadable<T: Serialize + serde::de::DeserializeOwned>(payload: T) -> String {
+    let queue: Queue<T> = Store::memory().queue("unreadable");
+    let error = queue.push(&payload).await.expect_err("no worker could read it");
+    assert!(matches!(error, PushError::Unreadable(_)), "{error:?}");
+    assert_eq!(queue.stats().await.expect("it is there").waiting, 0);
+    assert!(error.to_string().contains("make it write what it reads"), "{error}");
+    error.source().expect("what serde says").to_string()
+}
+
+#[tokio::test]
+async fn what_no_worker_could_read_is_refused_by_the_push() {
+    assert!(unreadable(f64::NAN).await.contains("null"));
+    assert!(unreadable(BTreeMap::from([(0, f32::INFINITY)])).await.contains("null"));
+    assert!(unreadable(BTreeMap::from([(Side::Left, 1)])).await.contains("unknown variant"));
+    assert!(unreadable(nested(128)).await.contains("recursion limit"));
+    let queue: Queue<Nested> = Store::memory().queue("nested");
+    assert!(queue.push(&nested(60)).await.is_ok());
+}
+
+/// A worker of another version, or one whose producer has no debug assertions.
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_cannot_read_a_payload_says_why_and_quotes_nothing() {
+    for (payload, cause) in [
+        ("null", "invalid type: null, expected u8 at line 1 column 4"),
+        ("\"secret\"", "invalid type: string, expected u8 at line 1 column 8"),
+        ("30001", "invalid value: integer, expected u8 at line 1 column 5"),
+        ("{\"secret\"", "invalid type: map, expected u8 at line 1 column 1"),
+        ("3secret", "trailing characters at line 1 column 2"),
+    ] {
+        let (log, guard) = Log::begin();
+        let store = Store::memory();
+        let queue: Queue<u8> = store.queue("numbers");
+        let call = Push {
+            queue: "numbers".into(),
+            id: TaskId::new(),
+            delay: Duration::ZERO,
+            unique: None,
+            again: true,
+            max_attempts: 1,
+            payload: payload.into(),
+            caps: (10, 1_000),
+        };
+        store.backend().push_task(call).await.expect("it is there");
+        let worker = Working::start(queue.worker(async |_: Task<u8>| Ok::<(), Failure>(())));
+        tokio::time::sleep(SECOND).await;
+        worker.stop().await;
+        drop(guard);
+        let text = log.text();
+        assert!(text.contains(cause) && text.contains("can't be read here"), "{payload}: {text}");
+        assert!(!text.contains("secret") && !text.contains("30001"), "{text}");
+    }
+}
