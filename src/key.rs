@@ -113,8 +113,8 @@ impl Key {
 
     /// The key of what a layer further out has found out of a client, such as its account.
     #[must_use]
-    pub fn extension(value: &str) -> Self {
-        Self::build("e", "", value.as_bytes())
+    pub fn extension(name: &str, value: &str) -> Self {
+        Self::build("e", name, value.as_bytes())
     }
 
     /// The key of a route: the pattern as it was registered, such as `/orders/{id}`.

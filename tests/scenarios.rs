@@ -93,6 +93,8 @@ table! { each_store {
         networks_are_as_wide_as_they_are_set,
         a_lock_can_be_a_clients,
         what_a_layer_further_out_knows_is_a_key,
+        sources_of_different_names_share_no_quota,
+        sources_of_different_names_share_no_lock,
         each_part_of_a_key_counts,
         addresses_can_be_let_through_or_denied,
         keys_can_be_let_through_or_denied;

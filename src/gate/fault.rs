@@ -37,9 +37,9 @@ impl KeyFault {
 
 /// What is wrong with a request that lacks an extension.
 #[must_use]
-pub fn no_extension<T>() -> String {
+pub fn no_extension<T>(name: &str) -> String {
     format!(
-        "by_extension::<{0}>() sees no {0} in the request's extensions; put the layer that inserts it \
+        "by_extension::<{0}>({name:?}) sees no {0} in the request's extensions; put the layer that inserts it \
          outside this one",
         std::any::type_name::<T>()
     )

@@ -65,12 +65,20 @@ macro_rules! __rate_limit_names {
             }
 
             /// A quota for each value the function returns; `None` is answered with 400.
+            ///
+            /// The name says what the values are, and is part of the key, so that user 7 and tenant 7 have two
+            /// quotas: [`Key::custom`](::lockgate::Key::custom), [named](::lockgate::Key::named) so.
+            ///
+            /// # Panics
+            ///
+            /// If the name is empty.
             #[must_use]
             pub fn by_key(
+                name: &str,
                 key: impl Fn(&$native) -> Option<String> + Send + Sync + 'static,
                 policy: impl Into<::lockgate::Policy>,
             ) -> Self {
-                Self::by(::lockgate::gate::KeySource::function(key), policy)
+                Self::by(::lockgate::gate::KeySource::named_function(name, key), policy)
             }
 
             /// And this layer's policies: a request has to be within all of them, and is charged to all or

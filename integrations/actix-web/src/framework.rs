@@ -174,8 +174,8 @@ impl View for RequestView<'_> {
 }
 
 /// A key of what a layer further out has put into the request.
-pub(crate) fn extension<T: Display + Send + Sync + 'static>() -> KeySource<HttpRequest> {
-    KeySource::installed(&no_extension::<T>(), |request: &HttpRequest| {
+pub(crate) fn extension<T: Display + Send + Sync + 'static>(name: &str) -> KeySource<HttpRequest> {
+    KeySource::installed(name, &no_extension::<T>(name), |request: &HttpRequest| {
         request.extensions().get::<T>().map(T::to_string)
     })
 }
