@@ -21,8 +21,9 @@ use std::{
 use sha2::{Digest as _, Sha256};
 use smallvec::SmallVec;
 
-pub(crate) use self::text::{Hashed, digest, hex, secret};
-use self::text::{READABLE, escape, hashed, is_plain};
+pub(crate) use self::address::canonical;
+pub(crate) use self::text::{Hashed, digest, escape, hex, secret};
+use self::text::{READABLE, hashed, is_plain};
 
 /// Number of shards a namespace is divided into. Part of the wire layout: written into the store when
 /// it is first used, and checked at every connect.

@@ -57,6 +57,7 @@ macro_rules! test {
 table! { each_store {
     quota:
         an_allowed_request_is_told_its_quota,
+        policies_of_different_names_share_no_quota,
         a_refused_request_is_told_when_to_come_back,
         a_refused_request_is_not_charged,
         who_comes_back_in_time_gets_in,

@@ -7,6 +7,7 @@ mod cancel;
 mod gate;
 mod leases;
 mod listed;
+mod names;
 mod nested;
 mod remembered;
 mod settled;
