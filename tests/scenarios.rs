@@ -87,6 +87,7 @@ table! { each_store {
         a_reset_forgets_what_was_spent;
     client:
         a_proxy_is_believed_whom_it_speaks_for,
+        translated_clients_are_told_apart,
         nobody_else_is_believed,
         the_field_is_the_one_that_is_named,
         hops_are_counted_from_the_right,

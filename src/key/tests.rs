@@ -95,6 +95,11 @@ fn addresses_are_normalised() {
     assert_eq!(ip("::ffff:192.0.2.1"), ip("192.0.2.1"));
     assert_eq!(ip("2001:db8:1:2:3::4"), ip("2001:db8:1:2::"));
     assert_ne!(ip("2001:db8:1:3::"), ip("2001:db8:1:2::"));
+    assert_eq!(ip("64:ff9b::192.0.2.1"), ip("192.0.2.1"), "NAT64");
+    assert_ne!(ip("64:ff9b::192.0.2.1"), ip("64:ff9b::192.0.2.2"));
+    assert_ne!(ip("64:ff9b:1::192.0.2.1"), ip("64:ff9b:1::192.0.2.2"));
+    assert_ne!(ip("64:ff9b:1::192.0.2.1"), ip("192.0.2.1"), "nobody knows its format");
+    assert_eq!(ip("64:ff9b:0:0:1::1"), ip("64:ff9b:0:0:2::1"), "neither of them");
 }
 
 #[test]

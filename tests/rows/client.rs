@@ -48,6 +48,20 @@ pub(crate) async fn a_proxy_is_believed_whom_it_speaks_for(case: Case) {
     let _ = from("2001:db8:0:2::1").send().await.expect(200);
 }
 
+pub(crate) async fn translated_clients_are_told_apart(case: Case) {
+    let site = case.site().await;
+    let from = |value: &str| forwarded(&site, "/client/list", value);
+    // NAT64, under the well-known prefix.
+    has_two(|| from("64:ff9b::203.0.113.1"), "client").await;
+    is_spent(from("203.0.113.1")).await;
+    has_two(|| from("[64:ff9b::cb00:7102]:443"), "client").await;
+    // Under a prefix of the network's own.
+    has_two(|| from("64:ff9b:1::203.0.113.3"), "client").await;
+    has_two(|| from("64:ff9b:1::203.0.113.4"), "client").await;
+    let listed = |value| forwarded(&site, "/listed/address", value);
+    denied(listed("64:ff9b::203.0.113.5").send().await);
+}
+
 pub(crate) async fn nobody_else_is_believed(case: Case) {
     let site = case.site().await;
     let from = |value| forwarded(&site, "/client/stranger", value);
