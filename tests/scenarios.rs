@@ -78,6 +78,8 @@ table! { each_store {
         one_policy_twice_is_charged_once,
         quotas_can_be_those_of_a_plan,
         requests_can_cost_more_than_others,
+        a_quota_of_zero_refuses_all,
+        what_a_handler_charges_is_bounded,
         failures_can_be_free,
         the_handler_can_say_what_it_cost,
         processes_lease_of_one_quota,

@@ -77,11 +77,11 @@ impl Policy {
     ///
     /// # Panics
     ///
-    /// If it is more than the quota lets in at once: no request would ever be.
+    /// If it is more than the quota lets in at once: no request would ever be. (Of a quota of 0 that is meant.)
     #[must_use]
     pub fn cost(mut self, cost: u64) -> Self {
         assert!(
-            cost <= self.quota.capacity(),
+            cost <= self.quota.capacity() || self.quota.is_zero(),
             "Policy::cost: {cost} is more than the quota ever lets in at once"
         );
         self.cost = cost;

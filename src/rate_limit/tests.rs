@@ -3,6 +3,7 @@
 mod ahead;
 mod algorithms;
 mod away;
+mod bounds;
 mod cancel;
 mod gate;
 mod leases;
