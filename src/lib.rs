@@ -71,6 +71,7 @@ mod seal;
 mod store;
 #[cfg(any(test, feature = "test-kit"))]
 pub mod testing;
+mod throttle;
 
 #[cfg(feature = "seal")]
 pub use self::seal::Keyring;

@@ -211,7 +211,12 @@ impl LockRequest {
                 let shard = guard.key().shard();
                 let have = self.store.backend().replicated(shard, wanted, since).await?;
                 if have < wanted {
-                    tracing::warn!(have, wanted, "lock refused: too few replicas have the grant");
+                    crate::throttle::throttled!(
+                        warn,
+                        have,
+                        wanted,
+                        "lock refused: too few replicas have the grant"
+                    );
                     return Err(Error::new(ErrorKind::Unavailable, "replicas").into());
                 }
                 guard.still_sure().map(Answer::Granted)

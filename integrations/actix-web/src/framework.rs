@@ -53,10 +53,7 @@ pub(crate) struct Shared;
 
 impl Shared {
     pub(crate) fn reply(&self) -> Reply {
-        tracing::error!(
-            "request refused: a middleware around the layer keeps an `HttpRequest` while its request goes on, so its \
-             fields can't be changed; let it take what it needs of it before"
-        );
+        lockgate::gate::log_shared_request();
         Reply::wiring_fault()
     }
 }

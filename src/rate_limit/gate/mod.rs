@@ -74,7 +74,10 @@ impl<N: ?Sized> RateLimitGate<N> {
                 Verdict::Answer(self.0.facing.refuse(&standings(&decision)))
             }
             Err(error) => {
-                tracing::error!(node = node(), %error, "request refused: no quota, store away");
+                crate::throttle::throttled!(
+                    error,
+                    node = node(), %error, "request refused: no quota, store away"
+                );
                 Verdict::Answer(Reply::store_away())
             }
         }
