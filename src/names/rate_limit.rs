@@ -186,7 +186,8 @@ macro_rules! __rate_limit_names {
             /// Lets the handler say what its request has cost, with
             /// [`RateStatus::charge`](::lockgate::RateStatus::charge). Default: it can't.
             ///
-            /// More than was charged when it came counts even beyond the limit; less is given back as by
+            /// More than was charged when it came counts even beyond the limit, up to
+            /// [ten times the quota](::lockgate::Quota::most_charged); less is given back as by
             /// [`refund_on`](Self::refund_on), which goes before. What the handler has said counts also if
             /// its request is dropped after that. While the store is away it is as with refunds: what can't be charged
             /// in time never is. Nor is it left out inside another layer that asks the same.
