@@ -5,6 +5,7 @@
 //! would be mostly escapes are hashed. Both frameworks hand in the *decoded* value, so the same URL is
 //! the same key in each of them.
 
+mod address;
 mod text;
 
 #[cfg(test)]
@@ -21,8 +22,9 @@ use std::{
 use sha2::{Digest as _, Sha256};
 use smallvec::SmallVec;
 
-pub(crate) use self::text::{Hashed, digest, hex, secret};
-use self::text::{READABLE, escape, hashed, is_plain};
+pub(crate) use self::address::canonical;
+pub(crate) use self::text::{Hashed, digest, escape, hex, secret};
+use self::text::{READABLE, hashed, is_plain};
 
 /// Number of shards a namespace is divided into. Part of the wire layout (`store::redis::connect::layout`): written
 /// into the store when it is first used, and checked at every connect.
@@ -68,8 +70,10 @@ impl Key {
         }
     }
 
-    /// The key of a client address: IPv4-mapped addresses count as IPv4, IPv6 ones by their /64,
-    /// because a single host usually has that many to choose from.
+    /// The key of a client address. IPv4-mapped addresses count as IPv4, and so do those of NAT64 under the well-known
+    /// prefix (`64:ff9b::/96`, RFC 6052). IPv6 addresses count by their /64, because a single host usually has that
+    /// many to choose from; but one of `64:ff9b:1::/48` (RFC 8215) counts by itself, since a translator of the
+    /// network's own has put one IPv4 host there, in a format that only it knows.
     #[must_use]
     pub fn ip(address: IpAddr) -> Self {
         Self::network(address, 64)
@@ -81,7 +85,7 @@ impl Key {
     pub fn network(address: IpAddr, ipv6_prefix: u8) -> Self {
         // Digits, dots and dashes: nothing to escape. The longest one has 48 of them.
         let mut text = String::with_capacity(48);
-        let _ = match address.to_canonical() {
+        let _ = match canonical(address) {
             // The commonest key of all, and formatting it takes a tenth of refusing a request.
             IpAddr::V4(v4) => {
                 let mut before = "a:::";
@@ -93,7 +97,8 @@ impl Key {
                 Ok(())
             }
             IpAddr::V6(v6) => {
-                let prefix = u32::from(ipv6_prefix.min(128));
+                let whole = address::is_translated_locally(v6);
+                let prefix = if whole { 128 } else { u32::from(ipv6_prefix.min(128)) };
                 let mask = u128::MAX.checked_shl(128 - prefix).unwrap_or(0);
                 let [a, b, c, d, e, f, g, h] = Ipv6Addr::from(u128::from(v6) & mask).segments();
                 let _ = write!(text, "a:::{a:x}-{b:x}-{c:x}-{d:x}");
@@ -111,10 +116,11 @@ impl Key {
         Self::build("a", "", b"none")
     }
 
-    /// The key of what a layer further out has found out of a client, such as its account.
+    /// The key of what a layer further out has found out of a client, such as its account. The name says what it is:
+    /// user 7 and tenant 7 are two keys.
     #[must_use]
-    pub fn extension(value: &str) -> Self {
-        Self::build("e", "", value.as_bytes())
+    pub fn extension(name: &str, value: &str) -> Self {
+        Self::build("e", name, value.as_bytes())
     }
 
     /// The key of a route: the pattern as it was registered, such as `/orders/{id}`.

@@ -71,6 +71,7 @@ mod seal;
 mod store;
 #[cfg(any(test, feature = "test-kit"))]
 pub mod testing;
+mod throttle;
 
 #[cfg(feature = "seal")]
 pub use self::seal::Keyring;
@@ -89,8 +90,8 @@ pub use self::{
     outage::{LockOutage, Outage},
     quorum::{Quorum, QuorumGuard, QuorumRequest},
     rate_limit::{
-        Decision, Lists, Policy, PolicyDecision, Quota, RateFields, RateLimit, RateStatus, Reason,
-        Refusal, Requests, Standing,
+        ChargeBounded, Decision, Lists, Policy, PolicyDecision, Quota, RateFields, RateLimit,
+        RateStatus, Reason, Refusal, Requests, Standing,
     },
     reply::{Fields, Repeated, Reply},
     store::{Check, CheckReport, Finding, FindingKind, JobId, JobState, Loss, OnFailure, Store},

@@ -10,7 +10,7 @@ mod rate_keys;
 mod rate_limit;
 
 /// Defines `RateLimitLayer`, `LockLayer`, `DeferLayer`, `DeferWorker` and `DeferredRoutes` over the
-/// framework's own request type, which closures get to see. The integration's functions: `extension::<T>()`
+/// framework's own request type, which closures get to see. The integration's functions: `extension::<T>(name)`
 /// makes a `KeySource` of what lies in a request's extensions, `found::<T>(&native)` finds it there, and
 /// `put(value)` makes what its replayer puts there.
 #[doc(hidden)]
@@ -94,11 +94,19 @@ macro_rules! __define_names {
             }
 
             /// A lock for each value the function returns; `None` is answered with 400.
+            ///
+            /// The name says what the values are, and is part of the key, so that user 7 and tenant 7 are two
+            /// locks: [`Key::custom`](::lockgate::Key::custom), [named](::lockgate::Key::named) so.
+            ///
+            /// # Panics
+            ///
+            /// If the name is empty.
             #[must_use]
             pub fn by_key(
+                name: &str,
                 key: impl Fn(&$native) -> Option<String> + Send + Sync + 'static,
             ) -> Self {
-                Self::by(::lockgate::gate::KeySource::function(key))
+                Self::by(::lockgate::gate::KeySource::named_function(name, key))
             }
 
             /// Keeps keys of one kind apart: with scopes, `/orders/7` and `/users/7` are two locks.

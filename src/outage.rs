@@ -44,7 +44,8 @@ impl LockOutage {
 
 /// The answer to a request that brought no store along.
 pub(crate) fn no_store(layer: &str) -> Reply {
-    tracing::error!(
+    crate::throttle::throttled!(
+        error,
         layer,
         "request refused: no store; add .layer(Extension(store)) outside this layer (actix-web: \
          .app_data(web::Data::new(store))), or .store(&store) on the layer"

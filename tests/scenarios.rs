@@ -57,6 +57,7 @@ macro_rules! test {
 table! { each_store {
     quota:
         an_allowed_request_is_told_its_quota,
+        policies_of_different_names_share_no_quota,
         a_refused_request_is_told_when_to_come_back,
         a_refused_request_is_not_charged,
         who_comes_back_in_time_gets_in,
@@ -77,6 +78,8 @@ table! { each_store {
         one_policy_twice_is_charged_once,
         quotas_can_be_those_of_a_plan,
         requests_can_cost_more_than_others,
+        a_quota_of_zero_refuses_all,
+        what_a_handler_charges_is_bounded,
         failures_can_be_free,
         the_handler_can_say_what_it_cost,
         processes_lease_of_one_quota,
@@ -86,6 +89,7 @@ table! { each_store {
         a_reset_forgets_what_was_spent;
     client:
         a_proxy_is_believed_whom_it_speaks_for,
+        translated_clients_are_told_apart,
         nobody_else_is_believed,
         the_field_is_the_one_that_is_named,
         hops_are_counted_from_the_right,
@@ -93,6 +97,8 @@ table! { each_store {
         networks_are_as_wide_as_they_are_set,
         a_lock_can_be_a_clients,
         what_a_layer_further_out_knows_is_a_key,
+        sources_of_different_names_share_no_quota,
+        sources_of_different_names_share_no_lock,
         each_part_of_a_key_counts,
         addresses_can_be_let_through_or_denied,
         keys_can_be_let_through_or_denied;

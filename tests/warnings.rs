@@ -23,6 +23,8 @@ const TWICE: &str = "two RateLimitLayers around one handler have a policy of one
 const UNLOCKED: &str = "a request passed without its lock";
 const REPEATED: &str =
     "two parameters of the route /tenants/{id}/orders/{id} share a name; rename one of them";
+const HELD: &str = "a word about a lock was not believed";
+const REPLAY: &str = "a request that says it is a run is not deferred, and not believed";
 const SHADOW: &str = "shadow policy: would have been refused";
 
 /// A store whose calls have the time that a loaded machine takes.
@@ -167,6 +169,37 @@ fn what_a_shadow_would_have_refused_is_told() {
             }
         });
     }
+}
+
+/// Sends many requests with forged words about locks and runs.
+async fn is_lied_to(case: Case) {
+    let site = case.site().await;
+    for _ in 0..100 {
+        let forged = site.post("/called/7").header("lockgate-held", "x;00");
+        let _ = forged.send().await.expect(200);
+    }
+    let hold = site.hold_with(site.post(""), "/orders/8/refund").await;
+    for _ in 0..100 {
+        let forged = site.post("/orders/8/refund").header("lockgate-replay", "1;forged");
+        let _ = forged.send().await.expect(409);
+    }
+    let _ = hold.let_go().await.expect(200);
+}
+
+/// A client decides how often, and not how much of the log is about it.
+#[test]
+fn forged_headers_are_told_once_a_minute() {
+    LazyLock::force(&LOG);
+    let began = std::time::Instant::now();
+    for framework in [Framework::Axum, Framework::Actix] {
+        run(framework, Backing::Memory, is_lied_to);
+        let most = 1 + usize::try_from(began.elapsed().as_secs() / 60).expect("minutes");
+        for forged in [HELD, REPLAY] {
+            let told = LOG.warnings(forged);
+            assert!((1..=most).contains(&told), "{told} lines: {forged}");
+        }
+    }
+    assert!(LOG.lines(HELD, "suppressed=0") > 0, "each says how many there were since the last");
 }
 
 async fn posted(app: &axum::Router, path: &str) -> u16 {

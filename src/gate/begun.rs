@@ -88,7 +88,10 @@ impl Begun {
             }
             // Again when it is dropped.
             Err(error) => {
-                tracing::warn!(node = %self.store.node(), ?job, %error, "not remembered yet: store away");
+                crate::throttle::throttled!(
+                    warn,
+                    node = %self.store.node(), ?job, %error, "not remembered yet: store away"
+                );
             }
         }
     }

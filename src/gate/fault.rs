@@ -1,6 +1,9 @@
 //! Why a request has no key, and what it is told then.
 
-use crate::reply::{Reply, problem};
+use crate::{
+    reply::{Reply, problem},
+    throttle::{self, throttled},
+};
 
 /// Why there is no key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,18 +31,34 @@ impl KeyFault {
             Self::Unmatched | Self::Exempt => None,
             Self::Request(title) => Some(Reply::problem(400, problem::BAD_KEY, title)),
             Self::Wiring(fix) => {
-                tracing::error!(layer, "request refused: {fix}");
+                if let Some(suppressed) = throttle::pass(&fix) {
+                    tracing::error!(layer, suppressed, "request refused: {fix}");
+                }
                 Some(Reply::wiring_fault())
             }
         }
     }
 }
 
+/// Logs that a handler asks for what no layer has put there, once a minute.
+pub fn log_not_installed(extractor: &str, needs: &str) {
+    throttled!(error, extractor, "nothing to extract: the route needs {needs}");
+}
+
+/// Logs that a middleware keeps a request that a gate has to change, once a minute.
+pub fn log_shared_request() {
+    throttled!(
+        error,
+        "request refused: a middleware around the layer keeps an `HttpRequest` while its request goes on, so its \
+         fields can't be changed; let it take what it needs of it before"
+    );
+}
+
 /// What is wrong with a request that lacks an extension.
 #[must_use]
-pub fn no_extension<T>() -> String {
+pub fn no_extension<T>(name: &str) -> String {
     format!(
-        "by_extension::<{0}>() sees no {0} in the request's extensions; put the layer that inserts it \
+        "by_extension::<{0}>({name:?}) sees no {0} in the request's extensions; put the layer that inserts it \
          outside this one",
         std::any::type_name::<T>()
     )

@@ -50,7 +50,7 @@ pub(crate) use self::{
 pub use self::{
     address::{Absent, ClientAddress},
     attend::{Attended, attend, poll_attended},
-    fault::{KeyFault, no_extension},
+    fault::{KeyFault, log_not_installed, log_shared_request, no_extension},
     kept::{Kept, Next, Stopped},
     print::Print,
     reading::{Patience, Reading, TooSlow},

@@ -61,7 +61,9 @@ impl Names {
     ) -> Arc<Self> {
         let names: Vec<_> = names.into_iter().map(|name| name.as_ref().to_owned()).collect();
         assert!(!names.is_empty(), "by_path_params: name one parameter at least");
-        let mut sorted = names.clone();
+        // A comma in a name must not read as two names.
+        let escaped = |name: &String| name.replace('%', "%25").replace(',', "%2C");
+        let mut sorted: Vec<_> = names.iter().map(escaped).collect();
         sorted.sort();
         sorted.dedup();
         Arc::new(Self { names, form, joint: sorted.join(",") })

@@ -3,11 +3,13 @@
 //! A key that can't be had is refused loudly. Letting the request through would be a way around the
 //! lock; a shared "unknown" key would let strangers block each other.
 
+mod functions;
+
 use std::{fmt, str::FromStr, sync::Arc};
 
 use super::{
     address::ClientAddress,
-    fault::{KeyFault, no_extension},
+    fault::KeyFault,
     named::{Named, Names, form, param},
     view::{Route, SentTwice, View, sole_or_host},
 };
@@ -28,10 +30,11 @@ enum Kind<N: ?Sized> {
     PathParams(Arc<Names>),
     Header(Arc<Named>),
     Route,
-    Function(Arc<Function<N>>),
-    /// As a function, of what the application puts into every request; the text says what is missing.
-    Installed(Arc<Function<N>>, Arc<str>),
-    Functions(Arc<Functions<N>>),
+    /// The prefix of its keys, which has the name of the source, and the function.
+    Function(Arc<str>, Arc<Function<N>>),
+    /// As a function, of what the application puts into every request; the last text says what is missing.
+    Installed(Arc<str>, Arc<Function<N>>, Arc<str>),
+    Functions(Arc<str>, Arc<Functions<N>>),
     Both(Arc<(KeySource<N>, KeySource<N>)>),
 }
 
@@ -102,26 +105,6 @@ impl<N: ?Sized> KeySource<N> {
         Self(Kind::Route)
     }
 
-    /// Whatever the function says: [`Key::custom`]. `None` refuses the request with 400.
-    #[must_use]
-    pub fn function(f: impl Fn(&N) -> Option<String> + Send + Sync + 'static) -> Self {
-        Self(Kind::Function(Arc::new(f)))
-    }
-
-    /// Whatever the function finds in the request, as a [`Key::extension`]. If it is not there, the
-    /// application is wired wrongly: 500, and this sentence in the log, which names the fix.
-    #[must_use]
-    pub fn installed(fix: &str, f: impl Fn(&N) -> Option<String> + Send + Sync + 'static) -> Self {
-        Self(Kind::Installed(Arc::new(f), fix.into()))
-    }
-
-    /// Whatever the function says, each a [`Key::custom`]. An empty list refuses the request with 400, and
-    /// so does one of more than 32.
-    #[must_use]
-    pub fn functions(f: impl Fn(&N) -> Vec<String> + Send + Sync + 'static) -> Self {
-        Self(Kind::Functions(Arc::new(f)))
-    }
-
     /// A key of this and the other, which must both be the same for the whole to be: [`Key::and`].
     #[must_use]
     pub fn and(self, other: Self) -> Self {
@@ -142,8 +125,9 @@ impl<N: ?Sized> KeySource<N> {
                 };
                 names.iter().map(key).collect::<Result<Vec<_>, _>>()?
             }
-            Kind::Functions(f) => {
-                f(view.native()).iter().map(|value| Key::custom(value)).collect::<Vec<_>>()
+            Kind::Functions(prefix, f) => {
+                let key = |value: &String| Key::with_value(prefix, value.as_bytes());
+                f(view.native()).iter().map(key).collect::<Vec<_>>()
             }
             Kind::Both(both) => {
                 let (these, those) = (both.0.read_all(view)?, both.1.read_all(view)?);
@@ -170,7 +154,7 @@ impl<N: ?Sized> KeySource<N> {
             Kind::Both(both) if !self.is_several() => {
                 Ok(both.0.read(view)?.and(&both.1.read(view)?))
             }
-            Kind::PathParams(_) | Kind::Functions(_) | Kind::Both(_) => {
+            Kind::PathParams(_) | Kind::Functions(..) | Kind::Both(_) => {
                 let keys = self.read_all(view)?.into_iter();
                 keys.reduce(|all, key| all.and(&key))
                     .ok_or(KeyFault::Request("The request can't be identified"))
@@ -208,13 +192,13 @@ impl<N: ?Sized> KeySource<N> {
                     "by_route() sees no route here; put the layer inside the router".to_owned(),
                 )),
             },
-            Kind::Function(f) => match f(view.native()) {
-                Some(value) => Ok(Key::custom(&value)),
+            Kind::Function(prefix, f) => match f(view.native()) {
+                Some(value) => Ok(Key::with_value(prefix, value.as_bytes())),
                 None if view.route() == Route::Unmatched => Err(KeyFault::Unmatched),
                 None => Err(KeyFault::Request("The request can't be identified")),
             },
-            Kind::Installed(f, fix) => match f(view.native()) {
-                Some(value) => Ok(Key::extension(&value)),
+            Kind::Installed(prefix, f, fix) => match f(view.native()) {
+                Some(value) => Ok(Key::with_value(prefix, value.as_bytes())),
                 None if view.route() == Route::Unmatched => Err(KeyFault::Unmatched),
                 None => Err(KeyFault::Wiring(fix.to_string())),
             },
@@ -255,19 +239,10 @@ impl<N: ?Sized> KeySource<N> {
     /// True if a request can have several keys.
     fn is_several(&self) -> bool {
         match &self.0 {
-            Kind::PathParams(_) | Kind::Functions(_) => true,
+            Kind::PathParams(_) | Kind::Functions(..) => true,
             Kind::Both(both) => both.0.is_several() || both.1.is_several(),
             _ => false,
         }
-    }
-}
-
-impl KeySource<http::request::Parts> {
-    /// A value that a layer further out has put into the request's extensions, such as the account of
-    /// an authentication: [`Key::extension`].
-    #[must_use]
-    pub fn extension<T: fmt::Display + Send + Sync + 'static>() -> Self {
-        Self::installed(&no_extension::<T>(), |parts| parts.extensions.get::<T>().map(T::to_string))
     }
 }
 
@@ -287,10 +262,12 @@ impl<N: ?Sized> Clone for KeySource<N> {
             Kind::PathParam(named) => Kind::PathParam(Arc::clone(named)),
             Kind::Header(named) => Kind::Header(Arc::clone(named)),
             Kind::Route => Kind::Route,
-            Kind::Function(f) => Kind::Function(Arc::clone(f)),
-            Kind::Installed(f, fix) => Kind::Installed(Arc::clone(f), Arc::clone(fix)),
+            Kind::Function(prefix, f) => Kind::Function(Arc::clone(prefix), Arc::clone(f)),
+            Kind::Installed(prefix, f, fix) => {
+                Kind::Installed(Arc::clone(prefix), Arc::clone(f), Arc::clone(fix))
+            }
             Kind::PathParams(names) => Kind::PathParams(Arc::clone(names)),
-            Kind::Functions(f) => Kind::Functions(Arc::clone(f)),
+            Kind::Functions(prefix, f) => Kind::Functions(Arc::clone(prefix), Arc::clone(f)),
             Kind::Both(both) => Kind::Both(Arc::clone(both)),
         })
     }
@@ -303,8 +280,10 @@ impl<N: ?Sized> fmt::Debug for KeySource<N> {
             Kind::PathParam(named) => write!(f, "path_param({})", named.name),
             Kind::Header(named) => write!(f, "header({})", named.name),
             Kind::Route => f.write_str("route"),
-            Kind::Function(_) | Kind::Functions(_) => f.write_str("function"),
-            Kind::Installed(..) => f.write_str("extension"),
+            Kind::Function(prefix, _) | Kind::Functions(prefix, _) => {
+                write!(f, "function({prefix})")
+            }
+            Kind::Installed(prefix, ..) => write!(f, "extension({prefix})"),
             Kind::PathParams(all) => write!(f, "path_params({})", all.joint),
             Kind::Both(both) => write!(f, "{:?} and {:?}", both.0, both.1),
         }

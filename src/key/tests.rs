@@ -1,4 +1,55 @@
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+
 use super::*;
+
+/// Texts of the letters by which parts could run into each other, and now and then a long one.
+fn odd_text() -> impl Strategy<Value = String> {
+    let letters = vec![
+        'a', 'b', ':', '@', '+', '%', '~', '-', '.', ',', ' ', '/', '\n', '{', '}', '検', '登',
+    ];
+    let short = prop::collection::vec(prop::sample::select(letters), 0..4);
+    let short = short.prop_map(String::from_iter);
+    prop_oneof![9 => short.clone(), 1 => short.prop_map(|text| text + &"x".repeat(100))]
+}
+
+/// Kind, name, scopes and value. An empty scope is none.
+type Source = (u8, String, Vec<String>, String);
+
+fn source() -> impl Strategy<Value = Source> {
+    let scope = odd_text().prop_filter("an empty scope is none", |scope| !scope.is_empty());
+    (0..5u8, odd_text(), prop::collection::vec(scope, 0..3), odd_text())
+}
+
+fn key_of((kind, name, scopes, value): &Source) -> Key {
+    let key = match kind {
+        0 => Key::path_param(name, value),
+        1 => Key::header(name, value.as_bytes()),
+        2 => Key::extension(name, value),
+        3 => Key::custom(value).named(name),
+        _ => Key::route(value).named(name),
+    };
+    scopes.iter().fold(key, |key, scope| key.scope(scope))
+}
+
+proptest! {
+    #[test]
+    fn distinct_parts_are_distinct_keys(sources in prop::collection::vec(source(), 2..60)) {
+        let mut seen = HashMap::new();
+        for source in &sources {
+            let first = *seen.entry(key_of(source)).or_insert(source);
+            prop_assert_eq!(first, source);
+        }
+        // So are keys of two.
+        let mut pairs = HashMap::new();
+        for pair in sources.windows(2) {
+            let key = key_of(&pair[0]).and(&key_of(&pair[1]));
+            let first = *pairs.entry(key).or_insert(pair);
+            prop_assert_eq!(first, pair);
+        }
+    }
+}
 
 #[test]
 fn parts_never_run_into_each_other() {
@@ -44,6 +95,11 @@ fn addresses_are_normalised() {
     assert_eq!(ip("::ffff:192.0.2.1"), ip("192.0.2.1"));
     assert_eq!(ip("2001:db8:1:2:3::4"), ip("2001:db8:1:2::"));
     assert_ne!(ip("2001:db8:1:3::"), ip("2001:db8:1:2::"));
+    assert_eq!(ip("64:ff9b::192.0.2.1"), ip("192.0.2.1"), "NAT64");
+    assert_ne!(ip("64:ff9b::192.0.2.1"), ip("64:ff9b::192.0.2.2"));
+    assert_ne!(ip("64:ff9b:1::192.0.2.1"), ip("64:ff9b:1::192.0.2.2"));
+    assert_ne!(ip("64:ff9b:1::192.0.2.1"), ip("192.0.2.1"), "nobody knows its format");
+    assert_eq!(ip("64:ff9b:0:0:1::1"), ip("64:ff9b:0:0:2::1"), "neither of them");
 }
 
 #[test]

@@ -43,7 +43,7 @@ pub(super) fn is_plain(byte: u8) -> bool {
 /// Letters, digits and `-_.` stand for themselves, all else is `%XX`. What gets too long is `~` and
 /// [half a SHA-256](hashed): `~` is escaped in readable values, so the two forms never meet.
 #[expect(clippy::indexing_slicing, reason = "half a byte is below 16")]
-pub(super) fn escape(bytes: &[u8]) -> String {
+pub(crate) fn escape(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len().min(READABLE));
     for &byte in bytes.iter().take(READABLE + 1) {
         match byte {

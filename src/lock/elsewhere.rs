@@ -183,7 +183,8 @@ pub(super) fn trusted<V: View>(view: &V, store: &Store, secrets: &[SharedSecret]
     }
     // One line, however many he has sent.
     if forged {
-        tracing::warn!(
+        crate::throttle::throttled!(
+            warn,
             node = %store.node(),
             "a word about a lock was not believed: another secret, or forged"
         );

@@ -217,7 +217,8 @@ fn given_up() -> Reply {
 }
 
 fn cannot_be_put_off() -> Reply {
-    tracing::error!(
+    crate::throttle::throttled!(
+        error,
         layer = "LockLayer",
         "request refused: the DeferLayer further out is set to `defer_always`, and this lock is shared, a \
          permit or several keys, under which nothing is deferred"

@@ -87,7 +87,8 @@ impl<N: ?Sized> LockGate<N> {
         // What says that it runs and is not believed is busy, and no more.
         let slot = slot.filter(|slot| {
             if slot.is_said_to_run() {
-                tracing::warn!(
+                crate::throttle::throttled!(
+                    warn,
                     layer = "LockLayer",
                     "a request that says it is a run is not deferred, and not believed: if it is one, trust its \
                      worker's secret here"
@@ -103,7 +104,8 @@ impl<N: ?Sized> LockGate<N> {
     }
 
     fn outage(&self, mut facts: LockFacts, error: &crate::Error) -> Verdict<LockTicket> {
-        tracing::error!(
+        crate::throttle::throttled!(
+            error,
             node = %facts.store.node(), %error, policy = ?self.policy.outage, "no lock: store away"
         );
         if self.policy.outage.admits(error) {
@@ -232,7 +234,8 @@ fn forget(slot: Option<&Slot>) {
 }
 
 pub(super) fn would_deadlock() -> Reply {
-    tracing::error!(
+    crate::throttle::throttled!(
+        error,
         layer = "LockLayer",
         "request refused: a layer further out has this lock shared or by a permit, and this one asks for \
          it alone, in another way or by fewer permits, so the request would wait for itself; let the outer \

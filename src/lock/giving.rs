@@ -46,7 +46,10 @@ impl Giving {
             Released::Released | Released::StillHeld => None,
             Released::AlreadyLost => held.loss().or(Some(Loss::Taken)),
             Released::Unknown => {
-                tracing::warn!(lock = %held.hashed(), "no answer to the lock's release");
+                crate::throttle::throttled!(
+                    warn,
+                    lock = %held.hashed(), "no answer to the lock's release"
+                );
                 None
             }
         };

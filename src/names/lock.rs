@@ -43,9 +43,17 @@ macro_rules! __lock_settings {
 
             /// Several locks: one for each value the function returns, at most 32. Otherwise as
             /// [`by_path_params`](Self::by_path_params). No value, or more than that, is answered with 400.
+            /// The name is part of each key: see [`by_key`](Self::by_key).
+            ///
+            /// # Panics
+            ///
+            /// If the name is empty.
             #[must_use]
-            pub fn by_keys(keys: impl Fn(&$native) -> Vec<String> + Send + Sync + 'static) -> Self {
-                Self::by(::lockgate::gate::KeySource::functions(keys))
+            pub fn by_keys(
+                name: &str,
+                keys: impl Fn(&$native) -> Vec<String> + Send + Sync + 'static,
+            ) -> Self {
+                Self::by(::lockgate::gate::KeySource::named_functions(name, keys))
             }
 
             /// Makes one lock of both, the key so far and this parameter of the route: another value of
@@ -78,13 +86,18 @@ macro_rules! __lock_settings {
             }
 
             /// Makes one lock of both, the key so far and what the function returns; `None` is answered
-            /// with 400.
+            /// with 400. The name is part of the key: see [`by_key`](Self::by_key).
+            ///
+            /// # Panics
+            ///
+            /// If the name is empty.
             #[must_use]
             pub fn and_key(
                 self,
+                name: &str,
                 key: impl Fn(&$native) -> Option<String> + Send + Sync + 'static,
             ) -> Self {
-                Self { gate: self.gate.and(::lockgate::gate::KeySource::function(key)) }
+                Self { gate: self.gate.and(::lockgate::gate::KeySource::named_function(name, key)) }
             }
 
             /// Names the lock by this in the place of the parameter or header, so that `/orders/{id}` and

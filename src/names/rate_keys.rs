@@ -61,18 +61,30 @@ macro_rules! __rate_limit_keys {
             }
 
             /// A value in the request's extensions: see `by_extension`.
+            ///
+            /// # Panics
+            ///
+            /// If the name is empty.
             #[must_use]
-            pub fn extension<T>() -> Self
+            pub fn extension<T>(name: &str) -> Self
             where
                 T: ::std::fmt::Display + Send + Sync + 'static,
             {
-                $extension::<T>().into()
+                $extension::<T>(name).into()
             }
 
-            /// Whatever the function returns; `None` is answered with 400.
+            /// Whatever the function returns; `None` is answered with 400. The name says what that is: see
+            /// `by_key`.
+            ///
+            /// # Panics
+            ///
+            /// If the name is empty.
             #[must_use]
-            pub fn key(key: impl Fn(&$native) -> Option<String> + Send + Sync + 'static) -> Self {
-                ::lockgate::gate::KeySource::function(key).into()
+            pub fn key(
+                name: &str,
+                key: impl Fn(&$native) -> Option<String> + Send + Sync + 'static,
+            ) -> Self {
+                ::lockgate::gate::KeySource::named_function(name, key).into()
             }
 
             /// One key of both: another value of either is another key.
@@ -135,12 +147,20 @@ macro_rules! __rate_limit_keys {
             /// A quota for each value that a layer further out has put into the request's extensions under
             /// this type, such as the account of an authentication. A request without it is a fault of the
             /// wiring: 500, and a log line.
+            ///
+            /// The name says what the values are, and is part of the key, so that user 7 and tenant 7 have two
+            /// quotas: `RateLimitLayer::by_extension::<User>("user", quota)`. See
+            /// [`Key::extension`](::lockgate::Key::extension).
+            ///
+            /// # Panics
+            ///
+            /// If the name is empty.
             #[must_use]
-            pub fn by_extension<T>(policy: impl Into<::lockgate::Policy>) -> Self
+            pub fn by_extension<T>(name: &str, policy: impl Into<::lockgate::Policy>) -> Self
             where
                 T: ::std::fmt::Display + Send + Sync + 'static,
             {
-                Self::by(Keys::extension::<T>(), policy)
+                Self::by(Keys::extension::<T>(name), policy)
             }
 
             /// Lets some clients through uncounted, and refuses others with 403. Default: empty lists.
@@ -218,12 +238,19 @@ macro_rules! __rate_limit_keys {
             /// A lock for each value that a layer further out has put into the request's extensions under
             /// this type. A request without it is a fault of the wiring: 500, and a log line. A deferred
             /// request runs with what the worker's routes put there.
+            ///
+            /// The name says what the values are, and is part of the key, so that user 7 and tenant 7 are two
+            /// locks: see [`Key::extension`](::lockgate::Key::extension).
+            ///
+            /// # Panics
+            ///
+            /// If the name is empty.
             #[must_use]
-            pub fn by_extension<T>() -> Self
+            pub fn by_extension<T>(name: &str) -> Self
             where
                 T: ::std::fmt::Display + Send + Sync + 'static,
             {
-                Self::by(Keys::extension::<T>())
+                Self::by(Keys::extension::<T>(name))
             }
         }
     };

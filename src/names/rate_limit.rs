@@ -69,12 +69,20 @@ macro_rules! __rate_limit_names {
             }
 
             /// A quota for each value the function returns; `None` is answered with 400.
+            ///
+            /// The name says what the values are, and is part of the key, so that user 7 and tenant 7 have two
+            /// quotas: [`Key::custom`](::lockgate::Key::custom), [named](::lockgate::Key::named) so.
+            ///
+            /// # Panics
+            ///
+            /// If the name is empty.
             #[must_use]
             pub fn by_key(
+                name: &str,
                 key: impl Fn(&$native) -> Option<String> + Send + Sync + 'static,
                 policy: impl Into<::lockgate::Policy>,
             ) -> Self {
-                Self::by(::lockgate::gate::KeySource::function(key), policy)
+                Self::by(::lockgate::gate::KeySource::named_function(name, key), policy)
             }
 
             /// And this layer's policies: a request has to be within all of them, and is charged to all or
@@ -182,7 +190,8 @@ macro_rules! __rate_limit_names {
             /// Lets the handler say what its request has cost, with
             /// [`RateStatus::charge`](::lockgate::RateStatus::charge). Default: it can't.
             ///
-            /// More than was charged when it came counts even beyond the limit; less is given back as by
+            /// More than was charged when it came counts even beyond the limit, up to
+            /// [ten times the quota](::lockgate::Quota::most_charged); less is given back as by
             /// [`refund_on`](Self::refund_on), which goes before. What the handler has said counts also if
             /// its request is dropped after that. While the store is away it is as with refunds: what can't be charged
             /// in time never is. Nor is it left out inside another layer that asks the same.

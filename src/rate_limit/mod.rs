@@ -76,7 +76,7 @@ pub use self::{
     decision::{Decision, PolicyDecision},
     facing::Facing,
     fields::RateFields,
-    gate::{RateLimitFacts, RateLimitGate, RateLimitTicket, RateStatus},
+    gate::{ChargeBounded, RateLimitFacts, RateLimitGate, RateLimitTicket, RateStatus},
     limiter::RateLimit,
     lists::Lists,
     policy::Policy,

@@ -1,9 +1,9 @@
 //! A quota with a name, and what it means to exceed it.
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt::Write as _, sync::Arc, time::Duration};
 
 use super::quota::Quota;
-use crate::{clock::LONGEST, outage::Outage, store::Penalty};
+use crate::{clock::LONGEST, key::escape, outage::Outage, store::Penalty};
 
 /// A quota with a name, which clients see, and what becomes of those who exceed it.
 ///
@@ -19,8 +19,9 @@ use crate::{clock::LONGEST, outage::Outage, store::Penalty};
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
+    /// As clients read it.
     name: Arc<str>,
-    /// Under which it is counted.
+    /// As it stands in the counters' keys.
     counter: Arc<str>,
     quota: Quota,
     cost: u64,
@@ -57,15 +58,18 @@ impl Policy {
     /// key, wherever they stand, and a quota that is changed keeps what was spent. (Fixed windows,
     /// sliding windows and GCRA count apart.) So policies that are meant to differ need names that do, also
     /// in different layers: of two quotas that share a counter, the shorter window ends what the longer one
-    /// has counted, which then does not hold. Letters, digits, `-`, `_` and `.`; all else becomes `-`.
+    /// has counted, which then does not hold.
+    ///
+    /// Any text will do: distinct names are distinct counters, and distinct to clients. In header fields, which
+    /// hold printable ASCII alone (RFC 9651 section 3.3.3), every other byte is percent-encoded, and so is `%`;
+    /// [`label`](Self::label) is the name as clients read it.
     ///
     /// Default: clients read `default`, and the quota itself is the counter's name, so that layers
     /// nobody has named do not get in each other's way; such a quota counts anew when it is changed.
     #[must_use]
     pub fn name(mut self, name: &str) -> Self {
-        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        self.name = name.chars().map(|c| if plain(c) { c } else { '-' }).collect::<String>().into();
-        self.counter = Arc::clone(&self.name);
+        self.name = label(name).into();
+        self.counter = escape(name.as_bytes()).into();
         self
     }
 
@@ -73,11 +77,11 @@ impl Policy {
     ///
     /// # Panics
     ///
-    /// If it is more than the quota lets in at once: no request would ever be.
+    /// If it is more than the quota lets in at once: no request would ever be. (Of a quota of 0 that is meant.)
     #[must_use]
     pub fn cost(mut self, cost: u64) -> Self {
         assert!(
-            cost <= self.quota.capacity(),
+            cost <= self.quota.capacity() || self.quota.is_zero(),
             "Policy::cost: {cost} is more than the quota ever lets in at once"
         );
         self.cost = cost;
@@ -154,7 +158,7 @@ impl Policy {
         self
     }
 
-    /// The name.
+    /// The name as clients read it in header fields: see [`name`](Self::name).
     #[must_use]
     pub fn label(&self) -> &str {
         &self.name
@@ -199,11 +203,29 @@ impl Policy {
     }
 }
 
-/// What a policy without a name is counted under: `~`, which no name has, and its quota. Two layers that nobody
-/// has named are two limits, not one that the shorter window ends for both.
+/// A name as a string of structured fields. Percent-encoding keeps distinct names distinct.
+fn label(name: &str) -> String {
+    let mut out = String::with_capacity(name.len());
+    for byte in name.bytes() {
+        match byte {
+            b'%' | ..b' ' | 0x7f.. => {
+                let _ = write!(out, "%{byte:02X}");
+            }
+            plain => out.push(plain.into()),
+        }
+    }
+    out
+}
+
+/// Counter name of a policy without a name: `~`, limit, window and capacity. An escaped name that starts with `~` is
+/// a hash, which has no dots. Two layers without a name are two limits, unless their quotas are equal.
 fn unnamed(quota: Quota) -> Arc<str> {
-    let (limit, window, most) = (quota.limit(), quota.window().as_millis(), quota.capacity());
-    format!("~{limit}.{window}.{most}").into()
+    let (limit, window, most) = (quota.limit(), quota.window(), quota.capacity());
+    match window.subsec_nanos() % 1_000_000 {
+        0 => format!("~{limit}.{}.{most}", window.as_millis()).into(),
+        // GCRA counts in microseconds.
+        _ => format!("~{limit}.{}n.{most}", window.as_nanos()).into(),
+    }
 }
 
 impl From<Quota> for Policy {

@@ -46,9 +46,13 @@ pub struct Requests(u64);
 const MOST: u64 = 1 << 50;
 
 impl Quota {
-    /// This many requests (at least 1, at most 2^50), per what follows.
+    /// This many requests (at most 2^50), per what follows.
+    ///
+    /// 0 refuses every request that costs anything, whatever its [`burst`](Self::burst), and without asking the store:
+    /// for plans that do not include something. Clients read a limit of 0, and are told to come back after a window,
+    /// since their plan may change.
     pub const fn requests(requests: u64) -> Requests {
-        Requests(within_most(requests))
+        Requests(if requests > MOST { MOST } else { requests })
     }
 
     /// No limit: nothing is charged, and nothing is told in the response. For plans that have none,
@@ -96,13 +100,31 @@ impl Quota {
         self.window
     }
 
-    /// Most that can be charged at once: the burst, or the limit where there is none.
+    /// Most that can be charged at once: the burst, or the limit where there is none. 0 if nothing is ever let in.
     #[must_use]
     pub const fn capacity(&self) -> u64 {
         match self.counting {
+            Counting::Gcra { .. } if self.limit == 0 => 0,
             Counting::Gcra { burst } => burst,
             Counting::Fixed | Counting::Sliding | Counting::Unlimited => self.limit,
         }
+    }
+
+    /// Most that one charge counts after the fact, beyond the limit too (see
+    /// [`RateStatus::charge`](super::RateStatus::charge)): ten times the limit, or the burst if that is larger. Under
+    /// GCRA a debt is paid off at the quota's rate, so a charge without a bound could refuse a key for a century.
+    #[must_use]
+    pub const fn most_charged(&self) -> u64 {
+        match self.rule() {
+            Some(rule) => rule.most_charged(),
+            None => u64::MAX,
+        }
+    }
+
+    /// Whether nothing that costs anything is ever let in.
+    #[must_use]
+    pub const fn is_zero(&self) -> bool {
+        self.limit == 0
     }
 
     /// Whether there is no limit at all.

@@ -3,10 +3,12 @@
 mod ahead;
 mod algorithms;
 mod away;
+mod bounds;
 mod cancel;
 mod gate;
 mod leases;
 mod listed;
+mod names;
 mod nested;
 mod remembered;
 mod settled;

@@ -158,7 +158,10 @@ impl HttpReplayer {
         // Whatever the path is, the authority and the base stay what they are.
         let target = Some(head.target).filter(|target| target.starts_with('/'))?;
         if self.has_path && leaves_its_base(&target) {
-            tracing::error!(job = ?marker.deferred().id, "a path with dot segments is not sent: it might leave its base");
+            crate::throttle::throttled!(
+                error,
+                job = ?marker.deferred().id, "a path with dot segments is not sent: it might leave its base"
+            );
             return None;
         }
         let uri = format!("{}{target}", self.base).parse::<Uri>().ok()?;

@@ -278,7 +278,7 @@ mod tests {
                     Key::path_param(name, &forged),
                     Key::header(name, forged.as_bytes()),
                     Key::header(name, bytes),
-                    Key::extension(&text),
+                    Key::extension(name, &text),
                     Key::route(&forged),
                     Key::custom(&forged).scope(scope),
                     Key::path_param(name, &text).scope(scope).scope(&forged).named(&forged),

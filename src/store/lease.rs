@@ -235,7 +235,12 @@ pub(crate) async fn replicate(
 ) -> Result<u32, Error> {
     let have = store.backend().replicated(key.shard(), wanted, servers).await?;
     if have < wanted {
-        tracing::warn!(have, wanted, "lock refused: too few replicas have the grant");
+        crate::throttle::throttled!(
+            warn,
+            have,
+            wanted,
+            "lock refused: too few replicas have the grant"
+        );
         return Err(Error::new(ErrorKind::Unavailable, "replicas"));
     }
     Ok(have)

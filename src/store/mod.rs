@@ -39,8 +39,12 @@ pub(crate) use self::backend::{
 pub use self::fsck::{Check, CheckReport, Finding, FindingKind};
 pub(crate) use self::hints::{Hint, Joined};
 pub(crate) use self::job_watch::{JobWatch, Since};
+#[cfg(test)]
+pub(crate) use self::keys::{Keys, Kind};
 #[cfg(any(test, feature = "test-kit"))]
 pub(crate) use self::memory::Memory;
+#[cfg(test)]
+pub(crate) use self::rate::Algorithm;
 pub(crate) use self::rate::{
     By, Charge, Charged, Counter, Item, Penalty, Rule, SettleCharge, Settled, State, States, Window,
 };

@@ -24,6 +24,10 @@ use crate::{error::Error, key::Key};
 /// Most units of a limit, of a cost, and of what can be spent: 2^50.
 pub(crate) const MOST: u64 = 1 << 50;
 
+/// How many times its quota a charge after the fact may be: enough for what a handler finds out too late, and a key
+/// is refused for ten windows at worst, or for as long as ten bursts take.
+const DEBT: u64 = 10;
+
 /// Most counters of one call.
 pub(crate) const ITEMS: usize = 100;
 
@@ -64,6 +68,16 @@ impl Rule {
             | Self::Sliding { window, .. }
             | Self::Gcra { window, .. } => window,
         }
+    }
+
+    /// Most that one charge counts after the fact.
+    pub(crate) const fn most_charged(&self) -> u64 {
+        let most = match *self {
+            Self::Fixed { limit, .. } | Self::Sliding { limit, .. } => limit,
+            Self::Gcra { limit, burst, .. } if limit > 0 && burst > limit => burst,
+            Self::Gcra { limit, .. } => limit,
+        };
+        most.saturating_mul(DEBT)
     }
 
     /// Both at once: one counter that is asked for twice is held to what both allow.
@@ -229,6 +243,17 @@ pub(crate) struct Settled {
     pub(crate) subject: Key,
     pub(crate) rule: Rule,
     pub(crate) by: By,
+}
+
+impl Settled {
+    /// A charge counts [`Rule::most_charged`] at most.
+    pub(crate) fn new(policy: Arc<str>, subject: Key, rule: Rule, by: By) -> Self {
+        let by = match by {
+            By::Charge { units } => By::Charge { units: units.min(rule.most_charged()) },
+            By::Refund { .. } => by,
+        };
+        Self { policy, subject, rule, by }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

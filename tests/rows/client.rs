@@ -48,6 +48,20 @@ pub(crate) async fn a_proxy_is_believed_whom_it_speaks_for(case: Case) {
     let _ = from("2001:db8:0:2::1").send().await.expect(200);
 }
 
+pub(crate) async fn translated_clients_are_told_apart(case: Case) {
+    let site = case.site().await;
+    let from = |value: &str| forwarded(&site, "/client/list", value);
+    // NAT64, under the well-known prefix.
+    has_two(|| from("64:ff9b::203.0.113.1"), "client").await;
+    is_spent(from("203.0.113.1")).await;
+    has_two(|| from("[64:ff9b::cb00:7102]:443"), "client").await;
+    // Under a prefix of the network's own.
+    has_two(|| from("64:ff9b:1::203.0.113.3"), "client").await;
+    has_two(|| from("64:ff9b:1::203.0.113.4"), "client").await;
+    let listed = |value| forwarded(&site, "/listed/address", value);
+    denied(listed("64:ff9b::203.0.113.5").send().await);
+}
+
 pub(crate) async fn nobody_else_is_believed(case: Case) {
     let site = case.site().await;
     let from = |value| forwarded(&site, "/client/stranger", value);
@@ -131,7 +145,31 @@ pub(crate) async fn what_a_layer_further_out_knows_is_a_key(case: Case) {
     let _ = post("bob").send().await.expect(200);
     our_fault(site.post("/by/lock").send().await);
     let answer = hold.let_go().await.expect(200);
-    assert_eq!(answer.json()["locks"][0][0], "e:::ada", "{answer:?}");
+    assert_eq!(answer.json()["locks"][0][0], "e:user::ada", "{answer:?}");
+}
+
+pub(crate) async fn sources_of_different_names_share_no_quota(case: Case) {
+    let site = case.site().await;
+    let get = |target: &str, who| site.get(target).header("x-user", who).header("x-tenant", who);
+    for target in ["/alike/user", "/alike/tenant", "/alike/key-user", "/alike/key-owner"] {
+        let _ = get(target, "7").send().await.expect(200);
+        refused(get(target, "7").send().await, "default");
+        let _ = get(target, "8").send().await.expect(200);
+    }
+}
+
+pub(crate) async fn sources_of_different_names_share_no_lock(case: Case) {
+    let site = case.site().await;
+    let post = |target: &str| site.post(target).header("x-user", "7").header("x-tenant", "7");
+    let hold = site.hold_with(post(""), "/alike/lock").await;
+    busy(post("/alike/lock").send().await);
+    let _ = post("/alike/other-lock").send().await.expect(200);
+    let _ = hold.let_go().await.expect(200);
+    // A layer inside another one has a lock of its own.
+    let hold = site.hold_with(post(""), "/alike/both-locks").await;
+    busy(post("/alike/other-lock").send().await);
+    let answer = hold.let_go().await.expect(200).json();
+    assert_eq!(answer["locks"][0][0], "e:tenant::7", "{answer}");
 }
 
 pub(crate) async fn each_part_of_a_key_counts(case: Case) {

@@ -115,6 +115,31 @@ pub(crate) async fn requests_can_cost_more_than_others(case: Case) {
     assert!(!answer.has("retry-after"), "no waiting helps: {answer:?}");
 }
 
+pub(crate) async fn a_quota_of_zero_refuses_all(case: Case) {
+    let site = case.site().await;
+    let zero = |target: &str| get(&site, target).header("x-plan", "0");
+    for (target, name) in [("/limits/none", "none"), ("/limits/plans", "plans")] {
+        for _ in 0..3 {
+            let answer = zero(target).send().await;
+            assert_eq!(answer.retry_after(), 60, "{answer:?}");
+            assert_eq!(answer.list("ratelimit-policy"), format!("\"{name}\";q=0;w=60"));
+            assert_eq!(answer.list("ratelimit"), format!("\"{name}\";r=0;t=60"));
+            assert_eq!(violated(answer), [name]);
+        }
+    }
+    assert!(case.desk.ran().is_empty(), "no handler has run");
+}
+
+/// At the rate of the quota, one a second, the client has paid it off in ten windows.
+pub(crate) async fn what_a_handler_charges_is_bounded(case: Case) {
+    let site = case.site().await;
+    let most = u64::MAX.to_string();
+    let _ = get(&site, "/limits/paced").header("x-cost", &most).send().await.expect(200);
+    let answer = get(&site, "/limits/paced").send().await;
+    assert!((400..=602).contains(&answer.retry_after()), "{answer:?}");
+    assert_eq!(violated(answer), ["paced"]);
+}
+
 pub(crate) async fn failures_can_be_free(case: Case) {
     let site = case.site().await;
     for _ in 0..4 {

@@ -64,6 +64,18 @@ pub(crate) async fn an_allowed_request_is_told_its_quota(case: Case) {
     allowed(site.get("/quota/three").send().await, "three", 3, 0);
 }
 
+pub(crate) async fn policies_of_different_names_share_no_quota(case: Case) {
+    let site = case.site().await;
+    let names = [("/alike/search", "%E6%A4%9C%E7%B4%A2"), ("/alike/login", "%E7%99%BB%E9%8C%B2")];
+    for (target, label) in names {
+        allowed(site.get(target).send().await, label, 1, 0);
+        refused(site.get(target).send().await, label);
+    }
+    let told = members(&site.get("/alike/names").send().await.expect(200), "ratelimit-policy");
+    assert_eq!(told, [("a/b".to_owned(), 1, 60), ("a b".to_owned(), 2, 60)]);
+    refused(site.get("/alike/names").send().await, "a/b");
+}
+
 pub(crate) async fn a_refused_request_is_told_when_to_come_back(case: Case) {
     let site = case.site().await;
     spend(&site, "/quota/three", 3).await;

@@ -39,6 +39,7 @@ const ROOMS: [(&str, u8); 19] = [
     ("error", 0),
     ("clock", 0),
     ("outage", 0),
+    ("throttle", 0),
 ];
 
 /// What only the store may name.

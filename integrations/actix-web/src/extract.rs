@@ -65,7 +65,7 @@ impl ResponseError for NotInstalled {
     // Logged here and not where it arises: `Option<T>` comes this way too, and drops it.
     fn error_response(&self) -> HttpResponse {
         let Self { extractor, needs } = self;
-        tracing::error!(extractor, "nothing to extract: the route needs {needs}");
+        lockgate::gate::log_not_installed(extractor, needs);
         response(Reply::wiring_fault())
     }
 }

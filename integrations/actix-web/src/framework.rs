@@ -51,10 +51,7 @@ pub(crate) struct Shared;
 
 impl Shared {
     pub(crate) fn reply(&self) -> Reply {
-        tracing::error!(
-            "request refused: a middleware around the layer keeps an `HttpRequest` while its request goes on, so its \
-             fields can't be changed; let it take what it needs of it before"
-        );
+        lockgate::gate::log_shared_request();
         Reply::wiring_fault()
     }
 }
@@ -161,8 +158,8 @@ impl View for RequestView<'_> {
 }
 
 /// A key of what a layer further out has put into the request.
-pub(crate) fn extension<T: Display + Send + Sync + 'static>() -> KeySource<HttpRequest> {
-    KeySource::installed(&no_extension::<T>(), |request: &HttpRequest| {
+pub(crate) fn extension<T: Display + Send + Sync + 'static>(name: &str) -> KeySource<HttpRequest> {
+    KeySource::installed(name, &no_extension::<T>(name), |request: &HttpRequest| {
         request.extensions().get::<T>().map(T::to_string)
     })
 }

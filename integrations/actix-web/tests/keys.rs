@@ -160,7 +160,7 @@ async fn a_parameter_that_cannot_be_had_is_a_wiring_fault() {
 
 #[actix_web::test]
 async fn closures_get_the_request_of_the_handler() {
-    let by_tenant = LockLayer::by_key(|request: &HttpRequest| {
+    let by_tenant = LockLayer::by_key("tenant", |request: &HttpRequest| {
         Some(request.headers().get("tenant")?.to_str().ok()?.to_owned())
     });
     let app = App::new()
@@ -170,5 +170,5 @@ async fn closures_get_the_request_of_the_handler() {
     assert_eq!(post(&app, "/orders/7").await, StatusCode::BAD_REQUEST);
     let request = TestRequest::post().uri("/orders/7").insert_header(("tenant", "a b"));
     let body = call_and_read_body(&app, request.to_request()).await;
-    assert_eq!(body, Key::custom("a b").to_string());
+    assert_eq!(body, Key::custom("a b").named("tenant").to_string());
 }

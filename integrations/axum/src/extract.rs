@@ -57,8 +57,7 @@ macro_rules! extractor {
 
             async fn from_request_parts($parts: &mut Parts, _: &S) -> Result<Self, NotInstalled> {
                 $find.ok_or_else(|| {
-                    let extractor = stringify!($name);
-                    tracing::error!(extractor, "nothing to extract: the route needs {}", $layer);
+                    lockgate::gate::log_not_installed(stringify!($name), $layer);
                     NotInstalled
                 })
             }

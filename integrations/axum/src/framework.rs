@@ -84,8 +84,8 @@ impl Framework for Axum {
 }
 
 /// A key of what a layer further out has put into the request.
-pub(crate) fn extension<T: Display + Send + Sync + 'static>() -> KeySource<Parts> {
-    KeySource::extension::<T>()
+pub(crate) fn extension<T: Display + Send + Sync + 'static>(name: &str) -> KeySource<Parts> {
+    KeySource::extension::<T>(name)
 }
 
 /// What a layer further out has put into the request.

@@ -148,12 +148,12 @@ pub use lockgate::remote;
 #[cfg(feature = "test-kit")]
 pub use lockgate::testing;
 pub use lockgate::{
-    Absent, Busy, BusyStatus, Check, CheckReport, ClientAddress, Clock, Decision, Deferred, Error,
-    ErrorKind, Fields, Finding, FindingKind, HeldLock, HeldLocks, HoldUntil, JobId, JobState, Key,
-    Lists, LockGuard, LockOutage, LockRequest, LockSet, LocksRequest, Loss, NotAcquired, OnFailure,
-    OnLoss, Outage, Policy, PolicyDecision, Quorum, QuorumGuard, QuorumRequest, Quota, RateFields,
-    RateLimit, RateStatus, Reason, Refusal, Released, Reply, Requests, SharedSecret, Snapshot,
-    Standing, Store, queue, quorum,
+    Absent, Busy, BusyStatus, ChargeBounded, Check, CheckReport, ClientAddress, Clock, Decision,
+    Deferred, Error, ErrorKind, Fields, Finding, FindingKind, HeldLock, HeldLocks, HoldUntil,
+    JobId, JobState, Key, Lists, LockGuard, LockOutage, LockRequest, LockSet, LocksRequest, Loss,
+    NotAcquired, OnFailure, OnLoss, Outage, Policy, PolicyDecision, Quorum, QuorumGuard,
+    QuorumRequest, Quota, RateFields, RateLimit, RateStatus, Reason, Refusal, Released, Reply,
+    Requests, SharedSecret, Snapshot, Standing, Store, queue, quorum,
 };
 
 pub use self::{

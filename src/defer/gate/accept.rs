@@ -150,15 +150,15 @@ impl<N: ?Sized> DeferGate<N> {
             // Of a request that could not be read nobody knows whether it is the same.
             Ok(Enqueued::Mismatch) => has_print.then(idempotency_key_reused),
             Ok(Enqueued::Full) => {
-                tracing::warn!(%node, %lock, "not deferred: a line is full");
+                crate::throttle::throttled!(warn, %node, %lock, "not deferred: a line is full");
                 None
             }
             Ok(Enqueued::Unmanned) => {
-                tracing::warn!(%node, %lock, "not deferred: no worker is alive");
+                crate::throttle::throttled!(warn, %node, %lock, "not deferred: no worker is alive");
                 None
             }
             Err(error) => {
-                tracing::error!(%node, %lock, %error, "not deferred: store away");
+                crate::throttle::throttled!(error, %node, %lock, %error, "not deferred: store away");
                 // What was only looked up is stored under another id, if at all.
                 match stores && error.may_have_run() {
                     true => Some(outcome_unknown(self.location(&id))),
@@ -191,11 +191,17 @@ impl<N: ?Sized> DeferGate<N> {
         match store.backend().replicated(key.shard(), wanted, since).await {
             Ok(have) if have >= wanted => true,
             Ok(have) => {
-                tracing::warn!(job = ?id, have, wanted, "not answered with 202: too few replicas have it");
+                crate::throttle::throttled!(
+                    warn,
+                    job = ?id, have, wanted, "not answered with 202: too few replicas have it"
+                );
                 false
             }
             Err(error) => {
-                tracing::warn!(job = ?id, %error, wanted, "not answered with 202: replicas");
+                crate::throttle::throttled!(
+                    warn,
+                    job = ?id, %error, wanted, "not answered with 202: replicas"
+                );
                 false
             }
         }

@@ -66,7 +66,8 @@ impl<N: ?Sized> DeferGate<N> {
             return Asked::Skip;
         }
         if UnderLock::is_noted(view) {
-            tracing::error!(
+            crate::throttle::throttled!(
+                error,
                 layer = "DeferLayer",
                 "request refused: this layer is inside a LockLayer; put it outside (axum: .layer() \
                  it after the LockLayer, actix-web: .wrap() it after)"

@@ -216,7 +216,7 @@ impl<N: ?Sized + 'static> DeferGate<N> {
     ) -> Option<Carried> {
         let lock = parked.parked.key.hashed();
         let Some(carried) = std::mem::take(&mut parked.captured).write() else {
-            tracing::error!(%lock, "not deferred: a snapshot can't be written");
+            crate::throttle::throttled!(error, %lock, "not deferred: a snapshot can't be written");
             return None;
         };
         if carried.is_empty() && self.0.carries_credential(view) {
@@ -237,7 +237,8 @@ fn unlocked<T, P>(outcome: Outcome) -> Parting<T, P> {
     if outcome.status().is_none_or(|status| status >= 400) {
         return Parting::Fields(Vec::new());
     }
-    tracing::error!(
+    crate::throttle::throttled!(
+        error,
         layer = "DeferLayer",
         "request answered by 500: the layer is set to `defer_always`, and there is no LockLayer inside that locks \
          it, under whose lock it could run later; so it ran at once"

@@ -213,7 +213,7 @@ fn stored(
     let lock = job.past.lock.clone().unwrap_or_else(|| Key::custom(""));
     let response = read_response(At { store, id, lock: &lock }, response);
     if let Err(why) = &response {
-        tracing::error!(job = ?id, ?why, "a stored response can't be read");
+        crate::throttle::throttled!(error, job = ?id, ?why, "a stored response can't be read");
     }
     Some(response)
 }

@@ -149,7 +149,9 @@ impl Watching {
                 }
                 // Forgotten meanwhile.
                 Ok(None) => return None,
-                Err(error) => tracing::warn!(job = ?self.look.id, %error, "a look failed"),
+                Err(error) => {
+                    crate::throttle::throttled!(warn, job = ?self.look.id, %error, "a look failed")
+                }
             }
             let look = Instant::now() + self.pace;
             self.pace = (self.pace * 2).min(LOOK.1);

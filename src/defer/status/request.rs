@@ -102,7 +102,7 @@ impl StatusRequest {
             What::Response => look.response(self.wait).await.map(StatusAnswer::Whole),
         };
         answer.unwrap_or_else(|error| {
-            tracing::error!(job = ?look.id, %error, "no status: store away");
+            crate::throttle::throttled!(error, job = ?look.id, %error, "no status: store away");
             StatusAnswer::Whole(Reply::store_away())
         })
     }

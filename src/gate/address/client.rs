@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     gate::{fault::KeyFault, view::View},
-    key::Key,
+    key::{Key, canonical},
 };
 
 /// What address a client has: the socket's other end or, behind proxies, whom they speak for.
@@ -35,8 +35,8 @@ use crate::{
 ///
 /// Name the field that *your* proxies write: they pass all others on as the client sent them.
 ///
-/// Ports and zones don't count, an IPv4 address that is written as IPv6 (`::ffff:192.0.2.1`) is the IPv4
-/// address, and IPv6 addresses count by their network, of 64 bits by default. At most 32 elements and 4 KiB
+/// Ports and zones don't count, an IPv4 address that is written as IPv6 (`::ffff:192.0.2.1`, and
+/// `64:ff9b::192.0.2.1` of NAT64) is the IPv4 address, and IPv6 addresses count by their network, of 64 bits by default. At most 32 elements and 4 KiB
 /// are looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientAddress {
@@ -196,7 +196,7 @@ impl ClientAddress {
     }
 
     pub(super) fn find<V: View>(&self, view: &V) -> Result<IpAddr, Unknown> {
-        let peer = view.peer().map(|peer| peer.ip().to_canonical());
+        let peer = view.peer().map(|peer| canonical(peer.ip()));
         match &self.trust {
             Trust::Nobody => {
                 warn_of_proxies(view);

@@ -4,12 +4,14 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
+use crate::key::canonical;
+
 /// Addresses, in ranges that don't overlap: looked up in the logarithm of their number, since a deny list
 /// may be long.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Networks(Vec<(Place, Place)>);
 
-/// An address among all others: IPv4 first, whichever way it is written.
+/// An address among all others: IPv4 first, whichever way it is written ([`canonical`]).
 type Place = (bool, u128);
 
 impl Networks {
@@ -75,7 +77,7 @@ fn range(caller: &str, text: &str) -> (Place, Place) {
 }
 
 fn place(address: IpAddr) -> Place {
-    match address.to_canonical() {
+    match canonical(address) {
         IpAddr::V4(v4) => (false, u32::from(v4).into()),
         IpAddr::V6(v6) => (true, v6.into()),
     }

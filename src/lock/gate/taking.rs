@@ -97,7 +97,10 @@ impl<N: ?Sized> LockGate<N> {
                 return self.outage(facts, &error);
             }
             Err(error) => {
-                tracing::warn!(%error, "the key of a request was not looked up: store away");
+                crate::throttle::throttled!(
+                    warn,
+                    %error, "the key of a request was not looked up: store away"
+                );
             }
         }
         let ticket = LockTicket::new(lent, facts.take_held());

@@ -7,7 +7,7 @@ use smallvec::{SmallVec, smallvec};
 use super::ways::Spot;
 use crate::{
     key::Key,
-    rate_limit::{policy::Policy, quota::Quota},
+    rate_limit::{decision::Told, policy::Policy, quota::Quota},
     store::{By, Counter, Item, Settled},
 };
 
@@ -60,6 +60,12 @@ impl Question {
         self.counts() && self.cost > self.quota.capacity()
     }
 
+    /// What a quota of 0 says.
+    pub(super) fn told_of_zero(&self) -> Told {
+        let reset = self.quota.window();
+        Told { remaining: 0, reset, retry: if self.cost > 0 { reset } else { Duration::ZERO } }
+    }
+
     /// Whether it is charged in advance; by how much at once.
     pub(super) fn leased(&self) -> Option<u32> {
         Some(self.policy.leased(self.quota)).filter(|n| *n > 1 && self.cost == 1 && self.binds())
@@ -101,7 +107,7 @@ impl Question {
     /// A change of what was charged.
     pub(super) fn settled(&self, by: By) -> Option<Settled> {
         let (policy, subject) = (Arc::clone(self.policy.counter()), self.key.clone());
-        Some(Settled { policy, subject, rule: self.quota.rule()?, by })
+        Some(Settled::new(policy, subject, self.quota.rule()?, by))
     }
 }
 

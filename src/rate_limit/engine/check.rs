@@ -110,7 +110,13 @@ impl Engine {
             return Ok(Decision { admitted: false, local: false, each });
         }
         // What costs nothing is a look at what is left, and at whether the key is blocked.
-        let told = ask.questions.iter().enumerate().filter(|(_, q)| !q.quota.is_unlimited());
+        for (each, question) in checking.each.iter_mut().zip(&ask.questions) {
+            if question.quota.is_zero() {
+                (each.told, each.violated) = (Some(question.told_of_zero()), question.cost > 0);
+            }
+        }
+        let is_counted = |q: &Question| !q.quota.is_unlimited() && !q.quota.is_zero();
+        let told = ask.questions.iter().enumerate().filter(|(_, q)| is_counted(q));
         let groups = ask.groups(told.map(|(at, _)| at));
         let answers = join_all(groups.iter().map(|group| checking.call(group, 0))).await;
         for ((_, members), answer) in groups.iter().zip(answers) {
@@ -138,7 +144,8 @@ impl<'a> Checking<'a> {
         Checked { decision: Decision { admitted, local, each }, receipt }
     }
 
-    /// Whether a policy can never let the request in, since it costs more than that ever has.
+    /// Whether a policy can never let the request in, since it costs more than that ever has. A quota of 0 is not the
+    /// request's fault, and may be that of a plan that changes: its refusal has an end.
     #[expect(
         clippy::indexing_slicing,
         reason = "places are those of its own questions, and there is one of each for each of them"
@@ -149,7 +156,8 @@ impl<'a> Checking<'a> {
             // Others may be within what is left.
             let (remaining, reset) = self.engine.rest(self.ask, question);
             let each = &mut self.each[at];
-            each.told = Some(Told { remaining, reset, retry: Duration::MAX });
+            let told = Told { remaining, reset, retry: Duration::MAX };
+            each.told = Some(if question.quota.is_zero() { question.told_of_zero() } else { told });
             (each.violated, hopeless) = (true, true);
         }
         hopeless

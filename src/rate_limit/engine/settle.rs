@@ -78,7 +78,9 @@ impl Engine {
                     {
                         left.push(call.clone());
                     }
-                    Err(error) => tracing::warn!(%error, "a charge may not have been put right"),
+                    Err(error) => {
+                        crate::throttle::throttled!(warn, %error, "a charge may not have been put right")
+                    }
                 }
             }
         }
@@ -132,6 +134,10 @@ fn counters(calls: &[SettleCharge]) -> usize {
 fn give_up(calls: &[SettleCharge]) {
     if !calls.is_empty() {
         let counters = counters(calls);
-        tracing::warn!(counters, "charges were not put right: the store is away");
+        crate::throttle::throttled!(
+            warn,
+            counters,
+            "charges were not put right: the store is away"
+        );
     }
 }

@@ -101,7 +101,7 @@ impl<N: ?Sized> Plan<N> {
             if !self.settles()
                 && let Some(decision) = engine.at_hand(store, &ask)
             {
-                let status = RateStatus::new(decision, (ask, at), false, outer);
+                let status = RateStatus::new(decision, (ask, at), None, outer);
                 status.put(view);
                 return Asked::Pass(Some(status));
             }

@@ -14,7 +14,11 @@ use std::{convert::Infallible, fmt, sync::Arc};
 use bytes::Bytes;
 use tracing::field::display;
 
-pub use self::{ask::RateLimitFacts, status::RateStatus, ticket::RateLimitTicket};
+pub use self::{
+    ask::RateLimitFacts,
+    status::{ChargeBounded, RateStatus},
+    ticket::RateLimitTicket,
+};
 use self::{plan::Plan, run::RunCharge, status::At, ticket::standings};
 use super::{
     decision::Decision,
@@ -47,7 +51,8 @@ impl<N: ?Sized> RateLimitGate<N> {
             receipt.keep();
             (None, Vec::new())
         };
-        let heeded = limits.iter().any(|limit| limit.by_handler);
+        let heeding = ask.questions.iter().filter(|each| limits[each.place].by_handler);
+        let heeded = heeding.map(|each| each.quota.most_charged()).min();
         let status = RateStatus::new(decision, (ask, at), heeded, outer);
         RateLimitTicket::new(Some(status), receipt, places)
     }
@@ -69,7 +74,10 @@ impl<N: ?Sized> RateLimitGate<N> {
                 Verdict::Answer(self.0.facing.refuse(&standings(&decision)))
             }
             Err(error) => {
-                tracing::error!(node = node(), %error, "request refused: no quota, store away");
+                crate::throttle::throttled!(
+                    error,
+                    node = node(), %error, "request refused: no quota, store away"
+                );
                 Verdict::Answer(Reply::store_away())
             }
         }

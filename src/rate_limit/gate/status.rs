@@ -31,11 +31,27 @@ struct Shared {
     at: At,
     /// What the handler has set; [`UNSET`] until then, and [`SETTLED`] when it is too late for it.
     cost: AtomicU64,
-    /// Whether that has consequences.
-    heeded: bool,
+    /// The most that it may set; `None` if that has no consequences.
+    heeded: Option<u64>,
     /// Of the layer further out.
     outer: Option<RateStatus>,
 }
+
+/// A handler has set a cost that is too large to be counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ChargeBounded {
+    /// The largest cost that all of the layer's policies count.
+    pub most: u64,
+}
+
+impl fmt::Display for ChargeBounded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a request can't be charged more than {} under this quota", self.most)
+    }
+}
+
+impl std::error::Error for ChargeBounded {}
 
 /// What a layer has let in without the store: for layers further in, and not for handlers. Where it is there, it is of
 /// the layer that was passed last.
@@ -68,11 +84,11 @@ pub(super) enum Charged {
 }
 
 impl RateStatus {
-    /// `heeded`: whether what the handler sets has consequences.
+    /// `heeded`: the most that the handler may set, if that has consequences.
     pub(super) fn new(
         decision: Decision,
         (ask, at): (Ask, At),
-        heeded: bool,
+        heeded: Option<u64>,
         outer: Option<Self>,
     ) -> Self {
         let cost = AtomicU64::new(UNSET);
@@ -131,11 +147,19 @@ impl RateStatus {
     ///
     /// False, and without consequences, if the layer isn't set to `settle_by_handler`, or if it is too late: the response
     /// is there, or the request was dropped.
-    #[expect(clippy::must_use_candidate, reason = "a handler knows how its layer is set")]
-    pub fn charge(&self, cost: u64) -> bool {
+    ///
+    /// # Errors
+    ///
+    /// [`ChargeBounded`] if it is more than [`Quota::most_charged`](crate::Quota::most_charged) of one of the policies
+    /// that heed it: ten times what the quota lets in. The request is charged that instead, in each policy, so that
+    /// a cost that a client has a say in is no way around the quota, and no way to block a key for years.
+    pub fn charge(&self, cost: u64) -> Result<bool, ChargeBounded> {
         let set = |was: u64| (was != SETTLED).then(|| cost.min(SETTLED - 1));
         let set = self.0.cost.fetch_update(Ordering::AcqRel, Ordering::Acquire, set);
-        self.0.heeded && set.is_ok()
+        match self.0.heeded {
+            Some(most) if set.is_ok() && cost > most => Err(ChargeBounded { most }),
+            heeded => Ok(heeded.is_some() && set.is_ok()),
+        }
     }
 
     /// What the handler has set; from now on it can't any more.

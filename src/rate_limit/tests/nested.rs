@@ -166,7 +166,7 @@ async fn the_same_policy_is_charged_too_if_that_is_put_right() {
     assert_eq!(spent().await, 1);
     let by_handler = plain.clone().settle_by_handler();
     let ticket = enter(&by_handler, &mut view).await.unwrap();
-    assert!(view.get::<RateStatus>().unwrap().charge(4));
+    assert!(view.get::<RateStatus>().unwrap().charge(4).unwrap());
     leave(&by_handler, ticket, 200).await;
     assert_eq!(spent().await, 5);
 }

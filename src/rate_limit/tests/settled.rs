@@ -93,7 +93,7 @@ async fn what_is_only_watched_is_put_right_too() {
     let mut dear = view();
     let ticket = enter(&limit, &mut dear).await.unwrap();
     assert_eq!(left().await, Some(0));
-    assert!(dear.get::<RateStatus>().unwrap().charge(0));
+    assert!(dear.get::<RateStatus>().unwrap().charge(0).unwrap());
     leave(&limit, ticket, 200).await;
     assert_eq!(left().await, Some(1));
 }
@@ -124,7 +124,7 @@ async fn the_handler_says_what_it_has_cost() {
             let mut view = view();
             let ticket = enter(&limit, &mut view).await.unwrap();
             let status = view.get::<RateStatus>().unwrap();
-            assert!(cost.is_none_or(|cost| status.charge(cost)));
+            assert!(cost.is_none_or(|cost| status.charge(cost).unwrap()));
             ticket
         }
     };
@@ -152,7 +152,7 @@ async fn what_the_handler_has_charged_is_spent_while_the_store_is_away_too() {
         let limit = by("a", named("p", quota)).settle_by_handler().store(&store);
         let mut dear = view();
         let ticket = enter(&limit, &mut dear).await.unwrap();
-        assert!(dear.get::<RateStatus>().unwrap().charge(quota.capacity() - 2));
+        assert!(dear.get::<RateStatus>().unwrap().charge(quota.capacity() - 2).unwrap());
         leave(&limit, ticket, 200).await;
         for call in ["charge", "limiters"] {
             faults.set(call, Fault::Away, 1000);
@@ -183,7 +183,7 @@ async fn what_cost_nothing_when_it_came_costs_what_the_handler_says() {
         let mut view = view();
         let ticket = enter(&limit, &mut view).await.unwrap();
         let status = view.get::<RateStatus>().unwrap();
-        assert!(cost.is_none_or(|cost| status.charge(cost)));
+        assert!(cost.is_none_or(|cost| status.charge(cost).unwrap()));
         leave(&limit, ticket, 200).await;
         assert_eq!(spent(&policy, "a", b"1").await, expected);
         assert_eq!(spent(&named("watched", minute(10)).shadow(), "b", b"2").await, expected);
@@ -204,13 +204,13 @@ async fn what_the_handler_says_when_all_is_settled_has_no_consequences() {
         let mut view = view();
         let ticket = enter(&limit, &mut view).await.unwrap();
         let status = view.get::<RateStatus>().unwrap();
-        assert!(status.charge(3) && status.charge(2));
+        assert!(status.charge(3).unwrap() && status.charge(2).unwrap());
         if dropped {
             drop(ticket);
         } else {
             leave(&limit, ticket, 200).await;
         }
-        assert!(!status.charge(5));
+        assert!(!status.charge(5).unwrap());
         assert!(store.shutdown(SECOND).await);
         assert_eq!(left().await, expected);
     }
@@ -222,7 +222,7 @@ async fn a_layer_that_is_not_set_so_is_not_told_by_the_handler() {
     let limit = by("a", minute(10)).store(&store);
     let mut view = view();
     let ticket = enter(&limit, &mut view).await.unwrap();
-    assert!(!view.get::<RateStatus>().unwrap().charge(5));
+    assert!(!view.get::<RateStatus>().unwrap().charge(5).unwrap());
     leave(&limit, ticket, 200).await;
     let peek = store.rate_limit(minute(10)).peek(Key::header("a", b"1"), 1).await;
     assert_eq!(peek.unwrap().remaining(), 9);
@@ -245,7 +245,7 @@ async fn charges_are_put_right_when_the_store_is_back() {
         assert_eq!(whole(&refunds, 503).await, 503);
         let mut dear = view();
         let ticket = enter(&by_handler, &mut dear).await.unwrap();
-        assert!(dear.get::<RateStatus>().unwrap().charge(4));
+        assert!(dear.get::<RateStatus>().unwrap().charge(4).unwrap());
         leave(&by_handler, ticket, 200).await;
         assert_eq!(began.elapsed(), Duration::ZERO, "no response waits for that");
         assert_eq!(spent().await, 2);

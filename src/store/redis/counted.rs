@@ -165,7 +165,7 @@ pub(super) fn number(script: &'static str, word: Option<&Value>) -> Result<u64, 
 /// What one of several ran into.
 pub(super) fn refused(script: &'static str, text: &[u8]) -> Error {
     let error = String::from_utf8_lossy(text);
-    tracing::error!(%error, script, "the store refused a step");
+    crate::throttle::throttled!(error, %error, script, "the store refused a step");
     Error::new(ErrorKind::Protocol, script)
 }
 

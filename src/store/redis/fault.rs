@@ -124,10 +124,13 @@ impl Fault {
             Self::NoScript | Self::Refused => ErrorKind::Protocol,
         };
         if matches!(self, Self::Full) {
-            tracing::warn!(%error, script = name, "the store has no room, or may not write");
+            crate::throttle::throttled!(
+                warn,
+                %error, script = name, "the store has no room, or may not write"
+            );
         }
         if kind == ErrorKind::Protocol {
-            tracing::error!(%error, script = name, "the store refused a script");
+            crate::throttle::throttled!(error, %error, script = name, "the store refused a script");
         }
         Error::new(kind, name).with(error)
     }

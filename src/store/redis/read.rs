@@ -73,7 +73,7 @@ impl Row {
             return None;
         }
         let error = String::from_utf8_lossy(text);
-        tracing::error!(%error, script = self.script, "the store refused a step");
+        crate::throttle::throttled!(error, %error, script = self.script, "the store refused a step");
         // It says so before the first write of a script: nothing has been done.
         let kind =
             if error.contains("OOM ") { ErrorKind::Unavailable } else { ErrorKind::Protocol };

@@ -9,7 +9,10 @@
 
 use std::{
     collections::HashMap,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -32,6 +35,8 @@ use crate::{
 /// A connection to a server.
 struct Kept {
     connection: Connection,
+    /// As [`Settings::gone`].
+    gone: Arc<AtomicBool>,
     id: Option<String>,
     waits_for_disks: bool,
 }
@@ -148,7 +153,7 @@ impl Replicas {
             return Ok(last.have);
         }
         // Taken out: a call that is dropped half way leaves no connection with a reply on its way.
-        let mut kept = match slot.kept.take() {
+        let mut kept = match slot.kept.take().filter(|kept| !kept.gone.load(Ordering::Acquire)) {
             Some(kept) => kept,
             None => self.connect(shard, place.is_some()).await?,
         };
@@ -182,7 +187,8 @@ impl Replicas {
 
     async fn connect(&self, shard: u16, as_node: bool) -> Result<Kept, Error> {
         // The deadline is ours, around all of it.
-        let connected = self.target.open(shard, &Settings::default()).await;
+        let settings = Settings::default();
+        let connected = self.target.open(shard, &settings).await;
         let Opened { mut connection, at } = connected.map_err(Failure::error)?;
         let facts = Facts::ask(&mut connection).await.map_err(Failure::error)?;
         facts.check(as_node).map_err(Failure::error)?;
@@ -193,6 +199,7 @@ impl Replicas {
                  have in their memory counts"
             );
         }
-        Ok(Kept { connection, id: facts.identity(at.as_ref()), waits_for_disks })
+        let (gone, id) = (settings.gone, facts.identity(at.as_ref()));
+        Ok(Kept { connection, gone, id, waits_for_disks })
     }
 }

@@ -19,7 +19,7 @@ impl Checking<'_> {
         if members.iter().any(|at| outage(at) == Outage::Refuse) {
             return Err(error);
         }
-        tracing::warn!(%error, "quota decided without the store");
+        crate::throttle::throttled!(warn, %error, "quota decided without the store");
         let local: Vec<_> =
             members.iter().copied().filter(|at| outage(at) == Outage::Local).collect();
         Ok(self.alone(local.into_iter()))

@@ -74,7 +74,7 @@ impl Place {
     /// A change of what was charged here.
     pub(in crate::rate_limit::engine) fn settled(&self, by: By) -> Option<SettleCharge> {
         let (policy, subject) = (Arc::clone(&self.policy), self.subject.clone());
-        let settled = Settled { policy, subject, rule: self.quota.rule()?, by };
+        let settled = Settled::new(policy, subject, self.quota.rule()?, by);
         Some(SettleCharge { tag: self.tag.clone(), items: vec![settled] })
     }
 

@@ -139,7 +139,7 @@ impl Target {
             Self::Sentinel(sentinels) => sentinels.open(settings).await,
             Self::Cluster(cluster) => cluster.open(shard, settings).await,
             #[cfg(feature = "bb8-redis")]
-            Self::Pool(pool) => pool.open().await.map(somewhere),
+            Self::Pool(pool) => pool.open(settings).await.map(somewhere),
         }
     }
 
@@ -161,8 +161,24 @@ impl Target {
 pub(super) struct Settings {
     /// How long the network may take for one connection; no limit of its own if `None`.
     pub(super) within: Option<Duration>,
-    /// Set when the server or the network ends the connection.
+    /// Set when the server or the network ends the connection, or its driver ends with the runtime that it is on.
     pub(super) gone: Arc<AtomicBool>,
+}
+
+/// Part of a connection's driver. A driver that is dropped reads and writes no more: a call that is not sent yet must
+/// go elsewhere, since one that fails here counts as one that may have run.
+struct Driver(Arc<AtomicBool>);
+
+impl Driver {
+    fn ends(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.ends();
+    }
 }
 
 impl Settings {
@@ -174,13 +190,18 @@ impl Settings {
             .set_push_sender(self.on_push())
     }
 
+    /// The driver task alone owns the function, so it is dropped with that.
     fn on_push(&self) -> impl Fn(PushInfo) -> Result<(), SendError> + Send + Sync + 'static {
-        let gone = Arc::clone(&self.gone);
+        let driver = self.driver();
         move |push| {
             if push.kind == PushKind::Disconnection {
-                gone.store(true, Ordering::Release);
+                driver.ends();
             }
             Ok(())
         }
+    }
+
+    fn driver(&self) -> Driver {
+        Driver(Arc::clone(&self.gone))
     }
 }

@@ -16,7 +16,7 @@ use futures_util::{StreamExt as _, stream};
 use redis::aio::MultiplexedConnection;
 use tokio::{sync::oneshot, time::sleep};
 
-use super::{Connection, Failure, Messages, Target};
+use super::{Connection, Failure, Messages, Settings, Target};
 use crate::clock::LONGEST;
 
 /// How long a check of the pool's may go on when nobody waits for it any more: longer than its `PING` may take.
@@ -28,7 +28,9 @@ pub(in super::super) type Pool = bb8::Pool<RedisConnectionManager>;
 #[derive(Clone)]
 pub(in super::super) struct Taken {
     pub(super) one: MultiplexedConnection,
-    _place: Arc<PooledConnection<'static, RedisConnectionManager>>,
+    /// `None` if it was made beside the pool.
+    _place: Option<Arc<PooledConnection<'static, RedisConnectionManager>>>,
+    _watched: Arc<oneshot::Sender<()>>,
 }
 
 #[derive(Clone)]
@@ -38,16 +40,20 @@ pub(in super::super) struct Pooled {
 }
 
 impl Pooled {
-    pub(super) async fn open(&self) -> Result<Connection, Failure> {
+    pub(super) async fn open(&self, settings: &Settings) -> Result<Connection, Failure> {
         let taken = self.take().await?;
         let mut one = unhurried((*taken).clone());
         if is_replica(&mut one).await {
             drop(taken);
             let made = self.pool.dedicated_connection().await;
-            let made = made.map(|made| Connection::One(unhurried(made)));
-            return made.map_err(|error| Failure::of(&error));
+            let made = made.map_err(|error| Failure::of(&error))?;
+            let watched = ends_with_runtime(settings);
+            let one = unhurried(made);
+            return Ok(Connection::Taken(Taken { one, _place: None, _watched: watched }));
         }
-        Ok(Connection::Taken(Taken { one, _place: Arc::new(taken) }))
+        let place = Some(Arc::new(taken));
+        let watched = ends_with_runtime(settings);
+        Ok(Connection::Taken(Taken { one, _place: place, _watched: watched }))
     }
 
     /// In a task of its own: whoever waits may give up before the pool has found out that a connection is half open,
@@ -80,6 +86,20 @@ impl Pooled {
             None => Ok(stream::pending().boxed()),
         }
     }
+}
+
+/// Marks the connection as gone when this runtime ends, or the sender is dropped.
+///
+/// The driver of a pool's connection is a task of the pool's, and tells nobody of its end. It is on the runtime that had
+/// it made, which is this one unless the application has used the pool on another.
+fn ends_with_runtime(settings: &Settings) -> Arc<oneshot::Sender<()>> {
+    let (watched, dropped) = oneshot::channel::<()>();
+    let driver = settings.driver();
+    tokio::spawn(async move {
+        let _driver = driver;
+        let _ = dropped.await;
+    });
+    Arc::new(watched)
 }
 
 /// Deadlines of calls are ours, around each; the library's own is shorter than most. Other clones keep theirs.

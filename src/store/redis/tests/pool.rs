@@ -56,6 +56,26 @@ async fn connections_are_taken_and_given_back() {
     .await;
 }
 
+/// As tests that share a store, each on a runtime of its own.
+#[test]
+fn the_first_charge_after_the_runtime_of_the_pool_has_ended_is_made_in_the_store() {
+    let one_thread =
+        || tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let (server, store) = one_thread().block_on(async {
+        let server = Server::start().await;
+        let store = store(&pool(&server, 4).await).await;
+        drop(store.lock("warm").acquire().await.expect("it is free"));
+        (server, store)
+    });
+    let limit = store.rate_limit(crate::Quota::requests(9).per(60 * SECOND));
+    for left in [8, 7, 6] {
+        let decision = one_thread().block_on(limit.check("k", 1)).expect("it is there");
+        assert!(!decision.is_local(), "decided without the store: {decision:?}");
+        assert_eq!(decision.remaining(), left);
+    }
+    drop(server);
+}
+
 #[tokio::test]
 async fn a_waiter_is_served_with_and_without_messages() {
     let server = Server::start().await;

@@ -4,10 +4,82 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::{SECOND, eventually, hears_of_locks, server::Server, within};
 use crate::{
+    Policy, Quota,
     lock::Released,
     queue::{Failure, Queue, Task},
     store::Store,
 };
+
+fn one_thread() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// Whatever comes first on a runtime after the one before has ended, as in tests that share a store.
+fn on_runtimes_one_after_the_other(store: &Store, call: impl AsyncFn(u64)) {
+    for n in 0..4 {
+        one_thread().block_on(call(n));
+        // Also where a call of another kind has come first.
+        one_thread().block_on(async {
+            drop(store.lock(format!("{n}")).acquire().await.expect("it is free"));
+            call(n + 4).await;
+        });
+    }
+}
+
+#[test]
+fn the_first_charge_on_each_runtime_is_made_in_the_store() {
+    let (server, store) = home_ends();
+    let quota = Quota::requests(100).per(60 * SECOND);
+    let limit = store.rate_limit(Policy::new(quota).name("shared"));
+    let left = std::cell::Cell::new(100);
+    on_runtimes_one_after_the_other(&store, async |n| {
+        let decision = limit.check("k", 1).await.expect("it is there");
+        assert!(!decision.is_local(), "decided without the store: {n}");
+        left.set(left.get() - 1);
+        assert_eq!(decision.remaining(), left.get(), "{n}");
+    });
+    drop(server);
+}
+
+#[test]
+fn the_first_task_on_each_runtime_is_pushed_once() {
+    let (server, store) = home_ends();
+    let queue: Queue<u64> = store.queue("numbers");
+    on_runtimes_one_after_the_other(&store, async |n| {
+        queue.push(&n).await.expect("it is stored");
+    });
+    let waiting = one_thread().block_on(queue.stats()).expect("an answer").waiting;
+    assert_eq!(waiting, 8);
+    drop(server);
+}
+
+/// Replicas are waited for on a connection of its own.
+#[test]
+fn the_first_grant_on_each_runtime_that_replicas_must_have_is_had() {
+    let (server, store) = home_ends();
+    let replica = one_thread().block_on(async {
+        let replica = Server::start().await;
+        replica.command(&["REPLICAOF", "127.0.0.1", &server.port().to_string()]).await;
+        let granted = async || store.lock("x").replicas(1).acquire().await.is_ok();
+        eventually("the replica to follow", granted).await;
+        replica
+    });
+    on_runtimes_one_after_the_other(&store, async |n| {
+        let granted = store.lock("r").replicas(1).wait(SECOND).acquire().await;
+        let _ = granted.unwrap_or_else(|error| panic!("{n}: {error}")).release().await;
+    });
+    drop(replica);
+}
+
+/// A store whose runtime has ended.
+fn home_ends() -> (Server, Store) {
+    one_thread().block_on(async {
+        let server = Server::start().await;
+        let store = server.patient_store().await;
+        drop(store.lock("warm").acquire().await.expect("it is free"));
+        (server, store)
+    })
+}
 
 fn runtime() -> Runtime {
     let mut builder = Builder::new_multi_thread();

@@ -87,7 +87,7 @@ async fn handler(rate: CurrentRate, request: Request) -> StatusCode {
     let cost = request.headers().get(COST).and_then(|cost| cost.to_str().ok()?.parse().ok());
     match cost {
         Some(cost) => {
-            rate.0.charge(cost);
+            let _ = rate.0.charge(cost);
             StatusCode::OK
         }
         None => FREE,

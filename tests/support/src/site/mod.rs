@@ -171,6 +171,16 @@ impl fmt::Display for User {
     }
 }
 
+/// What else it may find out: another thing, which may look the same.
+#[derive(Debug, Clone)]
+struct Tenant(String);
+
+impl fmt::Display for Tenant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 /// The gate at which a busy answer stops on its way out.
 fn late_gate(query: Option<&str>) -> &str {
     query.and_then(|query| query.strip_prefix("after=")).unwrap_or_default()

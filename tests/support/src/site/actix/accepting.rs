@@ -30,7 +30,7 @@ pub(super) fn accepting(config: &mut ServiceConfig) {
     one("/remembered/{id}", DeferLayer::new().remember_direct());
     let several = resource("/remembered-several/{id}")
         .to(work)
-        .wrap(LockLayer::by_keys(|_| vec!["8".to_owned(), "7".to_owned()]))
+        .wrap(LockLayer::by_keys("id", |_| vec!["8".to_owned(), "7".to_owned()]))
         .wrap(DeferLayer::new().remember_direct());
     config.service(several);
     let permits = resource("/remembered-permits/{id}")

@@ -60,13 +60,17 @@ fn by_request(config: &mut ServiceConfig) {
         key(named("cost", minute(10))).cost_by(|request| number(request, "x-cost").unwrap_or(1));
     one(config, "/limits/plans", plans);
     one(config, "/limits/cost", cost);
+    one(config, "/limits/none", key(named("none", minute(0))));
 }
 
 fn settled(config: &mut ServiceConfig) {
     let refund = key(named("refund", minute(2))).refund_on(|status| status >= 500);
     let handler = key(named("handler", minute(10))).settle_by_handler();
     one(config, "/limits/refund", refund);
-    config.service(resource("/limits/handler").to(costly).wrap(handler));
+    let paced = key(named("paced", minute(60).gcra())).settle_by_handler();
+    config
+        .service(resource("/limits/handler").to(costly).wrap(handler))
+        .service(resource("/limits/paced").to(costly).wrap(paced));
 }
 
 /// What others have reset is heard of at once.
@@ -79,7 +83,7 @@ fn punished(config: &mut ServiceConfig) {
 
 async fn costly(rate: CurrentRate, request: HttpRequest) -> HttpResponse {
     if let Some(cost) = number(&request, "x-cost") {
-        rate.0.charge(cost);
+        let _ = rate.0.charge(cost);
     }
     HttpResponse::Ok().finish()
 }

@@ -120,7 +120,7 @@ fn quotas(config: &mut ServiceConfig) {
     one("/quota/number/{id}", number.name("number"));
     let number = RateLimitLayer::by(Keys::path_param_as::<u64>("id"), minute(2));
     one("/quota/number-key/{id}", number.name("number-key"));
-    one("/quota/user", RateLimitLayer::by_key(user, minute(2)).name("user"));
+    one("/quota/user", RateLimitLayer::by_key("user", user, minute(2)).name("user"));
     let admit = RateLimitLayer::by_ip(minute(3)).name("admit");
     one("/quota/admit", admit.on_outage(Outage::Admit));
     let refuse = RateLimitLayer::by_ip(minute(3)).name("refuse");

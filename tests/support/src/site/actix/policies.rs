@@ -53,11 +53,11 @@ fn keys(config: &mut ServiceConfig) {
     one("/payments/{order}", LockLayer::by_path_param("order").named("id"));
     one("/tenant/{id}", by_id().and_header("x-tenant"));
     one("/tenant/{tenant}/{id}", by_id().and_path_param("tenant"));
-    one("/tenant-by/{id}", by_id().and_key(user));
+    one("/tenant-by/{id}", by_id().and_key("user", user));
     one("/transfer/{from}/{to}", both().wait(Duration::from_secs(15)));
     one(
         "/accounts",
-        LockLayer::by_keys(|request: &HttpRequest| {
+        LockLayer::by_keys("account", |request: &HttpRequest| {
             accounts(request.headers().get("x-accounts").map(HeaderValue::as_bytes))
         }),
     );

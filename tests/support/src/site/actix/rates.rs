@@ -14,7 +14,7 @@ use lockgate_actix_web::{
 };
 
 use super::{
-    super::{LOCAL, User},
+    super::{LOCAL, Tenant, User},
     minute,
     policies::locked,
     work,
@@ -23,6 +23,7 @@ use super::{
 pub(super) fn rates(config: &mut ServiceConfig) {
     clients(config);
     keys(config);
+    alike(config);
     lists(config);
     answers(config);
 }
@@ -51,14 +52,37 @@ fn clients(config: &mut ServiceConfig) {
 fn keys(config: &mut ServiceConfig) {
     let three = (Keys::client(behind()), Keys::path_param("id"), Keys::header("x-api-key"));
     let three = RateLimitLayer::by(three, minute(2)).name("three");
-    let user = RateLimitLayer::by_extension::<User>(minute(2)).name("user");
+    let user = RateLimitLayer::by_extension::<User>("user", minute(2)).name("user");
     let lock = |path: &str, layer: LockLayer| resource(path).to(locked).wrap(layer);
     let tenant = LockLayer::by((Keys::path_param("id"), Keys::header("x-tenant")));
     config
         .service(resource("/by/extension").to(work).wrap(user).wrap(from_fn(know)))
         .service(resource("/by/three/{id}").to(work).wrap(three))
-        .service(lock("/by/lock", LockLayer::by_extension::<User>()).wrap(from_fn(know)))
+        .service(lock("/by/lock", LockLayer::by_extension::<User>("user")).wrap(from_fn(know)))
         .service(lock("/by/tenant/{id}", tenant));
+}
+
+/// Sources whose values may be the same text, and policies whose names are alike.
+fn alike(config: &mut ServiceConfig) {
+    let user = || LockLayer::by_extension::<User>("user");
+    let tenant = || LockLayer::by_extension::<Tenant>("tenant");
+    let one = |path: &str, layer: RateLimitLayer| resource(path).to(work).wrap(layer);
+    let lock = |path: &str, layer: LockLayer| resource(path).to(locked).wrap(layer);
+    let name = |path: &str, name: &str| one(path, RateLimitLayer::by_ip(minute(1)).name(name));
+    let by_user = RateLimitLayer::by_extension::<User>("user", minute(1));
+    let by_tenant = RateLimitLayer::by_extension::<Tenant>("tenant", minute(1));
+    let two = RateLimitLayer::by_ip(minute(1)).name("a/b");
+    config
+        .service(one("/alike/user", by_user).wrap(from_fn(know)))
+        .service(one("/alike/tenant", by_tenant).wrap(from_fn(know)))
+        .service(one("/alike/key-user", RateLimitLayer::by_key("user", super::user, minute(1))))
+        .service(one("/alike/key-owner", RateLimitLayer::by_key("owner", super::user, minute(1))))
+        .service(lock("/alike/lock", user()).wrap(from_fn(know)))
+        .service(lock("/alike/other-lock", tenant()).wrap(from_fn(know)))
+        .service(lock("/alike/both-locks", tenant()).wrap(user()).wrap(from_fn(know)))
+        .service(name("/alike/search", "検索"))
+        .service(name("/alike/login", "登録"))
+        .service(one("/alike/names", two.and(RateLimitLayer::by_ip(minute(2)).name("a b"))));
 }
 
 /// What an authentication does.
@@ -69,6 +93,10 @@ async fn know(
     let user = request.headers().get("x-user").map(HeaderValue::to_str);
     if let Some(user) = user.map(|user| User(user.unwrap_or_default().to_owned())) {
         request.extensions_mut().insert(user);
+    }
+    let tenant = request.headers().get("x-tenant").map(HeaderValue::to_str);
+    if let Some(tenant) = tenant.map(|tenant| Tenant(tenant.unwrap_or_default().to_owned())) {
+        request.extensions_mut().insert(tenant);
     }
     next.call(request).await
 }

@@ -40,7 +40,7 @@ pub(super) fn accepting() -> Routes {
         .merge(
             Router::new()
                 .route("/remembered-several/{id}", any(work))
-                .layer(LockLayer::by_keys(|_| vec!["8".to_owned(), "7".to_owned()]))
+                .layer(LockLayer::by_keys("id", |_| vec!["8".to_owned(), "7".to_owned()]))
                 .layer(DeferLayer::new().remember_direct()),
         )
         .merge(

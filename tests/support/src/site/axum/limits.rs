@@ -52,14 +52,18 @@ fn by_request() -> Routes {
         async move { quota }
     });
     let cost = key(named("cost", minute(10))).cost_by(|parts| number(parts, "x-cost").unwrap_or(1));
-    one("/limits/plans", plans).merge(one("/limits/cost", cost))
+    one("/limits/plans", plans)
+        .merge(one("/limits/cost", cost))
+        .merge(one("/limits/none", key(named("none", minute(0)))))
 }
 
 fn settled() -> Routes {
     let refund = key(named("refund", minute(2))).refund_on(|status| status >= 500);
     let handler = key(named("handler", minute(10))).settle_by_handler();
+    let paced = key(named("paced", minute(60).gcra())).settle_by_handler();
     one("/limits/refund", refund)
         .merge(Router::new().route("/limits/handler", any(costly)).layer(handler))
+        .merge(Router::new().route("/limits/paced", any(costly)).layer(paced))
 }
 
 /// What others have reset is heard of at once.
@@ -73,7 +77,7 @@ fn punished() -> Routes {
 async fn costly(rate: CurrentRate, request: axum::extract::Request) -> Response {
     let (parts, _) = request.into_parts();
     if let Some(cost) = number(&parts, "x-cost") {
-        rate.0.charge(cost);
+        let _ = rate.0.charge(cost);
     }
     Response::default()
 }

@@ -98,7 +98,7 @@ fn quotas() -> Routes {
             "/quota/number-key/{id}",
             RateLimitLayer::by(Keys::path_param_as::<u64>("id"), minute(2)).name("number-key"),
         ))
-        .merge(one("/quota/user", RateLimitLayer::by_key(user, minute(2)).name("user")))
+        .merge(one("/quota/user", RateLimitLayer::by_key("user", user, minute(2)).name("user")))
         .merge(
             one("/quota/both/{id}", RateLimitLayer::by_path_param("id", minute(2)).name("inner"))
                 .layer(RateLimitLayer::by_route(minute(5)).name("outer")),

@@ -51,12 +51,12 @@ fn keys() -> Routes {
         .merge(one("/payments/{order}", LockLayer::by_path_param("order").named("id")))
         .merge(one("/tenant/{id}", by_id().and_header("x-tenant")))
         .merge(one("/tenant/{tenant}/{id}", by_id().and_path_param("tenant")))
-        .merge(one("/tenant-by/{id}", by_id().and_key(user)))
+        .merge(one("/tenant-by/{id}", by_id().and_key("user", user)))
         .merge(one("/transfer/{from}/{to}", both().wait(Duration::from_secs(15))))
         .merge(one("/transfer-later/{from}/{to}", both()).layer(DeferLayer::new()))
         .merge(one(
             "/accounts",
-            LockLayer::by_keys(|parts: &Parts| {
+            LockLayer::by_keys("account", |parts: &Parts| {
                 accounts(parts.headers.get("x-accounts").map(HeaderValue::as_bytes))
             }),
         ))

@@ -14,14 +14,14 @@ use lockgate_axum::{
 };
 
 use super::{
-    super::{LOCAL, User},
+    super::{LOCAL, Tenant, User},
     Routes, minute,
     policies::locked,
     work,
 };
 
 pub(super) fn rates() -> Routes {
-    clients().merge(keys()).merge(lists()).merge(answers())
+    clients().merge(keys()).merge(alike()).merge(lists()).merge(answers())
 }
 
 fn behind() -> ClientAddress {
@@ -50,16 +50,36 @@ fn clients() -> Routes {
 
 fn keys() -> Routes {
     let three = (Keys::client(behind()), Keys::path_param("id"), Keys::header("x-api-key"));
-    let user = RateLimitLayer::by_extension::<User>(minute(2)).name("user");
+    let user = RateLimitLayer::by_extension::<User>("user", minute(2)).name("user");
     let lock = |path, layer: LockLayer| Router::new().route(path, any(locked)).layer(layer);
     one("/by/extension", user)
         .layer(from_fn(know))
         .merge(one("/by/three/{id}", RateLimitLayer::by(three, minute(2)).name("three")))
-        .merge(lock("/by/lock", LockLayer::by_extension::<User>()).layer(from_fn(know)))
+        .merge(lock("/by/lock", LockLayer::by_extension::<User>("user")).layer(from_fn(know)))
         .merge(lock(
             "/by/tenant/{id}",
             LockLayer::by((Keys::path_param("id"), Keys::header("x-tenant"))),
         ))
+}
+
+/// Sources whose values may be the same text, and policies whose names are alike.
+fn alike() -> Routes {
+    let user = || LockLayer::by_extension::<User>("user");
+    let tenant = || LockLayer::by_extension::<Tenant>("tenant");
+    let lock = |path, layer: LockLayer| Router::new().route(path, any(locked)).layer(layer);
+    let name = |path, name: &str| one(path, RateLimitLayer::by_ip(minute(1)).name(name));
+    let two = RateLimitLayer::by_ip(minute(1)).name("a/b");
+    one("/alike/user", RateLimitLayer::by_extension::<User>("user", minute(1)))
+        .merge(one("/alike/tenant", RateLimitLayer::by_extension::<Tenant>("tenant", minute(1))))
+        .merge(one("/alike/key-user", RateLimitLayer::by_key("user", super::user, minute(1))))
+        .merge(one("/alike/key-owner", RateLimitLayer::by_key("owner", super::user, minute(1))))
+        .merge(lock("/alike/lock", user()))
+        .merge(lock("/alike/other-lock", tenant()))
+        .merge(lock("/alike/both-locks", tenant()).layer(user()))
+        .layer(from_fn(know))
+        .merge(name("/alike/search", "検索"))
+        .merge(name("/alike/login", "登録"))
+        .merge(one("/alike/names", two.and(RateLimitLayer::by_ip(minute(2)).name("a b"))))
 }
 
 /// What an authentication does.
@@ -67,6 +87,10 @@ async fn know(mut request: Request, next: Next) -> Response {
     let user = request.headers().get("x-user").map(HeaderValue::to_str);
     if let Some(user) = user.map(|user| User(user.unwrap_or_default().to_owned())) {
         request.extensions_mut().insert(user);
+    }
+    let tenant = request.headers().get("x-tenant").map(HeaderValue::to_str);
+    if let Some(tenant) = tenant.map(|tenant| Tenant(tenant.unwrap_or_default().to_owned())) {
+        request.extensions_mut().insert(tenant);
     }
     next.run(request).await
 }

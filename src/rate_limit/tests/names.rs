@@ -1,0 +1,83 @@
+//! What a policy is called, to clients and in the store.
+
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::{
+    key::Key,
+    store::{Algorithm, Keys, Kind},
+};
+
+/// Names of the letters by which they could run into something else, and now and then a long one.
+fn name() -> impl Strategy<Value = String> {
+    let letters = vec![
+        'a', 'b', ':', '@', '%', '~', '-', '.', '1', ' ', '/', '"', '\n', '{', '}', '検', '登',
+    ];
+    let short = prop::collection::vec(prop::sample::select(letters), 0..4);
+    let short = short.prop_map(String::from_iter);
+    prop_oneof![9 => short.clone(), 1 => short.prop_map(|text| text + &"x".repeat(100))]
+}
+
+fn quota() -> impl Strategy<Value = Quota> {
+    (1..4u64, 1..4u64, 1..4u64, any::<bool>()).prop_map(|(limit, window, burst, coarse)| {
+        let window = window * if coarse { 1_000 } else { 400 };
+        Quota::requests(limit).per(Duration::from_micros(window)).burst(burst)
+    })
+}
+
+/// A name or a quota, the subject, the tag of its group, and whether it is about refusals.
+type Counted = (Result<String, Quota>, String, Option<String>, bool);
+
+fn counted() -> impl Strategy<Value = Counted> {
+    let policy = prop_oneof![3 => name().prop_map(Ok), 1 => quota().prop_map(Err)];
+    (policy, name(), prop::option::of(name()), any::<bool>())
+}
+
+fn policy_of(policy: &Result<String, Quota>) -> Policy {
+    match policy {
+        Ok(name) => Policy::new(minute(1)).name(name),
+        Err(quota) => Policy::new(*quota),
+    }
+}
+
+proptest! {
+    #[test]
+    fn distinct_counters_have_distinct_keys(all in prop::collection::vec(counted(), 2..60)) {
+        let keys = Keys::new("shop");
+        let mut seen = HashMap::new();
+        for counted in &all {
+            let (policy, subject, tag, refusals) = counted;
+            let (policy, subject) = (policy_of(policy), Key::custom(subject));
+            let tag = tag.as_ref().map_or_else(|| subject.clone(), |tag| Key::custom(tag));
+            let of = if *refusals { Kind::refusals } else { Kind::spent };
+            let (kind, shard) = (of(Algorithm::Gcra), tag.shard());
+            let parts = keys.counter_in_parts(&tag, shard, kind, (policy.counter(), &subject));
+            // A tag that is the subject is none.
+            let grouped = (tag != subject).then(|| tag.clone());
+            let what = (counted.0.clone(), counted.1.clone(), grouped, *refusals);
+            let first = seen.entry(parts.concat()).or_insert_with(|| what.clone());
+            prop_assert_eq!(&*first, &what);
+        }
+    }
+
+    #[test]
+    fn distinct_names_are_read_as_distinct_labels(names in prop::collection::vec(name(), 2..60)) {
+        let mut seen = HashMap::new();
+        for name in &names {
+            let policy = Policy::new(minute(1)).name(name);
+            prop_assert!(policy.label().bytes().all(|b| (b' '..=b'~').contains(&b)));
+            let first = *seen.entry(policy.label().to_owned()).or_insert(name);
+            prop_assert_eq!(first, name);
+        }
+    }
+}
+
+#[test]
+fn a_usual_name_is_read_as_it_is() {
+    for usual in ["search", "per_minute", "v1.2-b", "a b", "a/b"] {
+        assert_eq!(Policy::new(minute(1)).name(usual).label(), usual);
+    }
+    assert_eq!(Policy::new(minute(1)).name("検%").label(), "%E6%A4%9C%25");
+}

@@ -1,0 +1,108 @@
+//! Throttle of log lines that requests can cause.
+//!
+//! A client that sends forged headers, meets a full queue or hits a route that is wired wrongly decides how often
+//! that is logged. Such a line is written once in [`PERIOD`] and process, with the number of those suppressed since. Lines
+//! about one lock that was lost, one job or one task are not throttled: each is about something of its own.
+
+use std::{collections::HashMap, time::Duration};
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+/// Time between two lines of one kind.
+const PERIOD: Duration = Duration::from_secs(60);
+
+/// Most kinds that are told apart. Kinds are places in the sources and faults of wiring, so there are few; what comes
+/// after that counts as one.
+const KINDS: usize = 256;
+
+#[derive(Default)]
+struct Kinds(HashMap<Box<str>, Line>);
+
+struct Line {
+    written: Instant,
+    suppressed: u64,
+}
+
+impl Kinds {
+    fn pass(&mut self, kind: &str, now: Instant) -> Option<u64> {
+        let kind = if self.0.len() < KINDS || self.0.contains_key(kind) { kind } else { "" };
+        let Some(line) = self.0.get_mut(kind) else {
+            self.0.insert(kind.into(), Line { written: now, suppressed: 0 });
+            return Some(0);
+        };
+        if now.saturating_duration_since(line.written) < PERIOD {
+            line.suppressed += 1;
+            return None;
+        }
+        line.written = now;
+        Some(std::mem::take(&mut line.suppressed))
+    }
+}
+
+/// Returns how many lines of this kind were suppressed since the last one, or `None` if this one is to be.
+#[cfg(not(test))]
+pub(crate) fn pass(kind: &str) -> Option<u64> {
+    static KINDS: std::sync::LazyLock<Mutex<Kinds>> = std::sync::LazyLock::new(Mutex::default);
+    KINDS.lock().pass(kind, Instant::now())
+}
+
+/// The same for each thread: tests run beside each other, and some look for such a line.
+#[cfg(test)]
+pub(crate) fn pass(kind: &str) -> Option<u64> {
+    thread_local!(static KINDS: Mutex<Kinds> = Mutex::default());
+    KINDS.with(|kinds| kinds.lock().pass(kind, Instant::now()))
+}
+
+/// As the macro of `tracing` of this name, once in [`PERIOD`].
+macro_rules! throttled {
+    ($level:ident, $($line:tt)+) => {
+        if let Some(suppressed) =
+            $crate::throttle::pass(concat!(module_path!(), ":", line!()))
+        {
+            tracing::$level!(suppressed, $($line)+);
+        }
+    };
+}
+
+pub(crate) use throttled;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn one_line_a_period_tells_how_many_were_suppressed() {
+        for expected in [0, 499, 0] {
+            assert_eq!(pass("a"), Some(expected));
+            let more = if expected == 0 { 499 } else { 0 };
+            for _ in 0..more {
+                assert_eq!(pass("a"), None);
+            }
+            assert_eq!(pass("b").is_some(), true, "another kind");
+            tokio::time::advance(PERIOD).await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn kinds_are_bounded() {
+        let mut kinds = Kinds::default();
+        let mut written = 0;
+        for n in 0..10_000 {
+            written += usize::from(kinds.pass(&n.to_string(), Instant::now()).is_some());
+        }
+        assert_eq!(written, KINDS + 1, "those beyond are one kind");
+        assert!(kinds.0.len() <= KINDS + 1);
+        assert_eq!(kinds.pass("7", Instant::now()), None, "a known kind stays one");
+    }
+
+    #[test]
+    fn a_line_has_the_count() {
+        let (log, _guard) = crate::store::Log::begin();
+        for n in 0..5 {
+            throttled!(warn, n, "forged");
+        }
+        assert_eq!(log.text().matches("forged").count(), 1, "{}", log.text());
+        log.has("suppressed=0");
+    }
+}
