@@ -270,6 +270,7 @@ table! { each_store {
         a_busy_answer_that_was_made_anew_still_is;
     replay:
         the_request_is_the_same_without_its_connection,
+        lines_that_connection_nominates_come_along,
         a_credential_that_is_kept_comes_along,
         who_it_was_comes_along_and_not_the_credential,
         a_key_is_made_if_none_was_sent,
