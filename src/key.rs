@@ -5,6 +5,7 @@
 //! would be mostly escapes are hashed. Both frameworks hand in the *decoded* value, so the same URL is
 //! the same key in each of them.
 
+mod credentials;
 mod text;
 
 #[cfg(test)]
@@ -21,8 +22,11 @@ use std::{
 use sha2::{Digest as _, Sha256};
 use smallvec::SmallVec;
 
-pub(crate) use self::text::{Hashed, digest, hex, secret};
 use self::text::{READABLE, escape, hashed, is_plain};
+pub(crate) use self::{
+    credentials::credential,
+    text::{Hashed, digest, hex, secret},
+};
 
 /// Number of shards a namespace is divided into. Part of the wire layout: written into the store when
 /// it is first used, and checked at every connect.
@@ -56,8 +60,10 @@ impl Key {
 
     /// The key of a header field. The name is taken in lower case.
     ///
-    /// Of `Authorization`, `Proxy-Authorization`, `Cookie` and `X-Api-Key` the value is always hashed: keys can be read
-    /// in the store. In the first two it does not count how the scheme is spelt (RFC 9110 section 11.1).
+    /// The value of a credential (`Authorization`, `Cookie`, `X-Api-Key`, `X-Auth-Token` and the
+    /// others that `DeferLayer::keep_header` lists) is always hashed: keys can be read in the store. In
+    /// `Authorization` and `Proxy-Authorization` it does not count how the scheme is spelt (RFC 9110
+    /// section 11.1).
     #[must_use]
     pub fn header(name: &str, value: &[u8]) -> Self {
         let name = name.to_ascii_lowercase();

@@ -3,7 +3,10 @@
 use hmac::{Hmac, Mac as _};
 use sha2::Sha256;
 
-use crate::{key::hex, store::JobId};
+use crate::{
+    key::{credential, hex},
+    store::JobId,
+};
 
 /// Fields that belong to one connection, not to the request (RFC 9110 section 7.6.1), and those that
 /// are about this exchange alone: its length, `Expect` (10.1.1), `Prefer` (RFC 7240), and `Accept-Encoding`: whoever reads
@@ -28,15 +31,12 @@ const NOT_STORED: &[&str] = &[
 /// moment.
 const OURS: &str = "lockgate-";
 
-/// Fields that say who the client is. A stored copy would outlive what it was given for.
-const CREDENTIALS: &[&str] = &["authorization", "cookie", "proxy-authorization"];
-
 /// Fields that are stored or not, by their lower-case names.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Fields {
-    /// Stored though they are a credential, or one connection's.
+    /// Stored though they carry a credential or belong to one connection.
     pub(super) keep: Vec<String>,
-    /// Credentials, besides those that everybody knows.
+    /// Credentials of the application, besides those that `key::credential` knows.
     pub(super) credentials: Vec<String>,
 }
 
@@ -45,9 +45,18 @@ impl Fields {
         self.keep.iter().any(|keep| keep == name)
     }
 
-    /// All that say who the client is.
-    fn credentials(&self) -> impl Iterator<Item = &str> {
-        CREDENTIALS.iter().copied().chain(self.credentials.iter().map(String::as_str))
+    /// Returns the entry of the list of credentials that covers this name, if it is not kept.
+    pub(super) fn withheld_credential(&self, name: &str) -> Option<&str> {
+        let own = || self.credentials.iter().find(|own| *own == name).map(String::as_str);
+        credential(name).or_else(own).filter(|_| !self.keeps(name))
+    }
+
+    /// Returns true if a field of this name is stored. Nothing else of the request counts: a client
+    /// could otherwise remove fields that a layer further out has set. An origin that stores for itself
+    /// is not a proxy hop, so names in `Connection` mean nothing here (RFC 9110 section 7.6.1).
+    pub(super) fn store(&self, name: &str) -> bool {
+        let goes = NOT_STORED.contains(&name) && !self.keeps(name);
+        !name.starts_with(OURS) && !goes && self.withheld_credential(name).is_none()
     }
 }
 
@@ -78,21 +87,9 @@ const RESPONSE: &[&str] = &[
 /// Header fields in order, repeats kept.
 pub(super) type Headers = Vec<(String, Vec<u8>)>;
 
-/// True if it carries a credential that is not kept: without it, it would run as somebody else.
-pub(super) fn carries_credential(has: impl Fn(&str) -> bool, fields: &Fields) -> bool {
-    fields.credentials().any(|name| !fields.keeps(name) && has(name))
-}
-
-/// What is stored of a request. Each field goes or stays by its own name: a client could otherwise
-/// remove fields that a layer further out has set. An origin that stores for itself is not a proxy
-/// hop, so names in `Connection` mean nothing here (RFC 9110 section 7.6.1).
+/// What is stored of a request.
 pub(super) fn of_request(headers: &Headers, fields: &Fields) -> Headers {
-    let stays = |name: &str| {
-        let dropped =
-            NOT_STORED.contains(&name) || fields.credentials().any(|credential| credential == name);
-        !name.starts_with(OURS) && (!dropped || fields.keeps(name))
-    };
-    headers.iter().filter(|(name, _)| stays(name)).cloned().collect()
+    headers.iter().filter(|(name, _)| fields.store(name)).cloned().collect()
 }
 
 /// What is stored of a response, with these fields besides.

@@ -152,6 +152,18 @@ pub(crate) async fn a_credential(case: Case) {
         ("Authorization", "Bearer x"),
         ("Cookie", "session=x"),
         ("Proxy-Authorization", "Basic x"),
+        ("X-Api-Key", "x"),
+        ("ApiKey", "x"),
+        ("X-Auth-Token", "x"),
+        ("X-Access-Token", "x"),
+        ("X-Forwarded-Access-Token", "x"),
+        ("X-Amz-Security-Token", "x"),
+        ("X-Amzn-Oidc-Data", "x"),
+        ("X-Goog-Iap-Jwt-Assertion", "x"),
+        ("Cf-Access-Jwt-Assertion", "x"),
+        ("X-Ms-Token-Aad-Id-Token", "x"),
+        ("X-Vault-Token", "x"),
+        ("Private-Token", "x"),
     ];
     for (name, value) in credentials {
         plain(site.post("/orders/7/refund").header(name, value).send().await);

@@ -147,6 +147,9 @@ pub(crate) async fn who_it_was_comes_along_and_not_the_credential(case: Case) {
     let hold = site.hold("/orders/7/pay").await;
     let job = accepted(site.post("/carried/7").header("authorization", "Bearer ann").send().await);
     let nobody = accepted(site.post("/carried/7").send().await);
+    let both = site.post("/carried/7").header("authorization", "Bearer bob");
+    let both = both.header("x-api-key", "k").header("x-forwarded-access-token", "t");
+    let both = accepted(both.send().await);
     // Whose cookie it is nobody has said.
     busy(site.post("/carried/7").header("cookie", "a=b").send().await);
     let _ = hold.let_go().await.expect(200);
@@ -154,6 +157,11 @@ pub(crate) async fn who_it_was_comes_along_and_not_the_credential(case: Case) {
     assert_eq!(seen["user"], "ann", "{seen}");
     assert!(field(&seen, "authorization").is_empty(), "{seen}");
     assert!(nobody.done(&site).await["user"].is_null());
+    let seen = both.done(&site).await;
+    assert_eq!(seen["user"], "bob", "{seen}");
+    for name in ["x-api-key", "x-forwarded-access-token"] {
+        assert!(field(&seen, name).is_empty(), "{name}: {seen}");
+    }
 }
 
 pub(crate) async fn a_key_is_made_if_none_was_sent(case: Case) {

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     defer::{
-        headers::{carries_credential, idempotency_key, is_upgrade},
+        headers::{idempotency_key, is_upgrade},
         prefer::Preferences,
     },
     gate::{
@@ -128,7 +128,8 @@ impl<N: ?Sized> Settings<N> {
     }
 
     /// One that is not stored.
-    pub(super) fn carries_credential<V: View<Native = N>>(&self, view: &V) -> bool {
-        carries_credential(|name| !view.header(name).is_empty(), &self.what.fields)
+    fn carries_credential<V: View<Native = N>>(&self, view: &V) -> bool {
+        let names = view.header_names();
+        names.iter().any(|name| self.what.fields.withheld_credential(name).is_some())
     }
 }

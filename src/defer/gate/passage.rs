@@ -4,7 +4,7 @@ use std::{convert::Infallible, fmt};
 
 use bytes::Bytes;
 
-use super::{ask::Applied, settings::DeferGate};
+use super::{ask::Applied, settings::DeferGate, warnings::note_credential};
 use crate::{
     defer::{
         envelope::{At, Stored, StoredHead, write_response},
@@ -219,15 +219,15 @@ impl<N: ?Sized + 'static> DeferGate<N> {
             tracing::error!(%lock, "not deferred: a snapshot can't be written");
             return None;
         };
-        if carried.is_empty() && self.0.carries_credential(view) {
-            tracing::info!(
-                %lock,
-                "not deferred: the request carries a credential; .carry::<T>() stores whose it is, \
-                 .keep_header(..) the field itself"
-            );
-            return None;
+        let names = view.header_names();
+        let withheld = names.iter().find_map(|name| self.0.what.fields.withheld_credential(name));
+        match withheld.filter(|_| carried.is_empty()) {
+            None => Some(carried),
+            Some(credential) => {
+                note_credential(&lock, credential);
+                None
+            }
         }
-        Some(carried)
     }
 }
 

@@ -162,9 +162,27 @@ macro_rules! __defer_layer_names {
                 Self { gate: self.gate.read_within(time) }
             }
 
-            /// Stores a field that is dropped by default: `Authorization`, `Cookie`,
-            /// `Proxy-Authorization`, and what is a [credential](Self::credential_header) here. A request that carries one of them is otherwise not deferred,
-            /// since it would run as nobody.
+            /// Stores a field that is dropped by default, because it carries a credential. A request that
+            /// carries one is otherwise not deferred, unless the layer [carries](Self::carry) whose it
+            /// is; the log says so once of each. A stored credential lies in the store for as long as the
+            /// request waits, and a run shows it as it was: it may have expired by then.
+            ///
+            /// Credentials are, of any case:
+            ///
+            /// - `Authorization`, `Proxy-Authorization`, and what ends with `-Authorization`: copies by proxies;
+            /// - `Cookie`;
+            /// - `Api-Key`, `ApiKey`, `Api-Token`, `Auth-Token`, `Access-Token`, `Refresh-Token`,
+            ///   `Id-Token`, `Bearer-Token`, `Session-Token`, `Authorization-Token`, `Jwt` and
+            ///   `Jwt-Assertion`, and what ends with a hyphen and one of these, such as `X-Api-Key` and
+            ///   `X-Forwarded-Access-Token`;
+            /// - `X-Amz-Security-Token` and `X-Amzn-Oidc-*` of AWS, `X-Ms-Token-*`,
+            ///   `X-Ms-Authorization-Auxiliary`, `X-Functions-Key` and `Ocp-Apim-Subscription-Key` of
+            ///   Azure, `Cf-Access-Client-Secret` of Cloudflare, `X-RapidApi-Key`;
+            /// - `Private-Token`, `Job-Token`, `Deploy-Token` and `X-Gitlab-Token` of GitLab,
+            ///   `X-Vault-Token` and `X-Consul-Token` of HashiCorp;
+            /// - those of [`credential_header`](Self::credential_header).
+            ///
+            /// CSRF tokens are stored: without the cookie they open nothing.
             ///
             /// # Panics
             ///
@@ -174,9 +192,10 @@ macro_rules! __defer_layer_names {
                 Self { gate: self.gate.keep_header(name) }
             }
 
-            /// Takes this field, such as an `X-Api-Key`, for a credential, as `Authorization` is one: it is not stored, and a
-            /// request that carries it is deferred only if it [carries](Self::carry) whose it is as well, or the field is
-            /// [kept](Self::keep_header). Without this it is a field like others, and is stored with the request.
+            /// Takes this field, such as an `X-Pass`, for a credential, as `Authorization` and the others of
+            /// [`keep_header`](Self::keep_header) are: it is not stored, and a request that carries it is
+            /// deferred only if it [carries](Self::carry) whose it is as well, or the field is kept.
+            /// Without this it is a field like others, and is stored with the request.
             ///
             /// # Panics
             ///
