@@ -257,6 +257,8 @@ table! { each_store {
         what_ran_under_several_locks_or_a_permit_does_not_run_again;
     not_deferred:
         a_body_over_the_limit,
+        a_head_that_is_too_long,
+        one_client_leaves_room_for_the_bodies_of_others,
         a_body_that_says_it_is_too_long,
         a_long_body_of_unknown_length,
         a_body_that_takes_too_long,

@@ -92,6 +92,12 @@ pub(super) fn of_request(headers: &Headers, fields: &Fields) -> Headers {
     headers.iter().filter(|(name, _)| fields.store(name)).cloned().collect()
 }
 
+/// Bytes that the stored head of a request takes: names, values, path and query.
+pub(super) fn stored_bytes(target: &str, headers: &Headers, fields: &Fields) -> usize {
+    let stored = headers.iter().filter(|(name, _)| fields.store(name));
+    target.len() + stored.map(|(name, value)| name.len() + value.len()).sum::<usize>()
+}
+
 /// What is stored of a response, with these fields besides.
 pub(super) fn of_response(headers: Headers, more: &[String]) -> Headers {
     let kept = |name: &String| RESPONSE.contains(&name.as_str()) || more.contains(name);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     passage::DeferTicket,
-    settings::{DeferGate, Settings, When},
+    settings::{DeferGate, Settings, What, When},
 };
 use crate::{
     defer::{
@@ -122,14 +122,16 @@ impl<N: ?Sized> Settings<N> {
     fn may_be_stored<V: View<Native = N>>(&self, view: &V, known: bool) -> bool {
         let length = view.header("content-length").first().copied().unwrap_or(b"0");
         let length = std::str::from_utf8(length).ok().and_then(|length| length.parse().ok());
-        !is_upgrade(view.method(), &view.header("upgrade"))
-            && length.is_some_and(|length: usize| length <= self.what.body_limit)
-            && (known || !self.carries_credential(view))
-    }
-
-    /// One that is not stored.
-    fn carries_credential<V: View<Native = N>>(&self, view: &V) -> bool {
+        let What { body_limit, head_limit, fields, .. } = &self.what;
         let names = view.header_names();
-        names.iter().any(|name| self.what.fields.withheld_credential(name).is_some())
+        let line = |name: &str, value: &[u8]| name.len() + value.len();
+        let of = |name: &&str| {
+            view.header(name).into_iter().map(|value| line(name, value)).sum::<usize>()
+        };
+        let head: usize = names.iter().filter(|name| fields.store(name)).map(of).sum();
+        !is_upgrade(view.method(), &view.header("upgrade"))
+            && length.is_some_and(|length: usize| length <= *body_limit)
+            && head <= *head_limit
+            && (known || !names.iter().any(|name| fields.withheld_credential(name).is_some()))
     }
 }

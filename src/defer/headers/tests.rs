@@ -137,6 +137,12 @@ fn a_field_of_ones_own_is_a_credential_if_it_is_said_to_be() {
 }
 
 #[test]
+fn bytes_of_a_head_are_those_that_are_stored() {
+    let sent = headers(&[("x-a", "123"), ("cookie", "long"), ("x-a", "4")]);
+    assert_eq!(stored_bytes("/a?b", &sent, &Fields::default()), 4 + 3 + 3 + 3 + 1);
+}
+
+#[test]
 fn a_made_key_is_that_of_its_job_and_does_not_tell_which() {
     let key = crate::key::Key::custom("a");
     let (one, two) = (JobId::new(&key), JobId::new(&key));

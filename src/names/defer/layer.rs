@@ -145,18 +145,44 @@ macro_rules! __defer_layer_names {
                 Self { gate: self.gate.body_limit(bytes) }
             }
 
-            /// Most bytes that the requests being read and stored in this process take together, head and body, those of all
-            /// its `DeferLayer`s; each layer compares with its own number. Default 64 MiB. Beyond it the
-            /// answer is the plain busy one: nobody waits for room.
+            /// Most bytes of a head that is stored: names and values of its header fields, path, query
+            /// and [owner](Self::owner), but nothing of fields that are [not stored](Self::keep_header). A longer one gets
+            /// the plain busy answer. Default 16 KiB: as much as common servers and proxies let in, and
+            /// a quarter of the longest body. Without a bound a client fills the line of a resource
+            /// with a few requests, since hyper lets in heads of 400 KiB. The head counts into
+            /// [`max_bytes`](Self::max_bytes) and the other bounds of bytes, as the body does.
+            #[must_use]
+            pub fn head_limit(self, bytes: usize) -> Self {
+                Self { gate: self.gate.head_limit(bytes) }
+            }
+
+            /// Most bytes that the requests being read and stored in this process take together, head
+            /// and body, those of all its `DeferLayer`s; each layer compares with its own number.
+            /// Default 64 MiB. Beyond it the answer is the plain busy one: nobody waits for room.
+            ///
+            /// Reserved is what has arrived of a body and 8 KiB for the next chunk, whatever its
+            /// `Content-Length` says. A [client](Self::client) takes no more than it leaves free: half
+            /// of the budget if it is alone, a third if there are two that take so much. So no client
+            /// keeps the bodies of others out.
             #[must_use]
             pub fn buffer_budget(self, bytes: usize) -> Self {
                 Self { gate: self.gate.buffer_budget(bytes) }
             }
 
-            /// How long the body of a request may take to arrive, from when its lock was found busy. A slower one gets
-            /// the plain busy answer, and what it took of the [`buffer_budget`](Self::buffer_budget), all that its
-            /// `Content-Length` says, is free again: for no longer than this is a client that dribbles in the way of others.
-            /// Default 10 s: 64 KiB by a poor mobile link, twice over.
+            /// Who a client is that has a share of the [`buffer_budget`](Self::buffer_budget). Default
+            /// the socket's other end, IPv6 by networks of 64 bits. Behind a proxy that is the proxy
+            /// for all clients, who have one share together then: name it here, as for `by_client`.
+            /// Requests whose address can't be told have one share together.
+            ///
+            /// Example: `.client(ClientAddress::behind(["10.0.0.0/8"]))`.
+            #[must_use]
+            pub fn client(self, client: ::lockgate::ClientAddress) -> Self {
+                Self { gate: self.gate.client(client) }
+            }
+
+            /// How long the body of a request may take to arrive, from when its lock was found busy. A slower
+            /// one gets the plain busy answer, and what it took of the [`buffer_budget`](Self::buffer_budget)
+            /// is free again. Default 10 s: 64 KiB by a poor mobile link, twice over.
             #[must_use]
             pub fn read_within(self, time: ::std::time::Duration) -> Self {
                 Self { gate: self.gate.read_within(time) }

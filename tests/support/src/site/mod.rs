@@ -48,6 +48,7 @@
 //! | `/always/{id}` | defer always, bodies up to 16 bytes; lock by `id` |
 //! | `/manned/{id}` | defer if a worker is alive; lock by `id` |
 //! | `/no-room/{id}` | defer with room for 2 KiB; lock by `id` |
+//! | `/shared-room/{id}` | defer with room for 4 MiB, bodies read for a minute; lock by `id` |
 //! | `/thin/{id}` | defer up to 400 bytes; lock by `id` |
 //! | `/queue-jobs/{id}`, `/queue-bytes/{id}` | defer one job, and up to 400 bytes, in each shard; lock by `id` |
 //! | `/ended-bytes/{id}` | defer that keeps one byte of what has ended in each shard; lock by `id` |
