@@ -296,6 +296,7 @@ table! { each_store {
         a_handler_is_heeded_for_so_long;
     idempotency:
         one_key_is_one_job,
+        a_key_may_be_any_string,
         another_request_under_the_key_is_refused,
         a_retry_after_a_lost_202_gets_the_job,
         a_retry_while_it_runs_gets_the_job,

@@ -131,20 +131,77 @@ pub(super) fn is_upgrade(method: &str, upgrade: &[&[u8]]) -> bool {
     method == "CONNECT" || upgrade.iter().flat_map(|value| value.split(|&b| b == b',')).any(asks)
 }
 
-/// The value of an `Idempotency-Key`: a structured string (draft-ietf-httpapi-idempotency-key-header),
-/// or bare, as many clients send it. `Err` if it is neither, empty, or longer than 255.
+/// Reads an `Idempotency-Key`: a structured string, with escapes and parameters (RFC 8941 section
+/// 3.3.3, draft-ietf-httpapi-idempotency-key-header), or a bare word, as many clients send it. The
+/// parameters are checked and not used. `Err` if it is neither, empty, or longer than `LONGEST_KEY`.
 pub(super) fn idempotency_key(values: &[&[u8]]) -> Result<Option<String>, ()> {
     let [value] = values else {
         return if values.is_empty() { Ok(None) } else { Err(()) };
     };
-    let text = std::str::from_utf8(value).map_err(drop)?.trim();
-    let quoted = text.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
-    let key = quoted.unwrap_or(text);
-    let plain = |b: u8| b.is_ascii_graphic() && b != b'"' && b != b'\\';
-    if key.is_empty() || key.len() > 255 || !key.bytes().all(plain) {
-        return Err(());
+    let text = std::str::from_utf8(value).map_err(drop)?.trim_matches([' ', '\t']);
+    let key = match text.strip_prefix('"') {
+        Some(rest) => {
+            let (key, parameters) = quoted(rest).ok_or(())?;
+            if !are_parameters(parameters) {
+                return Err(());
+            }
+            key
+        }
+        None => Some(text).filter(|text| text.bytes().all(is_plain)).ok_or(())?.to_owned(),
+    };
+    if key.is_empty() || key.len() > LONGEST_KEY { Err(()) } else { Ok(Some(key)) }
+}
+
+/// Longest idempotency key, in bytes: a UUID, or several, with room for a name.
+const LONGEST_KEY: usize = 255;
+
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_graphic() && byte != b'"' && byte != b'\\'
+}
+
+/// Reads a structured string behind its first quote: its text, and the rest behind its last one.
+fn quoted(text: &str) -> Option<(String, &str)> {
+    let mut read = String::new();
+    let mut chars = text.chars();
+    loop {
+        read.push(match chars.next()? {
+            '"' => return Some((read, chars.as_str())),
+            '\\' => chars.next().filter(|escaped| matches!(escaped, '"' | '\\'))?,
+            plain => Some(plain).filter(|plain| matches!(plain, ' '..='~'))?,
+        });
     }
-    Ok(Some(key.to_owned()))
+}
+
+/// Returns true for the parameters of a structured item, or none (RFC 8941 section 3.1.2). Of a value
+/// that is no string only the characters are checked: it is not used.
+fn are_parameters(text: &str) -> bool {
+    let mut text = text;
+    while let Some(rest) = text.strip_prefix(';') {
+        let rest = rest.trim_start_matches(' ');
+        let is_first = |c: char| c.is_ascii_lowercase() || c == '*';
+        let is_more = |c: char| is_first(c) || c.is_ascii_digit() || matches!(c, '_' | '-' | '.');
+        if !rest.starts_with(is_first) {
+            return false;
+        }
+        let value = rest.trim_start_matches(is_more);
+        let Some(value) = value.strip_prefix('=') else {
+            text = value;
+            continue;
+        };
+        text = match value.strip_prefix('"').map(quoted) {
+            Some(Some((_, rest))) => rest,
+            Some(None) => return false,
+            None => {
+                let ends = |c: char| c == ';' || !c.is_ascii_graphic() || c == '"' || c == '\\';
+                let rest = value.trim_start_matches(|c| !ends(c));
+                if rest.len() == value.len() {
+                    return false;
+                }
+                rest
+            }
+        };
+    }
+    text.is_empty()
 }
 
 #[cfg(test)]

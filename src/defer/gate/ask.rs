@@ -90,7 +90,7 @@ impl<N: ?Sized> DeferGate<N> {
             return Asked::Pass(DeferTicket::new(slot, owner, Applied::default(), captured));
         }
         let Ok(key) = idempotency_key(&view.header("idempotency-key")) else {
-            let title = "Idempotency-Key must be one string of 1 to 255 visible characters";
+            let title = "Idempotency-Key must be one string of 1 to 255 characters of ASCII";
             return Asked::Answer(Reply::problem(400, problem::BAD_IDEMPOTENCY_KEY, title));
         };
         let record = match key {

@@ -154,16 +154,15 @@ fn a_made_key_is_that_of_its_job_and_does_not_tell_which() {
 }
 
 #[test]
-fn an_idempotency_key_is_one_visible_word_whatever_is_sent() {
-    let visible =
-        |key: &str| key.bytes().all(|b| b.is_ascii_graphic() && !b"\"\\".contains(&b));
+fn an_idempotency_key_is_one_string_whatever_is_sent() {
     bolero::check!().with_iterations(4_000).with_type::<Vec<Vec<u8>>>().for_each(|lines| {
         let lines: Vec<_> = lines.iter().map(|line| &line[..]).collect();
         match idempotency_key(&lines) {
             Ok(None) => assert!(lines.is_empty()),
             Ok(Some(key)) => {
-                assert!(visible(&key) && (1..=255).contains(&key.len()), "{key:?}");
-                let quoted = format!("\"{key}\"");
+                assert!(key.bytes().all(|b| (b' '..=b'~').contains(&b)), "{key:?}");
+                assert!((1..=255).contains(&key.len()), "{key:?}");
+                let quoted = quote(&key);
                 assert_eq!(idempotency_key(&[quoted.as_bytes()]), Ok(Some(key)));
                 assert_eq!(lines.len(), 1);
             }
@@ -172,12 +171,31 @@ fn an_idempotency_key_is_one_visible_word_whatever_is_sent() {
     });
 }
 
+/// As a structured string.
+fn quote(key: &str) -> String {
+    format!("\"{}\"", key.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+proptest! {
+    #[test]
+    fn every_string_is_a_key(key in "[ -~]{1,100}", parameters in "(; ?[a-z*][a-z0-9_.*-]{0,5}(=(\"[ !#-Z]*\"|[a-z0-9?:.*]{1,5}))?){0,3}") {
+        let sent = format!("{}{parameters}", quote(&key));
+        prop_assert_eq!(idempotency_key(&[sent.as_bytes()]), Ok(Some(key)));
+    }
+}
+
 #[test]
 fn idempotency_keys_are_quoted_or_bare() {
     assert_eq!(idempotency_key(&[]), Ok(None));
     assert_eq!(idempotency_key(&[b"\"abc\""]), Ok(Some("abc".to_owned())));
     assert_eq!(idempotency_key(&[b"abc"]), Ok(Some("abc".to_owned())));
-    for bad in [&b"\"\""[..], b"", b"a b", b"\"a", &[b'x'; 256], b"\xff"] {
+    assert_eq!(idempotency_key(&[br#""a \"b\\";v=1; w"#]), Ok(Some("a \"b\\".to_owned())));
+    let bad =
+        [&b"\"\""[..], b"", b"a b", b"\"a", &[b'x'; 256], b"\xff", b"\"\xc3\xa4\"", b"\"a\tb\""];
+    let escapes = [&br#""a\"#[..], br#""a\b""#, br#""a"b""#, br#"a"b"#, br"a\b"];
+    let parameters =
+        [&b"\"a\";"[..], b"\"a\";V=1", b"\"a\";v=", b"\"a\" ;v", b"\"a\";v=\"", b"\"a\", \"b\""];
+    for bad in bad.into_iter().chain(escapes).chain(parameters) {
         assert_eq!(idempotency_key(&[bad]), Err(()), "{bad:?}");
     }
     assert_eq!(idempotency_key(&[b"a", b"b"]), Err(()));
