@@ -275,6 +275,7 @@ table! { each_store {
         lines_that_connection_nominates_come_along,
         a_credential_that_is_kept_comes_along,
         who_it_was_comes_along_and_not_the_credential,
+        who_lost_the_right_to_it_does_not_run,
         a_key_is_made_if_none_was_sent,
         a_run_is_told_the_fence_of_its_lock,
         a_stream_is_not_kept,

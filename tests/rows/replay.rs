@@ -164,6 +164,24 @@ pub(crate) async fn who_it_was_comes_along_and_not_the_credential(case: Case) {
     }
 }
 
+/// What a user may do can change while a request waits.
+pub(crate) async fn who_lost_the_right_to_it_does_not_run(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay").await;
+    let send = |token| site.put("/carried/7").header("authorization", token).send();
+    let (eve, ann) = (accepted(send("Bearer eve").await), accepted(send("Bearer ann").await));
+    case.desk.revoke("eve");
+    let _ = hold.let_go().await.expect(200);
+    let document = eve.dead(&site, "not authorized any more").await;
+    assert!(document.get("response").is_none(), "{document}");
+    let answer = site.get(&format!("{}/response", eve.location)).send().await.expect(403);
+    let problem = answer.problem();
+    assert_eq!(problem["type"], "urn:lockgate:problem:not-authorized");
+    assert_eq!(problem["state"], "dead");
+    assert_eq!(ann.done(&site).await["user"], "ann");
+    assert_eq!(case.desk.ran().len(), 2, "the holder and the other one");
+}
+
 pub(crate) async fn a_key_is_made_if_none_was_sent(case: Case) {
     let site = case.site().await;
     let hold = site.hold("/orders/7/pay").await;

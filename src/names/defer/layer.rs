@@ -235,6 +235,9 @@ macro_rules! __defer_layer_names {
             /// authentication has put there; a worker that [restores](DeferWorker::restore) it puts it into
             /// the extensions of the run. A request that has one and carries a credential is deferred
             /// without the credential. One that does not have it is deferred without it.
+            ///
+            /// What it says may be over when the run begins: a user whose rights were revoked meanwhile
+            /// still runs, unless [`DeferWorker::authorize`] says no.
             #[must_use]
             pub fn carry<T: ::lockgate::Snapshot>(self) -> Self {
                 Self { gate: self.gate.carry::<T>($found::<T>) }

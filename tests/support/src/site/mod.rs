@@ -119,7 +119,10 @@ mod running;
 
 use std::{fmt, net::SocketAddr, sync::Arc};
 
-use lockgate::{HeldLocks, SharedSecret, Snapshot, Store};
+use lockgate::{
+    HeldLocks, SharedSecret, Snapshot, Store,
+    defer::{Authorization, PendingRun},
+};
 use serde::{Deserialize, Serialize};
 use tokio::{sync::oneshot, task::JoinHandle};
 
@@ -163,6 +166,14 @@ impl Snapshot for User {
 impl fmt::Display for User {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
+    }
+}
+
+/// Whether the user of a deferred request may still run it.
+fn authorization(desk: &Desk, run: &PendingRun) -> Authorization {
+    match run.carried::<User>() {
+        Some(User(name)) if desk.is_revoked(&name) => Authorization::Denied,
+        _ => Authorization::Granted,
     }
 }
 
