@@ -6,6 +6,7 @@
 //! the same key in each of them.
 
 mod address;
+mod credentials;
 mod text;
 
 #[cfg(test)]
@@ -22,9 +23,12 @@ use std::{
 use sha2::{Digest as _, Sha256};
 use smallvec::SmallVec;
 
-pub(crate) use self::address::canonical;
-pub(crate) use self::text::{Hashed, digest, escape, hex, secret};
 use self::text::{READABLE, hashed, is_plain};
+pub(crate) use self::{
+    address::canonical,
+    credentials::credential,
+    text::{Hashed, digest, escape, hex, secret},
+};
 
 /// Number of shards a namespace is divided into. Part of the wire layout (`store::redis::connect::layout`): written
 /// into the store when it is first used, and checked at every connect.
@@ -58,8 +62,10 @@ impl Key {
 
     /// The key of a header field. The name is taken in lower case.
     ///
-    /// Of `Authorization`, `Proxy-Authorization`, `Cookie` and `X-Api-Key` the value is always hashed: keys can be read
-    /// in the store. In the first two it does not count how the scheme is spelt (RFC 9110 section 11.1).
+    /// The value of a credential (`Authorization`, `Cookie`, `X-Api-Key`, `X-Auth-Token` and the
+    /// others that `DeferLayer::keep_header` lists) is always hashed: keys can be read in the store. In
+    /// `Authorization` and `Proxy-Authorization` it does not count how the scheme is spelt (RFC 9110
+    /// section 11.1).
     #[must_use]
     pub fn header(name: &str, value: &[u8]) -> Self {
         let name = name.to_ascii_lowercase();

@@ -83,6 +83,7 @@ pub(crate) mod problem {
     pub(crate) const UNKNOWN_JOB: &str = "urn:lockgate:problem:not-found";
     pub(crate) const NOT_CANCELLABLE: &str = "urn:lockgate:problem:not-cancellable";
     pub(crate) const NO_RESPONSE: &str = "urn:lockgate:problem:no-response";
+    pub(crate) const NOT_AUTHORIZED: &str = "urn:lockgate:problem:not-authorized";
     pub(crate) const NOT_KEPT: &str = "urn:lockgate:problem:response-not-kept";
     pub(crate) const METHOD: &str = "urn:lockgate:problem:method-not-allowed";
     pub(crate) const OUTCOME_UNKNOWN: &str = "urn:lockgate:problem:outcome-unknown";

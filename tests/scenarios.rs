@@ -267,6 +267,8 @@ table! { each_store {
         what_ran_under_several_locks_or_a_permit_does_not_run_again;
     not_deferred:
         a_body_over_the_limit,
+        a_head_that_is_too_long,
+        one_client_leaves_room_for_the_bodies_of_others,
         a_body_that_says_it_is_too_long,
         a_long_body_of_unknown_length,
         a_body_that_takes_too_long,
@@ -280,8 +282,10 @@ table! { each_store {
         a_busy_answer_that_was_made_anew_still_is;
     replay:
         the_request_is_the_same_without_its_connection,
+        lines_that_connection_nominates_come_along,
         a_credential_that_is_kept_comes_along,
         who_it_was_comes_along_and_not_the_credential,
+        who_lost_the_right_to_it_does_not_run,
         a_key_is_made_if_none_was_sent,
         a_run_is_told_the_fence_of_its_lock,
         a_stream_is_not_kept,
@@ -303,6 +307,7 @@ table! { each_store {
         a_handler_is_heeded_for_so_long;
     idempotency:
         one_key_is_one_job,
+        a_key_may_be_any_string,
         another_request_under_the_key_is_refused,
         a_retry_after_a_lost_202_gets_the_job,
         a_retry_while_it_runs_gets_the_job,

@@ -202,6 +202,28 @@ fn forged_headers_are_told_once_a_minute() {
     assert!(LOG.lines(HELD, "suppressed=0") > 0, "each says how many there were since the last");
 }
 
+/// Why nothing is deferred: of each credential once, whoever else sends one by chance.
+#[test]
+fn a_credential_that_keeps_requests_from_being_deferred_is_told_once() {
+    LazyLock::force(&LOG);
+    const CREDENTIAL: &str = "not deferred: the request carries a credential";
+    for framework in [Framework::Axum, Framework::Actix] {
+        run(framework, Backing::Memory, async |case: Case| {
+            let site = case.site().await;
+            let hold = site.hold("/orders/7/pay").await;
+            for name in ["x-api-key", "authorization", "x-api-key", "x-other-api-key"] {
+                let refused = site.post("/orders/7/refund").header(name, "secret").send().await;
+                let _ = refused.expect(409);
+            }
+            let _ = hold.let_go().await.expect(200);
+        });
+    }
+    assert_eq!(LOG.warnings(CREDENTIAL), 2, "of two entries of the list");
+    assert_eq!(LOG.warnings(".carry::<T>()"), 2);
+    assert_eq!(LOG.warnings(".keep_header(..)"), 2);
+    assert_eq!(LOG.warnings("secret"), 0);
+}
+
 async fn posted(app: &axum::Router, path: &str) -> u16 {
     let request = http::Request::post(path).body(axum::body::Body::empty()).expect("valid");
     let answer = tower::ServiceExt::oneshot(app.clone(), request).await;

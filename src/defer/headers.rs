@@ -3,7 +3,10 @@
 use hmac::{Hmac, Mac as _};
 use sha2::Sha256;
 
-use crate::{key::hex, store::JobId};
+use crate::{
+    key::{credential, hex},
+    store::JobId,
+};
 
 /// Fields that belong to one connection, not to the request (RFC 9110 section 7.6.1), and those that
 /// are about this exchange alone: its length, `Expect` (10.1.1), `Prefer` (RFC 7240), and `Accept-Encoding`: whoever reads
@@ -28,15 +31,12 @@ const NOT_STORED: &[&str] = &[
 /// moment.
 const OURS: &str = "lockgate-";
 
-/// Fields that say who the client is. A stored copy would outlive what it was given for.
-const CREDENTIALS: &[&str] = &["authorization", "cookie", "proxy-authorization"];
-
 /// Fields that are stored or not, by their lower-case names.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Fields {
-    /// Stored though they are a credential, or one connection's.
+    /// Stored though they carry a credential or belong to one connection.
     pub(super) keep: Vec<String>,
-    /// Credentials, besides those that everybody knows.
+    /// Credentials of the application, besides those that `key::credential` knows.
     pub(super) credentials: Vec<String>,
 }
 
@@ -45,9 +45,18 @@ impl Fields {
         self.keep.iter().any(|keep| keep == name)
     }
 
-    /// All that say who the client is.
-    fn credentials(&self) -> impl Iterator<Item = &str> {
-        CREDENTIALS.iter().copied().chain(self.credentials.iter().map(String::as_str))
+    /// Returns the entry of the list of credentials that covers this name, if it is not kept.
+    pub(super) fn withheld_credential(&self, name: &str) -> Option<&str> {
+        let own = || self.credentials.iter().find(|own| *own == name).map(String::as_str);
+        credential(name).or_else(own).filter(|_| !self.keeps(name))
+    }
+
+    /// Returns true if a field of this name is stored. Nothing else of the request counts: a client
+    /// could otherwise remove fields that a layer further out has set. An origin that stores for itself
+    /// is not a proxy hop, so names in `Connection` mean nothing here (RFC 9110 section 7.6.1).
+    pub(super) fn store(&self, name: &str) -> bool {
+        let goes = NOT_STORED.contains(&name) && !self.keeps(name);
+        !name.starts_with(OURS) && !goes && self.withheld_credential(name).is_none()
     }
 }
 
@@ -78,27 +87,15 @@ const RESPONSE: &[&str] = &[
 /// Header fields in order, repeats kept.
 pub(super) type Headers = Vec<(String, Vec<u8>)>;
 
-/// True if it carries a credential that is not kept: without it, it would run as somebody else. Whether the
-/// field is nominated by `Connection` does not count: that must not make a credential vanish.
-pub(super) fn carries_credential(has: impl Fn(&str) -> bool, fields: &Fields) -> bool {
-    fields.credentials().any(|name| !fields.keeps(name) && has(name))
-}
-
 /// What is stored of a request.
 pub(super) fn of_request(headers: &Headers, fields: &Fields) -> Headers {
-    let nominated: Vec<String> = headers
-        .iter()
-        .filter(|(name, _)| name == "connection")
-        .flat_map(|(_, value)| value.split(|&b| b == b','))
-        .map(|token| String::from_utf8_lossy(token.trim_ascii()).to_ascii_lowercase())
-        .collect();
-    let stays = |name: &String| {
-        let dropped = nominated.contains(name)
-            || NOT_STORED.contains(&name.as_str())
-            || fields.credentials().any(|credential| credential == name);
-        !name.starts_with(OURS) && (!dropped || fields.keeps(name))
-    };
-    headers.iter().filter(|(name, _)| stays(name)).cloned().collect()
+    headers.iter().filter(|(name, _)| fields.store(name)).cloned().collect()
+}
+
+/// Bytes that the stored head of a request takes: names, values, path and query.
+pub(super) fn stored_bytes(target: &str, headers: &Headers, fields: &Fields) -> usize {
+    let stored = headers.iter().filter(|(name, _)| fields.store(name));
+    target.len() + stored.map(|(name, value)| name.len() + value.len()).sum::<usize>()
 }
 
 /// What is stored of a response, with these fields besides.
@@ -134,147 +131,78 @@ pub(super) fn is_upgrade(method: &str, upgrade: &[&[u8]]) -> bool {
     method == "CONNECT" || upgrade.iter().flat_map(|value| value.split(|&b| b == b',')).any(asks)
 }
 
-/// The value of an `Idempotency-Key`: a structured string (draft-ietf-httpapi-idempotency-key-header),
-/// or bare, as many clients send it. `Err` if it is neither, empty, or longer than 255.
+/// Reads an `Idempotency-Key`: a structured string, with escapes and parameters (RFC 8941 section
+/// 3.3.3, draft-ietf-httpapi-idempotency-key-header), or a bare word, as many clients send it. The
+/// parameters are checked and not used. `Err` if it is neither, empty, or longer than `LONGEST_KEY`.
 pub(super) fn idempotency_key(values: &[&[u8]]) -> Result<Option<String>, ()> {
     let [value] = values else {
         return if values.is_empty() { Ok(None) } else { Err(()) };
     };
-    let text = std::str::from_utf8(value).map_err(drop)?.trim();
-    let quoted = text.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
-    let key = quoted.unwrap_or(text);
-    let plain = |b: u8| b.is_ascii_graphic() && b != b'"' && b != b'\\';
-    if key.is_empty() || key.len() > 255 || !key.bytes().all(plain) {
-        return Err(());
+    let text = std::str::from_utf8(value).map_err(drop)?.trim_matches([' ', '\t']);
+    let key = match text.strip_prefix('"') {
+        Some(rest) => {
+            let (key, parameters) = quoted(rest).ok_or(())?;
+            if !are_parameters(parameters) {
+                return Err(());
+            }
+            key
+        }
+        None => Some(text).filter(|text| text.bytes().all(is_plain)).ok_or(())?.to_owned(),
+    };
+    if key.is_empty() || key.len() > LONGEST_KEY { Err(()) } else { Ok(Some(key)) }
+}
+
+/// Longest idempotency key, in bytes: a UUID, or several, with room for a name.
+const LONGEST_KEY: usize = 255;
+
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_graphic() && byte != b'"' && byte != b'\\'
+}
+
+/// Reads a structured string behind its first quote: its text, and the rest behind its last one.
+fn quoted(text: &str) -> Option<(String, &str)> {
+    let mut read = String::new();
+    let mut chars = text.chars();
+    loop {
+        read.push(match chars.next()? {
+            '"' => return Some((read, chars.as_str())),
+            '\\' => chars.next().filter(|escaped| matches!(escaped, '"' | '\\'))?,
+            plain => Some(plain).filter(|plain| matches!(plain, ' '..='~'))?,
+        });
     }
-    Ok(Some(key.to_owned()))
+}
+
+/// Returns true for the parameters of a structured item, or none (RFC 8941 section 3.1.2). Of a value
+/// that is no string only the characters are checked: it is not used.
+fn are_parameters(text: &str) -> bool {
+    let mut text = text;
+    while let Some(rest) = text.strip_prefix(';') {
+        let rest = rest.trim_start_matches(' ');
+        let is_first = |c: char| c.is_ascii_lowercase() || c == '*';
+        let is_more = |c: char| is_first(c) || c.is_ascii_digit() || matches!(c, '_' | '-' | '.');
+        if !rest.starts_with(is_first) {
+            return false;
+        }
+        let value = rest.trim_start_matches(is_more);
+        let Some(value) = value.strip_prefix('=') else {
+            text = value;
+            continue;
+        };
+        text = match value.strip_prefix('"').map(quoted) {
+            Some(Some((_, rest))) => rest,
+            Some(None) => return false,
+            None => {
+                let ends = |c: char| c == ';' || !c.is_ascii_graphic() || c == '"' || c == '\\';
+                let rest = value.trim_start_matches(|c| !ends(c));
+                if rest.len() == value.len() {
+                    return false;
+                }
+                rest
+            }
+        };
+    }
+    text.is_empty()
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn headers(list: &[(&str, &str)]) -> Headers {
-        list.iter().map(|(n, v)| ((*n).to_owned(), v.as_bytes().to_vec())).collect()
-    }
-
-    #[test]
-    fn connection_fields_and_those_they_nominate_are_dropped() {
-        let sent =
-            headers(&[("connection", "close, X-Hop"), ("x-hop", "1"), ("te", "x"), ("a", "b")]);
-        assert_eq!(of_request(&sent, &Fields::default()), headers(&[("a", "b")]));
-    }
-
-    /// Or what was an answer to one client would be a page that others can be sent to.
-    #[test]
-    fn what_a_browser_may_not_do_is_kept_of_a_response() {
-        let said = [
-            ("content-security-policy", "sandbox"),
-            ("x-content-type-options", "nosniff"),
-            ("x-frame-options", "DENY"),
-            ("set-cookie", "a=b"),
-            ("x-own", "1"),
-        ];
-        assert_eq!(of_response(headers(&said), &[]), headers(&said[..3]));
-        assert_eq!(of_response(headers(&said), &["x-own".to_owned()]).len(), 4);
-    }
-
-    /// As curl and others do with each request over plain TCP.
-    #[test]
-    fn an_offer_to_go_on_by_another_version_is_no_upgrade() {
-        let asks = |values: &[&str]| {
-            is_upgrade("POST", &values.iter().map(|value| value.as_bytes()).collect::<Vec<_>>())
-        };
-        for offer in [&[][..], &["h2c"], &["H2C, HTTP/3.0", "TLS/1.0"], &[" , "]] {
-            assert!(!asks(offer), "{offer:?}");
-        }
-        for protocol in [&["websocket"][..], &["h2c, WebSocket"], &["h2c", "connect-udp"]] {
-            assert!(asks(protocol), "{protocol:?}");
-        }
-        assert!(is_upgrade("CONNECT", &[]));
-    }
-
-    /// Who reads it may know other codings than who sent the request.
-    #[test]
-    fn no_coding_is_asked_for_later() {
-        let sent = headers(&[("accept", "a"), ("accept-encoding", "gzip")]);
-        assert_eq!(of_request(&sent, &Fields::default()), headers(&[("accept", "a")]));
-        let keep = Fields { keep: vec!["accept-encoding".to_owned()], ..Fields::default() };
-        assert_eq!(of_request(&sent, &keep), sent);
-    }
-
-    #[test]
-    fn what_only_we_may_say_is_dropped() {
-        let sent =
-            headers(&[("lockgate-held", "1;x"), ("idempotency-key", "k"), ("if-match", "x")]);
-        assert_eq!(of_request(&sent, &Fields::default()), sent[1..]);
-    }
-
-    #[test]
-    fn a_credential_is_kept_or_missed() {
-        let sent = headers(&[("authorization", "Bearer x"), ("connection", "authorization")]);
-        let has = |name: &str| sent.iter().any(|(sent, _)| sent == name);
-        assert_eq!(of_request(&sent[..1].to_vec(), &Fields::default()), []);
-        let keeps = |name: &str| Fields { keep: vec![name.to_owned()], ..Fields::default() };
-        assert!(carries_credential(has, &keeps("cookie")));
-        let keep = keeps("authorization");
-        assert_eq!(of_request(&sent[..1].to_vec(), &keep), sent[..1]);
-        assert!(!carries_credential(has, &keep));
-        assert_eq!(of_request(&sent, &keep), sent[..1], "nominated or not");
-    }
-
-    #[test]
-    fn a_field_of_ones_own_is_a_credential_if_it_is_said_to_be() {
-        let sent = headers(&[("x-api-key", "k")]);
-        let has = |name: &str| name == "x-api-key";
-        assert!(!carries_credential(has, &Fields::default()));
-        let mut fields = Fields { credentials: vec!["x-api-key".to_owned()], ..Fields::default() };
-        assert!(carries_credential(has, &fields));
-        assert_eq!(of_request(&sent, &fields), []);
-        // As any other: stored if that is asked for as well.
-        fields.keep.push("x-api-key".to_owned());
-        assert!(!carries_credential(has, &fields));
-        assert_eq!(of_request(&sent, &fields), sent);
-    }
-
-    #[test]
-    fn a_made_key_is_that_of_its_job_and_does_not_tell_which() {
-        let key = crate::key::Key::custom("a");
-        let (one, two) = (JobId::new(&key), JobId::new(&key));
-        assert_eq!(made_key(&one), made_key(&one));
-        assert_ne!(made_key(&one), made_key(&two));
-        assert!(!made_key(&one).contains(one.as_str()));
-        let made = made_key(&one);
-        assert!(matches!(idempotency_key(&[made.as_bytes()]), Ok(Some(_))));
-    }
-
-    #[test]
-    fn an_idempotency_key_is_one_visible_word_whatever_is_sent() {
-        let visible =
-            |key: &str| key.bytes().all(|b| b.is_ascii_graphic() && !b"\"\\".contains(&b));
-        bolero::check!().with_iterations(4_000).with_type::<Vec<Vec<u8>>>().for_each(|lines| {
-            let lines: Vec<_> = lines.iter().map(|line| &line[..]).collect();
-            match idempotency_key(&lines) {
-                Ok(None) => assert!(lines.is_empty()),
-                Ok(Some(key)) => {
-                    assert!(visible(&key) && (1..=255).contains(&key.len()), "{key:?}");
-                    let quoted = format!("\"{key}\"");
-                    assert_eq!(idempotency_key(&[quoted.as_bytes()]), Ok(Some(key)));
-                    assert_eq!(lines.len(), 1);
-                }
-                Err(()) => {}
-            }
-        });
-    }
-
-    #[test]
-    fn idempotency_keys_are_quoted_or_bare() {
-        assert_eq!(idempotency_key(&[]), Ok(None));
-        assert_eq!(idempotency_key(&[b"\"abc\""]), Ok(Some("abc".to_owned())));
-        assert_eq!(idempotency_key(&[b"abc"]), Ok(Some("abc".to_owned())));
-        for bad in [&b"\"\""[..], b"", b"a b", b"\"a", &[b'x'; 256], b"\xff"] {
-            assert_eq!(idempotency_key(&[bad]), Err(()), "{bad:?}");
-        }
-        assert_eq!(idempotency_key(&[b"a", b"b"]), Err(()));
-    }
-}
+mod tests;

@@ -16,6 +16,7 @@
 //! The first pages of `lockgate-axum` and `lockgate-actix-web` show a service with all of it: layers, worker, status
 //! resource, and an end in order.
 
+mod authorize;
 mod backoff;
 pub mod callback;
 mod claim;
@@ -51,6 +52,7 @@ pub use self::kit::RanJob;
 #[cfg(any(test, feature = "test-kit"))]
 pub(crate) use self::kit::Stepper;
 pub use self::{
+    authorize::{Authorization, PendingRun},
     gate::{DeferGate, DeferParked, DeferTicket},
     jobs::{
         DeferStats, DeferredJobs, JobCursor, JobHead, JobInfo, JobPage, JobRequest, JobRun,

@@ -1,6 +1,7 @@
 //! The worker and the status on the embedded store, with tokio's clock stopped.
 
 mod alone;
+mod authorized;
 mod beside;
 mod callbacks;
 mod jobs;

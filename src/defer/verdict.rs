@@ -62,6 +62,9 @@ impl Visit {
         let deferred = Deferred { id, attempt, first_seen, fence };
         let facts = Arc::clone(started.hold.facts());
         let marker = Replay::restoring(deferred, &worker.store, facts, restored);
+        if let Err(ends) = self.authorize(&request, &marker, started).await {
+            return ends;
+        }
         self.replay(request, at, &marker, started).await
     }
 

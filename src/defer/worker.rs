@@ -2,7 +2,10 @@
 
 use std::{fmt, future::Future, sync::Arc, time::Duration};
 
+use futures_util::FutureExt as _;
+
 use super::{
+    authorize::{Authorization, Check, PendingRun},
     backoff::Backoff,
     callback::Deliver,
     judge::Rules,
@@ -41,6 +44,7 @@ pub struct DeferWorker {
     pub(super) response_limit: usize,
     pub(super) rules: Rules,
     pub(super) restores: Restores,
+    pub(super) authorize: Option<Check>,
     pub(super) callbacks: Option<Arc<dyn Deliver>>,
 }
 
@@ -63,6 +67,7 @@ impl DeferWorker {
                 keep_headers: Vec::new(),
             },
             restores: Restores::default(),
+            authorize: None,
             callbacks: None,
         }
     }
@@ -178,6 +183,39 @@ impl DeferWorker {
         put: impl Fn(T) -> P + Send + Sync + 'static,
     ) -> Self {
         self.restores.add(put);
+        self
+    }
+
+    /// Has this function decide before each run whether it may begin: of a request whose user has lost
+    /// the right to it while it waited, say. It gets what was stored, with the snapshots that the request
+    /// carries. Default: every run may. Calls that tell of an end are not asked about.
+    ///
+    /// The lock of the request is held meanwhile, and the check counts into
+    /// [`max_run`](Self::max_run). One that panics is [`Authorization::Unknown`].
+    ///
+    /// ```
+    /// use lockgate::defer::{Authorization, DeferWorker, PendingRun};
+    /// # #[derive(Clone, serde::Serialize, serde::Deserialize)]
+    /// # struct User { id: u64 }
+    /// # impl lockgate::Snapshot for User { const NAME: &'static str = "user"; }
+    /// # async fn is_active(user: u64) -> Result<bool, std::io::Error> { Ok(user > 0) }
+    ///
+    /// fn checked(worker: DeferWorker) -> DeferWorker {
+    ///     worker.authorize(|run: PendingRun| async move {
+    ///         let Some(user) = run.carried::<User>() else { return Authorization::Granted };
+    ///         match is_active(user.id).await {
+    ///             Ok(true) => Authorization::Granted,
+    ///             Ok(false) => Authorization::Denied,
+    ///             Err(_) => Authorization::Unknown,
+    ///         }
+    ///     })
+    /// }
+    /// ```
+    pub fn authorize<F>(mut self, check: impl Fn(PendingRun) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Authorization> + Send + 'static,
+    {
+        self.authorize = Some(Arc::new(move |run| check(run).boxed()));
         self
     }
 

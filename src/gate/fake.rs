@@ -48,6 +48,14 @@ impl View for FakeView {
         headers.chain(lines).filter(|(n, _)| *n == name).map(|(_, value)| value).collect()
     }
 
+    fn header_names(&self) -> Vec<&str> {
+        let names = self.headers.iter().map(|(name, _)| *name);
+        let mut names: Vec<_> = names.chain(self.lines.iter().map(|(name, _)| *name)).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
     fn set_header(&mut self, name: &str, value: Option<&str>) {
         self.headers.retain(|(n, _)| *n != name);
         // Tests are short.

@@ -277,9 +277,16 @@ pub trait Gate<N: ?Sized>: Clone + Send + Sync + 'static {
         outcome: Outcome,
     ) -> impl Future<Output = Parting<Self::Ticket, Self::Parked>> + Send;
 
-    /// Reads what it needs of a parked request, as the gate that parked it has left it. Must not block.
-    fn pick_up<V: View<Native = N>>(&self, parked: &mut Self::Parked, view: &mut V) -> PickUp {
-        let _ = (parked, view);
+    /// Reads what it needs of a parked request, as the gate that parked it has left it, and reserves
+    /// room for its head. Must not block.
+    fn pick_up<V: View<Native = N>>(
+        &self,
+        parked: &mut Self::Parked,
+        head: &Head,
+        view: &mut V,
+        room: &mut Room,
+    ) -> PickUp {
+        let _ = (parked, head, view, room);
         PickUp::Whole
     }
 

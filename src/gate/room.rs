@@ -1,14 +1,53 @@
-//! How much of a parked request's body may be read.
+//! Memory that bodies of parked requests may take while they are read.
+//!
+//! A client takes at most as much as it leaves free (Choudhury and Hahne, "Dynamic Queue Length
+//! Thresholds for Shared-Memory Packet Switches", 1998): half of the budget if it is alone, a third if
+//! there are two of its kind. So no client can keep the others out, and none needs a fixed share.
 
-use std::{
-    sync::atomic::{AtomicUsize, Ordering},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
+
+use parking_lot::Mutex;
 
 use super::Head;
+use crate::key::Key;
 
-/// What all requests take that are being read in this process.
-static USED: AtomicUsize = AtomicUsize::new(0);
+/// Bytes that are reserved ahead of what has arrived: the first read buffer of hyper and of actix-web.
+/// A `Content-Length` reserves nothing, since a client may send it and no body.
+const CHUNK: usize = 8 * 1024;
+
+/// Bytes of all requests that are being read in this process.
+static USED: Mutex<Used> = Mutex::new(Used { all: 0, clients: BTreeMap::new() });
+
+struct Used {
+    all: usize,
+    /// Of each client that has any.
+    clients: BTreeMap<Key, usize>,
+}
+
+impl Used {
+    /// Adds bytes of a client, if they fit into the budget and into its share of that.
+    fn take(&mut self, client: &Key, bytes: usize, budget: usize) -> bool {
+        let own = self.clients.get(client).copied().unwrap_or_default();
+        let sum = |used: usize| used.checked_add(bytes);
+        let (Some(own), Some(all)) = (sum(own), sum(self.all)) else { return false };
+        if budget.checked_sub(all).is_none_or(|free| own > free) {
+            return false;
+        }
+        self.all = all;
+        self.clients.insert(client.clone(), own);
+        true
+    }
+
+    fn give_back(&mut self, client: &Key, bytes: usize) {
+        self.all = self.all.saturating_sub(bytes);
+        if let Some(own) = self.clients.get_mut(client) {
+            *own = own.saturating_sub(bytes);
+            if *own == 0 {
+                self.clients.remove(client);
+            }
+        }
+    }
+}
 
 /// Room for one body: its own limit, and its part of what all bodies of this process may take together.
 /// Nobody waits for room: if there is none, the request is refused. Dropping it gives back what it has.
@@ -17,14 +56,19 @@ pub struct Room {
     limit: usize,
     budget: usize,
     time: Duration,
-    taken: usize,
-    /// What the head takes.
+    client: Key,
+    /// Length of the body, as far as the client tells it.
+    expected: Option<usize>,
+    /// Bytes reserved for the body.
+    body: usize,
+    /// Bytes reserved for the head.
     head: usize,
 }
 
 impl Room {
     pub(crate) fn new(limit: usize, budget: usize, time: Duration) -> Self {
-        Self { limit, budget, time, taken: 0, head: 0 }
+        let client = Key::no_address();
+        Self { limit, budget, time, client, expected: None, body: 0, head: 0 }
     }
 
     /// How long the whole body may take to arrive, from when its reading starts.
@@ -33,49 +77,56 @@ impl Room {
         self.time
     }
 
-    /// Takes room for this many bytes in all. False if there is none.
+    /// Reserves room for this many bytes in all, which have arrived, and for the chunk that may come
+    /// next. False if there is none.
     #[must_use]
     pub fn grow_to(&mut self, bytes: usize) -> bool {
         if bytes > self.limit {
             return false;
         }
-        let Some(more) = bytes.checked_sub(self.taken).filter(|more| *more > 0) else {
-            return true;
-        };
-        let taken = self.take(more);
-        if taken {
-            self.taken = bytes;
-        }
+        let most = self.expected.unwrap_or(self.limit).clamp(bytes, self.limit);
+        let wanted = bytes.saturating_add(CHUNK).min(most);
+        let more = wanted.saturating_sub(self.body);
+        let taken = more == 0 || USED.lock().take(&self.client, more, self.budget);
+        self.body += if taken { more } else { 0 };
         taken
     }
 
-    /// Takes room for the request's head, which counts beside the body's own limit. False if there is none.
+    /// Reserves room for the request's head, which counts beside the body's own limit, in the share of
+    /// this client. False if there is none.
     #[must_use]
-    pub fn hold(&mut self, head: &Head) -> bool {
+    pub(crate) fn hold(&mut self, head: &Head, client: Key) -> bool {
         let fields = head.headers.iter().map(|(name, value)| name.len() + value.len());
         let bytes = head.target.len() + fields.sum::<usize>();
-        let held = self.take(bytes);
-        self.head += if held { bytes } else { 0 };
+        self.give_back();
+        self.client = client;
+        let held = USED.lock().take(&self.client, bytes, self.budget);
+        self.head = if held { bytes } else { 0 };
         held
     }
 
-    fn take(&self, more: usize) -> bool {
-        let fits = |used: usize| used.checked_add(more).filter(|used| *used <= self.budget);
-        USED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
-    }
-
-    /// As `grow_to`, for what the client says of the body's length, before any of it is read. `None`: it
-    /// says nothing.
+    /// Notes the length of the body that the client tells before any of it is read (`None`: it tells
+    /// nothing), and reserves room for the first chunk. False if the length is beyond the limit, or if
+    /// there is no room.
     #[must_use]
     pub fn expect(&mut self, length: Option<u64>) -> bool {
         // A number too large for the machine is too large for any limit.
-        length.is_none_or(|length| self.grow_to(usize::try_from(length).unwrap_or(usize::MAX)))
+        self.expected = length.map(|length| usize::try_from(length).unwrap_or(usize::MAX));
+        self.expected.is_none_or(|length| length <= self.limit) && self.grow_to(0)
+    }
+
+    fn give_back(&mut self) {
+        let bytes = self.body + self.head;
+        if bytes > 0 {
+            USED.lock().give_back(&self.client, bytes);
+        }
+        (self.body, self.head) = (0, 0);
     }
 }
 
 impl Drop for Room {
     fn drop(&mut self) {
-        USED.fetch_sub(self.taken + self.head, Ordering::Relaxed);
+        self.give_back();
     }
 }
 
@@ -83,36 +134,98 @@ impl Drop for Room {
 mod tests {
     use super::*;
 
-    /// Other tests of this process take room too, far less than these.
-    const MUCH: usize = usize::MAX / 2;
+    /// Other tests of this process take room too, far less than this.
+    const BUDGET: usize = 1 << 40;
 
     fn room(limit: usize, budget: usize) -> Room {
         Room::new(limit, budget, Duration::MAX)
     }
 
+    fn head(bytes: usize) -> Head {
+        Head::new("PUT", "/", vec![("x".into(), vec![b'x'; bytes])], None)
+    }
+
+    fn client(name: &str, limit: usize) -> Room {
+        let mut room = room(limit, BUDGET);
+        assert!(room.hold(&head(0), Key::custom(name)));
+        room
+    }
+
     #[test]
     fn a_body_has_its_limit() {
-        let mut one = room(10, MUCH);
+        let mut one = room(10, BUDGET);
         assert!(one.expect(None) && one.expect(Some(10)) && !one.expect(Some(11)));
         assert!(one.grow_to(10) && !one.grow_to(11) && !one.expect(Some(u64::MAX)));
     }
 
     #[test]
-    fn all_bodies_share_the_budget() {
-        let (mut one, mut two) = (room(MUCH, MUCH), room(MUCH, MUCH));
-        assert!(one.grow_to(MUCH - (1 << 30)));
-        assert!(!two.grow_to(1 << 30 | 1), "there is less than this left");
-        assert!(two.grow_to(1 << 20));
+    fn reserved_is_what_has_arrived_and_a_chunk() {
+        let mut one = room(1 << 20, BUDGET);
+        assert!(one.expect(Some(1 << 20)));
+        assert_eq!(one.body, CHUNK);
+        assert!(one.grow_to(10));
+        assert_eq!(one.body, CHUNK + 10);
+        assert!(one.grow_to((1 << 20) - 1));
+        assert_eq!(one.body, 1 << 20, "no more than is to come");
+        let mut short = room(1 << 20, BUDGET);
+        assert!(short.expect(Some(10)));
+        assert_eq!(short.body, 10);
+        // Of unknown length.
+        let mut open = room(CHUNK + 1, BUDGET);
+        assert!(open.expect(None));
+        assert!(open.grow_to(10));
+        assert_eq!(open.body, CHUNK + 1, "no more than the limit");
+    }
+
+    #[test]
+    fn a_client_leaves_as_much_as_it_takes() {
+        const MUCH: usize = BUDGET / 2 - (1 << 30);
+        let mut one = client("one", BUDGET);
+        assert!(one.grow_to(MUCH));
+        assert!(!one.grow_to(BUDGET / 2 + 1), "more than half");
+        let mut same = client("one", BUDGET);
+        assert!(!same.grow_to(1 << 32), "the share is the client's, not the request's");
+        // Another one has half of what is left.
+        let mut two = client("two", BUDGET);
+        assert!(two.grow_to(MUCH / 2));
+        assert!(!two.grow_to(MUCH / 2 + (1 << 31)));
         drop(one);
-        assert!(two.grow_to(1 << 30 | 1), "what is dropped is given back");
+        assert!(two.grow_to(MUCH / 2 + (1 << 31)), "what is dropped is given back");
+    }
+
+    /// 1,300 requests of one client that send nothing, and the largest body of another one.
+    #[test]
+    fn idle_requests_of_one_client_keep_nobody_out() {
+        let budget = 64 << 20;
+        let idle: Vec<_> = (0..1_300)
+            .map(|_| {
+                let mut idle = room(64 * 1024, budget);
+                let _ = idle.hold(&head(100), Key::custom("idle")) && idle.expect(Some(64 * 1024));
+                idle
+            })
+            .collect();
+        let mut other = room(64 * 1024, budget);
+        assert!(other.hold(&head(100), Key::custom("other")) && other.expect(Some(64 * 1024)));
+        assert!(other.grow_to(64 * 1024));
+        drop(idle);
     }
 
     #[test]
     fn a_head_takes_room_beside_the_body() {
-        let head = |bytes| Head::new("PUT", "/", vec![("x".into(), vec![b'x'; bytes])], None);
-        let mut one = room(10, 1 << 40);
-        assert!(one.hold(&head(100)) && one.grow_to(10), "its limit is the body's");
-        assert_eq!((one.head, one.taken), (102, 10));
-        assert!(!room(10, 0).hold(&head(0)), "the budget is both of theirs");
+        let mut one = room(10, BUDGET);
+        assert!(
+            one.hold(&head(100), Key::custom("a")) && one.grow_to(10),
+            "its limit is the body's"
+        );
+        assert_eq!((one.head, one.body), (102, 10));
+        assert!(!room(10, 0).hold(&head(0), Key::custom("a")), "the budget is both of theirs");
+    }
+
+    #[test]
+    fn nothing_is_kept_of_a_client_that_has_nothing() {
+        let one = client("of a moment", 10);
+        assert!(USED.lock().clients.contains_key(&Key::custom("of a moment")));
+        drop(one);
+        assert!(!USED.lock().clients.contains_key(&Key::custom("of a moment")));
     }
 }

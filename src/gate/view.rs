@@ -141,6 +141,9 @@ pub trait View {
         names.iter().any(|name| !self.header(name).is_empty())
     }
 
+    /// The names of all header fields, in lower case, each once.
+    fn header_names(&self) -> Vec<&str>;
+
     /// Makes a header field have this one value, or none: what inner layers and the handler see. Names
     /// and values that are none change nothing.
     fn set_header(&mut self, name: &str, value: Option<&str>);

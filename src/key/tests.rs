@@ -163,7 +163,14 @@ fn the_shard_is_part_of_the_wire_layout() {
 /// Keys can be read in the store by whoever lists them.
 #[test]
 fn of_a_credential_nothing_is_in_its_key() {
-    for name in ["authorization", "Proxy-Authorization", "Cookie", "X-API-Key"] {
+    for name in [
+        "authorization",
+        "Proxy-Authorization",
+        "Cookie",
+        "X-API-Key",
+        "X-Auth-Token",
+        "Private-Token",
+    ] {
         let key = Key::header(name, b"Bearer xyzzy").scope("shop");
         assert!(!key.as_str().contains("xyzzy"), "{key}");
         assert_ne!(key, Key::header(name, b"Bearer xyzzz").scope("shop"));

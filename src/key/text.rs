@@ -4,6 +4,8 @@ use std::{borrow::Cow, fmt, fmt::Write as _};
 
 use sha2::{Digest as _, Sha256};
 
+use super::credentials::is_credential;
+
 /// Longest value, in bytes after escaping, that is kept readable in a key.
 pub(super) const READABLE: usize = 80;
 
@@ -65,12 +67,11 @@ pub(super) fn hashed(bytes: &[u8]) -> String {
     format!("~{}", hex(&Sha256::digest(bytes)[..16]))
 }
 
-/// The value of a field of this lower-case name, if it says who somebody is: to be hashed, as it is what counts of it.
+/// The value of a credential as it counts, to be hashed; `None` for a field that is none.
 pub(crate) fn secret<'a>(name: &str, value: &'a [u8]) -> Option<Cow<'a, [u8]>> {
     match name {
         "authorization" | "proxy-authorization" => Some(credentials(value)),
-        "cookie" | "x-api-key" => Some(value.into()),
-        _ => None,
+        name => is_credential(name).then(|| value.into()),
     }
 }
 

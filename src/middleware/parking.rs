@@ -37,8 +37,8 @@ where
     B: Body<Data = Bytes> + Unpin,
 {
     // What the client says of its length saves reading what will be refused.
-    let length = body.size_hint();
-    if !room.expect(Some(length.exact().unwrap_or(length.lower()))) {
+    let hint = body.size_hint();
+    if !room.expect(hint.exact().or(Some(hint.lower()).filter(|least| *least > 0))) {
         return None;
     }
     tokio::time::timeout(room.time(), read_up_to(body, room)).await.ok()?

@@ -158,11 +158,11 @@ async fn accept<G: Gate<Parts>, F: Framework>(
     mut room: Room,
 ) -> Option<Reply> {
     let (mut parts, body) = request.into_parts();
-    let pick_up = gate.pick_up(&mut parked, &mut PartsView::<F>::new(&mut parts));
     let head = head::<F>(&parts);
-    let body = match pick_up {
-        PickUp::Whole if room.hold(&head) => read_whole(body, &mut room).await,
-        PickUp::Whole | PickUp::Head => None,
+    let mut view = PartsView::<F>::new(&mut parts);
+    let body = match gate.pick_up(&mut parked, &head, &mut view, &mut room) {
+        PickUp::Whole => read_whole(body, &mut room).await,
+        PickUp::Head => None,
         PickUp::Nothing => return None,
     };
     gate.accept(parked, head, body).await

@@ -19,10 +19,26 @@ pub(crate) async fn one_key_is_one_job(case: Case) {
     assert_eq!(bare.id, job.id);
     let other_key = accepted(keyed(&site, "\"l\"").body("note").send().await);
     assert_ne!(other_key.id, job.id);
+    let with_parameters = accepted(keyed(&site, "\"k\"; v=1;w").body("note").send().await);
+    assert_eq!(with_parameters.id, job.id, "they are not part of the string");
     let _ = hold.let_go().await.expect(200);
     let _ = job.done(&site).await;
     let _ = other_key.done(&site).await;
     assert_eq!(case.desk.tags(), ["hold", "job", "job"]);
+}
+
+/// RFC 8941 section 3.3.3 allows blanks, and escapes of quotes and backslashes.
+pub(crate) async fn a_key_may_be_any_string(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay").await;
+    let mut ids = Vec::new();
+    for key in [r#""a b""#, r#""a\"b""#, r#""a\\b""#, r#""a;b""#] {
+        let job = accepted(keyed(&site, key).send().await);
+        assert_eq!(accepted(keyed(&site, key).send().await).id, job.id, "{key}");
+        assert!(!ids.contains(&job.id), "{key}");
+        ids.push(job.id);
+    }
+    let _ = hold.let_go().await.expect(200);
 }
 
 pub(crate) async fn another_request_under_the_key_is_refused(case: Case) {
@@ -110,7 +126,7 @@ pub(crate) async fn methods_and_routes_do_not_share_keys(case: Case) {
 pub(crate) async fn a_malformed_key_is_refused(case: Case) {
     let site = case.site().await;
     let long = "x".repeat(256);
-    for key in ["\"\"", "a b", "\"a", &long] {
+    for key in ["\"\"", "a b", "\"a", r#""a\"#, r#""a\b""#, "\"a\"b", "\"a\";V=1", &long] {
         let _ = keyed(&site, key).send().await.expect(400).problem();
     }
     let twice = keyed(&site, "a").header("Idempotency-Key", "b");

@@ -1,8 +1,10 @@
 //! What gets the plain busy answer although a DeferLayer stands there.
 
-use std::time::Duration;
+use std::{net::Ipv4Addr, time::Duration};
 
-use lockgate_tests::{Answer, Case};
+use http::StatusCode;
+use lockgate_tests::{Answer, Case, Framework, eventually};
+use parking_lot::Mutex;
 
 use super::{accepted, lock::busy};
 
@@ -22,6 +24,50 @@ pub(crate) async fn a_body_over_the_limit(case: Case) {
     let _ = hold.let_go().await.expect(200);
     assert_eq!(job.done(&site).await["body"], "x".repeat(16));
     assert_eq!(large.done(&site).await["body"], "x".repeat(64 * 1024));
+}
+
+/// What a server lets in of a head is far more than what a store should keep of it: by default 16 KiB.
+pub(crate) async fn a_head_that_is_too_long(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay").await;
+    let with = |lines: usize, length: usize| {
+        let request = site.post("/orders/7/refund");
+        (0..lines)
+            .fold(request, |request, n| request.header(&format!("x-long-{n}"), &"x".repeat(length)))
+    };
+    plain(with(1, 17 * 1024).send().await);
+    plain(with(9, 2 * 1024).send().await);
+    // actix-web lets in no head of more than 128 KiB.
+    let lines = if case.framework == Framework::Axum { 35 } else { 10 };
+    plain(with(lines, 10 * 1024).send().await);
+    let long = format!("/orders/7/refund?{}", "x".repeat(17 * 1024));
+    plain(site.post(&long).send().await);
+    let job = accepted(with(7, 2 * 1024).send().await);
+    let _ = hold.let_go().await.expect(200);
+    let _ = job.done(&site).await;
+    assert_eq!(case.desk.ran().len(), 2, "none of the others has run");
+}
+
+/// `/shared-room/{id}` has 4 MiB for all bodies. One client says that it sends the longest ones, and sends a byte.
+pub(crate) async fn one_client_leaves_room_for_the_bodies_of_others(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay").await;
+    let body = || site.post("/shared-room/7").body(vec![b'x'; 64 * 1024]);
+    let idle = Mutex::new(Vec::new());
+    eventually("that client to have no more room", async || {
+        for _ in 0..10 {
+            let mut raw = site.raw().await;
+            let head = "POST /shared-room/7 HTTP/1.1\r\nhost: x\r\ncontent-length: 65536\r\n\r\nx";
+            raw.write(head).await;
+            idle.lock().push(raw);
+        }
+        body().send().await.status == StatusCode::CONFLICT
+    })
+    .await;
+    let other = accepted(body().from(Ipv4Addr::new(127, 0, 0, 2)).send().await);
+    drop(idle);
+    let _ = hold.let_go().await.expect(200);
+    let _ = other.done(&site).await;
 }
 
 /// None of it has come, and none of it is waited for.
@@ -152,6 +198,18 @@ pub(crate) async fn a_credential(case: Case) {
         ("Authorization", "Bearer x"),
         ("Cookie", "session=x"),
         ("Proxy-Authorization", "Basic x"),
+        ("X-Api-Key", "x"),
+        ("ApiKey", "x"),
+        ("X-Auth-Token", "x"),
+        ("X-Access-Token", "x"),
+        ("X-Forwarded-Access-Token", "x"),
+        ("X-Amz-Security-Token", "x"),
+        ("X-Amzn-Oidc-Data", "x"),
+        ("X-Goog-Iap-Jwt-Assertion", "x"),
+        ("Cf-Access-Jwt-Assertion", "x"),
+        ("X-Ms-Token-Aad-Id-Token", "x"),
+        ("X-Vault-Token", "x"),
+        ("Private-Token", "x"),
     ];
     for (name, value) in credentials {
         plain(site.post("/orders/7/refund").header(name, value).send().await);

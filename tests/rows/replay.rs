@@ -25,8 +25,7 @@ pub(crate) async fn the_request_is_the_same_without_its_connection(case: Case) {
     let hold = site.hold("/orders/7/pay").await;
     let sent = site
         .put("/orders/%37/refund?a=b%20c&d")
-        .header("connection", "keep-alive, X-Hop")
-        .header("x-hop", "1")
+        .header("connection", "keep-alive")
         .header("te", "trailers")
         .header("keep-alive", "timeout=5")
         .header("prefer", "respond-async")
@@ -45,8 +44,89 @@ pub(crate) async fn the_request_is_the_same_without_its_connection(case: Case) {
     assert_eq!(field(&seen, "accept-language"), ["de"]);
     assert_eq!(field(&seen, "host"), [site.addr.to_string()]);
     assert_eq!(field(&seen, "content-length"), ["4"]);
-    for hop in ["connection", "x-hop", "te", "keep-alive", "prefer"] {
+    for hop in ["connection", "te", "keep-alive", "prefer"] {
         assert!(field(&seen, hop).is_empty(), "{hop}: {seen}");
+    }
+}
+
+/// Header lines that belong to one connection or one exchange, as the README names them.
+const FIXED: [&str; 11] = [
+    "connection",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "content-length",
+    "expect",
+    "prefer",
+    "accept-encoding",
+];
+
+/// All lines that a handler saw, but for the fixed ones and the idempotency key.
+fn lasting(seen: &Value) -> Vec<(String, String)> {
+    let lines = seen["headers"].as_array().expect("a list").iter();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let mut lines: Vec<_> = lines.map(|line| (text(&line[0]), text(&line[1]))).collect();
+    lines.retain(|(name, _)| !FIXED.contains(&&**name) && name != "idempotency-key");
+    lines.sort();
+    lines
+}
+
+/// A request of the n-th list of lines, in which `Connection` nominates others that are there or not.
+fn nominating(site: &Site, target: &str, list: usize) -> Request {
+    const NAMES: [&str; 7] =
+        ["x-user-id", "x-role", "content-type", "x-forwarded-for", "forwarded", "if-match", "x-a"];
+    let mut request = site.post(target);
+    for (bit, name) in NAMES.iter().enumerate().filter(|(bit, _)| (list * 37 + 11) >> bit & 1 == 1)
+    {
+        request = request.header(name, &format!("{bit}"));
+    }
+    let nominated: Vec<_> =
+        NAMES.iter().enumerate().filter(|(bit, _)| list * 23 >> bit & 1 == 1).collect();
+    let nominated: Vec<_> = nominated.into_iter().map(|(_, name)| *name).collect();
+    request.header("connection", &format!("close, host, {}", nominated.join(", ")))
+}
+
+/// An outer layer has set some of them: the run in the background sees what the direct one does.
+pub(crate) async fn lines_that_connection_nominates_come_along(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay").await;
+    let sent = site
+        .post("/orders/7/refund")
+        .header("connection", "close, x-user-id, X-Role, host, content-type, x-forwarded-for")
+        .header("connection", "idempotency-key, x-forwarded-host")
+        .header("x-user-id", "7")
+        .header("x-role", "admin")
+        .header("content-type", "text/plain")
+        .header("x-forwarded-for", "192.0.2.1")
+        .header("x-forwarded-host", "shop.example")
+        .header("idempotency-key", "\"mine\"");
+    let job = accepted(sent.send().await);
+    let mut listed = Vec::new();
+    for list in 0..12 {
+        let request = nominating(&site, "/orders/7/refund", list);
+        listed.push((list, accepted(request.send().await)));
+    }
+    let _ = hold.let_go().await.expect(200);
+    let seen = job.done(&site).await;
+    for (name, value) in [
+        ("x-user-id", "7"),
+        ("x-role", "admin"),
+        ("content-type", "text/plain"),
+        ("x-forwarded-for", "192.0.2.1"),
+        ("x-forwarded-host", "shop.example"),
+        ("idempotency-key", "\"mine\""),
+        ("host", &site.addr.to_string()),
+    ] {
+        assert_eq!(field(&seen, name), [value], "{name}: {seen}");
+    }
+    assert!(field(&seen, "connection").is_empty(), "{seen}");
+    for (list, job) in listed {
+        let deferred = job.done(&site).await;
+        let direct = nominating(&site, "/orders/8/refund", list).send().await.expect(200).json();
+        assert_eq!(lasting(&deferred), lasting(&direct), "list {list}");
     }
 }
 
@@ -67,6 +147,9 @@ pub(crate) async fn who_it_was_comes_along_and_not_the_credential(case: Case) {
     let hold = site.hold("/orders/7/pay").await;
     let job = accepted(site.post("/carried/7").header("authorization", "Bearer ann").send().await);
     let nobody = accepted(site.post("/carried/7").send().await);
+    let both = site.post("/carried/7").header("authorization", "Bearer bob");
+    let both = both.header("x-api-key", "k").header("x-forwarded-access-token", "t");
+    let both = accepted(both.send().await);
     // Whose cookie it is nobody has said.
     busy(site.post("/carried/7").header("cookie", "a=b").send().await);
     let _ = hold.let_go().await.expect(200);
@@ -74,6 +157,29 @@ pub(crate) async fn who_it_was_comes_along_and_not_the_credential(case: Case) {
     assert_eq!(seen["user"], "ann", "{seen}");
     assert!(field(&seen, "authorization").is_empty(), "{seen}");
     assert!(nobody.done(&site).await["user"].is_null());
+    let seen = both.done(&site).await;
+    assert_eq!(seen["user"], "bob", "{seen}");
+    for name in ["x-api-key", "x-forwarded-access-token"] {
+        assert!(field(&seen, name).is_empty(), "{name}: {seen}");
+    }
+}
+
+/// What a user may do can change while a request waits.
+pub(crate) async fn who_lost_the_right_to_it_does_not_run(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay").await;
+    let send = |token| site.put("/carried/7").header("authorization", token).send();
+    let (eve, ann) = (accepted(send("Bearer eve").await), accepted(send("Bearer ann").await));
+    case.desk.revoke("eve");
+    let _ = hold.let_go().await.expect(200);
+    let document = eve.dead(&site, "not authorized any more").await;
+    assert!(document.get("response").is_none(), "{document}");
+    let answer = site.get(&format!("{}/response", eve.location)).send().await.expect(403);
+    let problem = answer.problem();
+    assert_eq!(problem["type"], "urn:lockgate:problem:not-authorized");
+    assert_eq!(problem["state"], "dead");
+    assert_eq!(ann.done(&site).await["user"], "ann");
+    assert_eq!(case.desk.ran().len(), 2, "the holder and the other one");
 }
 
 pub(crate) async fn a_key_is_made_if_none_was_sent(case: Case) {

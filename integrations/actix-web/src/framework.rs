@@ -122,6 +122,10 @@ impl View for RequestView<'_> {
         self.request.headers().keys().any(|name| names.contains(&name.as_str()))
     }
 
+    fn header_names(&self) -> Vec<&str> {
+        self.request.headers().keys().map(HeaderName::as_str).collect()
+    }
+
     fn set_header(&mut self, name: &str, value: Option<&str>) {
         let Ok(name) = HeaderName::from_bytes(name.as_bytes()) else { return };
         match value.map(HeaderValue::from_str) {

@@ -171,8 +171,8 @@ pub use lockgate::StoreBuilder;
 #[cfg(feature = "callback")]
 pub use lockgate::defer::Callbacks;
 pub use lockgate::defer::{
-    DeferStats, DeferredJobs, JobCursor, JobHead, JobInfo, JobPage, JobRequest, JobRun,
-    KeptRequest, NoCursor,
+    Authorization, DeferStats, DeferredJobs, JobCursor, JobHead, JobInfo, JobPage, JobRequest,
+    JobRun, KeptRequest, NoCursor, PendingRun,
 };
 pub use lockgate::gate::Head;
 #[cfg(feature = "http-replay")]

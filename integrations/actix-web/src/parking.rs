@@ -46,7 +46,8 @@ pub(crate) async fn read_whole(
     room: &mut Room,
 ) -> Option<Bytes> {
     // What the client says of its length saves reading what will be refused.
-    if !room.expect(declared(request)) {
+    let length = if matches!(payload, Payload::None) { Some(0) } else { declared(request) };
+    if !room.expect(length) {
         return None;
     }
     timeout(room.time(), read_up_to(payload, room)).await.ok()?

@@ -250,12 +250,12 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
         payload: Payload,
         mut room: Room,
     ) -> Option<Reply> {
-        // What it may want to change would be seen by nobody any more.
-        let pick_up = self.gate.pick_up(&mut parked, &mut RequestView::new(request));
         let head = head(request);
-        let body = match pick_up {
-            PickUp::Whole if room.hold(&head) => read_whole(request, payload, &mut room).await,
-            PickUp::Whole | PickUp::Head => None,
+        // What it may want to change would be seen by nobody any more.
+        let mut view = RequestView::new(request);
+        let body = match self.gate.pick_up(&mut parked, &head, &mut view, &mut room) {
+            PickUp::Whole => read_whole(request, payload, &mut room).await,
+            PickUp::Head => None,
             PickUp::Nothing => return None,
         };
         self.gate.accept(parked, head, body).await

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use super::{
     passage::DeferTicket,
-    settings::{DeferGate, Settings, When},
+    settings::{DeferGate, Settings, What, When},
 };
 use crate::{
     defer::{
-        headers::{carries_credential, idempotency_key, is_upgrade},
+        headers::{idempotency_key, is_upgrade},
         prefer::Preferences,
     },
     gate::{
@@ -91,7 +91,7 @@ impl<N: ?Sized> DeferGate<N> {
             return Asked::Pass(DeferTicket::new(slot, owner, Applied::default(), captured));
         }
         let Ok(key) = idempotency_key(&view.header("idempotency-key")) else {
-            let title = "Idempotency-Key must be one string of 1 to 255 visible characters";
+            let title = "Idempotency-Key must be one string of 1 to 255 characters of ASCII";
             return Asked::Answer(Reply::problem(400, problem::BAD_IDEMPOTENCY_KEY, title));
         };
         let record = match key {
@@ -123,13 +123,16 @@ impl<N: ?Sized> Settings<N> {
     fn may_be_stored<V: View<Native = N>>(&self, view: &V, known: bool) -> bool {
         let length = view.header("content-length").first().copied().unwrap_or(b"0");
         let length = std::str::from_utf8(length).ok().and_then(|length| length.parse().ok());
+        let What { body_limit, head_limit, fields, .. } = &self.what;
+        let names = view.header_names();
+        let line = |name: &str, value: &[u8]| name.len() + value.len();
+        let of = |name: &&str| {
+            view.header(name).into_iter().map(|value| line(name, value)).sum::<usize>()
+        };
+        let head: usize = names.iter().filter(|name| fields.store(name)).map(of).sum();
         !is_upgrade(view.method(), &view.header("upgrade"))
-            && length.is_some_and(|length: usize| length <= self.what.body_limit)
-            && (known || !self.carries_credential(view))
-    }
-
-    /// One that is not stored.
-    pub(super) fn carries_credential<V: View<Native = N>>(&self, view: &V) -> bool {
-        carries_credential(|name| !view.header(name).is_empty(), &self.what.fields)
+            && length.is_some_and(|length: usize| length <= *body_limit)
+            && head <= *head_limit
+            && (known || !names.iter().any(|name| fields.withheld_credential(name).is_some()))
     }
 }

@@ -14,6 +14,7 @@ mod passage;
 mod settings;
 #[cfg(test)]
 mod tests;
+mod warnings;
 
 pub use self::{
     passage::{DeferParked, DeferTicket},

@@ -4,11 +4,15 @@ use std::{convert::Infallible, fmt};
 
 use bytes::Bytes;
 
-use super::{ask::Applied, settings::DeferGate};
+use super::{
+    ask::Applied,
+    settings::{DeferGate, What},
+    warnings::note_credential,
+};
 use crate::{
     defer::{
         envelope::{At, Stored, StoredHead, write_response},
-        headers::{Headers, is_upgrade, of_response},
+        headers::{Headers, is_upgrade, of_response, stored_bytes},
         is_stream,
         judge::is_success,
         snapshot::{Captured, Carried},
@@ -175,17 +179,25 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
         }
     }
 
-    fn pick_up<V: View<Native = N>>(&self, parked: &mut DeferParked, view: &mut V) -> PickUp {
+    fn pick_up<V: View<Native = N>>(
+        &self,
+        parked: &mut DeferParked,
+        head: &Head,
+        view: &mut V,
+        room: &mut Room,
+    ) -> PickUp {
         // What was accepted before is compared with that.
         let known = parked.parked.known;
-        if is_upgrade(view.method(), &view.header("upgrade")) {
-            return if known { PickUp::Head } else { PickUp::Nothing };
+        let unread = if known { PickUp::Head } else { PickUp::Nothing };
+        let is_upgrade = is_upgrade(view.method(), &view.header("upgrade"));
+        if is_upgrade || !room.hold(head, self.0.what.client.share(view)) {
+            return unread;
         }
         if parked.parked.unfit {
             parked.only_looks = true;
             return PickUp::Whole;
         }
-        if let Some(carried) = self.carried(parked, view) {
+        if let Some(carried) = self.carried(parked, head) {
             parked.carried = carried;
             return PickUp::Whole;
         }
@@ -209,25 +221,28 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
 
 impl<N: ?Sized + 'static> DeferGate<N> {
     /// What the request takes along; `None` if it may not be stored.
-    fn carried<V: View<Native = N>>(
-        &self,
-        parked: &mut DeferParked,
-        view: &mut V,
-    ) -> Option<Carried> {
+    fn carried(&self, parked: &mut DeferParked, head: &Head) -> Option<Carried> {
         let lock = parked.parked.key.hashed();
+        let What { fields, head_limit, .. } = &self.0.what;
         let Some(carried) = std::mem::take(&mut parked.captured).write() else {
             crate::throttle::throttled!(error, %lock, "not deferred: a snapshot can't be written");
             return None;
         };
-        if carried.is_empty() && self.0.carries_credential(view) {
-            tracing::info!(
-                %lock,
-                "not deferred: the request carries a credential; .carry::<T>() stores whose it is, \
-                 .keep_header(..) the field itself"
-            );
+        // An owner is often one of the fields, and stored beside them.
+        let bytes = stored_bytes(&head.target, &head.headers, fields) + parked.owner.len();
+        if bytes > *head_limit {
+            tracing::info!(%lock, bytes, head_limit, "not deferred: the request's head is too long");
             return None;
         }
-        Some(carried)
+        let mut names = head.headers.iter().map(|(name, _)| name);
+        let withheld = names.find_map(|name| fields.withheld_credential(name));
+        match withheld.filter(|_| carried.is_empty()) {
+            None => Some(carried),
+            Some(credential) => {
+                note_credential(&lock, credential);
+                None
+            }
+        }
     }
 }
 

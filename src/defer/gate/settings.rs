@@ -6,7 +6,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use crate::{
     defer::{headers::Fields, snapshot::Captures},
-    gate::{Head, Methods},
+    gate::{ClientAddress, Head, Methods},
     key::SHARDS,
     store::{Caps, OnFailure, Wins},
 };
@@ -51,7 +51,11 @@ pub(super) struct When {
 #[derive(Debug, Clone)]
 pub(super) struct What {
     pub(super) body_limit: usize,
+    /// Of names, values, path and query.
+    pub(super) head_limit: usize,
     pub(super) budget: usize,
+    /// Whose share of the budget a request takes.
+    pub(super) client: ClientAddress,
     /// How long a body is read.
     pub(super) read: Duration,
     pub(super) fields: Fields,
@@ -91,6 +95,8 @@ impl<N: ?Sized> DeferGate<N> {
             },
             what: What {
                 body_limit: 64 * 1024,
+                head_limit: 16 * 1024,
+                client: ClientAddress::peer(),
                 budget: 64 << 20,
                 read: Duration::from_secs(10),
                 fields: Fields::default(),

@@ -7,6 +7,7 @@ use super::pace::Paces;
 use crate::{
     clock::millis,
     defer::{
+        authorize::NOT_AUTHORIZED,
         envelope::{At, Stored, StoredHead, Unreadable, read_response},
         stamp::stamp,
     },
@@ -188,12 +189,18 @@ pub(super) fn verbatim(store: &Store, id: &JobId, job: &JobView) -> Reply {
 }
 
 fn no_response(job: &JobView, state: &str) -> Reply {
-    let title = match job.state {
-        JobState::Cancelled => "It was cancelled: there is no response",
-        JobState::Expired => "Its time ran out before it ran: there is no response",
-        _ => "It was given up: there is no response",
+    let gone = |title| Reply::problem(410, problem::NO_RESPONSE, title);
+    let reply = match job.state {
+        JobState::Cancelled => gone("It was cancelled: there is no response"),
+        JobState::Expired => gone("Its time ran out before it ran: there is no response"),
+        // As the direct run would have been answered.
+        JobState::Dead if job.reason.as_deref() == Some(NOT_AUTHORIZED) => {
+            let title = "It was not authorized any more when its turn came, and has not run";
+            Reply::problem(403, problem::NOT_AUTHORIZED, title)
+        }
+        _ => gone("It was given up: there is no response"),
     };
-    let mut reply = Reply::problem(410, problem::NO_RESPONSE, title).member("state", state);
+    let mut reply = reply.member("state", state);
     if let Some(reason) = &job.reason {
         reply = reply.member("reason", reason.as_str());
     }

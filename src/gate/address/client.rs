@@ -186,6 +186,17 @@ impl ClientAddress {
         }
     }
 
+    /// The key of a request among those that share something of this process. Requests whose address
+    /// can't be told have one share together, whatever [`Absent`] says.
+    pub(crate) fn share<V: View>(&self, view: &V) -> Key {
+        let client = match self.trust {
+            // Without the warning about proxies: nobody has set it for this.
+            Trust::Nobody => view.peer().map(|peer| peer.ip()),
+            Trust::Proxies(_) | Trust::Hops(_) => self.find(view).ok(),
+        };
+        client.map_or_else(Key::no_address, |client| Key::network(client, self.prefix))
+    }
+
     /// The whole address, as lists are about; `None` where a request without one may pass.
     pub(crate) fn look<V: View>(&self, view: &V) -> Result<Option<IpAddr>, KeyFault> {
         match (self.find(view), self.absent) {

@@ -122,9 +122,9 @@ async fn what_was_accepted_does_not_run_under_a_lock_that_is_lent() {
             panic!("it is to be put off")
         };
         let parting = defer.leave(deferral, Outcome::Answered(409)).await;
-        let Parting::Accept { mut parked, .. } = parting else { panic!("it was busy") };
-        let _ = defer.pick_up(&mut parked, &mut view);
+        let Parting::Accept { mut parked, mut room, .. } = parting else { panic!("it was busy") };
         let head = Head::new("POST", "/x", Vec::new(), None);
+        let _ = defer.pick_up(&mut parked, &head, &mut view, &mut room);
         let reply = defer.accept(parked, head, Some(Bytes::new())).await.expect("it is known");
         assert_eq!(reply.status, 202);
         reply.fields.into_iter().find(|(name, _)| name == "location").expect("it says where")
@@ -226,9 +226,11 @@ async fn under_several_locks_that_are_lent_a_retry_is_known_by_its_key() {
                 Verdict::Busy(..) => {
                     assert!(retry, "{named:?}");
                     let parting = defer.leave(deferral, Outcome::Answered(409)).await;
-                    let Parting::Accept { mut parked, .. } = parting else { panic!("it was busy") };
-                    let _ = defer.pick_up(&mut parked, &mut view);
+                    let Parting::Accept { mut parked, mut room, .. } = parting else {
+                        panic!("it was busy")
+                    };
                     let head = Head::new("POST", "/x", Vec::new(), None);
+                    let _ = defer.pick_up(&mut parked, &head, &mut view, &mut room);
                     let reply = defer.accept(parked, head, Some(Bytes::new())).await;
                     assert_eq!(reply.expect("it is known").status, 202, "{named:?}");
                 }

@@ -145,26 +145,70 @@ macro_rules! __defer_layer_names {
                 Self { gate: self.gate.body_limit(bytes) }
             }
 
-            /// Most bytes that the requests being read and stored in this process take together, head and body, those of all
-            /// its `DeferLayer`s; each layer compares with its own number. Default 64 MiB. Beyond it the
-            /// answer is the plain busy one: nobody waits for room.
+            /// Most bytes of a head that is stored: names and values of its header fields, path, query
+            /// and [owner](Self::owner), but nothing of fields that are [not stored](Self::keep_header). A longer one gets
+            /// the plain busy answer. Default 16 KiB: as much as common servers and proxies let in, and
+            /// a quarter of the longest body. Without a bound a client fills the line of a resource
+            /// with a few requests, since hyper lets in heads of 400 KiB. The head counts into
+            /// [`max_bytes`](Self::max_bytes) and the other bounds of bytes, as the body does.
+            #[must_use]
+            pub fn head_limit(self, bytes: usize) -> Self {
+                Self { gate: self.gate.head_limit(bytes) }
+            }
+
+            /// Most bytes that the requests being read and stored in this process take together, head
+            /// and body, those of all its `DeferLayer`s; each layer compares with its own number.
+            /// Default 64 MiB. Beyond it the answer is the plain busy one: nobody waits for room.
+            ///
+            /// Reserved is what has arrived of a body and 8 KiB for the next chunk, whatever its
+            /// `Content-Length` says. A [client](Self::client) takes no more than it leaves free: half
+            /// of the budget if it is alone, a third if there are two that take so much. So no client
+            /// keeps the bodies of others out.
             #[must_use]
             pub fn buffer_budget(self, bytes: usize) -> Self {
                 Self { gate: self.gate.buffer_budget(bytes) }
             }
 
-            /// How long the body of a request may take to arrive, from when its lock was found busy. A slower one gets
-            /// the plain busy answer, and what it took of the [`buffer_budget`](Self::buffer_budget), all that its
-            /// `Content-Length` says, is free again: for no longer than this is a client that dribbles in the way of others.
-            /// Default 10 s: 64 KiB by a poor mobile link, twice over.
+            /// Who a client is that has a share of the [`buffer_budget`](Self::buffer_budget). Default
+            /// the socket's other end, IPv6 by networks of 64 bits. Behind a proxy that is the proxy
+            /// for all clients, who have one share together then: name it here, as for `by_client`.
+            /// Requests whose address can't be told have one share together.
+            ///
+            /// Example: `.client(ClientAddress::behind(["10.0.0.0/8"]))`.
+            #[must_use]
+            pub fn client(self, client: ::lockgate::ClientAddress) -> Self {
+                Self { gate: self.gate.client(client) }
+            }
+
+            /// How long the body of a request may take to arrive, from when its lock was found busy. A slower
+            /// one gets the plain busy answer, and what it took of the [`buffer_budget`](Self::buffer_budget)
+            /// is free again. Default 10 s: 64 KiB by a poor mobile link, twice over.
             #[must_use]
             pub fn read_within(self, time: ::std::time::Duration) -> Self {
                 Self { gate: self.gate.read_within(time) }
             }
 
-            /// Stores a field that is dropped by default: `Authorization`, `Cookie`,
-            /// `Proxy-Authorization`, and what is a [credential](Self::credential_header) here. A request that carries one of them is otherwise not deferred,
-            /// since it would run as nobody.
+            /// Stores a field that is dropped by default, because it carries a credential. A request that
+            /// carries one is otherwise not deferred, unless the layer [carries](Self::carry) whose it
+            /// is; the log says so once of each. A stored credential lies in the store for as long as the
+            /// request waits, and a run shows it as it was: it may have expired by then.
+            ///
+            /// Credentials are, of any case:
+            ///
+            /// - `Authorization`, `Proxy-Authorization`, and what ends with `-Authorization`: copies by proxies;
+            /// - `Cookie`;
+            /// - `Api-Key`, `ApiKey`, `Api-Token`, `Auth-Token`, `Access-Token`, `Refresh-Token`,
+            ///   `Id-Token`, `Bearer-Token`, `Session-Token`, `Authorization-Token`, `Jwt` and
+            ///   `Jwt-Assertion`, and what ends with a hyphen and one of these, such as `X-Api-Key` and
+            ///   `X-Forwarded-Access-Token`;
+            /// - `X-Amz-Security-Token` and `X-Amzn-Oidc-*` of AWS, `X-Ms-Token-*`,
+            ///   `X-Ms-Authorization-Auxiliary`, `X-Functions-Key` and `Ocp-Apim-Subscription-Key` of
+            ///   Azure, `Cf-Access-Client-Secret` of Cloudflare, `X-RapidApi-Key`;
+            /// - `Private-Token`, `Job-Token`, `Deploy-Token` and `X-Gitlab-Token` of GitLab,
+            ///   `X-Vault-Token` and `X-Consul-Token` of HashiCorp;
+            /// - those of [`credential_header`](Self::credential_header).
+            ///
+            /// CSRF tokens are stored: without the cookie they open nothing.
             ///
             /// # Panics
             ///
@@ -174,9 +218,10 @@ macro_rules! __defer_layer_names {
                 Self { gate: self.gate.keep_header(name) }
             }
 
-            /// Takes this field, such as an `X-Api-Key`, for a credential, as `Authorization` is one: it is not stored, and a
-            /// request that carries it is deferred only if it [carries](Self::carry) whose it is as well, or the field is
-            /// [kept](Self::keep_header). Without this it is a field like others, and is stored with the request.
+            /// Takes this field, such as an `X-Pass`, for a credential, as `Authorization` and the others of
+            /// [`keep_header`](Self::keep_header) are: it is not stored, and a request that carries it is
+            /// deferred only if it [carries](Self::carry) whose it is as well, or the field is kept.
+            /// Without this it is a field like others, and is stored with the request.
             ///
             /// # Panics
             ///
@@ -190,6 +235,9 @@ macro_rules! __defer_layer_names {
             /// authentication has put there; a worker that [restores](DeferWorker::restore) it puts it into
             /// the extensions of the run. A request that has one and carries a credential is deferred
             /// without the credential. One that does not have it is deferred without it.
+            ///
+            /// What it says may be over when the run begins: a user whose rights were revoked meanwhile
+            /// still runs, unless [`DeferWorker::authorize`] says no.
             #[must_use]
             pub fn carry<T: ::lockgate::Snapshot>(self) -> Self {
                 Self { gate: self.gate.carry::<T>($found::<T>) }

@@ -136,6 +136,31 @@ macro_rules! __defer_worker_names {
             pub fn restore<T: ::lockgate::Snapshot>(self) -> Self {
                 Self { inner: self.inner.restore::<T, _>($put::<T>) }
             }
+
+            /// Has this function decide before each run whether it may begin. Default: every run may, so
+            /// a user whose rights were revoked while a request waited still runs it: what the layer
+            /// [carries](DeferLayer::carry) says what was known when the request came.
+            ///
+            /// The function gets what was stored, with the snapshots of the request. Denied is final: the
+            /// handler is not called, the request ends among the dead letters with the reason `not
+            /// authorized any more`, and its response is 403. Where nobody can say, it goes back in line,
+            /// uncharged. The lock of the request is held during the check, which counts into
+            /// [`max_run`](Self::max_run); a check that panics says nothing. Calls of
+            /// [`DeferLayer::callback`] are not checked.
+            ///
+            /// See [`lockgate::defer::DeferWorker::authorize`](::lockgate::defer::DeferWorker::authorize)
+            /// for an example.
+            pub fn authorize<F>(
+                self,
+                check: impl Fn(::lockgate::defer::PendingRun) -> F + Send + Sync + 'static,
+            ) -> Self
+            where
+                F: ::std::future::Future<Output = ::lockgate::defer::Authorization>
+                    + Send
+                    + 'static,
+            {
+                Self { inner: self.inner.authorize(check) }
+            }
         }
 
         impl DeferWorker {

@@ -18,7 +18,11 @@
 //! | `breaks=how` | the body ends after that gate: `error` or `panic` |
 //! | `tag=WORD` | is written down with this word |
 
-use std::{collections::HashMap, fmt, io, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    fmt, io,
+    sync::Arc,
+};
 
 use bytes::{Bytes, BytesMut};
 use futures_util::{
@@ -36,6 +40,7 @@ pub struct Desk {
     /// The gates of the case.
     pub gates: Gates,
     ran: Arc<Mutex<Vec<Ran>>>,
+    revoked: Arc<Mutex<HashSet<String>>>,
 }
 
 /// One handler that has worked.
@@ -106,6 +111,17 @@ pub enum Body {
 }
 
 impl Desk {
+    /// Takes a user's rights away: deferred requests that are carried as this user's are not run.
+    pub fn revoke(&self, user: &str) {
+        self.revoked.lock().insert(user.to_owned());
+    }
+
+    /// Returns true if a user's rights were taken away.
+    #[must_use]
+    pub fn is_revoked(&self, user: &str) -> bool {
+        self.revoked.lock().contains(user)
+    }
+
     /// Works.
     ///
     /// # Panics

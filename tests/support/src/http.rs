@@ -1,13 +1,21 @@
 //! A small client: each request on a connection of its own.
 
-use std::{fmt, net::SocketAddr, pin::pin, time::Duration};
+use std::{
+    fmt,
+    net::{IpAddr, SocketAddr},
+    pin::pin,
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
-use tokio::{net::TcpStream, task::JoinHandle};
+use tokio::{
+    net::{TcpSocket, TcpStream},
+    task::JoinHandle,
+};
 
 use crate::wait::within;
 
@@ -20,6 +28,7 @@ pub struct Request {
     target: String,
     fields: Vec<(String, String)>,
     body: Bytes,
+    from: Option<IpAddr>,
 }
 
 /// A request to this address.
@@ -34,6 +43,7 @@ pub fn request(to: SocketAddr, method: &str, target: &str) -> Request {
         target: target.to_owned(),
         fields: Vec::new(),
         body: Bytes::new(),
+        from: None,
     }
 }
 
@@ -53,6 +63,12 @@ impl Request {
     /// Sets the body.
     pub fn body(mut self, body: impl Into<Bytes>) -> Self {
         self.body = body.into();
+        self
+    }
+
+    /// Sends it from this address of the machine.
+    pub fn from(mut self, address: impl Into<IpAddr>) -> Self {
+        self.from = Some(address.into());
         self
     }
 
@@ -85,7 +101,14 @@ impl Request {
     }
 
     async fn exchange(self) -> Result<Answer, Box<dyn std::error::Error + Send + Sync>> {
-        let stream = TcpStream::connect(self.to).await?;
+        let stream = match self.from {
+            None => TcpStream::connect(self.to).await?,
+            Some(from) => {
+                let socket = TcpSocket::new_v4()?;
+                socket.bind(SocketAddr::new(from, 0))?;
+                socket.connect(self.to).await?
+            }
+        };
         stream.set_nodelay(true)?;
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;

@@ -6,7 +6,7 @@ use super::{DeferGate, MAX_WAIT, of_a_shard};
 use crate::{
     clock::LONGEST,
     defer::snapshot::Snapshot,
-    gate::{Head, Methods, field_name},
+    gate::{ClientAddress, Head, Methods, field_name},
     store::{OnFailure, Wins},
 };
 
@@ -95,6 +95,18 @@ impl<N: ?Sized> DeferGate<N> {
     #[must_use]
     pub fn body_limit(self, bytes: usize) -> Self {
         self.with(|settings| settings.what.body_limit = bytes)
+    }
+
+    /// See `DeferLayer::head_limit`.
+    #[must_use]
+    pub fn head_limit(self, bytes: usize) -> Self {
+        self.with(|settings| settings.what.head_limit = bytes)
+    }
+
+    /// See `DeferLayer::client`.
+    #[must_use]
+    pub fn client(self, client: ClientAddress) -> Self {
+        self.with(|settings| settings.what.client = client)
     }
 
     /// See `DeferLayer::buffer_budget`.

@@ -52,6 +52,7 @@
 //! | `/always/{id}` | defer always, bodies up to 16 bytes; lock by `id` |
 //! | `/manned/{id}` | defer if a worker is alive; lock by `id` |
 //! | `/no-room/{id}` | defer with room for 2 KiB; lock by `id` |
+//! | `/shared-room/{id}` | defer with room for 4 MiB, bodies read for a minute; lock by `id` |
 //! | `/thin/{id}` | defer up to 400 bytes; lock by `id` |
 //! | `/queue-jobs/{id}`, `/queue-bytes/{id}` | defer one job, and up to 400 bytes, in each shard; lock by `id` |
 //! | `/ended-bytes/{id}` | defer that keeps one byte of what has ended in each shard; lock by `id` |
@@ -124,7 +125,10 @@ mod running;
 
 use std::{fmt, net::SocketAddr, sync::Arc};
 
-use lockgate::{HeldLocks, SharedSecret, Snapshot, Store};
+use lockgate::{
+    HeldLocks, SharedSecret, Snapshot, Store,
+    defer::{Authorization, PendingRun},
+};
 use serde::{Deserialize, Serialize};
 use tokio::{sync::oneshot, task::JoinHandle};
 
@@ -178,6 +182,14 @@ struct Tenant(String);
 impl fmt::Display for Tenant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
+    }
+}
+
+/// Whether the user of a deferred request may still run it.
+fn authorization(desk: &Desk, run: &PendingRun) -> Authorization {
+    match run.carried::<User>() {
+        Some(User(name)) if desk.is_revoked(&name) => Authorization::Denied,
+        _ => Authorization::Granted,
     }
 }
 

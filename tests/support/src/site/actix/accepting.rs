@@ -17,6 +17,8 @@ pub(super) fn accepting(config: &mut ServiceConfig) {
     one("/always/{id}", DeferLayer::new().defer_always().body_limit(16));
     one("/manned/{id}", DeferLayer::new().require_worker());
     one("/no-room/{id}", DeferLayer::new().buffer_budget(2_048));
+    let shared_room = DeferLayer::new().buffer_budget(4 << 20);
+    one("/shared-room/{id}", shared_room.read_within(Duration::from_secs(60)));
     one("/thin/{id}", DeferLayer::new().max_bytes(400));
     one("/queue-jobs/{id}", DeferLayer::new().queue_jobs(64));
     one("/queue-bytes/{id}", DeferLayer::new().queue_bytes(64 * 400));

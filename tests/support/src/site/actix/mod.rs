@@ -26,7 +26,7 @@ use lockgate_actix_web::{
 use tokio::sync::oneshot;
 
 use self::between::{guard, rebuild, rewrite, stop_late};
-use super::{App, Running, User};
+use super::{App, Running, User, authorization};
 use crate::desk::{Body, Seen, Told};
 
 pub(super) async fn serve(app: &App) -> Running {
@@ -79,11 +79,14 @@ async fn run(app: App, listener: TcpListener, stopped: oneshot::Receiver<()>) {
 }
 
 pub(super) fn worker(app: &App) -> DeferWorker {
-    let (store, app) = (app.store.clone(), app.clone());
+    let (store, desk, app) = (app.store.clone(), app.desk.clone(), app.clone());
     let worker = DeferWorker::new(&store, move |config: &mut ServiceConfig| {
         routes(config, &app);
     });
-    worker.restore::<User>()
+    worker.restore::<User>().authorize(move |run| {
+        let desk = desk.clone();
+        async move { authorization(&desk, &run) }
+    })
 }
 
 fn routes(config: &mut ServiceConfig, app: &App) {

@@ -7,6 +7,10 @@ use lockgate_axum::{DeferLayer, LockLayer};
 
 use super::{Routes, work};
 
+fn shared_room() -> DeferLayer {
+    DeferLayer::new().buffer_budget(4 << 20).read_within(Duration::from_secs(60))
+}
+
 pub(super) fn accepting() -> Routes {
     let one = |path, defer: DeferLayer| {
         let lock = LockLayer::by_path_param("id");
@@ -26,6 +30,7 @@ pub(super) fn accepting() -> Routes {
         .merge(one("/always/{id}", DeferLayer::new().defer_always().body_limit(16)))
         .merge(one("/manned/{id}", DeferLayer::new().require_worker()))
         .merge(one("/no-room/{id}", DeferLayer::new().buffer_budget(2_048)))
+        .merge(one("/shared-room/{id}", shared_room()))
         .merge(one("/thin/{id}", DeferLayer::new().max_bytes(400)))
         .merge(one("/queue-jobs/{id}", DeferLayer::new().queue_jobs(64)))
         .merge(one("/queue-bytes/{id}", DeferLayer::new().queue_bytes(64 * 400)))

@@ -27,7 +27,7 @@ use lockgate_axum::{
 use tokio::{net::TcpListener, sync::oneshot};
 
 use self::between::{guard, late, rebuild, rewrite};
-use super::{App, Running, User};
+use super::{App, Running, User, authorization};
 use crate::desk::{Body as Told, Seen};
 
 pub(super) async fn serve(app: &App) -> Running {
@@ -48,7 +48,11 @@ pub(super) async fn serve(app: &App) -> Running {
 
 pub(super) fn worker(app: &App) -> DeferWorker {
     let routes = with_store(routes(app), app).with_state(app.clone());
-    DeferWorker::new(&app.store, routes).restore::<User>()
+    let desk = app.desk.clone();
+    DeferWorker::new(&app.store, routes).restore::<User>().authorize(move |run| {
+        let desk = desk.clone();
+        async move { authorization(&desk, &run) }
+    })
 }
 
 type Routes = Router<App>;

@@ -1,0 +1,202 @@
+//! Tests of what is stored of headers.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn headers(list: &[(&str, &str)]) -> Headers {
+    list.iter().map(|(n, v)| ((*n).to_owned(), v.as_bytes().to_vec())).collect()
+}
+
+/// Names that a request may have: fixed ones, ours, credentials, and those of the application.
+fn name() -> impl Strategy<Value = String> {
+    let known = [
+        &NOT_STORED[..],
+        &["authorization", "cookie", "x-api-key", "lockgate-held", "lockgate-replay"],
+        &["x-user-id", "x-role", "host", "content-type", "idempotency-key", "x-forwarded-for"],
+    ];
+    prop_oneof![proptest::sample::select(known.concat()).prop_map(str::to_owned), "[a-z-]{1,12}"]
+}
+
+/// Lines of any names; those of `Connection` nominate any other ones.
+fn lines() -> impl Strategy<Value = Headers> {
+    let value = proptest::collection::vec(any::<u8>(), 0..20);
+    let line = (name(), value);
+    let nominates = proptest::collection::vec(name(), 0..6)
+        .prop_map(|names| ("connection".to_owned(), names.join(", ").into_bytes()));
+    proptest::collection::vec(prop_oneof![3 => line, 1 => nominates], 0..20)
+}
+
+proptest! {
+    /// Stored is what was received, in order, but for what a line's own name rules out.
+    #[test]
+    fn no_line_of_a_request_removes_another(sent in lines(), keep in proptest::option::of(name())) {
+        let fields = Fields { keep: keep.into_iter().collect(), ..Fields::default() };
+        let alone = sent.iter().flat_map(|line| of_request(&vec![line.clone()], &fields));
+        prop_assert_eq!(of_request(&sent, &fields), alone.collect::<Headers>());
+        let goes = |name: &str| {
+            !fields.keeps(name) && (NOT_STORED.contains(&name) || credential(name).is_some())
+        };
+        let stays = |name: &str| !name.starts_with(OURS) && !goes(name);
+        let kept = sent.iter().filter(|(name, _)| stays(name)).cloned();
+        prop_assert_eq!(of_request(&sent, &fields), kept.collect::<Headers>());
+    }
+}
+
+/// An origin that stores for itself is no hop: the direct run sees these lines too.
+#[test]
+fn what_connection_nominates_is_stored() {
+    let sent = headers(&[
+        ("connection", "close, x-user-id, X-Role, host, content-type, idempotency-key"),
+        ("x-user-id", "7"),
+        ("x-role", "admin"),
+        ("host", "a.example"),
+        ("content-type", "text/plain"),
+        ("idempotency-key", "k"),
+        ("te", "x"),
+    ]);
+    assert_eq!(of_request(&sent, &Fields::default()), sent[1..6]);
+}
+
+/// Or what was an answer to one client would be a page that others can be sent to.
+#[test]
+fn what_a_browser_may_not_do_is_kept_of_a_response() {
+    let said = [
+        ("content-security-policy", "sandbox"),
+        ("x-content-type-options", "nosniff"),
+        ("x-frame-options", "DENY"),
+        ("set-cookie", "a=b"),
+        ("x-own", "1"),
+    ];
+    assert_eq!(of_response(headers(&said), &[]), headers(&said[..3]));
+    assert_eq!(of_response(headers(&said), &["x-own".to_owned()]).len(), 4);
+}
+
+/// As curl and others do with each request over plain TCP.
+#[test]
+fn an_offer_to_go_on_by_another_version_is_no_upgrade() {
+    let asks = |values: &[&str]| {
+        is_upgrade("POST", &values.iter().map(|value| value.as_bytes()).collect::<Vec<_>>())
+    };
+    for offer in [&[][..], &["h2c"], &["H2C, HTTP/3.0", "TLS/1.0"], &[" , "]] {
+        assert!(!asks(offer), "{offer:?}");
+    }
+    for protocol in [&["websocket"][..], &["h2c, WebSocket"], &["h2c", "connect-udp"]] {
+        assert!(asks(protocol), "{protocol:?}");
+    }
+    assert!(is_upgrade("CONNECT", &[]));
+}
+
+/// Who reads it may know other codings than who sent the request.
+#[test]
+fn no_coding_is_asked_for_later() {
+    let sent = headers(&[("accept", "a"), ("accept-encoding", "gzip")]);
+    assert_eq!(of_request(&sent, &Fields::default()), headers(&[("accept", "a")]));
+    let keep = Fields { keep: vec!["accept-encoding".to_owned()], ..Fields::default() };
+    assert_eq!(of_request(&sent, &keep), sent);
+}
+
+#[test]
+fn what_only_we_may_say_is_dropped() {
+    let sent = headers(&[("lockgate-held", "1;x"), ("idempotency-key", "k"), ("if-match", "x")]);
+    assert_eq!(of_request(&sent, &Fields::default()), sent[1..]);
+}
+
+#[test]
+fn a_credential_is_kept_or_missed() {
+    let sent = headers(&[("authorization", "Bearer x"), ("connection", "authorization")]);
+    assert_eq!(of_request(&sent, &Fields::default()), []);
+    let keeps = |name: &str| Fields { keep: vec![name.to_owned()], ..Fields::default() };
+    assert_eq!(keeps("cookie").withheld_credential("authorization"), Some("authorization"));
+    let keep = keeps("authorization");
+    assert_eq!(keep.withheld_credential("authorization"), None);
+    assert_eq!(of_request(&sent, &keep), sent[..1]);
+}
+
+#[test]
+fn credentials_of_all_usual_names_are_withheld() {
+    for name in ["x-api-key", "x-auth-token", "x-forwarded-access-token", "x-amz-security-token"] {
+        let sent = headers(&[(name, "k"), ("x-account", "7")]);
+        assert_eq!(of_request(&sent, &Fields::default()), sent[1..], "{name}");
+        let keep = Fields { keep: vec![name.to_owned()], ..Fields::default() };
+        assert_eq!(of_request(&sent, &keep), sent, "{name}");
+    }
+}
+
+#[test]
+fn a_field_of_ones_own_is_a_credential_if_it_is_said_to_be() {
+    let sent = headers(&[("x-pass", "k")]);
+    assert_eq!(Fields::default().withheld_credential("x-pass"), None);
+    let mut fields = Fields { credentials: vec!["x-pass".to_owned()], ..Fields::default() };
+    assert_eq!(fields.withheld_credential("x-pass"), Some("x-pass"));
+    assert_eq!(of_request(&sent, &fields), []);
+    // As any other: stored if that is asked for as well.
+    fields.keep.push("x-pass".to_owned());
+    assert_eq!(fields.withheld_credential("x-pass"), None);
+    assert_eq!(of_request(&sent, &fields), sent);
+}
+
+#[test]
+fn bytes_of_a_head_are_those_that_are_stored() {
+    let sent = headers(&[("x-a", "123"), ("cookie", "long"), ("x-a", "4")]);
+    assert_eq!(stored_bytes("/a?b", &sent, &Fields::default()), 4 + 3 + 3 + 3 + 1);
+}
+
+#[test]
+fn a_made_key_is_that_of_its_job_and_does_not_tell_which() {
+    let key = crate::key::Key::custom("a");
+    let (one, two) = (JobId::new(&key), JobId::new(&key));
+    assert_eq!(made_key(&one), made_key(&one));
+    assert_ne!(made_key(&one), made_key(&two));
+    assert!(!made_key(&one).contains(one.as_str()));
+    let made = made_key(&one);
+    assert!(matches!(idempotency_key(&[made.as_bytes()]), Ok(Some(_))));
+}
+
+#[test]
+fn an_idempotency_key_is_one_string_whatever_is_sent() {
+    bolero::check!().with_iterations(4_000).with_type::<Vec<Vec<u8>>>().for_each(|lines| {
+        let lines: Vec<_> = lines.iter().map(|line| &line[..]).collect();
+        match idempotency_key(&lines) {
+            Ok(None) => assert!(lines.is_empty()),
+            Ok(Some(key)) => {
+                assert!(key.bytes().all(|b| (b' '..=b'~').contains(&b)), "{key:?}");
+                assert!((1..=255).contains(&key.len()), "{key:?}");
+                let quoted = quote(&key);
+                assert_eq!(idempotency_key(&[quoted.as_bytes()]), Ok(Some(key)));
+                assert_eq!(lines.len(), 1);
+            }
+            Err(()) => {}
+        }
+    });
+}
+
+/// As a structured string.
+fn quote(key: &str) -> String {
+    format!("\"{}\"", key.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+proptest! {
+    #[test]
+    fn every_string_is_a_key(key in "[ -~]{1,100}", parameters in "(; ?[a-z*][a-z0-9_.*-]{0,5}(=(\"[ !#-Z]*\"|[a-z0-9?:.*]{1,5}))?){0,3}") {
+        let sent = format!("{}{parameters}", quote(&key));
+        prop_assert_eq!(idempotency_key(&[sent.as_bytes()]), Ok(Some(key)));
+    }
+}
+
+#[test]
+fn idempotency_keys_are_quoted_or_bare() {
+    assert_eq!(idempotency_key(&[]), Ok(None));
+    assert_eq!(idempotency_key(&[b"\"abc\""]), Ok(Some("abc".to_owned())));
+    assert_eq!(idempotency_key(&[b"abc"]), Ok(Some("abc".to_owned())));
+    assert_eq!(idempotency_key(&[br#""a \"b\\";v=1; w"#]), Ok(Some("a \"b\\".to_owned())));
+    let bad =
+        [&b"\"\""[..], b"", b"a b", b"\"a", &[b'x'; 256], b"\xff", b"\"\xc3\xa4\"", b"\"a\tb\""];
+    let escapes = [&br#""a\"#[..], br#""a\b""#, br#""a"b""#, br#"a"b"#, br"a\b"];
+    let parameters =
+        [&b"\"a\";"[..], b"\"a\";V=1", b"\"a\";v=", b"\"a\" ;v", b"\"a\";v=\"", b"\"a\", \"b\""];
+    for bad in bad.into_iter().chain(escapes).chain(parameters) {
+        assert_eq!(idempotency_key(&[bad]), Err(()), "{bad:?}");
+    }
+    assert_eq!(idempotency_key(&[b"a", b"b"]), Err(()));
+}

@@ -1,0 +1,139 @@
+//! Checks at the start of runs.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, Ordering},
+};
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
+
+use super::{Routes, SECOND, Working, ended, look, put_off, put_off_with, settled};
+use crate::{
+    defer::{Authorization, DeferWorker, PendingRun, Snapshot, StatusAnswer, StatusGate},
+    gate::fake::FakeView,
+    reply::Reply,
+    store::{JobId, JobState, Store},
+};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct User(String);
+
+impl Snapshot for User {
+    const NAME: &'static str = "user";
+}
+
+async fn put_off_by(store: &Store, target: &str, user: &str) -> JobId {
+    let user = ("user".to_owned(), format!("\"{user}\"").into_bytes());
+    put_off_with(store, target, 5, vec![user]).await
+}
+
+fn worker(store: &Store, routes: &Routes) -> DeferWorker {
+    DeferWorker::on(store, routes.clone()).restore::<User, _>(|user| user)
+}
+
+async fn response(store: &Store, id: &JobId) -> Reply {
+    let gate = StatusGate::<()>::new().store(store);
+    let request = gate.ask(&mut FakeView::new("GET"), id.as_str(), true);
+    let Ok(request) = request else { panic!("there is a store") };
+    match request.answer().await {
+        StatusAnswer::Whole(reply) => reply,
+        StatusAnswer::Events(..) => panic!("it was not asked for events"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_user_whose_rights_were_revoked_runs_nothing() {
+    let (store, routes) = (Store::memory(), Routes::default());
+    let check = |run: PendingRun| async move {
+        assert_eq!((run.head().method.as_str(), run.deferred().attempt), ("POST", 1));
+        match run.carried::<User>() {
+            Some(user) if user.0 == "eve" => Authorization::Denied,
+            _ => Authorization::Granted,
+        }
+    };
+    let worker = Working::with(worker(&store, &routes).authorize(check));
+    let denied = put_off_by(&store, "/x/eve", "eve").await;
+    let behind = put_off_by(&store, "/x/ann", "ann").await;
+    let nobody = put_off(&store, "/x/nobody").await;
+    assert_eq!(ended(&store, &denied).await, JobState::Dead);
+    assert_eq!(look(&store, &denied).await.reason.as_deref(), Some("not authorized any more"));
+    for id in [behind, nobody] {
+        assert_eq!(ended(&store, &id).await, JobState::Done);
+    }
+    tokio::time::sleep(3_600 * SECOND).await;
+    let runs = ["/x/eve", "/x/ann", "/x/nobody"].map(|target| routes.runs(target));
+    assert_eq!(runs, [0, 1, 1], "it is never tried again");
+    let reply = response(&store, &denied).await;
+    assert_eq!(reply.status, 403, "{reply:?}");
+    worker.stop().await;
+}
+
+/// The check may ask somewhere, and what it asks may be away, or it may break.
+#[tokio::test(start_paused = true)]
+async fn a_check_without_a_result_is_made_again() {
+    let (store, routes) = (Store::memory(), Routes::default());
+    let asked = Arc::<AtomicU32>::default();
+    let count = Arc::clone(&asked);
+    let check = move |_| {
+        let asked = count.fetch_add(1, Ordering::SeqCst);
+        async move {
+            tokio::time::sleep(SECOND).await;
+            match asked {
+                0 => Authorization::Unknown,
+                1 => panic!("as it may"),
+                _ => Authorization::Granted,
+            }
+        }
+    };
+    let worker = Working::with(worker(&store, &routes).authorize(check));
+    let id = put_off_by(&store, "/x", "ann").await;
+    assert_eq!(ended(&store, &id).await, JobState::Done);
+    let job = look(&store, &id).await;
+    assert_eq!((routes.runs("/x"), job.attempts), (1, 1), "uncharged: {job:?}");
+    assert_eq!(asked.load(Ordering::SeqCst), 3);
+    worker.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_check_ends_with_its_worker() {
+    let (store, routes) = (Store::memory(), Routes::default());
+    let began = Arc::<Notify>::default();
+    let begins = Arc::clone(&began);
+    let check = move |_| {
+        begins.notify_one();
+        std::future::pending()
+    };
+    let stopped = Working::with(worker(&store, &routes).authorize(check));
+    let id = put_off_by(&store, "/x", "ann").await;
+    began.notified().await;
+    stopped.stop().await;
+    let job = look(&store, &id).await;
+    assert_eq!((job.state, job.attempts), (JobState::Queued, 0), "{job:?}");
+    let other = Working::with(worker(&store, &routes));
+    assert_eq!(ended(&store, &id).await, JobState::Done);
+    other.stop().await;
+}
+
+/// As a run does that takes too long: no other one on its lock may meet it.
+#[tokio::test(start_paused = true)]
+async fn a_check_ends_with_its_lock() {
+    let (store, routes) = (Store::memory(), Routes::default());
+    let asked = Arc::<AtomicU32>::default();
+    let count = Arc::clone(&asked);
+    let check = move |_| {
+        let first = count.fetch_add(1, Ordering::SeqCst) == 0;
+        async move {
+            if first {
+                std::future::pending::<()>().await;
+            }
+            Authorization::Granted
+        }
+    };
+    let worker = Working::with(worker(&store, &routes).max_run(5 * SECOND).authorize(check));
+    settled().await;
+    let id = put_off_by(&store, "/x", "ann").await;
+    assert_eq!(ended(&store, &id).await, JobState::Done);
+    assert_eq!((routes.runs("/x"), asked.load(Ordering::SeqCst)), (1, 2));
+    worker.stop().await;
+}
