@@ -291,6 +291,14 @@ table! { each_store {
     elsewhere:
         a_run_takes_place_there,
         a_handler_is_heeded_for_so_long;
+    users:
+        a_key_is_its_users_alone,
+        a_direct_run_is_remembered_for_its_user_alone,
+        the_first_wins_among_the_requests_of_one_user,
+        the_last_supersedes_no_other_users,
+        a_key_of_a_user_whom_nothing_names_is_our_fault,
+        users_who_share_all_share_keys_and_merges,
+        a_layer_that_would_share_users_requests_is_refused;
     idempotency:
         one_key_is_one_job,
         another_request_under_the_key_is_refused,

@@ -23,6 +23,7 @@ pub(crate) mod remembered;
 pub(crate) mod replay;
 pub(crate) mod status;
 pub(crate) mod told;
+pub(crate) mod users;
 pub(crate) mod visible;
 pub(crate) mod wiring;
 pub(crate) mod within;

@@ -77,6 +77,11 @@ async fn run(app: App, listener: TcpListener, stopped: oneshot::Receiver<()>) {
     let _ = server.await;
 }
 
+/// See [`Framework::carry_unnamed`](super::Framework::carry_unnamed).
+pub(super) fn carry_unnamed() {
+    carried::carry_unnamed();
+}
+
 pub(super) fn worker(app: &App) -> DeferWorker {
     let (store, app) = (app.store.clone(), app.clone());
     let worker = DeferWorker::new(&store, move |config: &mut ServiceConfig| {

@@ -45,6 +45,11 @@ pub(super) async fn serve(app: &App) -> Running {
     Running { addr, stop, ended }
 }
 
+/// See [`Framework::carry_unnamed`](super::Framework::carry_unnamed).
+pub(super) fn carry_unnamed() {
+    let _ = carried::carry_unnamed();
+}
+
 pub(super) fn worker(app: &App) -> DeferWorker {
     let routes = with_store(routes(app), app).with_state(app.clone());
     DeferWorker::new(&app.store, routes).restore::<User>()
