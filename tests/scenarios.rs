@@ -291,6 +291,10 @@ table! { each_store {
     elsewhere:
         a_run_takes_place_there,
         a_handler_is_heeded_for_so_long;
+    crowded:
+        an_owner_cannot_fill_the_shard_of_another,
+        a_few_locks_cannot_fill_the_shard_of_another,
+        requests_without_an_owner_leave_room_for_owners;
     users:
         a_key_is_its_users_alone,
         a_direct_run_is_remembered_for_its_user_alone,

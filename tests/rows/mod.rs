@@ -3,6 +3,7 @@
 pub(crate) mod accepting;
 pub(crate) mod body_deadline;
 pub(crate) mod client;
+pub(crate) mod crowded;
 pub(crate) mod defer;
 pub(crate) mod elsewhere;
 pub(crate) mod end_of_lock;

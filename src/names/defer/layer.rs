@@ -267,6 +267,13 @@ macro_rules! __defer_layer_names {
             /// busy answer. Default 100,000. Counted in each of 64 shards, for a 64th of it, rounded up (1563): what waits
             /// in all may be more by up to 63, which is much of a small number, and a resource may meet the bound of
             /// its shard, which it has with others, long before. For an exact bound of one resource there is [`max_jobs`](Self::max_jobs).
+            ///
+            /// A quarter of each shard is reserved: for a resource with fewer than 4 requests, of an
+            /// [`owner`](Self::owner) with fewer than 16 in that shard; half of it for those with an owner. The name of a
+            /// resource says in which shard it lies, so a client can choose names that fill one. With an owner it keeps no
+            /// other owner out by that; without, nothing tells its requests from those of others, and it can keep out the
+            /// others without an owner if it uses as many resources. Where there are no accounts, an owner by client
+            /// address helps. Nothing is reserved of a shard for fewer than 64 requests (4,033 in all).
             #[must_use]
             pub fn queue_jobs(self, jobs: u64) -> Self {
                 Self { gate: self.gate.queue_jobs(jobs) }
@@ -274,7 +281,9 @@ macro_rules! __defer_layer_names {
 
             /// Most bytes that the whole queue takes: requests that wait or run, and of each that of the call that
             /// tells of its end. Default 1 GiB, so 16 MiB a shard. Counted as
-            /// [`queue_jobs`](Self::queue_jobs) are.
+            /// [`queue_jobs`](Self::queue_jobs) are, with the same reserve: a resource gets of it if it has at most a 64th of the
+            /// shard's bytes then, an owner with at most a 16th, and the first request of either. Nothing is
+            /// reserved of a shard for less than 1 MiB (64 MiB in all).
             #[must_use]
             pub fn queue_bytes(self, bytes: u64) -> Self {
                 Self { gate: self.gate.queue_bytes(bytes) }
@@ -309,7 +318,8 @@ macro_rules! __defer_layer_names {
             /// Most requests of one [`owner`](Self::owner) that wait in the whole queue, and calls that are to tell how
             /// one ended ([`callback`](Self::callback)); beyond it the plain busy answer. Default 64,000: less than two thirds of what the queue
             /// takes, so nobody keeps all others out, and in each shard 1000, which is the line of one resource.
-            /// Without an owner there is no such bound. Counted as [`queue_jobs`](Self::queue_jobs) are, in
+            /// Requests without an owner have no such bound, but seven eighths of each shard
+            /// ([`queue_jobs`](Self::queue_jobs)). Counted as [`queue_jobs`](Self::queue_jobs) are, in
             /// each shard for a 64th, rounded up: an owner with requests for few resources meets it long before, and one
             /// with requests for many may have 64 where 2 are set.
             #[must_use]

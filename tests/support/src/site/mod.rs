@@ -66,6 +66,7 @@
 //! | `/always-shared/{id}` | defer always, two at once: wrong |
 //! | `/few/{id}` | defer with `x-user` as owner, who may have two in each shard; lock by `id` |
 //! | `/few-bytes/{id}` | the same, but up to 400 bytes |
+//! | `/crowded/{id}` | defer always with `x-user` as owner, 64 in each shard; lock by `id` |
 //! | `/metered/{id}` | 5 a minute by ip, named `metered`; defer, lock by `id` |
 //! | `/guarded/{id}` | 401 without `x-pass`, which goes no further; defer, lock by `id` |
 //! | `/rewritten/{id}` | defer, a 409 becomes a 418, lock by `id` |

@@ -177,6 +177,8 @@ fn deferring(config: &mut ServiceConfig) {
     one("/owned/{id}", by_id(), DeferLayer::new().owner(user).status_at("/mine"));
     one("/few/{id}", by_id(), DeferLayer::new().owner(user).owner_jobs(128));
     one("/few-bytes/{id}", by_id(), DeferLayer::new().owner(user).owner_bytes(64 * 400));
+    let crowded = DeferLayer::new().owner(user).queue_jobs(64 * 64).defer_always();
+    one("/crowded/{id}", by_id(), crowded);
     let metered = resource("/metered/{id}")
         .to(work)
         .wrap(by_id())

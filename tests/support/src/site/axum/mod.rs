@@ -159,6 +159,7 @@ fn deferring() -> Routes {
     let hasty = DeferLayer::new().read_within(Duration::from_millis(300));
     let kept = DeferLayer::new().keep_header("Authorization").credential_header("X-Api-Key");
     let owned = DeferLayer::new().owner(user).status_at("/mine");
+    let crowded = DeferLayer::new().owner(user).queue_jobs(64 * 64).defer_always();
     one("/orders/{id}/refund", by_id(), DeferLayer::new())
         .merge(one("/peer", LockLayer::by_ip(), DeferLayer::new()))
         .merge(one("/small/{id}", by_id(), DeferLayer::new().body_limit(16).max_jobs(2)))
@@ -167,6 +168,7 @@ fn deferring() -> Routes {
         .merge(one("/owned/{id}", by_id(), owned))
         .merge(one("/few/{id}", by_id(), DeferLayer::new().owner(user).owner_jobs(128)))
         .merge(one("/few-bytes/{id}", by_id(), DeferLayer::new().owner(user).owner_bytes(64 * 400)))
+        .merge(one("/crowded/{id}", by_id(), crowded))
         .merge(
             one("/metered/{id}", by_id(), DeferLayer::new())
                 .layer(RateLimitLayer::by_ip(minute(5)).name("metered")),
