@@ -305,6 +305,18 @@ table! { each_store {
     elsewhere:
         a_run_takes_place_there,
         a_handler_is_heeded_for_so_long;
+    crowded:
+        an_owner_cannot_fill_the_shard_of_another,
+        a_few_locks_cannot_fill_the_shard_of_another,
+        requests_without_an_owner_leave_room_for_owners;
+    users:
+        a_key_is_its_users_alone,
+        a_direct_run_is_remembered_for_its_user_alone,
+        the_first_wins_among_the_requests_of_one_user,
+        the_last_supersedes_no_other_users,
+        a_key_of_a_user_whom_nothing_names_is_our_fault,
+        users_who_share_all_share_keys_and_merges,
+        a_layer_that_would_share_users_requests_is_refused;
     idempotency:
         one_key_is_one_job,
         a_key_may_be_any_string,

@@ -25,6 +25,9 @@ use serde::{Serialize, de::DeserializeOwned};
 /// }
 /// ```
 ///
+/// Where it says which user or tenant a request is from, carry it by `DeferLayer::carry_as`, which reads a stable
+/// identity from it.
+///
 /// It is stored as JSON, so that fields can be added with `#[serde(default)]` while requests wait. What
 /// can't be read any more needs a new name, and the old type restored beside it until all have run.
 pub trait Snapshot: Clone + Send + Sync + Serialize + DeserializeOwned + 'static {
@@ -50,64 +53,98 @@ pub(super) type Carried = Vec<(String, Vec<u8>)>;
 /// A value of a request, not yet written.
 type Value = Box<dyn FnOnce() -> Option<(String, Vec<u8>)> + Send + Sync>;
 
-type Capture<N> = dyn Fn(&N) -> Option<Value> + Send + Sync;
+/// A snapshot that was found in a request, and the identity that it names, if its layer asks for one.
+struct Found {
+    value: Value,
+    identity: Option<String>,
+}
+
+type Capture<N> = dyn Fn(&N) -> Option<Found> + Send + Sync;
+
+/// Reads the identity in a snapshot.
+pub(super) type Identity<T> = dyn Fn(&T) -> String + Send + Sync;
 
 /// The values of a request that it takes along if it is deferred. Most are not, so they are not written
 /// before that.
 #[derive(Default)]
-pub(super) struct Captured(Vec<Value>);
+pub(super) struct Captured {
+    values: Vec<Value>,
+    identity: Option<String>,
+}
 
 impl Captured {
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.values.is_empty()
+    }
+
+    /// Takes the identity that a snapshot names.
+    pub(super) fn take_identity(&mut self) -> Option<String> {
+        self.identity.take()
     }
 
     /// `None` if one of them can't be written.
     pub(super) fn write(self) -> Option<Carried> {
-        self.0.into_iter().map(|value| value()).collect()
+        self.values.into_iter().map(|value| value()).collect()
     }
 }
 
 impl fmt::Debug for Captured {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Captured({})", self.0.len())
+        write!(f, "Captured({})", self.values.len())
     }
 }
 
 /// What a layer takes along.
-pub(super) struct Captures<N: ?Sized>(Vec<Arc<Capture<N>>>);
+pub(super) struct Captures<N: ?Sized> {
+    all: Vec<Arc<Capture<N>>>,
+    /// Number of those that name an identity.
+    identities: usize,
+}
 
 impl<N: ?Sized> Captures<N> {
     /// `find` looks into a request's extensions.
     pub(super) fn add<T: Snapshot>(
         &mut self,
         find: impl Fn(&N) -> Option<T> + Send + Sync + 'static,
+        identity: Option<Box<Identity<T>>>,
     ) {
-        self.0.push(Arc::new(move |native| {
+        self.identities += usize::from(identity.is_some());
+        self.all.push(Arc::new(move |native| {
             let found = find(native)?;
-            Some(Box::new(move || Some((T::NAME.to_owned(), found.save()?))))
+            let identity = identity.as_ref().map(|identity| identity(&found));
+            let value = Box::new(move || Some((T::NAME.to_owned(), found.save()?)));
+            Some(Found { value, identity })
         }));
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.all.is_empty()
+    }
+
+    pub(super) fn identities(&self) -> usize {
+        self.identities
     }
 
     /// Of this request, what is there.
     pub(super) fn of(&self, native: &N) -> Captured {
-        Captured(self.0.iter().filter_map(|capture| capture(native)).collect())
+        let mut captured = Captured::default();
+        for Found { value, identity } in self.all.iter().filter_map(|capture| capture(native)) {
+            captured.values.push(value);
+            captured.identity = captured.identity.or(identity);
+        }
+        captured
     }
 }
 
 impl<N: ?Sized> Default for Captures<N> {
     fn default() -> Self {
-        Self(Vec::new())
+        Self { all: Vec::new(), identities: 0 }
     }
 }
 
 impl<N: ?Sized> Clone for Captures<N> {
     fn clone(&self) -> Self {
-        Self(self.0.clone())
+        Self { all: self.all.clone(), identities: self.identities }
     }
 }
 

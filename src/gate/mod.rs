@@ -186,6 +186,14 @@ pub trait Gate<N: ?Sized>: Clone + Send + Sync + 'static {
     /// unread body.
     const PARKS: bool = false;
 
+    /// Checks the settings of the gate. A driver calls it where the gate is put around a service, so that a fault shows before
+    /// there is a request.
+    ///
+    /// # Panics
+    ///
+    /// If the settings contradict each other, with a message that names the fix.
+    fn check(&self) {}
+
     /// Reads what it needs of the request. Must not block.
     fn ask<V: View<Native = N>>(&self, view: &mut V) -> Asked<Self::Facts, Self::Quick>;
 

@@ -2,9 +2,11 @@
 
 use std::{marker::PhantomData, sync::Arc};
 
+use http::request::Parts;
 use tower_layer::Layer;
 
 use super::{framework::Plain, service::GateService};
+use crate::gate::Gate;
 
 /// Puts a gate around a service. Integrations wrap it in a layer of their own name.
 #[derive(Debug, Clone)]
@@ -20,10 +22,11 @@ impl<G, F> GateLayer<G, F> {
     }
 }
 
-impl<S, G, F> Layer<S> for GateLayer<G, F> {
+impl<S, G: Gate<Parts>, F> Layer<S> for GateLayer<G, F> {
     type Service = GateService<S, G, F>;
 
     fn layer(&self, inner: S) -> Self::Service {
+        self.gate.check();
         GateService::new(inner, Arc::clone(&self.gate))
     }
 }

@@ -3,6 +3,7 @@
 pub(crate) mod accepting;
 pub(crate) mod body_deadline;
 pub(crate) mod client;
+pub(crate) mod crowded;
 pub(crate) mod defer;
 pub(crate) mod elsewhere;
 pub(crate) mod end_of_lock;
@@ -23,6 +24,7 @@ pub(crate) mod remembered;
 pub(crate) mod replay;
 pub(crate) mod status;
 pub(crate) mod told;
+pub(crate) mod users;
 pub(crate) mod visible;
 pub(crate) mod wiring;
 pub(crate) mod within;

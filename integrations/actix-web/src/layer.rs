@@ -8,7 +8,7 @@ use actix_web::{
     dev::{Service, ServiceRequest, ServiceResponse, Transform},
     web::ServiceConfig,
 };
-use lockgate::{defer::DeferGate, lock::LockGate, rate_limit::RateLimitGate};
+use lockgate::{defer::DeferGate, gate::Gate, lock::LockGate, rate_limit::RateLimitGate};
 
 use crate::{
     framework::{extension, found},
@@ -32,6 +32,7 @@ macro_rules! transform {
             type Future = Ready<Result<Self::Transform, ()>>;
 
             fn new_transform(&self, service: S) -> Self::Future {
+                Gate::<HttpRequest>::check(&self.gate);
                 ready(Ok(GateService::new(service, self.gate.clone())))
             }
         }

@@ -64,7 +64,8 @@ impl<N: ?Sized> DeferGate<N> {
         let url = settings.callback.as_ref().and_then(|callback| callback(&head));
         let policy = settings.how.policy(&head.method, settings.when.needs_worker);
         let print = Print::of(&head.method, &head.target, body);
-        let merge = settings.how.merge(&parked.owner, &head);
+        let is_unnamed = settings.is_unnamed(&parked.owner, || !parked.carried.is_empty());
+        let merge = settings.how.merge(&parked.owner, &head).filter(|_| !is_unnamed);
         let carried = std::mem::take(&mut parked.carried);
         let key = &parked.parked.key;
         let id = JobId::new(key);

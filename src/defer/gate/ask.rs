@@ -83,8 +83,8 @@ impl<N: ?Sized> DeferGate<N> {
             slot.send(view);
             return Asked::Pass(DeferTicket::plain(slot));
         }
-        let owner = settings.owner.as_ref().and_then(|owner| owner(view.native()));
-        let (owner, captured) = (owner.unwrap_or_default(), settings.carries.of(view.native()));
+        let mut captured = settings.carries.of(view.native());
+        let owner = settings.owner_of(view.native(), &mut captured);
         if asks_for_nothing {
             let slot = Slot::new(Trying::For(settings.when.wait), None);
             slot.send(view);
@@ -94,20 +94,36 @@ impl<N: ?Sized> DeferGate<N> {
             let title = "Idempotency-Key must be one string of 1 to 255 characters of ASCII";
             return Asked::Answer(Reply::problem(400, problem::BAD_IDEMPOTENCY_KEY, title));
         };
-        let record = match key {
-            None => None,
-            Some(key) => match view.route() {
-                Route::Unmatched => return Asked::Skip,
-                Route::Matched(route) => Some(settings.record(&owner, view.method(), &route, &key)),
-                Route::Unknown => Some(settings.record(&owner, view.method(), "", &key)),
-            },
+        let route = match key.as_ref().map(|_| view.route()) {
+            None | Some(Route::Unknown) => String::new(),
+            Some(Route::Unmatched) => return Asked::Skip,
+            Some(Route::Matched(route)) => route,
         };
+        let has_user = || !captured.is_empty() || settings.carries_credential(view);
+        let is_unnamed = key.is_some() && settings.is_unnamed(&owner, has_user);
+        if is_unnamed && !said_to_run {
+            return Asked::Answer(unnamed());
+        }
+        // A run has a key that its worker made, and is looked up nowhere.
+        let key = key.filter(|_| !is_unnamed);
+        let record = key.map(|key| settings.record(&owner, view.method(), &route, &key));
         let may_be_stored = || settings.may_be_stored(view, !captured.is_empty());
         let (trying, applied) = settings.when.trying(&view.header("prefer"), may_be_stored);
         let slot = Slot::saying(trying, record, said_to_run);
         slot.send(view);
         Asked::Pass(DeferTicket::new(slot, owner, applied, captured))
     }
+}
+
+/// The answer to a key that could be another user's.
+fn unnamed() -> Reply {
+    tracing::error!(
+        layer = "DeferLayer",
+        "request refused: it has an Idempotency-Key, the layer carries a snapshot, and nothing names whose the request is, so \
+         users would share their keys; carry the snapshot by .carry_as::<T>(..), with the authentication outside of this \
+         layer, or name the .owner(..), or say .shared_by_all()"
+    );
+    Reply::wiring_fault()
 }
 
 impl<N: ?Sized> Settings<N> {

@@ -11,6 +11,7 @@ mod accept;
 mod answers;
 mod ask;
 mod passage;
+mod scoping;
 mod settings;
 #[cfg(test)]
 mod tests;

@@ -111,6 +111,10 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
 
     const PARKS: bool = true;
 
+    fn check(&self) {
+        self.0.check();
+    }
+
     fn ask<V: View<Native = N>>(&self, view: &mut V) -> Asked<Infallible, DeferTicket> {
         self.read(view)
     }

@@ -33,6 +33,8 @@ pub(super) struct Settings<N: ?Sized> {
     pub(super) owner: Option<Arc<Owner<N>>>,
     pub(super) callback: Option<Arc<Callback>>,
     pub(super) carries: Captures<N>,
+    /// Requests of all users share keys and merges.
+    pub(super) shared_by_all: bool,
 }
 
 /// When a request is deferred.
@@ -115,6 +117,7 @@ impl<N: ?Sized> DeferGate<N> {
             owner: None,
             callback: None,
             carries: Captures::default(),
+            shared_by_all: false,
         }))
     }
 
@@ -171,6 +174,7 @@ impl<N: ?Sized> Clone for Settings<N> {
             owner: self.owner.clone(),
             callback: self.callback.clone(),
             carries: self.carries.clone(),
+            shared_by_all: self.shared_by_all,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What a request that is taken over is answered, when the store does not do its part.
 
 mod caps;
+mod scoping;
 
 #[cfg(feature = "redis")]
 use std::sync::{

@@ -71,16 +71,78 @@ macro_rules! __defer_layer_names {
             /// [`first_wins`](Self::first_wins) and [`last_wins`](Self::last_wins) take for the same
             /// request, and is what [`DeferredRoutes::visible_to`] compares with.
             ///
-            /// Default: nobody's. All clients share one space of keys then: who sends another's
-            /// `Idempotency-Key` with the same request (with [`remember_direct`](Self::remember_direct), where
-            /// nothing is compared, with any) is told of that one's job and where its response is, and `last_wins`
-            /// supersedes anybody's. Set it, and `visible_to`, wherever clients do not trust each other.
+            /// Default: the identity of the snapshot that is carried by [`carry_as`](Self::carry_as); without one, nobody's. All
+            /// requests without an owner, those of which the function returns `None` too, share one space of keys: a
+            /// client that sends another's `Idempotency-Key` with the same request (with
+            /// [`remember_direct`](Self::remember_direct), where nothing is compared, with any) gets that one's job and
+            /// response, and `last_wins` supersedes any other request. Set it, and `visible_to`, wherever clients do not
+            /// trust each other: also where their credentials are [kept](Self::keep_header).
             #[must_use]
             pub fn owner(
                 self,
                 owner: impl Fn(&$native) -> Option<String> + Send + Sync + 'static,
             ) -> Self {
                 Self { gate: self.gate.owner(owner) }
+            }
+        }
+
+        // Whose it is, where a snapshot says so.
+        impl DeferLayer {
+            /// Stores this value of the request's extensions along with it, such as the user that an
+            /// authentication has put there; a worker that [restores](DeferWorker::restore) it puts it into
+            /// the extensions of the run. A request that has one and carries a credential is deferred
+            /// without the credential. One that does not have it is deferred without it.
+            ///
+            /// It does not say which user the request is from: two values of one user may differ, by a refreshed token,
+            /// say. What users could share then needs an owner: carry it by [`carry_as`](Self::carry_as), or set
+            /// [`owner`](Self::owner), or say [`shared_by_all`](Self::shared_by_all). Without any of them an
+            /// `Idempotency-Key` is answered with 500, and a log line names the fix: one user's key must not get
+            /// another user's job, and to ignore it would run a retry twice.
+            ///
+            /// A user whose rights were revoked while the request waited still runs it, unless
+            /// [`DeferWorker::authorize`] refuses the run.
+            ///
+            /// # Panics
+            ///
+            /// Not here, but where the layer is put around a service: if there are none of them, beside
+            /// [`first_wins`](Self::first_wins), [`last_wins`](Self::last_wins) or [`remember_direct`](Self::remember_direct).
+            #[must_use]
+            pub fn carry<T: ::lockgate::Snapshot>(self) -> Self {
+                Self { gate: self.gate.carry::<T>($found::<T>) }
+            }
+
+            /// As [`carry`](Self::carry), and takes the identity in the value for the [`owner`](Self::owner) of the request, if
+            /// that is not set.
+            ///
+            /// The identity has to be the same in each request of a user (an account's number, not a token, nor what a new
+            /// login changes), and no other user's: a retry is known by it. Texts are compared as they are, by
+            /// [`visible_to`](DeferredRoutes::visible_to) too, and lie in the store unsealed.
+            ///
+            /// A request without the value is nobody's. Such requests share their keys, unless they have a credential:
+            /// those are some user's, so that their `Idempotency-Key` is answered with 500, as with `carry`. It shows an
+            /// authentication that is inside of this layer. An empty identity is none: such a request is not merged with
+            /// others. In code: `.carry_as::<User>(|user| user.id.to_string())`.
+            ///
+            /// # Panics
+            ///
+            /// Where the layer is put around a service: if a second snapshot names an identity, and no `owner` is set.
+            #[must_use]
+            pub fn carry_as<T: ::lockgate::Snapshot>(
+                self,
+                identity: impl Fn(&T) -> String + Send + Sync + 'static,
+            ) -> Self {
+                Self { gate: self.gate.carry_as::<T>($found::<T>, identity) }
+            }
+
+            /// Lets the requests of all users share keys and merges, although the layer [carries](Self::carry) a snapshot: for
+            /// clients that trust each other, such as services of one team.
+            ///
+            /// # Panics
+            ///
+            /// Where the layer is put around a service: if an [`owner`](Self::owner) or an identity is set, too.
+            #[must_use]
+            pub fn shared_by_all(self) -> Self {
+                Self { gate: self.gate.shared_by_all() }
             }
         }
 
@@ -231,18 +293,6 @@ macro_rules! __defer_layer_names {
                 Self { gate: self.gate.credential_header(name) }
             }
 
-            /// Stores this value of the request's extensions along with it, such as the user that an
-            /// authentication has put there; a worker that [restores](DeferWorker::restore) it puts it into
-            /// the extensions of the run. A request that has one and carries a credential is deferred
-            /// without the credential. One that does not have it is deferred without it.
-            ///
-            /// What it says may be over when the run begins: a user whose rights were revoked meanwhile
-            /// still runs, unless [`DeferWorker::authorize`] says no.
-            #[must_use]
-            pub fn carry<T: ::lockgate::Snapshot>(self) -> Self {
-                Self { gate: self.gate.carry::<T>($found::<T>) }
-            }
-
             /// Most requests that wait for one resource; beyond it the plain busy answer. Default 1000: at a tenth
             /// of a second each, the last one waits for nearly two minutes. Those of one owner, and of the shard that the
             /// resource lies in, have bounds of their own ([`owner_jobs`](Self::owner_jobs),
@@ -265,6 +315,13 @@ macro_rules! __defer_layer_names {
             /// busy answer. Default 100,000. Counted in each of 64 shards, for a 64th of it, rounded up (1563): what waits
             /// in all may be more by up to 63, which is much of a small number, and a resource may meet the bound of
             /// its shard, which it has with others, long before. For an exact bound of one resource there is [`max_jobs`](Self::max_jobs).
+            ///
+            /// A quarter of each shard is reserved: for a resource with fewer than 4 requests, of an
+            /// [`owner`](Self::owner) with fewer than 16 in that shard; half of it for those with an owner. The name of a
+            /// resource says in which shard it lies, so a client can choose names that fill one. With an owner it keeps no
+            /// other owner out by that; without, nothing tells its requests from those of others, and it can keep out the
+            /// others without an owner if it uses as many resources. Where there are no accounts, an owner by client
+            /// address helps. Nothing is reserved of a shard for fewer than 64 requests (4,033 in all).
             #[must_use]
             pub fn queue_jobs(self, jobs: u64) -> Self {
                 Self { gate: self.gate.queue_jobs(jobs) }
@@ -272,7 +329,9 @@ macro_rules! __defer_layer_names {
 
             /// Most bytes that the whole queue takes: requests that wait or run, and of each that of the call that
             /// tells of its end. Default 1 GiB, so 16 MiB a shard. Counted as
-            /// [`queue_jobs`](Self::queue_jobs) are.
+            /// [`queue_jobs`](Self::queue_jobs) are, with the same reserve: a resource gets of it if it has at most a 64th of the
+            /// shard's bytes then, an owner with at most a 16th, and the first request of either. Nothing is
+            /// reserved of a shard for less than 1 MiB (64 MiB in all).
             #[must_use]
             pub fn queue_bytes(self, bytes: u64) -> Self {
                 Self { gate: self.gate.queue_bytes(bytes) }
@@ -307,7 +366,8 @@ macro_rules! __defer_layer_names {
             /// Most requests of one [`owner`](Self::owner) that wait in the whole queue, and calls that are to tell how
             /// one ended ([`callback`](Self::callback)); beyond it the plain busy answer. Default 64,000: less than two thirds of what the queue
             /// takes, so nobody keeps all others out, and in each shard 1000, which is the line of one resource.
-            /// Without an owner there is no such bound. Counted as [`queue_jobs`](Self::queue_jobs) are, in
+            /// Requests without an owner have no such bound, but seven eighths of each shard
+            /// ([`queue_jobs`](Self::queue_jobs)). Counted as [`queue_jobs`](Self::queue_jobs) are, in
             /// each shard for a 64th, rounded up: an owner with requests for few resources meets it long before, and one
             /// with requests for many may have 64 where 2 are set.
             #[must_use]

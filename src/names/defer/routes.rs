@@ -36,7 +36,8 @@ macro_rules! __defer_routes_names {
                 Self { gate: self.gate.store(store), ..self }
             }
 
-            /// Shows a job only to its [owner](DeferLayer::owner): the function says who asks.
+            /// Shows a job only to its [owner](DeferLayer::owner), or the [identity](DeferLayer::carry_as) it was carried
+            /// with: the function says who asks.
             /// Default: whoever knows the id, which is 128 random bits.
             pub fn visible_to(
                 self,

@@ -124,6 +124,23 @@ pub(crate) struct Caps {
     pub(crate) ended_bytes: u64,
 }
 
+/// Part of a shard's jobs and bytes that is reserved, for locks with short queues and owners with few jobs: the name of a lock
+/// says in which shard it lies, so a client can choose names that fill the shard of another one. A job without an owner may
+/// be of that client, and gets half of it.
+pub(crate) const RESERVED: u64 = 4;
+pub(crate) const HALF: u64 = 2 * RESERVED;
+
+/// Jobs of a lock and of an owner from which on they get nothing of the reserve.
+pub(crate) const SHORT: u64 = 4;
+pub(crate) const FEW: u64 = 16;
+
+/// Parts of the shard's bytes that such a lock and such an owner have with the new job, unless it is their first.
+pub(crate) const SHORT_BYTES: u64 = 64;
+pub(crate) const FEW_BYTES: u64 = 16;
+
+/// Nothing is reserved of fewer jobs or bytes.
+const LEAST: (u64, u64) = (64, 1 << 20);
+
 /// What an ended job takes besides its request or its response, about: its facts, and its entries here and there.
 pub(crate) const ENDED_SIZE: u64 = 512;
 
@@ -143,6 +160,12 @@ impl Caps {
             owner_bytes: most,
             ended_bytes: most,
         }
+    }
+
+    /// Most jobs and bytes of a shard without this part of them.
+    pub(crate) fn without(&self, part: u64) -> (u64, u64) {
+        let but_for = |most: u64, least| if most < least { most } else { most - most / part };
+        (but_for(self.shard_jobs, LEAST.0), but_for(self.shard_bytes, LEAST.1))
     }
 }
 

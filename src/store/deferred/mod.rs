@@ -10,7 +10,10 @@ mod view;
 
 pub use self::accepted::OnFailure;
 pub(crate) use self::{
-    accepted::{Began, Call, Caps, Direct, ENDED_SIZE, Enqueue, Enqueued, JobPolicy, Merge, Wins},
+    accepted::{
+        Began, Call, Caps, Direct, ENDED_SIZE, Enqueue, Enqueued, FEW, FEW_BYTES, HALF, JobPolicy,
+        Merge, RESERVED, SHORT, SHORT_BYTES, Wins,
+    },
     runs::{Claim, Claimed, NextRun, Run, Running, Settle, SettledRun, Verdict},
     steps::Jobs,
     view::{Beat, Due, JobView, Listed, Listing, Past, PendingMark, Tally},

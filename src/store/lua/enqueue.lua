@@ -9,7 +9,7 @@
 -- Numbers: may it run again after a crash, most attempts, may others pass it while it waits for a retry, is a
 -- worker needed, ms until it may run, ms until its deadline or 0, life of the record in ms, most jobs and most bytes
 -- of this resource, most jobs and most bytes of this shard, and of this owner in it, most bytes that the shard keeps
--- of done jobs, and of dead ones. The bytes of a request are with those of the call that tells of its end
+-- of done jobs, and of dead ones. A part of the shard is reserved (see RESERVED). The bytes of a request are with those of the call that tells of its end
 -- Other keys of the tag are named here: k:<group>:<lock> STRING, the latest job of a group (until a day after it may run), and m:<id>
 -- STRING, the job that the request <id> was merged into (for a minute).
 -- Returns per job {'stored', position, 0 if it is late} | {'known', job id} accepted before, the same request
@@ -25,6 +25,16 @@ local GROUP, MERGED = 86400000, 60000
 local LOOKS = 16
 -- Records that end with a job: its own, and those of requests that were merged into it.
 local RECORDS = 32
+
+-- The name of a lock says in which shard it lies, so a client can choose names that fill the shard of another one. This part
+-- of a shard's jobs and bytes, a quarter, is reserved: for locks with fewer than SHORT jobs and owners with fewer than FEW. A
+-- job without an owner may be of that client; it gets half of the reserve.
+local RESERVED, HALF = 4, 8
+local SHORT, FEW = 4, 16
+-- Parts of the shard's bytes that such a lock and such an owner have with the new job, unless it is their first.
+local SHORT_BYTES, FEW_BYTES = 64, 16
+-- Nothing is reserved of fewer jobs or bytes.
+local LEAST_JOBS, LEAST_BYTES = 64, 1048576
 
 -- From 1; 0 = late; nil = it does not wait.
 local function position(id)
@@ -75,23 +85,36 @@ local function join(id, record, print, life)
   redis.call('SET', record, id .. ' ' .. print, 'PX', int(life))
 end
 
--- Whether it fits into a shard that has so much, if those of `old` bytes go at the same time; how many are in line.
-local function fits_in(bytes, old, n, jobs, used)
-  local lates = redis.call('HMGET', own('lates'), 'n' .. NAME, 'b' .. NAME)
-  local one, more, line = old and 1 or 0, bytes - (old or 0), redis.call('ZCARD', G)
-  return jobs - one < n[10] and used + more <= n[11]
-    and line + tonumber(lates[1] or '0') - one < n[8]
-    and tonumber(redis.call('HGET', L, 'bytes') or '0') + tonumber(lates[2] or '0') + more <= n[9], line
+-- Whether a shard that has so much takes the job without this part of its room. One that takes the place of another needs
+-- room only for the bytes that it has more.
+local function leaves(part, jobs, used, more, old, n)
+  local function but_for(most, least) return most < least and most or most - math.floor(most / part) end
+  return (old or jobs < but_for(n[10], LEAST_JOBS)) and (more <= 0 or used + more <= but_for(n[11], LEAST_BYTES))
 end
 
--- Whether it fits into what its owner may have here. Jobs whose keys have vanished do not count, nor those that
--- were found so and ended without their owner's name: a few are looked at where it matters.
-local function fits_owner(owner, bytes, old, n)
+-- Whether it fits into a shard that has so much, if those of `old` bytes go at the same time; how many are in line; true if
+-- it needs room that is reserved.
+local function fits_in(owner, bytes, old, n, jobs, used)
+  local lates = redis.call('HMGET', own('lates'), 'n' .. NAME, 'b' .. NAME)
+  local one, more, line = old and 1 or 0, bytes - (old or 0), redis.call('ZCARD', G)
+  local here = line + tonumber(lates[1] or '0') - one
+  local bytes_here = tonumber(redis.call('HGET', L, 'bytes') or '0') + tonumber(lates[2] or '0') + more
+  local fits = jobs - one < n[10] and used + more <= n[11] and here < n[8] and bytes_here <= n[9]
+  if not fits or leaves(RESERVED, jobs, used, more, old, n) then return fits, line end
+  return here < SHORT and (here == 0 or bytes_here <= n[11] / SHORT_BYTES)
+    and (owner ~= '' or leaves(HALF, jobs, used, more, old, n)), line, true
+end
+
+-- Whether it fits into what its owner may have here, of the reserve too if it needs that. Jobs whose keys have vanished do not
+-- count, nor those that were found so and ended without their owner's name: a few are looked at where it matters.
+local function fits_owner(owner, bytes, old, n, reserve)
   if owner == '' then return true end
   local key = own('o:' .. owner)
   local function fits()
     local jobs, used = math.max(redis.call('HLEN', key) - 1, 0), tonumber(redis.call('HGET', key, '') or '0')
-    return jobs - (old and 1 or 0) < n[12] and used + bytes - (old or 0) <= n[13]
+    jobs, used = jobs - (old and 1 or 0), used + bytes - (old or 0)
+    if reserve and (jobs >= FEW or jobs > 0 and used > n[11] / FEW_BYTES) then return false end
+    return jobs < n[12] and used <= n[13]
   end
   if fits() then return true end
   for _, id in ipairs(redis.call('HRANDFIELD', key, LOOKS)) do
@@ -162,8 +185,8 @@ local function enqueue(id, envelope, terms, record, print, owner, merge, call)
   local bytes = #envelope + #call - (string.find(call, '\n', 1, true) or 0)
   local shard = redis.call('HMGET', F, 'jobs', 'bytes', 'seq')
   local jobs, used = tonumber(shard[1] or '0'), tonumber(shard[2] or '0')
-  local fits, line = fits_in(bytes, old_bytes, n, jobs, used)
-  if not fits or not fits_owner(owner, bytes, old_bytes, n) then return {'full'} end
+  local fits, line, reserve = fits_in(owner, bytes, old_bytes, n, jobs, used)
+  if not fits or not fits_owner(owner, bytes, old_bytes, n, reserve) then return {'full'} end
 
   -- As next_seq, in the same call as the rest: each is a tenth of what a request costs here.
   local seq = math.max(tonumber(shard[3] or '0') + 1, NOW_US)

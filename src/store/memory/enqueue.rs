@@ -3,7 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{job::Job, pending::KEPT, visit::Visit};
-use crate::store::backend::{Enqueue, Enqueued, JobId, JobState, OnFailure, Wins};
+use crate::store::{
+    backend::{Enqueue, Enqueued, JobId, JobState, OnFailure, Wins},
+    deferred::{FEW, FEW_BYTES, HALF, RESERVED, SHORT, SHORT_BYTES},
+};
 
 /// How long a group's latest job is known from when it may run, and what a request was merged into.
 const GROUP: Duration = Duration::from_secs(24 * 60 * 60);
@@ -118,6 +121,7 @@ impl Visit<'_> {
             || self.facts.jobs >= caps.shard_jobs.saturating_add(one)
             || self.facts.bytes + bytes > caps.shard_bytes.saturating_add(less)
             || self.is_full_for_owner(call, one, less)
+            || !self.leaves(RESERVED, call, old) && !self.may_have_of_the_reserve(call, old)
     }
 
     fn is_full_for_owner(&self, call: &Enqueue, one: u64, less: u64) -> bool {
@@ -126,6 +130,32 @@ impl Visit<'_> {
         !call.owner.is_empty()
             && (jobs >= caps.owner_jobs.saturating_add(one)
                 || used + bytes > caps.owner_bytes.saturating_add(less))
+    }
+
+    /// Returns true if the shard takes the job without this part of its room. One that takes the place of another needs room
+    /// only for the bytes that it has more.
+    fn leaves(&self, part: u64, call: &Enqueue, old: Option<u64>) -> bool {
+        let (jobs, bytes) = call.caps.without(part);
+        let more = call.bytes().saturating_sub(old.unwrap_or(0));
+        (old.is_some() || self.facts.jobs < jobs) && (more == 0 || self.facts.bytes + more <= bytes)
+    }
+
+    /// Returns true if its lock has a short queue, and its owner few jobs.
+    fn may_have_of_the_reserve(&self, call: &Enqueue, old: Option<u64>) -> bool {
+        let (most, bytes) = (call.caps.shard_bytes, call.bytes());
+        let (one, less) = (u64::from(old.is_some()), old.unwrap_or(0));
+        let is_small = |(jobs, used): (u64, u64), few: u64, part: u64| {
+            let (jobs, used) = (jobs.saturating_sub(one), (used + bytes).saturating_sub(less));
+            jobs < few && (jobs == 0 || used <= most / part)
+        };
+        let (late, late_bytes) = self.facts.lates.get(self.key).copied().unwrap_or_default();
+        let here = (self.line.jobs.len() as u64 + late, self.line.bytes + late_bytes);
+        let owned = self.facts.owned.get(&call.owner).copied().unwrap_or_default();
+        is_small(here, SHORT, SHORT_BYTES)
+            && match &*call.owner {
+                "" => self.leaves(HALF, call, old),
+                _ => is_small(owned, FEW, FEW_BYTES),
+            }
     }
 
     fn store(&mut self, call: Enqueue) {

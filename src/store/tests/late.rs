@@ -186,7 +186,7 @@ async fn many_late_jobs_come_back_in_turns(rig: &Rig) {
     let caps = Caps {
         resource_jobs: 300,
         resource_bytes: 9999,
-        shard_jobs: 300,
+        shard_jobs: 400,
         shard_bytes: 9999,
         ..Caps::NONE
     };

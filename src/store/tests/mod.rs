@@ -51,6 +51,7 @@ mod rates;
 #[cfg(feature = "redis")]
 mod redis_only;
 mod repairs;
+mod reserve;
 mod rig;
 mod rounds;
 mod runs;

@@ -49,6 +49,12 @@ impl<N: ?Sized> DeferGate<N> {
         self.with(|settings| settings.owner = Some(Arc::new(owner)))
     }
 
+    /// See `DeferLayer::shared_by_all`.
+    #[must_use]
+    pub fn shared_by_all(self) -> Self {
+        self.with(|settings| settings.shared_by_all = true)
+    }
+
     /// See `DeferLayer::callback`.
     #[must_use]
     pub fn callback(self, url: impl Fn(&Head) -> Option<String> + Send + Sync + 'static) -> Self {
@@ -149,7 +155,17 @@ impl<N: ?Sized> DeferGate<N> {
         self,
         find: impl Fn(&N) -> Option<T> + Send + Sync + 'static,
     ) -> Self {
-        self.with(|settings| settings.carries.add(find))
+        self.with(|settings| settings.carries.add(find, None))
+    }
+
+    /// See `DeferLayer::carry_as`; `find` looks into the request's extensions.
+    #[must_use]
+    pub fn carry_as<T: Snapshot>(
+        self,
+        find: impl Fn(&N) -> Option<T> + Send + Sync + 'static,
+        identity: impl Fn(&T) -> String + Send + Sync + 'static,
+    ) -> Self {
+        self.with(|settings| settings.carries.add(find, Some(Box::new(identity))))
     }
 
     /// See `DeferLayer::max_jobs`.

@@ -116,6 +116,21 @@ impl Truth {
             && used - less + bytes <= caps.resource_bytes
             && counted.0 - one < caps.shard_jobs
             && counted.1 - less + bytes <= caps.shard_bytes
+            && self.fits_reserve(call, old, counted)
+    }
+
+    /// Of a shard with fewer jobs and bytes than these nothing is reserved. Of larger ones half of the reserve, an eighth of the
+    /// shard, is there for jobs without an owner, which those of the models are.
+    fn fits_reserve(&self, call: &Enqueue, old: Option<u64>, (jobs, used): (u64, u64)) -> bool {
+        let (bytes, caps) = (call.envelope.len() as u64, &call.caps);
+        let more = bytes.saturating_sub(old.unwrap_or(0));
+        let but = |most: u64, least, part| if most < least { most } else { most - most / part };
+        let leaves = |part| {
+            (old.is_some() || jobs < but(caps.shard_jobs, 64, part))
+                && (more == 0 || used + more <= but(caps.shard_bytes, 1 << 20, part))
+        };
+        let here = self.pending().count() - usize::from(old.is_some());
+        leaves(4) || leaves(8) && here < 4
     }
 
     fn remember(&mut self, call: &Enqueue, id: &JobId) {

@@ -46,6 +46,9 @@
 //! | `/small/{id}` | defer with bodies up to 16 bytes and 2 jobs, lock by `id` |
 //! | `/kept/{id}` | defer that keeps `Authorization`, lock by `id` |
 //! | `/carried/{id}` | `Authorization` becomes an extension; defer that carries it, lock by `id` |
+//! | `/named/{id}` | the same, with the user in it as owner, and `/mine`; requests that run at once are remembered |
+//! | `/named-first/{id}`, `/named-last/{id}` | the same; the first wins, or the last |
+//! | `/carried-by-all/{id}` | as `/carried`, shared by all; the first wins, and direct runs are remembered |
 //! | `/owned/{id}` | defer with `x-user` as owner and the status at `/mine`, lock by `id` |
 //! | `/waits/{id}` | defer after a wait of 15 s; lock by `id` |
 //! | `/async/{id}` | defer that heeds `respond-async`; lock by `id` |
@@ -68,6 +71,7 @@
 //! | `/always-shared/{id}` | defer always, two at once: wrong |
 //! | `/few/{id}` | defer with `x-user` as owner, who may have two in each shard; lock by `id` |
 //! | `/few-bytes/{id}` | the same, but up to 400 bytes |
+//! | `/crowded/{id}` | defer always with `x-user` as owner, 64 in each shard; lock by `id` |
 //! | `/metered/{id}` | 5 a minute by ip, named `metered`; defer, lock by `id` |
 //! | `/guarded/{id}` | 401 without `x-pass`, which goes no further; defer, lock by `id` |
 //! | `/rewritten/{id}` | defer, a 409 becomes a 418, lock by `id` |
@@ -156,6 +160,14 @@ impl Framework {
             Self::Actix => Self::Axum,
         }
     }
+
+    /// Puts a `DeferLayer` around a handler that carries a user, names no owner, and merges requests.
+    pub fn carry_unnamed(self) {
+        match self {
+            Self::Axum => axum::carry_unnamed(),
+            Self::Actix => actix::carry_unnamed(),
+        }
+    }
 }
 
 /// Where all requests of tests come from.
@@ -167,6 +179,13 @@ struct User(String);
 
 impl Snapshot for User {
     const NAME: &'static str = "user";
+}
+
+impl User {
+    /// Without the number of its token, which stands behind a point.
+    fn id(&self) -> String {
+        self.0.split('.').next().unwrap_or_default().to_owned()
+    }
 }
 
 impl fmt::Display for User {

@@ -146,11 +146,14 @@ pub(super) const DEFERRAL: &[Row] = &[
     ),
     defer(
         17,
-        "forged fields, guessed ids, swapped or broken bytes, callbacks",
+        "forged fields, guessed ids, swapped or broken bytes, callbacks, others' keys, full shards",
         &[
             (Scenarios, "replay::forged_markers_are_nothing"),
             (Scenarios, "status::ids_that_are_none_"),
             (Scenarios, "status::a_job_is_shown_to_its_owner_alone"),
+            (Scenarios, "users::"),
+            (Scenarios, "crowded::"),
+            (Unit, "store::tests::reserve::"),
             (Deferral, "sealed::what_was_"),
             (Deferral, "newer::a_request_that_is_broken_"),
             (Unit, "defer::callback::address::"),

@@ -1,9 +1,9 @@
-//! A route whose authentication stands before what is deferred, and goes along as a snapshot.
+//! Routes whose authentication stands before what is deferred, and goes along as a snapshot.
 
 use actix_web::{
-    Error, HttpMessage as _,
+    Error, HttpMessage as _, HttpResponse,
     body::MessageBody,
-    dev::{ServiceRequest, ServiceResponse},
+    dev::{ServiceRequest, ServiceResponse, Transform, fn_service},
     http::header::{AUTHORIZATION, HeaderValue},
     middleware::{Next, from_fn},
     web::{ServiceConfig, resource},
@@ -13,12 +13,26 @@ use lockgate_actix_web::{DeferLayer, LockLayer};
 use super::{super::User, work};
 
 pub(super) fn carried(config: &mut ServiceConfig) {
-    let carried = resource("/carried/{id}")
-        .to(work)
-        .wrap(LockLayer::by_path_param("id"))
-        .wrap(DeferLayer::new().carry::<User>())
-        .wrap(from_fn(authenticate));
-    config.service(carried);
+    let mut one = |path: &str, layer: DeferLayer| {
+        let resource = resource(path).to(work).wrap(LockLayer::by_path_param("id"));
+        config.service(resource.wrap(layer).wrap(from_fn(authenticate)));
+    };
+    let carried = || DeferLayer::new().carry::<User>();
+    let named = || DeferLayer::new().carry_as(User::id).status_at("/mine");
+    one("/carried/{id}", carried());
+    one("/carried-by-all/{id}", carried().shared_by_all().first_wins().remember_direct());
+    one("/named/{id}", named().remember_direct());
+    one("/named-first/{id}", named().first_wins());
+    one("/named-last/{id}", named().last_wins());
+}
+
+/// Puts a layer around a service that would let users share what is one user's.
+pub(super) fn carry_unnamed() {
+    let service = fn_service(async |request: ServiceRequest| {
+        Ok::<_, Error>(request.into_response(HttpResponse::Ok().finish()))
+    });
+    let layer = DeferLayer::new().carry::<User>().first_wins();
+    let _ = Transform::<_, ServiceRequest>::new_transform(&layer, service);
 }
 
 /// Who it is, if it is told; a run tells nothing.

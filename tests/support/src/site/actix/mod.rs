@@ -78,6 +78,11 @@ async fn run(app: App, listener: TcpListener, stopped: oneshot::Receiver<()>) {
     let _ = server.await;
 }
 
+/// See [`Framework::carry_unnamed`](super::Framework::carry_unnamed).
+pub(super) fn carry_unnamed() {
+    carried::carry_unnamed();
+}
+
 pub(super) fn worker(app: &App) -> DeferWorker {
     let (store, desk, app) = (app.store.clone(), app.desk.clone(), app.clone());
     let worker = DeferWorker::new(&store, move |config: &mut ServiceConfig| {
@@ -177,6 +182,8 @@ fn deferring(config: &mut ServiceConfig) {
     one("/owned/{id}", by_id(), DeferLayer::new().owner(user).status_at("/mine"));
     one("/few/{id}", by_id(), DeferLayer::new().owner(user).owner_jobs(128));
     one("/few-bytes/{id}", by_id(), DeferLayer::new().owner(user).owner_bytes(64 * 400));
+    let crowded = DeferLayer::new().owner(user).queue_jobs(64 * 64).defer_always();
+    one("/crowded/{id}", by_id(), crowded);
     let metered = resource("/metered/{id}")
         .to(work)
         .wrap(by_id())

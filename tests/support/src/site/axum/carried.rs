@@ -1,4 +1,4 @@
-//! A route whose authentication stands before what is deferred, and goes along as a snapshot.
+//! Routes whose authentication stands before what is deferred, and goes along as a snapshot.
 
 use axum::{
     Router,
@@ -13,11 +13,26 @@ use lockgate_axum::{DeferLayer, LockLayer};
 use super::{super::User, Routes, work};
 
 pub(super) fn carried() -> Routes {
-    Router::new()
-        .route("/carried/{id}", any(work))
-        .layer(LockLayer::by_path_param("id"))
-        .layer(DeferLayer::new().carry::<User>())
-        .layer(from_fn(authenticate))
+    let one = |path, layer: DeferLayer| {
+        let routes = Router::new().route(path, any(work)).layer(LockLayer::by_path_param("id"));
+        routes.layer(layer).layer(from_fn(authenticate))
+    };
+    let carried = || DeferLayer::new().carry::<User>();
+    let named = || DeferLayer::new().carry_as(User::id).status_at("/mine");
+    one("/carried/{id}", carried())
+        .merge(one(
+            "/carried-by-all/{id}",
+            carried().shared_by_all().first_wins().remember_direct(),
+        ))
+        .merge(one("/named/{id}", named().remember_direct()))
+        .merge(one("/named-first/{id}", named().first_wins()))
+        .merge(one("/named-last/{id}", named().last_wins()))
+}
+
+/// Puts a layer around routes that would let users share what is one user's.
+pub(super) fn carry_unnamed() -> Routes {
+    let layer = DeferLayer::new().carry::<User>().first_wins();
+    Router::new().route("/carried/{id}", any(work)).layer(layer)
 }
 
 /// Who it is, if it is told; a run tells nothing.

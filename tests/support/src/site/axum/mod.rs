@@ -46,6 +46,11 @@ pub(super) async fn serve(app: &App) -> Running {
     Running { addr, stop, ended }
 }
 
+/// See [`Framework::carry_unnamed`](super::Framework::carry_unnamed).
+pub(super) fn carry_unnamed() {
+    let _ = carried::carry_unnamed();
+}
+
 pub(super) fn worker(app: &App) -> DeferWorker {
     let routes = with_store(routes(app), app).with_state(app.clone());
     let desk = app.desk.clone();
@@ -160,6 +165,7 @@ fn deferring() -> Routes {
     let hasty = DeferLayer::new().read_within(Duration::from_millis(300));
     let kept = DeferLayer::new().keep_header("Authorization").credential_header("X-Api-Key");
     let owned = DeferLayer::new().owner(user).status_at("/mine");
+    let crowded = DeferLayer::new().owner(user).queue_jobs(64 * 64).defer_always();
     one("/orders/{id}/refund", by_id(), DeferLayer::new())
         .merge(one("/peer", LockLayer::by_ip(), DeferLayer::new()))
         .merge(one("/small/{id}", by_id(), DeferLayer::new().body_limit(16).max_jobs(2)))
@@ -168,6 +174,7 @@ fn deferring() -> Routes {
         .merge(one("/owned/{id}", by_id(), owned))
         .merge(one("/few/{id}", by_id(), DeferLayer::new().owner(user).owner_jobs(128)))
         .merge(one("/few-bytes/{id}", by_id(), DeferLayer::new().owner(user).owner_bytes(64 * 400)))
+        .merge(one("/crowded/{id}", by_id(), crowded))
         .merge(
             one("/metered/{id}", by_id(), DeferLayer::new())
                 .layer(RateLimitLayer::by_ip(minute(5)).name("metered")),

@@ -1,0 +1,57 @@
+//! The owner of a request, which scopes everything that requests of one layer could share.
+
+use super::settings::Settings;
+use crate::{defer::snapshot::Captured, store::Wins};
+
+impl<N: ?Sized> Settings<N> {
+    /// The owner that the application names, else the identity in a carried snapshot. Empty: none is known.
+    pub(super) fn owner_of(&self, native: &N, captured: &mut Captured) -> String {
+        let owner = match &self.owner {
+            Some(owner) => owner(native),
+            None => captured.take_identity(),
+        };
+        owner.unwrap_or_default()
+    }
+
+    /// Returns true if a request is some user's, and nothing says which one's: it must share neither a key nor a merge with
+    /// others. An `.owner(..)` that names none has said that the request is nobody's.
+    pub(super) fn is_unnamed(&self, owner: &str, has_user: impl FnOnce() -> bool) -> bool {
+        let is_scoped = !owner.is_empty() || self.owner.is_some();
+        !is_scoped && !self.shared_by_all && !self.carries.is_empty() && has_user()
+    }
+
+    /// Panics if the layer's settings would let requests of different users share what is one user's.
+    pub(super) fn check(&self) {
+        let identities = self.carries.identities();
+        assert!(
+            self.owner.is_some() || identities < 2,
+            "DeferLayer::carry_as: two snapshots name an identity, and both may print the same text; name the owner of a \
+             request by .owner(..)"
+        );
+        let is_scoped = self.owner.is_some() || identities > 0;
+        assert!(
+            !(self.shared_by_all && is_scoped),
+            "DeferLayer::shared_by_all: .owner(..) and .carry_as::<T>(..) say that requests are not shared; leave out one or \
+             the other"
+        );
+        if is_scoped || self.shared_by_all || self.carries.is_empty() {
+            return;
+        }
+        if let Some(setting) = self.shares() {
+            panic!(
+                "DeferLayer::{setting}: the layer carries a snapshot, and nothing names whose a request is, so users would get \
+                 each other's jobs and answers; carry it by .carry_as::<T>(..) with its identity, or name the .owner(..), or \
+                 say .shared_by_all()"
+            );
+        }
+    }
+
+    /// The setting by which requests share jobs or answers, if there is one.
+    fn shares(&self) -> Option<&'static str> {
+        match self.how.wins {
+            Some(Wins::First) => Some("first_wins"),
+            Some(Wins::Last) => Some("last_wins"),
+            None => self.keys.direct.then_some("remember_direct"),
+        }
+    }
+}

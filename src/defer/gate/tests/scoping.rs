@@ -1,0 +1,69 @@
+//! Settings that would let users share what is one user's.
+
+use std::panic::catch_unwind;
+
+use serde::{Deserialize, Serialize};
+
+use super::Defer;
+use crate::{defer::Snapshot, gate::Gate as _};
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct User(String);
+
+impl Snapshot for User {
+    const NAME: &'static str = "user";
+}
+
+fn carried() -> Defer {
+    Defer::new().carry::<User>(|()| None)
+}
+
+fn named(gate: Defer) -> Defer {
+    gate.carry_as::<User>(|()| None, |user| user.0.clone())
+}
+
+/// The message with which a gate is refused where it is put around a service.
+fn refused(gate: &Defer) -> String {
+    let gate = std::panic::AssertUnwindSafe(gate);
+    let panic = catch_unwind(|| gate.check()).expect_err("the settings are refused");
+    let text = panic.downcast_ref::<String>().cloned();
+    text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).expect("a text")
+}
+
+#[test]
+fn a_layer_that_carries_shares_nothing_without_saying_so() {
+    type Sharing = fn(Defer) -> Defer;
+    let sharing: [(&str, Sharing); 3] = [
+        ("first_wins", Defer::first_wins),
+        ("last_wins", Defer::last_wins),
+        ("remember_direct", Defer::remember_direct),
+    ];
+    for (name, share) in sharing {
+        // Whatever is said first.
+        for gate in [share(carried()), share(Defer::new()).carry::<User>(|()| None)] {
+            let text = refused(&gate);
+            let is_told = text.contains(name) && text.contains(".carry_as::<T>(..)");
+            assert!(is_told, "{text}");
+        }
+        named(share(Defer::new())).check();
+        share(carried()).owner(|()| None).check();
+        share(carried()).shared_by_all().check();
+        share(Defer::new()).check();
+    }
+    carried().check();
+}
+
+#[test]
+fn an_owner_and_a_share_of_all_contradict_each_other() {
+    for gate in [carried().owner(|()| None), named(Defer::new())] {
+        let text = refused(&gate.shared_by_all());
+        assert!(text.starts_with("DeferLayer::shared_by_all: "), "{text}");
+    }
+}
+
+#[test]
+fn two_identities_need_an_owner() {
+    let two = named(named(Defer::new()));
+    assert!(refused(&two).starts_with("DeferLayer::carry_as: "));
+    two.owner(|()| None).check();
+}

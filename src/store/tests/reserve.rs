@@ -1,0 +1,213 @@
+//! The part of a shard that is reserved for locks with short queues and owners with few jobs.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::{
+    on_every_store,
+    rig::{Rig, deferred, neighbours},
+};
+use crate::{
+    Key,
+    store::backend::{Caps, Enqueue, Enqueued, JobId, Merge, Wins},
+};
+
+on_every_store!(
+    one_owner_on_many_locks_leaves_room_for_others,
+    many_owners_on_few_locks_leave_room_for_other_locks,
+    jobs_without_an_owner_leave_room_for_owners,
+    large_jobs_leave_room_for_others,
+    what_takes_the_place_of_another_needs_no_reserve,
+    random_jobs_fit_as_the_rule_says,
+);
+
+const JOBS: u64 = 64;
+
+const CAPS: Caps = Caps { shard_jobs: JOBS, ..Caps::NONE };
+
+const KIB: u64 = 1024;
+
+async fn is_stored(rig: &Rig, key: &Key, owner: &str, caps: Caps, bytes: u64) -> bool {
+    let call = Enqueue { owner: owner.into(), caps, ..deferred(key) };
+    let envelope = Bytes::from(vec![b'x'; usize::try_from(bytes).unwrap()]);
+    match rig.enqueue(Enqueue { envelope, ..call }).await {
+        Enqueued::Stored { .. } => true,
+        Enqueued::Full => false,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Sends what is there until a round of all locks is refused. Returns how many were stored.
+async fn fill(rig: &Rig, keys: &[Key], caps: Caps, owner: impl Fn(u64) -> String) -> u64 {
+    let mut stored = 0;
+    loop {
+        let before = stored;
+        for key in keys {
+            stored += u64::from(is_stored(rig, key, &owner(stored), caps, 1).await);
+        }
+        if stored == before {
+            return stored;
+        }
+    }
+}
+
+async fn one_owner_on_many_locks_leaves_room_for_others(rig: &Rig) {
+    let keys = neighbours::<41>();
+    let (victims, locks) = keys.split_first().unwrap();
+    let few = Caps { owner_jobs: JOBS / 2, ..CAPS };
+    assert_eq!(fill(rig, locks, few, |_| "eve".into()).await, JOBS / 2, "its share");
+    // Without such a bound only the reserve is left.
+    assert_eq!(fill(rig, locks, CAPS, |_| "eve".into()).await, JOBS / 4);
+    assert!(is_stored(rig, victims, "ada", CAPS, 1).await);
+    assert!(is_stored(rig, victims, "", CAPS, 1).await);
+}
+
+async fn many_owners_on_few_locks_leave_room_for_other_locks(rig: &Rig) {
+    for owner in [|n: u64| format!("eve {n}"), |_: u64| String::new()] {
+        let [victims, locks @ ..] = neighbours::<5>();
+        assert_eq!(fill(rig, &locks, CAPS, owner).await, JOBS / 4 * 3);
+        for owner in ["ada", ""] {
+            assert!(is_stored(rig, &victims, owner, CAPS, 1).await, "{owner:?}");
+        }
+        for key in [&victims].into_iter().chain(&locks) {
+            while let Some(id) = rig.heads(std::slice::from_ref(key)).await[0].clone() {
+                rig.cancel(&id).await;
+            }
+        }
+    }
+}
+
+/// One client can send all of them, each for a lock of its own.
+async fn jobs_without_an_owner_leave_room_for_owners(rig: &Rig) {
+    let keys = neighbours::<41>();
+    let (victims, locks) = keys.split_first().unwrap();
+    assert_eq!(fill(rig, locks, CAPS, |_| String::new()).await, JOBS / 8 * 7);
+    assert!(!is_stored(rig, victims, "", CAPS, 1).await, "nothing tells it from the others");
+    for n in 1..=4 {
+        assert!(is_stored(rig, victims, "ada", CAPS, 1).await, "{n}");
+    }
+    assert!(!is_stored(rig, victims, "ada", CAPS, 1).await, "its queue is short no more");
+}
+
+async fn large_jobs_leave_room_for_others(rig: &Rig) {
+    let [hot, victims, other] = neighbours::<3>();
+    let caps = Caps { shard_bytes: KIB * KIB, ..Caps::NONE };
+    for _ in 0..12 {
+        assert!(is_stored(rig, &hot, "eve", caps, 64 * KIB).await);
+    }
+    assert!(!is_stored(rig, &hot, "eve", caps, 64 * KIB).await);
+    assert!(!is_stored(rig, &other, "eve", caps, 1).await, "it has enough");
+    // The first of a lock and of an owner may be large.
+    assert!(is_stored(rig, &victims, "ada", caps, 64 * KIB).await);
+    assert!(!is_stored(rig, &victims, "ada", caps, 1).await);
+    assert!(!is_stored(rig, &victims, "bob", caps, 1).await, "its lock has enough");
+    for _ in 0..2 {
+        assert!(is_stored(rig, &other, "bob", caps, 8 * KIB).await);
+    }
+    assert!(!is_stored(rig, &other, "bob", caps, 1).await);
+}
+
+async fn what_takes_the_place_of_another_needs_no_reserve(rig: &Rig) {
+    let [hot] = neighbours::<1>();
+    let merge = Merge { group: "group".into(), wins: Wins::Last };
+    let call = || Enqueue {
+        merge: Some(merge.clone()),
+        owner: "eve".into(),
+        caps: CAPS,
+        ..deferred(&hot)
+    };
+    rig.enqueue(call()).await;
+    assert_eq!(fill(rig, std::slice::from_ref(&hot), CAPS, |_| "eve".into()).await, 47);
+    let stored = rig.enqueue(call()).await;
+    assert!(matches!(stored, Enqueued::Stored { .. }), "{stored:?}");
+}
+
+/// A job of the model.
+struct Stored {
+    id: JobId,
+    lock: usize,
+    owner: &'static str,
+    bytes: u64,
+    group: Option<Arc<str>>,
+}
+
+/// Number and bytes of these jobs.
+fn sum<'a>(jobs: impl Iterator<Item = &'a Stored>) -> (u64, u64) {
+    jobs.fold((0, 0), |sum, job| (sum.0 + 1, sum.1 + job.bytes))
+}
+
+/// The rule, as `DeferLayer::queue_jobs` tells it, of jobs that are not there yet. `rest`: those that stay.
+fn fits(rest: &[&Stored], new: &Stored, old: Option<u64>, caps: &Caps) -> bool {
+    let within = |(jobs, bytes): (u64, u64), most_jobs, most_bytes| {
+        jobs < most_jobs && bytes + new.bytes <= most_bytes
+    };
+    let all = sum(rest.iter().copied());
+    let of_lock = sum(rest.iter().copied().filter(|job| job.lock == new.lock));
+    let of_owner = sum(rest.iter().copied().filter(|job| job.owner == new.owner));
+    let share = new.owner.is_empty() || within(of_owner, caps.owner_jobs, caps.owner_bytes);
+    let part = |eighths: u64| {
+        let (jobs, bytes) = (caps.shard_jobs / 8 * eighths, caps.shard_bytes / 8 * eighths);
+        let grows = old.is_none_or(|old| old < new.bytes);
+        (old.is_some() || all.0 < jobs) && (!grows || all.1 + new.bytes <= bytes)
+    };
+    let is_few = |(jobs, bytes): (u64, u64), few, part| {
+        jobs < few && (jobs == 0 || bytes + new.bytes <= caps.shard_bytes / part)
+    };
+    let is_known = if new.owner.is_empty() { part(7) } else { is_few(of_owner, 16, 16) };
+    within(all, caps.shard_jobs, caps.shard_bytes)
+        && share
+        && (part(6) || is_few(of_lock, 4, 64) && is_known)
+}
+
+/// The next number below `below`, of a sequence that is always the same.
+fn roll(dice: &mut u64, below: usize) -> usize {
+    *dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    usize::try_from(*dice >> 40).unwrap() % below
+}
+
+/// Now and then one lock, owner or size is that of most jobs.
+fn any_job(dice: &mut u64, keys: &[Key], step: usize) -> Stored {
+    let phase = step / 60;
+    let mut choose = |of: usize| if roll(dice, 2) == 0 { phase % of } else { roll(dice, of) };
+    let (lock, owner) = (choose(keys.len()), ["", "eve", "ada", "bob"][choose(4)]);
+    let bytes = if phase.is_multiple_of(2) { 1 } else { [1, KIB, 8 * KIB, 40 * KIB][choose(4)] };
+    let group = (roll(dice, 5) == 0).then(|| Arc::from(format!("group of {owner}")));
+    Stored { id: JobId::new(&keys[lock]), lock, owner, bytes, group }
+}
+
+async fn random_jobs_fit_as_the_rule_says(rig: &Rig) {
+    let keys = neighbours::<9>();
+    let caps = Caps { shard_jobs: 64, shard_bytes: KIB * KIB, owner_jobs: 40, ..Caps::NONE };
+    let (mut dice, mut jobs, mut full) = (7, Vec::<Stored>::new(), 0);
+    for step in 0..600 {
+        if !jobs.is_empty() && roll(&mut dice, 5) == 0 {
+            let gone = jobs.swap_remove(roll(&mut dice, jobs.len()));
+            rig.cancel(&gone.id).await;
+        }
+        let new = any_job(&mut dice, &keys, step);
+        let is_old =
+            |job: &Stored| new.group.is_some() && job.lock == new.lock && job.group == new.group;
+        let old = jobs.iter().find(|job| is_old(job)).map(|job| job.bytes);
+        let rest = Vec::from_iter(jobs.iter().filter(|job| !is_old(job)));
+        let expected = fits(&rest, &new, old, &caps);
+        let call = Enqueue {
+            id: new.id.clone(),
+            envelope: Bytes::from(vec![b'x'; usize::try_from(new.bytes).unwrap()]),
+            owner: new.owner.into(),
+            merge: new.group.clone().map(|group| Merge { group, wins: Wins::Last }),
+            caps,
+            ..deferred(&keys[new.lock])
+        };
+        let stored = rig.enqueue(call).await;
+        let is_stored = matches!(stored, Enqueued::Stored { .. });
+        assert_eq!(is_stored, expected, "step {step}: {stored:?}");
+        if expected {
+            jobs.retain(|job| !is_old(job));
+            jobs.push(new);
+        } else {
+            full += 1;
+        }
+    }
+    assert!((60..540).contains(&full), "{full} were refused");
+}
