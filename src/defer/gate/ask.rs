@@ -114,7 +114,13 @@ impl<N: ?Sized> Settings<N> {
     fn record(&self, owner: &str, method: &str, route: &str, key: &str) -> Record {
         let parts = [owner, method, route, key].map(str::as_bytes);
         let name = hex(&digest(&parts)[..16]).into();
-        let remember = || Remember { owner: owner.to_owned(), body_limit: self.what.body_limit };
+        let remember = || Remember {
+            owner: owner.to_owned(),
+            body_limit: self.what.body_limit,
+            life: self.keys.life,
+            again: self.how.may_run_again(method),
+            runs: self.keys.runs,
+        };
         Record { name, remember: self.keys.direct.then(remember) }
     }
 

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::{Begin, Begun};
+use super::{Begin, Begun, RunLimits};
 use crate::{
     error::ErrorKind,
     key::Key,
@@ -16,6 +16,8 @@ use crate::{
 
 const SECOND: Duration = Duration::from_secs(1);
 const LEASE: Duration = Duration::from_secs(10);
+
+const LIMITS: RunLimits = RunLimits { most: 8, time: LEASE };
 
 /// Beyond the longest pause of an undo that is said again, far within a lease.
 const SOON: Duration = Duration::from_secs(4);
@@ -32,13 +34,14 @@ async fn locked(store: &Store) -> Direct {
     assert!(matches!(answer, Acquired::Held { .. }), "{answer:?}");
     let Acquire { key, me, .. } = call;
     let (id, record, life) = (JobId::new(&key), "idem".into(), 60 * SECOND);
-    Direct { key, me, mode: Mode::Exclusive, record, id, owner: String::new(), life, print: None }
+    let (mode, owner, print) = (Mode::Exclusive, String::new(), None);
+    Direct { key, me, mode, record, id, owner, life, lease: LEASE, again: false, print }
 }
 
 async fn begun(store: &Store, call: &Direct) -> Begun {
-    match Begun::begin(store, call.clone(), LEASE).await.unwrap() {
+    match Begun::begin(store, call.clone(), LIMITS).await.unwrap() {
         Begin::Begun(begun) => begun,
-        Begin::Taken | Begin::Lost => panic!("it is the first, and has its lock"),
+        Begin::Taken | Begin::Lost | Begin::Full => panic!("it is the first, and has its lock"),
     }
 }
 
@@ -57,7 +60,7 @@ async fn a_retry_runs(store: &Store, call: &Direct, how: &str) {
 
 async fn begin_is_late(store: &Store, faults: &Faults, call: &Direct) {
     faults.set("begin_direct", Fault::Stray(SECOND), 1);
-    let error = Begun::begin(store, call.clone(), LEASE).await.err().expect("no answer comes");
+    let error = Begun::begin(store, call.clone(), LIMITS).await.err().expect("no answer comes");
     assert_eq!(error.kind(), ErrorKind::Timeout);
 }
 
@@ -108,7 +111,7 @@ async fn a_shutdown_does_not_wait_for_a_copy_of_what_has_not_begun() {
     let (key, me) = (call.key.clone(), call.me.clone());
     store.backend().release(key, me, Mode::Exclusive).await.unwrap();
     faults.set("begin_direct", Fault::Copy(SECOND), 1);
-    let begin = Begun::begin(&store, call, LEASE).await;
+    let begin = Begun::begin(&store, call, LIMITS).await;
     assert!(matches!(begin, Ok(Begin::Lost)), "it has no lock");
     shuts_down_at_once(&store).await;
     tokio::time::sleep(SOON).await;

@@ -33,6 +33,8 @@ fn direct(key: &Key) -> Direct {
         id,
         owner,
         life: LONG,
+        lease: LEASE,
+        again: false,
         print: None,
     }
 }
