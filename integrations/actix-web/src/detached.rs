@@ -55,7 +55,7 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
                 // As if it had run here.
                 Ok(Err(panic)) => resume_unwind(panic),
                 // Its thread has ended.
-                Err(_) => Err(Refused::error(Reply::store_away())),
+                Err(_) => Err(Refused::error(Reply::new(503))),
             }
         })
     }

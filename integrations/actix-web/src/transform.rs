@@ -262,7 +262,7 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
 }
 
 /// How an inner call ended that has ended by itself.
-pub(crate) fn outcome<B: MessageBody>(ended: &Result<Answer<B>, Error>) -> Outcome {
+pub(crate) fn outcome<B: MessageBody + 'static>(ended: &Result<Answer<B>, Error>) -> Outcome {
     match ended {
         Ok(response) if is_sent_without_body(response) => {
             Outcome::Answered(response.status().as_u16())

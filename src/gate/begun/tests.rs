@@ -169,3 +169,60 @@ async fn where_nothing_is_in_doubt_it_is_ended_once() {
     tokio::time::sleep(LEASE).await;
     assert_eq!((faults.seen("begin_direct"), faults.seen("end_direct")), (3, 3));
 }
+
+/// The handler was called, and has not come to its end.
+#[tokio::test(start_paused = true)]
+async fn what_was_dropped_in_the_middle_may_have_run() {
+    for again in [false, true] {
+        let (store, faults) = faulty();
+        let call = Direct { again, ..locked(&store).await };
+        let mut begun = begun(&store, &call).await;
+        begun.start();
+        faults.set("bury_direct", Fault::Away, 3);
+        drop(begun);
+        assert!(store.shutdown(SOON).await);
+        if again {
+            a_retry_runs(&store, &call, "again").await;
+            continue;
+        }
+        assert_eq!(retried(&store, &call).await, Acquired::Known);
+        let job = store.backend().job(call.id.clone()).await.unwrap().expect("it is kept");
+        let reason = job.reason.as_deref();
+        assert_eq!((job.state, reason), (JobState::Dead, Some("stopped, may have run")));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_is_renewed_for_as_long_as_it_lasts() {
+    let (store, faults) = faulty();
+    let call = locked(&store).await;
+    let begun = begun(&store, &call).await;
+    tokio::time::sleep(LEASE).await;
+    assert_eq!(faults.seen("renew_direct"), 2);
+    tokio::time::sleep(3 * LEASE).await;
+    let job = store.backend().job(call.id.clone()).await.unwrap().expect("it is there");
+    assert_eq!(job.state, JobState::Running);
+    begun.keep(600 * SECOND, Bytes::new(), None).await;
+    let renewed = faults.seen("renew_direct");
+    tokio::time::sleep(LEASE).await;
+    assert_eq!(faults.seen("renew_direct"), renewed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn runs_are_bounded_and_waited_for() {
+    let (store, _) = faulty();
+    let call = locked(&store).await;
+    let first = begun(&store, &call).await;
+    let one = RunLimits { most: 1, time: LEASE };
+    let full = async || {
+        Begun::begin(&store, Direct { id: JobId::new(&call.key), ..call.clone() }, one).await
+    };
+    assert!(matches!(full().await, Ok(Begin::Full)));
+    assert!(!store.finish_remembered(SECOND).await, "it runs");
+    tokio::spawn(async move {
+        tokio::time::sleep(SECOND).await;
+        first.keep(600 * SECOND, Bytes::from_static(b"answer"), None).await;
+    });
+    assert!(store.finish_remembered(2 * SECOND).await);
+    assert!(matches!(full().await, Ok(Begin::Taken)), "there is room");
+}

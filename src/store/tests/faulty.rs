@@ -204,7 +204,7 @@ impl Jobs for Faulty {
     }
 
     fn bury_direct(&self, call: Direct, reason: &'static str) -> Step<'_, bool> {
-        self.call("bury_direct", |memory| memory.bury_direct(call, reason))
+        self.call("bury_direct", move |memory| memory.bury_direct(call, reason))
     }
 
     fn claim(&self, call: Claim) -> Step<'_, Claimed> {
