@@ -257,12 +257,20 @@ table! { each_store {
     remembered:
         what_ran_at_once_does_not_run_again,
         another_request_under_the_key_of_one_that_ran_is_refused,
-        what_failed_runs_again,
+        what_was_not_let_in_runs_again,
+        what_failed_may_have_run,
+        what_failed_and_does_nothing_twice_runs_again,
+        what_lost_its_lock_may_have_run,
         a_stream_is_remembered_when_it_has_ended,
-        a_stream_that_breaks_off_runs_again,
+        a_stream_that_breaks_off_may_have_run,
+        a_stream_goes_on_when_its_client_has_left,
+        a_long_answer_is_passed_through,
         a_retry_meanwhile_is_told_that_it_is_busy,
         a_retry_meanwhile_of_what_fails_may_run,
-        who_went_away_may_come_again,
+        a_client_that_leaves_ends_nothing,
+        a_client_that_leaves_before_it_begins_may_come_again,
+        a_body_that_was_cut_off_locks_nobody_out,
+        runs_are_bounded,
         what_was_accepted_while_it_waited_is_known,
         what_ran_under_several_locks_or_a_permit_does_not_run_again;
     not_deferred:

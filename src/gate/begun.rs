@@ -3,53 +3,113 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::{sync::oneshot, time::Instant};
 
 use crate::{
     error::Error,
     key::Key,
-    store::{Began, Direct, Ending, JobId, Store},
+    store::{Began, Direct, DirectEnd, DirectRun, DirectRuns, Ending, JobId, Store},
 };
 
-/// It has begun. Dropped without an end (its client has gone, its handler has panicked) it is forgotten, in
-/// the background, so that a retry runs again. A store that is away, or silent, is told when it is there again. If the
-/// process dies instead, a retry is told "running" until the record ends with the time the lock may be held for.
+/// Renewals of a run within its lease: two may be late or lost.
+const RENEWALS: u32 = 3;
+
+/// The record of a request that runs. It is renewed in the background while this lives.
+///
+/// Dropped without an end before the handler began, it is forgotten, so that a retry runs. Dropped later (a panic, a lost
+/// lock, a runtime that ends), it is forgotten if the request may run again, else dead: it may have run. Both are told to
+/// the store in the background, also to one that is away at first. If the process dies instead, the run is not renewed any
+/// more, and the next call that meets its record does the same.
 #[derive(Debug)]
 pub(crate) struct Begun {
     store: Store,
     /// `None` once it has ended.
     ending: Option<Box<Ending>>,
+    /// The handler was called.
+    started: bool,
+    /// Longest time to go on without a client.
+    until: Instant,
+    /// Dropped with this: ends the renewals.
+    _renewals: Option<oneshot::Sender<()>>,
+    _run: DirectRun,
 }
 
-/// What asking for the record comes to.
+/// Bounds of a run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RunLimits {
+    /// Most runs of the process at once.
+    pub(crate) most: usize,
+    /// How long it may go on when its client has left.
+    pub(crate) time: Duration,
+}
+
+/// Answer to a request for the record.
 pub(crate) enum Begin {
     Begun(Begun),
     /// Another request has it.
     Taken,
     /// The lock it is to run under was lost before.
     Lost,
+    /// As many run as may.
+    Full,
 }
 
 impl Begun {
-    /// Takes the record, under a lock of this lease.
+    /// Takes the record.
     pub(crate) async fn begin(
         store: &Store,
         call: Direct,
-        lease: Duration,
+        limits: RunLimits,
     ) -> Result<Begin, Error> {
+        let Some(run) = store.room::<DirectRuns>().begin(limits.most) else {
+            tracing::warn!(node = %store.node(), most = limits.most, "not begun: too many remembered requests run");
+            return Ok(Begin::Full);
+        };
         // First: if this future is dropped, or there is no answer, the call may have done its work.
-        let ending = Some(Box::new(Ending::of(store, call.clone(), lease)));
-        let mut begun = Self { store: store.clone(), ending };
-        let answer = store.backend().begin_direct(call).await;
-        let is_there = begun.ending.as_mut().is_some_and(|ending| ending.heard(store, &answer));
+        let ending = Some(Box::new(Ending::of(store, call.clone())));
+        let until = Instant::now() + limits.time;
+        let store = store.clone();
+        let mut begun = Self { store, ending, started: false, until, _renewals: None, _run: run };
+        let answer = begun.store.backend().begin_direct(call.clone()).await;
+        let is_there =
+            begun.ending.as_mut().is_some_and(|ending| ending.heard(&begun.store, &answer));
         begun.ending = begun.ending.take().filter(|_| is_there);
         Ok(match answer? {
-            Began::Begun => Begin::Begun(begun),
+            Began::Begun => {
+                begun.renew(call);
+                Begin::Begun(begun)
+            }
             Began::Taken(job) => {
-                tracing::debug!(node = %store.node(), ?job, "not begun: its record is taken");
+                tracing::debug!(node = %begun.store.node(), ?job, "not begun: its record is taken");
                 Begin::Taken
             }
             Began::Lost => Begin::Lost,
         })
+    }
+
+    /// Renews the run until it has ended, beside the agent: the handler may keep its own task busy.
+    fn renew(&mut self, call: Direct) {
+        let (renewals, mut ended) = oneshot::channel();
+        self._renewals = Some(renewals);
+        // Not a handle that keeps the store alive.
+        let store = self.store.downgrade();
+        self.store.keep(async move {
+            loop {
+                let pause = tokio::time::sleep(call.lease / RENEWALS);
+                tokio::select! {
+                    _ = &mut ended => return,
+                    () = pause => {}
+                }
+                let Some(store) = store.upgrade() else { return };
+                match store.backend().renew_direct(call.clone()).await {
+                    Ok(true) => {}
+                    Ok(false) => return,
+                    Err(error) => {
+                        tracing::warn!(node = %store.node(), job = ?call.id, %error, "a run was not renewed");
+                    }
+                }
+            }
+        });
     }
 
     pub(crate) fn store(&self) -> &Store {
@@ -61,11 +121,26 @@ impl Begun {
         self.ending.as_ref().map(|ending| (&ending.call.id, &ending.call.key))
     }
 
-    /// Ends it with what it was answered, which is kept for so long, and its fingerprint if there is one.
+    /// When it must have ended if its client has left.
+    pub(crate) fn until(&self) -> Instant {
+        self.until
+    }
+
+    /// The handler is called now: from here on it is unknown how far it came.
+    pub(crate) fn start(&mut self) {
+        self.started = true;
+    }
+
+    /// True if a run of unknown outcome may be repeated.
+    pub(crate) fn may_run_again(&self) -> bool {
+        self.ending.as_ref().is_none_or(|ending| ending.call.again)
+    }
+
+    /// Ends it with its response, which is kept for so long, and its fingerprint if there is one.
     pub(crate) async fn keep(mut self, life: Duration, response: Bytes, print: Option<String>) {
         if let Some(ending) = &mut self.ending {
             (ending.call.life, ending.call.print) = (life, print);
-            ending.response = Some(response);
+            ending.end = DirectEnd::Done(response);
         }
         self.end().await;
     }
@@ -75,11 +150,21 @@ impl Begun {
         self.end().await;
     }
 
+    /// Ends it as one that may have run.
+    pub(crate) async fn bury(mut self, reason: &'static str) {
+        if let Some(ending) = &mut self.ending {
+            ending.end = DirectEnd::Dead(reason);
+        }
+        self.end().await;
+    }
+
     async fn end(&mut self) {
+        // What becomes of it is known now, whatever was called.
+        self.started = false;
         let Some(ending) = &self.ending else { return };
-        let (call, response) = (ending.call.clone(), ending.response.clone());
+        let (call, end) = (ending.call.clone(), ending.end.clone());
         let job = call.id.clone();
-        match self.store.backend().end_direct(call, response).await {
+        match end.send(self.store.backend(), call).await {
             Ok(_) => {
                 self.ending = self.ending.take().filter(|ending| ending.is_in_doubt());
                 if let Some(ending) = &mut self.ending {
@@ -99,11 +184,16 @@ impl Begun {
 
 impl Drop for Begun {
     fn drop(&mut self) {
-        if let Some(ending) = self.ending.take() {
-            ending.hand_over(&self.store);
+        let Some(mut ending) = self.ending.take() else { return };
+        if self.started && !ending.call.again {
+            ending.end = DirectEnd::Dead(STOPPED);
         }
+        ending.hand_over(&self.store);
     }
 }
+
+/// Reason of a run whose handler did not come to its end.
+pub(crate) const STOPPED: &str = "stopped, may have run";
 
 #[cfg(test)]
 mod tests;

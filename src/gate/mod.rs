@@ -16,6 +16,7 @@
 mod address;
 mod attend;
 mod begun;
+mod detached;
 #[cfg(test)]
 pub(crate) mod fake;
 mod fault;
@@ -40,7 +41,7 @@ use crate::reply::{Fields, Repeated, Reply};
 
 pub(crate) use self::{
     address::Networks,
-    begun::{Begin, Begun},
+    begun::{Begin, Begun, RunLimits, STOPPED},
     field::{field_name, goes_on},
     methods::Methods,
     replay::{Inside, REPLAY_FIELD, current_replay, is_replay},
@@ -50,6 +51,7 @@ pub(crate) use self::{
 pub use self::{
     address::{Absent, ClientAddress},
     attend::{Attended, attend, poll_attended},
+    detached::{Detached, Sink},
     fault::{KeyFault, log_not_installed, log_shared_request, no_extension},
     kept::{Kept, Next, Stopped},
     print::Print,
@@ -271,6 +273,18 @@ pub trait Gate<N: ?Sized>: Clone + Send + Sync + 'static {
 
     /// The ticket of a request that has passed at once, for which there is something to settle.
     fn ticket(&self, quick: Self::Quick) -> Self::Ticket;
+
+    /// Asks for the inner call to run in a task of its own, which goes on when its client has left: see [`Detached`]. Only
+    /// a driver that has such a task at hand asks. Not so for most gates.
+    fn detach(&self, quick: &mut Self::Quick) -> Option<Detached> {
+        let _ = quick;
+        None
+    }
+
+    /// Shows it what a [detached](Self::detach) request is answered with, chunk by chunk.
+    fn hear_body(&self, ticket: &mut Self::Ticket, chunk: &[u8]) {
+        let _ = (ticket, chunk);
+    }
 
     /// Shows it the header fields of the answer, before it leaves with that; `content-length` is among them where the length
     /// of the body is known, whoever is to write that field.

@@ -23,6 +23,8 @@ enum Body {
     Reads(Sha256, usize),
     Ended([u8; 32]),
     TooLong,
+    /// It broke off before its end.
+    CutOff,
 }
 
 impl Print {
@@ -58,11 +60,24 @@ impl Print {
         }
     }
 
+    /// It broke off, or its client was too slow: there is no more, and no end.
+    pub fn cut_off(&self) {
+        let mut body = self.0.body.lock();
+        if !matches!(*body, Body::Ended(_)) {
+            *body = Body::CutOff;
+        }
+    }
+
+    /// True if the handler saw the body break off.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        matches!(*self.0.body.lock(), Body::CutOff)
+    }
+
     /// `None` as long as the body has not been read to its end.
     pub(crate) fn taken(&self) -> Option<String> {
         match &*self.0.body.lock() {
             Body::Ended(body) => Some(whole(&self.0.method, &self.0.target, body)),
-            Body::Reads(..) | Body::TooLong => None,
+            Body::Reads(..) | Body::TooLong | Body::CutOff => None,
         }
     }
 }

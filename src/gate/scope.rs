@@ -27,6 +27,12 @@ impl Scope {
         SCOPE.try_with(|scope| scope.0.as_ref()?.downcast_ref().cloned()).ok().flatten()
     }
 
+    /// What is known here, for a task that the request goes on in.
+    #[must_use]
+    pub fn here() -> Self {
+        SCOPE.try_with(Clone::clone).unwrap_or_default()
+    }
+
     /// Does one step of the inner call, such as the calling itself or a poll of its answer's body, within this.
     pub fn step<R>(&self, step: impl FnOnce() -> R) -> R {
         match self.0 {

@@ -6,6 +6,7 @@
 use std::{any::Any, fmt, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use super::{begun::Begun, print::Print, view::View};
 use crate::{key::Key, store::Store};
@@ -71,19 +72,27 @@ pub(crate) struct Record {
     pub(crate) remember: Option<Remember>,
 }
 
-/// What is written down of a request that runs at once.
+/// Terms on which a request that runs at once is remembered.
 #[derive(Debug, Clone)]
 pub(crate) struct Remember {
     /// Whose it is.
     pub(crate) owner: String,
     /// Bytes of the longest body that is compared.
     pub(crate) body_limit: usize,
+    /// How long its record is kept.
+    pub(crate) life: Duration,
+    /// It may run again when it is unknown how far it came.
+    pub(crate) again: bool,
+    /// Most that run at once in this process.
+    pub(crate) runs: usize,
 }
 
 #[derive(Default)]
 struct Filled {
     parked: Option<Parked>,
     begun: Option<Begun>,
+    /// The handler of what has begun came to its end under its lock, and its answer stands.
+    answered: bool,
     /// Of the request that has begun.
     print: Option<Print>,
     /// In the driver's own types.
@@ -171,6 +180,29 @@ impl Slot {
         self.put(|filled| filled.begun = Some(begun));
     }
 
+    /// The handler is called now.
+    pub(crate) fn start(&self) {
+        self.look(|filled| {
+            filled.answered = false;
+            filled.begun.as_mut().map(Begun::start)
+        });
+    }
+
+    /// The handler has answered, and nothing was lost.
+    pub(crate) fn note_answered(&self) {
+        self.put(|filled| filled.answered = true);
+    }
+
+    /// False if the handler was dropped, panicked, or lost its lock.
+    pub(crate) fn was_answered(&self) -> bool {
+        self.look(|filled| Some(filled.answered)).unwrap_or(false)
+    }
+
+    /// When what has begun must have ended if its client has left.
+    pub(crate) fn begun_until(&self) -> Option<Instant> {
+        self.look(|filled| filled.begun.as_ref().map(Begun::until))
+    }
+
     /// A retry layer in between has come here before.
     pub(crate) fn has_begun(&self) -> bool {
         self.look(|filled| filled.begun.is_some().then_some(())).is_some()
@@ -188,12 +220,17 @@ impl Slot {
         })
     }
 
-    /// What has begun, and its fingerprint if it is known by now.
-    pub(crate) fn begun(&self) -> Option<(Begun, Option<String>)> {
+    /// What has begun, and what is known of the body of its request.
+    pub(crate) fn begun(&self) -> Option<(Begun, Option<Print>)> {
         self.look(|filled| {
-            let print = filled.print.take().and_then(|print| print.taken());
+            let print = filled.print.take();
             filled.begun.take().map(|begun| (begun, print))
         })
+    }
+
+    /// True if the body of the request that has begun was cut off.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        self.look(|filled| filled.print.as_ref().map(Print::is_cut_off)).unwrap_or(false)
     }
 
     /// True if nobody has left anything here.

@@ -10,6 +10,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use tokio::time::Instant;
 
 use super::{
@@ -181,6 +182,9 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
         }
         self.policy.tell_fences(&held, view);
         view.put(ticket.1.clone());
+        if let Some(slot) = &ticket.2 {
+            slot.start();
+        }
         UnderLock::note(view);
     }
 
@@ -217,7 +221,14 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
         ticket: LockTicket,
         outcome: Outcome,
     ) -> impl Future<Output = Parting<LockTicket, Self::Parked>> + Send {
-        self.ends.leave(ticket, outcome)
+        let slot = ticket.2.clone();
+        self.ends.leave(ticket, outcome).inspect(move |parting| {
+            // Whatever else comes out then: how far the handler came is unknown.
+            let stands = outcome != Outcome::Stopped && !matches!(parting, Parting::Replace(_));
+            if let Some(slot) = slot.filter(|_| stands || outcome == Outcome::TooSlow) {
+                slot.note_answered();
+            }
+        })
     }
 
     async fn accept(&self, parked: Self::Parked, _: Head, _: Option<Bytes>) -> Option<Reply> {

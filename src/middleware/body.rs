@@ -2,6 +2,7 @@
 
 use std::{
     borrow::Cow,
+    collections::VecDeque,
     convert::Infallible,
     error::Error as StdError,
     fmt,
@@ -16,6 +17,7 @@ use http::{
 };
 use http_body::{Body, Frame, SizeHint};
 use pin_project::pin_project;
+use tokio::sync::mpsc;
 
 use crate::{
     gate::{Kept, Next},
@@ -40,9 +42,13 @@ enum Kind<B> {
     /// With the gate's ticket, until its end.
     Kept(#[pin] B, Box<Kept<Item>>),
     Reply(Option<Bytes>),
+    /// Read already, with the number of bytes that are left.
+    Read(VecDeque<Item>, u64),
+    /// Read by a task, which sends `None` at its end.
+    Piped(mpsc::Receiver<Option<Item>>),
 }
 
-type Item = Result<Frame<Bytes>, BodyError>;
+pub(super) type Item = Result<Frame<Bytes>, BodyError>;
 
 impl<B> GateBody<B> {
     pub(super) fn inner(body: B) -> Self {
@@ -59,6 +65,15 @@ impl<B> GateBody<B> {
             Kind::Inner(body) => Ok(body),
             kind => Err(Self { kind }),
         }
+    }
+
+    /// A body of this length that was read.
+    pub(super) fn read(items: Vec<Item>, length: u64) -> Self {
+        Self { kind: Kind::Read(items.into(), length) }
+    }
+
+    pub(super) fn piped(items: mpsc::Receiver<Option<Item>>) -> Self {
+        Self { kind: Kind::Piped(items) }
     }
 
     pub(super) fn kept(body: B, kept: Kept<Item>) -> Self {
@@ -87,6 +102,21 @@ where
             KindProjection::Reply(bytes) => {
                 return Poll::Ready(bytes.take().map(|b| Ok(Frame::data(b))));
             }
+            KindProjection::Read(items, left) => {
+                let item = items.pop_front();
+                let data = item.as_ref().and_then(data).map_or(0, <[u8]>::len);
+                *left = left.saturating_sub(data as u64);
+                return Poll::Ready(item);
+            }
+            KindProjection::Piped(items) => {
+                let item = ready!(items.poll_recv(cx));
+                if !matches!(item, Some(Some(Ok(_)))) {
+                    self.project().kind.set(Kind::Reply(None));
+                }
+                // Whoever sent it has gone.
+                let broke = || Some(Err(BodyError::new("the body broke off")));
+                return Poll::Ready(item.unwrap_or_else(broke));
+            }
             KindProjection::Kept(body, kept) => ready!(kept.poll_next(cx, |cx| next(body, cx))),
         };
         Poll::Ready(next.unwrap_or_else(|ticket| {
@@ -103,12 +133,16 @@ where
             Kind::Inner(body) => body.is_end_stream(),
             Kind::Kept(body, kept) => kept.has_left() && body.is_end_stream(),
             Kind::Reply(bytes) => bytes.is_none(),
+            Kind::Read(items, _) => items.is_empty(),
+            Kind::Piped(_) => false,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
             Kind::Inner(body) | Kind::Kept(body, _) => body.size_hint(),
+            Kind::Read(_, left) => SizeHint::with_exact(*left),
+            Kind::Piped(_) => SizeHint::default(),
             Kind::Reply(bytes) => {
                 SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
             }
@@ -116,7 +150,12 @@ where
     }
 }
 
-fn next<B>(mut body: Pin<&mut B>, cx: &mut Context<'_>) -> Poll<Next<Item>>
+/// The bytes of a frame of data.
+pub(super) fn data(item: &Item) -> Option<&[u8]> {
+    item.as_ref().ok()?.data_ref().map(|data| &data[..])
+}
+
+pub(super) fn next<B>(mut body: Pin<&mut B>, cx: &mut Context<'_>) -> Poll<Next<Item>>
 where
     B: Body<Data = Bytes>,
     B::Error: Into<BoxError>,

@@ -51,6 +51,10 @@ impl<C, R, E, G: Gate<Parts>, F> ResponseFuture<C, R, E, G, F> {
         Self { kind: Kind::Ready(Some(response)) }
     }
 
+    pub(super) fn gated(answer: BoxFuture<'static, Result<Response<GateBody<R>>, E>>) -> Self {
+        Self { kind: Kind::Gated(answer) }
+    }
+
     pub(super) fn entering(
         future: impl Future<Output = Kind<C, R, E, G, F>> + Send + 'static,
     ) -> Self {

@@ -81,6 +81,7 @@
 
 mod body;
 mod called;
+mod detached;
 mod framework;
 mod future;
 mod layer;

@@ -16,6 +16,7 @@ use tower_service::Service;
 use super::{
     body::{BoxError, again, response},
     called::{Called, Under},
+    detached::run,
     framework::{Framework, PartsView},
     future::{Kind, ResponseFuture},
     parking::any,
@@ -70,9 +71,13 @@ where
             Asked::Answer(reply) => ResponseFuture::ready(response(reply)),
             Asked::Again(reply) => ResponseFuture::ready(again(&reply)),
             Asked::Pass(quick) => {
-                let passed = Passed::new(Arc::clone(&self.gate), quick, &parts.method);
+                let mut passed = Passed::new(Arc::clone(&self.gate), quick, &parts.method);
+                let detached = passed.detach();
                 let call = self.inner.call(Request::from_parts(parts, body));
-                ResponseFuture::passing(call, passed)
+                match detached {
+                    None => ResponseFuture::passing(call, passed),
+                    Some(detached) => ResponseFuture::gated(run(call, passed, detached)),
+                }
             }
             Asked::Enter(facts) => {
                 // The service that was polled ready is the one to be called.

@@ -5,6 +5,7 @@ use std::{future::Future, marker::PhantomData, sync::Arc};
 use futures_util::future::{self, Either, Ready};
 use http::{Method, Response, header::CONTENT_LENGTH, request::Parts};
 use http_body::Body;
+use tokio::runtime::Handle;
 
 use super::{
     body::{GateBody, add_field, add_fields, is_sent_without_body, response},
@@ -12,7 +13,7 @@ use super::{
     parking::{AnyRequest, read_whole},
 };
 use crate::{
-    gate::{Attended, Gate, Kept, Outcome, Parting, PickUp, Reading, Room, Slot},
+    gate::{Attended, Detached, Gate, Kept, Outcome, Parting, PickUp, Reading, Room, Slot},
     reply::Reply,
 };
 
@@ -32,6 +33,18 @@ impl<G: Gate<Parts>, F> Passed<G, F> {
 
     pub(super) fn outcome<R: Body, E>(&self, ended: &Result<Response<R>, E>) -> Outcome {
         outcome(self.head, ended)
+    }
+
+    /// The request is to run in a task of its own, and there is a runtime for that.
+    pub(super) fn detach(&mut self) -> Option<Detached> {
+        Handle::try_current().ok()?;
+        self.gate.detach(&mut self.quick)
+    }
+
+    /// The gate, its ticket, and whether the request's method is HEAD.
+    pub(super) fn into_ticket(self) -> (Arc<G>, G::Ticket, bool) {
+        let ticket = self.gate.ticket(self.quick);
+        (self.gate, ticket, self.head)
     }
 
     pub(super) fn is_settled(&self) -> bool {
@@ -112,7 +125,7 @@ pub(super) fn leave<G: Gate<Parts>, F: Framework, R: Body + Send, E: Send>(
 }
 
 /// Makes of an answer what the gate wants: at once, or for those that were parked by asking it.
-fn finish<G: Gate<Parts>, F: Framework, R: Body + Send>(
+pub(super) fn finish<G: Gate<Parts>, F: Framework, R: Body + Send>(
     gate: Arc<G>,
     mut answer: Response<R>,
     parting: Parting<G::Ticket, G::Parked>,

@@ -108,6 +108,7 @@ impl<B: Body<Data = Bytes>> Body for TimedBody<B> {
                 polled.map_err(*this.error)
             }
             Err(too_slow) => {
+                this.print.iter().for_each(Print::cut_off);
                 this.body.set(None);
                 Poll::Ready(Some(Err(too_slow.into())))
             }
@@ -139,7 +140,8 @@ fn show<E>(
             }
         }
         Poll::Ready(None) => print.end(),
-        Poll::Ready(Some(Err(_))) | Poll::Pending => {}
+        Poll::Ready(Some(Err(_))) => print.cut_off(),
+        Poll::Pending => {}
     }
 }
 

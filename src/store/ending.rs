@@ -1,6 +1,4 @@
-//! The end of a request that runs at once and is remembered, and what gives it when its caller has gone.
-
-use std::time::Duration;
+//! The end of a request that runs at once and is remembered, and its delivery when the caller has gone.
 
 use bytes::Bytes;
 use tokio::time::Instant;
@@ -13,17 +11,36 @@ use super::{
 };
 use crate::error::{Error, ErrorKind};
 
-/// What ends a record that a request has taken, or is about to take: with its response, or as if it had never been.
+/// Outcome of a run, as its record keeps it.
+#[derive(Debug, Clone)]
+pub(crate) enum DirectEnd {
+    /// As if it had never been: a retry runs.
+    Forgotten,
+    /// It has this stored response.
+    Done(Bytes),
+    /// It is unknown how far it came, for this reason.
+    Dead(&'static str),
+}
+
+impl DirectEnd {
+    /// False if nothing of the run was there any more.
+    pub(crate) async fn send(self, backend: &dyn Backend, call: Direct) -> Result<bool, Error> {
+        match self {
+            Self::Forgotten => backend.end_direct(call, None).await,
+            Self::Done(response) => backend.end_direct(call, Some(response)).await,
+            Self::Dead(reason) => backend.bury_direct(call, reason).await,
+        }
+    }
+}
+
+/// Ends a record that a request has taken, or is about to take.
 #[derive(Debug, Clone)]
 pub(crate) struct Ending {
     pub(crate) call: Direct,
-    /// `None`: it is forgotten.
-    pub(crate) response: Option<Bytes>,
+    pub(crate) end: DirectEnd,
     sent: Instant,
     /// When the record has ended by itself.
     until: Instant,
-    /// Of the lock.
-    lease: Duration,
     /// How often ways to the store had been left when the record was asked for.
     silences: u64,
     /// It was answered.
@@ -37,14 +54,14 @@ pub(crate) struct Ending {
 }
 
 impl Ending {
-    /// Of a call that is about to be sent, under a lock of this lease.
-    pub(crate) fn of(store: &Store, call: Direct, lease: Duration) -> Self {
+    /// Of a call that is about to be sent.
+    pub(crate) fn of(store: &Store, call: Direct) -> Self {
         let now = Instant::now();
         let until = now + call.life;
         let silences = store.backend().silences();
-        let (response, sent, heard, taken) = (None, now, false, 1);
+        let (end, sent, heard, taken) = (DirectEnd::Forgotten, now, false, 1);
         let (doubtful, known) = (false, true);
-        Self { call, response, sent, until, lease, silences, heard, taken, doubtful, known }
+        Self { call, end, sent, until, silences, heard, taken, doubtful, known }
     }
 
     /// What the call came to. False if nothing of it is in the store, or will be.
@@ -67,10 +84,9 @@ impl Ending {
         }
     }
 
-    /// Whether something of it may come when the store has taken its end. What has ended with its response is there, and
-    /// keeps it off.
+    /// True if a copy of the call may take the record after the store has taken its end. An end that is kept prevents that.
     pub(crate) fn is_in_doubt(&self) -> bool {
-        self.doubtful && self.response.is_none()
+        self.doubtful && matches!(self.end, DirectEnd::Forgotten)
     }
 
     /// The store has taken its end.
@@ -79,7 +95,7 @@ impl Ending {
     }
 
     pub(super) async fn send(&self, backend: &dyn Backend) -> Result<GaveBack, Error> {
-        let stood = backend.end_direct(self.call.clone(), self.response.clone()).await?;
+        let stood = self.end.clone().send(backend, self.call.clone()).await?;
         Ok(if stood { GaveBack::Released } else { GaveBack::Nothing })
     }
 
@@ -87,7 +103,7 @@ impl Ending {
     pub(crate) fn hand_over(self: Box<Self>, store: &Store) {
         // The lock is given back now, or ends with its lease: of a call that comes later nothing comes. Twice, since a
         // renewal may be under way.
-        let comes = Instant::now() + 2 * self.lease;
+        let comes = Instant::now() + 2 * self.call.lease;
         store.agent().give_back(GiveBack {
             key: self.call.key.clone(),
             me: self.call.me.clone(),

@@ -7,13 +7,14 @@ use std::{
     time::Duration,
 };
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join, join_all};
 use parking_lot::Mutex;
 use tokio::{runtime::Handle, sync::oneshot};
 
 use super::{
     agent::Agent,
     backend::{Backend, Node},
+    direct_runs::DirectRuns,
     fsck::Check,
     hints::{Hints, Listening},
     memory::Memory,
@@ -108,18 +109,18 @@ impl Store {
         Check::new(self)
     }
 
-    /// Gives back what was dropped but is not yet released, and returns when all of it is, or when
-    /// `deadline` has passed: `true` if nothing was left. What is left then ends with its lease; and so does what a copy of a
+    /// Waits for requests that run in tasks of their own (`DeferLayer::remember_direct`) and whose clients have left, gives
+    /// back what was dropped but is not yet released, and returns when all of it is, or when `deadline` has passed: `true` if nothing was left. What is left then ends with its lease; and so does what a copy of a
     /// call takes that was answered by another connection, and is delivered later.
     ///
     /// Call it last, after the server and the workers have ended: what is taken meanwhile or later is not waited for.
     /// Cancel safe: what was dropped goes on being given back in the background, while there is a runtime.
     pub async fn shutdown(&self, deadline: Duration) -> bool {
         let drained = async {
+            // Beside each other: a run that takes long must not keep the engines from giving back.
             let closing = self.shared.closing.lock().clone();
-            for close in closing {
-                close(self.clone()).await;
-            }
+            let closing = join_all(closing.iter().map(|close| close(self.clone())));
+            join(closing, self.room::<DirectRuns>().ended()).await;
             loop {
                 let settled = self.shared.hints.drain();
                 self.shared.agent.drained().await;
@@ -130,6 +131,17 @@ impl Store {
             }
         };
         tokio::time::timeout(deadline, drained).await.is_ok()
+    }
+
+    /// Waits until no remembered request (`DeferLayer::remember_direct`) runs in this process, or until `deadline` has
+    /// passed: `true` if none is left. [`Store::shutdown`] waits for them too; call this one before the runtimes end on
+    /// which they run, as in actix-web, whose server takes the threads of its handlers along:
+    /// `.shutdown_signal(async move { signal.await; store.finish_remembered(limit).await; })`. A run that is cut off
+    /// by the end of its runtime counts as crashed.
+    ///
+    /// Cancel safe: it changes nothing. Requests may begin while it waits.
+    pub async fn finish_remembered(&self, deadline: Duration) -> bool {
+        tokio::time::timeout(deadline, self.room::<DirectRuns>().ended()).await.is_ok()
     }
 
     pub(crate) fn on(backend: Arc<dyn Backend>) -> Self {

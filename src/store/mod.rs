@@ -9,6 +9,7 @@ mod attempt;
 mod backend;
 mod charging;
 mod deferred;
+mod direct_runs;
 mod ending;
 mod facts;
 mod fsck;
@@ -60,7 +61,8 @@ pub(crate) use self::tests::{Fault, Faults, Log, elsewhere, faulty, faulty_with_
 pub(crate) use self::tests::{Front, says};
 pub(crate) use self::{
     attempt::Attempt,
-    ending::Ending,
+    direct_runs::{DirectRun, DirectRuns},
+    ending::{DirectEnd, Ending},
     facts::Facts as HoldFacts,
     handle::WeakStore,
     hold::Hold,

@@ -1,11 +1,11 @@
 //! Rows 1 and 2: SIGKILL at every boundary of every script.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures_util::{StreamExt as _, future::join_all, stream::iter};
 use lockgate_tests::{
     Framework, eventually,
-    ledger::{Fleet, Told},
+    ledger::{Fleet, Later, Told},
     proxy::{Moment, Rule},
 };
 
@@ -194,4 +194,49 @@ async fn a_holder_is_killed_before_and_after_it_releases() {
         assert_eq!(fleet.settle(web).await.is_good().runs, 1);
     }))
     .await;
+}
+
+/// A request that runs at once and is remembered: its process is killed in the middle, and its client asks another one.
+#[tokio::test]
+async fn a_web_node_is_killed_in_a_remembered_run() {
+    join_all(BOTH.map(|framework| killed_direct(framework, false))).await;
+    join_all(BOTH.map(|framework| killed_direct(framework, true))).await;
+}
+
+async fn killed_direct(framework: Framework, put: bool) {
+    let (mut fleet, victim) = with_web(framework).await;
+    let other = fleet.join(steady(framework.other()).web_only()).await;
+    let request = |node, ms: u32| {
+        let request = fleet_request(&fleet, node).wish(&format!("ms={ms}"));
+        if put { request.put() } else { request }
+    };
+    let first = tokio::spawn(request(victim, 60_000).send());
+    eventually("it to run", async || fleet.runs().len() == 1).await;
+    let retry = || request(other, 60_000).send();
+    // Its body and its target are those of the first.
+    let Told::Refused(409, _) = retry().await else { panic!("it runs") };
+    fleet.killer(victim)();
+    assert_eq!(first.await.expect("the client does not panic"), Told::Nothing);
+    if put {
+        let ran = async || matches!(request(other, 0).send().await, Told::Ran(200, _));
+        eventually("it to run again", ran).await;
+        assert_eq!(fleet.runs().len(), 2);
+        return fleet.leave();
+    }
+    let id = loop {
+        match retry().await {
+            Told::Accepted(id) => break id,
+            Told::Refused(409, _) => tokio::time::sleep(Duration::from_millis(50)).await,
+            told => panic!("{told:?}"),
+        }
+    };
+    let seen = fleet.see(other, &id).await;
+    assert_eq!((seen.state.as_str(), seen.reason.as_str()), ("dead", "crashed, may have run"));
+    assert_eq!(retry().await, Told::Accepted(id), "for as long as its record lives");
+    assert_eq!(fleet.runs().len(), 1);
+    fleet.leave();
+}
+
+fn fleet_request(fleet: &Fleet, node: usize) -> Later {
+    fleet.later(node, "7").once().key("one")
 }

@@ -1,6 +1,6 @@
 //! `Idempotency-Key` of requests that ran at once, and of those that waited.
 
-use lockgate_tests::{Case, Raw, Request, Site, eventually};
+use lockgate_tests::{Answer, Case, Raw, Request, Site, eventually};
 
 use super::{accepted, line_is, lock::busy};
 
@@ -14,7 +14,7 @@ fn under(site: &Site, key: &str, query: &str) -> Request {
 
 pub(crate) async fn what_ran_at_once_does_not_run_again(case: Case) {
     let (site, other) = (case.site().await, case.site().await);
-    let _ = keyed(&site, "tag=one&status=201").body("note").send().await.expect(201);
+    let first = keyed(&site, "tag=one&status=201").body("note").send().await.expect(201);
     for site in [&site, &other] {
         let answer = keyed(site, "tag=one&status=201").body("note").send().await;
         assert_eq!(answer.json()["state"], "done", "{answer:?}");
@@ -22,7 +22,8 @@ pub(crate) async fn what_ran_at_once_does_not_run_again(case: Case) {
         let document = job.document(site).await;
         assert_eq!(document["response"]["status"], 201, "{document}");
         let response = format!("{}/response", job.location);
-        let _ = site.get(&response).send().await.expect(410).problem();
+        let stored = site.get(&response).send().await.expect(201);
+        assert_eq!(stored.body, first.body);
     }
     // Whatever keeps it from being stored: it is not to be stored.
     let same = keyed(&site, "tag=one&status=201").header("cookie", "a=b");
@@ -52,15 +53,82 @@ pub(crate) async fn another_request_under_the_key_of_one_that_ran_is_refused(cas
     assert_eq!(case.desk.tags(), ["one", "one"]);
 }
 
-pub(crate) async fn what_failed_runs_again(case: Case) {
+pub(crate) async fn what_was_not_let_in_runs_again(case: Case) {
     let site = case.site().await;
-    for status in [500, 429, 409, 423] {
-        let answer = keyed(&site, &format!("tag=failed&status={status}")).send().await;
+    for status in [429, 409, 423, 503, 401] {
+        let answer = keyed(&site, &format!("tag=refused&status={status}")).send().await;
         let _ = answer.expect(status);
     }
     let _ = keyed(&site, "tag=done").send().await.expect(200);
     let _ = accepted(keyed(&site, "tag=done").send().await);
-    assert_eq!(case.desk.tags(), ["failed", "failed", "failed", "failed", "done"]);
+    assert_eq!(case.desk.tags(), ["refused", "refused", "refused", "refused", "refused", "done"]);
+}
+
+/// A request whose handler panics, whatever becomes of its connection.
+async fn panics(request: Request) {
+    let answer = request.try_send().await;
+    assert!(
+        answer.as_ref().is_ok_and(|answer| answer.status == 500) || answer.is_err(),
+        "{answer:?}"
+    );
+}
+
+/// As of a deferred request.
+async fn is_dead(site: &Site, answer: Answer, reason: &str) {
+    assert_eq!(answer.json()["state"], "dead", "{answer:?}");
+    let job = accepted(answer);
+    let document = job.document(site).await;
+    assert_eq!(document["reason"], reason, "{document}");
+    let _ = site.get(&format!("{}/response", job.location)).send().await.expect(410).problem();
+}
+
+pub(crate) async fn what_failed_may_have_run(case: Case) {
+    let (site, other) = (case.site().await, case.site().await);
+    let failed = || keyed(&site, "tag=failed&status=500");
+    let _ = failed().send().await.expect(500);
+    is_dead(&site, failed().send().await, "failed, may have run").await;
+    let panicked = |site: &Site| under(site, "p", "tag=panicked&panic=1");
+    panics(panicked(&site)).await;
+    for site in [&site, &other] {
+        is_dead(site, panicked(site).send().await, "stopped, may have run").await;
+    }
+    assert_eq!(case.desk.tags(), ["failed", "panicked"]);
+    // The lock is free.
+    let _ = site.post("/remembered/7").send().await.expect(200);
+}
+
+pub(crate) async fn what_failed_and_does_nothing_twice_runs_again(case: Case) {
+    let site = case.site().await;
+    for (method, path) in [("PUT", "/remembered/7"), ("POST", "/remembered-again/7")] {
+        let sent = |query: &str| {
+            let sent = site.request(method, &format!("{path}?{query}"));
+            sent.header("idempotency-key", "k")
+        };
+        let _ = sent("tag=failed&status=500").send().await.expect(500);
+        panics(sent("tag=panicked&panic=1")).await;
+        let _ = sent("tag=done").send().await.expect(200);
+        assert_eq!(accepted(sent("tag=done").send().await).document(&site).await["state"], "done");
+        assert_eq!(case.desk.tags(), ["failed", "panicked", "done"], "{method} {path}");
+        case.desk.forget();
+    }
+}
+
+/// `max_hold` is over while the handler works: what it has done is unknown.
+pub(crate) async fn what_lost_its_lock_may_have_run(case: Case) {
+    let site = case.site().await;
+    let sent = |key: &str| {
+        let sent = site.post("/remembered-briefly/7?tag=one&after=never");
+        sent.header("idempotency-key", key)
+    };
+    let _ = sent("waits").send().await.expect(503).problem();
+    is_dead(&site, sent("waits").send().await, "stopped, may have run").await;
+    // The same where its client has left before.
+    let leaver = sent("leaves").spawn();
+    case.desk.gates.arrived("never").await;
+    leaver.disconnect().await;
+    eventually("it to be stopped", async || sent("leaves").send().await.status == 202).await;
+    is_dead(&site, sent("leaves").send().await, "stopped, may have run").await;
+    assert_eq!(case.desk.tags(), ["one", "one"]);
 }
 
 /// With the head out, and the lock free.
@@ -95,26 +163,65 @@ pub(crate) async fn a_stream_is_remembered_when_it_has_ended(case: Case) {
     assert_eq!(case.desk.tags(), ["one", "other", "events"]);
 }
 
-pub(crate) async fn a_stream_that_breaks_off_runs_again(case: Case) {
+pub(crate) async fn a_stream_that_breaks_off_may_have_run(case: Case) {
     let site = case.site().await;
-    for how in ["error", "panic", "leaver"] {
-        let mut raw = streams(&site, how, &format!("tag={how}&stream={how}&breaks={how}")).await;
-        if how == "leaver" {
-            drop(raw);
-        } else {
-            case.desk.gates.open(how);
-            let rest = raw.read_to_end().await;
-            assert!(!rest.contains("last"), "{rest}");
-        }
-        // Until that is noticed it is busy; and a retry at that very moment is deferred.
-        eventually("it to be forgotten", async || {
-            let answer = under(&site, how, "tag=again").send().await;
-            assert!(matches!(answer.status.as_u16(), 200 | 202 | 409), "{answer:?}");
-            case.desk.tags() == [how, "again"]
-        })
-        .await;
+    for how in ["error", "panic"] {
+        let query = format!("tag={how}&stream={how}&breaks={how}");
+        let mut raw = streams(&site, how, &query).await;
+        case.desk.gates.open(how);
+        let rest = raw.read_to_end().await;
+        assert!(!rest.contains("last"), "{rest}");
+        is_dead(&site, under(&site, how, &query).send().await, "failed, may have run").await;
+        assert_eq!(case.desk.tags(), [how]);
         case.desk.forget();
     }
+}
+
+/// The handler may do its work as it streams: it goes on to its end, and its answer is kept.
+pub(crate) async fn a_stream_goes_on_when_its_client_has_left(case: Case) {
+    let site = case.site().await;
+    for (key, more, kept) in [("short", "", true), ("long", "&mib=1", false)] {
+        let query = format!("tag=one&stream={key}{more}");
+        drop(streams(&site, key, &query).await);
+        busy(under(&site, key, &query).send().await);
+        case.desk.gates.open(key);
+        let ended = async || under(&site, key, &query).send().await.status == 202;
+        eventually("it to end", ended).await;
+        let answer = under(&site, key, &query).send().await;
+        assert_eq!(answer.json()["state"], "done", "{answer:?}");
+        let response = format!("{}/response", accepted(answer).location);
+        let response = site.get(&response).send().await;
+        if kept {
+            assert_eq!(response.expect(200).body, "first-last");
+        } else {
+            // It has run, and was too long to be kept.
+            assert_eq!(response.expect(410).json()["stored"], "stream");
+        }
+    }
+    assert_eq!(case.desk.tags(), ["one", "one"]);
+}
+
+/// Of known length, and longer than what is kept: the client gets it all.
+pub(crate) async fn a_long_answer_is_passed_through(case: Case) {
+    let site = case.site().await;
+    for (key, bytes, stored) in [("fits", 64 << 10, "body"), ("long", (64 << 10) + 1, "too long")] {
+        let body = vec![b'x'; bytes];
+        let sent = || under(&site, key, "tag=one&echo=1").body(body.clone());
+        let answer = sent().send().await.expect(200);
+        assert_eq!(
+            (answer.headers["content-length"].as_bytes(), answer.body.len()),
+            (bytes.to_string().as_bytes(), bytes)
+        );
+        let answer = under(&site, key, "tag=one&echo=1").body(body.clone()).send().await;
+        if stored == "body" {
+            let document = accepted(answer).document(&site).await;
+            assert_eq!(document["response"]["stored"], stored);
+        } else {
+            // Its body is too long to be compared, so it is not told what has become of it.
+            busy(answer);
+        }
+    }
+    assert_eq!(case.desk.tags(), ["one", "one"]);
 }
 
 /// It is stored nowhere, and may be the one that runs in the end: so it is not accepted.
@@ -134,29 +241,95 @@ pub(crate) async fn a_retry_meanwhile_is_told_that_it_is_busy(case: Case) {
 
 pub(crate) async fn a_retry_meanwhile_of_what_fails_may_run(case: Case) {
     let site = case.site().await;
-    let failing = || keyed(&site, "tag=failed&status=500&gate=first");
+    let failing = || keyed(&site, "tag=failed&status=429&gate=first");
     let first = failing().spawn();
     case.desk.gates.arrived("first").await;
     busy(failing().send().await);
     case.desk.gates.open("first");
-    let _ = first.answer().await.expect(500);
+    let _ = first.answer().await.expect(429);
     // The gate is open.
-    let _ = failing().send().await.expect(500);
+    let _ = failing().send().await.expect(429);
     assert_eq!(case.desk.tags(), ["failed", "failed"]);
 }
 
-pub(crate) async fn who_went_away_may_come_again(case: Case) {
+/// Its work is done at once, and its answer comes when the client has left: one key is one execution.
+pub(crate) async fn a_client_that_leaves_ends_nothing(case: Case) {
     let site = case.site().await;
-    let leaver = keyed(&site, "gate=leaver").spawn();
-    case.desk.gates.arrived("leaver").await;
+    let sent = || keyed(&site, "tag=one&after=slow&text=paid").body("note");
+    let leaver = sent().spawn();
+    case.desk.gates.arrived("slow").await;
     leaver.disconnect().await;
-    // Until that is noticed it is busy; and a retry at that very moment is deferred.
-    eventually("it to be forgotten", async || {
-        let answer = keyed(&site, "tag=again").send().await;
-        assert!(matches!(answer.status.as_u16(), 200 | 202 | 409), "{answer:?}");
-        case.desk.tags() == ["again"]
-    })
-    .await;
+    for _ in 0..3 {
+        busy(sent().send().await);
+    }
+    case.desk.gates.open("slow");
+    eventually("its answer to be kept", async || sent().send().await.status == 202).await;
+    let job = accepted(sent().send().await);
+    let response = site.get(&format!("{}/response", job.location)).send().await.expect(200);
+    assert_eq!(response.body, "paid");
+    assert_eq!(case.desk.tags(), ["one"]);
+    assert_eq!(case.desk.gates.arrivals("slow"), 1);
+}
+
+/// Nothing has run yet.
+pub(crate) async fn a_client_that_leaves_before_it_begins_may_come_again(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/orders/7/pay?tag=hold").await;
+    let leaver = keyed(&site, "tag=leaver").header("prefer", "wait=20").spawn();
+    line_is(site.store(), "7", 1).await;
+    leaver.disconnect().await;
+    line_is(site.store(), "7", 0).await;
+    let _ = hold.let_go().await.expect(200);
+    let _ = keyed(&site, "tag=again").send().await.expect(200);
+    assert_eq!(case.desk.tags(), ["hold", "again"]);
+}
+
+/// The client vanishes in the middle of its upload, and the handler refuses what has come of it.
+pub(crate) async fn a_body_that_was_cut_off_locks_nobody_out(case: Case) {
+    let site = case.site().await;
+    for status in [400, 500] {
+        let (key, gate) = (format!("k{status}"), format!("cut{status}"));
+        let mut raw = site.raw().await;
+        raw.write(&format!(
+            "POST /remembered/7?tag=cut&status={status}&first={gate} HTTP/1.1\r\nhost: x\r\nidempotency-key: {key}\r\n\
+             content-length: 10\r\n\r\nabc"
+        ))
+        .await;
+        case.desk.gates.arrived(&gate).await;
+        drop(raw);
+        case.desk.gates.open(&gate);
+        eventually("it to be forgotten", async || {
+            let answer = under(&site, &key, "tag=again").body("note").send().await;
+            assert!(matches!(answer.status.as_u16(), 200 | 202 | 409), "{answer:?}");
+            answer.status == 200 || answer.json()["state"] == "done"
+        })
+        .await;
+        assert_eq!(case.desk.tags().last().map(String::as_str), Some("again"));
+    }
+}
+
+/// One runs; the next is as one whose lock is busy.
+pub(crate) async fn runs_are_bounded(case: Case) {
+    let site = case.site().await;
+    let sent = |id: u32, query: &str| {
+        let sent = site.post(&format!("/remembered-one/{id}?{query}"));
+        sent.header("idempotency-key", "k")
+    };
+    let first = sent(7, "tag=first&after=first").spawn();
+    case.desk.gates.arrived("first").await;
+    let job = accepted(sent(8, "tag=second").send().await);
+    let _ = job.done(&site).await;
+    // Without the key nothing is remembered.
+    let _ = site.post("/remembered-one/9?tag=free").send().await.expect(200);
+    case.desk.gates.open("first");
+    let _ = first.answer().await.expect(200);
+    let _ = sent(9, "tag=third").send().await.expect(200);
+    let ran: Vec<_> = case.desk.ran().into_iter().map(|ran| (ran.tag, ran.deferred)).collect();
+    let of = |tag: &str, deferred| (tag.to_owned(), deferred);
+    assert_eq!(
+        ran,
+        [of("first", false), of("second", true), of("free", false), of("third", false)]
+    );
 }
 
 /// One waits for a second, then is deferred; the other has waited from before, and is let in when that

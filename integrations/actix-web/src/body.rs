@@ -1,6 +1,7 @@
 //! A body that the gate's ticket stays with.
 
 use std::{
+    collections::VecDeque,
     convert::Infallible,
     error::Error as StdError,
     fmt,
@@ -15,8 +16,9 @@ use actix_web::{
 };
 use bytes::Bytes;
 use lockgate::gate::{Kept, Next};
+use tokio::sync::mpsc;
 
-type Item = Result<Bytes, Box<dyn StdError>>;
+pub(crate) type Item = Result<Bytes, Box<dyn StdError>>;
 
 /// A body with a ticket, until its end.
 struct KeptBody<B> {
@@ -31,11 +33,55 @@ struct KeptBody<B> {
 /// Puts a ticket beside a body.
 pub(crate) fn keep<B: MessageBody + 'static>(body: B, kept: Kept<Item>) -> BoxBody {
     let size = body.size();
-    let left = match size {
-        BodySize::Sized(bytes) => Some(bytes),
-        BodySize::None | BodySize::Stream => None,
-    };
-    BoxBody::new(KeptBody { body: Some(Box::pin(body)), size, left, kept })
+    BoxBody::new(KeptBody { body: Some(Box::pin(body)), size, left: left(size), kept })
+}
+
+/// A body that was read, of this size.
+pub(crate) fn read(items: Vec<Item>, size: BodySize) -> BoxBody {
+    BoxBody::new(ReadBody { items: items.into(), size })
+}
+
+struct ReadBody {
+    items: VecDeque<Item>,
+    size: BodySize,
+}
+
+impl MessageBody for ReadBody {
+    type Error = Box<dyn StdError>;
+
+    fn size(&self) -> BodySize {
+        self.size
+    }
+
+    fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Item>> {
+        Poll::Ready(self.items.pop_front())
+    }
+}
+
+/// A body that a task reads, which sends `None` at its end.
+pub(crate) fn piped(items: mpsc::Receiver<Option<Item>>) -> BoxBody {
+    BoxBody::new(PipedBody(Some(items)))
+}
+
+/// `None` once it has ended.
+struct PipedBody(Option<mpsc::Receiver<Option<Item>>>);
+
+impl MessageBody for PipedBody {
+    type Error = Box<dyn StdError>;
+
+    fn size(&self) -> BodySize {
+        BodySize::Stream
+    }
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Item>> {
+        let Some(items) = &mut self.0 else { return Poll::Ready(None) };
+        let item = ready!(items.poll_recv(cx));
+        if !matches!(item, Some(Some(Ok(_)))) {
+            self.0 = None;
+        }
+        // Without its end it broke off: the task has gone.
+        Poll::Ready(item.unwrap_or_else(|| Some(Err(Broken.into()))))
+    }
 }
 
 impl<B: MessageBody> MessageBody for KeptBody<B> {
@@ -60,7 +106,15 @@ impl<B: MessageBody> MessageBody for KeptBody<B> {
     }
 }
 
-fn next<B: MessageBody>(
+/// Bytes that are still to come of a body of this size, where their number is known.
+pub(crate) fn left(size: BodySize) -> Option<u64> {
+    match size {
+        BodySize::Sized(bytes) => Some(bytes),
+        BodySize::None | BodySize::Stream => None,
+    }
+}
+
+pub(crate) fn next<B: MessageBody>(
     body: Pin<&mut B>,
     left: &mut Option<u64>,
     cx: &mut Context<'_>,
@@ -131,13 +185,13 @@ pub(crate) fn is_socket<B: MessageBody>(response: &ServiceResponse<B>) -> bool {
         && response.response().body().size() == BodySize::Stream
 }
 
-/// The gate has broken the body off.
+/// The gate has broken the body off, or its handler has panicked.
 #[derive(Debug)]
 struct Broken;
 
 impl fmt::Display for Broken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the body was broken off by its gate")
+        f.write_str("the body broke off, or was broken off by its gate")
     }
 }
 

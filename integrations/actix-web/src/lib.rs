@@ -152,6 +152,7 @@
 )]
 
 mod body;
+mod detached;
 mod extract;
 mod framework;
 mod layer;

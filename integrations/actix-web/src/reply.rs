@@ -151,16 +151,27 @@ pub(crate) fn told<B: MessageBody>(answer: &ServiceResponse<B>) -> Vec<(String, 
 /// The fields of the answer that an error will be. Some errors have only one answer to give
 /// (`InternalError::from_response`): it is for whoever asks next, and so is its status.
 pub(crate) fn told_by(error: &mut Error) -> Vec<(String, Vec<u8>)> {
+    told_whole(error).0
+}
+
+/// The same, and the body of that answer, where it is whole.
+pub(crate) fn told_whole(error: &mut Error) -> (Vec<(String, Vec<u8>)>, Option<Bytes>) {
     let status = error.as_response_error().status_code();
     let answer = error.error_response();
     let told = fields(answer.headers());
+    let (answer, body) = answer.into_parts();
+    let body = body.try_into_bytes();
+    let (body, answer) = match body {
+        Ok(bytes) => (Some(bytes.clone()), answer.set_body(BoxBody::new(bytes))),
+        Err(body) => (None, answer.set_body(body)),
+    };
     if error.as_response_error().status_code() == status {
         let answer = Cell::new(Some(answer));
         error.add_response_mapper(move |another| answer.take().unwrap_or(another));
     } else {
         *error = InternalError::from_response(error.to_string(), answer).into();
     }
-    told
+    (told, body)
 }
 
 #[cfg(test)]

@@ -75,12 +75,14 @@ impl Stream for TimedPayload {
             Ok(polled) => {
                 match (print, &polled) {
                     (Some(print), Poll::Ready(Some(Ok(bytes)))) => print.read(bytes),
+                    (Some(print), Poll::Ready(Some(Err(_)))) => print.cut_off(),
                     (Some(print), Poll::Ready(None)) => print.end(),
                     _ => {}
                 }
                 polled
             }
             Err(too_slow) => {
+                print.iter().for_each(Print::cut_off);
                 *place = None;
                 let error = io::Error::new(io::ErrorKind::TimedOut, too_slow);
                 Poll::Ready(Some(Err(PayloadError::Io(error))))

@@ -76,7 +76,13 @@ where
             Asked::Pass(quick) if !G::PARKS => {
                 Either::Right(Either::Right(Box::pin(self.passage().through(quick, request))))
             }
-            Asked::Pass(quick) => {
+            Asked::Pass(mut quick) => {
+                if let Some(detached) = self.gate.detach(&mut quick) {
+                    let ticket = self.gate.ticket(quick);
+                    return Either::Right(Either::Right(
+                        self.passage().detach(ticket, request, detached),
+                    ));
+                }
                 let ticket = self.gate.ticket(quick);
                 Either::Right(Either::Right(Box::pin(self.passage().pass(ticket, request))))
             }
@@ -87,9 +93,9 @@ where
     }
 }
 
-struct Passage<S, G> {
-    inner: Rc<S>,
-    gate: G,
+pub(crate) struct Passage<S, G> {
+    pub(crate) inner: Rc<S>,
+    pub(crate) gate: G,
 }
 
 impl<S, G: Gate<HttpRequest>> Passage<S, G> {
@@ -179,14 +185,7 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
             Attended::Stopped => Attended::Stopped,
         };
         // No early return for an error: the gate is left in every case.
-        let outcome = ended.outcome(reading.as_ref(), |ended| match ended {
-            Ok(response) if is_sent_without_body(response) => {
-                Outcome::Answered(response.status().as_u16())
-            }
-            Ok(response) => Outcome::Streams(response.status().as_u16()),
-            // It becomes that answer further out, at the server if not before.
-            Err(error) => Outcome::Answered(error.as_response_error().status_code().as_u16()),
-        });
+        let outcome = ended.outcome(reading.as_ref(), outcome);
         match &mut ended {
             Attended::Ended(Ok(response)) => {
                 self.gate.hear(&mut ticket, || told(response));
@@ -208,7 +207,7 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
         }
     }
 
-    async fn answer<B: MessageBody + 'static>(
+    pub(crate) async fn answer<B: MessageBody + 'static>(
         self,
         mut answer: Answer<B>,
         parting: Parting<G::Ticket, G::Parked>,
@@ -262,9 +261,21 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
     }
 }
 
+/// How an inner call ended that has ended by itself.
+pub(crate) fn outcome<B: MessageBody + 'static>(ended: &Result<Answer<B>, Error>) -> Outcome {
+    match ended {
+        Ok(response) if is_sent_without_body(response) => {
+            Outcome::Answered(response.status().as_u16())
+        }
+        Ok(response) => Outcome::Streams(response.status().as_u16()),
+        // It becomes that answer further out, at the server if not before.
+        Err(error) => Outcome::Answered(error.as_response_error().status_code().as_u16()),
+    }
+}
+
 /// An error of the inner service is an answer to come, and can be replaced as one, or take fields. Else it goes out as it is:
 /// its request has gone with it.
-fn amend<T, P>(mut error: Error, parting: Parting<T, P>) -> Error {
+pub(crate) fn amend<T, P>(mut error: Error, parting: Parting<T, P>) -> Error {
     match parting {
         Parting::Replace(reply) => return Refused::error(reply),
         Parting::Fields(fields) if !fields.is_empty() => {

@@ -26,9 +26,14 @@ use crate::{
 const NO_PRINT: &str = "-";
 
 impl How {
+    /// True if a request of unknown outcome may be repeated.
+    pub(super) fn may_run_again(&self, method: &str) -> bool {
+        self.retry_unsafe || is_idempotent(method)
+    }
+
     /// By the method: what may have done its work is not begun anew unless doing it twice is doing it once.
     fn policy(&self, method: &str, needs_worker: bool) -> JobPolicy {
-        let again = self.retry_unsafe || is_idempotent(method);
+        let again = self.may_run_again(method);
         JobPolicy {
             again,
             max_attempts: if again { self.max_attempts } else { 1 },

@@ -131,7 +131,13 @@ impl<N: ?Sized> Settings<N> {
     fn record(&self, owner: &str, method: &str, route: &str, key: &str) -> Record {
         let parts = [owner, method, route, key].map(str::as_bytes);
         let name = hex(&digest(&parts)[..16]).into();
-        let remember = || Remember { owner: owner.to_owned(), body_limit: self.what.body_limit };
+        let remember = || Remember {
+            owner: owner.to_owned(),
+            body_limit: self.what.body_limit,
+            life: self.keys.life,
+            again: self.how.may_run_again(method),
+            runs: self.keys.runs,
+        };
         Record { name, remember: self.keys.direct.then(remember) }
     }
 
@@ -149,6 +155,12 @@ impl<N: ?Sized> Settings<N> {
         !is_upgrade(view.method(), &view.header("upgrade"))
             && length.is_some_and(|length: usize| length <= *body_limit)
             && head <= *head_limit
-            && (known || !names.iter().any(|name| fields.withheld_credential(name).is_some()))
+            && (known || !self.carries_credential(view))
+    }
+
+    /// Returns true if the request has a credential that is not stored.
+    fn carries_credential<V: View<Native = N>>(&self, view: &V) -> bool {
+        let is_withheld = |name: &&str| self.what.fields.withheld_credential(name).is_some();
+        view.header_names().iter().any(is_withheld)
     }
 }

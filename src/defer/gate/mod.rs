@@ -10,6 +10,7 @@
 mod accept;
 mod answers;
 mod ask;
+mod direct;
 mod passage;
 mod scoping;
 mod settings;

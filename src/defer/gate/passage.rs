@@ -6,19 +6,17 @@ use bytes::Bytes;
 
 use super::{
     ask::Applied,
+    direct::{DirectAnswer, verdict},
     settings::{DeferGate, What},
     warnings::note_credential,
 };
 use crate::{
     defer::{
-        envelope::{At, Stored, StoredHead, write_response},
-        headers::{Headers, is_upgrade, of_response, stored_bytes},
-        is_stream,
-        judge::is_success,
+        headers::{is_upgrade, stored_bytes},
         snapshot::{Captured, Carried},
     },
     gate::{
-        Asked, Begun, Gate, Head, Outcome, Parked, Parting, PickUp, Print, Room, Slot, Trying,
+        Asked, Detached, Gate, Head, Outcome, Parked, Parting, PickUp, Print, Room, Slot, Trying,
         Verdict, View,
     },
     reply::Reply,
@@ -28,22 +26,18 @@ use crate::{
 /// only for those that need it.
 #[derive(Debug)]
 pub struct DeferTicket {
-    slot: Slot,
-    more: Option<Box<More>>,
+    pub(super) slot: Slot,
+    pub(super) more: Option<Box<More>>,
 }
 
 /// What a request has that most have not.
 #[derive(Default)]
-struct More {
+pub(super) struct More {
     owner: String,
     applied: Applied,
     captured: Captured,
-    /// Of the answer, where it is remembered.
-    fields: Headers,
-    /// Nobody knows how long its body is: it is made as it is sent.
-    streams: bool,
-    /// Its status, while that goes on.
-    head: Option<u16>,
+    /// Where it is remembered.
+    pub(super) answer: DirectAnswer,
 }
 
 /// Without whose it is: it ends up in a log sooner or later.
@@ -61,21 +55,6 @@ impl DeferTicket {
     pub(super) fn new(slot: Slot, owner: String, applied: Applied, captured: Captured) -> Self {
         let more = More { owner, applied, captured, ..More::default() };
         Self { slot, more: Some(Box::new(more)) }
-    }
-
-    /// Whether it is known only at the end of the body what is remembered of the request: the handler may do its work in it,
-    /// and fail. Not so of what has no end.
-    fn ends_with_body(&mut self, outcome: Outcome) -> bool {
-        let begun = self.slot.has_begun();
-        let Some(more) = self.more.as_mut().filter(|more| begun && more.streams) else {
-            return false;
-        };
-        more.head = match outcome {
-            Outcome::Streams(status) if is_remembered(status) => Some(status),
-            Outcome::Ended => return false,
-            _ => None,
-        };
-        more.head.is_some()
     }
 }
 
@@ -136,14 +115,22 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
 
     fn hear(&self, ticket: &mut DeferTicket, fields: impl FnOnce() -> Vec<(String, Vec<u8>)>) {
         if ticket.slot.has_begun() {
-            let (fields, more) = (fields(), ticket.more.get_or_insert_default());
-            let known = |(name, value): &(String, Vec<u8>)| match name.as_str() {
-                "content-length" => true,
-                "content-type" => is_stream(value),
-                _ => false,
-            };
-            more.streams = !fields.iter().any(known);
-            more.fields = of_response(fields, &[]);
+            ticket.more.get_or_insert_default().answer.hear(fields());
+        }
+    }
+
+    fn detach(&self, ticket: &mut DeferTicket) -> Option<Detached> {
+        if !ticket.slot.remembers() {
+            return None;
+        }
+        let limit = self.0.keys.response_limit;
+        ticket.more.get_or_insert_default().answer.collect(limit);
+        Some(Detached::new(ticket.slot.clone()))
+    }
+
+    fn hear_body(&self, ticket: &mut DeferTicket, chunk: &[u8]) {
+        if let Some(more) = &mut ticket.more {
+            more.answer.hear_body(chunk);
         }
     }
 
@@ -152,20 +139,20 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
         mut ticket: DeferTicket,
         outcome: Outcome,
     ) -> Parting<DeferTicket, DeferParked> {
-        if ticket.ends_with_body(outcome) {
+        if self.ends_with_body(&mut ticket, outcome) {
             return Parting::Keep(ticket);
         }
         let DeferTicket { slot, more } = ticket;
-        let More { owner, applied, captured, fields, head, .. } =
-            more.map(|more| *more).unwrap_or_default();
+        let cut_off = slot.is_cut_off();
+        let answered = slot.was_answered();
         if let Some((begun, print)) = slot.begun() {
-            match stored(&begun, outcome.status().or(head), fields) {
-                Some(response) => begun.keep(self.0.keys.life, response, print).await,
-                None => begun.forget().await,
-            }
+            let answer = more.map(|more| more.answer).unwrap_or_default();
+            let verdict = verdict(Some(&answer), outcome, answered, cut_off);
+            self.end(begun, print, (answer, outcome), verdict).await;
             // A retry layer in between may have met a busy lock after the one that has run.
             return Parting::Fields(Vec::new());
         }
+        let More { owner, applied, captured, .. } = more.map(|more| *more).unwrap_or_default();
         match slot.empty() {
             // Only if the busy answer itself came out: a retry or cache layer may have done better.
             Some(parked) if outcome.status() == Some(parked.status) => {
@@ -263,18 +250,4 @@ fn unlocked<T, P>(outcome: Outcome) -> Parting<T, P> {
          it, under whose lock it could run later; so it ran at once"
     );
     Parting::Replace(Reply::wiring_fault())
-}
-
-/// What is remembered of an answer; `None` if a retry is to run again.
-fn stored(begun: &Begun, status: Option<u16>, headers: Headers) -> Option<Bytes> {
-    let status = status.filter(|status| is_remembered(*status))?;
-    let (id, lock) = begun.is()?;
-    let head = StoredHead { status, headers, stored: Stored::RanAtOnce };
-    Some(write_response(At { store: begun.store(), id, lock }, &head, b""))
-}
-
-/// By the same rule as a run of a deferred request, but for the answers of a busy lock: it can't be told whether
-/// they are the handler's, or those of another lock further in, which a retry may find free.
-fn is_remembered(status: u16) -> bool {
-    is_success(status) && !matches!(status, 409 | 423)
 }

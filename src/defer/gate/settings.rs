@@ -79,6 +79,10 @@ pub(super) struct How {
 pub(super) struct Keys {
     pub(super) life: Duration,
     pub(super) direct: bool,
+    /// Most of those that run at once in this process.
+    pub(super) runs: usize,
+    /// Most bytes of the body of a response that is kept of one.
+    pub(super) response_limit: usize,
 }
 
 impl<N: ?Sized> DeferGate<N> {
@@ -111,7 +115,12 @@ impl<N: ?Sized> DeferGate<N> {
                 on_failure: OnFailure::Block,
                 wins: None,
             },
-            keys: Keys { life: Duration::from_secs(24 * 60 * 60), direct: false },
+            keys: Keys {
+                life: Duration::from_secs(24 * 60 * 60),
+                direct: false,
+                runs: 1024,
+                response_limit: 64 * 1024,
+            },
             caps: CAPS,
             replicas: 0,
             owner: None,

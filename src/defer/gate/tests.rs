@@ -83,6 +83,8 @@ async fn runs_at_once(store: &Store) -> Direct {
         id,
         owner,
         life: lease,
+        lease: Duration::from_secs(600),
+        again: false,
         print: None,
     };
     let began = store.backend().begin_direct(call.clone()).await;

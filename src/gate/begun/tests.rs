@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::{Begin, Begun};
+use super::{Begin, Begun, RunLimits};
 use crate::{
     error::ErrorKind,
     key::Key,
@@ -16,6 +16,8 @@ use crate::{
 
 const SECOND: Duration = Duration::from_secs(1);
 const LEASE: Duration = Duration::from_secs(10);
+
+const LIMITS: RunLimits = RunLimits { most: 8, time: LEASE };
 
 /// Beyond the longest pause of an undo that is said again, far within a lease.
 const SOON: Duration = Duration::from_secs(4);
@@ -32,13 +34,14 @@ async fn locked(store: &Store) -> Direct {
     assert!(matches!(answer, Acquired::Held { .. }), "{answer:?}");
     let Acquire { key, me, .. } = call;
     let (id, record, life) = (JobId::new(&key), "idem".into(), 60 * SECOND);
-    Direct { key, me, mode: Mode::Exclusive, record, id, owner: String::new(), life, print: None }
+    let (mode, owner, print) = (Mode::Exclusive, String::new(), None);
+    Direct { key, me, mode, record, id, owner, life, lease: LEASE, again: false, print }
 }
 
 async fn begun(store: &Store, call: &Direct) -> Begun {
-    match Begun::begin(store, call.clone(), LEASE).await.unwrap() {
+    match Begun::begin(store, call.clone(), LIMITS).await.unwrap() {
         Begin::Begun(begun) => begun,
-        Begin::Taken | Begin::Lost => panic!("it is the first, and has its lock"),
+        Begin::Taken | Begin::Lost | Begin::Full => panic!("it is the first, and has its lock"),
     }
 }
 
@@ -57,7 +60,7 @@ async fn a_retry_runs(store: &Store, call: &Direct, how: &str) {
 
 async fn begin_is_late(store: &Store, faults: &Faults, call: &Direct) {
     faults.set("begin_direct", Fault::Stray(SECOND), 1);
-    let error = Begun::begin(store, call.clone(), LEASE).await.err().expect("no answer comes");
+    let error = Begun::begin(store, call.clone(), LIMITS).await.err().expect("no answer comes");
     assert_eq!(error.kind(), ErrorKind::Timeout);
 }
 
@@ -108,7 +111,7 @@ async fn a_shutdown_does_not_wait_for_a_copy_of_what_has_not_begun() {
     let (key, me) = (call.key.clone(), call.me.clone());
     store.backend().release(key, me, Mode::Exclusive).await.unwrap();
     faults.set("begin_direct", Fault::Copy(SECOND), 1);
-    let begin = Begun::begin(&store, call, LEASE).await;
+    let begin = Begun::begin(&store, call, LIMITS).await;
     assert!(matches!(begin, Ok(Begin::Lost)), "it has no lock");
     shuts_down_at_once(&store).await;
     tokio::time::sleep(SOON).await;
@@ -165,4 +168,61 @@ async fn where_nothing_is_in_doubt_it_is_ended_once() {
     begun(&store, &call).await.keep(SECOND, Bytes::new(), None).await;
     tokio::time::sleep(LEASE).await;
     assert_eq!((faults.seen("begin_direct"), faults.seen("end_direct")), (3, 3));
+}
+
+/// The handler was called, and has not come to its end.
+#[tokio::test(start_paused = true)]
+async fn what_was_dropped_in_the_middle_may_have_run() {
+    for again in [false, true] {
+        let (store, faults) = faulty();
+        let call = Direct { again, ..locked(&store).await };
+        let mut begun = begun(&store, &call).await;
+        begun.start();
+        faults.set("bury_direct", Fault::Away, 3);
+        drop(begun);
+        assert!(store.shutdown(SOON).await);
+        if again {
+            a_retry_runs(&store, &call, "again").await;
+            continue;
+        }
+        assert_eq!(retried(&store, &call).await, Acquired::Known);
+        let job = store.backend().job(call.id.clone()).await.unwrap().expect("it is kept");
+        let reason = job.reason.as_deref();
+        assert_eq!((job.state, reason), (JobState::Dead, Some("stopped, may have run")));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_is_renewed_for_as_long_as_it_lasts() {
+    let (store, faults) = faulty();
+    let call = locked(&store).await;
+    let begun = begun(&store, &call).await;
+    tokio::time::sleep(LEASE).await;
+    assert_eq!(faults.seen("renew_direct"), 2);
+    tokio::time::sleep(3 * LEASE).await;
+    let job = store.backend().job(call.id.clone()).await.unwrap().expect("it is there");
+    assert_eq!(job.state, JobState::Running);
+    begun.keep(600 * SECOND, Bytes::new(), None).await;
+    let renewed = faults.seen("renew_direct");
+    tokio::time::sleep(LEASE).await;
+    assert_eq!(faults.seen("renew_direct"), renewed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn runs_are_bounded_and_waited_for() {
+    let (store, _) = faulty();
+    let call = locked(&store).await;
+    let first = begun(&store, &call).await;
+    let one = RunLimits { most: 1, time: LEASE };
+    let full = async || {
+        Begun::begin(&store, Direct { id: JobId::new(&call.key), ..call.clone() }, one).await
+    };
+    assert!(matches!(full().await, Ok(Begin::Full)));
+    assert!(!store.finish_remembered(SECOND).await, "it runs");
+    tokio::spawn(async move {
+        tokio::time::sleep(SECOND).await;
+        first.keep(600 * SECOND, Bytes::from_static(b"answer"), None).await;
+    });
+    assert!(store.finish_remembered(2 * SECOND).await);
+    assert!(matches!(full().await, Ok(Begin::Taken)), "there is room");
 }

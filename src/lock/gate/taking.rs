@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use super::{LockGate, forget};
 use crate::{
     error::Error,
-    gate::{Begin, Begun, Slot, Trying, Verdict},
+    gate::{Begin, Begun, Remember, RunLimits, Slot, Trying, Verdict},
     lock::{
         answer::{Answer, Busy, NotAcquired},
         facts::LockFacts,
@@ -17,16 +17,15 @@ use crate::{
     store::{Direct, JobId, Store},
 };
 
-/// Longest time for which the record of a request that runs keeps a retry off: a `max_hold` without end is
-/// none for that.
+/// Longest time that a request goes on without its client, where `max_hold` has no end.
 const MAX_RUN: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// What a request is told that has its locks, and is not to run.
 enum Instead {
     /// It is known by its key.
     Known,
-    /// They were lost before it was written down that it runs.
-    Lost(Busy),
+    /// They were lost before it was written down that it runs, or there is no room for it to run.
+    Busy(Busy),
 }
 
 impl<N: ?Sized> LockGate<N> {
@@ -77,7 +76,7 @@ impl<N: ?Sized> LockGate<N> {
         set.release().await;
         Ok(match instead {
             Instead::Known => Answer::Known,
-            Instead::Lost(busy) => Answer::Busy(busy),
+            Instead::Busy(busy) => Answer::Busy(busy),
         })
     }
 
@@ -90,7 +89,7 @@ impl<N: ?Sized> LockGate<N> {
         }
         match self.is_known(&facts, &lent).await {
             Ok(Some(Instead::Known)) => return self.known(facts),
-            Ok(Some(Instead::Lost(busy))) => return self.busy(facts, &busy, false),
+            Ok(Some(Instead::Busy(busy))) => return self.busy(facts, &busy, false),
             Ok(None) => {}
             // It has the lock, and what is to be admitted without one is so with it.
             Err(error) if !self.policy.outage.admits(&error) => {
@@ -163,36 +162,40 @@ impl<N: ?Sized> LockGate<N> {
         guard: Option<&LockGuard>,
     ) -> Result<Option<Instead>, Error> {
         let Some((slot, guard)) = slot.zip(guard) else { return Ok(None) };
-        let Some(call) = self.remembered(slot, guard) else { return Ok(None) };
-        match Box::pin(Begun::begin(store, call, self.policy.asking.terms.lease)).await? {
+        let Some((call, limits)) = self.remembered(slot, guard) else { return Ok(None) };
+        match Box::pin(Begun::begin(store, call, limits)).await? {
             Begin::Begun(begun) => {
                 slot.begin(begun);
                 Ok(None)
             }
             // Another request under the record, at the same time; or before it, where the locks were taken without a look.
             Begin::Taken => Ok(Some(Instead::Known)),
-            Begin::Lost => {
+            Begin::Lost | Begin::Full => {
                 let left = Duration::from_secs(1);
-                Ok(Some(Instead::Lost(Busy { left, line: 0, waited: None })))
+                Ok(Some(Instead::Busy(Busy { left, line: 0, waited: None })))
             }
         }
     }
 
-    /// What is written down of a request that runs at once and is remembered. Until it has ended its record
-    /// lives no longer than the lock may be held: if this process dies, a retry waits for that and no more.
-    fn remembered(&self, slot: &Slot, guard: &LockGuard) -> Option<Direct> {
+    /// The record of a request that runs at once and is remembered. It outlives the lock, and the process: a run that is
+    /// not renewed within the lease has crashed.
+    fn remembered(&self, slot: &Slot, guard: &LockGuard) -> Option<(Direct, RunLimits)> {
         let record = slot.record().filter(|_| !slot.has_begun())?;
-        let owner = record.remember.as_ref()?.owner.clone();
+        let Remember { owner, life, again, runs, .. } = record.remember.as_ref()?;
         let (terms, key, lease) = (&self.policy.asking.terms, guard.key(), guard.lease()?);
-        Some(Direct {
+        let time = terms.max_hold.saturating_add(terms.lease).min(MAX_RUN);
+        let call = Direct {
             key: key.clone(),
             me: lease.me.clone(),
             mode: lease.terms.mode,
             record: Arc::clone(&record.name),
             id: JobId::new(key),
-            owner,
-            life: terms.max_hold.saturating_add(terms.lease).min(MAX_RUN),
+            owner: owner.clone(),
+            life: *life,
+            lease: terms.lease,
+            again: *again,
             print: None,
-        })
+        };
+        Some((call, RunLimits { most: *runs, time }))
     }
 }

@@ -393,7 +393,8 @@ macro_rules! __defer_layer_names {
                 Self { gate: self.gate.max_attempts(attempts) }
             }
 
-            /// Every method runs again after a failure or a crash, POST and PATCH too. For handlers that
+            /// Every method runs again after a failure or a crash, POST and PATCH too, also where it ran at once and
+            /// [is remembered](Self::remember_direct). For handlers that
             /// do nothing twice: because they check the `Idempotency-Key` or the fence, say.
             #[must_use]
             pub fn retry_unsafe(self) -> Self {
@@ -463,21 +464,42 @@ macro_rules! __defer_layer_names {
                 Self { gate: self.gate.idempotency_for(life) }
             }
 
-            /// Remembers also requests with an `Idempotency-Key` that ran at once. Default: only those that
-            /// were deferred. It costs such a request two calls to the store.
+            /// Remembers also requests with an `Idempotency-Key` that ran at once: one key is one execution, whether its
+            /// request was deferred or not. Default: only those that were deferred. It costs such a request two calls to
+            /// the store, and one more for each third of its lock's `lease` that it runs.
             ///
-            /// A retry of one is answered with 202 and the `Location` of its status resource, which has status
-            /// and fields of the answer, without its body. A request that failed (401, 403, 408, 409, 423,
-            /// 425, 429, 5xx, a panic, a client that went away) is forgotten, so that a retry runs again; by a store
-            /// that is away at that moment, as soon as it is back. While it runs, a retry gets the busy answer, with
-            /// `Retry-After`, since it is stored nowhere; if the process dies, until `max_hold` and `lease` of its
-            /// lock have passed, and runs then. So it is under several locks or a permit as well, where nothing is deferred; not
-            /// under a lock that another service lends (`LockLayer::trust`).
+            /// **The run.** It has a task of its own (in actix-web a local one, on its thread), so it goes on when its client
+            /// leaves, and what it answers is kept for the retry: 202 with the `Location` of the status resource, which has
+            /// the response. A client that leaves before the run has begun, while it waits for the lock, ends it. While it
+            /// runs, a retry gets the busy answer with `Retry-After`. It ends with its lock, as
+            /// [`OnLoss`](::lockgate::OnLoss) says; without a client also at `max_hold`. [`direct_runs`](Self::direct_runs)
+            /// bounds such runs, and [`Store::finish_remembered`](::lockgate::Store::finish_remembered) waits for them, as
+            /// [`Store::shutdown`](::lockgate::Store::shutdown) does.
             ///
-            /// An answer of known length is whole when its head goes out. One of no known length runs until its body has
-            /// ended, and if that breaks off (its own error, a panic, a lost lock, a client that went away) it is forgotten; if
-            /// it takes longer than `max_hold` and `lease` of the lock, too. Of `text/event-stream`, which has no end, the head
-            /// is what counts.
+            /// **Its outcome**, kept for [`idempotency_for`](Self::idempotency_for):
+            ///
+            /// | what happened | a retry of a POST or PATCH | of a PUT, a DELETE, or with [`retry_unsafe`](Self::retry_unsafe) |
+            /// |---|---|---|
+            /// | answered, but for the next two rows | gets that response | gets that response |
+            /// | 401, 403, 409, 423, 425, 429, 503: not let in | runs | runs |
+            /// | 408, another 5xx, an error, an answer that broke off | is told `dead`, `failed, may have run` | runs |
+            /// | panic, timeout of a layer in between, lost lock | is told `dead`, `stopped, may have run` | runs |
+            /// | the process died, or stood still for a lease | is told `dead`, `crashed, may have run` | runs |
+            /// | its body was cut off, and it answered 4xx or 5xx | runs | runs |
+            ///
+            /// A death is found by the first retry after the run's lease, which is that of its lock. A body that is cut off
+            /// (the client vanished in the middle of an upload) is an error to the handler that reads it: where that is
+            /// answered by an error, nothing of the whole request was executed, so a retry is not locked out. A
+            /// handler that does part of its work before it has the whole body should be able to do that part twice.
+            ///
+            /// **The response.** A body of known length of up to [`direct_response_limit`](Self::direct_response_limit) is
+            /// read before the head goes out. One of unknown length is handed on as it comes, and read to its end though the
+            /// client has left, since the handler may work as it streams. A longer one is passed through: the key says that it
+            /// has run and with which status, and that the body was not kept. Of `text/event-stream`, which has no end, the
+            /// head is the outcome.
+            ///
+            /// It holds under several locks or a permit as well, where nothing is deferred; not under a lock that another
+            /// service lends (`LockLayer::trust`).
             ///
             /// The fingerprint of its body is taken while the handler reads it; nothing is buffered. The same key
             /// with another body or target gets 422 from then on. Nothing is compared while it runs, nor where
@@ -487,6 +509,24 @@ macro_rules! __defer_layer_names {
             #[must_use]
             pub fn remember_direct(self) -> Self {
                 Self { gate: self.gate.remember_direct() }
+            }
+
+            /// Most requests that [are remembered](Self::remember_direct) and run at once in this process, those of one
+            /// [`Store`](::lockgate::Store) handle together; each layer compares with its own number. Default 1024: with
+            /// the largest responses they take 64 MiB, as bodies in the
+            /// [`buffer_budget`](Self::buffer_budget) do. Beyond it nothing runs: a request is treated as if its lock
+            /// were busy, so it is deferred, or told so.
+            #[must_use]
+            pub fn direct_runs(self, most: usize) -> Self {
+                Self { gate: self.gate.direct_runs(most) }
+            }
+
+            /// Most bytes of a response's body that are kept of a request that
+            /// [is remembered](Self::remember_direct) and ran at once. Default 64 KiB, as of a request: most clients have
+            /// seen it, and a day of them is kept. A longer one reaches its client all the same, and is not kept.
+            #[must_use]
+            pub fn direct_response_limit(self, bytes: usize) -> Self {
+                Self { gate: self.gate.direct_response_limit(bytes) }
             }
         }
     };

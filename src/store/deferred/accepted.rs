@@ -206,6 +206,10 @@ pub(crate) struct Direct {
     pub(crate) owner: String,
     /// How long record and job are kept.
     pub(crate) life: Duration,
+    /// How long the run lasts unless it is renewed.
+    pub(crate) lease: Duration,
+    /// It may run again after a crash.
+    pub(crate) again: bool,
     /// The request's fingerprint, once it is known, which is not before its end.
     pub(crate) print: Option<String>,
 }

@@ -26,6 +26,10 @@ pub(crate) trait Jobs {
     /// After it: `Some` keeps this stored response as that of a job that is done, `None` forgets the record, so that
     /// a retry runs again. Ends nothing but what began with this id; false if nothing of it ran any more.
     fn end_direct(&self, call: Direct, response: Option<Bytes>) -> Step<'_, bool>;
+    /// Prolongs the run that began with this id by its lease; false if nothing of it runs any more.
+    fn renew_direct(&self, call: Direct) -> Step<'_, bool>;
+    /// Ends the run that began with this id as dead, since it is unknown how far it came; false as above.
+    fn bury_direct(&self, call: Direct, reason: &'static str) -> Step<'_, bool>;
     fn claim(&self, call: Claim) -> Step<'_, Claimed>;
     fn settle(&self, call: Settle) -> Step<'_, SettledRun>;
     /// Cancels a job that waits, as it was seen: the last run began then, or never (0). The state afterwards, `Queued`

@@ -67,7 +67,9 @@ local function acquire(me, mode, lease, numbers, record)
   if not mine and record then
     -- Before a free lock is taken: a retry after a lost 202 must find its job, not run again.
     local known = redis.call('GET', record)
-    if known then return {'known', known} end
+    -- A crashed PUT runs again, here. A crashed POST becomes dead by the call that looks for its job.
+    local id = known and string.match(known, '^%S+')
+    if id and look_at_direct(record, id) ~= 'again' then return {'known', known} end
   end
   if mine then lease = math.max(lease, tonumber(mine) - NOW) end
   if mine or redis.call('ZREM', H, 'o' .. TAG[mode] .. me) == 1 then

@@ -2,36 +2,51 @@
 -- of a job that runs, and keeps the response after it. Such a job stands in no line and counts for no cap.
 --
 -- KEYS[1] h of the lock   KEYS[2] j   KEYS[3] r   KEYS[4] idempotency record
--- ARGV[1] 'begin' | 'end' | 'forget'   ARGV[2] job id   ARGV[3] life of record and job, ms   ARGV[4] owner
--- or ''   ARGV[5] who holds the lock, as a member of h (begin); stored response (end) or ''
--- ARGV[6] fingerprint (end), '-' = unknown
+-- ARGV[1] 'begin' | 'renew' | 'end' | 'bury' | 'forget'   ARGV[2] job id   ARGV[3] life of record and job, ms
+-- ARGV[4] owner or ''   ARGV[5] who holds the lock, as a member of h (begin); stored response (end); reason (bury); or ''
+-- ARGV[6] fingerprint (end), '-' = unknown   ARGV[7] lease of the run, ms   ARGV[8] '1' = may run again (begin)
 -- Returns, to begin, '', or the job that has the record if it is another one, or 'lost' if the lock is not held and
 -- nothing was taken; else 'ok', or '' if nothing of this job runs any more
 -- O(log n). Each may be repeated. A begin that comes when its lock was given back takes nothing: nobody would end
--- it. Whoever began and has gone leaves what says that it runs, for its life: whether it has run is not known.
+-- it. The run has a lease of its own, since its answer may stream when the lock is free again. A run that is not
+-- renewed has lost its process: the next call that meets its record makes it dead, or forgets it if it may run again.
 at(KEYS[1])
-local verb, id, ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local verb, id, ms, lease = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[7])
 local whose = string.match(redis.call('GET', KEYS[4]) or '', '^(%S+)')
 if verb == 'begin' then
-  if whose then return whose ~= id and whose or '' end
+  if whose == id then return '' end
+  if whose and not settle_crashed(KEYS[4], whose) then return whose end
   local held = redis.call('ZSCORE', H, ARGV[5])
   if not held or tonumber(held) <= NOW then return 'lost' end
-  redis.call('SET', KEYS[4], id .. ' -', 'PX', ARGV[3])
+  local life = int(math.max(ms, lease))
+  redis.call('SET', KEYS[4], id .. ' -', 'PX', life)
   redis.call('HSET', KEYS[2], 'state', 'running', 'lock', NAME, 'at', int(NOW_US), 'began', int(NOW_US),
-    'attempts', 1, 'max', 1, 'direct', 1, 'record', string.sub(KEYS[4], #SHARD + 3, -#NAME - 2))
+    'attempts', 1, 'max', 1, 'direct', 1, 'til', int(NOW + lease),
+    'record', string.sub(KEYS[4], #SHARD + 3, -#NAME - 2))
+  if ARGV[8] == '1' then redis.call('HSET', KEYS[2], 'again', 1) end
   if ARGV[4] ~= '' then redis.call('HSET', KEYS[2], 'owner', ARGV[4]) end
-  redis.call('PEXPIRE', KEYS[2], ARGV[3])
+  redis.call('PEXPIRE', KEYS[2], life)
   return ''
 end
 
 local v = redis.call('HMGET', KEYS[2], 'state', 'direct')
 local runs = v[1] == 'running' and v[2] == '1'
-if verb == 'forget' then
+if verb == 'renew' and runs then
+  redis.call('HDEL', KEYS[2], '')
+  redis.call('HSET', KEYS[2], 'til', int(NOW + lease))
+  -- Its life may be shorter than its run.
+  keep_ttl(KEYS[2], lease)
+  if whose == id then keep_ttl(KEYS[4], lease) end
+  return 'ok'
+elseif verb == 'bury' and runs then
+  bury_direct(KEYS[4], id, ARGV[5], ms)
+  return 'ok'
+elseif verb == 'forget' then
   if whose == id and (runs or not v[1]) then redis.call('DEL', KEYS[4]) end
   if runs then redis.call('DEL', KEYS[2]) end
-elseif runs then
+elseif verb == 'end' and runs then
   -- It has run, and that is written down also without room: see renew.lua.
-  redis.call('HDEL', KEYS[2], '')
+  redis.call('HDEL', KEYS[2], '', 'til')
   redis.call('HSET', KEYS[2], 'state', 'done', 'ended', int(NOW_US))
   redis.call('PEXPIRE', KEYS[2], ARGV[3])
   redis.call('SET', KEYS[3], ARGV[5], 'PX', ARGV[3])

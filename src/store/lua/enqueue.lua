@@ -53,6 +53,7 @@ local function accepted(id, facts, record, print, merge)
   local text = print ~= '' and redis.call('GET', record)
   if not text then return nil end
   local known, old = string.match(text, '^(%S+) (%S+)$')
+  if settle_crashed(record, known) then return nil end
   -- Of a request that ran at once the fingerprint is known when it has ended, if its handler has read all of it.
   if old == print or old == '-' then return {'known', known} end
   return {'mismatch'}

@@ -23,6 +23,7 @@
 -- done_bytes and dead_bytes, the sums of those; how many were ever filed as done and dead, and
 -- expired and cancelled; and done_out and dead_out: what was purged, or put back. What is in the indexes is what
 -- is kept of them, the rest was taken by TTLs, or by the cap.
+-- Of a request that runs at once (direct.lua): direct, and til, ms, by when its process renews it.
 -- Besides, j has: began (us, the last run), crashes, busy and runs (its history).
 
 -- Most dead jobs that a shard keeps: one that always fails must not fill the server.
@@ -359,6 +360,27 @@ local function file_under(kind, id, ms, bytes, n)
   local v = redis.call('HMGET', F, 'keep', kind .. '_bytes')
   local sum = file(own(kind), id, ms, n, bytes, v[2] or nil, v[1] or nil)
   redis.call('HSET', F, kind .. '_bytes', sum)
+end
+
+-- Ends a request that ran at once and of which it is unknown how far it came: its record answers with that for ms.
+local function bury_direct(record, id, reason, ms)
+  local key = own('j:' .. id)
+  -- First, since a server without room refuses a script that begins by taking some: see renew.lua.
+  redis.call('HDEL', key, '', 'til')
+  redis.call('HSET', key, 'state', 'dead', 'reason', reason, 'ended', int(NOW_US))
+  redis.call('PEXPIRE', key, int(ms))
+  if string.match(redis.call('GET', record) or '', '^%S+') == id then keep_ttl(record, ms) end
+  file_under('dead', id, ms, 0, redis.call('HINCRBY', F, 'dead', 1))
+  redis.call(PUBLISH, CHANNEL .. 'c', id)
+end
+
+-- As look_at_direct; what crashed and must not run again is dead then. True if the record is free.
+local function settle_crashed(record, id)
+  local found = look_at_direct(record, id)
+  if found == 'crashed' then
+    bury_direct(record, id, 'crashed, may have run', math.max(redis.call('PTTL', own('j:' .. id)), 1))
+  end
+  return found == 'again'
 end
 
 -- Ends a job that waits, 'cancelled' or 'expired', with a reason, unless that is ''. It is kept so many

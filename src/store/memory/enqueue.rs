@@ -48,7 +48,7 @@ impl Visit<'_> {
     }
 
     /// What was made of the request before.
-    fn accepted(&self, call: &Enqueue) -> Option<Enqueued> {
+    fn accepted(&mut self, call: &Enqueue) -> Option<Enqueued> {
         let forgotten = self.facts.forgotten.get(&call.id, self.now.ms).is_some();
         if forgotten || self.jobs.get(&call.id, self.now.ms).is_some() {
             let position = self.position(&call.id).unwrap_or(1);
@@ -61,10 +61,13 @@ impl Visit<'_> {
         }
         let (record, print, _) = call.record.as_ref()?;
         let name = (self.key.clone(), Arc::clone(record));
-        let (id, old) = self.records.get(&name, self.now.ms)?;
+        let (id, old) = self.records.get(&name, self.now.ms)?.clone();
+        if self.settle_crashed(record, &id) {
+            return None;
+        }
         // Of a request that ran at once it is known when it has ended, if its handler has read all of it.
-        let same = old == print || old == "-";
-        Some(if same { Enqueued::Known(id.clone()) } else { Enqueued::Mismatch })
+        let same = old == *print || old == "-";
+        Some(if same { Enqueued::Known(id) } else { Enqueued::Mismatch })
     }
 
     /// From 1; 0 = late; `None` = it does not wait.

@@ -45,6 +45,8 @@ pub(super) struct Job {
     pub(super) by: Option<JobId>,
     /// It ran at once, and stands in no line.
     pub(super) direct: bool,
+    /// Of such a run: by when its process renews it, in ms.
+    pub(super) til: u64,
     /// When its last run began, and when it ended for good.
     pub(super) began_us: u64,
     pub(super) ended_us: u64,
@@ -80,6 +82,7 @@ impl Job {
             skip: false,
             by: None,
             direct: false,
+            til: 0,
             began_us: 0,
             ended_us: 0,
             crashes: 0,

@@ -52,12 +52,11 @@ impl Visit<'_> {
     }
 
     /// Before a free lock is taken: a retry after a lost 202 must find its job, not run again.
-    fn is_known(&self, call: &Acquire) -> bool {
-        let record = call.record.as_ref();
-        record.is_some_and(|record| {
-            let name = (self.key.clone(), Arc::clone(record));
-            self.records.get(&name, self.now.ms).is_some()
-        })
+    fn is_known(&mut self, call: &Acquire) -> bool {
+        let Some(record) = &call.record else { return false };
+        let name = (self.key.clone(), Arc::clone(record));
+        let known = self.records.get(&name, self.now.ms).map(|(id, _)| id.clone());
+        known.is_some_and(|id| !self.frees_record(record, &id))
     }
 
     fn granted(&mut self, call: &Acquire) -> Acquired {

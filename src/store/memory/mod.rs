@@ -9,6 +9,7 @@
 //! Whatever is over is gone at once for every step, and its memory is freed by later steps.
 
 mod backoffs;
+mod direct;
 mod due;
 mod ended;
 mod ends;

@@ -1,13 +1,12 @@
-//! What `jobs.lua` is on Redis, with `cancel.lua`, `direct.lua` and what `due.lua` does to jobs.
+//! What `jobs.lua` is on Redis, with `cancel.lua` and what `due.lua` does to jobs.
 
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
 use super::{ends::Index, facts::Facts, job::Job, line::Member, visit::Visit};
-use crate::clock::millis;
 use crate::store::{
-    backend::{Began, Call, Direct, JobId, JobState, Others},
+    backend::{Call, JobId, JobState, Others},
     hints::Hint,
 };
 
@@ -218,64 +217,5 @@ impl Visit<'_> {
         if job.is_some_and(|job| job.state == JobState::Queued) {
             self.expire_job(id);
         }
-    }
-
-    pub(super) fn begin_direct(&mut self, call: &Direct) -> Began {
-        let name = (self.key.clone(), Arc::clone(&call.record));
-        if let Some((id, _)) = self.records.get(&name, self.now.ms) {
-            return if *id == call.id { Began::Begun } else { Began::Taken(id.clone()) };
-        }
-        let holds = Member::holds(call.mode, &call.me);
-        if self.line.deadline(&holds).is_none_or(|end| end <= self.now.ms) {
-            return Began::Lost;
-        }
-        let end = Some(self.now.after(call.life));
-        self.records.put(&name, (call.id.clone(), "-".to_owned()), end);
-        let job = Job {
-            state: JobState::Running,
-            attempts: 1,
-            owner: call.owner.clone(),
-            records: vec![(Arc::clone(&call.record), 0)],
-            direct: true,
-            began_us: self.now.us,
-            ..Job::new(self.key, self.now)
-        };
-        self.jobs.put(&call.id, job, end);
-        Began::Begun
-    }
-
-    pub(super) fn end_direct(&mut self, call: &Direct, response: Option<&Bytes>) -> bool {
-        let name = (self.key.clone(), Arc::clone(&call.record));
-        let record = self.records.get(&name, self.now.ms);
-        let mine = record.is_some_and(|(id, _)| *id == call.id);
-        let job = self.jobs.get_mut(&call.id, self.now.ms);
-        let known = job.is_some();
-        let job = job.filter(|job| job.direct && job.state == JobState::Running);
-        let runs = job.is_some();
-        let end = Some(self.now.after(call.life));
-        if let (Some(job), Some(response)) = (job, response) {
-            job.ends(JobState::Done, "", self.now.us);
-            job.response = Some(response.clone());
-            self.jobs.end_at(&call.id, end);
-            let until = self.now.us + 1000 * millis(call.life);
-            let kept = (until, response.len() as u64);
-            for oldest in self.facts.ended(JobState::Done, &call.id, kept, self.now) {
-                self.facts.forget(self.jobs, &oldest, self.now);
-            }
-            if mine {
-                let print = call.print.clone().unwrap_or_else(|| "-".to_owned());
-                self.records.put(&name, (call.id.clone(), print), end);
-            }
-        }
-        if response.is_none() && mine && (runs || !known) {
-            self.records.remove(&name);
-        }
-        if response.is_none() && runs {
-            self.jobs.remove(&call.id);
-        }
-        if runs {
-            self.tell_all(&call.id);
-        }
-        runs
     }
 }

@@ -31,6 +31,14 @@ impl Jobs for Memory {
         done(self.visit(&call.key, |visit| visit.end_direct(&call, response.as_ref())))
     }
 
+    fn renew_direct(&self, call: Direct) -> Step<'_, bool> {
+        done(self.visit(&call.key, |visit| visit.renew_direct(&call)))
+    }
+
+    fn bury_direct(&self, call: Direct, reason: &'static str) -> Step<'_, bool> {
+        done(self.visit(&call.key, |visit| visit.bury_direct(&call, reason)))
+    }
+
     fn claim(&self, call: Claim) -> Step<'_, Claimed> {
         done(self.visit(&call.key, |visit| visit.claim(&call)))
     }

@@ -20,6 +20,10 @@ on_every_store!(
     it_is_over_with_its_life,
     a_deferred_request_has_the_record,
     nobody_begins_without_the_lock,
+    a_run_is_renewed,
+    a_run_that_crashed_may_have_run,
+    a_run_that_crashed_and_may_run_again_does,
+    a_run_is_buried,
 );
 
 fn direct(key: &Key) -> Direct {
@@ -33,6 +37,8 @@ fn direct(key: &Key) -> Direct {
         id,
         owner,
         life: LONG,
+        lease: SHORT,
+        again: false,
         print: None,
     }
 }
@@ -182,4 +188,85 @@ async fn nobody_begins_without_the_lock(rig: &Rig) {
     // The same call again finds what it has taken, whatever has become of its lock since.
     begin(rig, &call).await;
     assert_eq!(ask_to_begin(rig, &call).await, Began::Begun);
+}
+
+async fn a_run_is_renewed(rig: &Rig) {
+    let key = key();
+    // Its record is to live for less time than it runs.
+    let call = Direct { life: SHORT / 2, ..direct(&key) };
+    begin(rig, &call).await;
+    for _ in 0..3 {
+        rig.pass(SHORT * 3 / 4).await;
+        assert!(rig.backend().renew_direct(call.clone()).await.unwrap());
+        assert_eq!(rig.enqueue(keyed(&key)).await, Enqueued::Known(call.id.clone()));
+        assert_eq!(rig.state(&call.id).await, Some(JobState::Running));
+    }
+    end(rig, &call, Some("answer")).await;
+    assert!(!rig.backend().renew_direct(call.clone()).await.unwrap(), "it has ended");
+    assert_eq!(rig.state(&call.id).await, Some(JobState::Done));
+}
+
+/// A retry under the key of a run that began as this, and was not renewed.
+async fn a_retry_takes_the_lock(rig: &Rig, key: &Key) -> bool {
+    let me = stranger();
+    let retry = Acquire { record: Some("idem".into()), ..ask(key, &me) };
+    let told = rig.acquire(retry).await;
+    rig.release(key, &me).await;
+    matches!(told, Acquired::Held { .. })
+}
+
+async fn a_run_that_crashed_may_have_run(rig: &Rig) {
+    let key = key();
+    let call = direct(&key);
+    begin(rig, &call).await;
+    rig.pass(SHORT).await;
+    assert!(!a_retry_takes_the_lock(rig, &key).await);
+    for _ in 0..2 {
+        assert_eq!(rig.enqueue(keyed(&key)).await, Enqueued::Known(call.id.clone()));
+        assert_eq!(begin(rig, &direct(&key)).await, Some(call.id.clone()));
+        let job = rig.job(&call.id).await.unwrap();
+        assert_eq!(job.state, JobState::Dead);
+        assert_eq!(job.reason.as_deref(), Some("crashed, may have run"));
+    }
+    assert_eq!(rig.tally(key.shard()).await.dead, 1);
+    // It was only slow: its end is void, as that of a deferred run is.
+    assert!(!rig.backend().end_direct(call.clone(), Some("answer".into())).await.unwrap());
+    assert!(!rig.backend().bury_direct(call.clone(), "stopped").await.unwrap());
+    assert_eq!(rig.state(&call.id).await, Some(JobState::Dead));
+    rig.pass(LONG).await;
+    assert!(a_retry_takes_the_lock(rig, &key).await, "its record is over");
+}
+
+async fn a_run_that_crashed_and_may_run_again_does(rig: &Rig) {
+    for how in ["acquire", "enqueue", "begin"] {
+        let key = key();
+        let call = Direct { again: true, ..direct(&key) };
+        begin(rig, &call).await;
+        assert!(!a_retry_takes_the_lock(rig, &key).await);
+        rig.pass(SHORT).await;
+        match how {
+            "acquire" => assert!(a_retry_takes_the_lock(rig, &key).await),
+            "enqueue" => {
+                assert_eq!(rig.enqueue(keyed(&key)).await, Enqueued::Stored { position: 1 });
+            }
+            _ => assert_eq!(begin(rig, &direct(&key)).await, None),
+        }
+        assert_eq!(rig.job(&call.id).await, None, "{how}");
+        assert!(!rig.backend().renew_direct(call.clone()).await.unwrap(), "{how}");
+    }
+}
+
+async fn a_run_is_buried(rig: &Rig) {
+    let key = key();
+    let call = direct(&key);
+    let bury = || rig.backend().bury_direct(call.clone(), "stopped, may have run");
+    assert!(!bury().await.unwrap(), "nothing has begun");
+    begin(rig, &call).await;
+    assert!(bury().await.unwrap());
+    assert!(!bury().await.unwrap(), "once");
+    end(rig, &call, None).await;
+    let job = rig.job(&call.id).await.unwrap();
+    assert_eq!(job.state, JobState::Dead);
+    assert_eq!(job.reason.as_deref(), Some("stopped, may have run"));
+    assert_eq!(rig.enqueue(keyed(&key)).await, Enqueued::Known(call.id));
 }

@@ -123,8 +123,18 @@ async fn what_was_remembered_is_bounded_too(rig: &Rig) {
         let (id, owner) = (JobId::new(&key), String::new());
         let (key, me) = (key.clone(), stranger());
         rig.hold(&key, &me).await;
-        let call =
-            Direct { key, me, mode: Mode::Exclusive, record, id, owner, life: LONG, print: None };
+        let call = Direct {
+            key,
+            me,
+            mode: Mode::Exclusive,
+            record,
+            id,
+            owner,
+            life: LONG,
+            lease: LONG,
+            again: false,
+            print: None,
+        };
         assert_eq!(rig.backend().begin_direct(call.clone()).await.unwrap(), Began::Begun);
         rig.release(&call.key, &call.me).await;
         let response = Bytes::from_static(&[b'x'; 100]);

@@ -203,6 +203,14 @@ impl Jobs for Faulty {
         self.call("end_direct", |memory| memory.end_direct(call, response))
     }
 
+    fn renew_direct(&self, call: Direct) -> Step<'_, bool> {
+        self.call("renew_direct", |memory| memory.renew_direct(call))
+    }
+
+    fn bury_direct(&self, call: Direct, reason: &'static str) -> Step<'_, bool> {
+        self.call("bury_direct", move |memory| memory.bury_direct(call, reason))
+    }
+
     fn claim(&self, call: Claim) -> Step<'_, Claimed> {
         self.call("claim", |memory| memory.claim(call))
     }

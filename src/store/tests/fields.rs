@@ -84,7 +84,18 @@ async fn a_record_that_vanished_while_its_request_ran_is_written_again() {
     let (key, me) = (key(), stranger());
     let (id, mode, owner) = (JobId::new(&key), Mode::Exclusive, String::new());
     let (record, life) = ("idem".to_owned().into(), LONG);
-    let call = Direct { key: key.clone(), me, mode, record, id, owner, life, print: None };
+    let call = Direct {
+        key: key.clone(),
+        me,
+        mode,
+        record,
+        id,
+        owner,
+        life,
+        lease: life,
+        again: false,
+        print: None,
+    };
     rig.hold(&key, &call.me).await;
     rig.backend().begin_direct(call.clone()).await.unwrap();
     let names = rig.server().names().await;

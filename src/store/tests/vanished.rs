@@ -213,6 +213,8 @@ async fn nothing_is_left_of_those_that_waited() {
         id: JobId::new(&key),
         owner: String::new(),
         life: LONG,
+        lease: Duration::from_secs(600),
+        again: false,
         print: None,
     };
     rig.hold(&key, &direct.me).await;

@@ -4,6 +4,7 @@
 //! | query | what it does |
 //! |---|---|
 //! | `gate=NAME` | stops at the gate before it works |
+//! | `after=NAME` | stops at the gate when it has worked |
 //! | `first=NAME` | reads the first chunk of the body, then stops at the gate |
 //! | `unread=1` | does not read the body |
 //! | `status=N` | answers with this status |
@@ -145,6 +146,9 @@ impl Desk {
             fence: seen.fence,
             deferred: seen.job.is_some(),
         });
+        if let Some(gate) = query.get("after") {
+            self.gates.pass(gate).await;
+        }
         assert!(!query.contains_key("panic"), "the request asked for it");
         let number = |name| query.get(name).and_then(|text| text.parse::<u32>().ok());
         let attempt = seen.job.as_ref().map_or(0, |(_, attempt)| *attempt);

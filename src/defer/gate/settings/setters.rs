@@ -275,4 +275,16 @@ impl<N: ?Sized> DeferGate<N> {
     pub fn remember_direct(self) -> Self {
         self.with(|settings| settings.keys.direct = true)
     }
+
+    /// See `DeferLayer::direct_runs`.
+    #[must_use]
+    pub fn direct_runs(self, most: usize) -> Self {
+        self.with(|settings| settings.keys.runs = most)
+    }
+
+    /// See `DeferLayer::direct_response_limit`.
+    #[must_use]
+    pub fn direct_response_limit(self, bytes: usize) -> Self {
+        self.with(|settings| settings.keys.response_limit = bytes)
+    }
 }

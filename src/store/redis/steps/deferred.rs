@@ -27,7 +27,16 @@ impl Jobs for Redis {
     }
 
     fn end_direct(&self, call: Direct, response: Option<Bytes>) -> Step<'_, bool> {
-        Box::pin(self.do_end_direct(call, response))
+        let verb = if response.is_some() { "end" } else { "forget" };
+        Box::pin(self.do_direct(verb, call, response.unwrap_or_default()))
+    }
+
+    fn renew_direct(&self, call: Direct) -> Step<'_, bool> {
+        Box::pin(self.do_direct("renew", call, Bytes::new()))
+    }
+
+    fn bury_direct(&self, call: Direct, reason: &'static str) -> Step<'_, bool> {
+        Box::pin(self.do_direct("bury", call, Bytes::from_static(reason.as_bytes())))
     }
 
     fn claim(&self, call: Claim) -> Step<'_, Claimed> {

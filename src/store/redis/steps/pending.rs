@@ -61,18 +61,19 @@ impl Redis {
         }
     }
 
-    pub(super) async fn do_end_direct(
+    /// False if nothing of it runs any more.
+    pub(super) async fn do_direct(
         &self,
+        verb: &'static str,
         call: Direct,
-        response: Option<Bytes>,
+        what: Bytes,
     ) -> Result<bool, Error> {
-        let verb = if response.is_some() { "end" } else { "forget" };
-        let mut row = self.direct(verb, call, response.unwrap_or_default()).await?;
+        let mut row = self.direct(verb, call, what).await?;
         Ok(!row.text()?.is_empty())
     }
 
     async fn direct(&self, verb: &str, call: Direct, what: Bytes) -> Result<Row, Error> {
-        let Direct { key, record, id, owner, life, print, .. } = call;
+        let Direct { key, record, id, owner, life, lease, again, print, .. } = call;
         let keys = [
             self.keys.holders(&key),
             self.keys.job(&id),
@@ -86,6 +87,8 @@ impl Redis {
             owner.into_bytes(),
             what.into(),
             print.unwrap_or_else(|| "-".to_owned()).into_bytes(),
+            number(millis(lease)),
+            number(u64::from(again)),
         ];
         let reply = self.script(key.shard(), &script::DIRECT, &keys, &args).await?;
         Ok(Row::of(script::DIRECT.name, reply))

@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use super::{SECOND, cluster::insist, server::Server, usable};
 use crate::{
     error::ErrorKind,
-    gate::{Begin, Begun},
+    gate::{Begin, Begun, RunLimits},
     key::Key,
     store::{
         JobState, Store,
@@ -17,6 +17,8 @@ use crate::{
 };
 
 const LEASE: Duration = Duration::from_secs(60);
+
+const LIMITS: RunLimits = RunLimits { most: 8, time: LEASE };
 
 fn ask(store: &Store) -> Acquire {
     let (key, me, record) = (Key::custom("x"), Token::new(store.node()), Some("idem".into()));
@@ -30,13 +32,14 @@ async fn locked(store: &Store) -> Direct {
     assert!(matches!(answer, Acquired::Held { .. }), "{answer:?}");
     let Acquire { key, me, .. } = call;
     let (id, record, life) = (JobId::new(&key), "idem".into(), 600 * SECOND);
-    Direct { key, me, mode: Mode::Exclusive, record, id, owner: String::new(), life, print: None }
+    let (mode, owner, print) = (Mode::Exclusive, String::new(), None);
+    Direct { key, me, mode, record, id, owner, life, lease: LEASE, again: false, print }
 }
 
 async fn begun(store: &Store, call: &Direct) -> Begun {
-    match Begun::begin(store, call.clone(), LEASE).await.expect("it is there") {
+    match Begun::begin(store, call.clone(), LIMITS).await.expect("it is there") {
         Begin::Begun(begun) => begun,
-        Begin::Taken | Begin::Lost => panic!("it is the first, and has its lock"),
+        Begin::Taken | Begin::Lost | Begin::Full => panic!("it is the first, and has its lock"),
     }
 }
 
@@ -82,7 +85,7 @@ async fn one_that_got_no_answer_is_forgotten_when_it_has_run() {
     let store = server.store().await;
     let call = locked(&store).await;
     server.freeze();
-    let begin = Begun::begin(&store, call.clone(), LEASE);
+    let begin = Begun::begin(&store, call.clone(), LIMITS);
     let (begin, ()) = tokio::join!(begin, opens_the_breaker(&store));
     let error = begin.err().expect("the server stands still");
     assert_eq!(error.kind(), ErrorKind::Timeout);

@@ -140,6 +140,8 @@ async fn the_end_of_a_request_that_ran_at_once_is_written_down() {
         id: JobId::new(&lease.key),
         owner: String::new(),
         life: 60 * SECOND,
+        lease: Duration::from_secs(600),
+        again: false,
         print: None,
     };
     store.backend().begin_direct(call.clone()).await.expect("there is room");

@@ -66,6 +66,7 @@
 //! | `/brief-lived/{id}` | defer for 300 ms at most; lock by `id` |
 //! | `/repeated/{id}` | defer, every method runs twice at most; lock by `id` |
 //! | `/remembered/{id}` | defer, requests that run at once are remembered; lock by `id` |
+//! | `/remembered-again/{id}`, `/remembered-one/{id}`, `/remembered-briefly/{id}` | the same: unsafe methods may run again; one at a time in this process; `max_hold` is a second |
 //! | `/remembered-several/{id}`, `/remembered-permits/{id}` | the same, under two locks, or a permit |
 //! | `/always-unlocked/{id}` | defer always, and no lock: wrong |
 //! | `/always-shared/{id}` | defer always, two at once: wrong |

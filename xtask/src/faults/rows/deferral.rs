@@ -36,7 +36,14 @@ pub(super) const DEFERRAL: &[Row] = &[
         ],
     )
     .on(Topology::Cluster),
-    defer(2, "web node killed as it accepts", &[(Deferral, "a_web_node_is_killed_as_it_accepts")]),
+    defer(
+        2,
+        "web node killed as it accepts, and in a remembered run",
+        &[
+            (Deferral, "a_web_node_is_killed_as_it_accepts"),
+            (Deferral, "a_web_node_is_killed_in_a_remembered_run"),
+        ],
+    ),
     defer(3, "worker stopped past its lease", &[(Deferral, "stopped::")]),
     defer(
         4,

@@ -143,6 +143,11 @@ impl Later {
         Self { route: "soon", ..self }
     }
 
+    /// Remembered also if it runs at once.
+    pub fn once(self) -> Self {
+        Self { route: "once", ..self }
+    }
+
     /// Not deferred: refused if its resource is busy.
     pub fn pay(self) -> Self {
         Self { route: "pay", ..self }

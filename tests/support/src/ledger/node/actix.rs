@@ -73,6 +73,7 @@ fn routes(
             .service(resource("/orders/{id}/pay").to(work).wrap(by_id()))
             .service(resource("/orders/{id}/ship").to(work).wrap(by_id().wait(WAIT)))
             .service(deferred("/orders/{id}/later", defer()))
+            .service(deferred("/orders/{id}/once", defer().remember_direct()))
             .service(deferred("/orders/{id}/skip", defer().on_failure(OnFailure::Skip)))
             .service(deferred("/orders/{id}/sure", defer().on_failure(OnFailure::Skip).replicas(1)))
             .service(deferred("/orders/{id}/delayed", defer().delay(DELAY)))

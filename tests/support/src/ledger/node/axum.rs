@@ -59,6 +59,7 @@ fn routes(setup: &Setup, desk: Arc<Desk>, store: &Store) -> Router {
     one("/orders/{id}/pay", by_id())
         .merge(one("/orders/{id}/ship", by_id().wait(WAIT)))
         .merge(deferred("/orders/{id}/later", defer()))
+        .merge(deferred("/orders/{id}/once", defer().remember_direct()))
         .merge(deferred("/orders/{id}/skip", defer().on_failure(OnFailure::Skip)))
         .merge(deferred("/orders/{id}/sure", defer().on_failure(OnFailure::Skip).replicas(1)))
         .merge(deferred("/orders/{id}/delayed", defer().delay(DELAY)))

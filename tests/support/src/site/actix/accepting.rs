@@ -30,6 +30,13 @@ pub(super) fn accepting(config: &mut ServiceConfig) {
     one("/brief-lived/{id}", DeferLayer::new().deadline(Duration::from_millis(300)));
     one("/repeated/{id}", DeferLayer::new().retry_unsafe().max_attempts(2));
     one("/remembered/{id}", DeferLayer::new().remember_direct());
+    one("/remembered-again/{id}", DeferLayer::new().remember_direct().retry_unsafe());
+    one("/remembered-one/{id}", DeferLayer::new().remember_direct().direct_runs(1));
+    let briefly = resource("/remembered-briefly/{id}")
+        .to(work)
+        .wrap(LockLayer::by_path_param("id").max_hold(Duration::from_secs(1)))
+        .wrap(DeferLayer::new().remember_direct());
+    config.service(briefly);
     let several = resource("/remembered-several/{id}")
         .to(work)
         .wrap(LockLayer::by_keys("id", |_| vec!["8".to_owned(), "7".to_owned()]))

@@ -42,6 +42,14 @@ pub(super) fn accepting() -> Routes {
         .merge(one("/brief-lived/{id}", DeferLayer::new().deadline(Duration::from_millis(300))))
         .merge(one("/repeated/{id}", DeferLayer::new().retry_unsafe().max_attempts(2)))
         .merge(one("/remembered/{id}", DeferLayer::new().remember_direct()))
+        .merge(one("/remembered-again/{id}", DeferLayer::new().remember_direct().retry_unsafe()))
+        .merge(one("/remembered-one/{id}", DeferLayer::new().remember_direct().direct_runs(1)))
+        .merge(
+            Router::new()
+                .route("/remembered-briefly/{id}", any(work))
+                .layer(LockLayer::by_path_param("id").max_hold(Duration::from_secs(1)))
+                .layer(DeferLayer::new().remember_direct()),
+        )
         .merge(
             Router::new()
                 .route("/remembered-several/{id}", any(work))

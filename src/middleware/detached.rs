@@ -1,0 +1,153 @@
+//! A request that runs in a task of its own, and goes on when its client has left.
+
+use std::{
+    any::Any,
+    panic::{AssertUnwindSafe, resume_unwind},
+    sync::Arc,
+    task::Context,
+};
+
+use bytes::Bytes;
+use futures_util::{FutureExt as _, future::BoxFuture};
+use http::{Response, request::Parts};
+use http_body::Body;
+use tokio::sync::{mpsc, oneshot};
+use tracing::Instrument as _;
+
+use super::{
+    body::{BoxError, GateBody, data, next, response},
+    framework::Framework,
+    settle::{Passed, finish, outcome, told},
+};
+use crate::{
+    gate::{Detached, Gate, Outcome, Parting, Scope, Sink},
+    reply::Reply,
+};
+
+/// The answer, or what the handler has panicked with.
+type Ended<R, E> = Result<Result<Response<GateBody<R>>, E>, Box<dyn Any + Send>>;
+
+/// Runs the call in a task of its own. The future is that of its client: it may be dropped at any time.
+pub(super) fn run<G, F, C, R, E>(
+    call: C,
+    passed: Passed<G, F>,
+    detached: Detached,
+) -> BoxFuture<'static, Result<Response<GateBody<R>>, E>>
+where
+    G: Gate<Parts>,
+    F: Framework,
+    C: Future<Output = Result<Response<R>, E>> + Send + 'static,
+    R: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    E: Send + 'static,
+{
+    let (client, answer) = oneshot::channel();
+    let task = go::<G, F, C, R, E>(call, passed, detached, client).in_current_span();
+    drop(tokio::spawn(Scope::here().run(task)));
+    Box::pin(async move {
+        match answer.await {
+            Ok(Ok(ended)) => ended,
+            // As if it had run here.
+            Ok(Err(panic)) => resume_unwind(panic),
+            // Its runtime has ended.
+            Err(_) => Ok(response(Reply::store_away())),
+        }
+    })
+}
+
+async fn go<G, F, C, R, E>(
+    call: C,
+    passed: Passed<G, F>,
+    detached: Detached,
+    mut client: oneshot::Sender<Ended<R, E>>,
+) where
+    G: Gate<Parts>,
+    F: Framework,
+    C: Future<Output = Result<Response<R>, E>> + Send + 'static,
+    R: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    E: Send + 'static,
+{
+    let (gate, mut ticket, head) = passed.into_ticket();
+    let call = AssertUnwindSafe(call).catch_unwind();
+    let ended = match detached.run(call, client.closed()).await {
+        None => return,
+        Some(Ok(ended)) => ended,
+        Some(Err(panic)) => {
+            gate.leave(ticket, Outcome::Failed).await;
+            let _ = client.send(Err(panic));
+            return;
+        }
+    };
+    let outcome = outcome(head, &ended);
+    if let Ok(answer) = &ended {
+        gate.hear(&mut ticket, || told(answer));
+    }
+    let leaving = gate.leave(ticket, outcome);
+    let Some(parting) = detached.run(leaving, client.closed()).await else { return };
+    let ended = match (ended, parting) {
+        (Err(error), _) => Err(error),
+        (Ok(answer), Parting::Keep(ticket)) => {
+            return send(gate, ticket, &detached, answer, client).await;
+        }
+        (Ok(answer), parting) => {
+            let finishing = finish::<G, F, R>(gate, answer, parting, None);
+            let Some(answer) = detached.run(finishing, client.closed()).await else { return };
+            Ok(answer)
+        }
+    };
+    let _ = client.send(Ok(ended));
+}
+
+/// Sends an answer whose body is read for the gate: when it is there, if its length is known, else as it comes. The gate is
+/// left before its end is shown, so that a client that has seen the end can act at once.
+async fn send<G, R, E>(
+    gate: Arc<G>,
+    mut ticket: G::Ticket,
+    detached: &Detached,
+    answer: Response<R>,
+    mut client: oneshot::Sender<Ended<R, E>>,
+) where
+    G: Gate<Parts>,
+    R: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    E: Send + 'static,
+{
+    let (parts, body) = answer.into_parts();
+    let length = body.size_hint().exact();
+    let mut body = Box::pin(body);
+    let Some(length) = length else {
+        let (to, items) = mpsc::channel(1);
+        let watched = to.clone();
+        let _ = client.send(Ok(Ok(Response::from_parts(parts, GateBody::piped(items)))));
+        let mut sink = Sink::Pipe(to.clone());
+        let kept = (&*gate, &mut ticket);
+        let next = |cx: &mut Context<'_>| next(body.as_mut(), cx);
+        let read = detached.read(kept, next, data, watched.closed(), &mut sink);
+        let read = AssertUnwindSafe(read).catch_unwind().await;
+        // Where it panicked, the end is missing.
+        let (last, outcome) = read.unwrap_or((None, Outcome::BrokeOff));
+        gate.leave(ticket, outcome).await;
+        if let Some(last) = last {
+            let _ = to.send(Some(last)).await;
+        }
+        if outcome == Outcome::Ended {
+            let _ = to.send(None).await;
+        }
+        return;
+    };
+    let mut sink = Sink::Whole(Vec::new());
+    let kept = (&*gate, &mut ticket);
+    let next = |cx: &mut Context<'_>| next(body.as_mut(), cx);
+    let read = detached.read(kept, next, data, client.closed(), &mut sink);
+    let ended = match AssertUnwindSafe(read).catch_unwind().await {
+        Ok((last, outcome)) => {
+            gate.leave(ticket, outcome).await;
+            let Sink::Whole(mut items) = sink else { return };
+            items.extend(last);
+            Ok(Ok(Response::from_parts(parts, GateBody::read(items, length))))
+        }
+        Err(panic) => {
+            gate.leave(ticket, Outcome::BrokeOff).await;
+            Err(panic)
+        }
+    };
+    let _ = client.send(ended);
+}
