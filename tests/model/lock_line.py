@@ -1,7 +1,7 @@
 """Explored model of the lock and its line: every reachable state of a few processes, jobs and workers.
 
 It is what ARCHITECTURE.md and src/store/lua/*.lua describe, in its smallest form: a better idea for the protocol is
-tried here first. Not part of `cargo xtask test`; Python 3 alone, a minute at most:
+tried here first. A step of `cargo xtask check`; Python 3 alone, about a minute:
 
     python3 tests/model/lock_line.py [--config=NAME] [fault]
 

@@ -11,7 +11,7 @@ use crate::{
 type Step = (&'static str, fn(&Metadata) -> Result<(), String>);
 
 /// The cheap ones first. All run, so that one look tells everything there is to mend.
-const STEPS: [Step; 7] = [
+const STEPS: [Step; 8] = [
     ("fmt", |_| shell::run(shell::cargo(["fmt", "--all", "--check"]))),
     ("imports", imports::check),
     ("msrv", msrv::check),
@@ -19,6 +19,7 @@ const STEPS: [Step; 7] = [
     ("clippy", |_| lints()),
     ("features", features),
     ("docs", |_| docs()),
+    ("model", |_| model()),
 ];
 
 pub(crate) fn run() -> ExitCode {
@@ -107,6 +108,15 @@ fn doc(selection: &[&str]) -> Result<(), String> {
     let mut command = shell::cargo([&["doc", "--no-deps"], selection].concat());
     command.env("RUSTDOCFLAGS", format!("{flags} -D warnings").trim());
     shell::run(command)
+}
+
+/// The model of a lock and its wait queue: every reachable state of it, in about a minute.
+fn model() -> Result<(), String> {
+    const MODEL: &str = "tests/model/lock_line.py";
+    if !shell::on_path("python3") {
+        return Err(format!("python3 is not installed: {MODEL} was not run; install Python 3"));
+    }
+    shell::run(shell::program("python3", [MODEL]))
 }
 
 fn deny(metadata: &Metadata) -> Result<(), String> {
