@@ -299,8 +299,7 @@ pub trait Gate<N: ?Sized>: Clone + Send + Sync + 'static {
         outcome: Outcome,
     ) -> impl Future<Output = Parting<Self::Ticket, Self::Parked>> + Send;
 
-    /// Reads what it needs of a parked request, as the gate that parked it has left it, and reserves
-    /// room for its head. Must not block.
+    /// Reads what it needs of a parked request, and reserves room for its head. Must not block.
     fn pick_up<V: View<Native = N>>(
         &self,
         parked: &mut Self::Parked,

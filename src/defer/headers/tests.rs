@@ -10,8 +10,8 @@ fn headers(list: &[(&str, &str)]) -> Headers {
 
 /// Names that a request may have: fixed ones, ours, credentials, and those of the application.
 fn name() -> impl Strategy<Value = String> {
-    let known = [
-        &NOT_STORED[..],
+    let known: [&[&str]; 3] = [
+        NOT_STORED,
         &["authorization", "cookie", "x-api-key", "lockgate-held", "lockgate-replay"],
         &["x-user-id", "x-role", "host", "content-type", "idempotency-key", "x-forwarded-for"],
     ];
