@@ -29,9 +29,10 @@ pub(crate) struct Begun {
     started: bool,
     /// Longest time to go on without a client.
     until: Instant,
-    /// Dropped with this: ends the renewals.
-    _renewals: Option<oneshot::Sender<()>>,
-    _run: DirectRun,
+    /// Ends the renewals when it is dropped.
+    renewals: Option<oneshot::Sender<()>>,
+    #[expect(dead_code, reason = "the run is counted until it is dropped")]
+    run: DirectRun,
 }
 
 /// Bounds of a run.
@@ -69,7 +70,7 @@ impl Begun {
         let ending = Some(Box::new(Ending::of(store, call.clone())));
         let until = Instant::now() + limits.time;
         let store = store.clone();
-        let mut begun = Self { store, ending, started: false, until, _renewals: None, _run: run };
+        let mut begun = Self { store, ending, started: false, until, renewals: None, run };
         let answer = begun.store.backend().begin_direct(call.clone()).await;
         let is_there =
             begun.ending.as_mut().is_some_and(|ending| ending.heard(&begun.store, &answer));
@@ -90,7 +91,7 @@ impl Begun {
     /// Renews the run until it has ended, beside the agent: the handler may keep its own task busy.
     fn renew(&mut self, call: Direct) {
         let (renewals, mut ended) = oneshot::channel();
-        self._renewals = Some(renewals);
+        self.renewals = Some(renewals);
         // Not a handle that keeps the store alive.
         let store = self.store.downgrade();
         self.store.keep(async move {

@@ -223,7 +223,7 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
     ) -> impl Future<Output = Parting<LockTicket, Self::Parked>> + Send {
         let slot = ticket.2.clone();
         self.ends.leave(ticket, outcome).inspect(move |parting| {
-            // Whatever else comes out then: how far the handler came is unknown.
+            // Else it is unknown how far the handler came.
             let stands = outcome != Outcome::Stopped && !matches!(parting, Parting::Replace(_));
             if let Some(slot) = slot.filter(|_| stands || outcome == Outcome::TooSlow) {
                 slot.note_answered();

@@ -89,7 +89,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
     terminated.await;
     // The worker stops claiming, the server stops accepting; what runs may end.
     stop.send_replace(true);
-    let mut ended = pin!(async { tokio::join!(handle.stop(true), worker) });
+    let mut ended = pin!(async {
+        // Remembered requests whose clients have left run on the server's threads, which end with it.
+        store.finish_remembered(DRAIN).await;
+        tokio::join!(handle.stop(true), worker)
+    });
     if tokio::time::timeout(DRAIN + Duration::from_secs(3), &mut ended).await.is_err() {
         // What still runs is dropped, and with it what it holds: else that would be kept until its lease has run out.
         cut.send_replace(true);

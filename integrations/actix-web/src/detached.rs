@@ -36,7 +36,7 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
     pub(crate) fn detach<B>(
         self,
         ticket: G::Ticket,
-        mut request: ServiceRequest,
+        request: ServiceRequest,
         detached: Detached,
     ) -> LocalBoxFuture<'static, Result<Answer<B>, Error>>
     where

@@ -54,6 +54,10 @@
 //! [`Store::shutdown`]. A worker whose handle is thrown away ends with the runtime, as in a crash: a POST that it was running
 //! becomes a dead letter.
 //!
+//! A request that is remembered ([`DeferLayer::remember_direct`]) and whose client has left runs on its thread of the server,
+//! which does not wait for it: have `shutdown_signal` wait for [`Store::finish_remembered`] after the signal. Such requests need
+//! a `LocalSet`, as `HttpServer` and `#[actix_web::test]` have one.
+//!
 //! # In the handler
 //!
 //! What the layers know of a request is an extractor: [`Fence`], [`CurrentLock`], [`CurrentLocks`], [`CurrentRate`], and
@@ -113,6 +117,8 @@
 //! connection for one that still listens, and lets the handler end; the lock is given back only then.
 //! With the setting the request's future is dropped, and the lock given back within milliseconds; a
 //! large upload that nobody reads hides the disconnect until the handler has ended.
+//!
+//! A request that is remembered goes on in any case ([`DeferLayer::remember_direct`]).
 //!
 //! Over HTTP/2 actix spawns each call by itself and does not look after it, whatever is set: a handler whose client has gone
 //! runs to its end or to `max_hold`, and one that waits in line runs when its turn comes.

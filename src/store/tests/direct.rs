@@ -239,7 +239,7 @@ async fn a_run_that_crashed_may_have_run(rig: &Rig) {
 
 async fn a_run_that_crashed_and_may_run_again_does(rig: &Rig) {
     for how in ["acquire", "enqueue", "begin"] {
-        let key = key();
+        let key = Key::custom(how);
         let call = Direct { again: true, ..direct(&key) };
         begin(rig, &call).await;
         assert!(!a_retry_takes_the_lock(rig, &key).await);

@@ -82,8 +82,10 @@ function shift.l(key)
   end
 end
 function shift.j(key)
-  local exp = redis.call('HGET', key, 'exp')
-  if exp then redis.call('HSET', key, 'exp', int(tonumber(exp) - ms)) end
+  for _, name in ipairs({'exp', 'til'}) do
+    local at = redis.call('HGET', key, name)
+    if at then redis.call('HSET', key, name, int(tonumber(at) - ms)) end
+  end
   local records, n = string.gsub(redis.call('HGET', key, 'record') or '', '(%S+) (%d+)',
     function(name, til) return name .. ' ' .. int(tonumber(til) - ms) end)
   if n > 0 then redis.call('HSET', key, 'record', records) end
