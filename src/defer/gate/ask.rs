@@ -137,6 +137,7 @@ impl<N: ?Sized> Settings<N> {
             life: self.keys.life,
             again: self.how.may_run_again(method),
             runs: self.keys.runs,
+            caps: self.caps,
         };
         Record { name, remember: self.keys.direct.then(remember) }
     }
