@@ -99,7 +99,13 @@ impl<N: ?Sized> DeferGate<N> {
             Some(Route::Unmatched) => return Asked::Skip,
             Some(Route::Matched(route)) => route,
         };
-        let has_user = || !captured.is_empty() || settings.carries_credential(view);
+        let has_user = || {
+            !captured.is_empty() || {
+                let names = view.header_names();
+                let fields = &settings.what.fields;
+                names.iter().any(|name| fields.withheld_credential(name).is_some())
+            }
+        };
         let is_unnamed = key.is_some() && settings.is_unnamed(&owner, has_user);
         if is_unnamed && !said_to_run {
             return Asked::Answer(unnamed());

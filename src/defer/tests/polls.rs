@@ -53,8 +53,8 @@ async fn those_that_begin_together_and_those_that_wait_for_one_change_share() {
     let sure = faults.seen("job") - before;
     assert!(sure <= 10, "{sure} polls to make sure in 5 s");
     let before = faults.seen("job");
-    let state = store.backend().cancel(id, 0, 60 * SECOND).await;
-    assert_eq!(state.expect("it is there"), Some(JobState::Cancelled));
+    let cancelled = store.backend().cancel(id, 0, 60 * SECOND).await;
+    assert_eq!(cancelled.expect("it is there"), Some(JobState::Cancelled));
     let answers = answers(waiting).await;
     assert_eq!(faults.seen("job") - before, 1);
     assert_eq!(answers.len(), MANY);
@@ -98,8 +98,8 @@ async fn one_that_is_not_driven_keeps_others_waiting_for_a_moment() {
 async fn one_that_comes_later_is_not_told_what_was_before() {
     let (store, _faults, id, waiting) = waiting(2).await;
     let watch = store.hints().job(&id);
-    let state = store.backend().cancel(id.clone(), 0, 60 * SECOND).await;
-    assert_eq!(state.expect("it is there"), Some(JobState::Cancelled));
+    let cancelled = store.backend().cancel(id.clone(), 0, 60 * SECOND).await;
+    assert_eq!(cancelled.expect("it is there"), Some(JobState::Cancelled));
     let reply = get(&store, &id, &[("prefer", "wait=20")]).await;
     assert_eq!(state(&reply), "cancelled");
     drop((watch, answers(waiting).await));

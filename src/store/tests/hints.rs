@@ -229,7 +229,7 @@ async fn everybody_is_told_of_a_jobs_changes(rig: &Rig) {
     let told = listen(&id);
     rig.settle(settled(&key, &id, &run, done())).await;
     all_hear(told).await;
-    assert!(quiet.iter().all(|(changes, _)| changes.has_changed() == Ok(false)));
+    assert!(quiet.iter().all(|(changes, _)| changes.has_changed().is_ok_and(|changed| !changed)));
     drop(quiet);
     let told = listen(&other);
     rig.cancel(&other).await;
