@@ -85,6 +85,8 @@ pub(crate) mod problem {
     pub(crate) const NO_RESPONSE: &str = "urn:lockgate:problem:no-response";
     pub(crate) const NOT_AUTHORIZED: &str = "urn:lockgate:problem:not-authorized";
     pub(crate) const NOT_KEPT: &str = "urn:lockgate:problem:response-not-kept";
+    pub(crate) const NO_LONGER_KEPT: &str = "urn:lockgate:problem:no-longer-kept";
+    pub(crate) const TOO_MANY_KEYS: &str = "urn:lockgate:problem:too-many-idempotency-keys";
     pub(crate) const METHOD: &str = "urn:lockgate:problem:method-not-allowed";
     pub(crate) const OUTCOME_UNKNOWN: &str = "urn:lockgate:problem:outcome-unknown";
 }
@@ -116,6 +118,14 @@ impl Reply {
     pub(crate) fn store_away() -> Self {
         Self::problem(503, problem::CAPACITY, "The service can't coordinate this request right now")
             .retry_after(Duration::from_secs(1))
+    }
+
+    /// The owner has as many idempotency keys as are kept: 429, until the first of them ends. Nothing has run.
+    pub(crate) fn too_many_keys(left: Duration) -> Self {
+        /// The first to end may be that of a request that waits, which ends sooner as a rule.
+        const LONGEST: Duration = Duration::from_secs(60 * 60);
+        let title = "Too many idempotency keys are kept: a new one can't be used now";
+        Self::problem(429, problem::TOO_MANY_KEYS, title).retry_after(left.min(LONGEST))
     }
 
     /// A fault of the application's wiring: 500, as problem+json. The log names the fix, the client learns

@@ -288,6 +288,10 @@ table! { each_store {
         a_credential,
         a_busy_answer_that_was_rewritten,
         a_busy_answer_that_was_made_anew_still_is;
+    kept:
+        what_was_evicted_is_gone_for_its_owner_alone,
+        what_ran_at_once_is_evicted_and_does_not_run_again,
+        a_key_too_many_is_refused_and_old_ones_are_known;
     replay:
         the_request_is_the_same_without_its_connection,
         lines_that_connection_nominates_come_along,

@@ -21,7 +21,7 @@ const SHORTEST: Duration = Duration::from_millis(100);
 
 /// Shortest time for which an ended job is kept. A call that stored it, and whose answer was lost, is sent again, also when
 /// the job has ended: what is kept of it alone tells that it is not to be stored, and run, once more.
-const KEPT: Duration = Duration::from_secs(60);
+pub(super) const KEPT: Duration = Duration::from_secs(60);
 
 /// Runs deferred requests until it is told to stop. Each integration has a constructor of its own.
 ///

@@ -53,6 +53,8 @@ pub(crate) enum Begin {
     Lost,
     /// As many run as may.
     Full,
+    /// No more keys are kept of its owner, until the first of them ends.
+    TooManyKeys(Duration),
 }
 
 impl Begun {
@@ -85,6 +87,10 @@ impl Begun {
                 Begin::Taken
             }
             Began::Lost => Begin::Lost,
+            Began::TooManyKeys(left) => {
+                tracing::warn!(node = %store.node(), "request refused: too many idempotency keys are kept");
+                Begin::TooManyKeys(left)
+            }
         })
     }
 

@@ -9,7 +9,10 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::{begun::Begun, print::Print, view::View};
-use crate::{key::Key, store::Store};
+use crate::{
+    key::Key,
+    store::{Caps, Store},
+};
 
 /// What the lock knew when it parked the request.
 #[derive(Debug)]
@@ -85,6 +88,8 @@ pub(crate) struct Remember {
     pub(crate) again: bool,
     /// Most that run at once in this process.
     pub(crate) runs: usize,
+    /// Of these, what is kept of it.
+    pub(crate) caps: Caps,
 }
 
 #[derive(Default)]

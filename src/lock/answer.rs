@@ -12,6 +12,8 @@ pub(super) enum Answer<G = LockGuard> {
     Granted(G),
     Busy(Busy),
     Known,
+    /// Its owner has as many idempotency records as it may, until the first of them ends.
+    TooManyKeys(Duration),
 }
 
 impl<G> Answer<G> {
@@ -20,6 +22,7 @@ impl<G> Answer<G> {
             Self::Granted(guard) => Answer::Granted(granted(guard)),
             Self::Busy(busy) => Answer::Busy(busy),
             Self::Known => Answer::Known,
+            Self::TooManyKeys(left) => Answer::TooManyKeys(left),
         }
     }
 }

@@ -169,6 +169,7 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
                     self.busy(facts, &busy, false)
                 }
                 Ok(Answer::Known) => self.known(facts),
+                Ok(Answer::TooManyKeys(left)) => Verdict::Answer(Reply::too_many_keys(left)),
                 Err(NotAcquired::WouldDeadlock) => Verdict::Answer(would_deadlock()),
                 Err(NotAcquired::Fault(error)) => self.outage(facts, &error),
             }

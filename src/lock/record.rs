@@ -59,7 +59,7 @@ impl LockRequest {
                 }
                 Ok(Answer::Granted(second))
             }
-            Answer::Busy(_) => guard.still_sure().map(Answer::Granted),
+            Answer::Busy(_) | Answer::TooManyKeys(_) => guard.still_sure().map(Answer::Granted),
         }
     }
 }

@@ -179,7 +179,7 @@ impl LockRequest {
             Answer::Granted(guard) => Ok(guard),
             Answer::Busy(busy) => Err(NotAcquired::Busy(busy)),
             #[expect(clippy::unreachable, reason = "said of records only")]
-            Answer::Known => unreachable!("no record was asked for"),
+            Answer::Known | Answer::TooManyKeys(_) => unreachable!("no record was asked for"),
         }
     }
 

@@ -72,7 +72,7 @@ impl Ending {
         (self.heard, self.doubtful, self.taken) = (true, copied, 1 + copies);
         match answer.as_ref().map_err(Error::kind) {
             Ok(Began::Begun) => true,
-            Ok(Began::Taken(_) | Began::Lost) => {
+            Ok(Began::Taken(_) | Began::Lost | Began::TooManyKeys(_)) => {
                 self.known = false;
                 copied
             }

@@ -9,6 +9,7 @@ pub(crate) mod elsewhere;
 pub(crate) mod end_of_lock;
 pub(crate) mod hold_until;
 pub(crate) mod idempotency;
+pub(crate) mod kept;
 pub(crate) mod keys;
 pub(crate) mod limits;
 pub(crate) mod line;

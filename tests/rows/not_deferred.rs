@@ -178,7 +178,7 @@ pub(crate) async fn results_beyond_their_bound(case: Case) {
     let second = accepted(site.post("/ended-bytes/7").send().await);
     let _ = hold.let_go().await.expect(200);
     let _ = second.done(&site).await;
-    let _ = site.get(&first.location).send().await.expect(404);
+    let _ = site.get(&first.location).send().await.expect(410).problem();
     let _ = site.get(&second.location).send().await.expect(200);
     assert_eq!(case.desk.ran().len(), 3, "both have run");
 }

@@ -353,7 +353,7 @@ pub(crate) async fn dead_letters_are_put_back(case: Case) {
     let _ = job.dead(&site, "panicked").await;
     assert_eq!(case.desk.tags().len(), runs + 1, "it ran again, once");
     assert_eq!(jobs.purge_dead(Duration::ZERO).await.expect("the store is there"), 1);
-    let _ = site.get(&job.location).send().await.expect(404);
+    let _ = site.get(&job.location).send().await.expect(410).problem();
 }
 
 /// With its body: by those alone who have the key, and only while it is kept.

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::time::Instant;
 
 use super::{
-    answers::{Known, idempotency_key_reused, no_longer_kept, outcome_unknown},
+    answers::{KNOWN, Known, idempotency_key_reused, outcome_unknown},
     passage::DeferParked,
     settings::{DeferGate, How},
 };
@@ -14,6 +15,7 @@ use crate::{
         callback,
         envelope::{At, write_request},
         headers::of_request,
+        status::no_longer_kept,
         unwatched::Workers,
     },
     gate::{Head, Parked, Print, Trying},
@@ -126,16 +128,17 @@ impl<N: ?Sized> DeferGate<N> {
             Told::Answer(reply) => return reply,
             Told::Gone(job) => job,
         };
-        let Some(call) = again else { return Some(no_longer_kept()) };
+        let Some(call) = again else { return Some(no_longer_kept(None)) };
         match self.enqueue_once(&parked, call).await {
             Told::Answer(reply) => reply,
-            Told::Gone(job) => (job == first).then(no_longer_kept),
+            Told::Gone(job) => (job == first).then(|| no_longer_kept(None)),
         }
     }
 
     async fn enqueue_once(&self, parked: &DeferParked, call: Enqueue) -> Told {
         let id = call.id.clone();
         let stores = !call.envelope.is_empty();
+        let doubt = Doubt::of(&call);
         let has_print = call.record.as_ref().is_some_and(|(_, print, _)| print != NO_PRINT);
         let Parked { store, key, .. } = &parked.parked;
         let (node, lock) = (store.node(), key.hashed());
@@ -145,11 +148,13 @@ impl<N: ?Sized> DeferGate<N> {
                 tracing::info!(%node, %lock, job = ?id, position, "request deferred");
                 store.room::<Workers>().look(store, &id).await;
                 let reply = self.accepted(parked, &id, JobState::Queued, position);
-                Some(self.if_replicated(parked, &id, since, reply).await)
+                Some(self.if_replicated(parked, &id, (since, doubt), reply).await)
             }
             Ok(Enqueued::Known(id) | Enqueued::Merged(id)) => match self.known(parked, &id).await {
                 // The first answer may have been a 503 for want of replicas.
-                Known::Reply(reply) => Some(self.if_replicated(parked, &id, since, reply).await),
+                Known::Reply(reply) => {
+                    Some(self.if_replicated(parked, &id, (since, doubt), reply).await)
+                }
                 Known::RunsAtOnce => None,
                 Known::Gone => return Told::Gone(id),
             },
@@ -159,6 +164,10 @@ impl<N: ?Sized> DeferGate<N> {
                 crate::throttle::throttled!(warn, %node, %lock, "not deferred: a line is full");
                 None
             }
+            Ok(Enqueued::TooManyKeys(left)) => {
+                tracing::warn!(%node, %lock, "not deferred: too many idempotency keys are kept");
+                Some(Reply::too_many_keys(left))
+            }
             Ok(Enqueued::Unmanned) => {
                 crate::throttle::throttled!(warn, %node, %lock, "not deferred: no worker is alive");
                 None
@@ -167,7 +176,7 @@ impl<N: ?Sized> DeferGate<N> {
                 crate::throttle::throttled!(error, %node, %lock, %error, "not deferred: store away");
                 // What was only looked up is stored under another id, if at all.
                 match stores && error.may_have_run() {
-                    true => Some(outcome_unknown(self.location(&id))),
+                    true => Some(doubt.reply(self.location(&id))),
                     false => without_store(parked),
                 }
             }
@@ -179,12 +188,12 @@ impl<N: ?Sized> DeferGate<N> {
         &self,
         parked: &DeferParked,
         id: &JobId,
-        since: u64,
+        (since, doubt): (u64, Doubt),
         reply: Reply,
     ) -> Reply {
         match self.is_replicated(parked, id, since).await {
             true => reply,
-            false => outcome_unknown(self.location(id)),
+            false => doubt.reply(self.location(id)),
         }
     }
 
@@ -218,6 +227,27 @@ impl<N: ?Sized> DeferGate<N> {
 fn without_store(parked: &DeferParked) -> Option<Reply> {
     let asked = matches!(parked.slot.trying(), Trying::For(_));
     (!asked).then(Reply::store_away)
+}
+
+/// What is told of a request whose outcome is not known: since when it may be stored, and whether it has a key.
+#[derive(Clone, Copy)]
+struct Doubt {
+    since: Instant,
+    known: Duration,
+    keyed: bool,
+}
+
+impl Doubt {
+    /// Of a call that is about to be sent.
+    fn of(call: &Enqueue) -> Self {
+        let life = call.record.as_ref().map(|(.., life)| *life);
+        let known = life.unwrap_or_default().max(KNOWN);
+        Self { since: Instant::now(), known, keyed: life.is_some() }
+    }
+
+    fn reply(self, location: String) -> Reply {
+        outcome_unknown(location, self.known.saturating_sub(self.since.elapsed()), self.keyed)
+    }
 }
 
 /// What asking the store comes to.

@@ -6,12 +6,20 @@ use serde_json::json;
 
 use super::{passage::DeferParked, settings::DeferGate};
 use crate::{
+    defer::{status::no_longer_kept, worker::KEPT},
     reply::{Reply, problem},
     store::{JobId, JobState, JobView},
 };
 
 /// Longest `Retry-After` that is only guessed: a job may be cancelled, or its line move faster.
 const LONGEST: Duration = Duration::from_secs(300);
+
+/// How long a job can be looked up at least, from when it was stored: workers keep what has ended for as long, and of
+/// what is evicted or purged a tombstone is left for as long.
+pub(super) const KNOWN: Duration = KEPT;
+
+/// What a client loses of that time: the way of the answer, and of its look.
+const MARGIN: Duration = Duration::from_secs(10);
 
 impl<N: ?Sized> DeferGate<N> {
     pub(super) fn location(&self, id: &JobId) -> String {
@@ -49,10 +57,13 @@ impl<N: ?Sized> DeferGate<N> {
     pub(super) async fn known(&self, parked: &DeferParked, id: &JobId) -> Known {
         Known::Reply(match parked.parked.store.backend().job(id.clone()).await {
             Ok(Some(job)) if runs_at_once(&job) => return Known::RunsAtOnce,
+            Ok(Some(job)) if job.tombstone => no_longer_kept(Some(&job)),
             Ok(Some(job)) => self.accepted(parked, id, job.state, job.position.unwrap_or(0)),
             Ok(None) => return Known::Gone,
             // Nothing says that it is stored, where it may be one that runs at once.
-            Err(_) if self.0.keys.direct => outcome_unknown(self.location(id)),
+            Err(_) if self.0.keys.direct => {
+                outcome_unknown(self.location(id), self.0.keys.life.max(KNOWN), true)
+            }
             // A read that fails does not make it less accepted.
             Err(_) => self.accepted(parked, id, JobState::Queued, 0),
         })
@@ -74,22 +85,25 @@ fn runs_at_once(job: &JobView) -> bool {
     job.state == JobState::Running && job.past.bytes == 0
 }
 
-/// The record outlives what is kept of the job.
-pub(super) fn no_longer_kept() -> Reply {
-    let title = "This request was accepted before, and its result is no longer kept";
-    Reply::problem(410, problem::UNKNOWN_JOB, title)
-}
-
 pub(super) fn idempotency_key_reused() -> Reply {
     let title = "This Idempotency-Key was used for another request";
     Reply::problem(422, problem::KEY_REUSED, title)
 }
 
-/// It may be stored: the status resource tells the truth once the store is back, also if that is a 404.
-pub(super) fn outcome_unknown(location: String) -> Reply {
+/// It may be stored: the status resource tells the truth once the store is back, also if that is a 404. Later than `known`
+/// from its acceptance the job may have ended, and its tombstone too. A retry under the same key is safe for as long as that
+/// is remembered.
+pub(super) fn outcome_unknown(location: String, known: Duration, keyed: bool) -> Reply {
     let title = "The request may have been accepted; its location tells";
+    let seconds = known.saturating_sub(MARGIN).as_secs();
+    let how = if keyed { " with the same Idempotency-Key" } else { "" };
+    let detail = format!(
+        "If its location is 404, it was not accepted, and may be sent again{how}. This holds for {seconds} s: after that \
+         a 404 tells nothing."
+    );
     Reply::problem(503, problem::OUTCOME_UNKNOWN, title)
-        .member("detail", "If its location is 404, it was not accepted, and may be sent again.")
+        .member("detail", detail)
+        .member("valid_for_s", seconds)
         .field("location", location)
         .retry_after(Duration::from_secs(1))
 }

@@ -99,7 +99,13 @@ impl<N: ?Sized> DeferGate<N> {
             Some(Route::Unmatched) => return Asked::Skip,
             Some(Route::Matched(route)) => route,
         };
-        let has_user = || !captured.is_empty() || settings.carries_credential(view);
+        let has_user = || {
+            !captured.is_empty() || {
+                let names = view.header_names();
+                let fields = &settings.what.fields;
+                names.iter().any(|name| fields.withheld_credential(name).is_some())
+            }
+        };
         let is_unnamed = key.is_some() && settings.is_unnamed(&owner, has_user);
         if is_unnamed && !said_to_run {
             return Asked::Answer(unnamed());
@@ -137,6 +143,7 @@ impl<N: ?Sized> Settings<N> {
             life: self.keys.life,
             again: self.how.may_run_again(method),
             runs: self.keys.runs,
+            caps: self.caps,
         };
         Record { name, remember: self.keys.direct.then(remember) }
     }

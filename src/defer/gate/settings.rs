@@ -150,6 +150,7 @@ const CAPS: Caps = Caps {
     owner_jobs: of_a_shard(64_000),
     owner_bytes: of_a_shard(1 << 29),
     ended_bytes: of_a_shard(1 << 30),
+    owner_records: of_a_shard(1 << 20),
 };
 
 /// The part that a shard has in what the whole queue may hold: jobs of one lock all lie in one.

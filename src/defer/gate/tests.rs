@@ -22,8 +22,8 @@ use crate::{
     key::Key,
     reply::Reply,
     store::{
-        Acquire, Acquired, Began, Direct, Fault, Faults, JobId, JobState, Mode, Node, Store, Token,
-        faulty,
+        Acquire, Acquired, Began, Caps, Direct, Fault, Faults, JobId, JobState, Mode, Node, Store,
+        Token, faulty,
     },
 };
 
@@ -85,6 +85,7 @@ async fn runs_at_once(store: &Store) -> Direct {
         life: lease,
         lease: Duration::from_secs(600),
         again: false,
+        caps: Caps::NONE,
         print: None,
     };
     let began = store.backend().begin_direct(call.clone()).await;
@@ -147,6 +148,36 @@ fn a_client_without_a_say_waits_as_everybody_does() {
         assert!(matches!(gate.ask(&mut view), Asked::Pass(_)), "{asked}");
         let slot = Slot::arrive(&mut view).expect("its lock is told");
         assert_eq!(slot.trying(), Trying::For(everybody), "{asked}");
+    }
+}
+
+/// Of one without a key for a minute, less the time that has passed, and the way of the answer.
+#[tokio::test(start_paused = true)]
+async fn an_unknown_outcome_says_for_how_long_its_advice_holds() {
+    let (store, faults) = faulty();
+    let gate = Defer::new().idempotency_for(Duration::from_secs(600));
+    for (keyed, seconds) in [(true, 589), (false, 49)] {
+        faults.set("enqueue", Fault::NoReply, 1);
+        let mut parked = parked(&store);
+        if !keyed {
+            parked.slot = Slot::new(Trying::For(Duration::ZERO), None);
+        }
+        let head = Head::new("POST", "/7", Vec::new(), None);
+        let told = gate.accept(parked, head, Some(Bytes::new())).await.expect("an answer");
+        let problem: serde_json::Value = serde_json::from_slice(&told.body).expect("JSON");
+        assert_eq!(
+            (told.status, problem["valid_for_s"].as_u64()),
+            (503, Some(seconds)),
+            "{problem}"
+        );
+        let detail = problem["detail"].as_str().expect("a text");
+        assert_eq!(detail.contains("same Idempotency-Key"), keyed, "{detail}");
+        // What it says of its location holds for as long, whatever becomes of the job.
+        let id = JobId::parse(location(&told).trim_start_matches("/deferred/")).expect("an id");
+        assert!(store.deferred().cancel(&id).await.expect("the store is there").is_some());
+        assert!(store.deferred().purge(&id).await.expect("the store is there"));
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
+        assert!(store.deferred().get(&id).await.expect("the store is there").is_some());
     }
 }
 

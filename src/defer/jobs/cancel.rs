@@ -13,7 +13,25 @@ const KEEP: Duration = Duration::from_secs(24 * 60 * 60);
 /// Most looks of one call. Between two of them the job has run, and waits again.
 const LOOKS: usize = 8;
 
-/// Cancels a job that waits. The state afterwards; `None` for an unknown one, or one that cannot be seen.
+/// What cancelling comes to.
+pub(in crate::defer) enum Cancelled {
+    /// It did not wait when it was looked at.
+    Seen(Box<JobView>),
+    /// The state after the call.
+    Now(JobState),
+}
+
+impl Cancelled {
+    /// The state afterwards.
+    pub(in crate::defer) fn state(&self) -> JobState {
+        match self {
+            Self::Seen(job) => job.state,
+            Self::Now(state) => *state,
+        }
+    }
+}
+
+/// Cancels a job that waits. The outcome; `None` for an unknown one, or one that cannot be seen.
 ///
 /// A call that was sent twice, or that nobody answered, may come when its caller was told long ago that the job
 /// runs. So it is about the wait that was seen alone, and ends with that. Cancel safe.
@@ -21,19 +39,19 @@ pub(in crate::defer) async fn cancel<F>(
     store: &Store,
     id: &JobId,
     look: impl Fn() -> F,
-) -> Result<Option<JobState>, Error>
+) -> Result<Option<Cancelled>, Error>
 where
     F: Future<Output = Result<Option<JobView>, Error>>,
 {
     for _ in 0..LOOKS {
         let Some(seen) = look().await? else { return Ok(None) };
         if seen.state != JobState::Queued {
-            return Ok(Some(seen.state));
+            return Ok(Some(Cancelled::Seen(Box::new(seen))));
         }
         let state = store.backend().cancel(id.clone(), seen.past.began_us, KEEP).await?;
         if state != Some(JobState::Queued) {
-            return Ok(state);
+            return Ok(state.map(Cancelled::Now));
         }
     }
-    Ok(Some(JobState::Queued))
+    Ok(Some(Cancelled::Now(JobState::Queued)))
 }

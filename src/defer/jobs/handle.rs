@@ -34,7 +34,8 @@ impl Store {
 }
 
 impl DeferredJobs {
-    /// What has become of a job; `None` for one that is unknown, or is no longer kept.
+    /// What has become of a job; `None` for one that is unknown, or whose time is over. Of one that was evicted or purged
+    /// before, a [tombstone](JobInfo::tombstone) is told.
     ///
     /// # Errors
     ///
@@ -70,7 +71,8 @@ impl DeferredJobs {
     ///
     /// If the store is away.
     pub async fn cancel(&self, id: &JobId) -> Result<Option<JobState>, Error> {
-        cancel(&self.store, id, || self.store.backend().job(id.clone())).await
+        let cancelled = cancel(&self.store, id, || self.store.backend().job(id.clone())).await?;
+        Ok(cancelled.map(|cancelled| cancelled.state()))
     }
 
     /// Puts a dead job back, at the tail of its line, with all of its attempts to come. The state
@@ -93,7 +95,8 @@ impl DeferredJobs {
         }
     }
 
-    /// Forgets a job that has ended, with all that is kept of it: its status is 404 from now on. False if
+    /// Drops all that is kept of a job that has ended, but for a [tombstone](JobInfo::tombstone): its status is 410 until
+    /// its time is over, and a retry under its `Idempotency-Key` is told so, instead of running a second time. False if
     /// there is none that has ended. No copy of this call that is still on its way forgets another end.
     ///
     /// # Errors

@@ -48,6 +48,9 @@ pub struct JobInfo {
     pub runs: Vec<JobRun>,
     /// The job that was accepted instead of it.
     pub superseded_by: Option<JobId>,
+    /// It was evicted for want of room, or purged: state, owner, lock, reason and the times of acceptance and end are all
+    /// that is left, until its time is over. It is in no listing, and can't be put back.
+    pub tombstone: bool,
 }
 
 impl fmt::Debug for JobInfo {
@@ -153,6 +156,7 @@ impl JobInfo {
             busy: past.busy,
             runs: past.runs.iter().filter_map(|run| JobRun::read(run)).collect(),
             superseded_by: past.by,
+            tombstone: job.tombstone,
         }
     }
 }
@@ -225,6 +229,7 @@ mod tests {
             busy: 0,
             runs: Vec::new(),
             superseded_by: None,
+            tombstone: false,
         };
         let text = format!("{job:?}");
         for told in ["alice", "777777", "192"] {

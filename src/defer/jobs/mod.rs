@@ -45,7 +45,7 @@ mod info;
 mod many;
 mod request;
 
-pub(super) use self::cancel::cancel;
+pub(super) use self::cancel::{Cancelled, cancel};
 pub use crate::error::NoCursor;
 
 pub use self::{

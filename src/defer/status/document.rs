@@ -147,6 +147,9 @@ fn embedded(head: &StoredHead, body: &Bytes) -> Value {
 /// The response as it was. 410 of one kind for all that will never have one: a 5xx would be taken for a
 /// fault of this resource, and asked for again.
 pub(super) fn verbatim(store: &Store, id: &JobId, job: &JobView) -> Reply {
+    if job.tombstone {
+        return no_longer_kept(Some(job));
+    }
     let state = job.state.as_str();
     if job.state.is_pending() {
         let mut doc = Map::new();
@@ -185,6 +188,19 @@ pub(super) fn verbatim(store: &Store, id: &JobId, job: &JobView) -> Reply {
         }
     }
     reply.body = body;
+    reply
+}
+
+/// 410: it has ended, and what was kept of it was evicted or purged; `None` where its tombstone is gone too.
+pub(in crate::defer) fn no_longer_kept(job: Option<&JobView>) -> Reply {
+    let title = "This request was accepted and has ended; what was kept of it is gone";
+    let mut reply = Reply::problem(410, problem::NO_LONGER_KEPT, title);
+    if let Some(job) = job {
+        reply = reply.member("state", job.state.as_str()).member("ended", stamp(job.past.ended_us));
+        if let Some(reason) = &job.reason {
+            reply = reply.member("reason", reason.as_str());
+        }
+    }
     reply
 }
 

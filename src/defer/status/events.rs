@@ -20,7 +20,7 @@ use tokio::{
 };
 
 use super::{
-    document::Document,
+    document::{Document, no_longer_kept},
     request::{Look, StatusAnswer, next_poll, not_found},
 };
 use crate::{
@@ -62,6 +62,9 @@ impl StatusEvents {
         let Some(job) = look.shared_job(&watch, Since::Now).await? else {
             return Ok(StatusAnswer::Whole(not_found()));
         };
+        if job.tombstone {
+            return Ok(StatusAnswer::Whole(no_longer_kept(Some(&job))));
+        }
         let first = Document::of(&look.store, &look.id, &job);
         let known = seen.as_deref() == Some(first.tag());
         if known && !first.is_pending() {
@@ -141,14 +144,14 @@ impl Watching {
         }
         while Instant::now() < self.until {
             match self.look.shared_job(&self.watch, self.since).await {
-                Ok(Some(job)) => {
+                Ok(Some(job)) if !job.tombstone => {
                     let document = Document::of(&self.look.store, &self.look.id, &job);
                     if self.seen.as_deref() != Some(document.tag()) {
                         return Some(self.tell(&document));
                     }
                 }
-                // Forgotten meanwhile.
-                Ok(None) => return None,
+                // Evicted, or forgotten, meanwhile.
+                Ok(_) => return None,
                 Err(error) => {
                     crate::throttle::throttled!(warn, job = ?self.look.id, %error, "a look failed")
                 }

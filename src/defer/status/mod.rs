@@ -11,6 +11,9 @@
 //! `If-None-Match` it is sent only if it has changed (304), and together with `wait` the answer comes as
 //! soon as it differs from what the client has, so that no change falls between two polls.
 //!
+//! Each of them is 410 for a job of which a tombstone alone is left: it has ended, and what was kept of it was evicted or
+//! purged.
+//!
 //! An id that is unknown, malformed or somebody else's is the same 404. An unknown one and a foreign one
 //! are the same single read of the store too; a malformed one is not asked for, which tells nobody anything.
 
@@ -21,6 +24,7 @@ mod gate;
 mod pace;
 mod request;
 
+pub(super) use self::document::no_longer_kept;
 pub use self::{
     events::StatusEvents,
     gate::StatusGate,

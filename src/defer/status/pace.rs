@@ -88,6 +88,7 @@ mod tests {
             owner: String::new(),
             watched: true,
             response: None,
+            tombstone: false,
             past: Default::default(),
         };
         job.past.lock = Some(Key::path_param("id", "7"));

@@ -9,12 +9,15 @@ use tokio::{
 };
 
 use super::{
-    document::{Document, verbatim},
+    document::{Document, no_longer_kept, verbatim},
     events::StatusEvents,
     fields::Known,
 };
 use crate::{
-    defer::{callback::is_callback, jobs::cancel},
+    defer::{
+        callback::is_callback,
+        jobs::{Cancelled, cancel},
+    },
     error::Error,
     reply::{Reply, problem},
     store::{JobId, JobState, JobView, JobWatch, Since, Store},
@@ -149,10 +152,12 @@ impl Look {
     async fn document(&self, known: &Known, wait: Option<Duration>) -> Result<Reply, Error> {
         let leave = wait.and_then(|_| self.may_wait());
         let wait = wait.filter(|_| leave.is_some());
-        let Some((_, document)) = self.changed(Some(known), wait).await? else {
+        let Some((job, document)) = self.changed(Some(known), wait).await? else {
             return Ok(not_found());
         };
-        let reply = if known.has(document.tag()) {
+        let reply = if job.tombstone {
+            no_longer_kept(Some(&job))
+        } else if known.has(document.tag()) {
             document.unchanged()
         } else {
             document.reply(&self.store)
@@ -205,13 +210,14 @@ impl Look {
 
     async fn cancel(&self) -> Result<Reply, Error> {
         Ok(match cancel(&self.store, &self.id, || self.job()).await? {
-            Some(JobState::Cancelled) => {
+            Some(Cancelled::Seen(job)) if job.tombstone => no_longer_kept(Some(&job)),
+            Some(other) if other.state() == JobState::Cancelled => {
                 tracing::info!(job = ?self.id, "deferred request cancelled");
                 Reply::new(204)
             }
-            Some(state) => {
+            Some(other) => {
                 Reply::problem(409, problem::NOT_CANCELLABLE, "It can't be cancelled any more")
-                    .member("state", state.as_str())
+                    .member("state", other.state().as_str())
             }
             None => not_found(),
         })

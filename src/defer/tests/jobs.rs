@@ -175,7 +175,7 @@ async fn all_that_are_dead_are_put_back_one_after_the_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_purged_is_unknown() {
+async fn what_is_purged_leaves_a_tombstone() {
     let store = Store::memory();
     let ids = dead_letters(&store, 2).await;
     let jobs = store.deferred();
@@ -183,7 +183,11 @@ async fn what_is_purged_is_unknown() {
     assert!(!jobs.purge(&waits).await.expect("it is there"), "it has not ended");
     assert!(jobs.purge(&ids[0]).await.expect("it is there"));
     assert!(!jobs.purge(&ids[0]).await.expect("it is there"), "once");
-    assert_eq!(jobs.get(&ids[0]).await.expect("it is there"), None);
+    let tomb = jobs.get(&ids[0]).await.expect("it is there").expect("its tombstone");
+    assert_eq!((tomb.tombstone, tomb.state, tomb.attempts), (true, JobState::Dead, 0));
+    assert_eq!(jobs.peek(&ids[0]).await.expect("it is there"), None);
+    assert_eq!(jobs.cancel(&ids[0]).await.expect("it is there"), Some(JobState::Dead));
+    assert_eq!(jobs.redrive(&ids[0]).await.expect("it is there"), Some(JobState::Dead));
     tokio::time::sleep(10 * SECOND).await;
     assert_eq!(jobs.purge_dead(60 * SECOND).await.expect("it is there"), 0, "too young");
     assert_eq!(jobs.purge_dead(5 * SECOND).await.expect("it is there"), 1);

@@ -10,7 +10,7 @@ use crate::{
     error::ErrorKind,
     key::Key,
     store::{
-        Acquire, Acquired, Direct, Fault, Faults, JobId, JobState, Mode, Store, Token, faulty,
+        Acquire, Acquired, Caps, Direct, Fault, Faults, JobId, JobState, Mode, Store, Token, faulty,
     },
 };
 
@@ -35,13 +35,27 @@ async fn locked(store: &Store) -> Direct {
     let Acquire { key, me, .. } = call;
     let (id, record, life) = (JobId::new(&key), "idem".into(), 60 * SECOND);
     let (mode, owner, print) = (Mode::Exclusive, String::new(), None);
-    Direct { key, me, mode, record, id, owner, life, lease: LEASE, again: false, print }
+    Direct {
+        key,
+        me,
+        mode,
+        record,
+        id,
+        owner,
+        life,
+        lease: LEASE,
+        again: false,
+        caps: Caps::NONE,
+        print,
+    }
 }
 
 async fn begun(store: &Store, call: &Direct) -> Begun {
     match Begun::begin(store, call.clone(), LIMITS).await.unwrap() {
         Begin::Begun(begun) => begun,
-        Begin::Taken | Begin::Lost | Begin::Full => panic!("it is the first, and has its lock"),
+        Begin::Taken | Begin::Lost | Begin::Full | Begin::TooManyKeys(_) => {
+            panic!("it is the first, and has its lock")
+        }
     }
 }
 

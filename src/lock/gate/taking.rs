@@ -14,6 +14,7 @@ use crate::{
         several::{LockSet, LocksRequest},
         ticket::{LockTicket, Ticket},
     },
+    reply::Reply,
     store::{Direct, JobId, Store},
 };
 
@@ -26,6 +27,8 @@ enum Instead {
     Known,
     /// They were lost before it was written down that it runs, or there is no room for it to run.
     Busy(Busy),
+    /// No more keys are kept of its owner.
+    TooManyKeys(Duration),
 }
 
 impl<N: ?Sized> LockGate<N> {
@@ -77,6 +80,7 @@ impl<N: ?Sized> LockGate<N> {
         Ok(match instead {
             Instead::Known => Answer::Known,
             Instead::Busy(busy) => Answer::Busy(busy),
+            Instead::TooManyKeys(left) => Answer::TooManyKeys(left),
         })
     }
 
@@ -90,6 +94,9 @@ impl<N: ?Sized> LockGate<N> {
         match self.is_known(&facts, &lent).await {
             Ok(Some(Instead::Known)) => return self.known(facts),
             Ok(Some(Instead::Busy(busy))) => return self.busy(facts, &busy, false),
+            Ok(Some(Instead::TooManyKeys(left))) => {
+                return Verdict::Answer(Reply::too_many_keys(left));
+            }
             Ok(None) => {}
             // It has the lock, and what is to be admitted without one is so with it.
             Err(error) if !self.policy.outage.admits(&error) => {
@@ -170,6 +177,7 @@ impl<N: ?Sized> LockGate<N> {
             }
             // Another request under the record, at the same time; or before it, where the locks were taken without a look.
             Begin::Taken => Ok(Some(Instead::Known)),
+            Begin::TooManyKeys(left) => Ok(Some(Instead::TooManyKeys(left))),
             Begin::Lost | Begin::Full => {
                 let left = Duration::from_secs(1);
                 Ok(Some(Instead::Busy(Busy { left, line: 0, waited: None })))
@@ -181,7 +189,7 @@ impl<N: ?Sized> LockGate<N> {
     /// not renewed within the lease has crashed.
     fn remembered(&self, slot: &Slot, guard: &LockGuard) -> Option<(Direct, RunLimits)> {
         let record = slot.record().filter(|_| !slot.has_begun())?;
-        let Remember { owner, life, again, runs, .. } = record.remember.as_ref()?;
+        let Remember { owner, life, again, runs, caps, .. } = record.remember.as_ref()?;
         let (terms, key, lease) = (&self.policy.asking.terms, guard.key(), guard.lease()?);
         let time = terms.max_hold.saturating_add(terms.lease).min(MAX_RUN);
         let call = Direct {
@@ -194,6 +202,7 @@ impl<N: ?Sized> LockGate<N> {
             life: *life,
             lease: terms.lease,
             again: *again,
+            caps: *caps,
             print: None,
         };
         Some((call, RunLimits { most: *runs, time }))

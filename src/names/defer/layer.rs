@@ -279,15 +279,34 @@ macro_rules! __defer_layer_names {
 
             /// Most bytes that are kept of requests that have ended, so that results of many, or large ones, do not
             /// fill the server before their time is over: of those that are done and of dead ones, so many each,
-            /// with half a KiB for what is told of each of them besides its response or its request. Beyond it the
-            /// oldest are forgotten, and counted as trimmed in
-            /// [`DeferStats`](::lockgate::defer::DeferStats). Default 1 GiB: as much as may wait.
+            /// with half a KiB for what is told of each of them besides its response or its request. What
+            /// [`remember_direct`](Self::remember_direct) keeps counts too. Default 1 GiB: as much as may wait.
+            ///
+            /// Beyond it responses are evicted, and counted as trimmed in
+            /// [`DeferStats`](::lockgate::defer::DeferStats): the oldest of the same [`owner`](Self::owner), if that has
+            /// more than an equal share, else of the owner that has the most. Requests without an owner have one in
+            /// common. Of an evicted request a tombstone of some 300 bytes is left for the rest of its time, of one
+            /// owner the last 16,384 in each of 64 shards: its status is 410, and a retry under its `Idempotency-Key`
+            /// does not run again.
             ///
             /// Counted as [`queue_jobs`](Self::queue_jobs) are. It is the queue's, so its layers should be given the
             /// same number: that of the latest request counts.
             #[must_use]
             pub fn ended_bytes(self, bytes: u64) -> Self {
                 Self { gate: self.gate.ended_bytes(bytes) }
+            }
+
+            /// Most `Idempotency-Key`s of one [`owner`](Self::owner) that are remembered in the whole queue; requests
+            /// without an owner have one in common. Beyond it requests with a new key are refused with 429 and do not
+            /// run, until the time of an older key is over: a key that was forgotten early would let a retry run twice.
+            /// Default 1,048,576: at about 350 bytes each, and 5 MiB in a shard, a third of what is kept of
+            /// [responses](Self::ended_bytes) there; a dozen requests a second for a day.
+            ///
+            /// Counted as [`queue_jobs`](Self::queue_jobs) are, so all keys of one resource count in its shard, for a
+            /// 64th of it (16,384).
+            #[must_use]
+            pub fn idempotency_keys(self, keys: u64) -> Self {
+                Self { gate: self.gate.idempotency_keys(keys) }
             }
 
             /// A 202 is given only when so many replicas have the request; else the answer is 503 with the

@@ -20,7 +20,8 @@ macro_rules! __defer_routes_names {
         /// (`Content-Security-Policy: sandbox`, unless the handler has sent one of its own); `DELETE {path}/{id}` cancels what
         /// waits. `Prefer: wait=N` (at most 25 s) holds an answer until something changes, one of the response until
         /// there is one or none, and `If-None-Match` leaves out what the client has. An id that is unknown, malformed or
-        /// somebody else's is the same 404. Where 4,096 wait in this process already, whoever comes then is answered at once.
+        /// somebody else's is the same 404. All four are 410 for a job that has ended and was evicted or purged before its time:
+        /// its owner is told that it has run, or what else became of it, and no one else anything. Where 4,096 wait in this process already, whoever comes then is answered at once.
         ///
         /// At the root (`"/"`) every path of one part is taken for an id, or of two that ends with `response`: beside other routes
         /// actix-web takes the first that fits, so mount this one behind them; axum takes the most exact.

@@ -116,8 +116,8 @@ macro_rules! __defer_worker_names {
             /// How long finished requests and their responses are kept. Default a day: for clients that ask again
             /// after a night. At least a minute: what is kept tells a copy of the call that has stored it, sent for
             /// want of an answer, from a new request. Of each shard, of which a store has 64, the newest are that fit into
-            /// a 64th of [`ended_bytes`](DeferLayer::ended_bytes), by default 16 MiB: beyond that the oldest goes
-            /// early. Of responses of 1 MiB, the longest that are [kept](Self::response_limit), those are the last 15.
+            /// a 64th of [`ended_bytes`](DeferLayer::ended_bytes), by default 16 MiB: beyond that the oldest of the
+            /// largest owner goes early, and leaves a tombstone. Of responses of 1 MiB, the longest that are [kept](Self::response_limit), those are the last 15.
             pub fn keep_done(self, retention: ::std::time::Duration) -> Self {
                 Self { inner: self.inner.keep_done(retention) }
             }

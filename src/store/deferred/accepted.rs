@@ -112,7 +112,7 @@ pub(crate) enum Wins {
 }
 
 /// Most jobs and bytes, of one resource and of one shard; and of one owner in one shard. And most bytes that a shard
-/// keeps of jobs that are done, and of dead ones.
+/// keeps of jobs that are done, and of dead ones; and most idempotency records of one owner in one shard.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Caps {
     pub(crate) resource_jobs: u64,
@@ -122,6 +122,7 @@ pub(crate) struct Caps {
     pub(crate) owner_jobs: u64,
     pub(crate) owner_bytes: u64,
     pub(crate) ended_bytes: u64,
+    pub(crate) owner_records: u64,
 }
 
 /// Part of a shard's jobs and bytes that is reserved, for locks with short queues and owners with few jobs: the name of a lock
@@ -159,6 +160,7 @@ impl Caps {
             owner_jobs: most,
             owner_bytes: most,
             ended_bytes: most,
+            owner_records: most,
         }
     }
 
@@ -178,6 +180,8 @@ pub(crate) enum Enqueued {
     Known(JobId),
     Mismatch,
     Full,
+    /// The owner has as many idempotency records as it may, until the first of them ends.
+    TooManyKeys(Duration),
     /// Nobody watches the shard, and it was wanted that somebody does.
     Unmanned,
     /// The queued job that this request was merged into.
@@ -192,6 +196,8 @@ pub(crate) enum Began {
     Taken(JobId),
     /// Its lock is not held: nothing was taken.
     Lost,
+    /// The owner has as many idempotency records as it may, until the first of them ends: nothing was taken.
+    TooManyKeys(Duration),
 }
 
 /// A request under an idempotency record that ran at once: `direct.lua`.
@@ -210,6 +216,8 @@ pub(crate) struct Direct {
     pub(crate) lease: Duration,
     /// It may run again after a crash.
     pub(crate) again: bool,
+    /// Of these, what is kept of ended jobs and records.
+    pub(crate) caps: Caps,
     /// The request's fingerprint, once it is known, which is not before its end.
     pub(crate) print: Option<String>,
 }

@@ -24,6 +24,8 @@ pub(crate) struct JobView {
     /// Whether any worker watches the job's shard.
     pub(crate) watched: bool,
     pub(crate) response: Option<Bytes>,
+    /// It was evicted or purged: state, owner, times and reason are all that is left.
+    pub(crate) tombstone: bool,
     pub(crate) past: Past,
 }
 

@@ -20,7 +20,7 @@ local function finish(id, bytes, kind, ms, owner, kept)
   if kind == 'expired' then
     redis.call('HSET', F, 'jobs', jobs, 'bytes', used, kind, n)
   else
-    local sum = file(own(kind), id, ms, n, kept or bytes, v[5] or nil, v[4] or nil)
+    local sum = file(kind, id, ms, n, kept or bytes, owner or '', v[5] or nil, v[4] or nil)
     redis.call('HSET', F, 'jobs', jobs, 'bytes', used, kind, n, kind .. '_bytes', sum)
   end
   uncount_for(owner, id)

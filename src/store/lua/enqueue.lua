@@ -9,11 +9,13 @@
 -- Numbers: may it run again after a crash, most attempts, may others pass it while it waits for a retry, is a
 -- worker needed, ms until it may run, ms until its deadline or 0, life of the record in ms, most jobs and most bytes
 -- of this resource, most jobs and most bytes of this shard, and of this owner in it, most bytes that the shard keeps
--- of done jobs, and of dead ones. A part of the shard is reserved (see RESERVED). The bytes of a request are with those of the call that tells of its end
+-- of done jobs, and of dead ones, most idempotency records of this owner in the shard. A part of the shard is reserved
+-- (see RESERVED). The bytes of a request are with those of the call that tells of its end
 -- Other keys of the tag are named here: k:<group>:<lock> STRING, the latest job of a group (until a day after it may run), and m:<id>
 -- STRING, the job that the request <id> was merged into (for a minute).
 -- Returns per job {'stored', position, 0 if it is late} | {'known', job id} accepted before, the same request
 --       | {'mismatch'} the key was used for another request | {'full'} over a cap, nothing stored
+--       | {'keys', ms} the owner has as many records as it may, until the first of them ends; nothing stored
 --       | {'unmanned'} nobody watches the shard, nothing stored | {'merged', job id} into one that waits
 --       | {'error', text}: a step that fails harms no other
 -- or one text, if enqueue_usual.lua, which stands before this, has done all
@@ -72,7 +74,7 @@ end
 
 -- A request was merged into a job. Its record is there as long as that waits, as the job's own is; of more than a few for
 -- its own time alone: what is written on a job has its bounds.
-local function join(id, record, print, life)
+local function join(id, record, print, life, owner)
   local facts = own('j:' .. id)
   local text = redis.call('HGET', facts, 'record') or ''
   local _, others = string.gsub(text, '%S+ %d+', '')
@@ -83,7 +85,7 @@ local function join(id, record, print, life)
     redis.call('HSETNX', facts, 'call', '-')
     life = math.max(life, PENDING)
   end
-  redis.call('SET', record, id .. ' ' .. print, 'PX', int(life))
+  put_record(record, id .. ' ' .. print, life, owner)
 end
 
 -- Whether a shard that has so much takes the job without this part of its room. One that takes the place of another needs
@@ -158,7 +160,7 @@ local function manned()
 end
 
 -- The numbers of the terms, of which those of jobs that go together are mostly the same.
-local TERMS = '^%l*' .. string.rep(' (%d+)', 14) .. '$'
+local TERMS = '^%l*' .. string.rep(' (%d+)', 15) .. '$'
 local read, numbers
 local function numbers_of(terms)
   if terms ~= read then
@@ -178,8 +180,10 @@ local function enqueue(id, envelope, terms, record, print, owner, merge, call)
     group = own('k:' .. string.sub(merge, 2) .. ':' .. NAME)
     old, old_bytes = one_of(group)
     if old and string.sub(merge, 1, 1) == 'f' then
+      local full = print ~= '' and records_full(owner, n[15])
+      if full then return {'keys', int(full)} end
       redis.call('SET', own('m:' .. id), old, 'PX', MERGED)
-      if print ~= '' then join(old, record, print, n[7]) end
+      if print ~= '' then join(old, record, print, n[7], owner) end
       return {'merged', old}
     end
   end
@@ -188,13 +192,15 @@ local function enqueue(id, envelope, terms, record, print, owner, merge, call)
   local jobs, used = tonumber(shard[1] or '0'), tonumber(shard[2] or '0')
   local fits, line, reserve = fits_in(owner, bytes, old_bytes, n, jobs, used)
   if not fits or not fits_owner(owner, bytes, old_bytes, n, reserve) then return {'full'} end
+  local full = print ~= '' and records_full(owner, n[15])
+  if full then return {'keys', int(full)} end
 
   -- As next_seq, in the same call as the rest: each is a tenth of what a request costs here.
   local seq = math.max(tonumber(shard[3] or '0') + 1, NOW_US)
   redis.call('HSET', F, 'jobs', int(jobs + 1), 'bytes', int(used + bytes), 'seq', int(seq), 'keep', int(n[14]))
   write(id, facts, request, envelope, bytes, owner, record, call, n, seq)
   count_for(owner, id, bytes)
-  if print ~= '' then redis.call('SET', record, id .. ' ' .. print, 'PX', int(math.max(n[7], PENDING))) end
+  if print ~= '' then put_record(record, id .. ' ' .. print, math.max(n[7], PENDING), owner) end
   if group then redis.call('SET', group, id, 'PX', int(GROUP + n[5])) end
   -- Rounded up: it must not run before.
   if n[5] > 0 then put_late(id, math.ceil(NOW_US / 1000) + n[5], bytes) else stand(id, seq, bytes) end

@@ -13,7 +13,7 @@ local function usual(done, KEYS, ARGV, call, PUBLISH, OWN)
     if terms ~= read then
       read = terms
       again, most, skip, manned, jobs_here, bytes_here, jobs_all, bytes_all, keep = match(terms,
-        '^ (%d) (%d+) (%d) (%d) 0 0 %d+ (%d+) (%d+) (%d+) (%d+) %d+ %d+ (%d+)$')
+        '^ (%d) (%d+) (%d) (%d) 0 0 %d+ (%d+) (%d+) (%d+) (%d+) %d+ %d+ (%d+) %d+$')
       if not again then return end
       -- Of the quarter that is reserved, enqueue.lua says which job gets it.
       if jobs_all - 64 >= 0 then jobs_all = jobs_all - (jobs_all - jobs_all % 4) / 4 end

@@ -1,4 +1,4 @@
--- What is looked for in a shard, one job or one lock at a time. Stands behind line.lua, jobs.lua, ends.lua and
+-- What is looked for in a shard, one job or one lock at a time. Stands behind line.lua, kept.lua, jobs.lua, ends.lua and
 -- claim.lua, before fsck_shard.lua and fsck_keys.lua; how it is called is told there.
 --
 -- A look is atomic and reads all that it compares: what a fleet at work does between two looks is not seen as a
@@ -69,7 +69,7 @@ local function count(text, odd) return tonumber(text or '0') or odd or 0 end
 
 local function is_job(id) return #id == 34 and string.find(id, '^%x+$') ~= nil end
 
-local JOB = {'state', 'lock', 'run', 'bytes', 'exp', 'again', 'max', 'attempts', 'direct', 'seq'}
+local JOB = {'state', 'lock', 'run', 'bytes', 'exp', 'again', 'max', 'attempts', 'direct', 'seq', 'gone', 'owner'}
 -- What is known of a job; nil if that is nothing, or of another type.
 local function job_of(id)
   local there = is(own('j:' .. id), 'hash')

@@ -31,13 +31,15 @@ local function job_key(_, id)
     return find('odd', 'j:' .. id, 'state ' .. (job.state or 'unknown'))
   end
   ends(key, KEPT)
+  if job.gone then return end
   local left = redis.call('PTTL', key)
   local index = own(job.state)
   if (job.state == 'done' or job.state == 'dead') and left > 1000 and is(index, 'zset') ~= nil
     and not redis.call('ZSCORE', index, id) then
     find('not_filed', id, job.state, function()
       local bytes = redis.call('STRLEN', own('b:' .. id)) + redis.call('STRLEN', own('r:' .. id))
-      file_under(job.state, id, left, bytes, 1)
+      redis.call('HINCRBY', F, job.state .. '_bytes', int(0 - unbook(job.state, {id})))
+      file_under(job.state, id, left, bytes, 1, job.owner or '')
     end)
   end
 end
@@ -55,7 +57,14 @@ local function record_key(key)
   turn_to(TAG, '')
   local id = string.match(redis.call('GET', key), '^(%x+) %S+$')
   if not id then return find('odd', name_of(key), 'names no job') end
-  if redis.call('EXISTS', own('j:' .. id)) == 0 then find('record', name_of(key), id) end
+  if redis.call('EXISTS', own('j:' .. id)) == 0 then return find('record', name_of(key), id) end
+  local job = job_of(id)
+  if not job or not job.state then return end
+  local index = own('n:' .. (job.owner or ''))
+  if is(index, 'zset') == nil or redis.call('ZSCORE', index, string.sub(key, #TAG + 3)) then return end
+  find('tally', name_of(index), name_of(key), function()
+    count_record(key, redis.call('PTTL', key), job.owner or '')
+  end)
 end
 
 local function line_key(key, name)
@@ -78,6 +87,11 @@ local function listing_key(key)
   ends(key, tonumber(redis.call('ZRANGE', key, -1, -1, 'WITHSCORES')[2]) / 1000 - NOW + 1)
 end
 
+-- Tombstones and records of an owner, until they end, ms.
+local function owned_key(key)
+  ends(key, tonumber(redis.call('ZRANGE', key, -1, -1, 'WITHSCORES')[2]) - NOW + 1)
+end
+
 local function for_a_day(key) ends(key, KEPT) end
 -- The next sign of life gives it the right end.
 local function soon_gone(key) ends(key, 60000) end
@@ -88,11 +102,14 @@ local KINDS = {
   g = {'zset', true, line_key}, j = {'hash', true, job_key}, b = {'string', true, request_key},
   r = {'string', true, for_a_day}, i = {'string', true, record_key}, k = {'string', true, for_a_day},
   m = {'string', true, for_a_day}, t = {'string', true, request_key}, o = {'hash', true, for_a_day},
+  e = {'zset', true, owned_key}, n = {'zset', true, owned_key},
   meta = {'hash', false, stays}, paused = {'string', false, stays}, workers = {'string', false, stays},
   limiters = {'zset', false, soon_gone},
   due = {'zset', false, stays}, late = {'zset', false, stays}, exp = {'zset', false, stays},
   done = {'zset', false, listing_key}, dead = {'zset', false, listing_key},
-  donebytes = {'hash', false, for_a_day}, deadbytes = {'hash', false, for_a_day}, lates = {'hash', false, stays},
+  donebytes = {'hash', false, for_a_day}, deadbytes = {'hash', false, for_a_day},
+  doneby = {'zset', false, for_a_day}, deadby = {'zset', false, for_a_day},
+  doneowners = {'zset', false, for_a_day}, deadowners = {'zset', false, for_a_day}, lates = {'hash', false, stays},
   f = {'hash', false, stays}, watch = {'string', false, stays}, replicas = {'string', false, for_a_day},
   z = {'zset', true, stays}, zl = {'zset', true, stays}, zt = {'hash', true, stays}, zm = {'hash', true, stays},
   zd = {'zset', true, stays}, zw = {'zset', true, stays}, zf = {'hash', true, stays},

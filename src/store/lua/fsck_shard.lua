@@ -89,11 +89,59 @@ function look.exp(from)
   return next
 end
 
+-- Whether the books of an index of ended jobs are of their types.
+local function are_books(kind)
+  local well = true
+  for name, want in pairs({bytes = 'hash', by = 'zset', owners = 'zset'}) do
+    if is(TAG .. kind .. name, want) == nil then well = false end
+  end
+  return well
+end
+
+-- A job of such an index, in its books.
+local function look_at_books(kind, id, job, score)
+  local size, stamp, owner = string.match(redis.call('HGET', own(kind .. 'bytes'), id) or '', '^(%d+) ?(%d*) ?(.*)$')
+  if size and redis.call('ZSCORE', own(kind .. 'by'), row_of(owner) .. stamp .. ':' .. id) then return end
+  find('tally', kind .. 'bytes', id, function()
+    local bytes = SIZE + redis.call('STRLEN', own('b:' .. id)) + redis.call('STRLEN', own('r:' .. id))
+    redis.call('HINCRBY', F, kind .. '_bytes', int(bytes - unbook(kind, {id})))
+    book(kind, id, job.owner or '', string.format('%016.0f', tonumber(score)), bytes)
+  end)
+end
+
+-- The sums of the books, if they are not too many for one look.
+local function look_at_sums(kind)
+  if redis.call('EXISTS', own(kind)) == 0 or redis.call('HLEN', own(kind .. 'bytes')) > SCAN then return end
+  local sum, owned, owners = 0, 0, {}
+  for _, text in ipairs(redis.call('HVALS', own(kind .. 'bytes'))) do
+    local size, _, owner = string.match(text, '^(%d+) ?(%d*) ?(.*)$')
+    sum = sum + count(size)
+    if size and owner ~= '' then
+      owned = owned + count(size)
+      owners[owner] = (owners[owner] or 0) + count(size)
+    end
+  end
+  local v, all = redis.call('HMGET', F, kind .. '_bytes', kind .. '_owned'), own(kind .. 'owners')
+  local right = count(v[1] or nil, -1) == sum and count(v[2] or nil, -1) == owned
+  local kept, number = redis.call('ZRANGE', all, 0, SCAN, 'WITHSCORES'), 0
+  for _ in pairs(owners) do number = number + 1 end
+  right = right and #kept == 2 * number
+  for i = 1, #kept, 2 do right = right and owners[kept[i]] == tonumber(kept[i + 1]) end
+  if right then return end
+  find('tally', kind .. 'owners', 'there are ' .. int(sum), function()
+    redis.call('HSET', F, kind .. '_bytes', int(sum), kind .. '_owned', int(owned))
+    redis.call('DEL', all)
+    for owner, size in pairs(owners) do redis.call('ZADD', all, int(size), owner) end
+    if number > 0 then redis.call('PEXPIRE', all, math.max(redis.call('PTTL', own(kind)), 1)) end
+  end)
+end
+
 -- An index of ended jobs, from behind a mark.
 local function ended_jobs(state, from)
   local index = TAG .. state
-  if not is(index, 'zset') then return '' end
+  if not is(index, 'zset') or is(F, 'hash') == nil then return '' end
   turn_to(TAG, '')
+  local books = are_books(state)
   -- What ends in this moment may have gone already, before its entry.
   if from == '0' then from = int(NOW_US + 1000000) end
   local rows = redis.call('ZRANGEBYSCORE', index, '(' .. from, '+inf', 'WITHSCORES', 'LIMIT', 0, SCAN)
@@ -103,8 +151,13 @@ local function ended_jobs(state, from)
     -- As if by hand: nothing was trimmed.
     local function forget() unfile(state, id) end
     if not job and not odd then find('no_job', id, state, forget) end
-    if job and job.state ~= state then find('ended', id, 'is ' .. (job.state or '?') .. ', not ' .. state, forget) end
+    if job and (job.state ~= state or job.gone) then
+      find('ended', id, 'is ' .. (job.gone and 'a tombstone' or job.state or '?') .. ', not ' .. state, forget)
+    elseif job and books then
+      look_at_books(state, id, job, rows[i + 1])
+    end
   end
+  if #rows < 2 * SCAN and books then look_at_sums(state) end
   return #rows == 2 * SCAN and int(tonumber(rows[#rows])) or ''
 end
 function look.done(from) return ended_jobs('done', from) end

@@ -6,9 +6,9 @@
 -- O(log n). Reads only; the response is read where there is one.
 local v = view(KEYS[1], ARGV[1])
 if not v then return {} end
-v[16] = watched(KEYS[3])
-v[17] = ''
-if v[1] == 'done' then v[17] = redis.call('GET', KEYS[2]) end
+v[17] = watched(KEYS[3])
+v[18] = ''
+if v[1] == 'done' then v[18] = redis.call('GET', KEYS[2]) end
 -- The locks of calls are of this kind (key.rs).
-v[18] = string.sub(v[5], 1, 3) == 'cb:' and redis.call('HGET', KEYS[1], 'end') or ''
+v[19] = string.sub(v[5], 1, 3) == 'cb:' and redis.call('HGET', KEYS[1], 'end') or ''
 return v

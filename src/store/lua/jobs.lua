@@ -1,4 +1,4 @@
--- What the scripts about deferred requests share. Stands behind line.lua, before each of them.
+-- What the scripts about deferred requests share. Stands behind line.lua and kept.lua, before each of them.
 --
 -- Keys beside those of the line. They have the shard's tag, so a script may make their names itself (`own`):
 -- which job it will be about often turns out in the script alone.
@@ -12,35 +12,21 @@
 --                       it tells of that one, which may be forgotten first: state, attempts, ended (us), status of the
 --                       response or 0, reason
 -- b:<id>        STRING  its request      r:<id>  STRING  its response      t:<id>  STRING  the request of its call
---                       of one that was forgotten on purpose there is at alone, for a minute from then
+--                       of one that was evicted or purged a tombstone is left for the rest of its time (kept.lua)
 -- late          ZSET    of the shard: job that waits outside of any line -> when it comes back, ms
 -- lates         HASH    of the shard: 'n' .. lock, 'b' .. lock: number and bytes of its late jobs
 -- o:<owner>     HASH    jobs of an owner in this shard that wait or run -> their bytes, and '' -> the sum
 -- exp           ZSET    of the shard: job that has a deadline -> that, ms
--- done, dead    ZSET    of the shard: ended job -> when it is forgotten, us
--- donebytes, deadbytes HASH beside each, for as long as it: its jobs -> the bytes that are kept of them
+-- done, dead    ZSET    of the shard: ended job -> when it is forgotten, us; with their books in kept.lua
 -- f has, besides the number and bytes of those that wait or run: keep, the most bytes of each index;
--- done_bytes and dead_bytes, the sums of those; how many were ever filed as done and dead, and
+-- done_bytes and dead_bytes, the sums of those, and done_owned and dead_owned, what jobs with an owner have of it; how many were ever filed as done and dead, and
 -- expired and cancelled; and done_out and dead_out: what was purged, or put back. What is in the indexes is what
 -- is kept of them, the rest was taken by TTLs, or by the cap.
 -- Of a request that runs at once (direct.lua): direct, and til, ms, by when its process renews it.
 -- Besides, j has: began (us, the last run), crashes, busy and runs (its history).
 
--- Most dead jobs that a shard keeps: one that always fails must not fill the server.
-local DEAD = 10000
-local FILED = 0
--- Most bytes that a shard keeps of done jobs, and of dead ones, where no layer has said it.
-local KEEP = 16777216
--- What an ended job takes besides its request or its response, about: its facts, and its entries here and there.
-local SIZE = 512
--- Ended jobs that one step looks at to make room for another one: it takes them in small portions, mostly one is enough.
-local PORTION, PORTIONS = 8, 12
-
 -- How long it is known of a job that it was superseded, or that its time was over, ms.
 local KEPT = 86400000
-
--- How long it is known of a job at least that it was stored, ms.
-local COPIES = 60000
 
 -- How long it is known what an owner has, after the last that was accepted of him, ms: nobody can tell whose job it
 -- was whose keys have vanished, and it must not count for ever.
@@ -128,55 +114,14 @@ local function first_two()
   return rows
 end
 
--- Takes jobs that have left an index out of its books. Returns the bytes that were kept of them.
-local function sizes_of(index, ids)
-  local sum = 0
-  for _, size in ipairs(redis.call('HMGET', index .. 'bytes', unpack(ids))) do sum = sum + tonumber(size or '0') end
-  redis.call('HDEL', index .. 'bytes', unpack(ids))
-  return sum
-end
-
--- Takes an ended job out of its index by hand, if it is there.
-local function unfile(kind, id)
-  if redis.call('ZREM', own(kind), id) == 0 then return end
-  redis.call('HINCRBY', F, kind .. '_out', 1)
-  redis.call('HINCRBY', F, kind .. '_bytes', int(0 - sizes_of(own(kind), {id})))
-end
-
--- Forgets jobs that are in no index any more. Of those that were accepted lately it stays known that they were: a copy of
--- the call that has stored one may come yet, and would store it again. Returns how many keys there were of them.
-local function forget(ids)
-  local keys, times = {}, {}
-  for i, id in ipairs(ids) do
-    keys[4 * i - 3], keys[4 * i - 2], keys[4 * i - 1] = own('j:' .. id), own('b:' .. id), own('r:' .. id)
-    keys[4 * i] = own('t:' .. id)
-    times[i] = redis.call('HGET', keys[4 * i - 3], 'at')
-  end
-  local gone = redis.call('UNLINK', unpack(keys))
-  for i = 1, #ids do
-    local left = COPIES - math.floor((NOW_US - tonumber(times[i] or '0')) / 1000)
-    if left > 0 then
-      redis.call('HSET', keys[4 * i - 3], 'at', times[i])
-      redis.call('PEXPIRE', keys[4 * i - 3], int(math.min(left, COPIES)))
-    end
-  end
-  return gone
-end
-
--- Forgets ended jobs, with all that is kept of them. Returns the bytes of that.
-local function forget_ended(index, ids)
-  redis.call('ZREM', index, unpack(ids))
-  forget(ids)
-  return sizes_of(index, ids)
-end
-
 -- A job with a record has ended, and is kept for a time: a retry is told of its end for as long.
 local function remember_end(id)
   local kept = redis.call('PTTL', own('j:' .. id))
-  for name, til in string.gmatch(redis.call('HGET', own('j:' .. id), 'record') or '', '(%S+) (%d+)') do
+  local v = redis.call('HMGET', own('j:' .. id), 'record', 'owner')
+  for name, til in string.gmatch(v[1] or '', '(%S+) (%d+)') do
     local record = own('i:' .. name .. ':' .. NAME)
     if kept > 0 and string.match(redis.call('GET', record) or '', '^%S+') == id then
-      redis.call('PEXPIRE', record, int(math.max(tonumber(til) - NOW, kept)))
+      extend_record(record, math.max(tonumber(til) - NOW, kept), v[2] or '')
     end
   end
 end
@@ -289,79 +234,6 @@ local function end_job(id, bytes)
   if #first > 0 then redis.call('ZADD', DUE, int(NOW), NAME) end
 end
 
--- Forgets ended jobs that their keys' TTL has taken away, and the oldest dead one beyond the cap. The newest stays also
--- where its time ends before that of all others: its end has yet to be told. Returns the bytes of that.
-local function trim(index, newest)
-  local old = redis.call('ZRANGEBYSCORE', index, '-inf', int(NOW_US), 'LIMIT', 0, SCAN)
-  local bytes = 0
-  if #old > 0 then
-    redis.call('ZREM', index, unpack(old))
-    bytes = sizes_of(index, old)
-  end
-  if index == own('dead') and redis.call('ZCARD', index) > DEAD then
-    local oldest = redis.call('ZRANGE', index, 0, 1)
-    bytes = bytes + forget_ended(index, {oldest[1] == newest and oldest[2] or oldest[1]})
-  end
-  return bytes
-end
-
--- Forgets the oldest of an index for the newest, of `size`, which stays in any case, until no more than `most` of the
--- bytes are left. What one step does not get through is left to the next ones. Returns the sum that is left.
-local function shed(index, newest, size, sum, most)
-  for _ = 1, PORTIONS do
-    if sum <= most then return sum end
-    local ids, gone, left = redis.call('ZRANGE', index, 0, PORTION), {}, sum
-    local sizes = redis.call('HMGET', index .. 'bytes', unpack(ids))
-    for i, id in ipairs(ids) do
-      if id ~= newest and left > most then
-        -- The books have vanished, and begin anew.
-        if not sizes[i] then return size end
-        gone[#gone + 1], left = id, left - tonumber(sizes[i])
-      end
-    end
-    if #gone == 0 then return size end
-    sum = sum - forget_ended(index, gone)
-  end
-  return sum
-end
-
--- Puts an ended job into an index for ms, as the n-th, with the bytes that are kept of it. Scores are microseconds,
--- each its own, so that a list can go on behind any of them. The index lives a little longer than it must: most jobs
--- need not prolong it then. `sum`, `most`: the bytes there are, and may be, as f says. Returns the new sum, which is
--- the caller's to write down.
-local function file(index, id, ms, n, bytes, sum, most)
-  FILED = FILED + 1
-  redis.call('ZADD', index, NOW_US + ms * 1000 + FILED, id)
-  local sizes, left = index .. 'bytes', redis.call('PTTL', index)
-  sum = tonumber(sum or '0')
-  -- A new index: the books of the one before are void.
-  if left == -1 then
-    redis.call('DEL', sizes)
-    sum = 0
-  end
-  redis.call('HSET', sizes, id, int(SIZE + bytes))
-  sum = sum + SIZE + bytes
-  if left < ms + 1 then
-    left = math.floor(ms + ms / 8 + 1)
-    redis.call('PEXPIRE', index, left)
-    redis.call('PEXPIRE', sizes, left)
-  elseif n % 16 == 0 then
-    -- Had they vanished, they would be without an end.
-    redis.call('PEXPIRE', sizes, left)
-  end
-  if n % 16 == 0 or index == own('dead') then sum = sum - trim(index, id) end
-  most = tonumber(most or KEEP)
-  if sum > most then sum = shed(index, id, SIZE + bytes, sum, most) end
-  return int(math.max(sum, 0))
-end
-
--- As file, as one more, for those who count nothing else.
-local function file_under(kind, id, ms, bytes, n)
-  local v = redis.call('HMGET', F, 'keep', kind .. '_bytes')
-  local sum = file(own(kind), id, ms, n, bytes, v[2] or nil, v[1] or nil)
-  redis.call('HSET', F, kind .. '_bytes', sum)
-end
-
 -- Ends a request that ran at once and of which it is unknown how far it came: its record answers with that for ms.
 local function bury_direct(record, id, reason, ms)
   local key = own('j:' .. id)
@@ -369,8 +241,10 @@ local function bury_direct(record, id, reason, ms)
   redis.call('HDEL', key, '', 'til')
   redis.call('HSET', key, 'state', 'dead', 'reason', reason, 'ended', int(NOW_US))
   redis.call('PEXPIRE', key, int(ms))
-  if string.match(redis.call('GET', record) or '', '^%S+') == id then keep_ttl(record, ms) end
-  file_under('dead', id, ms, 0, redis.call('HINCRBY', F, 'dead', 1))
+  local owner = redis.call('HGET', key, 'owner') or ''
+  local mine = string.match(redis.call('GET', record) or '', '^%S+') == id
+  if mine and redis.call('PTTL', record) < ms then extend_record(record, ms, owner) end
+  file_under('dead', id, ms, 0, redis.call('HINCRBY', F, 'dead', 1), owner)
   redis.call(PUBLISH, CHANNEL .. 'c', id)
 end
 

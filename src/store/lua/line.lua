@@ -123,10 +123,11 @@ end
 -- A request that runs at once renews its job (direct.lua). One that did not in time has lost its process: it is
 -- forgotten with its record if it may run again. Returns 'again' then, 'crashed' if it must not, else nil.
 local function look_at_direct(record, id)
-  local v = redis.call('HMGET', own('j:' .. id), 'state', 'direct', 'til', 'again')
+  local v = redis.call('HMGET', own('j:' .. id), 'state', 'direct', 'til', 'again', 'owner')
   if v[1] ~= 'running' or v[2] ~= '1' or not v[3] or tonumber(v[3]) > NOW then return nil end
   if v[4] ~= '1' then return 'crashed' end
   redis.call('UNLINK', record, own('j:' .. id))
+  redis.call('ZREM', own('n:' .. (v[5] or '')), string.sub(record, #SHARD + 3))
   redis.call(PUBLISH, CHANNEL .. 'c', id)
   return 'again'
 end

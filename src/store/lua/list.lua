@@ -14,7 +14,7 @@ for i = 1, #rows, 2 do
   else
     local v = view(ARGV[3] .. rows[i], rows[i])
     if v then
-      v[16] = worker
+      v[17] = worker
       out[#out + 1] = {rows[i], v}
     end
   end

@@ -21,7 +21,7 @@ local function tell(id)
   looked = looked + 1
   local v = view(tag .. 'j:' .. id, id)
   if v and (v[1] == 'queued' or v[1] == 'running') then
-    v[16] = worker
+    v[17] = worker
     out[#out + 1] = {id, v}
   end
 end

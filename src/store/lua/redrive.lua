@@ -28,7 +28,7 @@ redis.call('PERSIST', own('t:' .. id))
 for name in string.gmatch(v[6] or '', '(%S+) %d+') do
   local record = own('i:' .. name .. ':' .. NAME)
   if string.match(redis.call('GET', record) or '', '^%S+') == id then
-    redis.call('PEXPIRE', record, int(math.max(redis.call('PTTL', record), PENDING)))
+    extend_record(record, math.max(redis.call('PTTL', record), PENDING), v[5] or '')
   end
 end
 redis.call('HINCRBY', F, 'jobs', '1')

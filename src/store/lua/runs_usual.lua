@@ -7,7 +7,7 @@
 -- Answers by a text for each step, and if all are usual and there is but one, by that alone: '+', the verdict
 -- stands; 'c<job id> <fence> <attempt> <accepted at us> <1 = another stands behind it> <envelope>', a run has begun.
 local SPARE, AHEAD = 32, 600000000
--- What is kept of an ended job besides its response (jobs.lua).
+-- What is kept of an ended job besides its response (kept.lua).
 local SIZE = 512
 -- Most bytes of requests in one answer (claim.lua).
 local MOST = 4194304
@@ -47,7 +47,7 @@ local function usual(done, KEYS, ARGV, call, PUBLISH, OWN)
       if v[1] ~= 'running' or v[2] ~= me or v[6] or v[7] or v[8] or (v[9] or '') ~= '' then return end
       line, left = call('ZRANGE', g, '0', '2'), call('HMGET', l, 'bytes', 'back', 'park')
       if line[1] ~= id or left[2] or call('EXISTS', q) == 1 then return end
-      shard = call('HMGET', f, 'jobs', 'bytes', 'done', 'keep', 'done_bytes', 'fence')
+      shard = call('HMGET', f, 'jobs', 'bytes', 'done', 'keep', 'done_bytes', 'fence', 'done_owned')
       fence = shard[6]
       -- The index of those that are done, now and then trimmed or prolonged, or there is none.
       ttl, looks = call('PTTL', tag .. 'done'), ((shard[3] or 0) + 1) % 16 == 0
@@ -96,20 +96,31 @@ local function usual(done, KEYS, ARGV, call, PUBLISH, OWN)
         (v[3] or '0') .. ' ' .. (v[5] or '0') .. ' ' .. stamp .. ' done')
       call('PEXPIRE', job, life)
       call('SET', tag .. 'r:' .. id, response, 'PX', life)
-      local books = index .. 'bytes'
+      local books, by, owners = index .. 'bytes', index .. 'by', index .. 'owners'
       -- With a new index the books of the one before are void.
-      if ttl == -2 then call('UNLINK', tag .. 'b:' .. id, books) else call('UNLINK', tag .. 'b:' .. id) end
+      if ttl == -2 then
+        call('UNLINK', tag .. 'b:' .. id, books, by, owners)
+        if shard[7] then call('HDEL', f, 'done_owned') end
+      else
+        call('UNLINK', tag .. 'b:' .. id)
+      end
       done.filed = done.filed + 1
-      call('ZADD', index, format('%.0f', stamp + life * 1000 + done.filed), id)
-      local size, bytes = SIZE + #response, v[4] or 0
-      call('HSET', books, id, format('%d', size))
+      local size, bytes, filed = SIZE + #response, v[4] or 0, format('%016.0f', stamp + life * 1000 + done.filed)
+      call('ZADD', index, filed, id)
+      call('HSET', books, id, format('%d', size) .. ' ' .. filed)
+      call('ZADD', by, '0', '0::' .. filed .. ':' .. id)
       if ttl - life < 1 then
         ttl = format('%.0f', life + (life - life % 8) / 8 + 1)
         call('PEXPIRE', index, ttl)
         call('PEXPIRE', books, ttl)
+        call('PEXPIRE', by, ttl)
+        if shard[7] then call('PEXPIRE', owners, ttl) end
       elseif looks then
         -- Had they vanished, they would be without an end.
-        call('PEXPIRE', books, format('%.0f', ttl))
+        ttl = format('%.0f', ttl)
+        call('PEXPIRE', books, ttl)
+        call('PEXPIRE', by, ttl)
+        if shard[7] then call('PEXPIRE', owners, ttl) end
       end
       local jobs, used, here = (shard[1] or 0) - 1, (shard[2] or 0) - bytes, (left[1] or 0) - bytes
       -- As in uncount.

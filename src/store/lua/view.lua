@@ -10,13 +10,13 @@ local function watched(watch)
 end
 
 -- {state, attempts, reason, owner, lock, bytes, at, began, ended, crashes, busy, history, by, position or 0, ms until
--- it may run or -1}, by the name of j; nil for an unknown job.
+-- it may run or -1, 1 = a tombstone}, by the name of j; nil for an unknown job.
 local function view(j, id)
   local v = redis.call('HMGET', j, 'state', 'attempts', 'reason', 'owner', 'lock', 'bytes', 'at', 'began', 'ended',
-    'crashes', 'busy', 'runs', 'by')
+    'crashes', 'busy', 'runs', 'by', 'gone')
   if not v[1] then return nil end
   for i = 1, 13 do v[i] = v[i] or '' end
-  v[14], v[15] = 0, -1
+  v[14], v[15], v[16] = 0, -1, v[14] and 1 or 0
   if v[1] ~= 'queued' and v[1] ~= 'running' then return v end
   local shard = string.sub(j, 1, -#id - 3)
   local rank = redis.call('ZRANK', shard .. 'g:' .. v[5], id)

@@ -31,8 +31,11 @@ impl Visit<'_> {
         if self.line.deadline(&holds).is_none_or(|end| end <= self.now.ms) {
             return Began::Lost;
         }
-        let end = Some(self.now.after(call.life.max(call.lease)));
-        self.records.put(&name, (call.id.clone(), "-".to_owned()), end);
+        if let Some(left) = self.records_full(&call.owner, call.caps.owner_records) {
+            return Began::TooManyKeys(left);
+        }
+        let end = self.now.after(call.life.max(call.lease));
+        self.put_record(&name, (call.id.clone(), "-".to_owned()), end, &call.owner);
         let job = Job {
             state: JobState::Running,
             attempts: 1,
@@ -44,7 +47,7 @@ impl Visit<'_> {
             began_us: self.now.us,
             ..Job::new(self.key, self.now)
         };
-        self.jobs.put(&call.id, job, end);
+        self.jobs.put(&call.id, job, Some(end));
         Began::Begun
     }
 
@@ -56,23 +59,26 @@ impl Visit<'_> {
         let known = job.is_some();
         let job = job.filter(|job| job.direct && job.state == JobState::Running);
         let runs = job.is_some();
-        let end = Some(self.now.after(call.life));
+        let end = self.now.after(call.life);
         if let (Some(job), Some(response)) = (job, response) {
             job.ends(JobState::Done, "", self.now.us);
             job.response = Some(response.clone());
-            self.jobs.end_at(&call.id, end);
+            self.jobs.end_at(&call.id, Some(end));
+            self.facts.keep = Some(call.caps.ended_bytes);
             let until = self.now.us + 1000 * millis(call.life);
             let kept = (until, response.len() as u64);
-            for oldest in self.facts.ended(JobState::Done, &call.id, kept, self.now) {
-                self.facts.forget(self.jobs, &oldest, self.now);
+            let whose = (&call.id, &*call.owner);
+            for oldest in self.facts.ended(JobState::Done, whose, kept, self.now) {
+                self.facts.entomb(self.jobs, &oldest, self.now);
             }
             if mine {
                 let print = call.print.clone().unwrap_or_else(|| "-".to_owned());
-                self.records.put(&name, (call.id.clone(), print), end);
+                self.put_record(&name, (call.id.clone(), print), end, &call.owner);
             }
         }
         if response.is_none() && mine && (runs || !known) {
             self.records.remove(&name);
+            self.facts.records.remove(&call.owner, &name, self.now);
         }
         if response.is_none() && runs {
             self.jobs.remove(&call.id);
@@ -101,6 +107,7 @@ impl Visit<'_> {
         let job = self.jobs.get(&call.id, self.now.ms);
         let runs = job.is_some_and(|job| job.direct && job.state == JobState::Running);
         if runs {
+            self.facts.keep = Some(call.caps.ended_bytes);
             self.end_as_dead(&call.record, &call.id, reason, self.now.after(call.life));
         }
         runs
@@ -116,7 +123,9 @@ impl Visit<'_> {
         if !job.again {
             return Some(Crashed::MustNot);
         }
-        self.records.remove(&(self.key.clone(), Arc::clone(record)));
+        let (name, owner) = ((self.key.clone(), Arc::clone(record)), job.owner.clone());
+        self.records.remove(&name);
+        self.facts.records.remove(&owner, &name, self.now);
         self.jobs.remove(id);
         self.tell_all(id);
         Some(Crashed::Again)
@@ -140,12 +149,13 @@ impl Visit<'_> {
     fn end_as_dead(&mut self, record: &Arc<str>, id: &JobId, reason: &'static str, until: u64) {
         let Some(job) = self.jobs.get_mut(id, self.now.ms) else { return };
         job.ends(JobState::Dead, reason, self.now.us);
+        let owner = job.owner.clone();
         self.jobs.end_at(id, Some(until));
         self.keep_record(record, id, until);
         let left = until.saturating_sub(self.now.ms);
         let kept = (self.now.us + 1000 * left, 0);
-        for oldest in self.facts.ended(JobState::Dead, id, kept, self.now) {
-            self.facts.forget(self.jobs, &oldest, self.now);
+        for oldest in self.facts.ended(JobState::Dead, (id, &owner), kept, self.now) {
+            self.facts.entomb(self.jobs, &oldest, self.now);
         }
         self.tell_all(id);
     }
@@ -154,8 +164,10 @@ impl Visit<'_> {
     fn keep_record(&mut self, record: &Arc<str>, id: &JobId, until: u64) {
         let name = (self.key.clone(), Arc::clone(record));
         if self.records.get(&name, self.now.ms).is_some_and(|(whose, _)| whose == id) {
-            let end = self.records.end_of(&name).map(|end| end.max(until));
-            self.records.end_at(&name, end);
+            let end = self.records.end_of(&name).map_or(until, |end| end.max(until));
+            self.records.end_at(&name, Some(end));
+            let owner = self.jobs.get(id, self.now.ms).map_or("", |job| &job.owner);
+            self.facts.records.set(owner, &name, end, self.now);
         }
     }
 }

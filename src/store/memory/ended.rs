@@ -1,6 +1,6 @@
-//! Ended jobs that are kept: the indexes done and dead, and what is counted of them.
+//! Ended jobs that are kept: the indexes done and dead, and their books (`kept.lua`).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::store::backend::{ENDED_SIZE, JobId};
 
@@ -10,59 +10,141 @@ pub(super) const DEAD: usize = 10_000;
 /// Most bytes that a shard keeps of done jobs, and of dead ones, where no layer has said it.
 pub(super) const KEEP: u64 = 16 << 20;
 
-/// Jobs that one step forgets at most to make room for another one.
+/// Jobs that one step evicts at most to make room for another one.
 const SHED: usize = 96;
 
-/// One index: when each is forgotten, in microseconds, each of its own.
+/// One index: when each job is forgotten, in microseconds, each of its own.
 #[derive(Default)]
 pub(super) struct Ended {
     jobs: BTreeMap<u64, JobId>,
-    /// The bytes that are kept of each, and of all.
-    sizes: HashMap<JobId, u64>,
+    /// Of the last that was filed.
+    last: u64,
+    entries: HashMap<JobId, Entry>,
     bytes: u64,
+    owners: HashMap<String, Share>,
+    /// Owners by their bytes; the common owner, whose name is empty, is not among them.
+    by_bytes: BTreeSet<(u64, String)>,
     /// Ever filed, and taken out again by hand.
     filed: u64,
     pub(super) out: u64,
 }
 
+struct Entry {
+    until: u64,
+    size: u64,
+    owner: String,
+}
+
+/// What one owner has in an index.
+#[derive(Default)]
+struct Share {
+    bytes: u64,
+    jobs: BTreeMap<u64, JobId>,
+}
+
 impl Ended {
-    pub(super) fn file(&mut self, id: &JobId, mut until: u64, bytes: u64) {
+    pub(super) fn file(&mut self, id: &JobId, owner: &str, mut until: u64, bytes: u64) {
+        self.remove(id);
+        // Those of one moment keep their order, also where one of them has gone.
+        if self.last.checked_sub(until).is_some_and(|ahead| ahead < 1000) {
+            until = self.last + 1;
+        }
         while self.jobs.contains_key(&until) {
             until += 1;
         }
+        self.last = until;
+        let (size, owner) = (ENDED_SIZE + bytes, owner.to_owned());
         self.jobs.insert(until, id.clone());
-        self.sizes.insert(id.clone(), ENDED_SIZE + bytes);
-        self.bytes += ENDED_SIZE + bytes;
+        self.change(&owner, |share| {
+            share.bytes += size;
+            share.jobs.insert(until, id.clone());
+        });
+        self.entries.insert(id.clone(), Entry { until, size, owner });
+        self.bytes += size;
         self.filed += 1;
+    }
+
+    fn change(&mut self, owner: &str, change: impl FnOnce(&mut Share)) {
+        let share = self.owners.entry(owner.to_owned()).or_default();
+        let before = share.bytes;
+        change(share);
+        let (after, is_gone) = (share.bytes, share.jobs.is_empty());
+        if !owner.is_empty() {
+            self.by_bytes.remove(&(before, owner.to_owned()));
+            if !is_gone {
+                self.by_bytes.insert((after, owner.to_owned()));
+            }
+        }
+        if is_gone {
+            self.owners.remove(owner);
+        }
     }
 
     /// Forgets those whose time is over.
     pub(super) fn trim(&mut self, now_us: u64) {
-        while self.jobs.first_key_value().is_some_and(|(until, _)| *until <= now_us) {
-            if let Some((_, id)) = self.jobs.pop_first() {
-                self.uncount(&id);
-            }
+        while let Some((_, id)) = self.jobs.first_key_value().filter(|(at, _)| **at <= now_us) {
+            let id = id.clone();
+            self.remove(&id);
         }
     }
 
-    /// Takes out the oldest until no more than so many, and so many bytes, are left; the newest stays in any case.
-    pub(super) fn shed(&mut self, newest: &JobId, most: usize, most_bytes: u64) -> Vec<JobId> {
+    /// Evicts jobs until no more than so many, and so many bytes, are left; the newest, of this owner, stays in any case.
+    pub(super) fn shed(
+        &mut self,
+        newest: &JobId,
+        owner: &str,
+        most: usize,
+        most_bytes: u64,
+    ) -> Vec<JobId> {
         let mut gone = Vec::new();
-        while (self.jobs.len() > most || self.bytes > most_bytes) && gone.len() < SHED {
-            let mut others = self.jobs.iter().filter(|(_, id)| *id != newest);
-            let Some((until, id)) = others.next().map(|(until, id)| (*until, id.clone())) else {
-                break;
-            };
-            self.jobs.remove(&until);
-            self.uncount(&id);
+        let mut evict = |ended: &mut Self, most_bytes: u64| {
+            let id = ended.victim(newest, owner, most_bytes)?;
+            ended.remove(&id);
             gone.push(id);
+            Some(())
+        };
+        if self.jobs.len() > most {
+            evict(self, self.bytes);
+        }
+        for _ in 0..SHED {
+            if self.bytes <= most_bytes || evict(self, most_bytes).is_none() {
+                break;
+            }
         }
         gone
     }
 
-    fn uncount(&mut self, id: &JobId) {
-        let size = self.sizes.remove(id).unwrap_or_default();
+    /// The job that makes room for the newest, which stays: the first of the largest owner, or, if that has no other one,
+    /// of all.
+    fn victim(&self, newest: &JobId, owner: &str, most: u64) -> Option<JobId> {
+        let largest = self.owners.get(self.largest(owner, most));
+        let of_largest = largest.into_iter().flat_map(|share| share.jobs.values());
+        let mut all = of_largest.take(2).chain(self.jobs.values().take(2));
+        all.find(|id| *id != newest).cloned()
+    }
+
+    /// The owner that makes room: that of the newest, if it has more than an equal share of `most`, else the one that has
+    /// the most. So no owner drives out others by what is its own.
+    fn largest<'a>(&'a self, owner: &'a str, most: u64) -> &'a str {
+        let bytes = |owner: &str| self.owners.get(owner).map_or(0, |share| share.bytes);
+        if bytes(owner).saturating_mul(self.owners.len() as u64) > most {
+            return owner;
+        }
+        match self.by_bytes.last() {
+            Some((top, largest)) if *top > bytes("") => largest,
+            _ => "",
+        }
+    }
+
+    fn remove(&mut self, id: &JobId) -> bool {
+        let Some(Entry { until, size, owner }) = self.entries.remove(id) else { return false };
+        self.jobs.remove(&until);
         self.bytes = self.bytes.saturating_sub(size);
+        self.change(&owner, |share| {
+            share.bytes = share.bytes.saturating_sub(size);
+            share.jobs.remove(&until);
+        });
+        true
     }
 
     /// From a mark on.
@@ -73,16 +155,26 @@ impl Ended {
 
     /// Taken out by hand.
     pub(super) fn take(&mut self, id: &JobId) {
-        let before = self.jobs.len();
-        self.jobs.retain(|_, other| other != id);
-        self.uncount(id);
-        self.out += (before - self.jobs.len()) as u64;
+        self.out += u64::from(self.remove(id));
     }
 
     /// How many are kept, and how many are kept no more.
     pub(super) fn count(&self, now_us: u64) -> (u64, u64) {
         let kept = self.from(0, now_us).count() as u64;
         (kept, self.filed.saturating_sub(self.out + kept))
+    }
+
+    /// Whether the sums are those of the entries.
+    pub(super) fn is_sound(&self) -> bool {
+        let all = self.entries.values().map(|entry| entry.size).sum::<u64>();
+        let listed = self.owners.values().map(|share| share.jobs.len()).sum::<usize>();
+        let mut owned = HashMap::<&str, u64>::new();
+        for Entry { size, owner, .. } in self.entries.values() {
+            *owned.entry(owner).or_default() += size;
+        }
+        let (jobs, entries) = (self.jobs.len(), self.entries.len());
+        (self.bytes, jobs, listed) == (all, entries, entries)
+            && self.owners.iter().all(|(owner, share)| owned.get(&**owner) == Some(&share.bytes))
     }
 
     #[cfg(test)]

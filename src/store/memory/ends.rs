@@ -42,8 +42,18 @@ impl<K: Clone + Eq + Hash + Ord> Index<K> {
         self.order.first().cloned()
     }
 
+    /// The latest time.
+    pub(super) fn last(&self) -> Option<u64> {
+        self.order.last().map(|(at, _)| *at)
+    }
+
     pub(super) fn len(&self) -> usize {
         self.at.len()
+    }
+
+    /// Takes out names whose time has come.
+    pub(super) fn trim(&mut self, now: u64) {
+        while self.pop_before(now + 1).is_some() {}
     }
 
     fn pop_before(&mut self, now: u64) -> Option<K> {

@@ -30,6 +30,9 @@ impl Visit<'_> {
         if let (Some((old, _)), Some(merge)) = (&old, &call.merge)
             && merge.wins == Wins::First
         {
+            if let Some(full) = self.full_of_records(&call) {
+                return full;
+            }
             let end = self.now.after(MERGED);
             self.facts.merged.put(&call.id, old.clone(), Some(end));
             self.merge(&call, old);
@@ -37,6 +40,9 @@ impl Visit<'_> {
         }
         if self.is_full(&call, old.as_ref().map(|(_, bytes)| *bytes)) {
             return Enqueued::Full;
+        }
+        if let Some(full) = self.full_of_records(&call) {
+            return full;
         }
         let id = call.id.clone();
         self.store(call);
@@ -49,8 +55,7 @@ impl Visit<'_> {
 
     /// What was made of the request before.
     fn accepted(&mut self, call: &Enqueue) -> Option<Enqueued> {
-        let forgotten = self.facts.forgotten.get(&call.id, self.now.ms).is_some();
-        if forgotten || self.jobs.get(&call.id, self.now.ms).is_some() {
+        if self.jobs.get(&call.id, self.now.ms).is_some() {
             let position = self.position(&call.id).unwrap_or(1);
             return Some(Enqueued::Stored { position });
         }
@@ -98,8 +103,14 @@ impl Visit<'_> {
         if let Some((record, print, life)) = &call.record {
             let end = self.now.after(if pending { (*life).max(PENDING) } else { *life });
             let name = (self.key.clone(), Arc::clone(record));
-            self.records.put(&name, (id.clone(), print.clone()), Some(end));
+            self.put_record(&name, (id.clone(), print.clone()), end, &call.owner);
         }
+    }
+
+    fn full_of_records(&mut self, call: &Enqueue) -> Option<Enqueued> {
+        call.record.as_ref()?;
+        let left = self.records_full(&call.owner, call.caps.owner_records)?;
+        Some(Enqueued::TooManyKeys(left))
     }
 
     /// A request was merged into a job. Its record is there as long as that waits, as the job's own is; of more than a few

@@ -1,22 +1,22 @@
 //! What the lines of a shard share: its counts, its indexes and its watch.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc};
 
 use super::{
     ended::{DEAD, Ended, KEEP},
     ends::{Expiring, Index},
     job::Job,
+    owned::Owned,
     shard::Now,
     visit::RecordName,
 };
 use crate::{
-    clock::millis,
     key::Key,
     store::backend::{Call, JobId, JobState},
 };
 
-/// How long it is known of a job at least that it was stored.
-const COPIES: Duration = Duration::from_secs(60);
+/// Most tombstones of one owner in a shard.
+const TOMBS: u64 = 16_384;
 
 /// What the lines of a shard share.
 #[derive(Default)]
@@ -42,8 +42,9 @@ pub(super) struct Facts {
     pub(super) owned: HashMap<String, (u64, u64)>,
     /// The latest job of each group of a lock.
     pub(super) groups: Expiring<RecordName, JobId>,
-    /// Lately accepted, and forgotten on purpose.
-    pub(super) forgotten: Expiring<JobId, ()>,
+    /// Tombstones, and idempotency records, of each owner.
+    pub(super) tombs: Owned<JobId>,
+    pub(super) records: Owned<RecordName>,
     /// What requests were merged into.
     pub(super) merged: Expiring<JobId, JobId>,
     /// Calls about jobs that this step has ended; each becomes a job when the step has left its line.
@@ -129,11 +130,11 @@ impl Facts {
     }
 
     /// Counts a job that has ended, and puts it into its index, with the bytes that are kept of it. Returns those
-    /// that are kept no longer for it.
+    /// that are evicted for it.
     pub(super) fn ended(
         &mut self,
         state: JobState,
-        id: &JobId,
+        (id, owner): (&JobId, &str),
         (until_us, bytes): (u64, u64),
         now: Now,
     ) -> Vec<JobId> {
@@ -149,19 +150,31 @@ impl Facts {
                 return Vec::new();
             }
         };
-        index.file(id, until_us, bytes);
+        index.file(id, owner, until_us, bytes);
         index.trim(now.us);
-        index.shed(id, most, self.keep.unwrap_or(KEEP))
+        index.shed(id, owner, most, self.keep.unwrap_or(KEEP))
     }
 
-    /// Forgets an ended job. If it was accepted lately, it stays known that it was: a copy of the call that has stored it may
-    /// come yet, and would store it again.
-    pub(super) fn forget(&mut self, jobs: &mut Expiring<JobId, Job>, id: &JobId, now: Now) {
-        let accepted = jobs.get(id, now.ms).map(|job| job.accepted_us / 1000);
-        jobs.remove(id);
-        let end = accepted.map(|accepted| accepted + millis(COPIES));
-        if let Some(end) = end.filter(|end| *end > now.ms) {
-            self.forgotten.put(id, (), Some(end));
+    /// Leaves a tombstone of an ended job, for the rest of its time: a client that finds nothing would take the request for
+    /// one that was never accepted.
+    pub(super) fn entomb(&mut self, jobs: &mut Expiring<JobId, Job>, id: &JobId, now: Now) {
+        let end = jobs.end_of(id).unwrap_or(0);
+        let Some(job) = jobs.get_mut(id, now.ms).filter(|job| !job.state.is_pending()) else {
+            return;
+        };
+        job.entomb(now);
+        let (owner, end) = (job.owner.clone(), end.max(job.known_until()));
+        jobs.end_at(id, Some(end));
+        self.tombs.set(&owner, id, end, now);
+        if self.tombs.count(&owner, now).0 <= TOMBS {
+            return;
+        }
+        let Some(first) = self.tombs.pop(&owner, now) else { return };
+        let tomb = jobs.get(&first, now.ms).filter(|job| job.gone);
+        match tomb.map(Job::known_until) {
+            Some(end) if end > now.ms => jobs.end_at(&first, Some(end)),
+            Some(_) => jobs.remove(&first),
+            None => {}
         }
     }
 

@@ -126,7 +126,8 @@ impl Look<'_> {
         for (index, state) in [(&facts.done, JobState::Done), (&facts.dead, JobState::Dead)] {
             // As in the script: what ends in this moment may have gone before its entry.
             let kept = index.from(now.us + 1_000_000, now.us).map(|(_, id)| id);
-            lost.extend(kept.filter(|id| job(id).is_none_or(|job| job.state != state)).cloned());
+            let is_right = |job: &Job| job.state == state && !job.gone;
+            lost.extend(kept.filter(|id| !job(id).is_some_and(is_right)).cloned());
         }
         lost.iter().for_each(|id| self.wrong(FindingKind::PlaceWithoutJob, id.as_str()));
         let idle = |key: &&Key| self.shard.lines.get(key, now.ms).is_none_or(|l| l.jobs.is_empty());
@@ -142,6 +143,9 @@ impl Look<'_> {
         if there != (facts.jobs, facts.bytes) {
             let detail = format!("{:?} for {there:?}", (facts.jobs, facts.bytes));
             self.find(FindingKind::WrongTally, "f", detail);
+        }
+        if !facts.done.is_sound() || !facts.dead.is_sound() {
+            self.wrong(FindingKind::WrongTally, "donebytes");
         }
         let mut lates = std::collections::HashMap::<Key, (u64, u64)>::new();
         for (_, id) in self.shard.facts.late.iter() {

@@ -6,9 +6,13 @@ use bytes::Bytes;
 
 use super::shard::Now;
 use crate::{
+    clock::millis,
     key::Key,
     store::backend::{Call, JobId, JobState, Token, Verdict},
 };
+
+/// How long it is known of a job at least that it was stored.
+const COPIES: Duration = Duration::from_secs(60);
 
 /// The keys j, b and r of a job in one: they get their TTL together.
 pub(super) struct Job {
@@ -47,6 +51,8 @@ pub(super) struct Job {
     pub(super) direct: bool,
     /// Of such a run: by when its process renews it, in ms.
     pub(super) til: u64,
+    /// It was evicted or purged: this is its tombstone.
+    pub(super) gone: bool,
     /// When its last run began, and when it ended for good.
     pub(super) began_us: u64,
     pub(super) ended_us: u64,
@@ -83,6 +89,7 @@ impl Job {
             by: None,
             direct: false,
             til: 0,
+            gone: false,
             began_us: 0,
             ended_us: 0,
             crashes: 0,
@@ -93,6 +100,19 @@ impl Job {
 
     pub(super) fn ends(&mut self, state: JobState, reason: &'static str, now_us: u64) {
         (self.state, self.reason, self.ended_us) = (state, reason, now_us);
+    }
+
+    /// Drops all that a tombstone does not tell.
+    pub(super) fn entomb(&mut self, now: Now) {
+        let Self { state, reason, accepted_us, ended_us, .. } = *self;
+        let owner = std::mem::take(&mut self.owner);
+        let tomb = Self { gone: true, state, reason, owner, ..Self::new(&self.lock, now) };
+        *self = Self { accepted_us, ended_us, ..tomb };
+    }
+
+    /// Until when it must stay known that it was stored: a copy of the call that stored it may come yet.
+    pub(super) fn known_until(&self) -> u64 {
+        self.accepted_us / 1000 + millis(COPIES)
     }
 
     /// What a call tells of its end.

@@ -1,6 +1,6 @@
 //! `job.lua`, `list.lua`, `pending.lua`, `redrive.lua`, `purge.lua` and `tally.lua`.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use super::{
     ended::Ended,
@@ -86,19 +86,13 @@ impl Shard {
     }
 
     pub(super) fn purge(&mut self, id: &JobId, ended_us: u64, now: Now) -> bool {
-        let ended = |job: &&Job| !job.state.is_pending() && job.ended_us == ended_us;
+        let ended = |job: &&Job| !job.state.is_pending() && !job.gone && job.ended_us == ended_us;
         let Some(job) = self.jobs.get(id, now.ms).filter(ended) else { return false };
         match job.state {
             JobState::Dead => self.facts.dead.take(id),
             _ => self.facts.done.take(id),
         }
-        for (record, _) in &job.records {
-            let name = (job.lock.clone(), Arc::clone(record));
-            if self.records.get(&name, now.ms).is_some_and(|(whose, _)| whose == id) {
-                self.records.remove(&name);
-            }
-        }
-        self.facts.forget(&mut self.jobs, id, now);
+        self.facts.entomb(&mut self.jobs, id, now);
         true
     }
 
@@ -165,6 +159,7 @@ impl Job {
             owner: self.owner.clone(),
             watched: false,
             response: None,
+            tombstone: self.gone,
             past: Past {
                 lock: Some(self.lock.clone()),
                 bytes: self.bytes,
@@ -185,7 +180,7 @@ impl Job {
 impl Visit<'_> {
     pub(super) fn redrive(&mut self, id: &JobId, ended_us: u64) -> Option<JobState> {
         let job = self.jobs.get(id, self.now.ms)?;
-        if job.state != JobState::Dead || job.ended_us != ended_us {
+        if job.state != JobState::Dead || job.gone || job.ended_us != ended_us {
             return Some(job.state);
         }
         let (bytes, owner) = (job.bytes, job.owner.clone());

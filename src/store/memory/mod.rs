@@ -2,7 +2,7 @@
 //!
 //! A step locks its shard, reads the clock once, does what the script does, and unlocks; then its
 //! messages go out. It never waits, so the future it returns is ready at once. The scripts are the
-//! specification: [`visit`] is `line.lua`, [`pending`] is `jobs.lua`, [`locks`], [`enqueue`] and [`runs`] are the scripts
+//! specification: [`visit`] is `line.lua`, [`pending`] is `jobs.lua`, [`ended`] is `kept.lua`, [`locks`], [`enqueue`] and [`runs`] are the scripts
 //! about a line, [`listed`] those about jobs wherever they are, [`workers`] what workers say of themselves, [`rate`]
 //! those about quotas, [`tasks`] those about queues of tasks, [`due`] the look for what is due, [`fsck`] the looks for what is wrong; the rest is in [`shard`].
 //!
@@ -20,11 +20,13 @@ mod job;
 mod line;
 mod listed;
 mod locks;
+mod owned;
 mod pending;
 #[cfg(test)]
 mod picture;
 mod post;
 mod rate;
+mod records;
 mod runs;
 mod shard;
 mod steps;
@@ -160,7 +162,7 @@ impl Memory {
         self.at(shard, |shard_of, now| {
             for until in times {
                 let id = JobId::parse(&format!("{shard:02x}{until:032x}")).expect("it is an id");
-                shard_of.facts.ended(JobState::Dead, &id, (until, 0), now);
+                shard_of.facts.ended(JobState::Dead, (&id, ""), (until, 0), now);
             }
         });
     }

@@ -112,17 +112,6 @@ impl Visit<'_> {
         }
     }
 
-    /// The idempotency records of a job are there until then, or for their own time if that is longer.
-    pub(super) fn remember_until(&mut self, id: &JobId, until: u64) {
-        let Some(job) = self.jobs.get(id, self.now.ms) else { return };
-        for (record, least) in &job.records {
-            let name = (job.lock.clone(), Arc::clone(record));
-            if self.records.get(&name, self.now.ms).is_some_and(|(whose, _)| whose == id) {
-                self.records.end_at(&name, Some(until.max(*least)));
-            }
-        }
-    }
-
     /// A call becomes a job, unless it is one already: then it tells of the last end, with all attempts to come.
     pub(super) fn stand_call(&mut self, call: Call, end: String, owner: String) {
         let Call { id, envelope, max_attempts, .. } = call;
@@ -160,7 +149,7 @@ impl Visit<'_> {
         job.envelope = Bytes::new();
         let (seq, bytes) = (job.seq, job.bytes);
         self.jobs.end_at(id, Some(self.now.after(kept)));
-        self.facts.ended(state, id, (0, 0), self.now);
+        self.facts.ended(state, (id, ""), (0, 0), self.now);
         self.line.take(&Member::Job(id.clone()));
         self.end_job(seq, id, bytes);
         self.move_on();

@@ -159,10 +159,12 @@ impl Visit<'_> {
         self.uncount(id, bytes);
         let after = Duration::from_millis(end - self.now.ms);
         let until = self.now.us + 1000 * millis(after);
-        let response = self.jobs.get(id, self.now.ms).and_then(|job| job.response.as_ref());
+        let job = self.jobs.get(id, self.now.ms);
+        let response = job.and_then(|job| job.response.as_ref());
         let kept = response.map_or(bytes, |response| response.len() as u64);
-        for oldest in self.facts.ended(state, id, (until, kept), self.now) {
-            self.facts.forget(self.jobs, &oldest, self.now);
+        let owner = job.map_or("", |job| &job.owner);
+        for oldest in self.facts.ended(state, (id, owner), (until, kept), self.now) {
+            self.facts.entomb(self.jobs, &oldest, self.now);
         }
         self.line.jobs.remove(&(seq, id.clone()));
         self.left_line(id, bytes);

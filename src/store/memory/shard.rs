@@ -102,7 +102,8 @@ impl Shard {
         self.records.sweep(now.ms, SWEEP);
         self.facts.groups.sweep(now.ms, SWEEP);
         self.facts.merged.sweep(now.ms, SWEEP);
-        self.facts.forgotten.sweep(now.ms, SWEEP);
+        self.facts.tombs.sweep(now.ms, SWEEP);
+        self.facts.records.sweep(now.ms, SWEEP);
         self.facts.done.trim(now.us);
         self.facts.dead.trim(now.us);
     }
@@ -158,7 +159,7 @@ impl Shard {
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         let (groups, merged) = (self.facts.groups.len(), self.facts.merged.len());
-        let merges = groups + merged + self.facts.forgotten.len();
+        let merges = groups + merged + self.facts.tombs.len() + self.facts.records.len();
         let kept = self.lines.len() + self.jobs.len() + self.records.len() + self.counters.len();
         kept + merges + self.facts.indexed() + self.facts.done.len() + self.facts.dead.len()
     }

@@ -138,6 +138,7 @@ fn write_args(step: &Enqueue, out: &mut Cmd) {
         caps.owner_jobs,
         caps.owner_bytes,
         caps.ended_bytes,
+        caps.owner_records,
     ];
     let wins = |wins| if wins == Wins::First { "f" } else { "l" };
     let letters = [

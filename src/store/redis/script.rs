@@ -1,6 +1,6 @@
 //! The scripts, with the hash each is called by. Those that tell somebody of something have `channel.lua` in front,
 //! those about a line `line.lua` behind it, those about
-//! deferred requests `jobs.lua` too.
+//! deferred requests `kept.lua` and `jobs.lua` too.
 
 use std::sync::LazyLock;
 
@@ -38,6 +38,7 @@ macro_rules! job_script {
             concat!(
                 include_str!("../lua/channel.lua"),
                 include_str!("../lua/line.lua"),
+                include_str!("../lua/kept.lua"),
                 include_str!("../lua/jobs.lua"),
                 include_str!(concat!("../lua/", $name, ".lua"))
             ),
@@ -85,7 +86,8 @@ script!(
         include_str!("../lua/channel.lua"),
         include_str!("../lua/enqueue_usual.lua"),
         include_str!("../lua/line.lua"),
-        include_str!("../lua/jobs.lua"),
+        include_str!("../lua/kept.lua"),
+                include_str!("../lua/jobs.lua"),
         include_str!("../lua/enqueue.lua")
     ),
     repeatable: true
@@ -108,7 +110,8 @@ script!(
         include_str!("../lua/channel.lua"),
         include_str!("../lua/runs_usual.lua"),
         include_str!("../lua/line.lua"),
-        include_str!("../lua/jobs.lua"),
+        include_str!("../lua/kept.lua"),
+                include_str!("../lua/jobs.lua"),
         include_str!("../lua/ends.lua"),
         include_str!("../lua/claim.lua"),
         include_str!("../lua/settle.lua"),
@@ -201,7 +204,8 @@ script!(
     concat!(
         include_str!("../lua/channel.lua"),
         include_str!("../lua/line.lua"),
-        include_str!("../lua/jobs.lua"),
+        include_str!("../lua/kept.lua"),
+                include_str!("../lua/jobs.lua"),
         include_str!("../lua/ends.lua"),
         include_str!("../lua/claim.lua"),
         include_str!("../lua/fsck.lua"),
@@ -258,7 +262,7 @@ mod tests {
         },
     };
 
-    /// The short ways repeat what line.lua and jobs.lua say, and can't ask them.
+    /// The short ways repeat what line.lua, kept.lua and jobs.lua say, and can't ask them.
     #[test]
     fn all_scripts_have_the_numbers_of_this_library() {
         let window = millis(ACCEPT_WINDOW);

@@ -1,5 +1,7 @@
 //! Requests under an idempotency record that run at once.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use super::{
@@ -8,7 +10,9 @@ use super::{
 };
 use crate::{
     Key,
-    store::backend::{Acquire, Acquired, Began, Direct, Enqueue, Enqueued, JobId, JobState, Mode},
+    store::backend::{
+        Acquire, Acquired, Began, Caps, Direct, Enqueue, Enqueued, JobId, JobState, Mode,
+    },
 };
 
 on_every_store!(
@@ -39,6 +43,7 @@ fn direct(key: &Key) -> Direct {
         life: LONG,
         lease: SHORT,
         again: false,
+        caps: Caps::NONE,
         print: None,
     }
 }
@@ -56,6 +61,7 @@ async fn begin(rig: &Rig, call: &Direct) -> Option<JobId> {
         Began::Begun => None,
         Began::Taken(id) => Some(id),
         Began::Lost => panic!("its lock is held"),
+        Began::TooManyKeys(left) => panic!("there is room before {left:?}"),
     }
 }
 
@@ -106,15 +112,20 @@ async fn its_response_is_kept(rig: &Rig) {
 
 async fn another_request_is_told_apart_when_it_has_ended(rig: &Rig) {
     let key = key();
-    for (print, answer) in [(Some("print"), true), (Some("other"), false), (None, true)] {
-        let call = direct(&key);
+    let cases = [(Some("print"), true), (Some("other"), false), (None, true)];
+    for (n, (print, answer)) in cases.into_iter().enumerate() {
+        let record: Arc<str> = n.to_string().into();
+        let call = Direct { record: Arc::clone(&record), ..direct(&key) };
+        let keyed = |key: &Key| {
+            let record = Some((Arc::clone(&record), "print".into(), LONG));
+            Enqueue { record, ..deferred(key) }
+        };
         begin(rig, &call).await;
         assert_eq!(rig.enqueue(keyed(&key)).await, Enqueued::Known(call.id.clone()), "not yet");
         let ended = Direct { print: print.map(str::to_owned), ..call.clone() };
         end(rig, &ended, Some("answer")).await;
         let expected = if answer { Enqueued::Known(call.id.clone()) } else { Enqueued::Mismatch };
         assert_eq!(rig.enqueue(keyed(&key)).await, expected, "{print:?}");
-        assert!(rig.purge(&call.id).await, "with its record");
     }
 }
 

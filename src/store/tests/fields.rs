@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     Key,
-    store::backend::{Claim, Claimed, Direct, Enqueue, Enqueued, JobId, JobState, Mode},
+    store::backend::{Caps, Claim, Claimed, Direct, Enqueue, Enqueued, JobId, JobState, Mode},
 };
 
 async fn loses(rig: &Rig, key: &Key, id: &JobId, field: &str) {
@@ -94,6 +94,7 @@ async fn a_record_that_vanished_while_its_request_ran_is_written_again() {
         life,
         lease: life,
         again: false,
+        caps: Caps::NONE,
         print: None,
     };
     rig.hold(&key, &call.me).await;

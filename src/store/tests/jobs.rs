@@ -44,6 +44,7 @@ fn plain(position: u64) -> JobView {
         owner: String::new(),
         watched: false,
         response: None,
+        tombstone: false,
         past: Past::default(),
     }
 }

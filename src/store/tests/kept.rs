@@ -22,7 +22,7 @@ on_every_store!(
     a_dead_job_is_put_back_at_the_tail,
     only_dead_jobs_are_put_back,
     an_ended_job_is_forgotten,
-    what_is_purged_is_accepted_anew,
+    what_is_purged_is_known_for_its_time,
     a_record_is_there_as_long_as_its_job,
     what_is_gone_is_counted,
 );
@@ -206,16 +206,18 @@ async fn an_ended_job_is_forgotten(rig: &Rig) {
     for id in [&id, &dead] {
         assert!(rig.purge(id).await);
         assert!(!rig.purge(id).await);
-        assert_eq!(rig.job(id).await, None);
-        assert_eq!(rig.redrive(id).await, None);
+        assert!(rig.is_tombstone(id).await);
+        assert_eq!(rig.redrive(id).await, rig.job(id).await.map(|job| job.state));
+        assert!(rig.is_tombstone(id).await);
     }
+    assert_eq!(ids(rig, Listing::Dead).await, []);
     assert_eq!(ids(rig, Listing::Done).await, []);
     let none = Tally::default();
     assert_eq!(rig.tally(key.shard()).await, none, "what was purged is not trimmed");
     assert_eq!(rig.enqueue(call).await, Enqueued::Stored { position: 1 });
 }
 
-async fn what_is_purged_is_accepted_anew(rig: &Rig) {
+async fn what_is_purged_is_known_for_its_time(rig: &Rig) {
     let key = key();
     let keyed =
         || Enqueue { record: Some(("idem".into(), "print".into(), LONG)), ..deferred(&key) };
@@ -225,11 +227,11 @@ async fn what_is_purged_is_accepted_anew(rig: &Rig) {
     rig.finish(&key, &old.id, &run).await;
     assert_eq!(rig.enqueue(keyed()).await, Enqueued::Known(old.id.clone()));
     assert!(rig.purge(&old.id).await);
-    let new = keyed();
-    assert_eq!(rig.enqueue(new.clone()).await, Enqueued::Stored { position: 1 });
-    // The record is another one's now.
+    assert_eq!(rig.enqueue(keyed()).await, Enqueued::Known(old.id.clone()));
     assert!(!rig.purge(&old.id).await);
-    assert_eq!(rig.enqueue(keyed()).await, Enqueued::Known(new.id));
+    rig.pass(LONG).await;
+    assert_eq!(rig.job(&old.id).await, None);
+    assert_eq!(rig.enqueue(keyed()).await, Enqueued::Stored { position: 1 });
 }
 
 /// However short its own life is: a retry would run again what waits still, or has run.

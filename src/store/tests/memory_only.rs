@@ -6,9 +6,10 @@ use super::rig::{Rig, SHORT, ask, deferred, done, fixed, settled, stranger, toge
 use crate::{
     Key,
     clock::Clock,
+    key::SHARDS,
     store::{
         Item, Rule, Store,
-        backend::{Acquire, Charge, Verdict},
+        backend::{Acquire, Charge, Enqueue, Verdict},
     },
 };
 
@@ -87,10 +88,32 @@ async fn ended_jobs_and_records_are_swept_by_later_steps() {
         let verdict = Verdict::Done { response, status: 200, retention: SHORT };
         assert!(rig.settle(settled(&key, &id, &run, verdict)).await);
     }
-    assert_eq!(rig.stored(), 3 * MANY, "jobs, records, and that they are done");
+    let shards = usize::from(SHARDS);
+    assert_eq!(rig.stored(), 3 * MANY + shards, "jobs, records, that they are done, and whose");
     rig.pass(SHORT).await;
     go_on(&rig).await;
     assert_eq!(rig.stored(), 0);
+}
+
+/// Of one owner the last ones are kept, and the others for a minute from their acceptance.
+#[tokio::test]
+async fn tombstones_of_an_owner_are_bounded() {
+    let (rig, key) = (Rig::memory(), Key::custom("one"));
+    let mut ids = Vec::new();
+    for _ in 0..16_384 + 2 {
+        let call = Enqueue { owner: "ada".into(), ..deferred(&key) };
+        ids.push(call.id.clone());
+        rig.enqueue(call.clone()).await;
+        rig.cancel(&call.id).await;
+        assert!(rig.purge(&call.id).await);
+    }
+    assert!(rig.is_tombstone(&ids[0]).await);
+    rig.pass(Duration::from_secs(61)).await;
+    let mut gone = 0;
+    for id in &ids {
+        gone += usize::from(!rig.is_tombstone(id).await);
+    }
+    assert_eq!(gone, 2);
 }
 
 #[tokio::test]

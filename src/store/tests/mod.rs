@@ -66,6 +66,7 @@ mod slow;
 mod still;
 mod tasks;
 mod told;
+mod tombs;
 mod truth;
 #[cfg(feature = "redis")]
 mod vanished;

@@ -8,7 +8,7 @@ local function place(member)
   return (string.gsub(member, '^%d+', function(at) return int(tonumber(at) - ms) end))
 end
 local shift = {}
-for _, kind in ipairs({'h', 'due', 'late', 'exp', 'limiters'}) do
+for _, kind in ipairs({'h', 'due', 'late', 'exp', 'limiters', 'n', 'e'}) do
   shift[kind] = function(key)
     local rows = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
     for i = 1, #rows, 2 do redis.call('ZADD', key, int(tonumber(rows[i + 1]) - ms), rows[i]) end

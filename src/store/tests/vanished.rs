@@ -215,6 +215,7 @@ async fn nothing_is_left_of_those_that_waited() {
         life: LONG,
         lease: Duration::from_secs(600),
         again: false,
+        caps: Caps::NONE,
         print: None,
     };
     rig.hold(&key, &direct.me).await;

@@ -218,6 +218,12 @@ impl<N: ?Sized> DeferGate<N> {
     pub fn ended_bytes(self, bytes: u64) -> Self {
         self.with(|settings| settings.caps.ended_bytes = of_a_shard(bytes))
     }
+
+    /// See `DeferLayer::idempotency_keys`.
+    #[must_use]
+    pub fn idempotency_keys(self, keys: u64) -> Self {
+        self.with(|settings| settings.caps.owner_records = of_a_shard(keys))
+    }
 }
 
 // How it runs.

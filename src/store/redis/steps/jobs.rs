@@ -104,5 +104,6 @@ pub(super) fn view(row: &mut Row) -> Result<JobView, Error> {
     let due_in = row.text()?.parse().ok().map(Duration::from_millis);
     let past = Past { due_in, ..past };
     let reason = Some(reason).filter(|reason| !reason.is_empty());
-    Ok(JobView { state, attempts, position, reason, owner, watched: false, response: None, past })
+    let (watched, response, tombstone) = (false, None, row.number()? == 1);
+    Ok(JobView { state, attempts, position, reason, owner, watched, response, tombstone, past })
 }

@@ -31,7 +31,10 @@ impl Redis {
         self.note(shard, &outcome);
         let Answer { first, sent, .. } = outcome?;
         let stored = enqueued(first)?;
-        let refused = matches!(stored, Enqueued::Full | Enqueued::Unmanned | Enqueued::Mismatch);
+        let refused = matches!(
+            stored,
+            Enqueued::Full | Enqueued::Unmanned | Enqueued::Mismatch | Enqueued::TooManyKeys(_)
+        );
         // An earlier copy may be delivered yet, and be stored if there is room then.
         if refused && stores && sent > 1 {
             return Err(Error::new(ErrorKind::Timeout, name));
@@ -57,6 +60,10 @@ impl Redis {
         match row.text()?.as_str() {
             "" => Ok(Began::Begun),
             "lost" => Ok(Began::Lost),
+            known if known.starts_with("keys ") => {
+                let left = known.trim_start_matches("keys ").parse().map_err(|_| row.odd())?;
+                Ok(Began::TooManyKeys(Duration::from_millis(left)))
+            }
             known => JobId::parse(known).map(Began::Taken).ok_or_else(|| row.odd()),
         }
     }
@@ -73,7 +80,7 @@ impl Redis {
     }
 
     async fn direct(&self, verb: &str, call: Direct, what: Bytes) -> Result<Row, Error> {
-        let Direct { key, record, id, owner, life, lease, again, print, .. } = call;
+        let Direct { key, record, id, owner, life, lease, again, caps, print, .. } = call;
         let keys = [
             self.keys.holders(&key),
             self.keys.job(&id),
@@ -89,6 +96,8 @@ impl Redis {
             print.unwrap_or_else(|| "-".to_owned()).into_bytes(),
             number(millis(lease)),
             number(u64::from(again)),
+            number(caps.ended_bytes),
+            number(caps.owner_records),
         ];
         let reply = self.script(key.shard(), &script::DIRECT, &keys, &args).await?;
         Ok(Row::of(script::DIRECT.name, reply))
@@ -122,6 +131,7 @@ fn enqueued(reply: Value) -> Result<Enqueued, Error> {
         "known" => id(&mut row).map(Enqueued::Known),
         "mismatch" => Ok(Enqueued::Mismatch),
         "full" => Ok(Enqueued::Full),
+        "keys" => Ok(Enqueued::TooManyKeys(row.millis()?)),
         "unmanned" => Ok(Enqueued::Unmanned),
         "merged" => id(&mut row).map(Enqueued::Merged),
         _ => Err(row.odd()),

@@ -12,7 +12,7 @@ use crate::{
     key::Key,
     store::{
         JobState, Store,
-        backend::{Acquire, Acquired, Direct, JobId, Mode, Token},
+        backend::{Acquire, Acquired, Caps, Direct, JobId, Mode, Token},
     },
 };
 
@@ -33,13 +33,27 @@ async fn locked(store: &Store) -> Direct {
     let Acquire { key, me, .. } = call;
     let (id, record, life) = (JobId::new(&key), "idem".into(), 600 * SECOND);
     let (mode, owner, print) = (Mode::Exclusive, String::new(), None);
-    Direct { key, me, mode, record, id, owner, life, lease: LEASE, again: false, print }
+    Direct {
+        key,
+        me,
+        mode,
+        record,
+        id,
+        owner,
+        life,
+        lease: LEASE,
+        again: false,
+        caps: Caps::NONE,
+        print,
+    }
 }
 
 async fn begun(store: &Store, call: &Direct) -> Begun {
     match Begun::begin(store, call.clone(), LIMITS).await.expect("it is there") {
         Begin::Begun(begun) => begun,
-        Begin::Taken | Begin::Lost | Begin::Full => panic!("it is the first, and has its lock"),
+        Begin::Taken | Begin::Lost | Begin::Full | Begin::TooManyKeys(_) => {
+            panic!("it is the first, and has its lock")
+        }
     }
 }
 

@@ -16,7 +16,7 @@ use crate::{
     lock::Released,
     queue::{Queue, Task},
     store::{
-        backend::{Claim, Claimed, Direct, JobId, JobState, Mode, SettledRun, Token},
+        backend::{Caps, Claim, Claimed, Direct, JobId, JobState, Mode, SettledRun, Token},
         tasks::{End, EndAs, Graves, Limits, RunToken, Turn},
     },
 };
@@ -142,6 +142,7 @@ async fn the_end_of_a_request_that_ran_at_once_is_written_down() {
         life: 60 * SECOND,
         lease: Duration::from_secs(600),
         again: false,
+        caps: Caps::NONE,
         print: None,
     };
     store.backend().begin_direct(call.clone()).await.expect("there is room");

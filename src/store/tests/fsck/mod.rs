@@ -4,6 +4,7 @@ mod apart;
 mod busy;
 mod jobs;
 mod keys;
+mod tombs;
 
 use super::{
     redis_only::lasting,

@@ -247,8 +247,13 @@ impl Rig {
         self.settle(settled(key, id, me, done())).await
     }
 
+    /// `None` also for a tombstone.
     pub(in crate::store::tests) async fn state(&self, id: &JobId) -> Option<JobState> {
-        self.job(id).await.map(|job| job.state)
+        self.job(id).await.filter(|job| !job.tombstone).map(|job| job.state)
+    }
+
+    pub(in crate::store::tests) async fn is_tombstone(&self, id: &JobId) -> bool {
+        self.job(id).await.is_some_and(|job| job.tombstone)
     }
 
     /// A worker that watches every shard.

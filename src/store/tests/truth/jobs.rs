@@ -186,6 +186,15 @@ impl Accepted {
         self.late = None;
     }
 
+    /// A tombstone is all that is left of it.
+    pub(super) fn entomb(&mut self) {
+        let Past { lock, accepted_us, ended_us, .. } = self.view.past.clone();
+        let past = Past { lock, accepted_us, ended_us, ..Past::default() };
+        let (attempts, response, tombstone) = (0, None, true);
+        self.view = JobView { attempts, response, tombstone, past, ..self.view.clone() };
+        self.run = None;
+    }
+
     pub(super) fn wait(&mut self, reason: &str) {
         self.view.state = JobState::Queued;
         self.view.reason = Some(reason.to_owned());

@@ -63,8 +63,6 @@ pub(super) struct Truth {
     /// The latest job of each group, and what was merged; until when.
     groups: HashMap<Arc<str>, (JobId, u64)>,
     merged: HashMap<JobId, (JobId, u64)>,
-    /// What was purged, and until when it is known that it was stored.
-    purged: HashMap<JobId, u64>,
 }
 
 impl Truth {

@@ -44,8 +44,10 @@ impl Truth {
 
     pub(in crate::store::tests) fn redriven(&mut self, id: &JobId, reply: Option<JobState>) {
         let now = self.now;
-        let dead =
-            |job: &Accepted| job.id == *id && job.is_kept(now) && job.view.state == JobState::Dead;
+        let dead = |job: &Accepted| {
+            let is_dead = job.view.state == JobState::Dead && !job.view.tombstone;
+            job.id == *id && job.is_kept(now) && is_dead
+        };
         let Some(at) = self.jobs.iter().position(dead) else {
             assert_eq!(reply, self.job(id).map(|job| job.view.state));
             return;
@@ -63,14 +65,18 @@ impl Truth {
     pub(in crate::store::tests) fn purged(&mut self, id: &JobId, reply: bool) {
         let now = self.now;
         let ended =
-            |job: &Accepted| job.id == *id && job.is_kept(now) && !job.view.state.is_pending();
-        let at = self.jobs.iter().position(ended);
-        assert_eq!(reply, at.is_some());
-        if let Some(at) = at {
-            let Accepted { records, accepted_us, .. } = self.jobs.remove(at);
-            self.purged.insert(id.clone(), accepted_us / 1000 + STORED);
-            // And no other that leads to it.
-            self.records.retain(|name, (whose, ..)| !records.contains(name) || whose != id);
+            |job: &&mut Accepted| job.id == *id && job.is_kept(now) && !job.view.state.is_pending();
+        let job = self.jobs.iter_mut().find(ended).filter(|job| !job.view.tombstone);
+        assert_eq!(reply, job.is_some());
+        if let Some(job) = job {
+            job.entomb();
+            let gone = job.gone.unwrap_or(0);
+            // Records end when they would have.
+            for name in std::mem::take(&mut job.records) {
+                let its = self.records.get_mut(&name).filter(|(whose, ..)| whose == id);
+                its.into_iter().for_each(|(.., end)| *end = gone.max(*end));
+            }
+            job.gone = Some(gone.max(job.accepted_us / 1000 + STORED));
         }
     }
 

@@ -80,9 +80,6 @@ impl Truth {
             let position = view.position.unwrap_or(u64::from(!late));
             return Some(Enqueued::Stored { position });
         }
-        if self.purged.get(&call.id).is_some_and(|end| *end >= self.now) {
-            return Some(Enqueued::Stored { position: 1 });
-        }
         let merged = self.merged.get(&call.id).filter(|(_, end)| *end >= self.now);
         if let Some((other, _)) = merged.filter(|_| call.merge.is_some()) {
             return Some(Enqueued::Merged(other.clone()));
@@ -159,6 +156,7 @@ impl Truth {
                 owner: call.owner.clone(),
                 watched: false,
                 response: None,
+                tombstone: false,
                 past: Past {
                     lock: Some(call.key.clone()),
                     bytes,

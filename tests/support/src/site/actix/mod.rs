@@ -180,6 +180,9 @@ fn deferring(config: &mut ServiceConfig) {
     let kept = DeferLayer::new().keep_header("Authorization").credential_header("X-Api-Key");
     one("/kept/{id}", by_id(), kept);
     one("/owned/{id}", by_id(), DeferLayer::new().owner(user).status_at("/mine"));
+    let owned = || DeferLayer::new().owner(user).status_at("/mine").remember_direct();
+    one("/evicting/{id}", by_id(), owned().ended_bytes(64));
+    one("/few-keys/{id}", by_id(), owned().idempotency_keys(64));
     one("/few/{id}", by_id(), DeferLayer::new().owner(user).owner_jobs(128));
     one("/few-bytes/{id}", by_id(), DeferLayer::new().owner(user).owner_bytes(64 * 400));
     let crowded = DeferLayer::new().owner(user).queue_jobs(64 * 64).defer_always();

@@ -164,14 +164,17 @@ fn deferring() -> Routes {
     };
     let hasty = DeferLayer::new().read_within(Duration::from_millis(300));
     let kept = DeferLayer::new().keep_header("Authorization").credential_header("X-Api-Key");
-    let owned = DeferLayer::new().owner(user).status_at("/mine");
+    let owned = || DeferLayer::new().owner(user).status_at("/mine");
+    let remembered = || owned().remember_direct();
     let crowded = DeferLayer::new().owner(user).queue_jobs(64 * 64).defer_always();
     one("/orders/{id}/refund", by_id(), DeferLayer::new())
         .merge(one("/peer", LockLayer::by_ip(), DeferLayer::new()))
         .merge(one("/small/{id}", by_id(), DeferLayer::new().body_limit(16).max_jobs(2)))
         .merge(one("/hasty/{id}", by_id(), hasty))
         .merge(one("/kept/{id}", by_id(), kept))
-        .merge(one("/owned/{id}", by_id(), owned))
+        .merge(one("/owned/{id}", by_id(), owned()))
+        .merge(one("/evicting/{id}", by_id(), remembered().ended_bytes(64)))
+        .merge(one("/few-keys/{id}", by_id(), remembered().idempotency_keys(64)))
         .merge(one("/few/{id}", by_id(), DeferLayer::new().owner(user).owner_jobs(128)))
         .merge(one("/few-bytes/{id}", by_id(), DeferLayer::new().owner(user).owner_bytes(64 * 400)))
         .merge(one("/crowded/{id}", by_id(), crowded))
