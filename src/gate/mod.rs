@@ -188,12 +188,7 @@ pub trait Gate<N: ?Sized>: Clone + Send + Sync + 'static {
     /// unread body.
     const PARKS: bool = false;
 
-    /// Checks the settings of the gate. A driver calls it where the gate is put around a service, so that a fault shows before
-    /// there is a request.
-    ///
-    /// # Panics
-    ///
-    /// If the settings contradict each other, with a message that names the fix.
+    /// Checks the settings, and panics if they contradict each other. A driver calls it where a gate is put around a service.
     fn check(&self) {}
 
     /// Reads what it needs of the request. Must not block.

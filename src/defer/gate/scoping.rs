@@ -34,16 +34,15 @@ impl<N: ?Sized> Settings<N> {
             "DeferLayer::shared_by_all: .owner(..) and .carry_as::<T>(..) say that requests are not shared; leave out one or \
              the other"
         );
-        if is_scoped || self.shared_by_all || self.carries.is_empty() {
-            return;
-        }
-        if let Some(setting) = self.shares() {
-            panic!(
-                "DeferLayer::{setting}: the layer carries a snapshot, and nothing names whose a request is, so users would get \
-                 each other's jobs and answers; carry it by .carry_as::<T>(..) with its identity, or name the .owner(..), or \
-                 say .shared_by_all()"
-            );
-        }
+        let is_safe = is_scoped || self.shared_by_all || self.carries.is_empty();
+        let shares = self.shares().filter(|_| !is_safe);
+        assert!(
+            shares.is_none(),
+            "DeferLayer::{}: the layer carries a snapshot, and nothing names whose a request is, so users would get each \
+             other's jobs and answers; carry it by .carry_as::<T>(..) with its identity, or name the .owner(..), or say \
+             .shared_by_all()",
+            shares.unwrap_or_default()
+        );
     }
 
     /// The setting by which requests share jobs or answers, if there is one.

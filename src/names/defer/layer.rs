@@ -4,7 +4,7 @@
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __defer_layer_names {
-    ($native:ty, $found:ident) => {
+    ($native:ty) => {
         /// Accepts requests whose resource is busy: 202 now, and a run later, once, in order.
         ///
         /// See [`lockgate::defer`](::lockgate::defer) for what happens to a request, and the crate
@@ -83,66 +83,6 @@ macro_rules! __defer_layer_names {
                 owner: impl Fn(&$native) -> Option<String> + Send + Sync + 'static,
             ) -> Self {
                 Self { gate: self.gate.owner(owner) }
-            }
-        }
-
-        // Whose it is, where a snapshot says so.
-        impl DeferLayer {
-            /// Stores this value of the request's extensions along with it, such as the user that an
-            /// authentication has put there; a worker that [restores](DeferWorker::restore) it puts it into
-            /// the extensions of the run. A request that has one and carries a credential is deferred
-            /// without the credential. One that does not have it is deferred without it.
-            ///
-            /// It does not say which user the request is from: two values of one user may differ, by a refreshed token,
-            /// say. What users could share then needs an owner: carry it by [`carry_as`](Self::carry_as), or set
-            /// [`owner`](Self::owner), or say [`shared_by_all`](Self::shared_by_all). Without any of them an
-            /// `Idempotency-Key` is answered with 500, and a log line names the fix: one user's key must not get
-            /// another user's job, and to ignore it would run a retry twice.
-            ///
-            /// A user whose rights were revoked while the request waited still runs it, unless
-            /// [`DeferWorker::authorize`] refuses the run.
-            ///
-            /// # Panics
-            ///
-            /// Not here, but where the layer is put around a service: if there are none of them, beside
-            /// [`first_wins`](Self::first_wins), [`last_wins`](Self::last_wins) or [`remember_direct`](Self::remember_direct).
-            #[must_use]
-            pub fn carry<T: ::lockgate::Snapshot>(self) -> Self {
-                Self { gate: self.gate.carry::<T>($found::<T>) }
-            }
-
-            /// As [`carry`](Self::carry), and takes the identity in the value for the [`owner`](Self::owner) of the request, if
-            /// that is not set.
-            ///
-            /// The identity has to be the same in each request of a user (an account's number, not a token, nor what a new
-            /// login changes), and no other user's: a retry is known by it. Texts are compared as they are, by
-            /// [`visible_to`](DeferredRoutes::visible_to) too, and lie in the store unsealed.
-            ///
-            /// A request without the value is nobody's. Such requests share their keys, unless they have a credential:
-            /// those are some user's, so that their `Idempotency-Key` is answered with 500, as with `carry`. It shows an
-            /// authentication that is inside of this layer. An empty identity is none: such a request is not merged with
-            /// others. In code: `.carry_as::<User>(|user| user.id.to_string())`.
-            ///
-            /// # Panics
-            ///
-            /// Where the layer is put around a service: if a second snapshot names an identity, and no `owner` is set.
-            #[must_use]
-            pub fn carry_as<T: ::lockgate::Snapshot>(
-                self,
-                identity: impl Fn(&T) -> String + Send + Sync + 'static,
-            ) -> Self {
-                Self { gate: self.gate.carry_as::<T>($found::<T>, identity) }
-            }
-
-            /// Lets the requests of all users share keys and merges, although the layer [carries](Self::carry) a snapshot: for
-            /// clients that trust each other, such as services of one team.
-            ///
-            /// # Panics
-            ///
-            /// Where the layer is put around a service: if an [`owner`](Self::owner) or an identity is set, too.
-            #[must_use]
-            pub fn shared_by_all(self) -> Self {
-                Self { gate: self.gate.shared_by_all() }
             }
         }
 

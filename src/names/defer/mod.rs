@@ -1,5 +1,6 @@
 //! The names of what defers requests, runs them, and tells of them.
 
+mod carry;
 mod layer;
 mod routes;
 mod worker;
@@ -9,7 +10,8 @@ mod worker;
 #[macro_export]
 macro_rules! __defer_names {
     ($native:ty, $found:ident, $put:ident) => {
-        ::lockgate::__defer_layer_names!($native, $found);
+        ::lockgate::__defer_layer_names!($native);
+        ::lockgate::__defer_carry_names!($found);
         ::lockgate::__defer_worker_names!($put);
         ::lockgate::__defer_routes_names!($native);
     };

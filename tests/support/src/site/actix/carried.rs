@@ -32,7 +32,7 @@ pub(super) fn carry_unnamed() {
         Ok::<_, Error>(request.into_response(HttpResponse::Ok().finish()))
     });
     let layer = DeferLayer::new().carry::<User>().first_wins();
-    let _ = Transform::<_, ServiceRequest>::new_transform(&layer, service);
+    drop(Transform::<_, ServiceRequest>::new_transform(&layer, service));
 }
 
 /// Who it is, if it is told; a run tells nothing.
