@@ -16,6 +16,9 @@ use tokio::{
 
 use crate::store::{Store, redis::script::MAY};
 
+/// How the script begins that a new connection runs (`fences.lua`).
+const FENCES: &[u8] = b"-- Raises the fences of shards";
+
 /// Forwards to a server; cuts a connection after it has forwarded a call, before the reply.
 #[derive(Clone)]
 pub(super) struct Proxy {
@@ -150,7 +153,8 @@ impl Proxy {
                 n = client.read(&mut up), if !hole => {
                     let Ok(n @ 1..) = n else { return };
                     let names = |word: &[u8]| up[..n].windows(word.len()).any(|at| at == word);
-                    let cut = names(b"EVAL") && !names(MAY.code.as_bytes()) && takes_one(&self.cuts);
+                    let connects = names(MAY.code.as_bytes()) || names(FENCES);
+                    let cut = names(b"EVAL") && !connects && takes_one(&self.cuts);
                     subscriber |= names(b"SUBSCRIBE");
                     mute |= names(b"$4\r\nHDEL\r\n") && takes_one(&self.mute);
                     if server.write_all(&up[..n]).await.is_err() {
