@@ -88,7 +88,11 @@ impl Begun {
             }
             Began::Lost => Begin::Lost,
             Began::TooManyKeys(left) => {
-                tracing::warn!(node = %store.node(), "request refused: too many idempotency keys are kept");
+                crate::throttle::throttled!(
+                    warn,
+                    node = %begun.store.node(),
+                    "request refused: too many idempotency keys are kept"
+                );
                 Begin::TooManyKeys(left)
             }
         })

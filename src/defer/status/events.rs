@@ -153,7 +153,7 @@ impl Watching {
                 // Evicted, or forgotten, meanwhile.
                 Ok(_) => return None,
                 Err(error) => {
-                    crate::throttle::throttled!(warn, job = ?self.look.id, %error, "a look failed")
+                    crate::throttle::throttled!(warn, job = ?self.look.id, %error, "a look failed");
                 }
             }
             let look = Instant::now() + self.pace;

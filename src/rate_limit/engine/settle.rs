@@ -79,7 +79,7 @@ impl Engine {
                         left.push(call.clone());
                     }
                     Err(error) => {
-                        crate::throttle::throttled!(warn, %error, "a charge may not have been put right")
+                        crate::throttle::throttled!(warn, %error, "a charge may not have been put right");
                     }
                 }
             }
