@@ -88,7 +88,7 @@ impl Begun {
             }
             Began::Lost => Begin::Lost,
             Began::TooManyKeys(left) => {
-                tracing::warn!(node = %store.node(), "request refused: too many idempotency keys are kept");
+                tracing::warn!(node = %begun.store.node(), "request refused: too many idempotency keys are kept");
                 Begin::TooManyKeys(left)
             }
         })

@@ -1,6 +1,6 @@
 //! What `jobs.lua` is on Redis, with `cancel.lua` and what `due.lua` does to jobs.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use bytes::Bytes;
 

@@ -52,6 +52,8 @@ fn direct(key: &Key, owner: &str, caps: Caps, record: &str) -> Direct {
         id: JobId::new(key),
         owner: owner.to_owned(),
         life: LONG,
+        lease: LONG,
+        again: false,
         caps,
         print: None,
     }
