@@ -79,7 +79,7 @@ mod tests {
             for _ in 0..more {
                 assert_eq!(pass("a"), None);
             }
-            assert_eq!(pass("b").is_some(), true, "another kind");
+            assert!(pass("b").is_some(), "another kind");
             tokio::time::advance(PERIOD).await;
         }
     }

@@ -84,7 +84,7 @@ fn nominating(site: &Site, target: &str, list: usize) -> Request {
         request = request.header(name, &format!("{bit}"));
     }
     let nominated: Vec<_> =
-        NAMES.iter().enumerate().filter(|(bit, _)| list * 23 >> bit & 1 == 1).collect();
+        NAMES.iter().enumerate().filter(|(bit, _)| (list * 23) >> bit & 1 == 1).collect();
     let nominated: Vec<_> = nominated.into_iter().map(|(_, name)| *name).collect();
     request.header("connection", &format!("close, host, {}", nominated.join(", ")))
 }

@@ -12,7 +12,7 @@ use crate::{
 
 /// As many levels as it is told.
 #[derive(Serialize, Deserialize)]
-struct Nested(Option<Box<Nested>>, Vec<Nested>);
+struct Nested(Option<Box<Self>>, Vec<Self>);
 
 fn nested(levels: usize) -> Nested {
     (1..levels).fold(Nested(None, Vec::new()), |inner, _| Nested(None, vec![inner]))

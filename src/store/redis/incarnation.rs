@@ -265,9 +265,8 @@ mod tests {
             let data = Some(Data(Some(name.to_owned())));
             incarnation.met("", Some(id.to_owned()), data, Weak::new())
         };
-        let spaces = || -> Vec<String> {
-            incarnation.spaces().iter().map(|space| space.to_string()).collect()
-        };
+        let spaces =
+            || -> Vec<String> { incarnation.spaces().iter().map(ToString::to_string).collect() };
         assert_eq!(spaces(), [""; 0].map(String::from).to_vec());
         met("a", "x");
         // Flushed, and met by two lanes.

@@ -9,7 +9,7 @@ use super::{SECOND, eventually, server::Server};
 use crate::{
     NotAcquired, SharedSecret,
     gate::{Asked, Deferred, Gate as _, KeySource, Replay, Verdict, View as _, fake::FakeView},
-    lock::{HeldLocks, LockGate, LockGuard, LockTicket},
+    lock::{HeldLock, HeldLocks, LockGate, LockGuard, LockTicket},
     store::{JobId, Store},
 };
 
@@ -141,7 +141,7 @@ async fn a_handle_that_never_connected_connects_to_know() {
     let within = run.scope(second.lock("x").acquire()).await.expect("it is there");
     assert_eq!(within.fence(), run.fence());
     let both = run.scope(third.locks(["x", "y"]).acquire()).await.expect("one is there");
-    assert_eq!(both.held().get("x").and_then(|held| held.fence()), Some(run.fence()));
+    assert_eq!(both.held().get("x").and_then(HeldLock::fence), Some(run.fence()));
 }
 
 /// It was flushed, and another process has connected since. Its own lock is lent to a run until it is found lost.
