@@ -45,7 +45,7 @@ const MOST_STRIPES: u32 = 65_536;
 /// ```
 /// use lockgate::Key;
 ///
-/// // The key of `LockLayer::by_path_param("id").scope("orders")` for `/orders/7`.
+/// // The key of `LockLayer::by_path_param_as::<u64>("id").scope("orders")` for `/orders/7`.
 /// let key = Key::path_param("id", "7").scope("orders");
 /// assert_eq!(key.as_str(), "p:id:orders:7");
 /// assert_ne!(Key::custom("a:b"), Key::custom("a%3Ab"));

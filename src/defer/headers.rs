@@ -45,10 +45,20 @@ impl Fields {
         self.keep.iter().any(|keep| keep == name)
     }
 
+    /// Returns the entry of the list of credentials that covers this name, whether it is kept or not.
+    fn credential(&self, name: &str) -> Option<&str> {
+        let own = || self.credentials.iter().find(|own| *own == name).map(String::as_str);
+        credential(name).or_else(own)
+    }
+
+    /// Returns true if a field of this name carries a credential, whether it is kept or not: the request is some user's.
+    pub(super) fn is_credential(&self, name: &str) -> bool {
+        self.credential(name).is_some()
+    }
+
     /// Returns the entry of the list of credentials that covers this name, if it is not kept.
     pub(super) fn withheld_credential(&self, name: &str) -> Option<&str> {
-        let own = || self.credentials.iter().find(|own| *own == name).map(String::as_str);
-        credential(name).or_else(own).filter(|_| !self.keeps(name))
+        self.credential(name).filter(|_| !self.keeps(name))
     }
 
     /// Returns true if a field of this name is stored. Nothing else of the request counts: a client

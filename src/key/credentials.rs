@@ -29,8 +29,8 @@ const NAMES: &[&str] = &[
     // HashiCorp.
     "x-vault-token",
     "x-consul-token",
-    // Cloudflare Access, for services.
-    "cf-access-client-secret",
+    // Logins without a standard.
+    "x-token",
 ];
 
 /// Last words of a name, whatever stands before them and a hyphen: `X-Api-Key`, `X-Goog-Api-Key`.
@@ -42,17 +42,28 @@ const ENDINGS: &[&str] = &[
     "api-key",
     "apikey",
     "api-token",
+    "auth-key",
+    "access-key",
+    "secret-key",
     // OAuth 2.0 and OpenID Connect: oauth2-proxy, Shopify and others.
     "access-token",
     "refresh-token",
     "id-token",
     "bearer-token",
-    // Logins without a standard: OpenStack and many others.
+    // Secrets of OAuth clients; Cloudflare Access, for services.
+    "client-secret",
+    // Logins without a standard: OpenStack (Keystone, Swift, Ironic) and many others.
     "auth-token",
+    "authentication-token",
     "session-token",
+    "user-token",
+    "subject-token",
+    "service-token",
+    "storage-token",
     // Signed statements of an authenticating proxy: Google IAP, Cloudflare Access, WSO2.
     "jwt",
     "jwt-assertion",
+    "jwt-token",
 ];
 
 /// First words of a name: AWS load balancers, and Azure App Service with its providers.
@@ -88,7 +99,10 @@ mod tests {
                      x-ms-token-google-refresh-token x-vault-token private-token x-gitlab-token \
                      x-amzn-oidc-data x-amzn-oidc-accesstoken x-shopify-access-token \
                      x-forwarded-authorization x-serverless-authorization x-session-token \
-                     x-ms-token-twitter-access-token-secret dd-api-key x-goog-iam-authorization-token";
+                     x-ms-token-twitter-access-token-secret dd-api-key x-goog-iam-authorization-token \
+                     cf-access-client-secret x-client-secret x-token x-authentication-token x-auth-key \
+                     x-user-token x-subject-token x-service-token x-storage-token x-jwt-token jwt-token \
+                     x-access-key access-key x-secret-key secret-key";
         for name in names.split_ascii_whitespace() {
             assert!(is_credential(name), "{name}");
         }
@@ -98,7 +112,8 @@ mod tests {
     fn other_names_are_not() {
         let names = "x-csrf-token x-xsrf-token x-session-id x-request-id idempotency-key host \
                      content-type x-user-id x-account x-tenant paid-token x-capi-keys \
-                     x-continuation-token signature x-forwarded-for forwarded xapi-keyring";
+                     x-continuation-token signature x-forwarded-for forwarded xapi-keyring token x-page-token \
+                     x-cursor-token access-key-id x-secret-key-version";
         for name in names.split_ascii_whitespace() {
             assert!(!is_credential(name), "{name}");
         }

@@ -13,8 +13,8 @@ pub(super) fn note_credential(lock: &impl fmt::Display, credential: &str) {
         tracing::warn!(
             credential,
             "not deferred: the request carries a credential, which is not stored; let the layer \
-             .carry::<T>() whose request it is, or store the field itself by .keep_header(..). This is \
-             told once of each credential"
+             .carry_as::<T>(..) whose request it is (.carry::<T>() if it names the .owner(..), or users share \
+             nothing), or store the field itself by .keep_header(..). This is told once of each credential"
         );
     } else {
         tracing::debug!(%lock, credential, "not deferred: the request carries a credential");

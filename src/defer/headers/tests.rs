@@ -200,3 +200,18 @@ fn idempotency_keys_are_quoted_or_bare() {
     }
     assert_eq!(idempotency_key(&[b"a", b"b"]), Err(()));
 }
+
+/// A kept one is stored, and shows that the request is some user's all the same.
+#[test]
+fn a_kept_credential_is_one() {
+    let fields = Fields {
+        keep: vec!["x-api-key".into(), "x-pass".into()],
+        credentials: vec!["x-pass".into()],
+    };
+    for name in ["x-api-key", "x-pass"] {
+        assert!(fields.is_credential(name) && fields.withheld_credential(name).is_none(), "{name}");
+        assert!(fields.store(name), "{name}");
+    }
+    assert!(fields.is_credential("cookie") && !fields.store("cookie"));
+    assert!(!fields.is_credential("x-role"));
+}
