@@ -35,7 +35,9 @@ pub enum Authorization {
     /// reason `not authorized any more`, and its response is 403.
     Denied,
     /// Nobody can say now, because a database is away, say. The request goes back in line, uncharged,
-    /// and the check is made again after a second or, of an old request, after a minute at most.
+    /// and the check is made again after a second or, of an old request, after a minute at most. A check that
+    /// panics counts as this one, and so does one that has not ended after half of
+    /// [`max_run`](super::DeferWorker::max_run).
     Unknown,
 }
 
@@ -93,6 +95,8 @@ impl Visit {
         let StoredRequest { head, carried, .. } = request.clone();
         let run = PendingRun { head, deferred: marker.deferred().clone(), carried };
         let Deferred { id, first_seen, .. } = marker.deferred();
+        // Well before its lock ends, which would charge the job: one that must not run twice would be dead.
+        let longest = self.worker.max_run / 2;
         // Its function too, not only its future.
         let checked = AssertUnwindSafe(async { check(run).await }).catch_unwind();
         let authorization = tokio::select! {
@@ -107,6 +111,10 @@ impl Visit {
                 tracing::error!(job = ?id, "the check of an authorization panicked");
                 Authorization::Unknown
             }),
+            () = tokio::time::sleep(longest) => {
+                tracing::error!(job = ?id, ?longest, "the check of an authorization took too long");
+                Authorization::Unknown
+            }
         };
         match authorization {
             Authorization::Granted => Ok(()),

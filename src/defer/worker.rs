@@ -191,7 +191,8 @@ impl DeferWorker {
     /// carries. Default: every run may. Calls that tell of an end are not asked about.
     ///
     /// The lock of the request is held meanwhile, and the check counts into
-    /// [`max_run`](Self::max_run). One that panics is [`Authorization::Unknown`].
+    /// [`max_run`](Self::max_run). One that panics, or has not ended after half of that time, is
+    /// [`Authorization::Unknown`].
     ///
     /// ```
     /// use lockgate::defer::{Authorization, DeferWorker, PendingRun};

@@ -65,7 +65,11 @@ impl Begun {
         limits: RunLimits,
     ) -> Result<Begin, Error> {
         let Some(run) = store.room::<DirectRuns>().begin(limits.most) else {
-            tracing::warn!(node = %store.node(), most = limits.most, "not begun: too many remembered requests run");
+            crate::throttle::throttled!(
+                warn,
+                node = %store.node(), most = limits.most,
+                "not begun: too many remembered requests run"
+            );
             return Ok(Begin::Full);
         };
         // First: if this future is dropped, or there is no answer, the call may have done its work.

@@ -4,11 +4,19 @@ use std::{
     future::{Future, poll_fn},
     pin::pin,
     task::{Context, Poll},
+    time::Duration,
 };
 
-use tokio::{sync::mpsc, time::Instant};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, timeout_at},
+};
 
 use super::{Gate, Next, Outcome, slot::Slot};
+
+/// Longest time that a client may leave the next item of a body unread once the run must have ended: a client that stalls
+/// must not keep the run, and its place among the bounded ones, for ever.
+const STALLED: Duration = Duration::from_secs(30);
 
 /// Items of a body between two turns of other tasks, where no client slows it down.
 const IN_A_ROW: u32 = 32;
@@ -55,9 +63,23 @@ impl Detached {
         .await
     }
 
+    /// Leaves the gate. The record of a run that has begun is written before this returns, though the client has left:
+    /// [`Store::finish_remembered`](crate::Store::finish_remembered) must not overtake it.
+    pub async fn leave<T>(
+        &self,
+        leaving: impl Future<Output = T>,
+        gone: impl Future<Output = ()>,
+    ) -> Option<T> {
+        // Asked first: leaving takes it out of the slot.
+        if self.0.has_begun() {
+            return Some(leaving.await);
+        }
+        self.run(leaving, gone).await
+    }
+
     /// Reads the body of the answer for the gate, which has said [`Parting::Keep`](super::Parting::Keep), and hands it on
     /// all but the last item, which is to be sent when the gate is left with the outcome. Without a client it ends with the
-    /// longest time that the lock may be held.
+    /// longest time that the lock may be held; a client that has stalled for `STALLED` by then ends it too.
     pub async fn read<N: ?Sized, G: Gate<N>, I>(
         &self,
         (gate, ticket): (&G, &mut G::Ticket),
@@ -90,7 +112,12 @@ impl Detached {
                 (item, _) if last => return (item, Outcome::Ended),
                 (Some(item), Sink::Whole(items)) => items.push(item),
                 // Of a client that has left nothing is waited for.
-                (Some(item), Sink::Pipe(client)) => drop(client.send(Some(item)).await),
+                (Some(item), Sink::Pipe(client)) => {
+                    let patience = until.max(Instant::now() + STALLED);
+                    if timeout_at(patience, client.send(Some(item))).await.is_err() {
+                        break;
+                    }
+                }
                 (None, _) => {}
             }
             if n % IN_A_ROW == 0 {
@@ -98,5 +125,126 @@ impl Detached {
             }
         }
         (None, Outcome::BrokeOff)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        convert::Infallible,
+        future::ready,
+        sync::atomic::{AtomicBool, Ordering},
+    };
+
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::{
+        gate::{Asked, Begin, Begun, Head, Parting, RunLimits, Trying, Verdict, View},
+        key::Key,
+        reply::Reply,
+        store::{Acquire, Acquired, Caps, Direct, JobId, Mode, Store, Token},
+    };
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// A gate that ignores the body.
+    #[derive(Clone)]
+    struct Deaf;
+
+    impl Gate<()> for Deaf {
+        type Facts = Infallible;
+        type Ticket = u8;
+        type Quick = u8;
+        type Parked = Infallible;
+
+        fn ask<V: View<Native = ()>>(&self, _: &mut V) -> Asked<Infallible, u8> {
+            Asked::Skip
+        }
+
+        async fn enter(&self, facts: Infallible) -> Verdict<u8> {
+            match facts {}
+        }
+
+        fn show<V: View<Native = ()>>(&self, _: &u8, _: &mut V) {}
+
+        fn ticket(&self, quick: u8) -> u8 {
+            quick
+        }
+
+        async fn leave(&self, _: u8, _: Outcome) -> Parting<u8, Infallible> {
+            Parting::Fields(Vec::new())
+        }
+
+        async fn accept(&self, parked: Infallible, _: Head, _: Option<Bytes>) -> Option<Reply> {
+            match parked {}
+        }
+    }
+
+    fn data(item: &Bytes) -> Option<&[u8]> {
+        Some(item)
+    }
+
+    async fn begun(store: &Store) -> Begun {
+        let key = Key::custom("x");
+        let call = Direct {
+            id: JobId::new(&key),
+            key,
+            me: Token::new(store.node()),
+            mode: Mode::Exclusive,
+            record: "idem".into(),
+            owner: String::new(),
+            life: 60 * SECOND,
+            lease: 10 * SECOND,
+            again: false,
+            caps: Caps::NONE,
+            print: None,
+        };
+        let (key, me) = (call.key.clone(), call.me.clone());
+        let (mode, lease) = (call.mode, call.lease);
+        let lock = Acquire { key, me, mode, lease, wait: None, old_seq: 0, record: None };
+        let answer = store.backend().acquire(lock).await.unwrap();
+        assert!(matches!(answer, Acquired::Held { .. }), "{answer:?}");
+        match Begun::begin(store, call, RunLimits { most: 8, time: SECOND }).await.unwrap() {
+            Begin::Begun(begun) => begun,
+            Begin::Taken | Begin::Lost | Begin::Full | Begin::TooManyKeys(_) => {
+                panic!("it is the first, and has its lock")
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_stalls_does_not_keep_its_run() {
+        let detached = Detached::new(Slot::new(Trying::Never, None));
+        // The receiver is there, and is not read.
+        let (to, unread) = mpsc::channel(1);
+        let mut sink = Sink::Pipe(to.clone());
+        let next = |_: &mut Context<'_>| Poll::Ready(Next::Item(Bytes::from_static(b"more")));
+        let mut ticket = 0;
+        let read = detached.read((&Deaf, &mut ticket), next, data, to.closed(), &mut sink);
+        let asked = Instant::now();
+        assert_eq!(read.await, (None, Outcome::BrokeOff));
+        assert_eq!(asked.elapsed().as_secs(), STALLED.as_secs());
+        drop(unread);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_run_that_has_begun_is_left_though_its_client_has_gone() {
+        let store = Store::memory();
+        for has_begun in [true, false] {
+            let slot = Slot::new(Trying::Never, None);
+            if has_begun {
+                slot.begin(begun(&store).await);
+            }
+            let left = AtomicBool::new(false);
+            let leaving = async {
+                let taken = slot.begun();
+                tokio::task::yield_now().await;
+                drop(taken);
+                left.store(true, Ordering::Relaxed);
+            };
+            let _ = Detached::new(slot.clone()).leave(leaving, ready(())).await;
+            assert_eq!(left.load(Ordering::Relaxed), has_begun);
+        }
     }
 }

@@ -26,6 +26,7 @@ mod methods;
 mod named;
 mod print;
 mod reading;
+mod refusals;
 mod replay;
 mod room;
 mod scope;
@@ -44,6 +45,7 @@ pub(crate) use self::{
     begun::{Begin, Begun, RunLimits, STOPPED},
     field::{field_name, goes_on},
     methods::Methods,
+    refusals::{GateId, RememberedRun},
     replay::{Inside, REPLAY_FIELD, current_replay, is_replay},
     slot::{Record, Remember, Trying, UnderLock},
     source::each_once,

@@ -8,7 +8,7 @@ use std::{any::Any, fmt, sync::Arc, time::Duration};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::{begun::Begun, print::Print, view::View};
+use super::{begun::Begun, print::Print, refusals::RememberedRun, view::View};
 use crate::{
     key::Key,
     store::{Caps, Store},
@@ -98,6 +98,8 @@ struct Filled {
     begun: Option<Begun>,
     /// The handler of what has begun came to its end under its lock, and its answer stands.
     answered: bool,
+    /// Refusals by gates within what has begun.
+    run: RememberedRun,
     /// Of the request that has begun.
     print: Option<Print>,
     /// In the driver's own types.
@@ -196,6 +198,21 @@ impl Slot {
     /// The handler has answered, and nothing was lost.
     pub(crate) fn note_answered(&self) {
         self.put(|filled| filled.answered = true);
+    }
+
+    /// A retry layer in between calls the lock again: the answer so far is not that of the request.
+    pub(crate) fn note_unanswered(&self) {
+        self.look(|filled| filled.answered.then(|| filled.answered = false));
+    }
+
+    /// Returns the run that has begun, for the gates within it.
+    pub(crate) fn run(&self) -> Option<RememberedRun> {
+        self.look(|filled| filled.begun.as_ref().map(|_| filled.run.clone()))
+    }
+
+    /// Returns the status of the gate that kept the run from its handler.
+    pub(crate) fn refusal(&self) -> Option<u16> {
+        self.look(|filled| filled.run.refusal())
     }
 
     /// False if the handler was dropped, panicked, or lost its lock.

@@ -135,6 +135,11 @@ pub trait View {
         None
     }
 
+    /// Bytes of path and query, as [`Head::target`] has them. Default 0: not known.
+    fn target_length(&self) -> usize {
+        0
+    }
+
     /// Whether it has one of these header fields, named in lower case. Most requests have none of those that
     /// are asked for, and one pass over a few names is cheaper than a look-up of each.
     fn has_any(&self, names: &[&str]) -> bool {

@@ -10,7 +10,10 @@ use super::{
 };
 use crate::{
     error::Error,
-    gate::{Asked, KeyFault, Replay, Slot, Trying, UnderLock, View, current_replay, each_once},
+    gate::{
+        Asked, KeyFault, RememberedRun, Replay, Slot, Trying, UnderLock, View, current_replay,
+        each_once,
+    },
     key::Key,
     reply::Reply,
     store::{Mode, Store},
@@ -32,6 +35,8 @@ pub struct LockFacts {
 #[derive(Debug, Default)]
 pub(super) struct Brought {
     pub(super) replay: Option<Replay>,
+    /// The remembered run of an outer layer that it belongs to.
+    pub(super) run: Option<RememberedRun>,
     /// What the request has already.
     pub(super) held: HeldLocks,
     /// It has all of these already.
@@ -50,6 +55,10 @@ impl LockFacts {
 
     pub(super) fn replay(&self) -> Option<&Replay> {
         self.brought.as_ref()?.replay.as_ref()
+    }
+
+    pub(super) fn run(&self) -> Option<&RememberedRun> {
+        self.brought.as_ref()?.run.as_ref()
     }
 
     pub(super) fn held(&self) -> Option<&HeldLocks> {
@@ -76,7 +85,9 @@ impl LockFacts {
 
     /// All that the request has of further out.
     pub(super) fn take_held(&mut self) -> HeldLocks {
-        self.brought.take().map(|brought| brought.held).unwrap_or_default()
+        let held = self.brought.take().map(|brought| brought.held).unwrap_or_default();
+        // Before the store's first connection a delegation could have been for another one.
+        held.without_delegations_elsewhere(&self.store)
     }
 }
 
@@ -100,7 +111,7 @@ impl From<Error> for Undecided {
 
 impl Brought {
     fn is_something(&self) -> bool {
-        self.replay.is_some() || self.lent.is_some() || !self.held.is_empty()
+        self.replay.is_some() || self.run.is_some() || self.lent.is_some() || !self.held.is_empty()
     }
 
     /// Returns true if it is known whether the locks that the request has are in this store.
@@ -177,7 +188,8 @@ impl<N: ?Sized> LockGate<N> {
         held = held.and(HeldLocks::current().iter().cloned());
         held = held.and(self.policy.trusted(view, &store));
         let is_noted = UnderLock::is_noted(view);
-        let mut brought = Brought { replay, held, lent: None, is_noted, is_undecided: false };
+        let run = RememberedRun::of(view);
+        let mut brought = Brought { replay, run, held, lent: None, is_noted, is_undecided: false };
         if brought.is_identified(&store, &keys) {
             if let Err(reply) = brought.decide(&store, &keys, mode) {
                 return Asked::Answer(reply);

@@ -25,8 +25,8 @@ use super::{
 };
 use crate::{
     gate::{
-        Asked, Gate, Head, KeySource, Outcome, Parked, Parting, Print, Scope, Slot, Trying,
-        UnderLock, Verdict, View,
+        Asked, Gate, GateId, Head, KeySource, Outcome, Parked, Parting, Print, RememberedRun,
+        Scope, Slot, Trying, UnderLock, Verdict, View,
     },
     reply::{Reply, problem},
 };
@@ -56,6 +56,17 @@ impl<N: ?Sized> LockGate<N> {
         Self { source, policy, ends, times, unlocked }
     }
 
+    fn id(&self) -> GateId {
+        GateId::of(&self.times)
+    }
+
+    /// Notes a refusal for the remembered run that the request belongs to.
+    fn note_refused(&self, facts: &LockFacts, status: u16) {
+        if let Some(run) = facts.run() {
+            run.note_refused(self.id(), status);
+        }
+    }
+
     /// An outer layer takes it over untried.
     fn put_off(&self, facts: LockFacts) -> Verdict<LockTicket> {
         // Nothing is known of the lock; if nothing comes of the taking over, it may well be free.
@@ -63,6 +74,8 @@ impl<N: ?Sized> LockGate<N> {
     }
 
     fn busy(&self, facts: LockFacts, busy: &Busy, known: bool) -> Verdict<LockTicket> {
+        let status = self.policy.busy_status.code();
+        self.note_refused(&facts, status);
         let replay = facts.replay().cloned();
         let unfit = !facts.fits_a_job();
         let LockFacts { store, keys, slot, .. } = facts;
@@ -72,7 +85,6 @@ impl<N: ?Sized> LockGate<N> {
         tracing::debug!(
             node = %store.node(), lock = %key.hashed(), line = busy.line, "request refused: lock busy"
         );
-        let status = self.policy.busy_status.code();
         if let Some(replay) = replay {
             replay.met_a_busy_lock(status);
         }
@@ -116,6 +128,7 @@ impl<N: ?Sized> LockGate<N> {
         }
         // Not kept for an outer layer, though this may be the status of a busy answer too.
         let away = Reply::store_away();
+        self.note_refused(&facts, away.status);
         if let Some(replay) = facts.replay() {
             // A run that could not even start is not charged.
             replay.met_a_busy_lock(away.status);
@@ -169,7 +182,11 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
                     self.busy(facts, &busy, false)
                 }
                 Ok(Answer::Known) => self.known(facts),
-                Ok(Answer::TooManyKeys(left)) => Verdict::Answer(Reply::too_many_keys(left)),
+                Ok(Answer::TooManyKeys(left)) => {
+                    let reply = Reply::too_many_keys(left);
+                    self.note_refused(&facts, reply.status);
+                    Verdict::Answer(reply)
+                }
                 Err(NotAcquired::WouldDeadlock) => Verdict::Answer(would_deadlock()),
                 Err(NotAcquired::Fault(error)) => self.outage(facts, &error),
             }
@@ -183,8 +200,14 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
         }
         self.policy.tell_fences(&held, view);
         view.put(ticket.1.clone());
+        if let Some(run) = RememberedRun::of(view) {
+            run.note_passed(self.id());
+        }
         if let Some(slot) = &ticket.2 {
             slot.start();
+            if let Some(run) = slot.run() {
+                run.put(view, self.id());
+            }
         }
         UnderLock::note(view);
     }
@@ -242,6 +265,7 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
 fn forget(slot: Option<&Slot>) {
     if let Some(slot) = slot {
         slot.empty();
+        slot.note_unanswered();
     }
 }
 

@@ -147,6 +147,10 @@ impl HeldLock {
         }
     }
 
+    pub(super) fn is_delegated(&self) -> bool {
+        matches!(self.kind, Kind::Elsewhere(_))
+    }
+
     /// Connects the handles that [`is_in`](Self::is_in) compares.
     pub(super) async fn identify(&self, store: &Store) -> Result<(), Error> {
         if let Kind::Here { store: own, .. } = &self.kind

@@ -37,6 +37,12 @@ impl HeldLocks {
     }
 
     /// As `and`.
+    /// Removes the delegated locks that are not known to be in this store.
+    pub(super) fn without_delegations_elsewhere(mut self, store: &Store) -> Self {
+        self.0.retain(|held| !held.is_delegated() || held.is_in(store) == Some(true));
+        self
+    }
+
     pub(super) fn and_all(self, more: Self) -> Self {
         if self.is_empty() { more } else { self.and(more.0) }
     }
@@ -184,7 +190,7 @@ impl fmt::Debug for HeldLocks {
 /// | shared | no | yes | no |
 /// | permits(n) | no | no | if n <= m |
 ///
-/// A grant of permits(n) has at most n - 1 others beside it, so permits(10) does for permits(20), and
+/// A grant of permits(n) was given with at most n - 1 others beside it, so permits(10) does for permits(20), and
 /// not for permits(1). Readers are not counted, so shared does for no number of permits.
 fn covers(has: Mode, wanted: Mode) -> bool {
     match (has, wanted) {

@@ -20,7 +20,7 @@
 //! use lockgate::{Key, Store};
 //!
 //! let store = Store::memory();
-//! let order = Key::path_param("id", "7"); // that of `LockLayer::by_path_param("id")`
+//! let order = Key::path_param("id", "7"); // that of `LockLayer::by_path_param_as::<u64>("id")`
 //! let guard = store.lock(order).wait(Duration::from_secs(5)).acquire().await?;
 //! let fence = guard.fence(); // keeps a late writer out: see below
 //! guard.release().await;

@@ -82,7 +82,7 @@ async fn go<G, F, C, R, E>(
         gate.hear(&mut ticket, || told(answer));
     }
     let leaving = gate.leave(ticket, outcome);
-    let Some(parting) = detached.run(leaving, client.closed()).await else { return };
+    let Some(parting) = detached.leave(leaving, client.closed()).await else { return };
     let ended = match (ended, parting) {
         (Err(error), _) => Err(error),
         (Ok(answer), Parting::Keep(ticket)) => {

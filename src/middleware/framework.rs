@@ -148,6 +148,10 @@ impl<F: Framework> View for PartsView<'_, F> {
         self.parts.uri.authority().map(Authority::as_str)
     }
 
+    fn target_length(&self) -> usize {
+        F::target(self.parts).len()
+    }
+
     fn has_any(&self, names: &[&str]) -> bool {
         self.parts.headers.keys().any(|name| names.contains(&name.as_str()))
     }

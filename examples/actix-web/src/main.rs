@@ -90,6 +90,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     // The worker stops claiming, the server stops accepting; what runs may end.
     stop.send_replace(true);
     let mut ended = pin!(async {
+        handle.pause().await;
         // Remembered requests whose clients have left run on the server's threads, which end with it.
         store.finish_remembered(DRAIN).await;
         tokio::join!(handle.stop(true), worker)
@@ -112,6 +113,7 @@ fn routes(store: &Store) -> impl Fn(&mut ServiceConfig) + Send + Clone + 'static
             RateLimitLayer::by_ip(Quota::requests(10).per(Duration::from_secs(10))).name("limited"),
         );
         let show = web::resource("/orders/{id}").get(orders::show).head(orders::show);
+        // The handlers take ids as texts. With `Path<u64>` it would be `by_path_param_as::<u64>("id")`.
         let pay = web::resource("/orders/{id}/pay")
             .post(orders::pay)
             .wrap(LockLayer::by_path_param("id"));

@@ -67,7 +67,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
     terminated.await;
     // The worker stops claiming, the server stops accepting; what runs may end.
     stop.send_replace(true);
-    let mut ended = pin!(async { (worker.await, server.await) });
+    let mut ended = pin!(async {
+        let ended = (worker.await, server.await);
+        // Remembered requests whose clients have left go on without a connection.
+        store.finish_remembered(DRAIN).await;
+        ended
+    });
     if tokio::time::timeout(DRAIN + Duration::from_secs(3), &mut ended).await.is_err() {
         // What still runs is dropped, and with it what it holds: else that would be kept until its lease has run out.
         cut.send_replace(true);
@@ -81,6 +86,7 @@ fn routes(store: &Store) -> Router {
     let limited = Router::new().route("/limited", get(|| async { "ok" })).layer(
         RateLimitLayer::by_ip(Quota::requests(10).per(Duration::from_secs(10))).name("limited"),
     );
+    // The handlers take ids as texts. With `Path<u64>` it would be `by_path_param_as::<u64>("id")`.
     let pay = Router::new()
         .route("/orders/{id}/pay", post(orders::pay))
         .layer(LockLayer::by_path_param("id"));

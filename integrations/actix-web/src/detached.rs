@@ -90,7 +90,7 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
             }
         }
         let leaving = self.gate.leave(ticket, outcome);
-        let Some(parting) = detached.run(leaving, client.closed()).await else { return };
+        let Some(parting) = detached.leave(leaving, client.closed()).await else { return };
         let ended = match (ended, parting) {
             (Err(error), parting) => Err(amend(error, parting)),
             (Ok(answer), Parting::Keep(ticket)) => {

@@ -118,6 +118,10 @@ impl View for RequestView<'_> {
         self.request.uri().authority().map(Authority::as_str)
     }
 
+    fn target_length(&self) -> usize {
+        target(self.request).len()
+    }
+
     fn has_any(&self, names: &[&str]) -> bool {
         self.request.headers().keys().any(|name| names.contains(&name.as_str()))
     }
@@ -173,12 +177,16 @@ pub(crate) fn found<T: Clone + 'static>(request: &HttpRequest) -> Option<T> {
     request.extensions().get().cloned()
 }
 
+/// Path and query, as they are stored.
+fn target(request: &HttpRequest) -> &str {
+    request.uri().path_and_query().map_or("/", |target| target.as_str())
+}
+
 /// The head as it is stored.
 pub(crate) fn head(request: &HttpRequest) -> Head {
-    let target = request.uri().path_and_query();
     Head::new(
         request.method().as_str(),
-        target.map_or("/", |target| target.as_str()),
+        target(request),
         fields(request.headers()),
         request.peer_addr(),
     )

@@ -71,7 +71,12 @@ impl<N: ?Sized> DeferGate<N> {
         let url = settings.callback.as_ref().and_then(|callback| callback(&head));
         let policy = settings.how.policy(&head.method, settings.when.needs_worker);
         let print = Print::of(&head.method, &head.target, body);
-        let is_unnamed = settings.is_unnamed(&parked.owner, || !parked.carried.is_empty());
+        let has_user = || {
+            let fields = &settings.what.fields;
+            !parked.carried.is_empty()
+                || head.headers.iter().any(|(name, _)| fields.is_credential(name))
+        };
+        let is_unnamed = settings.is_unnamed(&parked.owner, has_user);
         let merge = settings.how.merge(&parked.owner, &head).filter(|_| !is_unnamed);
         let carried = std::mem::take(&mut parked.carried);
         let key = &parked.parked.key;
@@ -165,7 +170,10 @@ impl<N: ?Sized> DeferGate<N> {
                 None
             }
             Ok(Enqueued::TooManyKeys(left)) => {
-                tracing::warn!(%node, %lock, "not deferred: too many idempotency keys are kept");
+                crate::throttle::throttled!(
+                    warn,
+                    %node, %lock, "not deferred: too many idempotency keys are kept"
+                );
                 Some(Reply::too_many_keys(left))
             }
             Ok(Enqueued::Unmanned) => {

@@ -74,7 +74,8 @@ impl<N: ?Sized> DeferGate<N> {
 pub(super) enum Known {
     /// It was accepted, or has run.
     Reply(Reply),
-    /// Another one, under its lock: it is stored nowhere, and forgotten if it fails. So whoever asks is not accepted by that.
+    /// Another one, under its lock. Its body is not stored, and a refusal or a failure that may be repeated leaves no record,
+    /// so the retry must not be told that it is accepted.
     RunsAtOnce,
     /// No more than its id.
     Gone,

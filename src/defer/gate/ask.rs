@@ -103,7 +103,7 @@ impl<N: ?Sized> DeferGate<N> {
             !captured.is_empty() || {
                 let names = view.header_names();
                 let fields = &settings.what.fields;
-                names.iter().any(|name| fields.withheld_credential(name).is_some())
+                names.iter().any(|name| fields.is_credential(name))
             }
         };
         let is_unnamed = key.is_some() && settings.is_unnamed(&owner, has_user);
@@ -113,7 +113,7 @@ impl<N: ?Sized> DeferGate<N> {
         // A run has a key that its worker made, and is looked up nowhere.
         let key = key.filter(|_| !is_unnamed);
         let record = key.map(|key| settings.record(&owner, view.method(), &route, &key));
-        let may_be_stored = || settings.may_be_stored(view, !captured.is_empty());
+        let may_be_stored = || settings.may_be_stored(view, &owner, !captured.is_empty());
         let (trying, applied) = settings.when.trying(&view.header("prefer"), may_be_stored);
         let slot = Slot::saying(trying, record, said_to_run);
         slot.send(view);
@@ -123,7 +123,8 @@ impl<N: ?Sized> DeferGate<N> {
 
 /// The answer to a key that could be another user's.
 fn unnamed() -> Reply {
-    tracing::error!(
+    crate::throttle::throttled!(
+        error,
         layer = "DeferLayer",
         "request refused: it has an Idempotency-Key, the layer carries a snapshot, and nothing names whose the request is, so \
          users would share their keys; carry the snapshot by .carry_as::<T>(..), with the authentication outside of this \
@@ -141,15 +142,16 @@ impl<N: ?Sized> Settings<N> {
             owner: owner.to_owned(),
             body_limit: self.what.body_limit,
             life: self.keys.life,
-            again: self.how.may_run_again(method),
+            again: self.how.may_run_again(method) && self.how.max_attempts > 1,
             runs: self.keys.runs,
             caps: self.caps,
         };
         Record { name, remember: self.keys.direct.then(remember) }
     }
 
-    /// As far as its head tells; `known`: it takes along who it is of.
-    fn may_be_stored<V: View<Native = N>>(&self, view: &V, known: bool) -> bool {
+    /// Returns true if nothing in the request's head keeps it from being stored, by the bounds of the pick-up. `known`: it
+    /// carries a snapshot.
+    fn may_be_stored<V: View<Native = N>>(&self, view: &V, owner: &str, known: bool) -> bool {
         let length = view.header("content-length").first().copied().unwrap_or(b"0");
         let length = std::str::from_utf8(length).ok().and_then(|length| length.parse().ok());
         let What { body_limit, head_limit, fields, .. } = &self.what;
@@ -158,7 +160,11 @@ impl<N: ?Sized> Settings<N> {
         let of = |name: &&str| {
             view.header(name).into_iter().map(|value| line(name, value)).sum::<usize>()
         };
-        let head: usize = names.iter().filter(|name| fields.store(name)).map(of).sum();
+        let stored: usize = names.iter().filter(|name| fields.store(name)).map(of).sum();
+        // The stored head has the host as a field, if only the URI names it.
+        let authority = view.authority().filter(|_| !names.contains(&"host"));
+        let host = authority.map_or(0, |authority| line("host", authority.as_bytes()));
+        let head = stored + host + view.target_length() + owner.len();
         !is_upgrade(view.method(), &view.header("upgrade"))
             && length.is_some_and(|length: usize| length <= *body_limit)
             && head <= *head_limit
@@ -169,5 +175,24 @@ impl<N: ?Sized> Settings<N> {
     fn carries_credential<V: View<Native = N>>(&self, view: &V) -> bool {
         let is_withheld = |name: &&str| self.what.fields.withheld_credential(name).is_some();
         view.header_names().iter().any(is_withheld)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_one_attempt_nothing_runs_again() {
+        let again = |gate: DeferGate<()>, method| {
+            let record = gate.remember_direct().0.record("", method, "/", "k");
+            record.remember.map(|remember| remember.again)
+        };
+        let gate = DeferGate::<()>::new;
+        assert_eq!(again(gate(), "PUT"), Some(true));
+        assert_eq!(again(gate(), "POST"), Some(false));
+        assert_eq!(again(gate().retry_unsafe(), "POST"), Some(true));
+        assert_eq!(again(gate().max_attempts(1), "PUT"), Some(false));
+        assert_eq!(again(gate().retry_unsafe().max_attempts(1), "POST"), Some(false));
     }
 }

@@ -10,7 +10,7 @@ use crate::{
         is_stream,
         judge::is_success,
     },
-    gate::{Begun, Outcome, Print, STOPPED},
+    gate::{Begun, Outcome, Print, STOPPED, Slot},
 };
 
 /// The handler said that it failed, or its answer broke off.
@@ -50,25 +50,45 @@ pub(super) enum DirectVerdict {
     MayHaveRun(&'static str),
 }
 
+/// Facts about a run besides its answer.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RunFacts {
+    /// The handler came to its end under its lock.
+    answered: bool,
+    /// The body of the request was cut off.
+    cut_off: bool,
+    /// Status by which a gate within the lock refused the request.
+    refusal: Option<u16>,
+}
+
+impl RunFacts {
+    pub(super) fn of(slot: &Slot) -> Self {
+        let (answered, cut_off) = (slot.was_answered(), slot.is_cut_off());
+        Self { answered, cut_off, refusal: slot.refusal() }
+    }
+}
+
 /// Decides about a run by its answer.
 ///
 /// - The handler did not come to its end under its lock: it may have run.
 /// - The body of the request was cut off, and the handler failed: nobody executed the whole request, so a retry runs.
-/// - An answer that a deferred run would take for a success is the outcome, except that of a busy lock: it may be that of
-///   a lock further in, which a retry may find free.
-/// - 401, 403, 409, 423, 425, 429 and 503 say that the request was not let in: a retry runs.
-/// - 408 and the other 5xx, an error, a body that broke off: it may have run.
+/// - The answer is the refusal of a gate within the lock (a busy lock, a spent quota, a store that is away): nothing ran,
+///   so a retry runs. The same status of a handler, or of another layer, tells no such thing.
+/// - 401 and 403: a retry runs, since it may bring a new token. A deferred run with such an answer is dead.
+/// - An answer that a deferred run would take for a success is the outcome, 409 and 423 included.
+/// - 408, 425, 429, 5xx, an error, a body that broke off: it may have run.
 pub(super) fn verdict(
     answer: Option<&DirectAnswer>,
     outcome: Outcome,
-    answered: bool,
-    cut_off: bool,
+    facts: RunFacts,
 ) -> DirectVerdict {
+    let RunFacts { answered, cut_off, refusal } = facts;
     let broke_off = outcome == Outcome::BrokeOff;
     let head = answer.and_then(|answer| answer.head).filter(|_| !broke_off);
     match outcome.status().or(head) {
         _ if !answered => DirectVerdict::MayHaveRun(STOPPED),
         Some(400..) if cut_off => DirectVerdict::CameToNothing,
+        Some(status) if refusal == Some(status) => DirectVerdict::CameToNothing,
         Some(status) => by_status(status),
         None => DirectVerdict::MayHaveRun(FAILED),
     }
@@ -76,7 +96,7 @@ pub(super) fn verdict(
 
 fn by_status(status: u16) -> DirectVerdict {
     match status {
-        401 | 403 | 409 | 423 | 425 | 429 | 503 => DirectVerdict::CameToNothing,
+        401 | 403 => DirectVerdict::CameToNothing,
         status if is_success(status) => DirectVerdict::Ran(status),
         _ => DirectVerdict::MayHaveRun(FAILED),
     }
@@ -137,12 +157,11 @@ impl DirectAnswer {
 impl<N: ?Sized> DeferGate<N> {
     /// True if the ticket stays with the body of the answer, at whose end the outcome is known.
     pub(super) fn ends_with_body(&self, ticket: &mut DeferTicket, outcome: Outcome) -> bool {
-        let (begun, answered) = (ticket.slot.has_begun(), ticket.slot.was_answered());
-        let cut_off = ticket.slot.is_cut_off();
+        let (begun, facts) = (ticket.slot.has_begun(), RunFacts::of(&ticket.slot));
         let Some(more) = ticket.more.as_mut().filter(|_| begun) else { return false };
         let answer = &mut more.answer;
         let Outcome::Streams(status @ 200..) = outcome else { return false };
-        let ran = verdict(Some(answer), outcome, answered, cut_off) == DirectVerdict::Ran(status);
+        let ran = verdict(Some(answer), outcome, facts) == DirectVerdict::Ran(status);
         if ran && answer.ends_with_body() {
             answer.head = Some(status);
             return true;
@@ -181,24 +200,42 @@ mod tests {
     use super::*;
 
     fn of(status: u16, answered: bool, cut_off: bool) -> DirectVerdict {
-        verdict(None, Outcome::Answered(status), answered, cut_off)
+        verdict(None, Outcome::Answered(status), RunFacts { answered, cut_off, refusal: None })
+    }
+
+    fn of_outcome(outcome: Outcome, cut_off: bool) -> DirectVerdict {
+        verdict(None, outcome, RunFacts { answered: true, cut_off, refusal: None })
     }
 
     #[test]
     fn a_run_is_judged_by_its_answer() {
         use DirectVerdict::{CameToNothing, MayHaveRun, Ran};
-        for status in [200, 204, 303, 400, 404, 412, 422] {
+        for status in [200, 204, 303, 400, 404, 409, 412, 422, 423] {
             assert_eq!(of(status, true, false), Ran(status));
         }
-        for status in [401, 403, 409, 423, 425, 429, 503] {
+        for status in [401, 403] {
             assert_eq!(of(status, true, false), CameToNothing, "{status}");
         }
-        for status in [408, 500, 502, 504] {
+        for status in [408, 425, 429, 500, 502, 503, 504] {
             assert_eq!(of(status, true, false), MayHaveRun(FAILED), "{status}");
         }
         for outcome in [Outcome::Failed, Outcome::BrokeOff] {
-            assert_eq!(verdict(None, outcome, true, false), MayHaveRun(FAILED));
+            assert_eq!(of_outcome(outcome, false), MayHaveRun(FAILED));
         }
+    }
+
+    #[test]
+    fn only_the_refusal_of_a_gate_tells_that_nothing_ran() {
+        let of = |status, refusal| {
+            let facts = RunFacts { answered: true, cut_off: false, refusal };
+            verdict(None, Outcome::Answered(status), facts)
+        };
+        for status in [409, 423, 429, 503, 418] {
+            assert_eq!(of(status, Some(status)), DirectVerdict::CameToNothing, "{status}");
+        }
+        // A layer in between answered something else.
+        assert_eq!(of(200, Some(429)), DirectVerdict::Ran(200));
+        assert_eq!(of(503, Some(429)), DirectVerdict::MayHaveRun(FAILED));
     }
 
     /// Whatever a layer in between has made of that.
@@ -216,7 +253,7 @@ mod tests {
             assert_eq!(of(status, true, true), DirectVerdict::CameToNothing, "{status}");
         }
         assert_eq!(of(202, true, true), DirectVerdict::Ran(202), "the handler took it");
-        let panicked = verdict(None, Outcome::Failed, true, true);
+        let panicked = of_outcome(Outcome::Failed, true);
         assert_eq!(panicked, DirectVerdict::MayHaveRun(FAILED), "it has not answered");
     }
 }

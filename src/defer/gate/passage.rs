@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::{
     ask::Applied,
-    direct::{DirectAnswer, verdict},
+    direct::{DirectAnswer, RunFacts, verdict},
     settings::{DeferGate, What},
     warnings::note_credential,
 };
@@ -143,11 +143,10 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
             return Parting::Keep(ticket);
         }
         let DeferTicket { slot, more } = ticket;
-        let cut_off = slot.is_cut_off();
-        let answered = slot.was_answered();
+        let facts = RunFacts::of(&slot);
         if let Some((begun, print)) = slot.begun() {
             let answer = more.map(|more| more.answer).unwrap_or_default();
-            let verdict = verdict(Some(&answer), outcome, answered, cut_off);
+            let verdict = verdict(Some(&answer), outcome, facts);
             self.end(begun, print, (answer, outcome), verdict).await;
             // A retry layer in between may have met a busy lock after the one that has run.
             return Parting::Fields(Vec::new());
@@ -181,7 +180,12 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
         let known = parked.parked.known;
         let unread = if known { PickUp::Head } else { PickUp::Nothing };
         let is_upgrade = is_upgrade(view.method(), &view.header("upgrade"));
-        if is_upgrade || !room.hold(head, self.0.what.client.share(view)) {
+        if is_upgrade {
+            return unread;
+        }
+        if !room.hold(head, self.0.what.client.share(view)) {
+            let lock = parked.parked.key.hashed();
+            tracing::debug!(%lock, "not deferred: no room in the buffer budget for the request's head");
             return unread;
         }
         if parked.parked.unfit {
@@ -222,7 +226,7 @@ impl<N: ?Sized + 'static> DeferGate<N> {
         // An owner is often one of the fields, and stored beside them.
         let bytes = stored_bytes(&head.target, &head.headers, fields) + parked.owner.len();
         if bytes > *head_limit {
-            tracing::info!(%lock, bytes, head_limit, "not deferred: the request's head is too long");
+            tracing::debug!(%lock, bytes, head_limit, "not deferred: the request's head is too long");
             return None;
         }
         let mut names = head.headers.iter().map(|(name, _)| name);

@@ -1,6 +1,6 @@
 //! The owner of a request, which scopes everything that requests of one layer could share.
 
-use super::settings::Settings;
+use super::settings::{Settings, What};
 use crate::{defer::snapshot::Captured, store::Wins};
 
 impl<N: ?Sized> Settings<N> {
@@ -20,8 +20,29 @@ impl<N: ?Sized> Settings<N> {
         !is_scoped && !self.shared_by_all && !self.carries.is_empty() && has_user()
     }
 
-    /// Panics if the layer's settings would let requests of different users share what is one user's.
+    /// Checks the layer's settings where it is put around a service. Warns of a body limit that the buffer budget does not
+    /// allow.
+    ///
+    /// # Panics
+    ///
+    /// If requests of different users would share what is one user's.
     pub(super) fn check(&self) {
+        self.check_scope();
+        let What { body_limit, head_limit, budget, .. } = self.what;
+        if body_limit.saturating_add(head_limit) > budget / 2 {
+            crate::throttle::throttled!(
+                warn,
+                layer = "DeferLayer",
+                body_limit,
+                head_limit,
+                budget,
+                "requests up to body_limit and head_limit are never deferred: one client has at most half of \
+                 buffer_budget; raise the budget or lower the limits"
+            );
+        }
+    }
+
+    fn check_scope(&self) {
         let identities = self.carries.identities();
         assert!(
             self.owner.is_some() || identities < 2,

@@ -65,9 +65,10 @@ impl Standing {
         !is_bound || self.calls < most
     }
 
-    /// Whether there is nothing to remember.
+    /// Returns true if there is nothing to remember. The addresses of a host are kept after a call that one of them had no turn
+    /// for: without them it would be claimed again before that address has a turn.
     pub(super) fn is_idle(&self) -> bool {
-        self.calls == 0 && self.last == Last::Unknown
+        self.calls == 0 && self.last == Last::Unknown && self.addresses.is_empty()
     }
 }
 

@@ -121,6 +121,30 @@ async fn a_call_that_had_no_turn_is_remembered_until_it_has_one() {
     assert!(hosts.0.lock().refused.is_empty());
 }
 
+/// Its host was never called, and is judged by the address that was learned when the call was refused.
+#[tokio::test(start_paused = true)]
+async fn a_call_refused_by_its_address_is_due_when_that_has_a_turn() {
+    let (hosts, address) = (hosts(), "1.2.3.4:443");
+    call(&hosts, "https://silent.example/", address, 3 * SLOW, false).await;
+    let reaches = |turn: &Turn| turn.reaches(&[address.parse().expect("an address")]);
+    let filling: Vec<_> = (0..2)
+        .map(|n| {
+            let turn = enter(&hosts, &format!("https://{n}.example/"), ROOM).expect("a turn");
+            assert!(reaches(&turn));
+            turn
+        })
+        .collect();
+    let url = "https://late.example/";
+    let turn = enter(&hosts, url, ROOM).expect("its address is not known");
+    assert!(!reaches(&turn));
+    drop(turn);
+    let key = Key::custom(url);
+    assert!(!hosts.turns(ROOM).has(&key), "it would be claimed in vain");
+    drop(filling);
+    assert!(hosts.turns(ROOM).has(&key));
+    assert!(enter(&hosts, url, ROOM).is_some_and(|turn| reaches(&turn)));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_host_that_has_not_answered_is_given_more_time_with_each_attempt() {
     let hosts = hosts();

@@ -13,7 +13,7 @@ use crate::{
     defer::{Authorization, DeferWorker, PendingRun, Snapshot, StatusAnswer, StatusGate},
     gate::fake::FakeView,
     reply::Reply,
-    store::{JobId, JobState, Store},
+    store::{Fault, JobId, JobState, Store, faulty},
 };
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -115,9 +115,36 @@ async fn a_check_ends_with_its_worker() {
     other.stop().await;
 }
 
-/// As a run does that takes too long: no other one on its lock may meet it.
+/// As a run does: no other one on its lock may meet it.
 #[tokio::test(start_paused = true)]
 async fn a_check_ends_with_its_lock() {
+    let ((store, faults), routes) = (faulty(), Routes::default());
+    let asked = Arc::<AtomicU32>::default();
+    let count = Arc::clone(&asked);
+    let check = move |_| {
+        let first = count.fetch_add(1, Ordering::SeqCst) == 0;
+        async move {
+            if first {
+                std::future::pending::<()>().await;
+            }
+            Authorization::Granted
+        }
+    };
+    let worker = Working::with(worker(&store, &routes).authorize(check));
+    settled().await;
+    let id = put_off_by(&store, "/x", "ann").await;
+    settled().await;
+    faults.set("renew", Fault::Away, 1_000);
+    tokio::time::sleep(30 * SECOND).await;
+    faults.set("renew", Fault::Away, 0);
+    assert_eq!(ended(&store, &id).await, JobState::Done);
+    assert_eq!((routes.runs("/x"), asked.load(Ordering::SeqCst)), (1, 2));
+    worker.stop().await;
+}
+
+/// The lock would end under it, and a request that may have run would be dead: this one must not run twice.
+#[tokio::test(start_paused = true)]
+async fn a_check_that_hangs_ends_before_its_lock() {
     let (store, routes) = (Store::memory(), Routes::default());
     let asked = Arc::<AtomicU32>::default();
     let count = Arc::clone(&asked);
@@ -132,8 +159,11 @@ async fn a_check_ends_with_its_lock() {
     };
     let worker = Working::with(worker(&store, &routes).max_run(5 * SECOND).authorize(check));
     settled().await;
-    let id = put_off_by(&store, "/x", "ann").await;
+    let user = ("user".to_owned(), b"\"ann\"".to_vec());
+    let id = put_off_with(&store, "/x", 1, vec![user]).await;
     assert_eq!(ended(&store, &id).await, JobState::Done);
-    assert_eq!((routes.runs("/x"), asked.load(Ordering::SeqCst)), (1, 2));
+    let job = look(&store, &id).await;
+    assert_eq!((routes.runs("/x"), job.attempts), (1, 1), "uncharged: {job:?}");
+    assert_eq!(asked.load(Ordering::SeqCst), 2);
     worker.stop().await;
 }

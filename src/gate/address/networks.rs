@@ -1,6 +1,6 @@
 //! Sets of addresses, as CIDR blocks.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use ipnet::IpNet;
 
@@ -67,6 +67,11 @@ fn range(caller: &str, text: &str) -> (Place, Place) {
     let Some(block) = block.or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from)) else {
         panic!("{caller}: `{text}` is no address and no block of them, such as 10.0.0.0/8")
     };
+    if is_all_of_nat64(&block) {
+        panic!(
+            "{caller}: `{text}` is all of IPv4, behind NAT64; name IPv4 blocks, such as 10.0.0.0/8"
+        )
+    }
     match block {
         // Larger than all of IPv4, such as `::/0`: of IPv6 alone, or it would trust the other half too.
         IpNet::V6(block) if block.prefix_len() < MAPPED => {
@@ -74,6 +79,16 @@ fn range(caller: &str, text: &str) -> (Place, Place) {
         }
         _ => (place(block.network()), place(block.broadcast())),
     }
+}
+
+/// Returns true if the block has the whole NAT64 prefix `64:ff9b::/96` (RFC 6052), whose addresses count as the IPv4 ones in
+/// them, and was written for it. `::/0` and the like are blocks of IPv6 alone.
+fn is_all_of_nat64(block: &IpNet) -> bool {
+    const NAT64: Ipv6Addr = Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0);
+    let IpNet::V6(block) = block else { return false };
+    block.prefix_len() <= MAPPED
+        && block.contains(&NAT64)
+        && block.network().segments().first() == NAT64.segments().first()
 }
 
 fn place(address: IpAddr) -> Place {

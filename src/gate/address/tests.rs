@@ -174,6 +174,13 @@ fn a_network_that_is_none_is_refused() {
     let _ = ClientAddress::behind(["10.0.0.0/33"]);
 }
 
+/// It would be every proxy that has an IPv4 address.
+#[test]
+#[should_panic(expected = "`64:ff9b::/96` is all of IPv4")]
+fn the_prefix_of_nat64_is_no_network() {
+    let _ = ClientAddress::behind(["64:ff9b::/96"]);
+}
+
 #[test]
 #[should_panic(expected = "name one network at least")]
 fn proxies_must_be_named() {

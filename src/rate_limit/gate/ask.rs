@@ -18,7 +18,7 @@ use super::{
     ticket::standings,
 };
 use crate::{
-    gate::{Asked, KeyFault, Replay, View, current_replay},
+    gate::{Asked, KeyFault, RememberedRun, Replay, View, current_replay},
     rate_limit::{
         engine::{Ask, Engine, Question},
         quota::Quota,
@@ -42,6 +42,8 @@ pub struct RateLimitFacts {
     pub(super) outer: Option<RateStatus>,
     /// A run of a deferred request that was not charged yet.
     pub(super) run: Option<Replay>,
+    /// The remembered run that the request belongs to.
+    pub(super) remembered: Option<RememberedRun>,
 }
 
 impl<N: ?Sized> Plan<N> {
@@ -109,7 +111,8 @@ impl<N: ?Sized> Plan<N> {
                 return self.refuse(&standings(&decision));
             }
         }
-        Asked::Enter(RateLimitFacts { found, at, ask, quotas, outer, run })
+        let remembered = RememberedRun::of(view);
+        Asked::Enter(RateLimitFacts { found, at, ask, quotas, outer, run, remembered })
     }
 
     fn refuse<F, T>(&self, standings: &[Standing<'_>]) -> Asked<F, T> {

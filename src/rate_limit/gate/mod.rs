@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     error::Error,
-    gate::{Asked, Gate, Head, Outcome, Parting, Verdict, View},
+    gate::{Asked, Gate, GateId, Head, Outcome, Parting, RememberedRun, Verdict, View},
     reply::{Fields, Reply},
 };
 
@@ -35,6 +35,10 @@ use crate::{
 pub struct RateLimitGate<N: ?Sized>(Arc<Plan<N>>);
 
 impl<N: ?Sized> RateLimitGate<N> {
+    fn id(&self) -> GateId {
+        GateId::of(&self.0)
+    }
+
     #[expect(clippy::indexing_slicing, reason = "places are those of its own limits")]
     fn admitted(
         &self,
@@ -63,6 +67,12 @@ impl<N: ?Sized> RateLimitGate<N> {
         facts: RateLimitFacts,
     ) -> Verdict<RateLimitTicket> {
         let node = || facts.counting(&self.0).map(|(store, _)| display(store.node()));
+        let refused = |reply: Reply| {
+            if let Some(run) = &facts.remembered {
+                run.note_refused(self.id(), reply.status);
+            }
+            Verdict::Answer(reply)
+        };
         match checked {
             Ok(Checked { decision, receipt }) if decision.is_admitted() => {
                 let RateLimitFacts { ask, at, outer, .. } = facts;
@@ -71,14 +81,14 @@ impl<N: ?Sized> RateLimitGate<N> {
             Ok(Checked { decision, .. }) => {
                 let policy = decision.binding().map(|each| each.policy().label());
                 tracing::debug!(node = node(), policy, "request refused: quota spent");
-                Verdict::Answer(self.0.facing.refuse(&standings(&decision)))
+                refused(self.0.facing.refuse(&standings(&decision)))
             }
             Err(error) => {
                 crate::throttle::throttled!(
                     error,
                     node = node(), %error, "request refused: no quota, store away"
                 );
-                Verdict::Answer(Reply::store_away())
+                refused(Reply::store_away())
             }
         }
     }
@@ -98,7 +108,20 @@ impl<N: ?Sized + 'static> Gate<N> for RateLimitGate<N> {
     type Parked = Infallible;
 
     fn ask<V: View<Native = N>>(&self, view: &mut V) -> Asked<RateLimitFacts, Option<RateStatus>> {
-        self.0.read(view)
+        let asked = self.0.read(view);
+        let refusal = match &asked {
+            Asked::Answer(reply) => Some(reply.status),
+            Asked::Again(repeated) => Some(repeated.reply().status),
+            Asked::Pass(_) => None,
+            Asked::Skip | Asked::Enter(_) => return asked,
+        };
+        if let Some(run) = RememberedRun::of(view) {
+            match refusal {
+                Some(status) => run.note_refused(self.id(), status),
+                None => run.note_passed(self.id()),
+            }
+        }
+        asked
     }
 
     fn quick(&self, ticket: RateLimitTicket) -> Result<Option<RateStatus>, RateLimitTicket> {
@@ -155,6 +178,9 @@ impl<N: ?Sized + 'static> Gate<N> for RateLimitGate<N> {
     }
 
     fn show<V: View<Native = N>>(&self, ticket: &RateLimitTicket, view: &mut V) {
+        if let Some(run) = RememberedRun::of(view) {
+            run.note_passed(self.id());
+        }
         if let Some(status) = &ticket.status {
             status.put(view);
         }

@@ -67,3 +67,13 @@ fn two_identities_need_an_owner() {
     assert!(refused(&two).starts_with("DeferLayer::carry_as: "));
     two.owner(|()| None).check();
 }
+
+/// A client that is alone has half of the budget.
+#[test]
+fn limits_beyond_a_clients_share_of_the_budget_are_told() {
+    let (log, _guard) = crate::store::Log::begin();
+    Defer::new().check();
+    assert!(!log.text().contains("never deferred"), "{}", log.text());
+    Defer::new().body_limit(40 << 20).check();
+    log.has("never deferred");
+}
