@@ -110,7 +110,7 @@ fn cause(error: &serde_json::Error) -> String {
         return text;
     }
     let kind = QUOTING.iter().find(|kind| text.starts_with(**kind));
-    match (kind, text.split_once(", expected ")) {
+    match (kind, text.rsplit_once(", expected ")) {
         (Some(kind), Some((found, expected))) => {
             let rest = found.get(kind.len()..).unwrap_or_default();
             let shown = rest.split(['`', '"', '\'']).next().unwrap_or_default().trim_end();

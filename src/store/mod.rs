@@ -17,8 +17,8 @@ mod handle;
 mod hints;
 mod hold;
 mod job;
-#[cfg(any(feature = "redis", test))]
 mod job_watch;
+#[cfg(any(feature = "redis", test))]
 mod keys;
 mod lease;
 mod memory;

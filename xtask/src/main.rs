@@ -23,7 +23,8 @@ usage: cargo xtask <task>
 
   test [-- ARGS]  run every test (unit, conformance, scenario, property, doc); installs redis-server
                   if it is missing; ARGS go to `cargo test`
-  check           formatting, lints, docs, each feature alone, MSRV, direction of imports, licences
+  check           formatting, lints, docs, each feature alone, MSRV, direction of imports, licences, and
+                  the model of the lock's queue (needs python3)
   bench NAME      locks (`locks`), the rate limiter (`http`), or deferral and queues (`defer`) beside
                   their peers, by figures with a line to reach; `bench NAME --help` tells the options
   faults [--row 7|l7|d7|q7] [--topology single|sentinel|cluster] [--runs N] [--seconds N] [--seed N]

@@ -33,13 +33,14 @@ macro_rules! __defer_carry_names {
             /// that is not set.
             ///
             /// The identity has to be the same in each request of a user (an account's number, not a token, nor what a new
-            /// login changes), and no other user's: a retry is known by it. Texts are compared as they are, by
+            /// login changes): a retry is known by it. No other owner may have it, in any layer of the store: where layers
+            /// carry users and tenants, print `user:7` and `tenant:7`, not `7`. Texts are compared as they are, by
             /// [`visible_to`](DeferredRoutes::visible_to) too, and lie in the store unsealed.
             ///
-            /// A request without the value is nobody's. Such requests share their keys, unless they have a credential:
-            /// those are some user's, so that their `Idempotency-Key` is answered with 500, as with `carry`. It shows an
+            /// A request without the value is nobody's. Such requests share their keys, unless they have a credential,
+            /// [kept](Self::keep_header) or not: those are some user's, so that they are not merged with others, and their `Idempotency-Key` is answered with 500, as with `carry`. It shows an
             /// authentication that is inside of this layer. An empty identity is none: such a request is not merged with
-            /// others. In code: `.carry_as::<User>(|user| user.id.to_string())`.
+            /// others. In code: `.carry_as::<User>(|user| format!("user:{}", user.id))`.
             ///
             /// # Panics
             ///

@@ -142,6 +142,10 @@ macro_rules! __defer_layer_names {
             /// document; files belong elsewhere than in Redis. A body is
             /// read only when its lock was busy, and refused before it is read where the client says how
             /// long it is.
+            ///
+            /// With its head it has to fit into half of the [`buffer_budget`](Self::buffer_budget), which is the
+            /// share of a client that is alone: a longer one is never deferred. If the two limits allow more than
+            /// that, the log says so where the layer is put around a service.
             #[must_use]
             pub fn body_limit(self, bytes: usize) -> Self {
                 Self { gate: self.gate.body_limit(bytes) }
@@ -193,19 +197,23 @@ macro_rules! __defer_layer_names {
             /// Stores a field that is dropped by default, because it carries a credential. A request that
             /// carries one is otherwise not deferred, unless the layer [carries](Self::carry) whose it
             /// is; the log says so once of each. A stored credential lies in the store for as long as the
-            /// request waits, and a run shows it as it was: it may have expired by then.
+            /// request waits, and a run shows it as it was: it may have expired by then. It names no
+            /// [owner](Self::owner): where the layer carries a snapshot as well, and the request has none, its
+            /// `Idempotency-Key` is answered with 500.
             ///
             /// Credentials are, of any case:
             ///
             /// - `Authorization`, `Proxy-Authorization`, and what ends with `-Authorization`: copies by proxies;
             /// - `Cookie`;
-            /// - `Api-Key`, `ApiKey`, `Api-Token`, `Auth-Token`, `Access-Token`, `Refresh-Token`,
-            ///   `Id-Token`, `Bearer-Token`, `Session-Token`, `Authorization-Token`, `Jwt` and
-            ///   `Jwt-Assertion`, and what ends with a hyphen and one of these, such as `X-Api-Key` and
-            ///   `X-Forwarded-Access-Token`;
+            /// - `Api-Key`, `ApiKey`, `Api-Token`, `Auth-Key`, `Access-Key`, `Secret-Key`, `Client-Secret`,
+            ///   `Auth-Token`, `Authentication-Token`, `Authorization-Token`, `Access-Token`, `Refresh-Token`,
+            ///   `Id-Token`, `Bearer-Token`, `Session-Token`, `User-Token`, `Subject-Token`, `Service-Token`,
+            ///   `Storage-Token`, `Jwt`, `Jwt-Token` and `Jwt-Assertion`, and what ends with a hyphen and one
+            ///   of these, such as `X-Api-Key` and `X-Forwarded-Access-Token`;
+            /// - `X-Token`;
             /// - `X-Amz-Security-Token` and `X-Amzn-Oidc-*` of AWS, `X-Ms-Token-*`,
             ///   `X-Ms-Authorization-Auxiliary`, `X-Functions-Key` and `Ocp-Apim-Subscription-Key` of
-            ///   Azure, `Cf-Access-Client-Secret` of Cloudflare, `X-RapidApi-Key`;
+            ///   Azure, `X-RapidApi-Key`;
             /// - `Private-Token`, `Job-Token`, `Deploy-Token` and `X-Gitlab-Token` of GitLab,
             ///   `X-Vault-Token` and `X-Consul-Token` of HashiCorp;
             /// - those of [`credential_header`](Self::credential_header).
@@ -439,12 +447,19 @@ macro_rules! __defer_layer_names {
             ///
             /// | what happened | a retry of a POST or PATCH | of a PUT, a DELETE, or with [`retry_unsafe`](Self::retry_unsafe) |
             /// |---|---|---|
-            /// | answered, but for the next two rows | gets that response | gets that response |
-            /// | 401, 403, 409, 423, 425, 429, 503: not let in | runs | runs |
-            /// | 408, another 5xx, an error, an answer that broke off | is told `dead`, `failed, may have run` | runs |
+            /// | answered, but for the next three rows; by 409 and 423 too | gets that response | gets that response |
+            /// | refused by a `LockLayer` or a `RateLimitLayer` within: a busy lock, a spent quota, a store that is away | runs | runs |
+            /// | 401, 403 | runs, since it may bring a new token | runs |
+            /// | 408, 425, 429, 5xx, an error, an answer that broke off | is told `dead`, `failed, may have run` | runs |
             /// | panic, timeout of a layer in between, lost lock | is told `dead`, `stopped, may have run` | runs |
             /// | the process died, or stood still for a lease | is told `dead`, `crashed, may have run` | runs |
             /// | its body was cut off, and it answered 4xx or 5xx | runs | runs |
+            ///
+            /// With [`max_attempts`](Self::max_attempts) of 1, nothing runs again: then the middle column holds for all methods.
+            /// A status that says that the request was not let in, such as 429, counts as a refusal only if one of our layers
+            /// answered it: the handler may answer the same when its work is done. A middleware that rebuilds the request, and
+            /// so loses its extensions, hides the refusals of the layers within it: they count as answers of the handler. All
+            /// of this is as of a deferred run, but for 401 and 403, by which that is dead: nobody brings it a new token.
             ///
             /// A death is found by the first retry after the run's lease, which is that of its lock. A body that is cut off
             /// (the client vanished in the middle of an upload) is an error to the handler that reads it: where that is

@@ -144,9 +144,9 @@ macro_rules! __defer_worker_names {
             /// The function gets what was stored, with the snapshots of the request. Denied is final: the
             /// handler is not called, the request ends among the dead letters with the reason `not
             /// authorized any more`, and its response is 403. Where nobody can say, it goes back in line,
-            /// uncharged. The lock of the request is held during the check, which counts into
-            /// [`max_run`](Self::max_run); a check that panics says nothing. Calls of
-            /// [`DeferLayer::callback`] are not checked.
+            /// uncharged. So it does after a check that panics, or has not ended after half of
+            /// [`max_run`](Self::max_run). The lock of the request is held during the check, which counts into
+            /// `max_run`. Calls of [`DeferLayer::callback`] are not checked.
             ///
             /// See [`lockgate::defer::DeferWorker::authorize`](::lockgate::defer::DeferWorker::authorize)
             /// for an example.

@@ -50,8 +50,9 @@ async fn a_worker_that_cannot_read_a_payload_says_why_and_quotes_nothing() {
     for (payload, cause) in [
         ("null", "invalid type: null, expected u8 at line 1 column 4"),
         ("\"secret\"", "invalid type: string, expected u8 at line 1 column 8"),
+        ("\"a, expected secret\"", "invalid type: string, expected u8 at line 1 column 20"),
         ("30001", "invalid value: integer, expected u8 at line 1 column 5"),
-        ("{\"secret\"", "invalid type: map, expected u8 at line 1 column 1"),
+        ("{\"secret\"", "invalid type: map, expected u8 at line 1 column 0"),
         ("3secret", "trailing characters at line 1 column 2"),
     ] {
         let (log, guard) = Log::begin();

@@ -135,6 +135,15 @@ impl Incarnation {
         self.spaces.lock().clone()
     }
 
+    /// Notes the identity of the data that a node without a lane told. A lane of that node has the last word: if there is
+    /// an identity already, it stays.
+    pub(super) fn learn(&self, space: &str) {
+        let mut spaces = self.spaces.lock();
+        if spaces.is_empty() {
+            spaces.push(space.into());
+        }
+    }
+
     /// Data that a known server has anew belong to the same store; those of another server do not.
     fn note_space(&self, space: &str, met: Met) {
         let mut spaces = self.spaces.lock();
@@ -194,6 +203,21 @@ mod tests {
         });
         incarnation.on_change(Arc::downgrade(&tell));
         (times, tell)
+    }
+
+    #[test]
+    fn an_identity_is_learned_until_a_lane_has_met_it() {
+        let incarnation = Incarnation::default();
+        let met = |space: &str| {
+            let data = Some(Data(Some(space.to_owned())));
+            incarnation.met("", Some("a".to_owned()), data, Weak::new())
+        };
+        incarnation.learn("x");
+        assert_eq!(incarnation.spaces(), [Arc::<str>::from("x")]);
+        assert_eq!(met("y"), Met::First);
+        assert_eq!(incarnation.spaces(), [Arc::<str>::from("y")]);
+        incarnation.learn("x");
+        assert_eq!(incarnation.spaces(), [Arc::<str>::from("y")]);
     }
 
     #[test]

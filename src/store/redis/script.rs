@@ -87,7 +87,7 @@ script!(
         include_str!("../lua/enqueue_usual.lua"),
         include_str!("../lua/line.lua"),
         include_str!("../lua/kept.lua"),
-                include_str!("../lua/jobs.lua"),
+        include_str!("../lua/jobs.lua"),
         include_str!("../lua/enqueue.lua")
     ),
     repeatable: true
@@ -111,7 +111,7 @@ script!(
         include_str!("../lua/runs_usual.lua"),
         include_str!("../lua/line.lua"),
         include_str!("../lua/kept.lua"),
-                include_str!("../lua/jobs.lua"),
+        include_str!("../lua/jobs.lua"),
         include_str!("../lua/ends.lua"),
         include_str!("../lua/claim.lua"),
         include_str!("../lua/settle.lua"),
@@ -205,7 +205,7 @@ script!(
         include_str!("../lua/channel.lua"),
         include_str!("../lua/line.lua"),
         include_str!("../lua/kept.lua"),
-                include_str!("../lua/jobs.lua"),
+        include_str!("../lua/jobs.lua"),
         include_str!("../lua/ends.lua"),
         include_str!("../lua/claim.lua"),
         include_str!("../lua/fsck.lua"),

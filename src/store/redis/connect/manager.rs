@@ -211,7 +211,11 @@ impl Manager {
         if data.is_none() && !incarnation.knows_layout() {
             let settings = Settings { within: Some(self.deadline), ..Settings::default() };
             let mut common = place.cluster.open(COMMON, &settings).await?.connection;
-            layout::check(&mut common, &self.keys, false, writes).await?;
+            let common = layout::check(&mut common, &self.keys, false, writes).await?;
+            // Before a lane of that node connects, headers are signed with it.
+            if let Some(Data(Some(space))) = common {
+                incarnation.learn(&space);
+            }
         }
         incarnation.layout_is_known();
         Ok(data)

@@ -126,7 +126,10 @@ fn client(
 ) -> Result<Client, RedisError> {
     let info = server.into_connection_info()?.set_tcp_settings(tcp());
     let Login { user, password } = &address.login;
-    let mut settings = info.redis_settings().clone().set_protocol(protocol);
+    // Of several commands the library tells an error of the connection alone: a server that is full answers the first
+    // and closes. So `HELLO` goes by itself, without the name of the library.
+    let settings = info.redis_settings().clone().set_protocol(protocol);
+    let mut settings = settings.set_skip_set_lib_name();
     settings = settings.set_db(address.database.unwrap_or(0).into());
     if let Some(user) = user {
         settings = settings.set_username(user);

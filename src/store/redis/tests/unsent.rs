@@ -11,9 +11,6 @@ use crate::{
 
 const PUSHES: u32 = 50_000;
 
-/// Steps of a flight of pushes at most.
-const FLIGHT: usize = 100;
-
 /// What pushes came to.
 #[derive(Default)]
 struct Told {
@@ -49,9 +46,10 @@ async fn push_all(queue: &Queue<u32>) -> Told {
     told
 }
 
-/// With the deadline that stores have by default, which is far too short for so many.
+/// With the deadline that stores have by default, which is far too short for so many. How many are in doubt depends on how
+/// busy the machine is; `combine::tests::deadlines` has the bound under a stopped clock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_pushes_that_are_made_at_once_few_are_in_doubt() {
+async fn of_pushes_that_are_made_at_once_none_has_run_that_says_it_was_not_sent() {
     let server = Server::start().await;
     let store = Store::builder(&server.url()).connect().await.expect("the URL is right");
     let queue = store.queue("numbers");
@@ -64,7 +62,7 @@ async fn of_pushes_that_are_made_at_once_few_are_in_doubt() {
     let stored = usize::try_from(stored).expect("a number") - 1;
     println!("figure: {stored} are stored");
     assert!(stored >= told.stored && stored <= told.stored + told.doubtful, "{stored}");
-    assert!(told.doubtful <= 10 * FLIGHT, "{} in doubt", told.doubtful);
+    assert!(told.unsent > told.doubtful, "most of those without an answer were not sent");
 }
 
 /// The server takes no more than its socket does.
@@ -79,8 +77,8 @@ async fn behind_a_server_that_stands_still_calls_wait_unsent() {
     let told = push_all(&queue).await;
     server.thaw();
     assert_eq!(told.stored, 0);
-    // Four flights at first, and as many each time that those have not come back for a quarter of the deadline.
-    assert!(told.doubtful <= 5 * 4 * FLIGHT, "{} in doubt", told.doubtful);
+    assert_eq!(told.unsent + told.doubtful, PUSHES as usize);
+    assert!(told.unsent > told.doubtful, "{} in doubt", told.doubtful);
     usable(&store).await;
     let other = server.patient_store().await;
     let page = other.queue::<u32>("numbers").stats().await.expect("it is there");
