@@ -258,6 +258,8 @@ table! { each_store {
         what_ran_at_once_does_not_run_again,
         another_request_under_the_key_of_one_that_ran_is_refused,
         what_was_not_let_in_runs_again,
+        what_a_gate_within_refuses_runs_again,
+        what_the_handler_refuses_has_run,
         what_failed_may_have_run,
         what_failed_and_does_nothing_twice_runs_again,
         what_lost_its_lock_may_have_run,
@@ -295,6 +297,7 @@ table! { each_store {
     replay:
         the_request_is_the_same_without_its_connection,
         lines_that_connection_nominates_come_along,
+        lines_of_any_names_come_along,
         a_credential_that_is_kept_comes_along,
         who_it_was_comes_along_and_not_the_credential,
         who_lost_the_right_to_it_does_not_run,
@@ -327,6 +330,7 @@ table! { each_store {
         the_first_wins_among_the_requests_of_one_user,
         the_last_supersedes_no_other_users,
         a_key_of_a_user_whom_nothing_names_is_our_fault,
+        clients_of_a_kept_credential_share_neither_keys_nor_merges,
         users_who_share_all_share_keys_and_merges,
         a_layer_that_would_share_users_requests_is_refused;
     idempotency:

@@ -22,7 +22,7 @@ const MAY: [(&str, usize, &str); 18] = [
     ("defer/judge.rs", 7, "the pause of a job that no route takes, between a second and a minute"),
     ("defer/verdict.rs", 3, "when the server has accepted a job, as a time"),
     ("gate/replay.rs", 2, "the same, for handlers"),
-    ("lock/elsewhere.rs", 11, "how long a token that is handed to another process is good for"),
+    ("lock/elsewhere.rs", 10, "how long a token that is handed to another process is good for"),
     ("queue/letters.rs", 3, "when the server says that a task was pushed, and has ended"),
     (
         "queue/push.rs",

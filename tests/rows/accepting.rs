@@ -62,6 +62,8 @@ pub(crate) async fn a_client_may_rather_have_a_202(case: Case) {
     let _ = sent.send().await.expect(200);
     let sent = preferring(&site, "/async/7", "respond-async").body(vec![b'x'; 64 * 1024 + 1]);
     let _ = sent.send().await.expect(200);
+    let long = format!("/async/7?long={}", "x".repeat(16 * 1024));
+    let _ = preferring(&site, &long, "respond-async").send().await.expect(200);
 }
 
 pub(crate) async fn a_background_request_never_runs_at_once(case: Case) {

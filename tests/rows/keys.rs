@@ -148,7 +148,7 @@ pub(crate) async fn a_function_can_name_several_locks(case: Case) {
     busy(of("a").send().await);
     let _ = of("c").send().await.expect(200);
     let answer = hold.let_go().await.expect(200);
-    assert_eq!(names(&answer), ["c:::a", "c:::b"]);
+    assert_eq!(names(&answer), ["c:account::a", "c:account::b"]);
     let _ = of("b,c").send().await.expect(200);
     let _ = site.post("/accounts").send().await.expect(400).problem();
     let many: Vec<_> = (0..33).map(|n| n.to_string()).collect();

@@ -210,6 +210,9 @@ pub(crate) async fn a_credential(case: Case) {
         ("X-Ms-Token-Aad-Id-Token", "x"),
         ("X-Vault-Token", "x"),
         ("Private-Token", "x"),
+        ("X-Token", "x"),
+        ("X-Client-Secret", "x"),
+        ("X-Subject-Token", "x"),
     ];
     for (name, value) in credentials {
         plain(site.post("/orders/7/refund").header(name, value).send().await);

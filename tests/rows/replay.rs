@@ -4,6 +4,13 @@ use std::time::Duration;
 
 use lockgate::Keyring;
 use lockgate_tests::{Case, Request, Site};
+use proptest::{
+    collection::vec,
+    prop_oneof,
+    sample::select,
+    strategy::{Strategy as _, ValueTree as _},
+    test_runner::TestRunner,
+};
 use serde_json::{Value, json};
 
 use super::{Job, accepted, defer::refund, lock::busy, passes_at_once};
@@ -64,30 +71,67 @@ const FIXED: [&str; 11] = [
     "accept-encoding",
 ];
 
-/// All lines that a handler saw, but for the fixed ones and the idempotency key.
+/// Credentials of [`lists`].
+const CREDENTIALS: [&str; 3] = ["authorization", "cookie", "x-api-key"];
+
+/// All lines that a handler saw, those of one name in their order, but for the fixed ones, ours, the credentials and the
+/// idempotency key.
 fn lasting(seen: &Value) -> Vec<(String, String)> {
     let lines = seen["headers"].as_array().expect("a list").iter();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let mut lines: Vec<_> = lines.map(|line| (text(&line[0]), text(&line[1]))).collect();
-    lines.retain(|(name, _)| !FIXED.contains(&&**name) && name != "idempotency-key");
-    lines.sort();
+    let is_dropped = |name: &str| FIXED.contains(&name) || CREDENTIALS.contains(&name);
+    lines.retain(|(name, _)| {
+        !is_dropped(name) && !name.starts_with("lockgate-") && name != "idempotency-key"
+    });
+    lines.sort_by(|(one, _), (other, _)| one.cmp(other));
     lines
 }
 
-/// A request of the n-th list of lines, in which `Connection` nominates others that are there or not.
-fn nominating(site: &Site, target: &str, list: usize) -> Request {
-    const NAMES: [&str; 7] =
-        ["x-user-id", "x-role", "content-type", "x-forwarded-for", "forwarded", "if-match", "x-a"];
-    let mut request = site.post(target);
-    for (bit, name) in NAMES.iter().enumerate().filter(|(bit, _)| (list * 37 + 11) >> bit & 1 == 1)
-    {
-        request = request.header(name, &format!("{bit}"));
-    }
-    let nominated: Vec<_> =
-        NAMES.iter().enumerate().filter(|(bit, _)| (list * 23) >> bit & 1 == 1).collect();
-    let nominated: Vec<_> = nominated.into_iter().map(|(_, name)| *name).collect();
-    request.header("connection", &format!("close, host, {}", nominated.join(", ")))
+/// Name and value of a header line.
+type Line = (String, Vec<u8>);
+
+/// Lists of lines with any names and bytes that a client may send. Left out is what would make it another exchange: an upgrade,
+/// an expectation, another length or host, a claim to be a run.
+fn lists() -> Vec<Vec<Line>> {
+    const KNOWN: &[&str] = &[
+        "x-user-id",
+        "x-role",
+        "x-forwarded-for",
+        "x-forwarded-host",
+        "forwarded",
+        "content-type",
+        "if-match",
+        "range",
+        "keep-alive",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "prefer",
+        "accept-encoding",
+        "lockgate-job",
+        "cookie",
+        "x-api-key",
+    ];
+    let name = || {
+        let any = "[a-z0-9!#$%&'*+.^_`|~-]{1,12}";
+        prop_oneof![select(KNOWN).prop_map(str::to_owned), any]
+    };
+    let value = vec(prop_oneof![0x21..=0x7e_u8, 0x80..=0xff_u8], 0..20);
+    let nominates = vec(name(), 1..6)
+        .prop_map(|names| ("connection".to_owned(), names.join(", ").into_bytes()));
+    // Lines of one name.
+    let again = (name(), vec(value.clone(), 0..3)).prop_map(|(name, values)| {
+        values.into_iter().map(|value| (name.clone(), value)).collect::<Vec<Line>>()
+    });
+    let lines = vec(prop_oneof![3 => (name(), value), 1 => nominates], 0..16);
+    let list = (again, lines).prop_map(|(again, lines)| [again, lines].concat());
+    let mut runner = TestRunner::deterministic();
+    (0..LISTS).map(|_| list.new_tree(&mut runner).expect("a list").current()).collect()
 }
+
+/// Lists that are sent to each framework on each store.
+const LISTS: usize = 32;
 
 /// An outer layer has set some of them: the run in the background sees what the direct one does.
 pub(crate) async fn lines_that_connection_nominates_come_along(case: Case) {
@@ -104,11 +148,6 @@ pub(crate) async fn lines_that_connection_nominates_come_along(case: Case) {
         .header("x-forwarded-host", "shop.example")
         .header("idempotency-key", "\"mine\"");
     let job = accepted(sent.send().await);
-    let mut listed = Vec::new();
-    for list in 0..12 {
-        let request = nominating(&site, "/orders/7/refund", list);
-        listed.push((list, accepted(request.send().await)));
-    }
     let _ = hold.let_go().await.expect(200);
     let seen = job.done(&site).await;
     for (name, value) in [
@@ -123,10 +162,27 @@ pub(crate) async fn lines_that_connection_nominates_come_along(case: Case) {
         assert_eq!(field(&seen, name), [value], "{name}: {seen}");
     }
     assert!(field(&seen, "connection").is_empty(), "{seen}");
+}
+
+/// Whatever the lines are, and whatever `Connection` nominates: the run sees what the direct one does.
+pub(crate) async fn lines_of_any_names_come_along(case: Case) {
+    let site = case.site().await;
+    let send = |target: &str, list: &[Line]| {
+        let request = site.post(target).header("authorization", "Bearer ann");
+        let add = |request: Request, (name, value): &Line| request.header_bytes(name, value);
+        list.iter().fold(request, add).send()
+    };
+    let hold = site.hold("/orders/7/pay").await;
+    let mut listed = Vec::new();
+    for list in lists() {
+        let job = accepted(send("/carried/7", &list).await);
+        listed.push((list, job));
+    }
+    let _ = hold.let_go().await.expect(200);
     for (list, job) in listed {
         let deferred = job.done(&site).await;
-        let direct = nominating(&site, "/orders/8/refund", list).send().await.expect(200).json();
-        assert_eq!(lasting(&deferred), lasting(&direct), "list {list}");
+        let direct = send("/carried/8", &list).await.expect(200).json();
+        assert_eq!(lasting(&deferred), lasting(&direct), "{list:?}");
     }
 }
 

@@ -98,6 +98,38 @@ pub(crate) async fn a_key_of_a_user_whom_nothing_names_is_our_fault(case: Case) 
     let _ = hold.let_go().await.expect(200);
 }
 
+/// A credential that is kept makes a request some client's, and names none.
+pub(crate) async fn clients_of_a_kept_credential_share_neither_keys_nor_merges(case: Case) {
+    let site = case.plan().await.no_worker().start().await;
+    let of_client = |request: Request, client| request.header("x-api-key", client);
+    for path in ["/named-or-key/7", "/carried-or-key/7"] {
+        for client in ["a", "b"] {
+            let request = of_client(site.post(path), client).header("idempotency-key", "k");
+            our_fault(request.send().await);
+        }
+    }
+    assert_eq!(case.desk.ran().len(), 0);
+    let hold = site.hold("/orders/7/pay").await;
+    for path in ["/named-or-key/7", "/carried-or-key/7"] {
+        let put = async |client| accepted(of_client(site.put(path), client).send().await).id;
+        let (first, second) = (put("a").await, put("b").await);
+        assert_ne!(first, second, "{path}");
+        let again = put("a").await;
+        assert!(again != first && again != second, "{path}: nothing names whose it is");
+    }
+    // A user has both, whichever key is sent along.
+    let path = "/named-or-key/7";
+    let both = async |token, client| {
+        accepted(of_client(keyed(&site, path, token), client).send().await).id
+    };
+    let (ada, bob) = (both("ada.1", "a").await, both("bob.1", "a").await);
+    assert_ne!(ada, bob);
+    assert_eq!(both("ada.2", "b").await, ada);
+    let put = async |token| accepted(of_client(of(token, site.put(path)), "a").send().await).id;
+    assert_eq!(put("ada.1").await, put("ada.2").await);
+    let _ = hold.let_go().await.expect(200);
+}
+
 pub(crate) async fn users_who_share_all_share_keys_and_merges(case: Case) {
     let site = case.plan().await.no_worker().start().await;
     let path = "/carried-by-all/7";

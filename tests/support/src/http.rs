@@ -26,7 +26,7 @@ pub struct Request {
     to: SocketAddr,
     method: Method,
     target: String,
-    fields: Vec<(String, String)>,
+    fields: Vec<(String, Vec<u8>)>,
     body: Bytes,
     from: Option<IpAddr>,
 }
@@ -55,7 +55,12 @@ impl Request {
     }
 
     /// Adds a header field.
-    pub fn header(mut self, name: &str, value: &str) -> Self {
+    pub fn header(self, name: &str, value: &str) -> Self {
+        self.header_bytes(name, value.as_bytes())
+    }
+
+    /// Adds a header field of any bytes that a value may have.
+    pub fn header_bytes(mut self, name: &str, value: &[u8]) -> Self {
         self.fields.push((name.to_owned(), value.to_owned()));
         self
     }

@@ -27,7 +27,10 @@ pub(crate) async fn kept(connection: &mut MultiplexedConnection, namespace: &str
     for key in keys {
         let ends = ask::<i64>(connection, &["PTTL", &key]).await != -1;
         let counters = if key.ends_with("}:f") {
-            ask::<Vec<(String, i64)>>(connection, &["HGETALL", &key]).await
+            let fields: Vec<(String, String)> = ask(connection, &["HGETALL", &key]).await;
+            // In a cluster there is the server's name too (`run`), which is no number.
+            let number = |(name, value): (String, String)| Some((name, value.parse().ok()?));
+            fields.into_iter().filter_map(number).collect()
         } else {
             Vec::new()
         };

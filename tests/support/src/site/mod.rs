@@ -48,6 +48,8 @@
 //! | `/carried/{id}` | `Authorization` becomes an extension; defer that carries it, lock by `id` |
 //! | `/named/{id}` | the same, with the user in it as owner, and `/mine`; requests that run at once are remembered |
 //! | `/named-first/{id}`, `/named-last/{id}` | the same; the first wins, or the last |
+//! | `/named-or-key/{id}` | as `/carried`, with the user as owner; `X-Api-Key` is kept, the first wins, and direct runs are remembered |
+//! | `/carried-or-key/{id}` | as `/carried`; `X-Api-Key` is kept |
 //! | `/carried-by-all/{id}` | as `/carried`, shared by all; the first wins, and direct runs are remembered |
 //! | `/owned/{id}` | defer with `x-user` as owner and the status at `/mine`, lock by `id` |
 //! | `/waits/{id}` | defer after a wait of 15 s; lock by `id` |
@@ -70,6 +72,7 @@
 //! | `/remembered/{id}` | defer, requests that run at once are remembered; lock by `id` |
 //! | `/remembered-again/{id}`, `/remembered-one/{id}`, `/remembered-briefly/{id}` | the same: unsafe methods may run again; one at a time in this process; `max_hold` is a second |
 //! | `/remembered-several/{id}`, `/remembered-permits/{id}` | the same, under two locks, or a permit |
+//! | `/remembered-within/{id}` | as `/remembered`, within it a lock by the header `x-account`, and 1 a minute by `x-api-key` |
 //! | `/always-unlocked/{id}` | defer always, and no lock: wrong |
 //! | `/always-shared/{id}` | defer always, two at once: wrong |
 //! | `/few/{id}` | defer with `x-user` as owner, who may have two in each shard; lock by `id` |
@@ -224,6 +227,11 @@ fn late_gate(query: Option<&str>) -> &str {
 fn accounts(field: Option<&[u8]>) -> Vec<String> {
     let names = field.and_then(|names| str::from_utf8(names).ok()).unwrap_or_default();
     names.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect()
+}
+
+/// The value of a header field as text; one that is not UTF-8 is escaped, so that different values stay different.
+fn field_value(value: &[u8]) -> String {
+    str::from_utf8(value).map_or_else(|_| value.escape_ascii().to_string(), str::to_owned)
 }
 
 /// What all sites know.

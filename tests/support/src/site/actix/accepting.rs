@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use actix_web::web::{ServiceConfig, resource};
-use lockgate_actix_web::{DeferLayer, LockLayer};
+use lockgate_actix_web::{DeferLayer, LockLayer, RateLimitLayer};
 
-use super::work;
+use super::{minute, work};
 
 pub(super) fn accepting(config: &mut ServiceConfig) {
     let mut one = |path: &str, defer: DeferLayer| {
@@ -42,6 +42,13 @@ pub(super) fn accepting(config: &mut ServiceConfig) {
         .wrap(LockLayer::by_keys("id", |_| vec!["8".to_owned(), "7".to_owned()]))
         .wrap(DeferLayer::new().remember_direct());
     config.service(several);
+    let within = resource("/remembered-within/{id}")
+        .to(work)
+        .wrap(RateLimitLayer::by_header("x-api-key", minute(1)).name("remembered"))
+        .wrap(LockLayer::by_header("x-account"))
+        .wrap(LockLayer::by_path_param("id"))
+        .wrap(DeferLayer::new().remember_direct());
+    config.service(within);
     let permits = resource("/remembered-permits/{id}")
         .to(work)
         .wrap(LockLayer::by_path_param("id").permits(2))

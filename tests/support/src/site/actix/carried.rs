@@ -22,6 +22,9 @@ pub(super) fn carried(config: &mut ServiceConfig) {
     one("/carried/{id}", carried());
     one("/carried-by-all/{id}", carried().shared_by_all().first_wins().remember_direct());
     one("/named/{id}", named().remember_direct());
+    let named_or_key = DeferLayer::new().carry_as(User::id).keep_header("x-api-key");
+    one("/named-or-key/{id}", named_or_key.first_wins().remember_direct());
+    one("/carried-or-key/{id}", carried().keep_header("x-api-key"));
     one("/named-first/{id}", named().first_wins());
     one("/named-last/{id}", named().last_wins());
 }

@@ -26,7 +26,7 @@ use lockgate_actix_web::{
 use tokio::sync::oneshot;
 
 use self::between::{guard, rebuild, rewrite, stop_late};
-use super::{App, Running, User, authorization};
+use super::{App, Running, User, authorization, field_value};
 use crate::desk::{Body, Seen, Told};
 
 pub(super) async fn serve(app: &App) -> Running {
@@ -267,9 +267,5 @@ fn answer(told: Told) -> HttpResponse {
 
 fn fields(request: &HttpRequest) -> Vec<(String, String)> {
     let fields = request.headers().iter();
-    fields
-        .map(|(name, value)| {
-            (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned())
-        })
-        .collect()
+    fields.map(|(name, value)| (name.to_string(), field_value(value.as_bytes()))).collect()
 }

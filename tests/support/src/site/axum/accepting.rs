@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use axum::{Router, routing::any};
-use lockgate_axum::{DeferLayer, LockLayer};
+use lockgate_axum::{DeferLayer, LockLayer, RateLimitLayer};
 
-use super::{Routes, work};
+use super::{Routes, minute, work};
 
 fn shared_room() -> DeferLayer {
     DeferLayer::new().buffer_budget(4 << 20).read_within(Duration::from_secs(60))
@@ -54,6 +54,14 @@ pub(super) fn accepting() -> Routes {
             Router::new()
                 .route("/remembered-several/{id}", any(work))
                 .layer(LockLayer::by_keys("id", |_| vec!["8".to_owned(), "7".to_owned()]))
+                .layer(DeferLayer::new().remember_direct()),
+        )
+        .merge(
+            Router::new()
+                .route("/remembered-within/{id}", any(work))
+                .layer(RateLimitLayer::by_header("x-api-key", minute(1)).name("remembered"))
+                .layer(LockLayer::by_header("x-account"))
+                .layer(LockLayer::by_path_param("id"))
                 .layer(DeferLayer::new().remember_direct()),
         )
         .merge(

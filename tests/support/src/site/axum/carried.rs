@@ -19,12 +19,16 @@ pub(super) fn carried() -> Routes {
     };
     let carried = || DeferLayer::new().carry::<User>();
     let named = || DeferLayer::new().carry_as(User::id).status_at("/mine");
+    let named_or_key = DeferLayer::new().carry_as(User::id).keep_header("x-api-key");
+    let named_or_key = named_or_key.first_wins().remember_direct();
     one("/carried/{id}", carried())
         .merge(one(
             "/carried-by-all/{id}",
             carried().shared_by_all().first_wins().remember_direct(),
         ))
         .merge(one("/named/{id}", named().remember_direct()))
+        .merge(one("/named-or-key/{id}", named_or_key))
+        .merge(one("/carried-or-key/{id}", carried().keep_header("x-api-key")))
         .merge(one("/named-first/{id}", named().first_wins()))
         .merge(one("/named-last/{id}", named().last_wins()))
 }

@@ -27,7 +27,7 @@ use lockgate_axum::{
 use tokio::{net::TcpListener, sync::oneshot};
 
 use self::between::{guard, late, rebuild, rewrite};
-use super::{App, Running, User, authorization};
+use super::{App, Running, User, authorization, field_value};
 use crate::desk::{Body as Told, Seen};
 
 pub(super) async fn serve(app: &App) -> Running {
@@ -268,9 +268,5 @@ fn answer(told: crate::desk::Told) -> Response {
 
 fn fields(parts: &Parts) -> Vec<(String, String)> {
     let fields = parts.headers.iter();
-    fields
-        .map(|(name, value)| {
-            (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned())
-        })
-        .collect()
+    fields.map(|(name, value)| (name.to_string(), field_value(value.as_bytes()))).collect()
 }
