@@ -1,0 +1,38 @@
+//! Lines are suppressed, counted, and bounded in kinds.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn one_line_a_period_tells_how_many_were_suppressed() {
+    for expected in [0, 499, 0] {
+        assert_eq!(pass("a"), Some(expected));
+        let more = if expected == 0 { 499 } else { 0 };
+        for _ in 0..more {
+            assert_eq!(pass("a"), None);
+        }
+        assert!(pass("b").is_some(), "another kind");
+        tokio::time::advance(PERIOD).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn kinds_are_bounded() {
+    let mut kinds = Kinds::default();
+    let mut written = 0;
+    for n in 0..10_000 {
+        written += usize::from(kinds.pass(&n.to_string(), Instant::now()).is_some());
+    }
+    assert_eq!(written, KINDS + 1, "those beyond are one kind");
+    assert!(kinds.0.len() <= KINDS + 1);
+    assert_eq!(kinds.pass("7", Instant::now()), None, "a known kind stays one");
+}
+
+#[test]
+fn a_line_has_the_count() {
+    let (log, _guard) = crate::store::Log::begin();
+    for n in 0..5 {
+        throttled!(warn, n, "forged");
+    }
+    assert_eq!(log.text().matches("forged").count(), 1, "{}", log.text());
+    log.has("suppressed=0");
+}
