@@ -24,7 +24,7 @@ use crate::{
     reply::Reply,
 };
 
-/// The answer, or what the handler has panicked with.
+/// The answer, or the payload of the handler's panic.
 type Ended<R, E> = Result<Result<Response<GateBody<R>>, E>, Box<dyn Any + Send>>;
 
 /// Runs the call in a task of its own. The future is that of its client: it may be dropped at any time.
@@ -97,8 +97,8 @@ async fn go<G, F, C, R, E>(
     let _ = client.send(Ok(ended));
 }
 
-/// Sends an answer whose body is read for the gate: when it is there, if its length is known, else as it comes. The gate is
-/// left before its end is shown, so that a client that has seen the end can act at once.
+/// Sends an answer whose body is read for the gate: as a whole if its length is known, else in
+/// chunks. Leaves the gate before the last chunk is sent, so that the client can act on it at once.
 async fn send<G, R, E>(
     gate: Arc<G>,
     mut ticket: G::Ticket,

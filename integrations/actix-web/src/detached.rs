@@ -28,11 +28,12 @@ use crate::{
     transform::{Passage, amend, outcome},
 };
 
-/// The answer, or what the handler has panicked with.
+/// The answer, or the payload of the handler's panic.
 type Ended<B> = Result<Result<Answer<B>, Error>, Box<dyn Any + Send>>;
 
 impl<S, G: Gate<HttpRequest>> Passage<S, G> {
-    /// Runs the call in a task of its own, on this thread. The future is that of its client: it may be dropped at any time.
+    /// Runs the call in a task of its own, on this thread. The returned future is the client's: it
+    /// may be dropped at any time.
     pub(crate) fn detach<B>(
         self,
         ticket: G::Ticket,
@@ -106,8 +107,8 @@ impl<S, G: Gate<HttpRequest>> Passage<S, G> {
     }
 }
 
-/// Sends an answer whose body is read for the gate: when it is there, if its length is known, else as it comes. The gate is
-/// left before its end is shown, so that a client that has seen the end can act at once.
+/// Sends an answer whose body is read for the gate: as a whole if its length is known, else in
+/// chunks. Leaves the gate before the last chunk is sent, so that the client can act on it at once.
 async fn send<G: Gate<HttpRequest>, B: MessageBody + 'static>(
     gate: &G,
     mut ticket: G::Ticket,
