@@ -5,6 +5,7 @@ use std::{
     ffi::OsString,
     fs,
     path::{Path, PathBuf},
+    process::Stdio,
 };
 
 use crate::shell;
@@ -30,12 +31,20 @@ pub(crate) fn ensure() -> Result<(), String> {
     }
 }
 
-/// The `PATH` on which that program is found under the name that tests know, if there is one.
-pub(crate) fn chosen() -> Result<Option<OsString>, String> {
-    let Some(server) = env::var_os(CHOSEN) else { return Ok(None) };
+/// Tells the tests that the server of [`CHOSEN`] was built without TLS, so they can't ask it for TLS.
+const WITHOUT_TLS: &str = "LOCKGATE_TESTS_WITHOUT_TLS";
+
+/// Environment variables of the tests.
+pub(crate) type Environment = Vec<(&'static str, OsString)>;
+
+/// A `PATH` with the server of [`CHOSEN`] under the name that the tests start. Empty without one.
+pub(crate) fn chosen() -> Result<Environment, String> {
+    let Some(server) = env::var_os(CHOSEN) else { return Ok(Vec::new()) };
     let told = |error| format!("{CHOSEN}: {}: {error}", server.display());
     let server = PathBuf::from(&server).canonicalize().map_err(told)?;
-    let folder = shell::root().join("target/tests-server");
+    // A folder for each server: runs on two servers may go on side by side.
+    let folder: String = server.display().to_string().replace(['/', '\\', ':'], "-");
+    let folder = shell::root().join("target/tests-server").join(folder.trim_start_matches('-'));
     fs::create_dir_all(&folder).map_err(told)?;
     let name = folder.join("redis-server");
     let _ = fs::remove_file(&name);
@@ -44,7 +53,22 @@ pub(crate) fn chosen() -> Result<Option<OsString>, String> {
     println!("The tests start {}: {}", server.display(), version.unwrap_or_default().trim());
     let path = env::var_os("PATH").unwrap_or_default();
     let path = env::join_paths([folder].into_iter().chain(env::split_paths(&path)));
-    path.map(Some).map_err(|error| error.to_string())
+    let mut environment = vec![("PATH", path.map_err(|error| error.to_string())?)];
+    if !speaks_tls(&server) {
+        println!("It was built without TLS: the tests that need TLS return at once.");
+        environment.push((WITHOUT_TLS, "1".into()));
+    }
+    Ok(environment)
+}
+
+/// Asked for TLS without a certificate, every server refuses to start. One without TLS says why:
+/// Redis does not know the setting, Valkey misses the module.
+fn speaks_tls(server: &Path) -> bool {
+    let mut command = shell::program(&server.to_string_lossy(), ["--port", "0", "--tls-port", "1"]);
+    let Ok(output) = command.stdin(Stdio::null()).output() else { return true };
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text);
+    !["Bad directive", "Failed finding TLS support"].iter().any(|why| text.contains(why))
 }
 
 #[cfg(unix)]

@@ -35,12 +35,12 @@ const CHOICES: [&str; 14] = [
 const LINGER: Duration = Duration::from_secs(2);
 
 pub(crate) fn run(extra: &[&str]) -> ExitCode {
-    let path = match redis_server::chosen() {
-        Ok(None) => redis_server::ensure().map(|()| None),
+    let environment = match redis_server::chosen() {
+        Ok(none) if none.is_empty() => redis_server::ensure().map(|()| none),
         chosen => chosen,
     };
-    let path = match path {
-        Ok(path) => path,
+    let environment = match environment {
+        Ok(environment) => environment,
         Err(sentence) => {
             eprintln!("{sentence}");
             return ExitCode::FAILURE;
@@ -50,9 +50,7 @@ pub(crate) fn run(extra: &[&str]) -> ExitCode {
     let mut well = true;
     for args in plan(extra) {
         let mut command = shell::cargo(args);
-        if let Some(path) = &path {
-            command.env("PATH", path);
-        }
+        command.envs(environment.iter().cloned());
         match suites(command, &mut all) {
             Ok(()) => {}
             Err(sentence) => {
