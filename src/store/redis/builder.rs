@@ -92,7 +92,8 @@ impl Store {
     /// still until it was replaced is not believed, however long the [deadline](StoreBuilder::deadline) is, and it is
     /// not connected to either, if `down-after-milliseconds` is four deadlines or more: as it is by default. What
     /// clients still write to a master that is cut off from all sentinels, as they themselves are, nobody can tell:
-    /// `min-replicas-to-write` bounds it.
+    /// `min-replicas-to-write` bounds it. Before version 7.0, Redis applies that setting to plain
+    /// commands only and not to scripts, so it has no effect on this crate.
     pub fn sentinel<U: AsRef<str>>(
         sentinels: impl IntoIterator<Item = U>,
         master: &str,

@@ -67,6 +67,9 @@ async fn refused(code: &str, begin: &[&str], end: &[&str]) {
 
 #[tokio::test]
 async fn noreplicas() {
+    if !Server::start().await.min_replicas_bind_scripts().await {
+        return;
+    }
     let set = |value| ["CONFIG", "SET", "min-replicas-to-write", value];
     refused("NOREPLICAS", &set("1"), &set("0")).await;
 }

@@ -125,6 +125,13 @@ impl Server {
     }
 
     /// A store whose deadline is met soon, but not by a server that stands in the run queue of a loaded machine.
+    /// Whether `min-replicas-to-write` holds for the writes of scripts (Redis 7.0). Older servers
+    /// apply it to plain commands only.
+    pub(super) async fn min_replicas_bind_scripts(&self) -> bool {
+        let info: String = self.ask(&["INFO", "server"]).await;
+        !info.contains("redis_version:6.")
+    }
+
     pub(super) async fn store(&self) -> Store {
         let builder = Store::builder(&self.url()).deadline(Duration::from_secs(1));
         builder.connect().await.expect("the URL is right")

@@ -87,6 +87,11 @@ impl Drop for Certificates {
     }
 }
 
+/// Whether the chosen server was built without TLS: `cargo xtask test` finds out and says so.
+fn lacks_tls() -> bool {
+    env::var_os("LOCKGATE_TESTS_WITHOUT_TLS").is_some()
+}
+
 struct TlsServer {
     child: Child,
     port: u16,
@@ -161,6 +166,9 @@ async fn mistake(builder: StoreBuilder) -> String {
 
 #[tokio::test]
 async fn locks_and_messages_go_over_tls() {
+    if lacks_tls() {
+        return;
+    }
     let server = TlsServer::start(false).await;
     let builder = server.builder().ca_certificate(server.certificates.read("ca.crt"));
     let store = builder.connect().await.expect("the settings are right");
@@ -176,6 +184,9 @@ async fn locks_and_messages_go_over_tls() {
 
 #[tokio::test]
 async fn who_is_not_trusted_is_told_of() {
+    if lacks_tls() {
+        return;
+    }
     let server = TlsServer::start(false).await;
     let other = server.builder().ca_certificate(server.certificates.read("other.crt"));
     let text = mistake(other).await;
@@ -189,6 +200,9 @@ async fn who_is_not_trusted_is_told_of() {
 
 #[tokio::test]
 async fn a_server_may_ask_who_its_clients_are() {
+    if lacks_tls() {
+        return;
+    }
     let server = TlsServer::start(true).await;
     let read = |name| server.certificates.read(name);
     let store = server.known().connect().await.expect("the settings are right");

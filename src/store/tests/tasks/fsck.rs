@@ -102,7 +102,7 @@ async fn a_task_that_is_made_a_dead_letter_leaves_nothing_behind() {
 async fn large_tasks_are_looked_at_a_few_at_a_time() {
     let rig = Rig::redis().await;
     let mut ids = Vec::new();
-    for _ in 0..16 {
+    for _ in 0..40 {
         let payload = "x".repeat(1 << 20);
         ids.push(rig.push(Push { caps: (100, 1 << 30), ..task(&payload) }).await);
     }
@@ -116,7 +116,7 @@ async fn large_tasks_are_looked_at_a_few_at_a_time() {
     raw::<i64>(&rig, "HDEL", "zt", &few).await;
     raw::<i64>(&rig, "ZREM", "z", &few).await;
     let small = looked().await;
-    // Four of them are as much as a call reads.
+    // A call reads about four of them, and at most a bucket more of the server's hash table.
     assert!(counted >= small + 3 && seen >= small + 3, "{counted}, {seen}, {small}");
 }
 

@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     super::{SECOND, server::free_port, usable},
-    Certificates, FILES, mistake,
+    Certificates, FILES, lacks_tls, mistake,
 };
 use crate::{
     lock::Released,
@@ -78,6 +78,9 @@ fn trusting(builder: StoreBuilder, certificates: &Certificates, authority: &str)
 
 #[tokio::test]
 async fn sentinels_and_the_master_they_name_talk_tls() {
+    if lacks_tls() {
+        return;
+    }
     let _ = rustls::crypto::ring::default_provider().install_default();
     let certificates = Certificates::make();
     let [first, second, own] = [free_port(), free_port(), free_port()];
@@ -99,6 +102,9 @@ async fn sentinels_and_the_master_they_name_talk_tls() {
 
 #[tokio::test]
 async fn all_nodes_of_a_cluster_talk_tls() {
+    if lacks_tls() {
+        return;
+    }
     let _ = rustls::crypto::ring::default_provider().install_default();
     let certificates = Certificates::make();
     let mut words = certificates.words();
