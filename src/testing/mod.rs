@@ -67,8 +67,6 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-pub mod history;
-
 use crate::{
     clock::Clock,
     defer::{DeferWorker, Stepper},

@@ -7,12 +7,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockgate::{
-    Store,
-    testing::history::{
-        Life,
-        locks::{History, Looked, Trouble},
-    },
+use lockgate::Store;
+use lockgate_history::{
+    Life,
+    locks::{History, Looked, Trouble},
 };
 use lockgate_tests::{
     Server, eventually,

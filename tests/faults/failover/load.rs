@@ -8,12 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockgate::{
-    LockGuard, NotAcquired, Store,
-    testing::history::{
-        Check, Life,
-        locks::{Event, History, Mode, Register},
-    },
+use lockgate::{LockGuard, NotAcquired, Store};
+use lockgate_history::{
+    Check, Life,
+    locks::{Event, History, Mode, Register},
 };
 use parking_lot::Mutex;
 

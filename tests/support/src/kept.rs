@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockgate::testing::history::{
+use lockgate_history::{
     Violation,
     rest::{Kept, Rest},
 };

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockgate::testing::history::{
+use lockgate_history::{
     Life,
     locks::{History, Trouble},
     rest::Rest,

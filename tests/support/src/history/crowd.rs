@@ -7,10 +7,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockgate::{
-    LockRequest, NotAcquired, Released, Store,
-    testing::history::locks::{Event, Mode},
-};
+use lockgate::{LockRequest, NotAcquired, Released, Store};
+use lockgate_history::locks::{Event, Mode};
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader},
     task::JoinSet,

@@ -8,7 +8,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use lockgate::testing::history::line;
+use lockgate_history::line;
 
 use super::clock;
 

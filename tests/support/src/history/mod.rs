@@ -2,7 +2,7 @@
 //! off; each writes down what it sees, and at the end a checker reads it all.
 //!
 //! [`conduct`] runs it. The workers are processes of the same program ([`work`]). What is checked, by
-//! [`lockgate::testing::history`]:
+//! [`lockgate_history`]:
 //!
 //! | | |
 //! |---|---|

@@ -1,7 +1,7 @@
 //! What is changed under a lock: for each lock a register that looks at fences, and one that does not.
 //! They are kept on a server of their own, so that no fault of the lock's server is one of theirs.
 
-use lockgate::testing::history::locks::Register;
+use lockgate_history::locks::Register;
 use redis::{AsyncConnectionConfig, aio::MultiplexedConnection};
 
 /// The highest fence that has read or written counts. A read with it shuts out all that came before:

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockgate::testing::history::{
+use lockgate_history::{
     Check, Violation,
     rest::{self, Rest},
 };

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use lockgate::{LockRequest, Store, testing::history::locks::Mode};
+use lockgate::{LockRequest, Store};
+use lockgate_history::locks::Mode;
 
 use super::dice::Dice;
 

@@ -11,7 +11,8 @@ use std::{
 };
 
 use futures_util::FutureExt as _;
-use lockgate::{LockGuard, NotAcquired, Store, testing::history::locks::Event};
+use lockgate::{LockGuard, NotAcquired, Store};
+use lockgate_history::locks::Event;
 use tokio::runtime::Handle;
 
 use super::{

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockgate::testing::history::{Check, Violation, deferred::Looked};
+use lockgate_history::{Check, Violation, deferred::Looked};
 use parking_lot::Mutex;
 use tokio::{sync::watch, task::JoinSet};
 

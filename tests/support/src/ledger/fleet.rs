@@ -11,10 +11,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockgate::{
-    Key, LockGuard, Store,
-    testing::history::{Life, deferred::History, rest::Rest},
-};
+use lockgate::{Key, LockGuard, Store};
+use lockgate_history::{Life, deferred::History, rest::Rest};
 use parking_lot::Mutex;
 
 use super::{node::Setup, stall};

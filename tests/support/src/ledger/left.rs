@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use lockgate::testing::history::{
+use lockgate_history::{
     Check, Violation,
     rest::{Rest, cost},
 };

@@ -32,7 +32,7 @@ mod left;
 mod node;
 pub(crate) mod stall;
 
-pub use lockgate::testing::history::{
+pub use lockgate_history::{
     Life,
     deferred::{Accepted, Answer, Asked, End, History, Looked, Run, Seen, Terms, Trouble},
 };

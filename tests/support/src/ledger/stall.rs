@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use lockgate::testing::history::deferred::{History, Trouble};
+use lockgate_history::deferred::{History, Trouble};
 use parking_lot::Mutex;
 
 use self::held::HeldUp;
@@ -52,7 +52,7 @@ fn stalled(before: u64, now: u64) -> Option<(u64, u64)> {
 /// notes its own stalls ([`Event::Stall`]): whoever was stopped on purpose does so too, and that is no trouble of the
 /// others. (Other threads of this process may be other tests', and are not looked at.)
 ///
-/// [`Event::Stall`]: lockgate::testing::history::deferred::Event::Stall
+/// [`Event::Stall`]: lockgate_history::deferred::Event::Stall
 pub(crate) fn note(history: Weak<Mutex<History>>, server: Arc<AtomicU32>) {
     std::thread::spawn(move || {
         let mut of_server = HeldUp::default();

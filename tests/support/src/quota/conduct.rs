@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockgate::testing::history::{Check, Life, Violation};
+use lockgate_history::{Check, Life, Violation};
 
 use parking_lot::Mutex;
 

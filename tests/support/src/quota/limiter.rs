@@ -10,7 +10,8 @@ use std::{
     time::Duration,
 };
 
-use lockgate::{RateLimit, Store, testing::history::quota::Event};
+use lockgate::{RateLimit, Store};
+use lockgate_history::quota::Event;
 use tokio::runtime::Handle;
 
 use super::{After, Asked, epoch, fill::fill, policies, settled::Settled};

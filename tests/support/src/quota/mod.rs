@@ -17,7 +17,8 @@ mod spender;
 
 use std::time::Duration;
 
-use lockgate::{Outage, Policy, Quota, testing::history::quota::Limit};
+use lockgate::{Outage, Policy, Quota};
+use lockgate_history::quota::Limit;
 
 pub use self::{
     conduct::conduct,

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use lockgate::testing::history::{Violation, rest::Rest};
+use lockgate_history::{Violation, rest::Rest};
 
 use crate::{kept, redis::Server};
 

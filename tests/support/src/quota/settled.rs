@@ -2,8 +2,9 @@
 
 use axum::{Router, body::Body, extract::Request, routing::get};
 use http::StatusCode;
-use lockgate::{Key, Policy, RateLimit, Store, testing::history::quota::Event};
+use lockgate::{Key, Policy, RateLimit, Store};
 use lockgate_axum::{CurrentRate, RateLimitLayer};
+use lockgate_history::quota::Event;
 use tower::ServiceExt as _;
 
 use super::{After, Asked};

@@ -11,10 +11,10 @@ use std::{
 use lockgate::{
     Store,
     queue::{Queue, TaskId, TaskState},
-    testing::history::{
-        Check, Life, Violation,
-        deferred::{Accepted, History, Run, Seen, Terms, Trouble},
-    },
+};
+use lockgate_history::{
+    Check, Life, Violation,
+    deferred::{Accepted, History, Run, Seen, Terms, Trouble},
 };
 use parking_lot::Mutex;
 

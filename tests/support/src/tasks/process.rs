@@ -13,8 +13,8 @@ use std::{
 use lockgate::{
     Store,
     queue::{Failure, Queue, Task},
-    testing::history::deferred::Event,
 };
+use lockgate_history::deferred::Event;
 use serde::{Deserialize, Serialize};
 
 use super::{LEASE, Line, MOST, QUEUE};

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fs, sync::atomic::Ordering, time::Duration};
 
-use lockgate::testing::history::{
+use lockgate_history::{
     Check, Violation,
     deferred::{History, Run, Seen},
 };

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use lockgate::testing::history::{
+use lockgate_history::{
     Life,
     deferred::{self, Accepted, Asked, History, Terms},
 };

@@ -1,6 +1,6 @@
 //! Registers that runs write to under the locks of their resources.
 
-use lockgate::testing::history::locks::Register;
+use lockgate_history::locks::Register;
 
 use super::{Fleet, Ground};
 use crate::{history::register::Registers, redis::Server};

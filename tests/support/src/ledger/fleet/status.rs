@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockgate::testing::history::deferred::Seen;
+use lockgate_history::deferred::Seen;
 
 use crate::{
     http::{Answer, request},

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use lockgate::testing::history::{Life, deferred::Trouble};
+use lockgate_history::{Life, deferred::Trouble};
 
 use super::{Fleet, Ground};
 use crate::{

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt, path::PathBuf};
 
-use lockgate::testing::history::{Violation, deferred::Looked};
+use lockgate_history::{Violation, deferred::Looked};
 
 /// What came of it.
 #[derive(Debug)]

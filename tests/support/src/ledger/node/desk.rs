@@ -5,7 +5,8 @@ use std::{
     time::Duration,
 };
 
-use lockgate::{HeldLock, testing::history::deferred::Event};
+use lockgate::HeldLock;
+use lockgate_history::deferred::Event;
 use serde::Deserialize;
 use tokio::sync::OnceCell;
 

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use lockgate::testing::history::quota::History;
+use lockgate_history::quota::History;
 
 use super::Crew;
 use crate::quota::{epoch, limiter::TASKS, policies};
