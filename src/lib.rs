@@ -21,9 +21,10 @@
 //!
 //! - `redis` (default): stores beyond one process.
 //! - `tls`: TLS on the way to them (`rediss://`), by rustls; the application installs the crypto provider.
-//!   `fsck-tls`: the same for the program `lockgate-fsck`, which brings ring along.
 //! - `bb8-redis`: `Store::from_pool`, connections out of a pool that the application has.
 //! - `http-replay`: `remote`, deferred requests that run in another process; `http-replay-tls`: by https.
+//! - `fsck`: `Store::check`, which finds requests without a place and wrong counts, and the program `lockgate-fsck`;
+//!   `fsck-tls`: the program by TLS, with ring.
 //! - `seal`: deferred requests, their responses and tasks are sealed at rest ([`Store::sealed_with`](Store)).
 //! - `tower` (default): [`middleware`].
 //! - `callback`: `defer::Callbacks`, signed callbacks when deferred requests have ended.
@@ -77,6 +78,8 @@ mod throttle;
 pub use self::seal::Keyring;
 #[cfg(feature = "redis")]
 pub use self::store::StoreBuilder;
+#[cfg(any(test, feature = "fsck"))]
+pub use self::store::{Check, CheckReport, Finding, FindingKind};
 pub use self::{
     clock::Clock,
     defer::Snapshot,
@@ -94,5 +97,5 @@ pub use self::{
         RateStatus, Reason, Refusal, Requests, Standing,
     },
     reply::{Fields, Repeated, Reply},
-    store::{Check, CheckReport, Finding, FindingKind, JobId, JobState, Loss, OnFailure, Store},
+    store::{JobId, JobState, Loss, OnFailure, Store},
 };

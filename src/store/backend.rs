@@ -17,11 +17,9 @@ pub(crate) use super::deferred::{
     JobView, Jobs, Listed, Listing, Merge, NextRun, OnFailure, Past, PendingMark, Run, Running,
     Settle, SettledRun, Tally, Verdict, Wins,
 };
-use super::{
-    fsck::{FsckFound, FsckPart},
-    hints::Hints,
-    tasks::Tasks,
-};
+#[cfg(any(test, feature = "fsck"))]
+use super::fsck::{FsckFound, FsckPart};
+use super::{hints::Hints, tasks::Tasks};
 pub(crate) use super::{
     job::{JobId, JobState},
     rate::{Charge, Charged, Counter, SettleCharge, State},
@@ -323,7 +321,8 @@ pub(crate) trait Backend: Jobs + Tasks + fmt::Debug + Send + Sync + 'static {
     fn replicated(&self, _shard: u16, wanted: u32, _since: u64) -> Step<'_, u32> {
         Box::pin(std::future::ready(Ok(wanted)))
     }
-    /// Looks for what should not be there, page by page, and mends it. Nothing to look at, unless a store says so.
+    /// Checks one part of the store and mends it on request. Finds nothing by default.
+    #[cfg(any(test, feature = "fsck"))]
     fn fsck(&self, _part: FsckPart, _mend: bool) -> Step<'_, FsckFound> {
         Box::pin(std::future::ready(Ok(FsckFound::default())))
     }

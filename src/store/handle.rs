@@ -15,7 +15,6 @@ use super::{
     agent::Agent,
     backend::{Backend, Node},
     direct_runs::DirectRuns,
-    fsck::Check,
     hints::{Hints, Listening},
     memory::Memory,
 };
@@ -90,23 +89,6 @@ impl Store {
     /// refuses this process for good.
     pub async fn ping(&self) -> Result<(), Error> {
         self.backend().ping().await
-    }
-
-    /// A pass over all that is kept, which proves that each deferred request is in exactly one state and that each key
-    /// has an owner or an end, and mends what is not so if it is told to.
-    ///
-    /// It may run while the fleet works, and is made for operators and tests: it looks at every name of the namespace,
-    /// some hundred at a time. Operators have it as the program `lockgate-fsck`. ([`Store::ping`] is the health check.)
-    ///
-    /// ```
-    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
-    /// # let store = lockgate::Store::memory();
-    /// let report = store.check().repair(true).run().await?;
-    /// assert!(report.is_mended(), "{report}");
-    /// # Ok::<(), lockgate::Error>(()) }).unwrap();
-    /// ```
-    pub fn check(&self) -> Check {
-        Check::new(self)
     }
 
     /// Waits for requests that run in tasks of their own (`DeferLayer::remember_direct`) and whose clients have left, gives

@@ -12,6 +12,7 @@ mod deferred;
 mod direct_runs;
 mod ending;
 mod facts;
+#[cfg(any(test, feature = "fsck"))]
 mod fsck;
 mod handle;
 mod hints;
@@ -37,6 +38,7 @@ pub(crate) use self::backend::{
     Others, PendingMark, Run, SPARE_FENCES, Settle, SettledRun, Tally, Token, Verdict, Wins,
     random_name,
 };
+#[cfg(any(test, feature = "fsck"))]
 pub use self::fsck::{Check, CheckReport, Finding, FindingKind};
 pub(crate) use self::hints::{Hint, Joined};
 pub(crate) use self::job_watch::{JobWatch, Since};

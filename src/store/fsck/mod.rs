@@ -16,6 +16,8 @@
 //!
 //! What it does not see: sums over more than a hundred lines of one shard ([`CheckReport::uncounted`]), or a hundred
 //! requests of one line; and what one owner has.
+//!
+//! `redis.rs` and `memory.rs` are modules of the two stores: what they read is private there.
 
 mod finding;
 mod pass;

@@ -17,11 +17,26 @@ pub struct Check {
     repair: bool,
 }
 
-impl Check {
-    pub(crate) fn new(store: &Store) -> Self {
-        Self { store: store.clone(), repair: false }
+impl Store {
+    /// Checks that each deferred request is in exactly one state and that each key has an owner or an end, and repairs
+    /// the rest on request.
+    ///
+    /// It may run while the fleet works, and is made for operators and tests: it looks at every name of the namespace,
+    /// 100 at a time. Operators have it as the program `lockgate-fsck`. ([`Store::ping`] is the health check.)
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// # let store = lockgate::Store::memory();
+    /// let report = store.check().repair(true).run().await?;
+    /// assert!(report.is_mended(), "{report}");
+    /// # Ok::<(), lockgate::Error>(()) }).unwrap();
+    /// ```
+    pub fn check(&self) -> Check {
+        Check { store: self.clone(), repair: false }
     }
+}
 
+impl Check {
     /// Mends what can be mended without losing a request. Off unless asked for: a fault is worth a look before its
     /// traces are gone.
     pub fn repair(mut self, repair: bool) -> Self {

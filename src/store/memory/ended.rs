@@ -165,6 +165,7 @@ impl Ended {
     }
 
     /// Whether the sums are those of the entries.
+    #[cfg(any(test, feature = "fsck"))]
     pub(super) fn is_sound(&self) -> bool {
         let all = self.entries.values().map(|entry| entry.size).sum::<u64>();
         let listed = self.owners.values().map(|share| share.jobs.len()).sum::<usize>();

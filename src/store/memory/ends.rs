@@ -110,6 +110,7 @@ impl<K: Clone + Eq + Hash + Ord, V> Expiring<K, V> {
     }
 
     /// Those that are there.
+    #[cfg(any(test, feature = "fsck"))]
     pub(super) fn iter(&self, now: u64) -> impl Iterator<Item = (&K, &V)> {
         self.values.iter().filter(move |(name, _)| self.lives(name, now))
     }

@@ -4,7 +4,7 @@
 //! messages go out. It never waits, so the future it returns is ready at once. The scripts are the
 //! specification: [`visit`] is `line.lua`, [`pending`] is `jobs.lua`, [`ended`] is `kept.lua`, [`locks`], [`enqueue`] and [`runs`] are the scripts
 //! about a line, [`listed`] those about jobs wherever they are, [`workers`] what workers say of themselves, [`rate`]
-//! those about quotas, [`tasks`] those about queues of tasks, [`due`] the look for what is due, [`fsck`] the looks for what is wrong; the rest is in [`shard`].
+//! those about quotas, [`tasks`] those about queues of tasks, [`due`] the look for what is due; the rest is in [`shard`].
 //!
 //! Whatever is over is gone at once for every step, and its memory is freed by later steps.
 
@@ -15,6 +15,8 @@ mod ended;
 mod ends;
 mod enqueue;
 mod facts;
+#[cfg(any(test, feature = "fsck"))]
+#[path = "../fsck/memory.rs"]
 mod fsck;
 mod job;
 mod line;
@@ -53,12 +55,13 @@ use self::{
     shard::{Now, Shard},
     visit::Visit,
 };
+#[cfg(any(test, feature = "fsck"))]
+use super::fsck::{FsckFound, FsckPart};
 use super::{
     backend::{
         Acquire, Acquired, Backend, Charge, Charging, Counter, GaveBack, JobId, JobState, Mode,
         Node, Renewal, SettleCharge, State, Step, Still, Token,
     },
-    fsck::{FsckFound, FsckPart},
     hints::Hints,
     rate::bounded,
 };
@@ -265,7 +268,8 @@ impl Backend for Memory {
         done(live(&mut self.limiters.lock(), node, lease, now).1)
     }
 
-    /// Nobody can break it by hand, so there is nothing to mend: what is found is a fault of this store.
+    /// Ignores `mend`: data of this process can't be broken by hand, so a finding is a fault of this store.
+    #[cfg(any(test, feature = "fsck"))]
     fn fsck(&self, part: FsckPart, _mend: bool) -> Step<'_, FsckFound> {
         // Nobody has mistyped its name.
         let mut found = FsckFound { scans: true, owned: 1, ..FsckFound::default() };

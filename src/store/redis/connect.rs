@@ -271,6 +271,7 @@ impl Lanes {
     }
 
     /// Another one after shards have moved.
+    #[cfg(any(test, feature = "fsck"))]
     pub(super) fn map(&self) -> u64 {
         match &self.ways {
             Ways::One(_) => 0,

@@ -90,6 +90,7 @@ impl Nodes {
     }
 
     /// Another one after shards have moved.
+    #[cfg(any(test, feature = "fsck"))]
     pub(super) fn map(&self) -> u64 {
         self.cluster.version()
     }

@@ -2,31 +2,31 @@
 //! those about a line `line.lua` behind it, those about
 //! deferred requests `kept.lua` and `jobs.lua` too.
 
-use std::sync::LazyLock;
+use std::sync::OnceLock;
 
 /// One script of `lua/`.
 pub(super) struct Script {
     pub(super) name: &'static str,
     pub(super) code: &'static str,
-    sha: LazyLock<String>,
+    sha: OnceLock<String>,
     /// May be sent again when it is not known whether it has run.
     pub(super) repeatable: bool,
 }
 
 impl Script {
+    /// The script of this code. It is hashed at its first call.
+    pub(super) const fn new(name: &'static str, code: &'static str, repeatable: bool) -> Self {
+        Self { name, code, sha: OnceLock::new(), repeatable }
+    }
+
     pub(super) fn sha(&self) -> &str {
-        &self.sha
+        self.sha.get_or_init(|| redis::Script::new(self.code).get_hash().to_owned())
     }
 }
 
 macro_rules! script {
     ($id:ident, $name:literal, $code:expr, repeatable: $repeatable:literal) => {
-        pub(super) static $id: Script = Script {
-            name: $name,
-            code: $code,
-            sha: LazyLock::new(|| redis::Script::new($code).get_hash().to_owned()),
-            repeatable: $repeatable,
-        };
+        pub(super) static $id: Script = Script::new($name, $code, $repeatable);
     };
 }
 
@@ -198,23 +198,6 @@ script!(
     ),
     repeatable: false
 );
-script!(
-    FSCK,
-    "fsck",
-    concat!(
-        include_str!("../lua/channel.lua"),
-        include_str!("../lua/line.lua"),
-        include_str!("../lua/kept.lua"),
-        include_str!("../lua/jobs.lua"),
-        include_str!("../lua/ends.lua"),
-        include_str!("../lua/claim.lua"),
-        include_str!("../lua/fsck.lua"),
-        include_str!("../lua/fsck_shard.lua"),
-        include_str!("../lua/fsck_keys.lua")
-    ),
-    repeatable: true
-);
-task_script!(FSCK_TASKS, "fsck_tasks", repeatable: true);
 script!(
     PUSH_TASKS,
     "tasks_push",

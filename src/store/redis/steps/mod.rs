@@ -2,6 +2,8 @@
 
 mod apart;
 mod deferred;
+#[cfg(any(test, feature = "fsck"))]
+#[path = "../../fsck/redis.rs"]
 mod fsck;
 mod jobs;
 mod line;
@@ -23,6 +25,8 @@ use futures_util::future::BoxFuture;
 
 pub(crate) use self::rate::Together;
 use super::{Redis, listen::Listener};
+#[cfg(any(test, feature = "fsck"))]
+use crate::store::fsck::{FsckFound, FsckPart};
 use crate::{
     key::Key,
     store::{
@@ -30,7 +34,6 @@ use crate::{
             Acquire, Acquired, Backend, Charge, Charging, Counter, GaveBack, Mode, Node, Renewal,
             SettleCharge, State, Step, Still, Token,
         },
-        fsck::{FsckFound, FsckPart},
         hints::Hints,
     },
 };
@@ -118,6 +121,7 @@ impl Backend for Redis {
         Box::pin(self.do_replicated(shard, wanted, since))
     }
 
+    #[cfg(any(test, feature = "fsck"))]
     fn fsck(&self, part: FsckPart, mend: bool) -> Step<'_, FsckFound> {
         Box::pin(self.do_fsck(part, mend))
     }

@@ -1,4 +1,6 @@
 //! `fsck.lua`: the same looks, on structures of this process. They find what a step has done wrong.
+//!
+//! A module of `memory`, whose structures it reads.
 
 use super::{
     job::Job,

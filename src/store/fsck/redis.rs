@@ -2,6 +2,8 @@
 //!
 //! Each call of a script is about one shard, so it is one slot of a cluster. Names are asked for with SCAN, where there are
 //! several servers of one after the other: by a shard that it has ([`NamesFrom`]).
+//!
+//! A module of `redis::steps`, whose connections it uses.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,9 +15,38 @@ use crate::{
     key::{Key, SHARDS},
     store::{
         fsck::{Finding, FindingKind, FsckFound, FsckPart, NamesFrom},
-        redis::{Redis, read::Row, script},
+        redis::{Redis, read::Row, script::Script},
     },
 };
+
+/// Looks at names, indexes and sums of a shard. It ends and hands on jobs as `claim.lua` does.
+static SHARD: Script = Script::new(
+    "fsck",
+    concat!(
+        include_str!("../lua/channel.lua"),
+        include_str!("../lua/line.lua"),
+        include_str!("../lua/kept.lua"),
+        include_str!("../lua/jobs.lua"),
+        include_str!("../lua/ends.lua"),
+        include_str!("../lua/claim.lua"),
+        include_str!("lua/fsck.lua"),
+        include_str!("lua/fsck_shard.lua"),
+        include_str!("lua/fsck_keys.lua")
+    ),
+    true,
+);
+
+/// Looks at a queue of tasks.
+static TASKS: Script = Script::new(
+    "fsck_tasks",
+    concat!(
+        include_str!("../lua/channel.lua"),
+        include_str!("../lua/now.lua"),
+        include_str!("../lua/tasks.lua"),
+        include_str!("lua/fsck_tasks.lua")
+    ),
+    true,
+);
 
 /// Names in a call.
 const PAGE: usize = 100;
@@ -170,7 +201,7 @@ impl Redis {
             let mut from = FIRST.to_owned();
             for _ in 0..PAGES {
                 let args = [look.into(), flag(mend), from.into_bytes()];
-                let reply = self.script(queue.shard(), &script::FSCK_TASKS, &keys, &args).await?;
+                let reply = self.script(queue.shard(), &TASKS, &keys, &args).await?;
                 let mut row = Row::of("fsck_tasks", reply);
                 from = row.text()?;
                 while !row.is_empty() {
@@ -208,7 +239,7 @@ impl Look<'_> {
         let keys = [self.redis.keys.shard(self.shard, "f")];
         let mut args = vec![what.into(), flag(self.mend), from.into()];
         args.extend(names.iter().map(|name| name.clone().into_bytes()));
-        let reply = self.redis.script(self.shard, &script::FSCK, &keys, &args).await?;
+        let reply = self.redis.script(self.shard, &SHARD, &keys, &args).await?;
         let mut row = Row::of("fsck", reply);
         let (next, mut page, mut names) = (row.text()?, row.row()?, Vec::new());
         while !page.is_empty() {
