@@ -28,8 +28,6 @@ pub(super) struct Asking {
     pub(super) hand_over: HandOver,
     /// Replicas that must have a grant before it counts.
     pub(super) replicas: u32,
-    /// How long a lock that nobody wants stays with this process.
-    pub(super) linger: Duration,
     /// Most who may wait for this lock in this process.
     pub(super) max_waiters: usize,
 }
@@ -43,13 +41,7 @@ impl Default for Asking {
             job: None,
             mode: Mode::Exclusive,
         };
-        Self {
-            terms,
-            hand_over: HandOver::default(),
-            replicas: 0,
-            linger: Duration::ZERO,
-            max_waiters: MAX_WAITERS,
-        }
+        Self { terms, hand_over: HandOver::default(), replicas: 0, max_waiters: MAX_WAITERS }
     }
 }
 
@@ -65,9 +57,7 @@ impl Asking {
 
     /// Whether a grant that was asked for like this is what the other wants too.
     pub(super) fn same_grant(&self, other: &Self) -> bool {
-        self.terms == other.terms
-            && self.hand_over == other.hand_over
-            && self.linger == other.linger
+        self.terms == other.terms && self.hand_over == other.hand_over
     }
 
     pub(super) fn set_lease(&mut self, lease: Duration, renew: bool) {

@@ -1,6 +1,6 @@
 //! A grant: what the guards of one lock share, and what becomes of it when the last of them ends.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc};
 
 use tokio::{
     sync::{Notify, oneshot},
@@ -34,7 +34,6 @@ struct Held {
 pub(super) struct Turn {
     pub(super) lines: Arc<Lines>,
     pub(super) fences: Fences,
-    pub(super) linger: Duration,
 }
 
 impl fmt::Debug for Turn {

@@ -27,24 +27,20 @@ impl LockRequest {
             answer => return Ok(answer),
         }
         match self.stand_in_line(lines, started, until).await? {
-            Answer::Granted(guard) => self.unless_known(lines, Some(&record), guard).await,
+            Answer::Granted(guard) => self.unless_known(lines, &record, guard).await,
             answer => Ok(answer),
         }
     }
 
-    /// What was had without a look at the record, if there is one. The look comes second, under the grant: what was
-    /// accepted under the record before is found by it, as it would have been before a free lock is taken.
-    pub(super) async fn unless_known(
+    /// Looks the record up under the grant, which was made without a look: a request that was accepted before is found.
+    async fn unless_known(
         &self,
         lines: &Arc<Lines>,
-        record: Option<&Arc<str>>,
+        record: &Arc<str>,
         guard: LockGuard,
     ) -> Result<Answer, NotAcquired> {
-        if record.is_none() {
-            return Ok(Answer::Granted(guard));
-        }
         // An attempt of its own, which finds the record or this guard's lock. (In a box: a request seldom needs it.)
-        match Box::pin(self.once(lines, record)).await? {
+        match Box::pin(self.once(lines, Some(record))).await? {
             Answer::Known => {
                 // Before the answer: whoever sees it may ask for the lock at once.
                 Box::pin(guard.release()).await;

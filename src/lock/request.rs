@@ -96,15 +96,6 @@ impl LockRequest {
         self.hand_over(0, Duration::ZERO)
     }
 
-    /// Keeps a released lock in this process for so long, until somebody wants it: who asks for it here
-    /// meanwhile has it without asking the store, within the bounds of [`hand_over`](Self::hand_over).
-    /// A process that joins its line is told of and gets it at once; one that merely tries is told
-    /// "busy". Default: not at all. Worth it where requests for one resource come to one process.
-    pub fn linger(mut self, linger: Duration) -> Self {
-        self.asking.linger = linger;
-        self
-    }
-
     /// Grants count only when so many replicas have them; else the lock is given back, and the answer is
     /// the fault of a store that is away. Default 0. One more round trip for each grant (`WAIT`).
     /// Whether it has to be on their disks is a setting of the store (`StoreBuilder::replicas_on_disk`).
@@ -242,11 +233,7 @@ impl LockRequest {
 
     /// As [`ask`](Self::ask), for what [is one call](Self::is_one_call).
     pub(super) async fn at_once(&self, record: Option<&Arc<str>>) -> Result<Answer, NotAcquired> {
-        let lines = self.store.room::<Lines>();
-        match lines.take_resting(&self.key, &self.asking) {
-            Some(guard) => self.unless_known(&lines, record, guard).await,
-            None => Ok(self.once(&lines, record).await?),
-        }
+        Ok(self.once(&self.store.room::<Lines>(), record).await?)
     }
 
     pub(super) fn waits(&self) -> bool {
@@ -258,9 +245,6 @@ impl LockRequest {
         let Some(wait) = self.wait else { return self.at_once(record.as_ref()).await };
         let started = Instant::now();
         let lines = self.store.room::<Lines>();
-        if let Some(guard) = lines.take_resting(&self.key, &self.asking) {
-            return self.unless_known(&lines, record.as_ref(), guard).await;
-        }
         let until = started + wait;
         if let Some(record) = record {
             return self.wait_unless_known(&lines, record, started, until).await;

@@ -90,11 +90,6 @@ impl LocksRequest {
         self.each(LockRequest::strict_order)
     }
 
-    /// As [`LockRequest::linger`], for each.
-    pub fn linger(self, linger: Duration) -> Self {
-        self.each(|each| each.linger(linger))
-    }
-
     /// As [`LockRequest::replicas`], for each: they are taken one after the other then, and waited for after each. Default 0.
     pub fn replicas(self, replicas: u32) -> Self {
         self.each(|each| each.replicas(replicas))

@@ -29,12 +29,6 @@ impl<N: ?Sized> LockGate<N> {
         self.with(|policy| policy.asking.set_hand_over(most, within))
     }
 
-    /// See `LockLayer::linger`.
-    #[must_use]
-    pub fn linger(self, linger: Duration) -> Self {
-        self.with(|policy| policy.asking.linger = linger)
-    }
-
     /// See `LockLayer::replicas`.
     #[must_use]
     pub fn replicas(self, replicas: u32) -> Self {

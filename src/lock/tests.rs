@@ -12,7 +12,6 @@ mod policy;
 mod races;
 mod readers;
 mod renewals;
-pub(crate) mod resting;
 mod review;
 mod room;
 mod runs;
@@ -22,7 +21,6 @@ mod several;
 mod steps_down;
 mod strays;
 mod terms;
-mod told;
 mod unfetched;
 mod within;
 

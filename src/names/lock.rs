@@ -242,13 +242,6 @@ macro_rules! __lock_settings {
                 self.hand_over(0, ::std::time::Duration::ZERO)
             }
 
-            /// Keeps a released lock in this process for so long, until another one wants it. Default:
-            /// not at all. See [`LockRequest::linger`](::lockgate::lock::LockRequest::linger).
-            #[must_use]
-            pub fn linger(self, linger: ::std::time::Duration) -> Self {
-                Self { gate: self.gate.linger(linger) }
-            }
-
             /// Most requests that may wait for one lock in this process; beyond it the busy answer comes
             /// at once, and the store is not asked, unless for an `Idempotency-Key`. With 0 nobody waits. Default 1024: who stands behind so
             /// many would be served after most clients have gone. For all locks of a store and its clones together 16,384 may wait,

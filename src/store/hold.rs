@@ -52,11 +52,6 @@ impl Hold {
         Ok(Self { store: self.store.clone(), facts: next, settled: false })
     }
 
-    /// Its turn is over, and the lease is kept for the next: whoever has a copy has nothing any more.
-    pub(crate) fn rests(&self) {
-        self.facts.close();
-    }
-
     /// Whoever has waited for it has it, from now on it is renewed; false if it has ended meanwhile.
     pub(crate) fn fetch(&self) -> bool {
         if self.facts.fetch() {

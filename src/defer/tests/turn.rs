@@ -75,8 +75,10 @@ async fn a_job_that_joins_before_the_first_grant_is_answered_is_not_passed() {
     for wait in [SECOND, Duration::ZERO] {
         let ((store, faults), log) = (faulty(), Log::default());
         let worker = working(&store, &log).await;
-        // It hears of lines, because of another lock.
-        drop(store.lock("z").linger(MS).acquire().await.unwrap());
+        // A waiter of another lock has subscribed the process to those that join.
+        let held = store.lock("z").acquire().await.unwrap();
+        store.lock("z").wait(MS).acquire().await.unwrap_err();
+        drop(held);
         faults.set("acquire", Fault::Slow(5 * MS), 1);
         let first = if wait.is_zero() { lasting(&store) } else { lasting(&store).wait(wait) };
         let first = tokio::spawn(first.acquire());

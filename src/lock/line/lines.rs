@@ -1,6 +1,6 @@
 //! All local lines of a store handle, and what a keeper has to do with them.
 
-use std::sync::{Arc, OnceLock, atomic::AtomicU64};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use tokio::{
@@ -10,7 +10,7 @@ use tokio::{
 
 use super::{
     keeper::{Keeper, Start},
-    map::{Line, Map, Name, Resting},
+    map::{Line, Map, Name},
     rules::Word,
     waiter::{Gone, Waited},
 };
@@ -30,14 +30,12 @@ pub(in crate::lock) struct Lines {
     pub(super) room: Arc<Semaphore>,
     /// Set once the store tells of those who join.
     listens: OnceLock<()>,
-    pub(super) rests: AtomicU64,
 }
 
 impl Default for Lines {
     fn default() -> Self {
         let room = Arc::new(Semaphore::new(MAX_WAITERS_IN_ALL));
-        let (listens, rests) = (OnceLock::new(), AtomicU64::new(0));
-        Self { lines: Mutex::default(), room, listens, rests }
+        Self { lines: Mutex::default(), room, listens: OnceLock::new() }
     }
 }
 
@@ -52,7 +50,7 @@ pub(super) struct Front {
 }
 
 impl Lines {
-    /// Also where nobody asks the store: who joins there has to be heard of.
+    /// Subscribes to the processes that join the store's lines, once.
     pub(super) fn listen(self: &Arc<Self>, store: &Store) {
         let hints = store.hints();
         self.listens.get_or_init(|| {
@@ -110,10 +108,10 @@ impl Lines {
         mode: Mode,
     ) -> bool {
         let mut lines = self.lines.lock();
-        // Whoever has it alone, or waits for that, keeps all others out. Only what is had alone rests.
+        // Whoever has it alone, or waits for that, keeps all others out.
         keys.any(|key| {
             let alone = lines.exclusive.get(key);
-            alone.is_some_and(|line| line.has_a_line(Mode::Exclusive) || line.resting.is_some())
+            alone.is_some_and(|line| line.has_a_line(Mode::Exclusive))
                 || (mode != Mode::Exclusive
                     && lines.get(&(key.clone(), mode)).is_some_and(|line| line.has_a_line(mode)))
         })
@@ -228,9 +226,6 @@ fn front(line: &mut Line, gone: &mut Gone) -> Option<Front> {
 
 impl LossWatcher for Lines {
     fn lost(self: Arc<Self>, lease: &Lease) {
-        let name = (lease.key.clone(), lease.terms.mode);
-        let is_meant = |resting: &Resting| resting.hold.lease().me == lease.me;
-        drop(self.stop_resting(&name, is_meant));
         // They need not wait for what the loser still does.
         self.leave_turn(lease);
     }
@@ -238,21 +233,15 @@ impl LossWatcher for Lines {
 
 impl Joined for Lines {
     fn joined(&self, key: &Key, who: Others) {
-        let mut rested = Vec::new();
         let mut lines = self.lines.lock();
         let none = !lines.exclusive.contains_key(key);
         for line in lines.all(key) {
             line.joined(who);
-            rested.extend(line.resting.take());
         }
         // Only exclusive locks are handed on.
         if none {
             lines.joined(key, who);
         }
-        lines.sweep(&(key.clone(), Mode::Exclusive));
-        drop(lines);
-        // Given back by being dropped, and not under the mutex.
-        drop(rested);
     }
 
     fn drain(&self) -> bool {
@@ -261,9 +250,8 @@ impl Joined for Lines {
         let Map { exclusive, others, .. } = &mut *lines;
         let in_modes = others.values_mut().flatten().map(|(_, line)| &mut **line);
         let all = exclusive.values_mut().chain(in_modes);
-        let (mut rested, mut settled) = (Vec::new(), true);
+        let mut settled = true;
         for line in all {
-            rested.extend(line.resting.take());
             line.drop_all_who_left(&mut gone);
             // A keeper without waiters is about to hear that it is one.
             settled &= line.keeper.is_none() || !line.waiters.is_empty();
@@ -273,8 +261,6 @@ impl Joined for Lines {
             lines.retain(|(_, line)| !line.is_empty());
             !lines.is_empty()
         });
-        drop(lines);
-        drop(rested);
         settled
     }
 }

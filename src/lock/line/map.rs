@@ -16,8 +16,8 @@ use super::{
 };
 use crate::{
     key::Key,
-    lock::{answer::Busy, grant::Turn},
-    store::{Hold, Lease, Mode, Others, Token},
+    lock::answer::Busy,
+    store::{Lease, Mode, Others, Token},
 };
 
 /// A lock in one mode: what has a line of its own.
@@ -54,25 +54,12 @@ pub(super) struct Line {
     pub(super) told: Option<Told>,
     /// What the store said last of who has it.
     pub(super) busy: Option<Busy>,
-    /// A lease that nobody uses, for a while.
-    pub(super) resting: Option<Resting>,
     pub(super) ahead: Ahead,
-}
-
-/// A lock that was released, and is kept until somebody wants it.
-pub(super) struct Resting {
-    pub(super) hold: Hold,
-    pub(super) turn: Turn,
-    /// Of all rests of this process.
-    pub(super) number: u64,
 }
 
 impl Line {
     pub(super) fn is_empty(&self) -> bool {
-        self.waiters.is_empty()
-            && self.turns.is_empty()
-            && self.keeper.is_none()
-            && self.resting.is_none()
+        self.waiters.is_empty() && self.turns.is_empty() && self.keeper.is_none()
     }
 
     /// Whether a newcomer stands behind others of this process, who are or will be served.
@@ -134,23 +121,6 @@ impl Line {
         let fence = if may { fences.next()? } else { return None };
         self.ahead.handed_on(fences);
         Some((self.waiters.pop_front()?, fence))
-    }
-
-    /// How long the lock may stay here although nobody of this process wants it now: no longer than
-    /// it could be handed over.
-    pub(super) fn may_rest(&self, lease: &Lease, turn: &Turn) -> Duration {
-        if turn.linger.is_zero() {
-            return Duration::ZERO;
-        }
-        let quiet = self.word.as_ref().filter(|word| !word.others_wait());
-        let alone = self.waiters.is_empty()
-            && self.keeper.is_none()
-            && matches!(&self.turns[..], [turn] if *turn == lease.me)
-            && lease.bears_another_turn();
-        match quiet {
-            Some(word) if alone => turn.linger.min(word.good_for(&turn.fences)),
-            _ => Duration::ZERO,
-        }
     }
 
     /// The turn is over, and nobody was handed it. A bell for the keeper, if one is needed: those who

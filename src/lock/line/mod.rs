@@ -14,7 +14,6 @@ mod keeper;
 mod lines;
 mod map;
 mod place;
-mod resting;
 mod rules;
 mod turns;
 mod waiter;

@@ -115,7 +115,7 @@ impl Word {
     }
 
     /// For how long it can be acted on.
-    pub(super) fn good_for(&self, fences: &Fences) -> Duration {
+    fn good_for(&self, fences: &Fences) -> Duration {
         if fences.left == 0 {
             return Duration::ZERO;
         }

@@ -6,7 +6,7 @@ use tokio::sync::Notify;
 
 use super::{
     lines::Lines,
-    map::{Name, Resting},
+    map::Name,
     rules::{Fences, Word},
     waiter::{Gone, Waited, Waiter},
 };
@@ -39,9 +39,6 @@ impl Lines {
         let me: Arc<Self> = Arc::clone(self);
         let watcher: Arc<dyn LossWatcher> = me;
         hold.watched_by(Arc::downgrade(&watcher));
-        if !asking.linger.is_zero() {
-            self.listen(hold.store());
-        }
         let name = (lease.key.clone(), lease.terms.mode);
         let mut lines = self.lines.lock();
         let word = lines.word(&name, word);
@@ -55,8 +52,7 @@ impl Lines {
             self.leave_turn(&lease);
         }
         let fences = Fences::after(fence, asking.bounds());
-        let linger = asking.linger;
-        LockGuard::new(hold, Some(Turn { lines: Arc::clone(self), fences, linger }))
+        LockGuard::new(hold, Some(Turn { lines: Arc::clone(self), fences }))
     }
 
     /// The keeper's grant goes to the first of the line, who asked for the same; nobody there: it is
@@ -97,17 +93,6 @@ impl Lines {
                 match line.next_turn(&lease, &mut turn.fences) {
                     Some(next) => (next, line.question()),
                     None => {
-                        let rest = line.may_rest(&lease, &turn);
-                        if !rest.is_zero() {
-                            let (number, store) = (self.next_rest(), hold.store().clone());
-                            hold.rests();
-                            line.turns.clear();
-                            line.ahead.turn_ended();
-                            line.resting = Some(Resting { hold, turn, number });
-                            drop(lines);
-                            self.rest_over_after(rest, &store, &name, number);
-                            return TurnEnd::HandedOver;
-                        }
                         let bell = line.turn_ends(&lease.me);
                         lines.sweep(&name);
                         return match bell {
@@ -117,7 +102,6 @@ impl Lines {
                     }
                 }
             };
-            turn.linger = waiter.asking.linger;
             let guard = match hold.hand_on(fence) {
                 Ok(next) => LockGuard::new(next, Some(turn)),
                 // Lost meanwhile, or at its end: this waiter is out of the line, and those behind it need not wait for it.

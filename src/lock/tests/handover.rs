@@ -284,21 +284,15 @@ async fn a_process_has_room_for_so_many_waiters_and_no_more() {
 /// Should this process die, others wait for the lease that is left.
 #[tokio::test(start_paused = true)]
 async fn an_extension_is_not_handed_on() {
-    for linger in [Duration::ZERO, SECOND] {
-        let store = Store::memory();
-        let request = || store.lock("x").linger(linger).wait(60 * SECOND).acquire();
-        let guard = request().await.unwrap();
-        let next = (linger.is_zero()).then(|| tokio::spawn(request().into_future()));
-        tokio::task::yield_now().await;
-        assert!(guard.extend(55 * SECOND).await.unwrap());
-        guard.release().await;
-        let next = match next {
-            Some(next) => next.await.unwrap(),
-            None => request().await,
-        };
-        let left = next.unwrap().remaining();
-        assert!(left <= 10 * SECOND, "{left:?}, {linger:?}");
-    }
+    let store = Store::memory();
+    let request = || store.lock("x").wait(60 * SECOND).acquire();
+    let guard = request().await.unwrap();
+    let next = tokio::spawn(request().into_future());
+    tokio::task::yield_now().await;
+    assert!(guard.extend(55 * SECOND).await.unwrap());
+    guard.release().await;
+    let left = next.await.unwrap().unwrap().remaining();
+    assert!(left <= 10 * SECOND, "{left:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -312,26 +306,6 @@ async fn an_extended_lease_bridges_a_time_without_renewals() {
     faults.set("renew", Fault::Away, 0);
     tokio::time::sleep(15 * SECOND).await;
     assert_eq!(guard.release().await, Released::Released, "renewed as ever, when the time came");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_lingering_lock_is_had_again_for_nothing_and_given_up_when_wanted() {
-    let (store, faults) = faulty();
-    let request = || store.lock("x").linger(5 * MS);
-    for _ in 0..10 {
-        assert_eq!(request().acquire().await.unwrap().release().await, Released::Released);
-    }
-    assert_eq!([faults.seen("acquire"), faults.seen("release")], [1, 0]);
-    // One that joins the line gets it at once, long before the five milliseconds are over.
-    let other = store.as_another_process();
-    let waiting = tokio::time::timeout(4 * MS, other.lock("x").wait(SECOND).acquire());
-    drop(waiting.await.expect("it was told of").unwrap());
-    // And it ends by itself, also at a shutdown.
-    drop(request().wait(SECOND).acquire().await.unwrap());
-    tokio::time::sleep(6 * MS).await;
-    drop(free(&store).await);
-    drop(request().wait(SECOND).acquire().await.unwrap());
-    drop(free(&store).await);
 }
 
 /// The process's place was taken for one who does not wait for long. Who lined up behind him waits for

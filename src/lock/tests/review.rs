@@ -59,24 +59,6 @@ async fn all_of_several_locks_are_held_when_they_are_granted() {
     drop(thief);
 }
 
-/// LIVENESS: a lock that lingers for longer than T is refused to its own process, although nobody has it.
-#[tokio::test(start_paused = true)]
-async fn a_lock_that_lingers_is_free_for_its_own_process() {
-    let store = Store::memory();
-    let request = || store.lock("x").linger(SECOND);
-    request().acquire().await.unwrap().release().await;
-    tokio::time::sleep(50 * MS).await;
-    drop(request().acquire().await.expect("nobody has it"));
-}
-
-/// As above, on other terms, and within T.
-#[tokio::test(start_paused = true)]
-async fn a_lock_that_lingers_is_free_on_other_terms() {
-    let store = Store::memory();
-    store.lock("x").linger(SECOND).acquire().await.unwrap().release().await;
-    drop(store.lock("x").lease(5 * SECOND).acquire().await.expect("nobody has it"));
-}
-
 /// FAIRNESS: who asked for strict order is handed the lock locally all the same, and hands it on.
 #[tokio::test(start_paused = true)]
 async fn strict_order_counts_whoever_had_it_before() {
@@ -90,18 +72,6 @@ async fn strict_order_counts_whoever_had_it_before() {
     second.await.unwrap().unwrap().release().await;
     third.await.unwrap().unwrap().release().await;
     assert!(faults.seen("pass") >= 1, "passed on twice without asking the store");
-}
-
-/// And who did not ask for lingering keeps the lock for the time of somebody else.
-#[tokio::test(start_paused = true)]
-async fn lingering_is_of_the_one_who_asked_for_it() {
-    let store = Store::memory();
-    let first = store.lock("x").linger(SECOND).acquire().await.unwrap();
-    let second = tokio::spawn(store.lock("x").wait(SECOND).acquire());
-    tokio::time::sleep(MS).await;
-    first.release().await;
-    second.await.unwrap().unwrap().release().await;
-    drop(store.as_another_process().lock("x").acquire().await.expect("it was released"));
 }
 
 /// A renewal near the end of one turn is answered during the next.
@@ -149,12 +119,4 @@ async fn an_extension_ends_with_the_lease() {
     polls.fetch_add(1, Ordering::Relaxed);
     let told = tokio::time::timeout(60 * SECOND, guard.extend(SECOND)).await;
     assert!(told.is_ok(), "it is lost, and this waits on");
-}
-
-/// As above, in another mode and within T.
-#[tokio::test(start_paused = true)]
-async fn a_shared_request_of_the_process_that_tries_finds_a_lingering_lock_free() {
-    let store = Store::memory();
-    store.lock("x").linger(5 * MS).acquire().await.unwrap().release().await;
-    drop(store.lock("x").shared().acquire().await.expect("nobody has it"));
 }

@@ -30,7 +30,7 @@ async fn each_setting_of_a_layer_is_that_of_a_request() {
             (|it| it.$name($($value),*), |it| it.$name($($value),*), |it| it.$name($($value),*))
         };
     }
-    let settings: [Setting; 8] = [
+    let settings: [Setting; 7] = [
         setting!(lease(7 * SECOND)),
         setting!(lease_fixed(7 * SECOND)),
         setting!(max_hold(7 * SECOND)),
@@ -40,7 +40,6 @@ async fn each_setting_of_a_layer_is_that_of_a_request() {
             LockRequest::strict_order,
             LocksRequest::strict_order,
         ),
-        setting!(linger(SECOND)),
         setting!(replicas(7)),
         setting!(max_waiters(7)),
     ];

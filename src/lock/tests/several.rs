@@ -187,16 +187,6 @@ async fn what_is_had_or_waited_for_here_is_not_asked_for_with_the_others() {
     all_free(&store, &["a", "b"]).await;
 }
 
-#[tokio::test(start_paused = true)]
-async fn what_rests_here_is_had_without_a_call() {
-    let (store, faults) = faulty();
-    let ask = || store.locks(["a", "b"]).linger(60 * SECOND).hand_over(16, 60 * SECOND);
-    for _ in 0..5 {
-        assert_eq!(ask().acquire().await.unwrap().release().await, Released::Released);
-    }
-    assert_eq!(["acquire_all", "acquire"].map(|step| faults.seen(step)), [1, 2]);
-}
-
 /// The others are held still, and whoever sees the answer may ask for one of them.
 #[tokio::test(start_paused = true)]
 async fn what_is_left_beside_a_lost_lock_is_given_back_before_the_answer() {

@@ -52,9 +52,7 @@ pub(crate) enum Way {
     ReleaseSeveral,
     /// Asking again and again for one that another process has, and gives back meanwhile.
     Retry,
-    /// Asking for one that rests here, on other terms: it goes back first.
-    Resting,
-    /// Asking for one that rests here, and for a record under it.
+    /// Waiting for one that another process has, and for a record under it.
     UnderRecord,
     /// Readers of one place, let in together.
     Readers,
@@ -76,15 +74,8 @@ pub(crate) const WAYS: [Way; 9] = [
 ];
 
 /// The others.
-pub(crate) const MORE: [Way; 7] = [
-    Way::Several,
-    Way::ReleaseSeveral,
-    Way::Retry,
-    Way::Resting,
-    Way::UnderRecord,
-    Way::Readers,
-    Way::Replicas,
-];
+pub(crate) const MORE: [Way; 6] =
+    [Way::Several, Way::ReleaseSeveral, Way::Retry, Way::UnderRecord, Way::Readers, Way::Replicas];
 
 /// Drops it after `n` polls; true if that was too late.
 pub(crate) async fn drop_after(n: usize, way: Way, store: &Store, between: Duration) -> bool {
@@ -106,9 +97,7 @@ pub(crate) async fn drop_told(
         Way::Reader | Way::Permit | Way::Readers => drop_it.among_others(way).await,
         Way::Release | Way::Pass | Way::Downgrade => drop_it.ending(way).await,
         Way::Several | Way::ReleaseSeveral => drop_it.several(way).await,
-        Way::Retry | Way::Resting | Way::UnderRecord | Way::Replicas => {
-            drop_it.otherwise(way).await
-        }
+        Way::Retry | Way::UnderRecord | Way::Replicas => drop_it.otherwise(way).await,
     };
     done.also_drained(&other).await
 }
@@ -124,10 +113,6 @@ struct Drops<'a> {
 
 fn plain(store: &Store) -> LockRequest {
     store.lock("x")
-}
-
-fn rests(store: &Store) -> LockRequest {
-    plain(store).linger(Duration::from_millis(10)).hand_over(16, 60 * SECOND)
 }
 
 fn waiting(request: LockRequest) -> impl Future<Output = Result<LockGuard, NotAcquired>> {
@@ -227,13 +212,9 @@ impl Drops<'_> {
                 let asked = plain(store).retry(1000, Duration::from_millis(10));
                 self.dropped_behind(other, asked.acquire()).await
             }
-            Way::Resting => {
-                drop(rests(store).acquire().await.expect("it is free"));
-                self.dropped(waiting(plain(store).lease(5 * SECOND))).await
-            }
             Way::UnderRecord => {
-                drop(rests(store).acquire().await.expect("it is free"));
-                self.dropped(rests(store).ask(Some("k".into()))).await
+                let asked = plain(store).wait(20 * SECOND);
+                self.dropped_behind(other, asked.ask(Some("k".into()))).await
             }
             _ => self.dropped(plain(store).replicas(1).acquire()).await,
         }

@@ -218,7 +218,7 @@ async fn a_crowd_does_not_notice_that_scripts_are_forgotten() {
     assert_eq!(server.left().await, [""; 0]);
 }
 
-/// What is dropped, kept for later or waited for when a process drains is given back by it.
+/// A process that drains gives back the locks that were dropped and the places of its waiters.
 #[tokio::test]
 async fn a_drain_gives_back_locks_and_places() {
     let server = Server::start().await;
@@ -227,7 +227,7 @@ async fn a_drain_gives_back_locks_and_places() {
     for n in 0..20 {
         let name = format!("{n}");
         let request = store.lock(name.as_str());
-        let guard = request.linger(60 * SECOND).wait(SECOND).acquire().await.unwrap();
+        let guard = request.wait(SECOND).acquire().await.unwrap();
         if n % 2 == 0 {
             drop(guard);
         } else {

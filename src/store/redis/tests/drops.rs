@@ -53,7 +53,7 @@ async fn dropped_at_any_await_nothing_is_left() {
     nothing_is_left_of(&WAYS).await;
 }
 
-/// Those that take a while: they ask for several locks, again and again, or for one that rests or that readers share.
+/// Those that take a while: they ask for several locks, again and again, for a record, or for one that readers share.
 /// (Replicas need servers of their own: `replicas.rs`.)
 #[tokio::test]
 async fn dropped_at_any_await_of_what_takes_longer_nothing_is_left() {
