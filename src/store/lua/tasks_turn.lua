@@ -1,9 +1,8 @@
 -- One turn of a worker: ends runs, takes back those whose lease is over, and starts what is due.
 --
 -- KEYS z of the queue, zr of the worker. The queue's other names are made of the first.
--- ARGV[1] in one text: 'u' if it may be the usual case of tasks_next.lua, else 'x', and '<node>:<worker>.<number of the
--- turn>'; one more than the runs wanted; '1' if it stands in zw; '1' if there is an end that is no mere success; lease, us;
--- ms that zr lives; us it may be idle, 0 = it is not to be woken; most that run at once, 0 any; us between two starts, 0
+-- ARGV[1] in one text: '<node>:<worker>.<number of the turn>'; one more than the runs wanted; '1' if it stands in zw;
+-- '1' if there is an end that is no mere success; lease, us; ms that zr lives; us it may be idle, 0 = it is not to be woken; most that run at once, 0 any; us between two starts, 0
 -- any; starts at once; us dead letters are kept; most of them; most bytes of them; crashes that kill. Then each end: its
 -- terms in one text, and the run: 'd' bytes | 'r' retry / 'k' dead / 'b' back: bytes, delay us, fault, reason; with a
 -- unique key the letter is a capital, and the key follows.
@@ -23,7 +22,7 @@ local Z, R = KEYS[1], KEYS[2]
 local cut = string.find(Z, '}:z:', 1, true)
 local tag, name = sub(Z, 1, cut + 1), sub(Z, cut + 3)
 local L, T, M, F, W = tag .. 'zl' .. name, tag .. 'zt' .. name, tag .. 'zm' .. name, tag .. 'zf' .. name, tag .. 'zw' .. name
-local me, token, rows, listed, mixed, terms = match(ARGV[1], '^%a([^:]*:%x*)(%.%d+) (%d+) (%d) (%d) (.*)$')
+local me, token, rows, listed, mixed, terms = match(ARGV[1], '^([^:]*:%x*)(%.%d+) (%d+) (%d) (%d) (.*)$')
 local lease, life, idle
 lease, life, idle, terms = match(terms, '^(%d+) (%d+) (%d+) (.*)$')
 local number, want = sub(token, 2), rows - 1
@@ -32,7 +31,7 @@ local limited = sub(terms, 1, 4) ~= '0 0 '
 -- How many records are read at once.
 local PORTION = 16
 
-local last = not taken and call('GET', R)
+local last = call('GET', R)
 if last then
   local before, stood, ids = match(last, '^(%d+) (%d*) (.*)$')
   -- A turn that comes after its successor: nobody waits for it.
@@ -218,7 +217,7 @@ if mixed == '0' and not ARGV[4] then
   -- At most one, which was a success.
   if ARGV[2] then
     local run = ARGV[3]
-    stood = taken and '1' or tostring(call('ZREM', L, run))
+    stood = tostring(call('ZREM', L, run))
     if stood == '1' then
       local id = sub(run, 1, ID)
       call('HDEL', T, id)

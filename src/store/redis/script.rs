@@ -210,18 +210,7 @@ script!(
     ),
     repeatable: true
 );
-script!(
-    TURN,
-    "tasks_turn",
-    concat!(
-        include_str!("../lua/tasks_next.lua"),
-        include_str!("../lua/channel.lua"),
-        include_str!("../lua/now.lua"),
-        include_str!("../lua/tasks.lua"),
-        include_str!("../lua/tasks_turn.lua")
-    ),
-    repeatable: true
-);
+task_script!(TURN, "tasks_turn", repeatable: true);
 task_script!(LOOK_AT_TASKS, "tasks_look", repeatable: true);
 // What may have run is not run again: it would meet other tasks.
 task_script!(EDIT_TASKS, "tasks_edit", repeatable: false);

@@ -12,9 +12,6 @@ const ID: usize = 22;
 pub struct TaskId(Arc<str>);
 
 impl TaskId {
-    /// Of its text.
-    pub(crate) const LENGTH: usize = ID;
-
     #[expect(clippy::indexing_slicing, reason = "six bits of a number are below 64")]
     pub(crate) fn new() -> Self {
         const LETTERS: &[u8; 64] =

@@ -2,12 +2,9 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
-use redis::Value;
-
 use crate::{
     clock::{micros, millis},
-    error::{Error, ErrorKind},
+    error::Error,
     store::{
         redis::{Redis, read::Row, script},
         tasks::{End, EndAs, Started, TaskId, Turn, Turned},
@@ -23,25 +20,16 @@ impl Redis {
         let mut args: Args = vec![terms(&call).into()];
         call.ends.iter().for_each(|end| write_end(end, &mut args));
         let reply = self.script(call.queue.shard(), &script::TURN, &keys, &args).await?;
-        match reply {
-            Value::BulkString(text) => next_run(&text.into())
-                .ok_or_else(|| Error::new(ErrorKind::Protocol, script::TURN.name)),
-            list => turned(Row::of(script::TURN.name, list), call.ends.len()),
-        }
+        turned(Row::of(script::TURN.name, reply), call.ends.len())
     }
 }
 
 fn terms(call: &Turn) -> String {
     let Turn { node, worker, number, lease, limits, graves, .. } = call;
     let mixed = call.ends.iter().any(|end| !is_mere_success(end));
-    let limited = limits.running > 0 || limits.interval_us > 0;
-    // One run has ended and one is wanted: whoever had an idle place before has none now.
-    let usual = call.ends.len() == 1 && call.want == 1 && !mixed && !limited;
-    let usual = usual && !call.listed && !call.idle.is_zero();
-    let letter = if usual { 'u' } else { 'x' };
     // What was told of a turn is kept for ten minutes longer than its runs.
     format!(
-        "{letter}{node}:{worker}.{number} {} {} {} {} {} {} {} {} {} {} {} {} {}",
+        "{node}:{worker}.{number} {} {} {} {} {} {} {} {} {} {} {} {} {}",
         call.want + 1,
         u64::from(call.listed),
         u64::from(mixed),
@@ -78,18 +66,6 @@ fn write_end(end: &End, args: &mut Args) {
     });
     args.push(end.run.member().into_bytes());
     args.extend(end.unique.iter().map(|unique| unique.as_bytes().to_vec()));
-}
-
-/// What `tasks_next.lua` answers: the end stands, and this run has begun.
-fn next_run(text: &Bytes) -> Option<Turned> {
-    let rest = text.strip_prefix(b"1")?;
-    let (id, rest) = rest.split_at_checked(TaskId::LENGTH)?;
-    let cut = rest.iter().position(|&byte| byte == b' ')?;
-    let (attempt, record) = rest.split_at_checked(cut)?;
-    let id = TaskId::parse(std::str::from_utf8(id).ok()?)?;
-    let attempt = std::str::from_utf8(attempt).ok()?.parse().unwrap_or(u32::MAX);
-    let run = Started { id, attempt, record: text.slice_ref(record.get(1..)?) };
-    Some(Turned { stood: vec![true], runs: vec![run], ..Turned::default() })
 }
 
 fn turned(mut row: Row, ends: usize) -> Result<Turned, Error> {

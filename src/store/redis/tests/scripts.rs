@@ -83,7 +83,7 @@ async fn a_push_that_met_what_is_not_ours_is_not_known_as_stored() {
     }
 }
 
-/// One run has ended, and the next is to begin: the short way.
+/// One run has ended, and the next is to begin.
 #[tokio::test]
 async fn a_turn_that_meets_what_is_not_ours_leaves_each_task_its_place() {
     let server = Server::start().await;
@@ -92,16 +92,16 @@ async fn a_turn_that_meets_what_is_not_ours_leaves_each_task_its_place() {
         for (id, number) in [(IDS[0], 1), (IDS[1], 2)] {
             assert_eq!(push(&server, &[(id, number)]).await, "1");
         }
-        let turn = |letter: &str, number: u64| {
+        let turn = |number: u64| {
             let terms = "2 0 0 10000000 610000 8000000 0 0 0 604800000000 10000 1073741824 3";
-            format!("{letter}ab:cd.{number} {terms}")
+            format!("ab:cd.{number} {terms}")
         };
-        eval(&server, &TURN, [LINE, TURNS], &[&turn("x", 1)]).await.unwrap();
+        eval(&server, &TURN, [LINE, TURNS], &[&turn(1)]).await.unwrap();
         let run = format!("{}cd.1", IDS[0]);
         assert_eq!(server.ask::<Vec<String>>(&["ZRANGE", RUNNING, "0", "-1"]).await, [&*run]);
         let _: () = server.ask(&["DEL", odd]).await;
         let _: () = server.ask(&["SET", odd, "odd"]).await;
-        let told = eval(&server, &TURN, [LINE, TURNS], &[&turn("u", 2), "d24", &run]).await;
+        let told = eval(&server, &TURN, [LINE, TURNS], &[&turn(2), "d24", &run]).await;
         assert!(told.is_err(), "{odd}: {told:?}");
         assert_eq!(
             server.ask::<Vec<String>>(&["ZRANGE", LINE, "0", "-1"]).await,

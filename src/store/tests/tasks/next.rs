@@ -1,4 +1,4 @@
-//! Turns that end one run and begin the next: of the usual ones a script of their own takes care.
+//! Turns that end one run and begin the next.
 
 use std::time::Duration;
 

@@ -65,7 +65,7 @@ mod tests {
         let file = format!("{}/../../src/store/redis/script.rs", env!("CARGO_MANIFEST_DIR"));
         let scripts = std::fs::read_to_string(file).expect("the scripts are listed there");
         let is_called = |name: &str| scripts.contains(&format!("\"{name}\""));
-        assert!(!is_called("tasks_next"), "it is a part of tasks_turn");
+        assert!(!is_called("tasks_one"), "it is a part of tasks_push");
         for script in SCRIPTS {
             assert!(is_called(script), "{script} is no call: nothing would ever be struck");
         }
