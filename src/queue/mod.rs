@@ -66,7 +66,6 @@ mod handle;
 mod kit;
 mod leases;
 mod letters;
-mod lone;
 mod over;
 mod push;
 mod quiet;

@@ -1,7 +1,5 @@
 //! Runs that are over: what becomes of their tasks goes with the next turn.
 
-use std::sync::Arc;
-
 use tokio::task::JoinError;
 
 use super::{
@@ -32,17 +30,6 @@ impl Rounds {
         }
         let Some(running) = self.running.remove(&id) else { return };
         let Running { token, attempt, max_attempts, bytes, unique, .. } = running;
-        self.over(token, ran, (attempt, max_attempts), bytes, unique);
-    }
-
-    pub(super) fn over(
-        &mut self,
-        token: RunToken,
-        ran: Ran,
-        (attempt, max_attempts): (u32, u32),
-        bytes: u64,
-        unique: Option<Arc<str>>,
-    ) {
         if let Err((fault, why)) = &ran
             && !matches!(why.then, Then::Back(_))
         {

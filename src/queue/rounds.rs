@@ -13,7 +13,6 @@ use tokio::{sync::Notify, task::JoinSet, time::Instant};
 
 use super::{
     leases::{Renewed, soon},
-    lone::{Lone, Work},
     over::in_a_turn,
     quiet::{BEAT, IDLE, Looked, Quiet, look},
     run::{Ran, Running, run},
@@ -33,8 +32,6 @@ pub(super) struct Rounds {
     pub(super) id: Arc<str>,
     pub(super) bell: Arc<Notify>,
     pub(super) runs: JoinSet<(RunToken, Ran)>,
-    /// There is never more than one run.
-    lone: Option<Lone>,
     pub(super) running: HashMap<TaskId, Running>,
     pub(super) ends: Vec<End>,
     /// Of the last turn.
@@ -72,7 +69,6 @@ impl Rounds {
             id,
             bell,
             runs: JoinSet::new(),
-            lone: Lone::of(&worker),
             running: HashMap::new(),
             ends: Vec::new(),
             number: 0,
@@ -97,8 +93,6 @@ impl Rounds {
     pub(super) async fn run(mut self, shutdown: impl Future<Output = ()>) {
         let mut shutdown = pin!(shutdown);
         tracing::info!(queue = %self.worker.queue.hashed(), "queue worker started");
-        // What stands by for the first run has to be on its own before that may block this thread.
-        tokio::task::yield_now().await;
         loop {
             tokio::select! {
                 () = &mut shutdown => break,
@@ -118,7 +112,7 @@ impl Rounds {
             looked = under_way(&mut self.turn) => {
                 self.turn = None;
                 self.looked(looked);
-                // What has run here may be ready at once, again and again.
+                // The embedded store answers at once: turns that only hand back would never yield.
                 tokio::task::consume_budget().await;
             }
             Some(ended) = self.runs.join_next() => self.ended(ended).await,
@@ -258,15 +252,7 @@ impl Rounds {
         // One of its own that it has lost may still be here.
         self.cancel(&token);
         let run = token.clone();
-        let mut work: Work = Box::pin(async move { (run, work.await) });
-        let mut until = until;
-        if let Some(lone) = &self.lone {
-            match lone.begin(&mut work, &token, until) {
-                Ok(ran) => return self.over(token, ran, (attempt, max_attempts), bytes, unique),
-                Err(valid) => until = valid,
-            }
-        }
-        let abort = self.runs.spawn(work);
+        let abort = self.runs.spawn(async move { (run, work.await) });
         let first = soon(until, self.worker.lease);
         self.tend = if self.running.is_empty() { first } else { self.tend.min(first) };
         let running = Running { token, abort, attempt, max_attempts, bytes, unique, again, until };

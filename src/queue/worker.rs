@@ -50,10 +50,8 @@ impl QueueWorker {
     /// hundred, and no more than 4 MiB of them, so that its answer comes within its deadline, unless one alone is larger
     /// ([`Queue::payload_limit`](super::Queue::payload_limit)); the next call starts the others.
     ///
-    /// With 1, a handler is polled for the first time in the worker's own task, and has one of its own from then on, if it
-    /// has to wait. One that blocks its thread keeps its lease where the runtime has another thread to renew it, and loses it
-    /// where it has not (`current_thread`, an arbiter of actix). A shutdown is not seen before it comes back, and
-    /// whatever else is polled in that task waits as well: two workers that are joined in one task should not block.
+    /// Each handler runs in a task of its own. One that blocks its thread keeps its lease only while another thread of the
+    /// runtime renews it: not on a `current_thread` runtime, nor on an arbiter of actix.
     pub fn concurrency(mut self, most: usize) -> Self {
         self.concurrency = most.max(1);
         self

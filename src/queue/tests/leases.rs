@@ -1,21 +1,9 @@
 //! Runs of which this process learns late, and leases that are hard to renew.
 
-use std::{
-    sync::{Arc, mpsc},
-    thread,
-    time::Duration,
-};
-
-use tokio::{runtime::Handle, time::Instant};
+use std::time::Duration;
 
 use super::{Log, SECOND, Working, obedient, push, queue, settled};
-use crate::{
-    queue::{
-        lone::{Lone, Work},
-        rounds::Rounds,
-    },
-    store::{Fault, RunToken, Store, faulty},
-};
+use crate::store::{Fault, faulty};
 
 /// It ends once and well, whatever its worker's turns run into before one is answered.
 async fn runs_once(faults_of_turns: (Fault, usize), faults_of_renewals: usize) {
@@ -84,50 +72,6 @@ async fn a_renewal_that_fails_is_tried_again_while_the_lease_lasts() {
     let stats = queue.stats().await.unwrap();
     assert_eq!((stats.done, stats.crashed), (1, 0));
     worker.stop().await;
-}
-
-/// Its keeper looks at a third of a lease; what is left of this one ends before.
-#[tokio::test(start_paused = true)]
-async fn a_run_that_blocks_and_is_learnt_of_late_is_renewed_in_time() {
-    let store = Store::memory();
-    let queue = queue(&store);
-    push(&queue, "x").await;
-    let own = self::queue(&store.as_another_process());
-    let worker = obedient(&queue, &Log::default()).concurrency(1);
-    let test = async move {
-        let (lone, lease) = (Lone::of(&worker).expect("it runs one at a time"), worker.lease);
-        tokio::time::sleep(SECOND * 2).await;
-        let mut rounds = Rounds::new(worker);
-        let turn = rounds.next_turn();
-        let (by, number) = (Arc::clone(&turn.worker), turn.number);
-        let began = Instant::now();
-        let turned = store.backend().turn(turn).await.unwrap();
-        let token = RunToken { id: turned.runs[0].id.clone(), by: format!("{by}.{number}").into() };
-        tokio::time::sleep(SECOND * 8 + SECOND / 2).await;
-        let (entered, enters) = mpsc::channel();
-        let (leave, left) = mpsc::channel();
-        let run = token.clone();
-        let mut work: Work = Box::pin(async move {
-            entered.send(()).unwrap();
-            left.recv().unwrap();
-            (run, Ok(()))
-        });
-        let runtime = Handle::current();
-        let blocked = thread::spawn(move || {
-            // For the clock that stands still.
-            let _entered = runtime.enter();
-            lone.begin(&mut work, &token, began + lease).is_ok()
-        });
-        // It is waited for without an await: meanwhile the clock would go on by itself.
-        enters.recv().unwrap();
-        tokio::time::sleep(SECOND * 2).await;
-        let turn = Rounds::new(obedient(&own, &Log::default())).next_turn();
-        let taken = store.backend().turn(turn).await.unwrap();
-        leave.send(()).unwrap();
-        assert!(blocked.join().unwrap(), "it is done");
-        assert_eq!(taken.runs, [], "nobody else has it");
-    };
-    tokio::spawn(test).await.unwrap();
 }
 
 /// A lease below the way to the store and back: each claim comes too late, and somebody should know why nothing runs.

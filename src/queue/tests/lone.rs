@@ -1,4 +1,4 @@
-//! Workers that run one task at a time, which they begin in their own task.
+//! Workers that run one task at a time.
 
 use std::{
     sync::{
