@@ -1,6 +1,6 @@
 //! Which header fields are stored, of requests and of responses.
 
-use hmac::{Hmac, Mac as _};
+use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 
 use crate::{

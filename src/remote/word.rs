@@ -1,6 +1,6 @@
 //! The field, as it is signed and read.
 
-use hmac::{Hmac, Mac as _};
+use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::{Digest as _, Sha256};
 
 /// The field.

@@ -13,7 +13,7 @@ use axum::{
     http::{HeaderMap, StatusCode},
     routing::post,
 };
-use hmac::{Hmac, Mac as _};
+use hmac::{Hmac, KeyInit as _, Mac as _};
 use lockgate_axum::{Callbacks, DeferLayer, DeferWorker, Key, LockLayer, Store, deferred_routes};
 use sha2::Sha256;
 use tokio::{net::TcpListener, sync::oneshot, time::timeout};

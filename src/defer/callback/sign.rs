@@ -1,6 +1,6 @@
 //! Signatures of Standard Webhooks.
 
-use hmac::{Hmac, Mac as _};
+use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 
 /// `v1,<base64>`, over `<id>.<timestamp>.<body>`.
