@@ -54,14 +54,14 @@ mod clock;
 pub mod defer;
 mod error;
 pub mod gate;
-#[cfg(any(feature = "callback", feature = "http-replay-tls"))]
-mod https;
 mod key;
 pub mod lock;
 #[cfg(feature = "tower")]
 pub mod middleware;
 mod names;
 mod outage;
+#[cfg(any(feature = "callback", feature = "http-replay"))]
+mod outbound;
 pub mod queue;
 pub mod quorum;
 pub mod rate_limit;

@@ -61,8 +61,6 @@
 //! belongs on connections within the house. A server that does not check it must not be reachable by
 //! others, and one that does must refuse requests whose field does not hold.
 
-#[cfg(feature = "http-replay-tls")]
-mod connect;
 mod replayer;
 #[cfg(test)]
 mod tests;

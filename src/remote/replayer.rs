@@ -3,6 +3,7 @@
 use std::{
     fmt,
     net::SocketAddr,
+    sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -10,19 +11,14 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header};
 use http_body_util::Full;
-#[cfg(not(feature = "http-replay-tls"))]
-use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::{
-    client::legacy::Client,
+    client::legacy::{Client, ResponseFuture, connect::HttpConnector},
     rt::{TokioExecutor, TokioTimer},
 };
 use serde_json::Value;
 use tokio::time::Instant;
-#[cfg(all(test, feature = "http-replay-tls"))]
-use tokio_rustls::rustls::ClientConfig;
+use tower_service::Service as _;
 
-#[cfg(feature = "http-replay-tls")]
-use super::connect::Connector;
 use super::word::{self, FIELD, Word};
 use crate::{
     clock::{LONGEST, millis},
@@ -30,39 +26,37 @@ use crate::{
     gate::{Head, Replay},
     lock::{HeldLock, SharedSecret},
     middleware::keep,
+    outbound::{BoxError, Connector, Tls, describe, secured, system_tls},
     reply::problem,
     store::Store,
 };
-
-/// The other scheme that there is.
-#[cfg(feature = "http-replay-tls")]
-const SECURE: &str = "https";
-#[cfg(not(feature = "http-replay-tls"))]
-const SECURE: &str = "http";
-
-#[cfg(not(feature = "http-replay-tls"))]
-type Connector = HttpConnector;
-
-fn connector(https: bool) -> Connector {
-    #[cfg(feature = "http-replay-tls")]
-    return Connector::new(https);
-    #[cfg(not(feature = "http-replay-tls"))]
-    {
-        let _ = https;
-        Connector::new()
-    }
-}
 
 /// How long a connection waits for the next run. Servers close idle ones after two seconds (gunicorn), five (node, actix-web)
 /// or more; a run that meets that on its way is not answered, and nobody knows that it has not run.
 const IDLE: Duration = Duration::from_secs(1);
 
+/// hyper-util's client, without the type of its connector.
+type Sender = dyn Fn(Request<Full<Bytes>>) -> ResponseFuture + Send + Sync;
+
 /// Half of a run's time is for its connection: one that nobody answers has not run, and is told apart from one that nobody
 /// answered in time.
-fn client(mut connector: Connector, timeout: Duration) -> Client<Connector, Full<Bytes>> {
-    connector.set_connect_timeout(Some(timeout / 2));
-    let mut builder = Client::builder(TokioExecutor::new());
-    builder.pool_timer(TokioTimer::new()).pool_idle_timeout(IDLE).build(connector)
+fn sender(tls: &Tls, timeout: Duration) -> Arc<Sender> {
+    let limit = timeout / 2;
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    // `HttpConnector` divides its limit among the addresses of a name, but counts neither the lookup
+    // nor the TLS handshake.
+    tcp.set_connect_timeout(Some(limit));
+    let connector = secured(tcp, tls);
+    let connector = Connector(move |uri| {
+        let connecting = tokio::time::timeout(limit, connector.clone().call(uri));
+        Box::pin(async move { Ok::<_, BoxError>(connecting.await??) })
+    });
+    let client = Client::builder(TokioExecutor::new())
+        .pool_timer(TokioTimer::new())
+        .pool_idle_timeout(IDLE)
+        .build(connector);
+    Arc::new(move |request| client.request(request))
 }
 
 /// A request, and until when what it says of its lock holds.
@@ -85,8 +79,8 @@ const GOOD_FOR: Duration = Duration::from_secs(60);
 /// of what was said of it, and the run has failed then; and if the worker stops before, its lock is left to its lease.
 #[derive(Clone)]
 pub struct HttpReplayer {
-    client: Client<Connector, Full<Bytes>>,
-    connector: Connector,
+    send: Arc<Sender>,
+    tls: Tls,
     base: String,
     /// Of more than the server.
     has_path: bool,
@@ -106,8 +100,11 @@ impl HttpReplayer {
     #[must_use]
     pub fn new(store: &Store, base: &str, secret: &SharedSecret) -> Self {
         let url = base.parse::<Uri>().ok();
+        // By the parsed one: a scheme may be written in capitals.
+        let scheme = url.as_ref().and_then(Uri::scheme_str);
+        let https = scheme == Some("https");
         let fits = |url: &Uri| {
-            url.scheme_str().is_some_and(|scheme| scheme == "http" || scheme == SECURE)
+            (scheme == Some("http") || https && cfg!(feature = "http-replay-tls"))
                 && url.authority().is_some()
                 && url.query().is_none()
                 // The parsed one has no fragment any more; the text has, and every path would be a part of it.
@@ -118,16 +115,12 @@ impl HttpReplayer {
             url.as_ref().is_some_and(fits),
             "HttpReplayer: this is no URL such as http://orders:8080 or http://orders/api"
         );
-        let (connector, timeout) = (
-            connector(url.as_ref().is_some_and(|url| url.scheme_str() == Some("https"))),
-            Duration::from_secs(8),
-        );
+        let (tls, timeout) = (system_tls(https, "runs elsewhere"), Duration::from_secs(8));
         let has_path = url.as_ref().is_some_and(|url| !matches!(url.path(), "" | "/"));
         Self {
             has_path,
-            // By the parsed one: a scheme may be written in capitals.
-            client: client(connector.clone(), timeout),
-            connector,
+            send: sender(&tls, timeout),
+            tls,
             base: base.trim_end_matches('/').to_owned(),
             store: store.clone(),
             secret: secret.clone(),
@@ -137,8 +130,8 @@ impl HttpReplayer {
 
     /// Trusts this certificate alone.
     #[cfg(all(test, feature = "http-replay-tls"))]
-    pub(super) fn trusting(mut self, tls: ClientConfig) -> Self {
-        self.connector = Connector::with(tls);
+    pub(super) fn trusting(mut self, tls: Tls) -> Self {
+        self.tls = tls;
         let timeout = self.timeout;
         self.timeout(timeout)
     }
@@ -149,7 +142,7 @@ impl HttpReplayer {
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout.min(LONGEST);
-        self.client = client(self.connector.clone(), self.timeout);
+        self.send = sender(&self.tls, self.timeout);
         self
     }
 
@@ -209,14 +202,15 @@ impl HttpReplayer {
     }
 
     async fn run(self, request: Request<Full<Bytes>>, marker: &Replay, limit: usize) -> Ran {
-        let response = match self.client.request(request).await {
+        let response = match (self.send)(request).await {
             Ok(response) => response,
             Err(error) if error.is_connect() => {
                 marker.is_back();
                 return Ran::Unreachable;
             }
             Err(error) => {
-                tracing::warn!(job = ?marker.deferred().id, %error, "a run was not answered");
+                let error = describe(&error);
+                tracing::warn!(job = ?marker.deferred().id, error, "a run was not answered");
                 return Ran::Failed;
             }
         };

@@ -352,7 +352,10 @@ async fn a_run_that_was_handed_over_is_none_while_another_one_has_its_number() {
 #[cfg(feature = "http-replay-tls")]
 #[tokio::test]
 async fn by_https_it_goes_to_whom_it_trusts_alone() {
-    use crate::https::testing::{acceptor, roots};
+    use crate::outbound::{
+        self,
+        tests::{acceptor, roots},
+    };
 
     let acceptor = acceptor();
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
@@ -370,7 +373,7 @@ async fn by_https_it_goes_to_whom_it_trusts_alone() {
     let (_hold, marker) = running(&store).await;
     for host in ["localhost", "127.0.0.1"] {
         let stranger = HttpReplayer::new(&store, &format!("https://{host}:{port}"), &secret(7));
-        let replayer = stranger.clone().trusting(crate::https::with(roots()));
+        let replayer = stranger.clone().trusting(outbound::trusting(roots()));
         let run = |replayer: &HttpReplayer| {
             replayer.replay(head("/a"), Bytes::new(), marker.clone(), 100)
         };

@@ -33,7 +33,7 @@ const ROOMS: [(&str, u8); 20] = [
     ("gate", 2),
     ("seal", 2),
     ("store", 1),
-    ("https", 0),
+    ("outbound", 0),
     ("key", 0),
     ("reply", 0),
     ("error", 0),

@@ -16,7 +16,6 @@ pub(super) struct Rules {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Target {
     pub(super) url: Url,
-    pub(super) tls: bool,
     pub(super) host: Host<String>,
     pub(super) port: u16,
 }
@@ -25,17 +24,15 @@ impl Rules {
     /// The address as a browser would read it: numbers in any writing are the IPv4 address that they mean.
     pub(super) fn target(&self, text: &str) -> Result<Target, &'static str> {
         let url = Url::parse(text).map_err(|_| "no URL")?;
-        let tls = match url.scheme() {
-            "https" => true,
-            "http" if self.http => false,
-            _ => return Err("neither https nor allowed"),
-        };
+        if url.scheme() != "https" && !(self.http && url.scheme() == "http") {
+            return Err("neither https nor allowed");
+        }
         if !url.username().is_empty() || url.password().is_some() {
             return Err("a user or a password in it");
         }
         let host = url.host().ok_or("no host")?.to_owned();
         let port = url.port_or_known_default().ok_or("no port")?;
-        Ok(Target { url, tls, host, port })
+        Ok(Target { url, host, port })
     }
 
     /// All of them, or none: a name that has one address within has no business outside.

@@ -11,16 +11,10 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::{Request, header};
 use http_body_util::Full;
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    net::TcpStream,
-};
-use tokio_rustls::{
-    TlsConnector,
-    rustls::{ClientConfig, pki_types::ServerName},
-};
+use hyper::rt::Executor;
+use hyper_util::{client::legacy::Client, rt::TokioIo};
+use parking_lot::Mutex;
+use tokio::{net::TcpStream, task::JoinSet};
 use url::Host;
 
 use super::{
@@ -28,10 +22,7 @@ use super::{
     job::{Deliver, Delivered, Outgoing},
     sign::signature,
 };
-
-use crate::https;
-
-type Error = Box<dyn std::error::Error + Send + Sync>;
+use crate::outbound::{BoxError, Connector, Tls, describe, secured, system_tls};
 
 pub(super) type Resolve =
     dyn Fn(&str, u16) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> + Send + Sync;
@@ -48,7 +39,7 @@ pub struct Callbacks {
     rules: Rules,
     timeout: Duration,
     pub(super) resolve: Arc<Resolve>,
-    pub(super) tls: Arc<ClientConfig>,
+    pub(super) tls: Tls,
 }
 
 impl Callbacks {
@@ -73,7 +64,7 @@ impl Callbacks {
                     tokio::net::lookup_host((host, port)).await.map(Iterator::collect)
                 })
             }),
-            tls: Arc::new(https::of_system("callbacks")),
+            tls: system_tls(true, "callbacks"),
         }
     }
 
@@ -138,9 +129,9 @@ impl Callbacks {
         if !turn.reaches(&addresses) {
             return Delivered::NoTurn;
         }
-        match self.send(&target, &addresses, &id, body).await {
+        match self.send(&target, addresses, &id, body).await {
             Ok(status) => Delivered::Answered(status),
-            Err(error) => Delivered::Failed(error.to_string()),
+            Err(error) => Delivered::Failed(describe(&*error)),
         }
     }
 
@@ -153,39 +144,23 @@ impl Callbacks {
         }
     }
 
+    /// Returns the status of the answer, whose body is not read. The client is of this call alone
+    /// and pools nothing, so no connection outlives the check of its address.
     async fn send(
         &self,
         target: &Target,
-        addresses: &[SocketAddr],
+        addresses: Vec<SocketAddr>,
         id: &str,
         body: Bytes,
-    ) -> Result<u16, Error> {
-        let request = self.request(target, id, body)?;
-        let stream = self.connect(addresses).await?;
-        if !target.tls {
-            return exchange(stream, request).await;
-        }
-        let name = match &target.host {
-            Host::Domain(name) => ServerName::try_from(name.clone())?,
-            Host::Ipv4(ip) => ServerName::from(std::net::IpAddr::from(*ip)),
-            Host::Ipv6(ip) => ServerName::from(std::net::IpAddr::from(*ip)),
-        };
-        let connector = TlsConnector::from(Arc::clone(&self.tls));
-        exchange(connector.connect(name, stream).await?, request).await
-    }
-
-    /// One after the other. One that does not answer leaves time for those behind it: half of it is for all but the last.
-    async fn connect(&self, addresses: &[SocketAddr]) -> Result<TcpStream, Error> {
-        let Some((last, others)) = addresses.split_last() else {
-            return Err("the name has no address".into());
-        };
-        let each = self.timeout / 2 / u32::try_from(others.len()).unwrap_or(u32::MAX).max(1);
-        for address in others {
-            if let Ok(Ok(stream)) = tokio::time::timeout(each, TcpStream::connect(address)).await {
-                return Ok(stream);
-            }
-        }
-        Ok(TcpStream::connect(last).await?)
+    ) -> Result<u16, BoxError> {
+        let (request, timeout) = (self.request(target, id, body)?, self.timeout);
+        // Ignores the URL, so that only checked addresses are reached: `HttpConnector` asks no
+        // resolver about an IP literal.
+        let tcp = Connector(move |_| connect(addresses.clone(), timeout));
+        let client = Client::builder(CallTasks::default())
+            .pool_max_idle_per_host(0)
+            .build(secured(tcp, &self.tls));
+        Ok(client.request(request).await?.status().as_u16())
     }
 
     fn request(
@@ -193,20 +168,11 @@ impl Callbacks {
         target: &Target,
         id: &str,
         body: Bytes,
-    ) -> Result<Request<Full<Bytes>>, Error> {
+    ) -> Result<Request<Full<Bytes>>, BoxError> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
         let sign = |secret: &Arc<[u8]>| signature(secret, id, now, &body);
         let signatures: Vec<_> = self.secrets.iter().map(sign).collect();
-        let url = &target.url;
-        let path =
-            url.query().map_or_else(|| url.path().to_owned(), |q| format!("{}?{q}", url.path()));
-        // As the URL has it: without the port where it is the scheme's own.
-        let host = match url.port() {
-            Some(port) => format!("{}:{port}", target.host),
-            None => target.host.to_string(),
-        };
-        let request = Request::post(path)
-            .header(header::HOST, host)
+        let request = Request::post(target.url.as_str())
             .header(header::USER_AGENT, concat!("lockgate/", env!("CARGO_PKG_VERSION")))
             .header(header::CONTENT_TYPE, "application/json")
             .header(header::CONNECTION, "close")
@@ -230,19 +196,30 @@ impl Deliver for Callbacks {
     }
 }
 
-/// The status of the answer; its body stays where it is, and the connection is closed.
-async fn exchange<S>(stream: S, request: Request<Full<Bytes>>) -> Result<u16, Error>
-where
-    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-{
-    let (mut sender, connection) = http1::Builder::new().handshake(TokioIo::new(stream)).await?;
-    let mut answer = std::pin::pin!(sender.send_request(request));
-    tokio::select! {
-        answer = &mut answer => return Ok(answer?.status().as_u16()),
-        // It may have ended with the answer.
-        ended = connection => ended?,
+/// Connects to one address after the other. One that does not answer leaves time for those behind it: half of it is for all but
+/// the last.
+async fn connect(addresses: Vec<SocketAddr>, timeout: Duration) -> io::Result<TokioIo<TcpStream>> {
+    let Some((last, others)) = addresses.split_last() else {
+        return Err(io::Error::other("the name has no address"));
+    };
+    let each = timeout / 2 / u32::try_from(others.len()).unwrap_or(u32::MAX).max(1);
+    for address in others {
+        if let Ok(Ok(stream)) = tokio::time::timeout(each, TcpStream::connect(address)).await {
+            return Ok(TokioIo::new(stream));
+        }
     }
-    Ok(answer.await?.status().as_u16())
+    TcpStream::connect(last).await.map(TokioIo::new)
+}
+
+/// Tasks of one call's connection. They are aborted when the call ends, so that a receiver that
+/// reads nothing cannot keep the socket open.
+#[derive(Clone, Default)]
+struct CallTasks(Arc<Mutex<JoinSet<()>>>);
+
+impl<F: Future<Output = ()> + Send + 'static> Executor<F> for CallTasks {
+    fn execute(&self, task: F) {
+        self.0.lock().spawn(task);
+    }
 }
 
 fn checked(secret: &[u8]) -> Arc<[u8]> {

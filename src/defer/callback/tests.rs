@@ -96,6 +96,30 @@ async fn a_redirect_is_an_answer_and_its_body_is_not_waited_for() {
     let _ = asked.await;
 }
 
+/// A pooled connection would outlive the check of its address.
+#[tokio::test]
+async fn a_connection_ends_with_its_call() {
+    let more = "HTTP/1.1 200 OK\r\ncontent-length: 9000000\r\n\r\nx";
+    let (soon, late) = (Duration::from_millis(50), Duration::from_secs(10));
+    for (answer, timeout) in [("HTTP/1.1 204 No Content\r\n\r\n", late), (more, late), ("", soon)] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("bound");
+        let ended = tokio::spawn(async move {
+            let (mut socket, _) = listener.accept().await.expect("a connection");
+            let mut bytes = Vec::new();
+            while !bytes.ends_with(b"{\"id\":\"x\"}") {
+                bytes.push(socket.read_u8().await.expect("more"));
+            }
+            socket.write_all(answer.as_bytes()).await.expect("it listens");
+            // Its end, or a reset of what was not read.
+            let _ = socket.read_to_end(&mut bytes).await;
+        });
+        let made = deliver(&local().timeout(timeout), &format!("http://{address}/")).await;
+        assert_eq!(matches!(made, Delivered::Answered(_)), !answer.is_empty(), "{made:?}");
+        assert!(tokio::time::timeout(late, ended).await.is_ok(), "still open after {answer:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_name_is_resolved_once_and_all_that_it_has_is_checked() {
     let (address, asked) = server("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await;

@@ -9,7 +9,10 @@ use tokio::{
 };
 
 use super::{Callbacks, Delivered, SECRET, deliver, field, local};
-use crate::https::testing::{acceptor, roots};
+use crate::outbound::{
+    self,
+    tests::{acceptor, roots},
+};
 
 /// A server for `localhost` and 127.0.0.1 that answers one call; the name that its client has asked for, and the call.
 async fn server() -> (SocketAddr, JoinHandle<Option<(Option<String>, String)>>) {
@@ -33,7 +36,7 @@ async fn server() -> (SocketAddr, JoinHandle<Option<(Option<String>, String)>>) 
 /// Trusts that server; every name is at this address.
 fn trusting(address: SocketAddr) -> Callbacks {
     let mut callbacks = Callbacks::new(SECRET).allow_network("127.0.0.0/8");
-    callbacks.tls = Arc::new(crate::https::with(roots()));
+    callbacks.tls = outbound::trusting(roots());
     callbacks.resolve = Arc::new(move |_, _| Box::pin(async move { Ok(vec![address]) }));
     callbacks
 }

@@ -1,0 +1,63 @@
+//! Outgoing HTTP/1.1 of callbacks and replays, on hyper-util's client and `hyper-rustls`.
+
+#[cfg(all(test, any(feature = "callback", feature = "http-replay-tls")))]
+pub(crate) mod tests;
+#[cfg(any(feature = "callback", feature = "http-replay-tls"))]
+mod tls;
+/// Stands in for TLS without the features that bring it.
+#[cfg(not(any(feature = "callback", feature = "http-replay-tls")))]
+mod tls {
+    #[derive(Clone)]
+    pub(crate) struct Tls;
+
+    pub(crate) fn secured<T>(tcp: T, _: &Tls) -> T {
+        tcp
+    }
+
+    pub(crate) fn system_tls(_: bool, _: &str) -> Tls {
+        Tls
+    }
+}
+
+use std::{
+    error::Error,
+    iter,
+    task::{Context, Poll},
+};
+
+use http::Uri;
+use tower_service::Service;
+
+#[cfg(all(test, any(feature = "callback", feature = "http-replay-tls")))]
+pub(crate) use self::tls::trusting;
+pub(crate) use self::tls::{Tls, secured, system_tls};
+
+pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
+
+/// Connector made of a function, like that of `tower::service_fn`.
+#[derive(Clone)]
+pub(crate) struct Connector<F>(pub(crate) F);
+
+impl<F, C, S, E> Service<Uri> for Connector<F>
+where
+    F: Fn(Uri) -> C,
+    C: Future<Output = Result<S, E>>,
+{
+    type Response = S;
+    type Error = E;
+    type Future = C;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), E>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: Uri) -> C {
+        (self.0)(uri)
+    }
+}
+
+/// Formats an error with its sources: hyper-util's own text names only the phase that failed.
+pub(crate) fn describe(error: &dyn Error) -> String {
+    let chain = iter::successors(Some(error), |error| (*error).source());
+    chain.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
