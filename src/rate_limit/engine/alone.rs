@@ -11,7 +11,7 @@ use governor::{
 };
 use tokio::time::Instant;
 
-use super::{ask::Question, ways::Worth};
+use super::{ask::Question, counter_map::CounterState};
 use crate::rate_limit::decision::Told;
 
 /// Two centuries in nanoseconds: there is room to add a few of them.
@@ -33,14 +33,9 @@ pub(super) struct Alone {
     limiter: RateLimiter<NotKeyed, InMemoryState, Since, NoOpMiddleware<Nanos>>,
     /// When that was asked for which was heard of last.
     heard: Option<Instant>,
-    used: Instant,
 }
 
-impl Worth for Alone {
-    fn worth(&self) -> Instant {
-        self.used
-    }
-}
+impl CounterState for Alone {}
 
 /// Tokio's clock, which tests can stop.
 #[derive(Debug, Clone)]
@@ -76,7 +71,7 @@ impl Share {
 
 impl Alone {
     pub(super) fn new(share: Share) -> Self {
-        Self { share, limiter: share.limiter(), heard: None, used: Instant::now() }
+        Self { share, limiter: share.limiter(), heard: None }
     }
 
     /// There are more processes than there were, or fewer. What was spent of the old share is spent of the new one.
@@ -101,7 +96,6 @@ impl Alone {
 
     /// If not, for how long at least.
     pub(super) fn lets_in(&mut self, cost: NonZeroU32) -> Result<(), Duration> {
-        self.used = Instant::now();
         // No share is so small that the dearest request could never pass.
         match self.limiter.check_n(cost.min(self.share.burst)) {
             Ok(Ok(())) => Ok(()),

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use smallvec::{SmallVec, smallvec};
 
-use super::ways::Spot;
+use super::counter_map::Spot;
 use crate::{
     key::Key,
     rate_limit::{decision::Told, policy::Policy, quota::Quota},

@@ -14,7 +14,7 @@ use super::{
     Engine,
     alone::{Alone, Share, cells},
     ask::{Ask, Question},
-    ways::Ways,
+    counter_map::CounterMap,
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -37,7 +37,7 @@ pub(super) struct Away {
     troubled: AtomicBool,
     parts: Mutex<HashMap<u16, Part>>,
     processes: AtomicU64,
-    limiters: Ways<Alone>,
+    limiters: CounterMap<Alone>,
 }
 
 /// What goes away by itself: a shard of a cluster, whose other nodes are still there, or else the whole store. One that
@@ -91,7 +91,7 @@ impl Away {
         }
         // What was let in here is not charged there. It still counts here, should the store go again at once:
         // else each time it comes and goes would be another burst. They are many: not while requests look.
-        self.limiters.retain(|_, alone| !alone.has_all_again());
+        self.limiters.retain(|_, _, alone| !alone.has_all_again());
         let mut parts = self.parts();
         self.forget(&mut parts, part);
         if !parts.values().any(|part| part.away) {
@@ -166,7 +166,6 @@ impl Engine {
         let cost = NonZeroU32::new(cells(question.cost)).unwrap_or(NonZeroU32::MIN);
         let decided = self.away.limiters.enter(
             ask.spot(question),
-            |_| true,
             || Alone::new(share),
             |alone| {
                 alone.is_to_have(share);

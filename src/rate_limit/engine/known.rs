@@ -14,7 +14,7 @@ use super::{
     Engine,
     ask::{Ask, Question},
     check::Answer,
-    ways::{Spot, Worth},
+    counter_map::{CounterState, Spot},
 };
 use crate::{
     rate_limit::decision::{Decision, PolicyDecision, Told},
@@ -100,13 +100,9 @@ impl Refusal {
     }
 }
 
-impl Worth for Known {
-    fn worth(&self) -> Instant {
-        self.refused.map_or(self.sent, |refusal| refusal.until.max(self.sent))
-    }
-
-    /// A reset is of the counter, whatever the quota.
-    fn joins(&mut self, other: &Self) {
+impl CounterState for Known {
+    /// A reset applies to the counter, under all quotas.
+    fn inherit(&mut self, other: &Self) {
         self.void_before = self.void_before.max(other.void_before);
     }
 }
@@ -143,7 +139,6 @@ impl Engine {
         });
         self.known.enter(
             ask.spot(question),
-            |_| true,
             || Known::nothing(sent),
             |known| {
                 if known.sent > sent || known.void_before.is_some_and(|moment| sent < moment) {
@@ -169,7 +164,7 @@ impl Engine {
             known.void(Instant::now());
             known.hear(sent, state);
         };
-        self.known.enter(spot, |_| true, || Known::nothing(sent), rest);
+        self.known.enter(spot, || Known::nothing(sent), rest);
     }
 
     /// Charges were changed, and this is left. Who was refused before is as he was.
@@ -194,7 +189,7 @@ impl Engine {
     /// The quota of this counter is larger than was said, from now on.
     pub(super) fn forget(&self, spot: Spot<'_>) {
         let now = Instant::now();
-        self.known.enter(spot, |_| true, || Known::nothing(now), |known| known.void(now));
+        self.known.enter(spot, || Known::nothing(now), |known| known.void(now));
     }
 
     /// Nor is anything spent of it by any other quota.

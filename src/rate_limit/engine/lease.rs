@@ -16,7 +16,7 @@ use self::fetching::Fetching;
 use super::{
     Engine,
     ask::{Ask, Question},
-    ways::{Place, Spot, Worth},
+    counter_map::{CounterState, Place, Spot},
 };
 use crate::{
     error::Error,
@@ -65,9 +65,10 @@ enum Taken {
     Single,
 }
 
-impl Worth for Lease {
-    fn worth(&self) -> Instant {
-        self.used
+impl CounterState for Lease {
+    /// A lease in use holds units that the store has charged.
+    fn is_pinned(&self) -> bool {
+        self.fetching || (self.units > 0 && Instant::now() < self.until)
     }
 }
 
@@ -98,10 +99,6 @@ impl Lease {
     /// Whether that is its window. The store tells a window by its end, to the millisecond or so.
     fn is_of(&self, window: Window) -> bool {
         self.window.at.abs_diff(window.at) <= 2
-    }
-
-    fn is_spent(&self, now: Instant) -> bool {
-        !self.fetching && (self.units == 0 || self.until <= now)
     }
 
     /// Spends one that is there.
@@ -179,11 +176,10 @@ impl Engine {
         let now = Instant::now();
         let taken = self.leases.enter(
             spot,
-            // A row full of leases that are in use: this key does without.
-            |lease| lease.is_spent(now),
             || Lease::nothing(now),
             |lease| lease.take(most, self.sharing()),
         );
+        // Without room beside leases in use, this key asks for one unit at a time.
         match taken.unwrap_or(Taken::Single) {
             Taken::Unit(spent, ahead) => {
                 if let Some(times) = ahead {
@@ -246,12 +242,7 @@ impl Engine {
     }
 
     pub(super) fn has_leases(&self) -> bool {
-        let mut some = false;
-        self.leases.retain(|_, _| {
-            some = true;
-            true
-        });
-        some
+        !self.leases.is_empty()
     }
 
     /// How many processes share the quotas, as far as is known.

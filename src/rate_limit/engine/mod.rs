@@ -9,13 +9,13 @@ mod alone;
 mod ask;
 mod away;
 mod check;
+mod counter_map;
 mod known;
 mod lease;
 mod pending;
 mod receipt;
 mod settle;
 mod tend;
-mod ways;
 
 use std::{
     fmt,
@@ -30,15 +30,15 @@ use crate::{error::Error, store::Store};
 pub(super) use self::{
     ask::{Ask, Question},
     check::Checked,
+    counter_map::{CounterMap, CounterState, Spot},
     receipt::Receipt,
     settle::Done,
-    ways::{Spot, Ways, Worth},
 };
 
 #[derive(Default)]
 pub(super) struct Engine {
-    known: Ways<Known>,
-    leases: Ways<Lease>,
+    known: CounterMap<Known>,
+    leases: CounterMap<Lease>,
     away: Away,
     pending: Pending,
     tended: Tended,

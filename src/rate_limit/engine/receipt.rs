@@ -5,9 +5,9 @@ use std::sync::Arc;
 use super::{
     Engine,
     ask::{Ask, Question},
+    counter_map::{Place, Spot},
     lease::Unit,
     settle::Done,
-    ways::{Place, Spot},
 };
 use crate::{
     key::Key,

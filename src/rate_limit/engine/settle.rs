@@ -11,7 +11,7 @@ use std::{sync::Arc, time::Duration};
 use futures_util::future::join_all;
 use tokio::{sync::oneshot, time::Instant};
 
-use super::{Engine, pending::Begun, ways::Spot};
+use super::{Engine, counter_map::Spot, pending::Begun};
 use crate::{
     error::ErrorKind,
     rate_limit::quota::Quota,

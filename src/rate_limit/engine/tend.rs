@@ -84,12 +84,12 @@ impl Engine {
     pub(super) async fn give_back_leases(self: &Arc<Self>, store: &Store, unused_since: Instant) {
         let now = Instant::now();
         let mut idle = Vec::new();
-        self.leases.retain(|name, lease| {
+        self.leases.retain(|counter, quota, lease| {
             if lease.used > unused_since {
                 return true;
             }
             if lease.units > 0 && lease.until > now {
-                idle.push((name.place(), lease.units, lease.window));
+                idle.push((counter.place(quota), lease.units, lease.window));
                 lease.units = 0;
             }
             lease.is_fetching()

@@ -9,7 +9,7 @@ use crate::{
     clock::LONGEST,
     key::Key,
     rate_limit::{
-        engine::{Spot, Ways, Worth},
+        engine::{CounterMap, CounterState, Spot},
         policy::Policy,
         quota::Quota,
     },
@@ -23,7 +23,7 @@ const FRESH: Duration = Duration::from_secs(10);
 pub(super) struct Quotas<N: ?Sized> {
     by: Arc<QuotaBy<N>>,
     fresh: Duration,
-    seen: Arc<Ways<Seen>>,
+    seen: Arc<CounterMap<Seen>>,
 }
 
 struct Seen {
@@ -31,11 +31,7 @@ struct Seen {
     until: Instant,
 }
 
-impl Worth for Seen {
-    fn worth(&self) -> Instant {
-        self.until
-    }
-}
+impl CounterState for Seen {}
 
 /// The quota of a request.
 pub(super) enum Found {
@@ -69,7 +65,6 @@ impl<N: ?Sized> Quotas<N> {
             let quota = asked.await;
             seen.enter(
                 spot(&policy, &key),
-                |_| true,
                 || Seen { quota, until },
                 |seen| *seen = Seen { quota, until },
             );

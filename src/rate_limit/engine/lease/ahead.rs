@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::{Fetching, Lease, Spent};
 use crate::{
-    rate_limit::engine::{Engine, ways::Spot},
+    rate_limit::engine::{Engine, counter_map::Spot},
     store::{Charge, Item, Store},
 };
 

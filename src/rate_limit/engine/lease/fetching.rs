@@ -9,8 +9,8 @@ use crate::{
     error::Error,
     rate_limit::engine::{
         Engine,
+        counter_map::{Place, Spot},
         known::after,
-        ways::{Place, Spot},
     },
     store::{Charge, State, Store},
 };

@@ -1,0 +1,167 @@
+//! Bounded map of what this process knows of the store's counters.
+//!
+//! Clients choose the keys, so neither their number nor their spread can be relied on. A full shard
+//! evicts by CLOCK-Pro ([`quick_cache`]): a flood of keys that are each seen once does not displace
+//! the keys in use. A pinned entry is never evicted.
+
+mod place;
+#[cfg(test)]
+mod tests;
+
+use std::{cell::RefCell, hash::BuildHasher as _};
+
+use parking_lot::Mutex;
+use quick_cache::{DefaultHashBuilder, Lifecycle, OptionsBuilder, UnitWeighter, unsync::Cache};
+use smallvec::SmallVec;
+
+use self::place::Counter;
+pub(super) use self::place::Place;
+pub(in crate::rate_limit) use self::place::Spot;
+use crate::rate_limit::quota::Quota;
+
+/// Locks per map.
+const SHARDS: usize = 64;
+
+/// Most counters under one lock.
+const SHARD_CAPACITY: usize = 1024;
+
+/// Most quotas remembered for one counter.
+const MOST_QUOTAS: usize = 8;
+
+/// State of a counter under one quota.
+pub(in crate::rate_limit) trait CounterState {
+    /// Returns true if the state must not be evicted.
+    fn is_pinned(&self) -> bool {
+        false
+    }
+
+    /// Takes over from another quota of the same counter when this state is created.
+    fn inherit(&mut self, _other: &Self) {}
+}
+
+pub(in crate::rate_limit) struct CounterMap<V> {
+    hasher: DefaultHashBuilder,
+    shards: Box<[Mutex<Shard<V>>]>,
+}
+
+/// The cell lets `Cache::retain` change what it looks at.
+type Shard<V> = Cache<Counter, RefCell<States<V>>, UnitWeighter, DefaultHashBuilder, Pins>;
+
+/// Almost all counters have one quota.
+struct States<V>(SmallVec<[(Quota, V); 1]>);
+
+struct Pins;
+
+impl<V: CounterState> Lifecycle<Counter, RefCell<States<V>>> for Pins {
+    type RequestState = ();
+
+    fn is_pinned(&self, _: &Counter, states: &RefCell<States<V>>) -> bool {
+        states.borrow().0.iter().any(|(_, state)| state.is_pinned())
+    }
+}
+
+impl<V: CounterState> States<V> {
+    fn get_mut(&mut self, quota: Quota) -> Option<&mut V> {
+        self.0.iter_mut().find(|(of, _)| *of == quota).map(|(_, state)| state)
+    }
+
+    /// Returns `None` if there is no room and every state is pinned.
+    fn get_or_insert_with(&mut self, quota: Quota, make: impl FnOnce() -> V) -> Option<&mut V> {
+        if self.get_mut(quota).is_none() {
+            let mut new = make();
+            self.0.iter().for_each(|(_, other)| new.inherit(other));
+            if self.0.len() >= MOST_QUOTAS {
+                let oldest = self.0.iter().position(|(_, state)| !state.is_pinned())?;
+                self.0.remove(oldest);
+            }
+            self.0.push((quota, new));
+        }
+        self.get_mut(quota)
+    }
+}
+
+impl<V: CounterState> CounterMap<V> {
+    /// Applies `act` to the state of this spot, if there is one.
+    pub(in crate::rate_limit) fn with<R>(
+        &self,
+        spot: Spot<'_>,
+        act: impl FnOnce(&mut V) -> R,
+    ) -> Option<R> {
+        let shard = self.shard(spot).lock();
+        let mut states = shard.get(&spot)?.borrow_mut();
+        states.get_mut(spot.quota).map(act)
+    }
+
+    /// Applies `act` to the states of this spot's counter under all quotas.
+    pub(super) fn each(&self, spot: Spot<'_>, mut act: impl FnMut(&mut V)) {
+        let shard = self.shard(spot).lock();
+        if let Some(states) = shard.get(&spot) {
+            states.borrow_mut().0.iter_mut().for_each(|(_, state)| act(state));
+        }
+    }
+
+    /// Applies `act` to the state of this spot, which `make` creates if there is none. Returns `None`
+    /// if there is no room for it, because all others are pinned.
+    pub(in crate::rate_limit) fn enter<R>(
+        &self,
+        spot: Spot<'_>,
+        make: impl FnOnce() -> V,
+        act: impl FnOnce(&mut V) -> R,
+    ) -> Option<R> {
+        let mut shard = self.shard(spot).lock();
+        if let Some(states) = shard.get(&spot) {
+            return states.borrow_mut().get_or_insert_with(spot.quota, make).map(act);
+        }
+        let mut state = make();
+        let result = act(&mut state);
+        let states = States(smallvec::smallvec![(spot.quota, state)]);
+        shard.insert(Counter::of(spot), RefCell::new(states));
+        // The cache exceeds its capacity rather than evict what is pinned.
+        if shard.len() > SHARD_CAPACITY {
+            shard.remove(&spot);
+            return None;
+        }
+        Some(result)
+    }
+
+    /// Removes all states for which `keep` returns false.
+    pub(super) fn retain(&self, keep: impl FnMut(&Counter, Quota, &mut V) -> bool) {
+        let keep = RefCell::new(keep);
+        for shard in &self.shards {
+            shard.lock().retain(|counter, states| {
+                let (mut states, mut keep) = (states.borrow_mut(), keep.borrow_mut());
+                states.0.retain(|(quota, state)| keep(counter, *quota, state));
+                !states.0.is_empty()
+            });
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.shards.iter().all(|shard| shard.lock().is_empty())
+    }
+
+    #[expect(clippy::indexing_slicing, reason = "the index is a remainder of the length")]
+    fn shard(&self, spot: Spot<'_>) -> &Mutex<Shard<V>> {
+        // The cache itself uses the lowest bits of the same hash, and the highest.
+        let middle = self.hasher.hash_one(spot) >> 32;
+        #[expect(clippy::cast_possible_truncation, reason = "the remainder is less than 64")]
+        let index = (middle % SHARDS as u64) as usize;
+        &self.shards[index]
+    }
+}
+
+impl<V: CounterState> Default for CounterMap<V> {
+    fn default() -> Self {
+        let hasher = DefaultHashBuilder::default();
+        let options = OptionsBuilder::new()
+            .estimated_items_capacity(SHARD_CAPACITY)
+            .weight_capacity(SHARD_CAPACITY as u64)
+            // A ghost of an evicted counter would take as much memory as the counter did.
+            .ghost_allocation(0.0)
+            .build()
+            .expect("both capacities are set");
+        let shard = || Cache::with_options(options.clone(), UnitWeighter, hasher.clone(), Pins);
+        let shards = (0..SHARDS).map(|_| Mutex::new(shard())).collect();
+        Self { hasher, shards }
+    }
+}

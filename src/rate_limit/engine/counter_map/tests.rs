@@ -1,0 +1,138 @@
+use std::{sync::Arc, time::Duration};
+
+use super::*;
+use crate::key::Key;
+
+/// A set of bits, of which the highest pins the state.
+impl CounterState for u32 {
+    fn is_pinned(&self) -> bool {
+        *self & PINNED != 0
+    }
+
+    fn inherit(&mut self, other: &Self) {
+        *self |= other;
+    }
+}
+
+const PINNED: u32 = 1 << 31;
+
+fn quota(n: u64) -> Quota {
+    Quota::requests(n).per(Duration::from_secs(1))
+}
+
+/// Keys that share a shard.
+fn keys(map: &CounterMap<u32>, policy: &Arc<str>, n: usize) -> Vec<Key> {
+    let is_of_first = |key: &Key| {
+        let spot = Spot { policy, tag: key, subject: key, quota: quota(1) };
+        std::ptr::eq(map.shard(spot), &raw const map.shards[0])
+    };
+    let all = (0..).map(|n| Key::custom(&format!("{n}")));
+    all.filter(is_of_first).take(n).collect()
+}
+
+fn len(map: &CounterMap<u32>) -> usize {
+    map.shards.iter().map(|shard| shard.lock().len()).sum()
+}
+
+fn memory(map: &CounterMap<u32>) -> usize {
+    map.shards.iter().map(|shard| shard.lock().memory_used().total()).sum()
+}
+
+#[test]
+fn a_flood_of_keys_neither_grows_the_map_nor_displaces_a_key_in_use() {
+    let (map, policy) = (CounterMap::default(), "default".into());
+    let keys = keys(&map, &policy, 3 * SHARD_CAPACITY);
+    let spot = |key| Spot { policy: &policy, tag: key, subject: key, quota: quota(1) };
+    let mut memories = Vec::new();
+    for some in keys.chunks(SHARD_CAPACITY) {
+        for key in some {
+            assert_eq!(map.enter(spot(key), || 0, |state| *state), Some(0));
+            map.enter(spot(&keys[0]), || 0, |used| *used += 1);
+        }
+        memories.push(memory(&map));
+    }
+    assert_eq!(len(&map), SHARD_CAPACITY);
+    let used = map.with(spot(&keys[0]), |used| *used as usize);
+    assert_eq!(used, Some(keys.len()), "never evicted");
+    let last = keys.last().expect("there are many");
+    assert!(map.with(spot(last), |_| ()).is_some(), "the last one is admitted");
+    assert_eq!(memories[1], memories[2]);
+}
+
+#[test]
+fn a_pinned_state_is_never_evicted_and_what_finds_no_room_does_without() {
+    let (map, policy) = (CounterMap::default(), "default".into());
+    let keys = keys(&map, &policy, 2 * SHARD_CAPACITY);
+    let spot = |key| Spot { policy: &policy, tag: key, subject: key, quota: quota(1) };
+    let enter = |key| map.enter(spot(key), || PINNED, |_| ()).is_some();
+    let admitted: Vec<_> = keys.iter().filter(|key| enter(key)).collect();
+    assert_eq!((admitted.len(), len(&map)), (SHARD_CAPACITY, SHARD_CAPACITY));
+    assert!(admitted.iter().all(|key| map.with(spot(key), |_| ()).is_some()));
+    // One that is no longer pinned gives way to the next key of its shard.
+    admitted.iter().for_each(|key| assert!(map.with(spot(key), |state| *state = 0).is_some()));
+    let refused = keys.iter().rfind(|key| map.with(spot(key), |_| ()).is_none());
+    assert!(enter(refused.expect("half of them found no room")));
+    assert_eq!(len(&map), SHARD_CAPACITY);
+}
+
+#[test]
+fn a_state_is_of_one_spot() {
+    let policies = ["a".into(), "b".into()];
+    let keys = ["x", "y", "a-key-that-is-longer-than-the-others"].map(Key::custom);
+    let mut spots = Vec::new();
+    for policy in &policies {
+        for subject in &keys {
+            for tag in &keys {
+                let spot = |n| Spot { policy, tag, subject, quota: quota(n) };
+                spots.extend([spot(1), spot(2)]);
+            }
+        }
+    }
+    let map = CounterMap::default();
+    for (number, spot) in (0..).zip(&spots) {
+        map.enter(Place::of(*spot).spot(), || 0, |state| *state = number);
+    }
+    for (number, spot) in (0..).zip(&spots) {
+        assert_eq!(map.with(*spot, |state| *state), Some(number), "{spot:?}");
+    }
+    let mut seen = Vec::new();
+    map.retain(|counter, quota, state| {
+        assert_eq!(map_number(&spots, &counter.place(quota)), Some(*state as usize));
+        seen.push(*state);
+        *state % 2 == 0
+    });
+    seen.sort_unstable();
+    assert!(seen.into_iter().eq(0..36));
+    for (number, spot) in spots.iter().enumerate() {
+        assert_eq!(map.with(*spot, |_| ()).is_some(), number % 2 == 0);
+    }
+    map.retain(|_, _, _| false);
+    assert!(map.is_empty());
+}
+
+fn map_number(spots: &[Spot<'_>], place: &Place) -> Option<usize> {
+    let of = place.spot();
+    spots.iter().position(|spot| {
+        (spot.policy, spot.tag, spot.subject, spot.quota)
+            == (of.policy, of.tag, of.subject, of.quota)
+    })
+}
+
+#[test]
+fn quotas_of_one_counter_are_reached_together_and_bounded() {
+    let (map, policy, key) = (CounterMap::default(), "default".into(), Key::custom("k"));
+    let spot = |n| Spot { policy: &policy, tag: &key, subject: &key, quota: quota(n) };
+    map.enter(spot(1), || 1, |_| ());
+    assert_eq!(map.enter(spot(2), || 2, |state| *state), Some(3), "it inherits");
+    map.each(spot(3), |state| *state += 10);
+    assert_eq!([1, 2, 3].map(|n| map.with(spot(n), |state| *state)), [Some(11), Some(13), None]);
+    let known = |map: &CounterMap<u32>, n| map.with(spot(n), |_| ()).is_some();
+    map.with(spot(1), |state| *state = PINNED);
+    for n in 3..=9 {
+        assert!(map.enter(spot(n), || 0, |state| *state = 0).is_some());
+    }
+    assert!(known(&map, 1) && !known(&map, 2) && (3..=9).all(|n| known(&map, n)));
+    map.each(spot(1), |state| *state = PINNED);
+    assert_eq!(map.enter(spot(10), || 0, |_| ()), None);
+    assert_eq!(len(&map), 1);
+}
