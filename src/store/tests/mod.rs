@@ -86,7 +86,11 @@ macro_rules! on_every_store {
         mod redis {
             $(#[tokio::test]
             async fn $case() {
-                $crate::store::tests::slow::in_time(super::Rig::redis, super::$case).await;
+                $crate::store::tests::slow::in_time(
+                    || Box::pin(super::Rig::redis()),
+                    &|rig| Box::pin(super::$case(rig)),
+                )
+                .await;
             })+
         }
 
@@ -94,28 +98,35 @@ macro_rules! on_every_store {
         mod cluster {
             $(#[tokio::test]
             async fn $case() {
-                $crate::store::tests::slow::in_time(super::Rig::cluster, super::$case).await;
+                $crate::store::tests::slow::in_time(
+                    || Box::pin(super::Rig::cluster()),
+                    &|rig| Box::pin(super::$case(rig)),
+                )
+                .await;
             })+
         }
 
         /// Other ways to one server. What a step does there is known by then: here the cases go one after the other.
         #[cfg(feature = "redis")]
         mod by_other_ways {
+            const CASES: &[(&str, $crate::store::tests::slow::Case<'static>)] =
+                &[$((stringify!($case), &|rig| Box::pin(super::$case(rig)))),+];
+
             #[tokio::test]
             async fn behind_sentinels() {
-                $(
-                    println!(stringify!($case));
-                    Box::pin($crate::store::tests::slow::in_time(super::Rig::sentinels, super::$case)).await;
-                )+
+                for (name, case) in CASES {
+                    println!("{name}");
+                    $crate::store::tests::slow::in_time(|| Box::pin(super::Rig::sentinels()), case).await;
+                }
             }
 
             #[cfg(feature = "bb8-redis")]
             #[tokio::test]
             async fn on_a_pool() {
-                $(
-                    println!(stringify!($case));
-                    Box::pin($crate::store::tests::slow::in_time(super::Rig::pool, super::$case)).await;
-                )+
+                for (name, case) in CASES {
+                    println!("{name}");
+                    $crate::store::tests::slow::in_time(|| Box::pin(super::Rig::pool()), case).await;
+                }
             }
         }
     };
@@ -128,7 +139,11 @@ macro_rules! on_redis {
         mod alone {
             $(#[tokio::test]
             async fn $case() {
-                $crate::store::tests::slow::in_time(super::Rig::redis, super::$case).await;
+                $crate::store::tests::slow::in_time(
+                    || Box::pin(super::Rig::redis()),
+                    &|rig| Box::pin(super::$case(rig)),
+                )
+                .await;
             })+
         }
     };
