@@ -166,7 +166,8 @@ impl Store {
     /// Runs work in the background, on a runtime that lives as long as the store, if there is one and somebody drives it.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         if let Some(runtime) = self.shared.agent.runtime() {
-            runtime.spawn(work);
+            // Boxed, so that the machinery of a task is compiled once for all of them.
+            runtime.spawn(Box::pin(work) as BoxFuture<'static, ()>);
         }
     }
 
