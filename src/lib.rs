@@ -11,7 +11,7 @@
 //! | [`lock`] | one holder per resource, and a line across processes |
 //! | [`defer`] | requests that meet a busy resource are kept, and run later |
 //! | [`queue`] | tasks that are no requests, for now or later |
-//! | [`quorum`] | a lock over several stores that know nothing of each other |
+//! | `quorum` | a lock over several independent stores (feature `quorum`) |
 //! | [`gate`] | the seam between the layers' engines and the frameworks |
 //! | [`middleware`] | the tower driver |
 //!
@@ -25,6 +25,7 @@
 //! - `http-replay`: `remote`, deferred requests that run in another process; `http-replay-tls`: by https.
 //! - `fsck`: `Store::check`, which finds requests without a place and wrong counts, and the program `lockgate-fsck`;
 //!   `fsck-tls`: the program by TLS, with ring.
+//! - `quorum`: `Store::quorum`, locks over several independent stores.
 //! - `seal`: deferred requests, their responses and tasks are sealed at rest ([`Store::sealed_with`](Store)).
 //! - `tower` (default): [`middleware`].
 //! - `callback`: `defer::Callbacks`, signed callbacks when deferred requests have ended.
@@ -63,6 +64,7 @@ mod outage;
 #[cfg(any(feature = "callback", feature = "http-replay"))]
 mod outbound;
 pub mod queue;
+#[cfg(feature = "quorum")]
 pub mod quorum;
 pub mod rate_limit;
 #[cfg(feature = "http-replay")]
@@ -74,6 +76,8 @@ mod store;
 pub mod testing;
 mod throttle;
 
+#[cfg(feature = "quorum")]
+pub use self::quorum::{Quorum, QuorumGuard, QuorumRequest};
 #[cfg(feature = "seal")]
 pub use self::seal::Keyring;
 #[cfg(feature = "redis")]
@@ -91,7 +95,6 @@ pub use self::{
         LocksRequest, NotAcquired, OnLoss, Released, SharedSecret,
     },
     outage::{LockOutage, Outage},
-    quorum::{Quorum, QuorumGuard, QuorumRequest},
     rate_limit::{
         ChargeBounded, Decision, Lists, Policy, PolicyDecision, Quota, RateFields, RateLimit,
         RateStatus, Reason, Refusal, Requests, Standing,

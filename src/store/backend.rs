@@ -299,6 +299,7 @@ pub(crate) trait Backend: Jobs + Tasks + fmt::Debug + Send + Sync + 'static {
     fn renew(&self, items: Vec<Renewal>) -> Step<'_, Vec<bool>>;
     /// Makes the next fence of this lock larger than this one, which another store has given; false if this
     /// nonce does not have it alone.
+    #[cfg_attr(not(feature = "quorum"), allow(dead_code, reason = "only a quorum raises fences"))]
     fn raise_fence(&self, key: Key, me: Token, fence: u64) -> Step<'_, bool>;
     /// NOT idempotent: sent again only where it cannot have run. Dropped before it was sent, it is not; after
     /// that the charge stands. It may stand in a queue, or

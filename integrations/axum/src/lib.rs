@@ -106,6 +106,7 @@
 //! | `tls` | TLS on the way to them (`rediss://`), by rustls; the application installs the crypto provider |
 //! | `bb8-redis` | `Store::from_pool`: connections out of a pool that the application has |
 //! | `fsck` | `Store::check`: a pass that finds requests without a place and wrong counts, and mends them |
+//! | `quorum` | `Store::quorum`: locks over several independent stores |
 //! | `seal` | deferred requests, their responses and tasks are sealed at rest: `Keyring`, `Store::sealed_with` |
 //! | `callback` | `Callbacks`: signed calls when deferred requests have ended |
 //! | `http-replay` | `remote`: deferred requests that run in another process; `http-replay-tls`: by https |
@@ -152,12 +153,13 @@ pub use lockgate::{
     Absent, Busy, BusyStatus, ChargeBounded, ClientAddress, Clock, Decision, Deferred, Error,
     ErrorKind, Fields, HeldLock, HeldLocks, HoldUntil, JobId, JobState, Key, Lists, LockGuard,
     LockOutage, LockRequest, LockSet, LocksRequest, Loss, NotAcquired, OnFailure, OnLoss, Outage,
-    Policy, PolicyDecision, Quorum, QuorumGuard, QuorumRequest, Quota, RateFields, RateLimit,
-    RateStatus, Reason, Refusal, Released, Reply, Requests, SharedSecret, Snapshot, Standing,
-    Store, queue, quorum,
+    Policy, PolicyDecision, Quota, RateFields, RateLimit, RateStatus, Reason, Refusal, Released,
+    Reply, Requests, SharedSecret, Snapshot, Standing, Store, queue,
 };
 #[cfg(feature = "fsck")]
 pub use lockgate::{Check, CheckReport, Finding, FindingKind};
+#[cfg(feature = "quorum")]
+pub use lockgate::{Quorum, QuorumGuard, QuorumRequest, quorum};
 
 pub use self::{
     extract::{CurrentJob, CurrentLock, CurrentLocks, CurrentRate, Fence, NotInstalled},

@@ -52,6 +52,7 @@ fn a_release_that_passes_on_says_that_it_does_not_know() {
     });
 }
 
+#[cfg(feature = "quorum")]
 #[test]
 fn a_guard_of_a_quorum_says_that_it_does_not_know() {
     elsewhere(|stores| async move {
