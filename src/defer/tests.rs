@@ -112,7 +112,7 @@ impl Working {
 
     fn with(worker: DeferWorker) -> Self {
         let (stop, stopped) = oneshot::channel::<()>();
-        let task = tokio::spawn(worker.run(async {
+        let task = crate::store::spawn(worker.run(async {
             if stopped.await.is_err() {
                 pending::<()>().await;
             }

@@ -119,7 +119,7 @@ async fn waiters_of_two_processes_are_served_in_order_where_it_is_strict() {
     let mut waiters = Vec::new();
     for (name, store) in [(1, &other), (2, &store), (3, &other)] {
         let (store, served) = (store.clone(), Arc::clone(&served));
-        waiters.push(tokio::spawn(async move {
+        waiters.push(crate::store::spawn(async move {
             let request = store.lock("x").strict_order().wait(60 * SECOND);
             let guard = request.acquire().await.unwrap();
             served.lock().push(name);
@@ -152,7 +152,7 @@ async fn a_wait_ends_in_time_and_leaves_the_line() {
 async fn a_waiter_that_is_dropped_leaves_the_line() {
     let store = Store::memory();
     let held = store.lock("x").acquire().await.unwrap();
-    let waiter = tokio::spawn(store.lock("x").wait(60 * SECOND).acquire());
+    let waiter = crate::store::spawn(store.lock("x").wait(60 * SECOND).acquire());
     tokio::time::sleep(Duration::from_millis(5)).await;
     waiter.abort();
     let _ = waiter.await;
@@ -245,7 +245,7 @@ async fn every_waiter_of_a_crowd_is_served() {
     let mut crowd = Vec::new();
     for i in 0..50 {
         let store = if i % 2 == 0 { store.clone() } else { store.as_another_process() };
-        crowd.push(tokio::spawn(async move {
+        crowd.push(crate::store::spawn(async move {
             let guard = store.lock("x").wait(60 * SECOND).acquire().await.unwrap();
             let fence = guard.fence();
             tokio::time::sleep(Duration::from_millis(1)).await;

@@ -241,7 +241,7 @@ async fn whatever_the_handler_makes_of_it_the_answer_is_408() {
     assert_eq!(answered(gate(&store), dribble(60, SECOND), ignores).await.1, Ok(408));
     // In a task of its own, which nothing else tells the driver of.
     let spawns = |body: Boxed| async move {
-        tokio::spawn(reads(body));
+        crate::store::spawn(reads(body));
         std::future::pending::<Result<_, Infallible>>().await
     };
     assert_eq!(answered(gate(&store), dribble(60, SECOND), spawns).await.1, Ok(408));

@@ -86,7 +86,7 @@ struct Working {
 impl Working {
     fn start(worker: QueueWorker) -> Self {
         let (stop, stopped) = oneshot::channel::<()>();
-        let task = tokio::spawn(worker.run(async {
+        let task = crate::store::spawn(worker.run(async {
             if stopped.await.is_err() {
                 pending::<()>().await;
             }

@@ -140,7 +140,7 @@ async fn serve(store: &Store, acknowledge: bool) -> (SocketAddr, Arc<Mutex<Seen>
     let addr = listener.local_addr().expect("it is bound");
     let seen = Arc::new(Mutex::new(Seen::default()));
     let (told, verifier) = (Arc::clone(&seen), ReplayVerifier::new(store, &secret(7)));
-    tokio::spawn(async move {
+    crate::store::spawn(async move {
         while let Ok((socket, _)) = listener.accept().await {
             let (seen, verifier) = (Arc::clone(&seen), verifier.clone());
             let answer = service_fn(move |request: Request<Incoming>| {
@@ -164,7 +164,9 @@ async fn serve(store: &Store, acknowledge: bool) -> (SocketAddr, Arc<Mutex<Seen>
                     Ok::<_, Infallible>(answer)
                 }
             });
-            tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(socket), answer));
+            crate::store::spawn(
+                http1::Builder::new().serve_connection(TokioIo::new(socket), answer),
+            );
         }
     });
     (addr, told)
@@ -360,13 +362,15 @@ async fn by_https_it_goes_to_whom_it_trusts_alone() {
     let acceptor = acceptor();
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let port = listener.local_addr().expect("it is bound").port();
-    let server = tokio::spawn(async move {
+    let server = crate::store::spawn(async move {
         while let Ok((socket, _)) = listener.accept().await {
             let Ok(stream) = acceptor.accept(socket).await else { continue };
             let answer = service_fn(|_: Request<Incoming>| async {
                 Ok::<_, Infallible>(Response::new(Full::new(Bytes::from_static(b"over"))))
             });
-            tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), answer));
+            crate::store::spawn(
+                http1::Builder::new().serve_connection(TokioIo::new(stream), answer),
+            );
         }
     });
     let store = Store::memory();
@@ -396,7 +400,7 @@ async fn https_in_capitals_is_https() {
     let store = Store::memory();
     let (_hold, marker) = running(&store).await;
     let replayer = HttpReplayer::new(&store, &format!("HTTPS://{addr}"), &secret(7));
-    let run = tokio::spawn(replayer.replay(head("/a"), Bytes::new(), marker, 100));
+    let run = crate::store::spawn(replayer.replay(head("/a"), Bytes::new(), marker, 100));
     let (mut socket, _) = listener.accept().await.expect("it connects");
     // A TLS record of a handshake.
     assert_eq!(socket.read_u8().await.expect("it speaks first"), 22);

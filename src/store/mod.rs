@@ -58,7 +58,7 @@ pub(crate) use self::tasks::{
     RunToken, Started, TaskView, Turn, Turned, Unique,
 };
 #[cfg(test)]
-pub(crate) use self::tests::{Fault, Faults, Log, elsewhere, faulty, faulty_with_clock};
+pub(crate) use self::tests::{Fault, Faults, Log, elsewhere, faulty, faulty_with_clock, spawn};
 #[cfg(all(test, feature = "redis"))]
 pub(crate) use self::tests::{Front, says};
 pub(crate) use self::{

@@ -34,7 +34,7 @@ const SECRET: &str = "0123456789abcdef0123456789abcdef";
 async fn server(answer: &'static str) -> (SocketAddr, JoinHandle<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("bound");
-    let asked = tokio::spawn(async move {
+    let asked = crate::store::spawn(async move {
         let (mut socket, _) = listener.accept().await.expect("a connection");
         let mut bytes = Vec::new();
         while !bytes.ends_with(b"{\"id\":\"x\"}") {

@@ -73,7 +73,7 @@ fn called_at(store: &Store, target: &str, url: &str) -> Enqueue {
 fn work(store: &Store, called: Option<&Called>) -> JoinHandle<()> {
     let mut worker = DeferWorker::on(store, Routes::default());
     worker.callbacks = called.map(|called| Arc::new(called.clone()) as _);
-    tokio::spawn(worker.run(std::future::pending()))
+    crate::store::spawn(worker.run(std::future::pending()))
 }
 
 #[tokio::test(start_paused = true)]
@@ -150,7 +150,7 @@ async fn a_call_that_takes_its_time_keeps_no_request_waiting() {
     let store = Store::memory();
     let mut worker = DeferWorker::on(&store, Routes::default()).concurrency(1).queue_concurrency(1);
     worker.callbacks = Some(Arc::new(Mute));
-    let worker = tokio::spawn(worker.run(std::future::pending()));
+    let worker = crate::store::spawn(worker.run(std::future::pending()));
     for n in 0..20 {
         let id = put_off_with_callback(&store, &format!("/x?{n}")).await;
         assert_eq!(ended(&store, &id).await, JobState::Done);
@@ -175,7 +175,7 @@ async fn calls_that_wait_hide_no_retry() {
     });
     let mut worker = DeferWorker::on(&store, routes);
     worker.callbacks = Some(Arc::new(Mute));
-    let worker = tokio::spawn(worker.run(std::future::pending()));
+    let worker = crate::store::spawn(worker.run(std::future::pending()));
     for n in 0..250 {
         let id = put_off_with_callback(&store, &format!("/x?{n}")).await;
         assert_eq!(ended(&store, &id).await, JobState::Done);
@@ -207,7 +207,7 @@ async fn calls_that_wait_for_each_other_are_all_made() {
     let (store, told) = (Store::memory(), Called::default());
     let mut worker = DeferWorker::on(&store, Routes::default()).concurrency(1);
     worker.callbacks = Some(Arc::new(Slow(told.clone())));
-    let worker = tokio::spawn(worker.run(std::future::pending()));
+    let worker = crate::store::spawn(worker.run(std::future::pending()));
     for n in 0..20 {
         put_off_with_callback(&store, &format!("/x?{n}")).await;
     }
@@ -276,7 +276,7 @@ async fn of_a_run_whose_worker_died_it_is_told_too() {
     let id = put_off_with_callback(&store, "/x/stuck").await;
     let mut worker = DeferWorker::on(&store, Stuck);
     worker.callbacks = None;
-    let dying = tokio::spawn(worker.run(std::future::pending()));
+    let dying = crate::store::spawn(worker.run(std::future::pending()));
     while super::look(&store, &id).await.state != JobState::Running {
         settled().await;
     }
@@ -313,7 +313,7 @@ fn failing(store: &Store, deliver: impl Deliver + 'static) -> JoinHandle<()> {
     });
     let mut worker = DeferWorker::on(store, routes);
     worker.callbacks = Some(Arc::new(deliver));
-    tokio::spawn(worker.run(std::future::pending()))
+    crate::store::spawn(worker.run(std::future::pending()))
 }
 
 /// The job that the first call was.
@@ -347,7 +347,7 @@ async fn what_has_been_forgotten_is_told_all_the_same() {
         let kept = if purged { 600 * SECOND } else { 60 * SECOND };
         let mut worker = DeferWorker::on(&store, Routes::default()).keep_done(kept);
         worker.callbacks = Some(Arc::new(called.clone()));
-        let worker = tokio::spawn(worker.run(std::future::pending()));
+        let worker = crate::store::spawn(worker.run(std::future::pending()));
         let id = put_off_with_callback(&store, "/x").await;
         assert_eq!(ended(&store, &id).await, JobState::Done);
         if purged {

@@ -93,7 +93,7 @@ async fn what_has_run_as_it_was_cancelled_is_looked_at_again() {
         let id = put_off_with(&store, "/x", attempts, Vec::new()).await;
         faults.set("cancel", Fault::Late(10 * SECOND), 1);
         let (jobs, asked) = (store.deferred(), id.clone());
-        let cancelled = tokio::spawn(async move { jobs.cancel(&asked).await });
+        let cancelled = crate::store::spawn(async move { jobs.cancel(&asked).await });
         settled().await;
         held.release().await;
         settled().await;

@@ -169,7 +169,7 @@ async fn a_record_that_outlives_its_job_is_gone_and_not_run_again() {
     assert_eq!(accept(&gate, &store, view.clone()).await.status, 202);
     assert_eq!(accept(&gate, &store, view.clone()).await.status, 202);
     let worker = super::DeferWorker::on(&store, routes.clone()).keep_done(SECOND);
-    let worker = tokio::spawn(worker.run(std::future::pending()));
+    let worker = crate::store::spawn(worker.run(std::future::pending()));
     while routes.runs("/x") == 0 {
         settled().await;
     }

@@ -24,7 +24,7 @@ fn polls(store: &Store, id: &JobId, number: usize) -> Vec<JoinHandle<Reply>> {
     let fields = [("prefer", "wait=20")];
     let poll = |_| {
         let (store, id) = (store.clone(), id.clone());
-        tokio::spawn(async move { get(&store, &id, &fields).await })
+        crate::store::spawn(async move { get(&store, &id, &fields).await })
     };
     (0..number).map(poll).collect()
 }

@@ -92,7 +92,7 @@ async fn a_wait_ends_with_what_the_client_does_not_know() {
     let store = Store::memory();
     let id = put_off(&store, "/x").await;
     let tag = field(&get(&store, &id, &[]).await, "etag").to_owned();
-    let waiting = tokio::spawn({
+    let waiting = crate::store::spawn({
         let store = store.clone();
         async move { get(&store, &id, &[("if-none-match", &tag), ("prefer", "wait=20")]).await }
     });

@@ -52,7 +52,7 @@ async fn a_run_is_over_when_its_handler_is() {
     let routes = Function::new(move |head, marker| {
         marker.pass(&key_of(&head.target));
         let until = Arc::clone(&until);
-        tokio::spawn(marker.scope(async move { until.notified().await }));
+        crate::store::spawn(marker.scope(async move { until.notified().await }));
         async { answered(200) }
     });
     let worker = Working::with(DeferWorker::on(&store, routes));
@@ -190,8 +190,8 @@ async fn a_run_goes_back_when_its_handler_has_been_dropped_and_not_before() {
     let id = put_off_with(&store, "/x/begun", 3, Vec::new()).await;
     settled().await;
     let marker = runs.lock().pop().expect("it was sent there");
-    let handler = tokio::spawn(marker.scope(tokio::time::sleep(1_500 * SECOND / 1_000)));
-    let stopping = tokio::spawn(worker.stop());
+    let handler = crate::store::spawn(marker.scope(tokio::time::sleep(1_500 * SECOND / 1_000)));
+    let stopping = crate::store::spawn(worker.stop());
     tokio::time::sleep(1_400 * SECOND / 1_000).await;
     assert_eq!(look(&store, &id).await.state, JobState::Running, "its handler is not over");
     handler.await.expect("it ends well");

@@ -141,7 +141,7 @@ async fn endless_terms_of_a_worker_are_terms() {
     let worker = worker.lease(endless).max_run(endless).drain(endless);
     let worker = worker.keep_done(endless).keep_dead(endless).concurrency(usize::MAX);
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let task = tokio::spawn(worker.run(async { drop(stopped.await) }));
+    let task = crate::store::spawn(worker.run(async { drop(stopped.await) }));
     let id = put_off(&store, "/x").await;
     assert_eq!(ended(&store, &id).await, JobState::Done);
     stop.send(()).expect("it runs");

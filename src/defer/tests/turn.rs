@@ -34,7 +34,7 @@ async fn working(store: &Store, log: &Log) -> Working {
 /// It is in line when this returns.
 async fn waits(request: LockRequest, name: &'static str, log: &Log) -> JoinHandle<()> {
     let log = Arc::clone(log);
-    let task = tokio::spawn(async move {
+    let task = crate::store::spawn(async move {
         let _guard = request.wait(60 * SECOND).acquire().await.expect("served in time");
         log.lock().push(name);
         tokio::time::sleep(MS / 10).await;
@@ -81,7 +81,7 @@ async fn a_job_that_joins_before_the_first_grant_is_answered_is_not_passed() {
         drop(held);
         faults.set("acquire", Fault::Slow(5 * MS), 1);
         let first = if wait.is_zero() { lasting(&store) } else { lasting(&store).wait(wait) };
-        let first = tokio::spawn(first.acquire());
+        let first = crate::store::spawn(first.acquire());
         tokio::time::sleep(MS / 2).await;
         let mut expected = vec!["job", "after"];
         let mut tasks = Vec::new();

@@ -233,7 +233,7 @@ async fn runs_are_bounded_and_waited_for() {
     };
     assert!(matches!(full().await, Ok(Begin::Full)));
     assert!(!store.finish_remembered(SECOND).await, "it runs");
-    tokio::spawn(async move {
+    crate::store::spawn(async move {
         tokio::time::sleep(SECOND).await;
         first.keep(600 * SECOND, Bytes::from_static(b"answer"), None).await;
     });

@@ -147,7 +147,7 @@ async fn a_lock_that_was_lost_is_not_handed_on() {
     let (store, faults) = faulty();
     let log = Log::default();
     let held = store.lock("x").acquire().await.unwrap();
-    let first = tokio::spawn(store.lock("x").wait(SECOND).acquire());
+    let first = crate::store::spawn(store.lock("x").wait(SECOND).acquire());
     tokio::time::sleep(6 * MS).await;
     let last = log.waiter(2, store.lock("x"), Duration::ZERO).await;
     assert_eq!(held.release().await, Released::Released);
@@ -172,7 +172,7 @@ async fn a_store_that_is_gone_is_not_kept_by_a_question() {
     let waiter = log.waiter(1, store.lock("x"), 10 * MS).await;
     tokio::time::sleep(50 * MS).await;
     held.release().await;
-    let next = tokio::spawn(store.lock("x").wait(60 * SECOND).acquire());
+    let next = crate::store::spawn(store.lock("x").wait(60 * SECOND).acquire());
     tokio::time::sleep(MS).await;
     next.abort();
     waiter.await.unwrap();

@@ -92,7 +92,7 @@ async fn a_shutdown_waits_for_places_that_were_just_left() {
     let (store, faults) = faulty();
     let other = store.as_another_process();
     let held = other.lock("x").acquire().await.unwrap();
-    let waiter = tokio::spawn(store.lock("x").wait(20 * SECOND).acquire());
+    let waiter = crate::store::spawn(store.lock("x").wait(20 * SECOND).acquire());
     tokio::time::sleep(Duration::from_millis(5)).await;
     // The keeper's next look is under way when its waiter leaves.
     faults.set("acquire", Fault::Slow(Duration::from_millis(100)), 1);

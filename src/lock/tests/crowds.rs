@@ -25,7 +25,7 @@ type Asked = JoinHandle<Result<LockGuard, NotAcquired>>;
 async fn readers_in_line(store: &Store, number: usize) -> Vec<Asked> {
     let mut readers = Vec::new();
     for n in 1..=number {
-        readers.push(tokio::spawn(reader(store).acquire()));
+        readers.push(crate::store::spawn(reader(store).acquire()));
         until(async || store.room::<Lines>().waiting(&("x".into(), Mode::Shared)) >= n).await;
     }
     readers
@@ -48,7 +48,7 @@ pub(crate) async fn all_readers_of_a_run_come_in(store: &Store) {
     let held = writer(&holds).acquire().await.unwrap();
     let readers = readers_in_line(store, 80).await;
     places(store, 1).await;
-    let writing = tokio::spawn(writer(&other).acquire());
+    let writing = crate::store::spawn(writer(&other).acquire());
     places(store, 2).await;
     assert_eq!(held.release().await, Released::Released);
     let mut inside = Vec::new();
@@ -59,7 +59,7 @@ pub(crate) async fn all_readers_of_a_run_come_in(store: &Store) {
     }
     assert!(!writing.is_finished(), "it waits for all of them");
     // Who comes now comes behind it.
-    let late = tokio::spawn(reader(store).acquire());
+    let late = crate::store::spawn(reader(store).acquire());
     places(store, 2).await;
     drop(inside);
     let guard = writing.await.unwrap().unwrap();
@@ -86,7 +86,7 @@ async fn a_run_that_a_writer_has_got_into_goes_on_behind_it() {
     let log = Arc::new(Mutex::new(Vec::new()));
     let goes = |name: &'static str, request: LockRequest| {
         let log = Arc::clone(&log);
-        tokio::spawn(async move {
+        crate::store::spawn(async move {
             let guard = request.acquire().await.expect("in time");
             log.lock().push(name);
             guard.release().await;

@@ -31,7 +31,7 @@ impl Log {
         work: Duration,
     ) -> JoinHandle<()> {
         let log = self.clone();
-        let task = tokio::spawn(async move {
+        let task = crate::store::spawn(async move {
             let guard = request.wait(60 * SECOND).acquire().await.expect("served in time");
             log.0.lock().push((name, guard.fence()));
             if !work.is_zero() {
@@ -150,7 +150,7 @@ async fn a_lease_that_was_not_renewed_is_not_handed_on_near_its_end() {
     let request = || store.lock("x").lease(3 * SECOND).hand_over(16, 60 * SECOND);
     let held = request().acquire().await.unwrap();
     faults.set("renew", Fault::Silence, usize::MAX);
-    let waiter = tokio::spawn(request().wait(60 * SECOND).acquire());
+    let waiter = crate::store::spawn(request().wait(60 * SECOND).acquire());
     tokio::time::sleep(2500 * MS).await;
     assert_eq!(held.release().await, Released::Released);
     let next = waiter.await.unwrap().unwrap();
@@ -164,7 +164,7 @@ async fn renewed_between_two_turns(end: Fault) -> (Store, crate::LockGuard, Inst
     let request = || store.lock("x").lease(3 * SECOND).hand_over(16, 60 * SECOND);
     let held = request().acquire().await.unwrap();
     faults.set("renew", end, 1);
-    let waiter = tokio::spawn(request().wait(60 * SECOND).acquire());
+    let waiter = crate::store::spawn(request().wait(60 * SECOND).acquire());
     tokio::time::sleep(1200 * MS).await;
     let lease = Arc::clone(held.lease().unwrap());
     if matches!(end, Fault::Late(_)) {
@@ -201,7 +201,7 @@ async fn those_who_wait_need_not_wait_for_what_a_loser_still_does() {
     let store = Store::memory();
     let request = || store.lock("x").lease(SECOND).max_hold(SECOND);
     let loser = request().acquire().await.unwrap();
-    let waiter = tokio::spawn(request().wait(60 * SECOND).acquire());
+    let waiter = crate::store::spawn(request().wait(60 * SECOND).acquire());
     let started = Instant::now();
     assert_eq!(loser.lost().await, Loss::TooLong);
     let next = waiter.await.unwrap().unwrap();
@@ -216,8 +216,8 @@ async fn a_waiter_that_leaves_with_the_lock_in_its_hands_passes_it_on() {
     let (store, faults) = faulty();
     let request = || store.lock("x").hand_over(16, 60 * SECOND);
     let held = request().acquire().await.unwrap();
-    let leaver = tokio::spawn(request().wait(60 * SECOND).acquire());
-    let stayer = tokio::spawn(request().wait(60 * SECOND).acquire());
+    let leaver = crate::store::spawn(request().wait(60 * SECOND).acquire());
+    let stayer = crate::store::spawn(request().wait(60 * SECOND).acquire());
     tokio::time::sleep(MS).await;
     // The lock is in the leaver's channel when it is aborted: it has not run since.
     let released = held.release();
@@ -234,8 +234,8 @@ async fn a_full_line_is_told_at_once_and_the_store_is_not_asked() {
     let (store, faults) = faulty();
     let request = || store.lock("x").max_waiters(2).wait(60 * SECOND);
     let held = request().acquire().await.unwrap();
-    let first = tokio::spawn(request().acquire());
-    let second = tokio::spawn(request().acquire());
+    let first = crate::store::spawn(request().acquire());
+    let second = crate::store::spawn(request().acquire());
     tokio::time::sleep(MS).await;
     let before = faults.seen("acquire");
     let told = busy(request().acquire().await);
@@ -244,7 +244,7 @@ async fn a_full_line_is_told_at_once_and_the_store_is_not_asked() {
     // Those who leave make room at once, not when their turn comes.
     first.abort();
     tokio::time::sleep(MS).await;
-    let first = tokio::spawn(request().acquire());
+    let first = crate::store::spawn(request().acquire());
     tokio::time::sleep(MS).await;
     assert!(!first.is_finished());
     drop(held);
@@ -261,7 +261,7 @@ async fn a_process_has_room_for_so_many_waiters_and_no_more() {
     let other = store.as_another_process();
     let _held = other.locks(["x", "y", "z"]).acquire().await.unwrap();
     // Of each lock the first asks the store, on behalf of all who come behind it.
-    let first = ["x", "y"].map(|name| tokio::spawn(ask(name)));
+    let first = ["x", "y"].map(|name| crate::store::spawn(ask(name)));
     tokio::time::sleep(MS).await;
     let mut waiting: Vec<_> = (2..MOST).map(|n| Box::pin(ask(["x", "y"][n % 2]))).collect();
     let refused = waiting.iter_mut().filter_map(|one| one.as_mut().now_or_never()).count();
@@ -287,7 +287,7 @@ async fn an_extension_is_not_handed_on() {
     let store = Store::memory();
     let request = || store.lock("x").wait(60 * SECOND).acquire();
     let guard = request().await.unwrap();
-    let next = tokio::spawn(request().into_future());
+    let next = crate::store::spawn(request().into_future());
     tokio::task::yield_now().await;
     assert!(guard.extend(55 * SECOND).await.unwrap());
     guard.release().await;
@@ -320,7 +320,7 @@ async fn a_place_is_kept_for_those_who_came_after_it_was_taken() {
     // Beyond the time in which the lock is passed on without asking the store.
     tokio::time::sleep(20 * MS).await;
     let hasty = store.lock("x").wait(40 * MS);
-    let hasty = tokio::spawn(async move { drop(hasty.acquire().await.unwrap_err()) });
+    let hasty = crate::store::spawn(async move { drop(hasty.acquire().await.unwrap_err()) });
     tokio::time::sleep(MS).await;
     // The place is taken now, for as long as the hasty one waits.
     drop(own);

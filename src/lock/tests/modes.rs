@@ -40,12 +40,12 @@ async fn readers_of_two_processes_are_in_together_and_a_writer_is_not_overtaken(
     let other = store.as_another_process();
     let (first, second) =
         (reader(&store).acquire().await.unwrap(), reader(&other).acquire().await.unwrap());
-    let writing = tokio::spawn(writer(&other).acquire());
+    let writing = crate::store::spawn(writer(&other).acquire());
     tokio::time::sleep(MS).await;
     // They come while a writer waits.
     let late: Vec<_> = [&store, &other, &store, &store]
         .into_iter()
-        .map(|store| tokio::spawn(reader(store).acquire()))
+        .map(|store| crate::store::spawn(reader(store).acquire()))
         .collect();
     tokio::time::sleep(10 * MS).await;
     assert!(late.iter().all(|reader| !reader.is_finished()));
@@ -71,7 +71,7 @@ async fn readers_and_writers_who_keep_coming_all_get_in() {
     let mut tasks = Vec::new();
     for n in 0..40 {
         let store = if n % 3 == 0 { other.clone() } else { store.clone() };
-        tasks.push(tokio::spawn(async move {
+        tasks.push(crate::store::spawn(async move {
             for _ in 0..10 {
                 let request = if n % 5 == 0 { writer(&store) } else { reader(&store) };
                 let guard = request.acquire().await.expect("in time");
@@ -96,7 +96,7 @@ async fn no_more_than_the_permits_are_inside() {
     for n in 0..20 {
         let store = if n % 2 == 0 { other.clone() } else { store.clone() };
         let inside = Arc::clone(&inside);
-        tasks.push(tokio::spawn(async move {
+        tasks.push(crate::store::spawn(async move {
             for _ in 0..5 {
                 let request = store.lock("x").permits(3).wait(60 * SECOND);
                 let guard = request.acquire().await.expect("in time");
@@ -118,9 +118,9 @@ async fn a_writer_that_steps_down_lets_readers_in_and_writers_wait() {
     let store = Store::memory();
     let guard = store.lock("x").acquire().await.unwrap();
     let fence = guard.fence();
-    let reading = tokio::spawn(reader(&store).acquire());
+    let reading = crate::store::spawn(reader(&store).acquire());
     tokio::time::sleep(MS).await;
-    let writing = tokio::spawn(writer(&store).acquire());
+    let writing = crate::store::spawn(writer(&store).acquire());
     tokio::time::sleep(MS).await;
     let guard = guard.downgrade().await.unwrap();
     assert_eq!(guard.fence(), fence);

@@ -36,7 +36,7 @@ fn came_too_late<T: Debug>(outcome: Result<T, NotAcquired>) {
 async fn who_asks_once_is_not_let_in_beside_another() {
     let (store, faults) = faulty();
     faults.set("acquire", SLOW, 1);
-    let asked = tokio::spawn(short(&store).acquire());
+    let asked = crate::store::spawn(short(&store).acquire());
     tokio::time::sleep(LEASE + 10 * MS).await;
     let next = store.as_another_process().lock("x").acquire().await.expect("the lease has ended");
     came_too_late(asked.await.unwrap());
@@ -70,7 +70,7 @@ async fn who_stands_in_line_stays_there() {
         let holder = if step == "pass" { store.clone() } else { store.as_another_process() };
         let held = short(&holder).strict_order().acquire().await.expect("it is free");
         let waiting = short(&store).strict_order().wait(SECOND);
-        let waiting = tokio::spawn(async move {
+        let waiting = crate::store::spawn(async move {
             let guard = waiting.acquire().await.expect("in time");
             (guard.remaining(), guard.release().await)
         });
@@ -102,7 +102,7 @@ async fn readers_are_let_in_while_it_is_sure() {
         let held = store.as_another_process().lock("x").acquire().await.unwrap();
         let readers = (0..5).map(|_| {
             let reader = short(&store).shared().wait(2 * SECOND);
-            tokio::spawn(async move { reader.acquire().await.expect("in time").remaining() })
+            crate::store::spawn(async move { reader.acquire().await.expect("in time").remaining() })
         });
         let readers = Vec::from_iter(readers);
         tokio::time::sleep(MS).await;
@@ -150,7 +150,7 @@ async fn who_waits_for_replicas_is_not_let_in_beside_another() {
     let (store, faults) = faulty();
     faults.set("replicated", SLOW, 1);
     // Nobody prolongs it meanwhile.
-    let asked = tokio::spawn(store.lock("x").lease_fixed(LEASE).replicas(1).acquire());
+    let asked = crate::store::spawn(store.lock("x").lease_fixed(LEASE).replicas(1).acquire());
     tokio::time::sleep(LEASE + 10 * MS).await;
     let next = store.as_another_process().lock("x").acquire().await.expect("the lease has ended");
     assert_eq!(next.release().await, Released::Released);

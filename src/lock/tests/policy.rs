@@ -39,7 +39,7 @@ async fn a_retry_asks_so_often_and_no_more() {
         assert_eq!(told.waited, (times > 0).then_some(pauses * SECOND));
         assert_eq!(told.line, 0, "it holds no place");
     }
-    let waiter = tokio::spawn(store.lock("x").retry(3, SECOND).acquire());
+    let waiter = crate::store::spawn(store.lock("x").retry(3, SECOND).acquire());
     tokio::time::sleep(SECOND / 2).await;
     held.release().await;
     let started = Instant::now();
@@ -179,7 +179,7 @@ async fn a_client_is_told_to_come_back_after_those_in_line() {
         let told = refused(&lock).await.fields;
         let told = told.into_iter().find(|(name, _)| name == "retry-after");
         assert_eq!(told.expect("it is always there").1, seconds, "behind {}", waiters.len());
-        waiters.push(tokio::spawn(request().acquire()));
+        waiters.push(crate::store::spawn(request().acquire()));
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }

@@ -52,7 +52,7 @@ async fn given_back<T>(
         faults.set("release", fault, 1);
     }
     let releases = faults.seen("release");
-    let released = tokio::spawn(async move {
+    let released = crate::store::spawn(async move {
         if is_dropped {
             drop(guard);
             return None;

@@ -50,7 +50,7 @@ async fn all_of_several_locks_are_held_when_they_are_granted() {
     keys.sort_by_key(|key| (key.shard(), key.clone()));
     let held = other.lock(keys[1].clone()).acquire().await.unwrap();
     let request = store.locks(keys.clone()).max_hold(SECOND).wait(5 * SECOND);
-    let both = tokio::spawn(request.acquire());
+    let both = crate::store::spawn(request.acquire());
     tokio::time::sleep(2 * SECOND).await;
     let thief = other.lock(keys[0].clone()).acquire().await.expect("its max_hold is over");
     held.release().await;
@@ -65,8 +65,8 @@ async fn strict_order_counts_whoever_had_it_before() {
     let (store, faults) = faulty();
     let first = store.lock("x").acquire().await.unwrap();
     let strict = store.lock("x").strict_order().wait(SECOND);
-    let second = tokio::spawn(strict.clone().acquire());
-    let third = tokio::spawn(strict.acquire());
+    let second = crate::store::spawn(strict.clone().acquire());
+    let third = crate::store::spawn(strict.acquire());
     tokio::time::sleep(MS).await;
     first.release().await;
     second.await.unwrap().unwrap().release().await;
@@ -83,7 +83,7 @@ async fn max_hold_is_of_the_guard_it_is_for() {
         request.hand_over(16, 60 * SECOND).wait(60 * SECOND)
     };
     let first = request().acquire().await.unwrap();
-    let second = tokio::spawn(request().acquire());
+    let second = crate::store::spawn(request().acquire());
     tokio::time::sleep(3 * SECOND / 2).await;
     let before = faults.seen("renew");
     faults.set("renew", Fault::Slow(SECOND / 2), 1);

@@ -32,9 +32,9 @@ async fn who_asks_for_all_needs_room_too() {
     let other = store.as_another_process();
     let held = other.lock("x").acquire().await.unwrap();
     faults.set("acquire", Fault::Slow(10 * MS), 1);
-    let asks = tokio::spawn(with_room(&store, 1).acquire());
+    let asks = crate::store::spawn(with_room(&store, 1).acquire());
     tokio::time::sleep(MS).await;
-    let waits = tokio::spawn(with_room(&store, 1).acquire());
+    let waits = crate::store::spawn(with_room(&store, 1).acquire());
     tokio::time::sleep(MS).await;
     let started = Instant::now();
     let told = busy(asks.await.unwrap());
@@ -127,9 +127,9 @@ async fn who_leaves_is_heard_by_whoever_keeps_its_place_now() {
     let [other, stranger] = [store.as_another_process(), store.as_another_process()];
     let request = || store.lock("x").strict_order().wait(60 * SECOND);
     let held = request().acquire().await.unwrap();
-    let next = tokio::spawn(other.lock("x").wait(60 * SECOND).acquire());
+    let next = crate::store::spawn(other.lock("x").wait(60 * SECOND).acquire());
     tokio::time::sleep(MS).await;
-    let waits = tokio::spawn(request().acquire());
+    let waits = crate::store::spawn(request().acquire());
     tokio::time::sleep(MS).await;
     held.release().await;
     let next = next.await.unwrap().unwrap();
@@ -156,7 +156,7 @@ async fn never_more_wait_than_may() {
         faults.set("acquire", Fault::Late(3 * MS), usize::MAX);
         let mut all = Vec::new();
         for _ in 0..8 {
-            all.push(tokio::spawn(with_room(&store, most).acquire()));
+            all.push(crate::store::spawn(with_room(&store, most).acquire()));
             tokio::time::sleep(MS).await;
         }
         tokio::time::sleep(20 * MS).await;
@@ -178,8 +178,8 @@ async fn those_of_all_modes_have_one_room() {
     let store = Store::memory();
     let with_room = || with_room(&store, 2);
     let held = store.as_another_process().lock("x").acquire().await.unwrap();
-    let writer = tokio::spawn(with_room().acquire());
-    let reader = tokio::spawn(with_room().shared().acquire());
+    let writer = crate::store::spawn(with_room().acquire());
+    let reader = crate::store::spawn(with_room().shared().acquire());
     tokio::time::sleep(MS).await;
     let started = Instant::now();
     for refused in [with_room(), with_room().shared(), with_room().permits(3)] {
@@ -189,7 +189,7 @@ async fn those_of_all_modes_have_one_room() {
     // Who leaves makes room, whoever comes.
     reader.abort();
     let _ = reader.await;
-    let next = tokio::spawn(with_room().acquire());
+    let next = crate::store::spawn(with_room().acquire());
     tokio::time::sleep(MS).await;
     assert!(!next.is_finished());
     drop(held);

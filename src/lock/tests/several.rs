@@ -95,7 +95,7 @@ async fn all_waits_have_one_deadline() {
         held.push(store.as_another_process().lock(key).acquire().await.unwrap());
     }
     let (waiter, started) = (store.locks(keys).wait(4 * SECOND).acquire(), Instant::now());
-    let waiter = tokio::spawn(waiter);
+    let waiter = crate::store::spawn(waiter);
     tokio::time::sleep(2 * SECOND).await;
     held.sort_by_key(|guard| (guard.key().shard(), guard.key().clone()));
     let first = held.remove(0);
@@ -116,7 +116,7 @@ async fn nothing_is_kept_between_two_attempts() {
     let keys = ["a", "b"];
     for key in keys {
         let held = store.as_another_process().lock(key).acquire().await.unwrap();
-        let waiter = tokio::spawn(store.locks(keys).retry(3, SECOND).acquire());
+        let waiter = crate::store::spawn(store.locks(keys).retry(3, SECOND).acquire());
         tokio::time::sleep(SECOND / 2).await;
         for other in keys {
             assert_eq!(is_free(&store, other).await, other != key);
@@ -143,7 +143,7 @@ async fn those_who_name_them_the_other_way_round_never_wait_in_a_circle() {
         let inside = Arc::clone(&inside);
         // Every pair, in both orders.
         let (from, to) = (n % 4, (n / 4 + 1 + n % 4) % 4);
-        crowd.push(tokio::spawn(async move {
+        crowd.push(crate::store::spawn(async move {
             let wait = Duration::from_secs(60);
             let keys = [from, to].map(|n| format!("account {n}"));
             let set = store.locks(keys).wait(wait).acquire().await.expect("in time");
@@ -171,7 +171,7 @@ async fn what_is_had_or_waited_for_here_is_not_asked_for_with_the_others() {
     let ask = || store.locks(["a", "b"]).max_waiters(1).wait(60 * SECOND);
     let calls = || ["acquire_all", "acquire"].map(|step| faults.seen(step));
     let held = ask().acquire().await.unwrap();
-    let waits = tokio::spawn(ask().acquire());
+    let waits = crate::store::spawn(ask().acquire());
     tokio::time::sleep(Duration::from_millis(1)).await;
     let before = calls();
     assert_eq!(before[0], 1, "when nobody of this process had one of them");
@@ -277,7 +277,7 @@ async fn an_outage_half_way_is_an_outage() {
         let lock = gate(&store).on_outage(policy);
         // The first call runs, if late.
         faults.set("acquire", Fault::Slow(SECOND / 10), 1);
-        let entering = tokio::spawn({
+        let entering = crate::store::spawn({
             let lock = lock.clone();
             async move { enter(&lock, &mut FakeView::new("POST")).await }
         });

@@ -23,13 +23,14 @@ async fn what_runs_within_it_still_has_it() {
     let (copy, fence) = (guard.held(), guard.fence());
     let (go, told) = oneshot::channel::<()>();
     let asks = store.clone();
-    let within = tokio::spawn(guard.scope(async move {
+    let within = crate::store::spawn(guard.scope(async move {
         told.await.unwrap();
         let alone = asks.lock("x").acquire().await;
         (alone, reader(&asks).acquire().await)
     }));
     let guard = guard.downgrade().await.unwrap();
-    let writing = tokio::spawn(store.as_another_process().lock("x").wait(60 * SECOND).acquire());
+    let writing =
+        crate::store::spawn(store.as_another_process().lock("x").wait(60 * SECOND).acquire());
     tokio::time::sleep(MS).await;
     assert!(!copy.remaining().is_zero() && copy.loss().is_none());
     go.send(()).unwrap();
@@ -60,7 +61,7 @@ async fn copies_are_told_of_a_loss_that_comes_after_it() {
     let guard = store.lock("x").lease(3 * SECOND).acquire().await.unwrap();
     let (copy, asks) = (guard.held(), guard.held());
     // It asks before, during and after.
-    let lost = tokio::spawn(async move { asks.lost().await });
+    let lost = crate::store::spawn(async move { asks.lost().await });
     tokio::time::sleep(MS).await;
     let guard = guard.downgrade().await.unwrap();
     assert!(copy.lost().now_or_never().is_none());

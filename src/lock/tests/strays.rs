@@ -36,7 +36,7 @@ async fn a_renewal_that_was_late_shortens_no_extension() {
 /// A guard whose keeper asked twice: the first call arrives after a second.
 async fn granted_at_the_second_call(store: &Store, faults: &Faults) -> LockGuard {
     let held = store.as_another_process().lock("x").acquire().await.unwrap();
-    let waiting = tokio::spawn(store.lock("x").wait(20 * SECOND).acquire());
+    let waiting = crate::store::spawn(store.lock("x").wait(20 * SECOND).acquire());
     tokio::time::sleep(5 * MS).await;
     faults.set("acquire", Fault::Stray(SECOND), 1);
     // It is told of the offer, and its call goes by a way that is left.
@@ -68,7 +68,7 @@ async fn a_call_that_comes_when_its_lock_was_given_back_is_undone() {
                 // In strict order the terms differ: it is given back and asked for again in one call.
                 let next = store.lock("x").wait(SECOND);
                 let next = if how == "passed" { next.strict_order() } else { next };
-                let next = tokio::spawn(next.acquire());
+                let next = crate::store::spawn(next.acquire());
                 tokio::time::sleep(MS).await;
                 drop(guard);
                 drop(next.await.unwrap().unwrap());
@@ -103,7 +103,7 @@ async fn an_undo_is_not_over_with_the_first_thing_that_it_finds() {
     let other = store.as_another_process();
     let held = other.lock("x").acquire().await.unwrap();
     let started = Instant::now();
-    let waiting = tokio::spawn(store.lock("x").wait(20 * SECOND).acquire());
+    let waiting = crate::store::spawn(store.lock("x").wait(20 * SECOND).acquire());
     tokio::time::sleep(5 * MS).await;
     faults.set("acquire", Fault::Stray(SECOND), 1);
     while faults.left("acquire") > 0 {
@@ -136,7 +136,7 @@ async fn a_place_that_has_ended_with_its_wait_is_undone_once() {
     let clock = Clock::manual();
     let (store, faults) = faulty_with_clock(clock.clone());
     let held = store.as_another_process().lock("x").acquire().await.unwrap();
-    let waits = tokio::spawn(store.lock("x").wait(850 * MS).acquire());
+    let waits = crate::store::spawn(store.lock("x").wait(850 * MS).acquire());
     tokio::time::sleep(800 * MS).await;
     clock.advance(SECOND);
     busy(waits.await.unwrap());

@@ -83,10 +83,10 @@ async fn handed_on(first: fn(LockRequest) -> LockRequest, second: LockTerms) -> 
     let (store, faults) = faulty();
     let held = store.as_another_process().lock("x").acquire().await;
     let ask = |terms: LockTerms| terms(store.lock("x").wait(60 * SECOND)).acquire();
-    let first = tokio::spawn(ask(first));
+    let first = crate::store::spawn(ask(first));
     // With the clock stopped, a sleep ends when nobody has anything left to do.
     tokio::time::sleep(Duration::from_millis(5)).await;
-    let second = tokio::spawn(ask(second));
+    let second = crate::store::spawn(ask(second));
     tokio::time::sleep(Duration::from_millis(5)).await;
     faults.set("acquire", Fault::Slow(SECOND / 10), 1);
     held.expect("it is free").release().await;
@@ -159,7 +159,7 @@ async fn a_dead_place_costs_the_next_one_little_more_than_its_window() {
     let joined = place.send(SECOND, || dead.backend().acquire(call)).await;
     assert!(matches!(joined, Ok(Acquired::Busy { joined: true, .. })));
     let next = store.as_another_process();
-    let next = tokio::spawn(next.lock("x").wait(60 * SECOND).acquire());
+    let next = crate::store::spawn(next.lock("x").wait(60 * SECOND).acquire());
     tokio::time::sleep(Duration::from_millis(5)).await;
     let started = Instant::now();
     held.release().await;

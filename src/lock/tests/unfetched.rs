@@ -29,7 +29,7 @@ async fn a_lock_that_nobody_fetches_ends_with_its_lease() {
     // The lease of each of the two.
     assert!(started.elapsed() <= 21 * SECOND, "{:?}", started.elapsed());
     busy(waits.await);
-    let released = tokio::spawn(async move {
+    let released = crate::store::spawn(async move {
         tokio::time::sleep(SECOND).await;
         next.release().await
     });
@@ -61,7 +61,7 @@ async fn a_lease_that_nobody_fetched_is_renewed_for_the_next() {
     let request = || store.lock("x").hand_over(16, 60 * SECOND).wait(60 * SECOND);
     let held = request().acquire().await.unwrap();
     let first = in_line(Box::pin(request().acquire()));
-    let next = tokio::spawn(request().acquire());
+    let next = crate::store::spawn(request().acquire());
     tokio::time::sleep(MS).await;
     held.release().await;
     tokio::time::sleep(4 * SECOND).await;
@@ -97,7 +97,7 @@ async fn who_asks_first_and_is_not_polled_keeps_nobody_waiting() {
         let started = Instant::now();
         let next = request().await.expect("it is there when the lease of the first has ended");
         assert!(started.elapsed() < 12 * SECOND, "{fault:?}: {:?}", started.elapsed());
-        let third = tokio::spawn(request().into_future());
+        let third = crate::store::spawn(request().into_future());
         tokio::time::sleep(MS).await;
         next.release().await;
         third.await.unwrap().expect("it stands behind it").release().await;
@@ -116,7 +116,7 @@ async fn who_asked_first_and_comes_back_late_waits_as_the_others() {
     let (store, faults) = faulty();
     let held = store.as_another_process().lock("x").acquire().await.unwrap();
     faults.set("acquire", Fault::Slow(SECOND), 1);
-    let request = || tokio::spawn(store.lock("x").wait(60 * SECOND).acquire().into_future());
+    let request = || crate::store::spawn(store.lock("x").wait(60 * SECOND).acquire().into_future());
     let all = [request(), request(), request()];
     tokio::time::sleep(3 * SECOND).await;
     held.release().await;

@@ -98,10 +98,10 @@ async fn who_is_outside_the_request_is_another_owner() {
     busy(store.lock("x").acquire().await);
     lock.within(&ticket)
         .run(async {
-            let elsewhere = tokio::spawn(store.lock("x").acquire());
+            let elsewhere = crate::store::spawn(store.lock("x").acquire());
             busy(elsewhere.await.unwrap());
             let other = store.as_another_process();
-            busy(tokio::spawn(other.lock("x").acquire()).await.unwrap());
+            busy(crate::store::spawn(other.lock("x").acquire()).await.unwrap());
             drop(store.lock("y").acquire().await.expect("another lock is another lock"));
             let stranger = Store::memory();
             drop(stranger.lock("x").acquire().await.expect("so is that of another store"));

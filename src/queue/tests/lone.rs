@@ -62,7 +62,7 @@ async fn it_lets_others_run_in_a_row_of_short_tasks() {
         let _ = tell.send(turns.load(Relaxed));
         async { Ok::<(), Failure>(()) }
     });
-    let others = tokio::spawn(async move {
+    let others = crate::store::spawn(async move {
         loop {
             seen.fetch_add(1, Relaxed);
             tokio::task::yield_now().await;

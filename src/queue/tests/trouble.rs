@@ -221,7 +221,7 @@ async fn the_last_wait_of_a_drain_keeps_no_run_beyond_its_lease() {
     settled().await;
     assert!(seen.upgrade().is_some(), "it runs");
     let began = tokio::time::Instant::now();
-    let stopping = tokio::spawn(worker.stop());
+    let stopping = crate::store::spawn(worker.stop());
     tokio::time::sleep(SECOND).await;
     assert!(seen.upgrade().is_none(), "its future is dropped");
     stopping.await.unwrap();

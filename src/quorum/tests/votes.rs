@@ -188,7 +188,7 @@ async fn a_waiter_has_it_when_it_is_free() {
     };
     assert!(busy.waited.is_some_and(|waited| waited <= ms(500)), "{busy:?}");
     assert!(started.elapsed() <= ms(500), "{:?}", started.elapsed());
-    let waiter = tokio::spawn(request.wait(LEASE).acquire());
+    let waiter = crate::store::spawn(request.wait(LEASE).acquire());
     tokio::time::sleep(ms(100)).await;
     let fence = guard.fence();
     drop(guard);

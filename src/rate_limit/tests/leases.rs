@@ -144,7 +144,7 @@ async fn nobody_waits_for_the_lease_of_another() {
     let (store, faults) = faulty();
     let limit = store.rate_limit(leased(100, 10));
     faults.set("charge", Fault::Slow(SECOND), 1);
-    let first = tokio::spawn({
+    let first = crate::store::spawn({
         let limit = limit.clone();
         async move { limit.check("x", 1).await }
     });
@@ -173,7 +173,7 @@ async fn shared(store: &Store, policy: &Policy, processes: usize, checks: usize)
     let others: Vec<_> = (0..processes).map(|_| store.as_another_process()).collect();
     let limits: Vec<RateLimit> = others.iter().map(|s| s.rate_limit(policy.clone())).collect();
     let process = |limit: RateLimit| {
-        tokio::spawn(async move {
+        crate::store::spawn(async move {
             let mut passed = 0;
             for _ in 0..checks {
                 passed += usize::from(limit.check("x", 1).await.unwrap().is_admitted());
@@ -388,7 +388,7 @@ async fn what_was_asked_for_before_a_reset_is_not_spent_after_it() {
     let (store, faults) = faulty();
     let limit = store.rate_limit(leased(100, 100));
     faults.set("charge", Fault::Slow(SECOND / 10), 1);
-    let first = tokio::spawn({
+    let first = crate::store::spawn({
         let limit = limit.clone();
         async move { limit.check("x", 1).await }
     });

@@ -134,7 +134,7 @@ async fn a_refusal_from_before_a_reset_is_not_remembered() {
     let limit = store.rate_limit(minute(1));
     admitted(&store.as_another_process().rate_limit(minute(1)).check("x", 1).await.unwrap(), 0);
     faults.set("charge", Fault::Slow(SECOND), 1);
-    let late = tokio::spawn({
+    let late = crate::store::spawn({
         let limit = limit.clone();
         async move { limit.check("x", 1).await }
     });
@@ -152,7 +152,7 @@ async fn a_refusal_from_before_a_reset_by_another_quota_is_not_remembered() {
     let limit = store.rate_limit(policy.clone());
     admitted(&store.as_another_process().rate_limit(policy).check("x", 1).await.unwrap(), 0);
     faults.set("charge", Fault::Slow(SECOND), 1);
-    let late = tokio::spawn({
+    let late = crate::store::spawn({
         let limit = limit.clone();
         async move { limit.check("x", 1).await }
     });

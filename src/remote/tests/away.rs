@@ -20,7 +20,7 @@ use crate::{
 async fn silent(store: &Store) -> (HttpReplayer, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let addr = listener.local_addr().expect("it is bound");
-    let server = tokio::spawn(async move {
+    let server = crate::store::spawn(async move {
         let mut taken = Vec::new();
         while let Ok(connection) = listener.accept().await {
             taken.push(connection);
@@ -60,9 +60,9 @@ async fn closing() -> String {
     const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let addr = listener.local_addr().expect("it is bound");
-    tokio::spawn(async move {
+    crate::store::spawn(async move {
         while let Ok((mut connection, _)) = listener.accept().await {
-            tokio::spawn(async move {
+            crate::store::spawn(async move {
                 let mut buf = [0; 4096];
                 // It has no body: it is one packet.
                 let _ = connection.read(&mut buf).await?;
@@ -110,7 +110,7 @@ async fn a_gateways_answer_is_not_the_end_of_a_run_and_a_handlers_is() {
         let (_hold, marker) = run_for(&store, &id, lease).await;
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let addr = listener.local_addr().expect("it is bound");
-        let server = tokio::spawn(async move {
+        let server = crate::store::spawn(async move {
             let (mut connection, _) = listener.accept().await.expect("it comes");
             let _ = connection.read(&mut [0; 4096]).await;
             let answer = format!("HTTP/1.1 {answer}\r\ncontent-length: 0\r\n\r\n");

@@ -60,10 +60,12 @@ async fn far(outer: LockGate<Parts>, inner: LockGate<Parts>, status: u16) -> Far
     let layered = GateLayer::<_, Plain>::new(inner).layer(handler);
     let layered = GateLayer::<_, Plain>::new(outer).layer(layered);
     let layered = GateLayer::<_, Plain>::new(DeferGate::new()).layer(layered);
-    tokio::spawn(async move {
+    crate::store::spawn(async move {
         while let Ok((socket, _)) = listener.accept().await {
             let service = TowerToHyperService::new(layered.clone());
-            tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(socket), service));
+            crate::store::spawn(
+                http1::Builder::new().serve_connection(TokioIo::new(socket), service),
+            );
         }
     });
     Far { addr, runs }
@@ -177,7 +179,7 @@ async fn a_job_waits_for_a_lock_over_there_uncharged() {
     let id = JobId::parse(location.trim_start_matches("/deferred/")).expect("an id");
     let worker = DeferWorker::on(&store, far.replayer(&store)).lease(LEASE);
     let (stop, stopped) = oneshot::channel::<()>();
-    let worker = tokio::spawn(worker.run(async { drop(stopped.await) }));
+    let worker = crate::store::spawn(worker.run(async { drop(stopped.await) }));
     first.release().await;
     let waits = |job: &JobView| job.reason.as_deref() == Some("busy");
     let job = becomes(&store, &id, waits).await;

@@ -83,7 +83,7 @@ impl Faulty {
         run: impl FnOnce(&Memory) -> Step<'_, T> + Send + 'static,
     ) {
         let memory = Arc::clone(&self.memory);
-        tokio::spawn(async move {
+        crate::store::spawn(async move {
             tokio::time::sleep(time).await;
             drop(run(&memory).await);
         });

@@ -44,11 +44,11 @@ impl Front {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let port = listener.local_addr().expect("it is bound").port();
         let instead = Arc::new(instead);
-        tokio::spawn(async move {
+        crate::store::spawn(async move {
             for socket in 0.. {
                 let Ok((client, _)) = listener.accept().await else { return };
                 let instead = Arc::clone(&instead);
-                tokio::spawn(async move {
+                crate::store::spawn(async move {
                     let swap = |words: &[&str]| instead(&Call { words, port, socket });
                     pass(client, behind, swap).await
                 });

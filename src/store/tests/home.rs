@@ -45,7 +45,7 @@ pub(crate) fn elsewhere<F: Future<Output = ()>>(test: impl FnOnce([Store; 3]) ->
 fn a_release_that_passes_on_says_that_it_does_not_know() {
     elsewhere(|[store, ..]| async move {
         let held = store.lock("x").strict_order().acquire().await.expect("it is free");
-        let next = tokio::spawn(store.lock("x").wait(30 * SECOND).acquire());
+        let next = crate::store::spawn(store.lock("x").wait(30 * SECOND).acquire());
         yield_now().await;
         assert_eq!(held.release().await, Released::Unknown);
         next.abort();
@@ -79,7 +79,7 @@ fn who_waits_is_served_from_where_he_waits() {
         let held = store.lock("x").strict_order().acquire().await.expect("it is free");
         let waiters = [store.clone(), store.as_another_process()].map(|store| {
             let waits = store.lock("x").strict_order().wait(30 * SECOND).acquire();
-            tokio::spawn(async move { waits.await.expect("it is served").release().await })
+            crate::store::spawn(async move { waits.await.expect("it is served").release().await })
         });
         sleep(SECOND).await;
         assert_eq!(held.release().await, Released::Released);

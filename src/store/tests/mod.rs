@@ -63,6 +63,7 @@ mod shards;
 mod shared;
 #[cfg(feature = "redis")]
 mod slow;
+mod spawn;
 mod still;
 mod tasks;
 mod told;
@@ -155,6 +156,7 @@ pub(crate) use self::{
     faulty::{Fault, Faults, faulty, faulty_with_clock},
     home::elsewhere,
     logged::Log,
+    spawn::spawn,
 };
 use on_every_store;
 #[cfg(feature = "redis")]

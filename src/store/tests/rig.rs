@@ -180,7 +180,7 @@ impl Rig {
     #[expect(clippy::unused_async, reason = "a store may need its runtime to listen")]
     pub(super) async fn listen(&self, node: &Node, hints: &Arc<Hints>) {
         if let Some(listens) = self.backend().listen(node.clone(), hints) {
-            drop(tokio::spawn(listens));
+            drop(crate::store::spawn(listens));
         }
     }
 

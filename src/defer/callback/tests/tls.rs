@@ -19,7 +19,7 @@ async fn server() -> (SocketAddr, JoinHandle<Option<(Option<String>, String)>>) 
     let acceptor = acceptor();
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("bound");
-    let asked = tokio::spawn(async move {
+    let asked = crate::store::spawn(async move {
         let (socket, _) = listener.accept().await.expect("a connection");
         let mut stream = acceptor.accept(socket).await.ok()?;
         let name = stream.get_ref().1.server_name().map(str::to_owned);

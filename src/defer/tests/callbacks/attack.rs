@@ -40,10 +40,10 @@ async fn answers() -> (SocketAddr, mpsc::UnboundedReceiver<()>) {
     let listener = TcpListener::bind("127.0.0.2:0").await.expect("a free port");
     let address = listener.local_addr().expect("it is bound");
     let (told, calls) = mpsc::unbounded_channel();
-    tokio::spawn(async move {
+    crate::store::spawn(async move {
         while let Ok((mut socket, _)) = listener.accept().await {
             let told = told.clone();
-            tokio::spawn(async move {
+            crate::store::spawn(async move {
                 let mut read = Vec::new();
                 while !read.ends_with(b"}") {
                     read.push(socket.read_u8().await.ok()?);
@@ -69,7 +69,7 @@ async fn silent_receivers_of_one_client_keep_no_stranger_waiting() {
     let mut worker = DeferWorker::on(&store, Routes::default());
     let callbacks = Callbacks::new("0123456789abcdef0123456789abcdef");
     worker.callbacks = Some(Arc::new(callbacks.allow_http().allow_network("127.0.0.0/8")));
-    let worker = tokio::spawn(worker.run(std::future::pending()));
+    let worker = crate::store::spawn(worker.run(std::future::pending()));
     for n in 0..CALLS {
         put(&store, &format!("/attack-{n}"), silent[n % PORTS], "attacker").await;
     }

@@ -30,7 +30,7 @@ fn one_at_a_time(store: &Store, called: &Called) -> DeferWorker {
 
 /// A request whose end is to be told, and one that is there for the only slot before that has come; that one's state then.
 async fn told_while_another_waits(worker: DeferWorker, store: &Store, called: &Called) -> JobState {
-    let worker = tokio::spawn(worker.run(std::future::pending()));
+    let worker = crate::store::spawn(worker.run(std::future::pending()));
     let first = put_off_with_callback(store, "/short").await;
     settled().await;
     assert_eq!(look(store, &first).await.state, JobState::Running);
@@ -86,7 +86,7 @@ async fn a_silent_host_keeps_others_waiting_for_one_call_at_most() {
     let (store, told) = (Store::memory(), OneSilent::default());
     let mut worker = DeferWorker::on(&store, Routes::default());
     worker.callbacks = Some(Arc::new(told.clone()));
-    let worker = tokio::spawn(worker.run(std::future::pending()));
+    let worker = crate::store::spawn(worker.run(std::future::pending()));
     for n in 0..16 {
         put_in(&store, called_at(&store, &format!("/x?{n}"), SILENT)).await;
     }
@@ -142,7 +142,7 @@ async fn under_attack() -> (Store, Silent, tokio::task::JoinHandle<()>) {
     let (store, silent) = (Store::memory(), Silent::default());
     let mut worker = DeferWorker::on(&store, Routes::default());
     worker.callbacks = Some(Arc::new(silent.clone()));
-    let worker = tokio::spawn(worker.run(std::future::pending()));
+    let worker = crate::store::spawn(worker.run(std::future::pending()));
     for n in 0..400 {
         let url = format!("https://{}.silent.example/", n % 40);
         put_for(&store, &format!("/attack-{n}"), &url, "attacker").await;

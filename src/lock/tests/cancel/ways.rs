@@ -130,7 +130,7 @@ impl Drops<'_> {
     /// The same, while somebody has the lock, and gives it back meanwhile.
     async fn dropped_behind(&self, holder: &Store, future: impl Future) -> bool {
         let (held, after) = (plain(holder).acquire().await.expect("it is free"), 3 * self.between);
-        let releasing = tokio::spawn(async move {
+        let releasing = crate::store::spawn(async move {
             tokio::time::sleep(after).await;
             held.release().await;
         });
@@ -182,7 +182,7 @@ impl Drops<'_> {
                 // In strict order each release is a call that asks for the next.
                 let strict = || plain(store).strict_order();
                 let held = strict().acquire().await.expect("it is free");
-                let next = tokio::spawn(waiting(strict()));
+                let next = crate::store::spawn(waiting(strict()));
                 tokio::time::sleep(self.between).await;
                 let done = self.dropped(held.release()).await;
                 drop(next.await.expect("no panic").expect("served all the same"));

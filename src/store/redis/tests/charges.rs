@@ -251,7 +251,7 @@ async fn eight_processes_on_one_key_admit_exactly_the_quota() {
         let tasks = processes.into_iter().map(|store| {
             let item = Item { rule, ..item("p", &key, 0, 1) };
             let call = Charge { tag: key.clone(), items: [item].into(), times: 1 };
-            tokio::spawn(async move {
+            crate::store::spawn(async move {
                 let mut admitted = 0;
                 for _ in 0..10 {
                     let charged = join_all((0..25).map(|_| charge(&store, call.clone()))).await;
@@ -393,7 +393,7 @@ async fn a_dropped_charge_takes_nobody_along() {
             let company: Vec<_> = (0..others)
                 .map(|_| {
                     let (store, call) = (store.clone(), one(&key, 100));
-                    tokio::spawn(async move { charge(&store, call).await })
+                    crate::store::spawn(async move { charge(&store, call).await })
                 })
                 .collect();
             tokio::task::yield_now().await;

@@ -85,7 +85,7 @@ impl Asking {
         for _ in 0..TASKS {
             let (store, key) = (client.store.clone(), client.key.clone());
             let (stop, acknowledged) = (Arc::clone(&self.stop), Arc::clone(&client.acknowledged));
-            self.tasks.push(tokio::spawn(async move {
+            self.tasks.push(crate::store::spawn(async move {
                 while !stop.load(Ordering::SeqCst) {
                     let charged = store.backend().charge(charge(&key, LIMIT)).await;
                     if charged.is_ok_and(|charged| charged.admitted > 0) {

@@ -96,9 +96,9 @@ async fn a_server_that_may_not_be_asked_is_told() {
 async fn of(version: &'static str, role: &'static str) -> Result<Store, Error> {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let at = listener.local_addr().expect("it is bound");
-    tokio::spawn(async move {
+    crate::store::spawn(async move {
         while let Ok((client, _)) = listener.accept().await {
-            tokio::spawn(serve(client, version, role));
+            crate::store::spawn(serve(client, version, role));
         }
     });
     Store::builder(&format!("redis://{at}/?ns=test")).deadline(5 * SECOND).connect().await

@@ -42,7 +42,7 @@ fn goes_round(
     stop: &Arc<AtomicBool>,
 ) -> JoinHandle<()> {
     let (turns, stop) = (Arc::clone(turns), Arc::clone(stop));
-    tokio::spawn(async move {
+    crate::store::spawn(async move {
         while !stop.load(Ordering::Relaxed) {
             let asked = Instant::now();
             let guard = request.clone().wait(60 * SECOND).acquire().await.expect("it is served");
@@ -99,7 +99,7 @@ async fn a_thousand_tasks_of_three_processes_are_served_and_leave_nothing() {
     let (inside, started) = (Arc::new(AtomicBool::new(false)), Instant::now());
     let tasks = (0..1000).map(|n| {
         let (request, inside) = (stores[n % 3].lock("x").wait(60 * SECOND), Arc::clone(&inside));
-        tokio::spawn(async move {
+        crate::store::spawn(async move {
             let guard = request.acquire().await.expect("it is served");
             assert!(!inside.swap(true, Ordering::SeqCst), "two at once");
             tokio::task::yield_now().await;
@@ -235,7 +235,7 @@ async fn a_drain_gives_back_locks_and_places() {
         }
     }
     let waiters: Vec<_> =
-        (0..5).map(|_| tokio::spawn(store.lock("x").wait(60 * SECOND).acquire())).collect();
+        (0..5).map(|_| crate::store::spawn(store.lock("x").wait(60 * SECOND).acquire())).collect();
     in_line(&other, 1).await;
     for waiter in &waiters {
         waiter.abort();

@@ -41,7 +41,7 @@ async fn waited_behind(dead: u32, mode: Mode) -> Duration {
     for _ in 0..dead {
         dies_in_line(&other, mode).await;
     }
-    let waiter = tokio::spawn(store.lock("x").wait(60 * SECOND).acquire());
+    let waiter = crate::store::spawn(store.lock("x").wait(60 * SECOND).acquire());
     in_line(&other, u64::from(dead) + 1).await;
     let since = Instant::now();
     assert_eq!(held.release().await, Released::Released);

@@ -39,9 +39,9 @@ impl Scripted {
         let port = listener.local_addr().expect("it is bound").port();
         let asked = Arc::<Mutex<Vec<String>>>::default();
         let heard = Arc::clone(&asked);
-        tokio::spawn(async move {
+        crate::store::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                tokio::spawn(serve(client, says, Arc::clone(&heard)));
+                crate::store::spawn(serve(client, says, Arc::clone(&heard)));
             }
         });
         Self { port, asked }

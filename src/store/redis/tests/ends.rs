@@ -26,8 +26,8 @@ async fn holds(store: &Store) -> LockGuard {
 /// is over.
 async fn both_are_served(store: &Store, other: &Store, end: impl AsyncFnOnce(LockGuard)) {
     let guard = store.lock("x").acquire().await.expect("it is free");
-    let near = tokio::spawn(store.lock("x").wait(20 * SECOND).acquire());
-    let far = tokio::spawn(other.lock("x").wait(20 * SECOND).acquire());
+    let near = crate::store::spawn(store.lock("x").wait(20 * SECOND).acquire());
+    let far = crate::store::spawn(other.lock("x").wait(20 * SECOND).acquire());
     // The first stands in the line of its own process, since before the second asked.
     in_line(other, 1).await;
     let since = Instant::now();
@@ -72,7 +72,7 @@ async fn a_guard_whose_task_is_aborted_passes_on() {
     let server = Server::start().await;
     let (store, other) = (server.patient_store().await, server.patient_store().await);
     both_are_served(&store, &other, async |guard| {
-        let task = tokio::spawn(async move {
+        let task = crate::store::spawn(async move {
             let _guard = guard;
             std::future::pending::<()>().await;
         });
@@ -98,12 +98,12 @@ fn shut_down_under_a_guard(later: bool) {
         for _ in 0..3 {
             let mut waiting = Box::pin(store.lock("x").wait(20 * SECOND).acquire());
             assert!(waiting.as_mut().now_or_never().is_none(), "it is held");
-            tokio::spawn(waiting);
+            crate::store::spawn(waiting);
         }
         if later {
             kept = Some(guard);
         } else {
-            tokio::spawn(async move {
+            crate::store::spawn(async move {
                 let _guard = guard;
                 std::future::pending::<()>().await;
             });

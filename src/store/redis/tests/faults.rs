@@ -40,7 +40,7 @@ impl Silent {
         let listener = TcpListener::bind(("127.0.0.1", port)).await.expect("its server is away");
         let came = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&came);
-        let task = tokio::spawn(async move {
+        let task = crate::store::spawn(async move {
             let mut open = Vec::new();
             while let Ok((connection, _)) = listener.accept().await {
                 count.fetch_add(1, Ordering::SeqCst);

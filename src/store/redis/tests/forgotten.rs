@@ -109,7 +109,7 @@ async fn waiters_that_were_forgotten_are_served() {
     let (store, other) = (server.patient_store().await, server.patient_store().await);
     let guard = hold(&store).await;
     let waiters: Vec<_> = [&store, &other, &store.as_another_process()]
-        .map(|store| tokio::spawn(store.lock("x").wait(20 * SECOND).lease(LEASE).acquire()))
+        .map(|store| crate::store::spawn(store.lock("x").wait(20 * SECOND).lease(LEASE).acquire()))
         .into();
     in_line(&store, 2).await;
     server.command(&["FLUSHALL"]).await;

@@ -20,9 +20,9 @@ async fn store(hello: String) -> Result<Store, Error> {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let at = listener.local_addr().expect("it is bound");
     let hello: Arc<str> = hello.into();
-    tokio::spawn(async move {
+    crate::store::spawn(async move {
         while let Ok((client, _)) = listener.accept().await {
-            tokio::spawn(serve(client, Arc::clone(&hello)));
+            crate::store::spawn(serve(client, Arc::clone(&hello)));
         }
     });
     let url = format!("redis://:{PASSWORD}@{at}/?ns=test");

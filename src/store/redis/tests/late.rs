@@ -21,7 +21,7 @@ const MS: Duration = Duration::from_millis(1);
 async fn release_at_the_end(store: &Store, other: &Store, name: &str, after: Duration) -> bool {
     let first = granted(&store.lock(name).lease_fixed(100 * MS)).await;
     let got = Instant::now();
-    let waiter = tokio::spawn(other.lock(name).wait(20 * SECOND).acquire());
+    let waiter = crate::store::spawn(other.lock(name).wait(20 * SECOND).acquire());
     tokio::time::sleep_until((got + after).into()).await;
     let (fence, asked) = (first.fence(), got.elapsed());
     let released = first.release().await;
@@ -92,7 +92,7 @@ async fn a_renewal_that_is_on_its_way_at_a_release_revives_nothing() {
         proxy.hole(true);
         let sent = async || lease.renewing.load(Ordering::Acquire);
         eventually("a renewal to be sent", sent).await;
-        let released = tokio::spawn(guard.release());
+        let released = crate::store::spawn(guard.release());
         eventually("the release to be under way", async || lease.is_over()).await;
         proxy.hole(false);
         assert_eq!(released.await.expect("no panic"), Released::Released, "round {round}");
@@ -224,7 +224,7 @@ async fn a_holder_behind_a_pulled_cable_stops_before_the_next_begins() {
     let mut other = server.patient_store().await;
     for round in 0..2 {
         let guard = store.lock("x").lease(SECOND).wait(5 * SECOND).acquire().await.unwrap();
-        let waiter = tokio::spawn(async move {
+        let waiter = crate::store::spawn(async move {
             let next = other.lock("x").wait(20 * SECOND).acquire().await.expect("it is served");
             (other, next, Instant::now())
         });
@@ -238,7 +238,7 @@ async fn a_holder_behind_a_pulled_cable_stops_before_the_next_begins() {
         println!("figure: lowest margin to the next holder {} ms", (began - told).as_millis());
         assert!(next.fence() > guard.fence());
         // What was under way arrives now: renewals, and the release of what was lost.
-        let released = tokio::spawn(guard.release());
+        let released = crate::store::spawn(guard.release());
         proxy.hole(false);
         usable(&store).await;
         assert_eq!(released.await.unwrap(), Released::AlreadyLost);

@@ -53,7 +53,7 @@ async fn listeners(server: &Server) -> usize {
 async fn is_used(store: &Store, server: &Server) -> u64 {
     let held = store.lock("x").acquire().await.expect("it is free");
     let waiter = store.as_another_process().lock("x").wait(20 * SECOND).acquire();
-    let waiter = tokio::spawn(waiter);
+    let waiter = crate::store::spawn(waiter);
     eventually("a subscriber", async || listeners(server).await > 0).await;
     let fence = held.fence();
     assert_eq!(held.release().await, Released::Released);

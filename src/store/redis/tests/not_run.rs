@@ -56,9 +56,9 @@ async fn store() -> (Store, Arc<Server>) {
     let at = listener.local_addr().expect("it is bound");
     let server = Arc::<Server>::default();
     let own = Arc::clone(&server);
-    tokio::spawn(async move {
+    crate::store::spawn(async move {
         while let Ok((client, _)) = listener.accept().await {
-            tokio::spawn(serve(client, Arc::clone(&own)));
+            crate::store::spawn(serve(client, Arc::clone(&own)));
         }
     });
     let builder = Store::builder(&format!("redis://{at}/?ns=test")).deadline(SECOND / 2);

@@ -86,7 +86,7 @@ async fn a_waiter_is_served_with_and_without_messages() {
     for (store, listens) in [(deaf, false), (hears, true)] {
         let held = store.lock("x").acquire().await.expect("it is free");
         let other = store.as_another_process();
-        let waiter = tokio::spawn(other.lock("x").wait(20 * SECOND).acquire());
+        let waiter = crate::store::spawn(other.lock("x").wait(20 * SECOND).acquire());
         in_line(&store, 1).await;
         if listens {
             hears_of_locks(&server).await;
@@ -177,10 +177,10 @@ impl Redirect {
         let target = Arc::new(AtomicU16::new(port));
         let port = listener.local_addr().expect("it is bound").port();
         let own = Arc::clone(&target);
-        tokio::spawn(async move {
+        crate::store::spawn(async move {
             while let Ok((mut client, _)) = listener.accept().await {
                 let port = own.load(Ordering::SeqCst);
-                tokio::spawn(async move {
+                crate::store::spawn(async move {
                     let mut server = TcpStream::connect(("127.0.0.1", port)).await?;
                     tokio::io::copy_bidirectional(&mut client, &mut server).await
                 });

@@ -56,9 +56,9 @@ impl Proxy {
         let (cuts, last, mute) = (Arc::default(), Arc::default(), Arc::default());
         let proxy = Self { port, cuts, last, mute, lost: Arc::default(), weather };
         let own = proxy.clone();
-        tokio::spawn(async move {
+        crate::store::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                tokio::spawn(own.clone().forward(client, server));
+                crate::store::spawn(own.clone().forward(client, server));
             }
         });
         proxy

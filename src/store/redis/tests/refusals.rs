@@ -275,7 +275,7 @@ async fn busy() {
     let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
     let spins = client.get_multiplexed_async_connection_with_config(&config).await;
     let mut spins = spins.expect("it runs");
-    let spinning = tokio::spawn(async move {
+    let spinning = crate::store::spawn(async move {
         let mut spin = redis::cmd("EVAL");
         spin.arg("while true do end").arg(0).query_async::<()>(&mut spins).await
     });

@@ -91,10 +91,10 @@ async fn address(server: u16) -> (u16, Arc<AtomicU16>) {
     let leads = Arc::new(AtomicU16::new(server));
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let (port, own) = (listener.local_addr().expect("it is bound").port(), Arc::clone(&leads));
-    tokio::spawn(async move {
+    crate::store::spawn(async move {
         while let Ok((mut client, _)) = listener.accept().await {
             let port = own.load(Ordering::SeqCst);
-            tokio::spawn(async move {
+            crate::store::spawn(async move {
                 if let Ok(mut server) = TcpStream::connect(("127.0.0.1", port)).await {
                     let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
                 }

@@ -29,7 +29,7 @@ async fn a_lock_whose_passing_on_is_not_answered_is_passed_on_once() {
     let request = || store.lock("x").strict_order().wait(20 * SECOND);
     let mut guard = request().acquire().await.unwrap();
     for _ in 0..20 {
-        let waiter = tokio::spawn(request().acquire());
+        let waiter = crate::store::spawn(request().acquire());
         tokio::task::yield_now().await;
         let fence = guard.fence();
         proxy.cut(1);
@@ -51,7 +51,7 @@ async fn a_confirmation_that_is_not_answered_is_asked_again() {
     let (store, other) = (proxy.patient_store().await, server.patient_store().await);
     for _ in 0..10 {
         let held = other.lock("x").acquire().await.unwrap();
-        let waiter = tokio::spawn(store.lock("x").wait(20 * SECOND).acquire());
+        let waiter = crate::store::spawn(store.lock("x").wait(20 * SECOND).acquire());
         in_line(&other, 1).await;
         proxy.cut(1);
         held.release().await;
@@ -72,7 +72,7 @@ async fn a_crowd_that_loses_replies_all_the_time_is_served_in_turn() {
         let store = proxy.patient_store().await;
         for n in 0..6 {
             let (store, inside, grants) = (store.clone(), Arc::clone(&inside), Arc::clone(&grants));
-            tasks.push(tokio::spawn(async move {
+            tasks.push(crate::store::spawn(async move {
                 for turn in 0..10 {
                     let request = store.lock("x").wait(30 * SECOND);
                     let request = if n % 2 == 0 { request.strict_order() } else { request };
@@ -95,7 +95,7 @@ async fn a_crowd_that_loses_replies_all_the_time_is_served_in_turn() {
     }
     let lost = Arc::new(AtomicU64::new(0));
     let count = Arc::clone(&lost);
-    let losing = tokio::spawn(async move {
+    let losing = crate::store::spawn(async move {
         let mut granted = [0; 3];
         for (n, proxy) in proxies.iter().enumerate().cycle() {
             // Only after a grant, so that second tries get through; and the others have had their loss.
@@ -179,7 +179,7 @@ async fn dropped_at_a_loss(
             let next_one = stranger.lock("x").wait(GIVEN_BACK).acquire();
             let dropped = Instant::now();
             let came = async move { (next_one.await, dropped.elapsed()) };
-            next.set(Some(tokio::spawn(came)));
+            next.set(Some(crate::store::spawn(came)));
         }
     })
     .await;

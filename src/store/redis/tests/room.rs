@@ -66,7 +66,7 @@ async fn a_task_runs_to_its_end_and_once() {
     });
     let (stop, stopped) = oneshot::channel::<()>();
     let worker = worker.concurrency(2).lease(LEASE);
-    let worker = tokio::spawn(worker.run(async {
+    let worker = crate::store::spawn(worker.run(async {
         let _ = stopped.await;
     }));
     queue.push(&1).await.expect("there is room");

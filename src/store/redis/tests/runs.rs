@@ -166,7 +166,7 @@ async fn a_claim_that_is_dropped_is_undone_whenever_that_is() {
         let id = stored(&store, &key).await;
         let others = many(&store, 1).await;
         let company = store.clone();
-        let company = tokio::spawn(async move {
+        let company = crate::store::spawn(async move {
             let claims = others.iter().map(|call| company.backend().claim(call.clone()));
             join_all(claims).await;
             let calls = others.iter().map(|claim| settlement(&company, claim));

@@ -147,7 +147,7 @@ fn a_store_works_on_after_the_runtime_it_was_made_on() {
 fn waiters_are_told_again_after_the_runtime_of_their_store_has_ended() {
     let (orphan, waiting) = Orphan::after(async |store| {
         let held = store.lock("x").acquire().await.unwrap();
-        let waiter = tokio::spawn(store.lock("x").wait(20 * SECOND).acquire());
+        let waiter = crate::store::spawn(store.lock("x").wait(20 * SECOND).acquire());
         (held, waiter)
     });
     let (held, waiter) = waiting;
@@ -159,7 +159,7 @@ fn waiters_are_told_again_after_the_runtime_of_their_store_has_ended() {
         drop(first.expect("no panic"));
         assert!(store.shutdown(5 * SECOND).await);
         let held = store.lock("y").acquire().await.unwrap();
-        let waiter = tokio::spawn(store.lock("y").wait(20 * SECOND).acquire());
+        let waiter = crate::store::spawn(store.lock("y").wait(20 * SECOND).acquire());
         hears_of_locks(&orphan.server).await;
         held.release().await;
         drop(waiter.await.unwrap().expect("it is handed over"));
@@ -176,7 +176,7 @@ fn a_worker_is_told_again_after_the_runtime_of_its_store_has_ended() {
             let told = started.send(task.payload);
             async move { told.map_err(|_| Failure::new("the test has ended")) }
         });
-        drop(tokio::spawn(worker.run(std::future::pending())));
+        drop(crate::store::spawn(worker.run(std::future::pending())));
         queue.push(&0).await.unwrap();
     });
     orphan.here.block_on(async {

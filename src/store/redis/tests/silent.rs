@@ -23,10 +23,10 @@ const SOON: Duration = Duration::from_secs(5);
 async fn says(half: &'static [u8]) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let port = listener.local_addr().expect("it is bound").port();
-    tokio::spawn(async move {
+    crate::store::spawn(async move {
         let mut clients = Vec::new();
         while let Ok((mut client, _)) = listener.accept().await {
-            clients.push(tokio::spawn(async move {
+            clients.push(crate::store::spawn(async move {
                 let mut heard = [0; 1024];
                 let _ = client.read(&mut heard).await;
                 let _ = client.write_all(half).await;

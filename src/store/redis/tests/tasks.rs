@@ -55,7 +55,7 @@ fn queue(store: &Store) -> Queue<u32> {
 /// A worker, and how it is told to stop.
 fn start(worker: QueueWorker) -> (oneshot::Sender<()>, tokio::task::JoinHandle<()>) {
     let (stop, stopped) = oneshot::channel();
-    let task = tokio::spawn(worker.run(async {
+    let task = crate::store::spawn(worker.run(async {
         let _ = stopped.await;
     }));
     (stop, task)
@@ -193,7 +193,7 @@ async fn a_long_backlog_is_worked_off_by_two() {
     let store = server.patient_store().await;
     let pushes = (0..50).map(|part| {
         let queue = queue(&store);
-        tokio::spawn(async move {
+        crate::store::spawn(async move {
             for n in 0..TASKS / 50 {
                 queue.push(&(part * (TASKS / 50) + n)).await.unwrap();
             }

@@ -174,7 +174,7 @@ async fn locks_and_messages_go_over_tls() {
     let store = builder.connect().await.expect("the settings are right");
     let held = store.lock("x").acquire().await.expect("it is free");
     let other = store.as_another_process();
-    let waiter = tokio::spawn(other.lock("x").wait(20 * SECOND).acquire());
+    let waiter = crate::store::spawn(other.lock("x").wait(20 * SECOND).acquire());
     in_line(&store, 1).await;
     // Without messages it is served all the same, by its next look.
     eventually("a subscriber over TLS", async || server.listeners().await > 0).await;

@@ -146,7 +146,7 @@ async fn an_acquisition_that_is_dropped_leaves_nothing_whenever_that_is() {
     for others in [0, 5] {
         for polls in 0..12 {
             let company = join_all((0..others).map(|i| store.lock(format!("o{i}")).acquire()));
-            let company = tokio::spawn(company);
+            let company = crate::store::spawn(company);
             tokio::task::yield_now().await;
             let mut dropped = Box::pin(store.lock("x").acquire());
             for _ in 0..polls {

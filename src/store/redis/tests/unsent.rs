@@ -23,7 +23,7 @@ struct Told {
 async fn push_all(queue: &Queue<u32>) -> Told {
     let push = |n| {
         let queue = queue.clone();
-        tokio::spawn(async move { queue.push(&n).await })
+        crate::store::spawn(async move { queue.push(&n).await })
     };
     let pushes: Vec<_> = (0..PUSHES).map(push).collect();
     let mut told = Told::default();

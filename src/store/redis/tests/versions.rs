@@ -45,9 +45,9 @@ impl Edition {
         let edition = Arc::new(Self { remark, hashes: Mutex::default() });
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let (at, server) = (listener.local_addr().expect("it is bound"), server.port());
-        tokio::spawn(async move {
+        crate::store::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                tokio::spawn(Arc::clone(&edition).pass(client, server));
+                crate::store::spawn(Arc::clone(&edition).pass(client, server));
             }
         });
         let builder = Store::builder(&format!("redis://{at}/?ns=test")).deadline(10 * SECOND);
@@ -106,7 +106,7 @@ struct Seen {
 impl Seen {
     fn goes_round(self: &Arc<Self>, version: usize, store: &Store) -> JoinHandle<()> {
         let (seen, store) = (Arc::clone(self), store.clone());
-        tokio::spawn(async move {
+        crate::store::spawn(async move {
             while !seen.stop.load(Ordering::SeqCst) {
                 seen.turn(version, &store).await;
                 tokio::task::yield_now().await;
@@ -187,7 +187,7 @@ async fn what_one_version_holds_and_lines_up_for_is_so_for_the_other() {
             panic!("two have it")
         };
         assert_eq!(busy.line, 0);
-        let waiter = tokio::spawn(other.lock("x").wait(60 * SECOND).acquire());
+        let waiter = crate::store::spawn(other.lock("x").wait(60 * SECOND).acquire());
         loop {
             let third = one.as_another_process();
             let asked = third.lock("x").acquire().await;

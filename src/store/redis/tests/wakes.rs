@@ -28,7 +28,7 @@ fn cost_a_look(mut waited: Vec<Duration>) {
 /// while it waits.
 async fn waited_after(store: &Store, other: &Store, fault: impl AsyncFnOnce()) -> Duration {
     let held = other.lock("x").acquire().await.expect("it is free");
-    let waiter = tokio::spawn(store.lock("x").wait(20 * SECOND).acquire());
+    let waiter = crate::store::spawn(store.lock("x").wait(20 * SECOND).acquire());
     in_line(other, 1).await;
     fault().await;
     let since = Instant::now();
@@ -85,12 +85,12 @@ async fn who_asks_again_after_a_pause_hears_no_messages() {
     let held = other.lock("x").acquire().await.expect("it is free");
     let every = Duration::from_millis(50);
     store.lock("x").retry(2, every).acquire().await.expect_err("it is held");
-    let again = tokio::spawn(store.lock("x").retry(1000, every).acquire());
+    let again = crate::store::spawn(store.lock("x").retry(1000, every).acquire());
     held.release().await;
     drop(again.await.expect("no panic").expect("it came free"));
     assert_eq!((subscribed().await, listeners(&server).await), (0, 0));
     let held = other.lock("x").wait(20 * SECOND).acquire().await.expect("it comes free");
-    let waiter = tokio::spawn(store.lock("x").wait(20 * SECOND).acquire());
+    let waiter = crate::store::spawn(store.lock("x").wait(20 * SECOND).acquire());
     in_line(&other, 1).await;
     eventually("who waits to hear", async || subscribed().await > 0).await;
     held.release().await;

@@ -36,7 +36,7 @@ async fn each_has_its_own_from_its_call_on() {
     let one = begun(&combiner, 2);
     let started = Instant::now();
     advance(SOON).await;
-    let other = tokio::spawn(call(&combiner, 3));
+    let other = crate::store::spawn(call(&combiner, 3));
     settle().await;
     field.arrive(1);
     arrived(first).await;
@@ -100,7 +100,7 @@ async fn one_that_was_cut_off_may_have_run() {
 async fn of_a_crowd_most_wait_unsent() {
     let (combiner, field) = Field::new();
     let combiner = Arc::new(combiner);
-    let calls: Vec<_> = (0..900).map(|n| tokio::spawn(call(&combiner, n))).collect();
+    let calls: Vec<_> = (0..900).map(|n| crate::store::spawn(call(&combiner, n))).collect();
     settle().await;
     assert!(field.sent().len() <= 4, "{} flights", field.sent().len());
     let outcomes = futures_util::future::join_all(calls).await;

@@ -24,7 +24,8 @@ fn undone(sent: &[Vec<u32>], step: u32) {
 async fn dropped_after(polls: usize, others: u32, faults: usize) {
     let (combiner, field) = Field::new();
     let combiner = Arc::new(combiner);
-    let before: Vec<_> = (1..=others).map(|step| tokio::spawn(call(&combiner, step))).collect();
+    let before: Vec<_> =
+        (1..=others).map(|step| crate::store::spawn(call(&combiner, step))).collect();
     settle().await;
     (0..faults).for_each(|_| field.meets(Fault::Broken));
     let mut dropped = call(&combiner, 50);
@@ -37,8 +38,8 @@ async fn dropped_after(polls: usize, others: u32, faults: usize) {
     }
     drop(dropped);
     let undo = call(&combiner, 150);
-    let undo = tokio::spawn(undo);
-    let after = tokio::spawn(call(&combiner, 60));
+    let undo = crate::store::spawn(undo);
+    let after = crate::store::spawn(call(&combiner, 60));
     field.arrive(100);
     assert_eq!(undo.await.unwrap().unwrap().first, 150);
     assert_eq!(after.await.unwrap().unwrap().first, 60);

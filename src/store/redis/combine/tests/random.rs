@@ -37,7 +37,7 @@ fn no_undo_overtakes_what_it_undoes() {
         async move {
             for round in 0..10_u32 {
                 let (step, undo) = (number * 100 + round, number * 100 + round + 50);
-                let sent = tokio::spawn(call_within(&combiner, 2_000_000 + step, LONG));
+                let sent = crate::store::spawn(call_within(&combiner, 2_000_000 + step, LONG));
                 let patience = Duration::from_micros(u64::from((number * 7 + round * 13) % 200));
                 tokio::time::sleep(patience).await;
                 sent.abort();
@@ -47,7 +47,7 @@ fn no_undo_overtakes_what_it_undoes() {
         }
     };
     runtime.block_on(async {
-        let tasks: Vec<_> = (0..40).map(|number| tokio::spawn(task(number))).collect();
+        let tasks: Vec<_> = (0..40).map(|number| crate::store::spawn(task(number))).collect();
         for task in tasks {
             task.await.unwrap();
         }

@@ -154,7 +154,7 @@ async fn all_is_as_before(scene: &Scene, ears: &mut [Ear]) {
     let key = &scene.of[GOES][0];
     let held = granted(&scene.store.lock(key.clone())).await;
     let waiting = scene.store.as_another_process().lock(key.clone()).wait(60 * SECOND).acquire();
-    let waiting = tokio::spawn(waiting);
+    let waiting = crate::store::spawn(waiting);
     tokio::task::yield_now().await;
     held.release().await;
     waiting.await.expect("no panic").expect("it is served").release().await;
@@ -172,7 +172,7 @@ async fn a_master_goes(signal: &str) {
     // Held all the while, on a node that lives.
     let guard = granted(&store.lock(of[2][0].clone()).lease(6 * SECOND)).await;
     let waiter = store.as_another_process().lock(of[2][0].clone()).wait(60 * SECOND);
-    let waiter = tokio::spawn(waiter.acquire());
+    let waiter = crate::store::spawn(waiter.acquire());
     let mut ears = Vec::new();
     for _ in 0..3 {
         ears.push(Ear::new(store).await);

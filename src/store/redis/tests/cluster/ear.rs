@@ -28,7 +28,7 @@ impl Ear {
         let (node, hints) = (Node::new(), Arc::new(Hints::default()));
         let heard = hints.work();
         let listens = store.backend().listen(node.clone(), &hints);
-        drop(tokio::spawn(listens.expect("there is somebody to hear")));
+        drop(crate::store::spawn(listens.expect("there is somebody to hear")));
         let mut ear = Self { node, _hints: hints, heard };
         ear.resyncs().await;
         ear

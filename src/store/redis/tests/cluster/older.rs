@@ -88,9 +88,9 @@ async fn of_nodes_that_pass_all_on_one_is_heard_at_a_time() {
     let ports = nodes.each_ref().map(|node| node.local_addr().expect("it is bound").port());
     for node in nodes {
         let seen = Arc::clone(&seen);
-        tokio::spawn(async move {
+        crate::store::spawn(async move {
             while let Ok((client, _)) = node.accept().await {
-                tokio::spawn(serve(client, ports, Arc::clone(&seen)));
+                crate::store::spawn(serve(client, ports, Arc::clone(&seen)));
             }
         });
     }

@@ -47,9 +47,9 @@ impl Before {
         let (refuses, refused, cut) = (Arc::default(), Arc::default(), Arc::default());
         let before = Self { port, refuses, refused, cut };
         let (own, server) = (before.clone(), server.port());
-        tokio::spawn(async move {
+        crate::store::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                tokio::spawn(own.clone().forward(client, server));
+                crate::store::spawn(own.clone().forward(client, server));
             }
         });
         before

@@ -68,7 +68,7 @@ fn request(key: &Key) -> Enqueue {
 /// As `DeferLayer::replicas(1)` does it.
 fn defers(store: &Store, seen: &Arc<Seen>, lock: String) -> JoinHandle<()> {
     let (store, seen) = (store.clone(), Arc::clone(seen));
-    tokio::spawn(async move {
+    crate::store::spawn(async move {
         while seen.goes_on() {
             let call = request(&Key::custom(&lock));
             let (id, shard, since) = (call.id.clone(), call.key.shard(), store.backend().servers());
@@ -86,7 +86,7 @@ fn defers(store: &Store, seen: &Arc<Seen>, lock: String) -> JoinHandle<()> {
 
 fn locks(store: &Store, seen: &Arc<Seen>) -> JoinHandle<()> {
     let (store, seen) = (store.as_another_process(), Arc::clone(seen));
-    tokio::spawn(async move {
+    crate::store::spawn(async move {
         while seen.goes_on() {
             let asked = store.lock("x").lease(2 * SECOND).replicas(1).wait(SECOND).acquire().await;
             let Ok(guard) = asked else {

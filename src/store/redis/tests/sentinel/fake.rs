@@ -49,9 +49,9 @@ impl FakeSentinel {
         let port = listener.local_addr().expect("it is bound").port();
         let says = Says::of(master);
         let told = Arc::clone(&says);
-        tokio::spawn(async move {
+        crate::store::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                tokio::spawn(serve(client, Arc::clone(&told)));
+                crate::store::spawn(serve(client, Arc::clone(&told)));
             }
         });
         Self { port, says }
@@ -61,7 +61,7 @@ impl FakeSentinel {
     pub(super) async fn hanging() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let port = listener.local_addr().expect("it is bound").port();
-        tokio::spawn(async move {
+        crate::store::spawn(async move {
             let mut clients = Vec::new();
             while let Ok((client, _)) = listener.accept().await {
                 clients.push(client);

@@ -175,7 +175,7 @@ async fn a_demoted_master_is_left_at_its_first_refusal_and_by_the_listener() {
     // A waiter, so that somebody listens.
     let held = store.as_another_process().lock("x").replicas(1).acquire().await;
     let held = held.expect("it is free, and the replica has it");
-    let waiter = tokio::spawn(store.lock("x").wait(20 * SECOND).acquire());
+    let waiter = crate::store::spawn(store.lock("x").wait(20 * SECOND).acquire());
     while subscribers(&master).await == 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }

@@ -53,7 +53,7 @@ impl Seen {
 /// Asks until there is nothing left of the quota.
 fn asks(store: &Store, key: &Key, seen: &Arc<Seen>) -> JoinHandle<()> {
     let (store, key, seen) = (store.clone(), key.clone(), Arc::clone(seen));
-    tokio::spawn(async move {
+    crate::store::spawn(async move {
         loop {
             if seen.rests.load(Ordering::SeqCst) {
                 seen.resting.fetch_add(1, Ordering::SeqCst);

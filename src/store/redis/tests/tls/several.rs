@@ -65,7 +65,7 @@ fn sentinel(certificates: &Certificates, port: u16, master: u16) -> Process {
 async fn is_served(store: &Store) {
     let held = store.lock("x").acquire().await.expect("it is free");
     let other = store.as_another_process();
-    let waiter = tokio::spawn(other.lock("x").wait(20 * SECOND).acquire());
+    let waiter = crate::store::spawn(other.lock("x").wait(20 * SECOND).acquire());
     tokio::task::yield_now().await;
     assert_eq!(held.release().await, Released::Released);
     let served = waiter.await.expect("no panic").expect("it is served");
@@ -118,7 +118,7 @@ async fn all_nodes_of_a_cluster_talk_tls() {
     for key in super::super::cluster::keys(16) {
         let held = store.lock(key.clone()).acquire().await.expect("it is free");
         let other = store.as_another_process();
-        let waiter = tokio::spawn(other.lock(key).wait(20 * SECOND).acquire());
+        let waiter = crate::store::spawn(other.lock(key).wait(20 * SECOND).acquire());
         tokio::task::yield_now().await;
         assert_eq!(held.release().await, Released::Released);
         waiter.await.expect("no panic").expect("it is served").release().await;
