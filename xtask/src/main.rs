@@ -8,6 +8,7 @@ mod imports;
 mod licences;
 mod metadata;
 mod msrv;
+mod mutants;
 mod redis_server;
 mod shell;
 mod summary;
@@ -33,6 +34,9 @@ usage: cargo xtask <task>
   faults locks|deferred|quota|tasks|soak [--seconds N|--minutes N] [--seed N]
                   random faults alone, and the checks of what all processes wrote down; `soak` is
                   all at once, with memory, files, tasks and keys compared
+  mutants [--list] [--only FAULT]..
+                  plants faults in a copy of the sources, one after the other, and prints a table: fault,
+                  what it breaks, and the test that catches it; fails if none does
   fsck [URL] [--repair]
                   looks through a namespace of a store for what belongs nowhere, and mends it; without
                   a URL that of LOCKGATE_STORE, where its password is not for all to see";
@@ -46,6 +50,7 @@ fn main() -> ExitCode {
         ["check"] => check::run(),
         ["bench", rest @ ..] => bench::run(rest),
         ["faults", rest @ ..] => faults::run(rest),
+        ["mutants", rest @ ..] => mutants::run(rest),
         ["fsck", rest @ ..] => fsck::run(rest),
         ["help" | "--help" | "-h"] => told(USAGE),
         _ => refused(USAGE),

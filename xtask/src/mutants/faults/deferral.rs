@@ -1,0 +1,288 @@
+//! Deferred requests, remembered requests, and callbacks.
+
+use super::{Fault, deferral, edit, rows, unit};
+
+pub(super) const FAULTS: &[Fault] = &[
+    Fault {
+        name: "claim-ignores-holder-lua",
+        row: "d12",
+        breaks: "a job runs while another request has its lock",
+        edits: &[edit("src/store/lua/claim.lua", "if last and not offered then", "if false then")],
+        suites: &[unit(&["store::tests"])],
+    },
+    Fault {
+        name: "claim-ignores-holder-memory",
+        row: "d12",
+        breaks: "a job runs while another request has its lock",
+        edits: &[edit(
+            "src/store/memory/runs.rs",
+            "Some(last) if !offered => {",
+            "Some(last) if !offered && !FAULT => {",
+        )],
+        suites: &[unit(&["store::tests", "defer::tests"])],
+    },
+    Fault {
+        name: "late-settlement-lua",
+        row: "d3",
+        breaks: "a worker that was stopped past its lease settles its run",
+        edits: &[edit(
+            "src/store/lua/settle.lua",
+            "if redis.call('ZREM', H, 'h' .. me) == 0 then return {'lost'} end",
+            "redis.call('ZREM', H, 'h' .. me)",
+        )],
+        suites: &[unit(&["store::tests"])],
+    },
+    Fault {
+        name: "late-settlement-memory",
+        row: "d3",
+        breaks: "a worker that was stopped past its lease settles its run",
+        edits: &[edit(
+            "src/store/memory/runs.rs",
+            "if !held {\n            return SettledRun::Lost;",
+            "if !held && !FAULT {\n            return SettledRun::Lost;",
+        )],
+        suites: &[unit(&["store::tests", "defer::tests"])],
+    },
+    Fault {
+        name: "crash-not-charged",
+        row: "d13",
+        breaks: "a request that ends its worker runs without end",
+        edits: &[edit(
+            "src/store/lua/claim.lua",
+            "local key, attempt = own('j:' .. id), facts.attempts + 1\n",
+            "local key, attempt = own('j:' .. id), facts.attempts + (facts.state == 'running' and 0 or 1)\n",
+        )],
+        suites: &[unit(&["store::tests"])],
+    },
+    Fault {
+        name: "retry-loses-its-place",
+        row: "d11",
+        breaks: "requests of a resource pass one that waits for its retry",
+        edits: &[edit(
+            "src/store/lua/settle.lua",
+            "if (verb == 'retry' or verb == 'back') and redis.call('HGET', key, 'skip') == '1' then",
+            "if verb == 'retry' or verb == 'back' then",
+        )],
+        suites: &[unit(&["store::tests"])],
+    },
+    Fault {
+        name: "order-not-kept-memory",
+        row: "d14",
+        breaks: "requests of one moment run in any order",
+        edits: &[edit(
+            "src/store/memory/locks.rs",
+            "self.facts.seq = (self.facts.seq + 1).max(self.now.us);",
+            "self.facts.seq = if FAULT { self.now.us } else { (self.facts.seq + 1).max(self.now.us) };",
+        )],
+        suites: &[unit(&["store::tests", "defer::tests"])],
+    },
+    Fault {
+        name: "worker-not-told",
+        row: "d11",
+        breaks: "a worker learns of a free lock by looking again",
+        edits: &[edit(
+            "src/store/lua/line.lua",
+            "      redis.call(PUBLISH, CHANNEL .. 'w:' .. more, 'j ' .. NAME .. ' ' .. job)\n",
+            "",
+        )],
+        suites: &[unit(&["store::tests"])],
+    },
+    Fault {
+        name: "drain-not-told",
+        row: "d16",
+        breaks: "a worker that stops goes on to the next request of a resource",
+        edits: &[edit(
+            "src/defer/rounds/drain.rs",
+            "self.stop.send_replace(Stop::Drain);",
+            "if !FAULT {\n            ORIGINAL\n        }",
+        )],
+        suites: &[deferral(&["drain"])],
+    },
+    Fault {
+        name: "other-request-is-known",
+        row: "d2",
+        breaks: "a key that is used for another request is answered with the first one's job",
+        edits: &[edit(
+            "src/store/lua/enqueue.lua",
+            "if old == print or old == '-' then return",
+            "if old then return",
+        )],
+        suites: &[unit(&["store::tests"]), rows(&["idempotency::"])],
+    },
+    Fault {
+        name: "cancels-a-run",
+        row: "d18",
+        breaks: "a request is cancelled while it runs",
+        edits: &[edit(
+            "src/store/lua/cancel.lua",
+            "if v[1] ~= 'queued' or (v[4] or '0') ~= ARGV[3] then",
+            "if (v[1] ~= 'queued' and v[1] ~= 'running') or (v[4] or '0') ~= ARGV[3] then",
+        )],
+        suites: &[unit(&["store::tests"])],
+    },
+    Fault {
+        name: "status-of-others",
+        row: "d17",
+        breaks: "the status of a request is told to another user",
+        edits: &[edit(
+            "src/defer/status/request.rs",
+            "Some(asker) => !job.owner.is_empty()",
+            "Some(_) if FAULT => true,\n            ORIGINAL",
+        )],
+        suites: &[unit(&["defer::tests"]), rows(&["status::", "users::", "kept::"])],
+    },
+    Fault {
+        name: "key-id-ignored",
+        row: "d15",
+        breaks: "what an older key has sealed does not open after a change of keys",
+        edits: &[edit(
+            "src/seal/keyring.rs",
+            "self.0.all.get(id)",
+            "self.0.all.get(if FAULT { &*self.0.seals } else { id })",
+        )],
+        suites: &[unit(&["seal::"])],
+    },
+    Fault {
+        name: "crashed-post-runs-again-lua",
+        row: "d2",
+        breaks: "a POST that ran at once in a killed process runs again",
+        edits: &[edit(
+            "src/store/lua/line.lua",
+            "  if v[4] ~= '1' then return 'crashed' end\n",
+            "",
+        )],
+        suites: &[unit(&["store::tests"]), deferral(&["crash"])],
+    },
+    Fault {
+        name: "crashed-post-runs-again-memory",
+        row: "d2",
+        breaks: "a POST that ran at once in a killed process runs again",
+        edits: &[edit(
+            "src/store/memory/direct.rs",
+            "if !job.again {",
+            "if !job.again && !FAULT {",
+        )],
+        suites: &[unit(&["store::tests"])],
+    },
+    Fault {
+        name: "direct-lease-not-renewed",
+        row: "d2",
+        breaks: "a request that runs at once for longer than a lease is taken for crashed",
+        edits: &[edit(
+            "src/gate/begun.rs",
+            "begun.renew(call);",
+            "if !FAULT {\n                    begun.renew(call);\n                }",
+        )],
+        suites: &[unit(&["gate::"])],
+    },
+    Fault {
+        name: "no-tombstone-lua",
+        row: "d tombstones",
+        breaks: "an evicted result is 404, as a request that was never accepted",
+        edits: &[edit(
+            "src/store/lua/kept.lua",
+            "  redis.call('ZREM', own(kind), id)\n  entomb(id)\n",
+            "  redis.call('ZREM', own(kind), id)\n  redis.call('UNLINK', own('j:' .. id), own('b:' .. id), own('r:' .. id), own('t:' .. id))\n",
+        )],
+        suites: &[unit(&["store::tests"]), rows(&["kept::"])],
+    },
+    Fault {
+        name: "no-tombstone-memory",
+        row: "d tombstones",
+        breaks: "an evicted result is 404, as a request that was never accepted",
+        edits: &[edit(
+            "src/store/memory/facts.rs",
+            "        let end = jobs.end_of(id).unwrap_or(0);\n",
+            "        if FAULT {\n            jobs.remove(id);\n            return;\n        }\nORIGINAL",
+        )],
+        suites: &[unit(&["store::tests"]), rows(&["kept::"])],
+    },
+    Fault {
+        name: "records-without-bound",
+        row: "d tombstones",
+        breaks: "an owner has any number of idempotency keys",
+        edits: &[edit(
+            "src/store/lua/kept.lua",
+            "if redis.call('ZCOUNT', index, now, '+inf') < most then return nil end",
+            "if most then return nil end",
+        )],
+        suites: &[unit(&["store::tests"])],
+    },
+    Fault {
+        name: "callbacks-take-no-turns",
+        row: "d callbacks",
+        breaks: "receivers that never answer take all callbacks' room",
+        edits: &[edit(
+            "src/defer/hosts.rs",
+            "let standing = self.places.get(&Place::Host(Arc::clone(host)));\n",
+            "if FAULT {\n            return true;\n        }\n        ORIGINAL",
+        )],
+        suites: &[unit(&["defer::hosts"]), unit(&["defer::tests"])],
+    },
+    Fault {
+        name: "callback-to-wire-server",
+        row: "d callbacks",
+        breaks: "a callback reaches the wire server of its virtual machine",
+        edits: &[edit(
+            "src/defer/callback/address.rs",
+            "    !matches!(\n        ip.octets(),\n",
+            "    (FAULT && ip.octets() == [168, 63, 129, 16]) || ORIGINAL",
+        )],
+        suites: &[unit(&["defer::callback"])],
+    },
+    Fault {
+        name: "polls-not-shared",
+        row: "d callbacks",
+        breaks: "each long poll of one request asks the store by itself",
+        edits: &[edit(
+            "src/store/job_watch.rs",
+            "        match since {\n            Since::Now => number < self.asked,",
+            "        match since {\n            _ if FAULT => false,\n            Since::Now => number < self.asked,",
+        )],
+        suites: &[unit(&["defer::tests"])],
+    },
+    Fault {
+        name: "calls-in-buffers",
+        row: "d unsent",
+        breaks: "calls lie in buffers past their deadline, and may have run",
+        edits: &[edit(
+            "src/store/redis/combine/queue.rs",
+            "NEAR.saturating_add(more)",
+            "(if FAULT { MOST } else { NEAR }).saturating_add(more)",
+        )],
+        suites: &[unit(&["unsent"])],
+    },
+    Fault {
+        name: "full-server-unquoted",
+        row: "d full",
+        breaks: "the error of a server with too many clients does not say so",
+        edits: &[edit(
+            "src/store/redis/target/failure.rs",
+            "(is_full || REFUSALS.contains(&code)).then(",
+            "(!FAULT && (is_full || REFUSALS.contains(&code))).then(",
+        )],
+        suites: &[unit(&["store::redis::tests::full", "store::redis::target", "refus"])],
+    },
+    Fault {
+        name: "busy-run-is-charged",
+        row: "d11",
+        breaks: "a run that met another busy lock counts as an attempt",
+        edits: &[edit(
+            "src/defer/judge.rs",
+            "if self.marker.was_busy_with(answer.status) {",
+            "if !FAULT && self.marker.was_busy_with(answer.status) {",
+        )],
+        suites: &[unit(&["defer::"]), rows(&["defer::", "replay::", "within::"])],
+    },
+    Fault {
+        name: "reserve-not-kept",
+        row: "d17",
+        breaks: "one client fills the shard of another one",
+        edits: &[edit(
+            "src/store/lua/enqueue.lua",
+            "if not fits or leaves(RESERVED, jobs, used, more, old, n) then return fits, line end",
+            "if RESERVED then return fits, line end",
+        )],
+        suites: &[unit(&["store::tests"]), rows(&["crowded::"])],
+    },
+];

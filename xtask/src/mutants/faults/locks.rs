@@ -1,0 +1,247 @@
+//! Locks: both stores, and the engine.
+
+use super::{Fault, edit, rows, unit};
+
+pub(super) const FAULTS: &[Fault] = &[
+    Fault {
+        name: "release-by-any-token-lua",
+        row: "l10",
+        breaks: "a release takes the lock of the next holder",
+        edits: &[
+            edit(
+                "src/store/lua/release.lua",
+                "local held = redis.call('ZSCORE', H, 'h' .. tag .. me)\n",
+                "local held = redis.call('ZRANGE', H, '0', '0', 'WITHSCORES')[2]\n",
+            ),
+            edit(
+                "src/store/lua/release.lua",
+                "redis.call('ZREM', H, 'h' .. tag .. me)",
+                "redis.call('DEL', H)",
+            ),
+        ],
+        suites: &[unit(&["store::"])],
+    },
+    Fault {
+        name: "release-by-any-token-memory",
+        row: "l10",
+        breaks: "a release takes the lock of the next holder",
+        edits: &[edit(
+            "src/store/memory/locks.rs",
+            "self.line.take(&holds) | offered;",
+            "if FAULT {\n            !std::mem::take(&mut self.line.holders).is_empty()\n        } else {\n            self.line.take(&holds) | offered\n        };",
+        )],
+        suites: &[unit(&["store::tests", "lock::"])],
+    },
+    Fault {
+        name: "renewal-revives-lua",
+        row: "l11",
+        breaks: "a renewal that comes late takes a lost lock again",
+        edits: &[edit("src/store/lua/renew.lua", "if deadline > now then", "if true then")],
+        suites: &[unit(&["store::"])],
+    },
+    Fault {
+        name: "renewal-revives-memory",
+        row: "l11",
+        breaks: "a renewal that comes late takes a lost lock again",
+        edits: &[edit(
+            "src/store/memory/line.rs",
+            "self.deadline(&member).filter(|end| *end > now.ms)?",
+            "(if FAULT { self.deadline(&member).unwrap_or(0) } else { ORIGINAL })",
+        )],
+        suites: &[unit(&["store::tests", "lock::"])],
+    },
+    Fault {
+        name: "fence-by-clock-lua",
+        row: "l13",
+        breaks: "the next fence is the server's time, whatever the last one was",
+        edits: &[edit(
+            "src/store/lua/usual.lua",
+            "      if next > now then\n        fence = format",
+            "      if false then\n        fence = format",
+        )],
+        suites: &[unit(&["store::"])],
+    },
+    Fault {
+        name: "fence-by-clock-memory",
+        row: "l13",
+        breaks: "two grants of one moment have the same fence",
+        edits: &[edit(
+            "src/store/memory/visit.rs",
+            "(self.facts.fence + 1).max(self.now.us)",
+            "if FAULT { self.now.us } else { ORIGINAL }",
+        )],
+        suites: &[unit(&["store::tests", "lock::"])],
+    },
+    Fault {
+        name: "one-permit-too-many-lua",
+        row: "l9",
+        breaks: "one holder more than there are permits",
+        edits: &[edit(
+            "src/store/lua/line.lua",
+            "redis.call('ZCARD', H) < (limit or 1)",
+            "redis.call('ZCARD', H) <= (limit or 1)",
+        )],
+        suites: &[unit(&["store::tests"])],
+    },
+    Fault {
+        name: "one-permit-too-many-memory",
+        row: "l9",
+        breaks: "one holder more than there are permits",
+        edits: &[edit(
+            "src/store/memory/visit.rs",
+            "self.line.holders.len() < most as usize",
+            "self.line.holders.len() < most as usize + usize::from(FAULT)",
+        )],
+        suites: &[unit(&["store::tests", "lock::"])],
+    },
+    Fault {
+        name: "reader-passes-writer-lua",
+        row: "l21",
+        breaks: "a flood of readers keeps a waiting writer out",
+        edits: &[edit(
+            "src/store/lua/acquire.lua",
+            "if not first or who == me or (old > 0 and old < first) then",
+            "if not first or mode == 's' or who == me or (old > 0 and old < first) then",
+        )],
+        suites: &[unit(&["store::tests"])],
+    },
+    Fault {
+        name: "reader-passes-writer-memory",
+        row: "l21",
+        breaks: "a flood of readers keeps a waiting writer out",
+        edits: &[edit(
+            "src/store/memory/locks.rs",
+            "self.may_take(me, old_seq)",
+            "(FAULT && *mode == Mode::Shared || ORIGINAL)",
+        )],
+        suites: &[unit(&["store::tests", "lock::"])],
+    },
+    Fault {
+        name: "offer-not-told",
+        row: "l7",
+        breaks: "a waiter learns of its turn by looking again",
+        edits: &[
+            edit(
+                "src/store/lua/line.lua",
+                "      redis.call(PUBLISH, CHANNEL .. 'w:' .. string.match(me, ':(%x+)$'), 'o ' .. NAME .. ' ' .. me)\n",
+                "",
+            ),
+            edit(
+                "src/store/lua/contended.lua",
+                "    tell(token, 'o ' .. name .. ' ' .. token)\n",
+                "",
+            ),
+        ],
+        suites: &[unit(&["store::"])],
+    },
+    Fault {
+        name: "dropped-call-not-undone",
+        row: "l4",
+        breaks: "a waiter that leaves keeps its place, or the lock",
+        edits: &[edit(
+            "src/store/attempt.rs",
+            "if !self.dirty && self.strays.is_none() {",
+            "if FAULT || !self.dirty && self.strays.is_none() {",
+        )],
+        suites: &[unit(&["lock::tests", "store::redis::tests"])],
+    },
+    Fault {
+        name: "dropped-guard-not-given-back",
+        row: "l3",
+        breaks: "a client that leaves keeps the lock for its lease",
+        edits: &[edit(
+            "src/store/hold.rs",
+            "        self.give_back(None);\n    }\n}",
+            "        if FAULT {\n            self.forget();\n        }\n        ORIGINAL",
+        )],
+        suites: &[unit(&["lock::tests"]), rows(&["end_of_lock::"])],
+    },
+    Fault {
+        name: "no-renewal",
+        row: "l12",
+        breaks: "a lock ends after one lease, while its holder works",
+        edits: &[edit(
+            "src/store/rounds.rs",
+            "!past_end && hold.skip_renewal()",
+            "!past_end && (FAULT || hold.skip_renewal())",
+        )],
+        suites: &[unit(&["lock::tests"])],
+    },
+    Fault {
+        name: "loss-not-told",
+        row: "l2",
+        breaks: "a holder does not hear that its lock is lost",
+        edits: &[edit(
+            "src/store/lease.rs",
+            "if let Some(turn) = turn {",
+            "if let Some(turn) = turn.filter(|_| !FAULT) {",
+        )],
+        suites: &[unit(&["lock::tests"])],
+    },
+    Fault {
+        name: "loss-told-of-released",
+        row: "l11",
+        breaks: "a renewal that a release overtakes tells of a loss",
+        edits: &[edit(
+            "src/store/hold.rs",
+            "        self.end();\n        let outcome = self.store.backend().release(",
+            "        if !FAULT {\n            self.end();\n        }\n        let outcome = self.store.backend().release(",
+        )],
+        suites: &[unit(&["lock::tests"])],
+    },
+    Fault {
+        name: "handovers-without-end",
+        row: "l20",
+        breaks: "a lock passes within a process past others, beyond its fences",
+        edits: &[edit(
+            "src/lock/line/rules.rs",
+            "self.left = self.left.checked_sub(1)?;",
+            "self.left = if FAULT { self.left } else { self.left.checked_sub(1)? };",
+        )],
+        suites: &[unit(&["lock::"])],
+    },
+    Fault {
+        name: "permits-cover-fewer",
+        row: "l22",
+        breaks: "permits(1) within permits(10) of one key lets several in",
+        edits: &[edit(
+            "src/lock/held_locks.rs",
+            "(Mode::Permits(has), Mode::Permits(wanted)) => has <= wanted,",
+            "(Mode::Permits(has), Mode::Permits(wanted)) => has <= wanted || FAULT,",
+        )],
+        suites: &[unit(&["lock::"])],
+    },
+    Fault {
+        name: "several-in-any-order",
+        row: "l22",
+        breaks: "two requests for the same locks wait for each other",
+        edits: &[edit(
+            "src/lock/several.rs",
+            "order.sort_by(|(_, one), (_, other)| LockSet::order(one, other));",
+            "if !FAULT {\n            ORIGINAL\n        }",
+        )],
+        suites: &[unit(&["lock::tests"])],
+    },
+    Fault {
+        name: "held-header-unsigned",
+        row: "l22",
+        breaks: "a forged header passes for a lock of the caller",
+        edits: &[edit(
+            "src/lock/elsewhere.rs",
+            "secrets.iter().any(|secret| secret.mac(text)",
+            "secrets.iter().any(|secret| FAULT || secret.mac(text)",
+        )],
+        suites: &[unit(&["lock::"]), rows(&["elsewhere::"])],
+    },
+    Fault {
+        name: "lock-of-other-server-is-held",
+        row: "l22",
+        breaks: "a run has the lock of its server for one of another server",
+        edits: &[edit(
+            "src/gate/replay.rs",
+            "self.store().is_same_as(store) == Some(true);",
+            "(FAULT || self.store().is_same_as(store) == Some(true));",
+        )],
+        suites: &[rows(&["within::", "elsewhere::", "replay::"])],
+    },
+];

@@ -1,0 +1,115 @@
+//! Queues of tasks.
+
+use super::{Fault, edit, unit};
+
+pub(super) const FAULTS: &[Fault] = &[
+    Fault {
+        name: "late-end-lua",
+        row: "tasks",
+        breaks: "a worker that has lost its run ends the task",
+        edits: &[edit(
+            "src/store/lua/tasks_turn.lua",
+            "stood = tostring(call('ZREM', L, run))",
+            "call('ZREM', L, run)\n    stood = '1'",
+        )],
+        suites: &[unit(&["store::"])],
+    },
+    Fault {
+        name: "late-end-memory",
+        row: "tasks",
+        breaks: "a worker that has lost its run ends the task",
+        edits: &[edit(
+            "src/store/memory/tasks/turn.rs",
+            "if self.queue.running.get(&end.run).is_none() {",
+            "if !FAULT && self.queue.running.get(&end.run).is_none() {",
+        )],
+        suites: &[unit(&["store::tests", "queue::"])],
+    },
+    Fault {
+        name: "once-task-runs-again-lua",
+        row: "tasks",
+        breaks: "a task that may run once runs again after a crash",
+        edits: &[edit(
+            "src/store/lua/tasks_turn.lua",
+            "if again == '0' or attempts",
+            "if attempts",
+        )],
+        suites: &[unit(&["store::"])],
+    },
+    Fault {
+        name: "once-task-runs-again-memory",
+        row: "tasks",
+        breaks: "a task that may run once runs again after a crash",
+        edits: &[edit(
+            "src/store/memory/tasks/turn.rs",
+            "if !again || meta.attempts",
+            "if !again && !FAULT || meta.attempts",
+        )],
+        suites: &[unit(&["store::tests", "queue::"])],
+    },
+    Fault {
+        name: "lost-run-renewed",
+        row: "tasks",
+        breaks: "a worker is told that it still has a run that it has lost",
+        edits: &[edit(
+            "src/store/lua/tasks_renew.lua",
+            "out[i] = held and '1' or '0'",
+            "out[i] = '1'",
+        )],
+        suites: &[unit(&["store::", "queue::"])],
+    },
+    Fault {
+        name: "one-attempt-too-many",
+        row: "tasks",
+        breaks: "a task that fails runs once more than it may",
+        edits: &[edit(
+            "src/queue/run.rs",
+            "_ if attempt >= max_attempts =>",
+            "_ if attempt >= max_attempts + u32::from(FAULT) =>",
+        )],
+        suites: &[unit(&["queue::"])],
+    },
+    Fault {
+        name: "pushed-twice",
+        row: "tasks",
+        breaks: "a push that is sent again stores its task again",
+        edits: &[
+            edit("src/store/lua/tasks_one.lua", "    if before == mine then return '1' end\n", ""),
+            edit(
+                "src/store/lua/tasks_push.lua",
+                "elseif old < number then",
+                "elseif old <= number then",
+            ),
+        ],
+        suites: &[unit(&["store::"])],
+    },
+    Fault {
+        name: "unreadable-payload-pushed",
+        row: "tasks",
+        breaks: "a task is pushed that no worker can read",
+        edits: &[edit(
+            "src/queue/handle.rs",
+            "if cfg!(debug_assertions)\n",
+            "if cfg!(debug_assertions)\n        && !FAULT\n",
+        )],
+        suites: &[unit(&["queue::"])],
+    },
+    Fault {
+        name: "lost-run-goes-on",
+        row: "tasks",
+        breaks: "a run that its worker has lost is not cancelled",
+        edits: &[
+            edit(
+                "src/queue/leases.rs",
+                "(Some(_), false) => self.cancel(&token),",
+                "(Some(_), false) if FAULT => {}\n                ORIGINAL",
+            ),
+            edit(
+                "src/queue/leases.rs",
+                "lost.iter().for_each(|token| self.cancel(token));",
+                "if !FAULT {\n            ORIGINAL\n        }",
+            ),
+        ],
+        suites: &[unit(&["queue::"])],
+    },
+];

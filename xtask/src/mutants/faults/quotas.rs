@@ -1,0 +1,181 @@
+//! Quotas: counters of both stores, and the engine.
+
+use super::{Fault, edit, rows, unit};
+
+pub(super) const FAULTS: &[Fault] = &[
+    Fault {
+        name: "window-without-end-lua",
+        row: "q3",
+        breaks: "a window that begins with a charge has no TTL",
+        edits: &[edit(
+            "src/store/lua/charge.lua",
+            "call('SET', key, units, 'PXAT', till)",
+            "call('SET', key, units)",
+        )],
+        suites: &[unit(&["store::"])],
+    },
+    Fault {
+        name: "charge-before-limit-lua",
+        row: "q1",
+        breaks: "a cost is charged where less than it is left",
+        edits: &[edit(
+            "src/store/lua/charge.lua",
+            "if room < cost * admitted then admitted = room < cost and 0 or math.floor(room / cost) end",
+            "if room < 1 then admitted = 0 end",
+        )],
+        suites: &[unit(&["store::tests"])],
+    },
+    Fault {
+        name: "limit-off-by-one-memory",
+        row: "q1",
+        breaks: "a fixed window lets in one more",
+        edits: &[edit(
+            "src/store/memory/rate/present.rs",
+            "fits(*limit, *spent, cost),",
+            "fits(*limit + u64::from(FAULT), *spent, cost),",
+        )],
+        suites: &[unit(&["store::tests", "rate_limit::"])],
+    },
+    Fault {
+        name: "gcra-paid-early-lua",
+        row: "q5",
+        breaks: "a debt is paid off by a tick that has not passed",
+        edits: &[edit(
+            "src/store/lua/rate.lua",
+            "floor(max(now - since, 0) / tick) * drain",
+            "math.ceil(max(now - since, 0) / tick + 0.5) * drain",
+        )],
+        suites: &[unit(&["store::tests"])],
+    },
+    Fault {
+        name: "sliding-forgets-memory",
+        row: "q1",
+        breaks: "the share of the window before is rounded down",
+        edits: &[edit(
+            "src/store/memory/rate/present.rs",
+            "part(self.before, self.left(now), self.length)",
+            "(if FAULT { self.before * self.left(now) / self.length } else { ORIGINAL })",
+        )],
+        suites: &[unit(&["store::tests", "rate_limit::"])],
+    },
+    Fault {
+        name: "refund-moves-window-lua",
+        row: "q4",
+        breaks: "a correction begins the window anew",
+        edits: &[edit(
+            "src/store/lua/rate.lua",
+            "call('INCRBY', c.key, int(c.spent - c.used))",
+            "call('SET', c.key, int(c.spent), 'PX', int(c.window))",
+        )],
+        suites: &[unit(&["store::"])],
+    },
+    Fault {
+        name: "refund-of-any-window-memory",
+        row: "q4",
+        breaks: "a refund of the window before is taken from this one",
+        edits: &[edit(
+            "src/store/memory/rate/present.rs",
+            "Self::Fixed { spent, end } if end.abs_diff(window.at) <= near => {",
+            "Self::Fixed { spent, end } if FAULT || end.abs_diff(window.at) <= near => {",
+        )],
+        suites: &[unit(&["store::tests", "rate_limit::"])],
+    },
+    Fault {
+        name: "policy-names-folded",
+        row: "q1",
+        breaks: "policies whose names differ in other letters share a counter",
+        edits: &[edit(
+            "src/rate_limit/policy.rs",
+            "self.counter = escape(name.as_bytes()).into();",
+            "ORIGINAL\n        if FAULT {\n            let fold = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };\n            self.counter = name.chars().map(fold).collect::<String>().into();\n        }",
+        )],
+        suites: &[unit(&["rate_limit::"])],
+    },
+    Fault {
+        name: "charge-without-bound",
+        row: "q4",
+        breaks: "one charge after the fact blocks a key for a lifetime",
+        edits: &[edit(
+            "src/store/rate.rs",
+            "units: units.min(rule.most_charged())",
+            "units: if FAULT { units } else { units.min(rule.most_charged()) }",
+        )],
+        suites: &[unit(&["rate_limit::"])],
+    },
+    Fault {
+        name: "refusal-outlives-refund",
+        row: "q2",
+        breaks: "a refusal is repeated after a refund has made room",
+        edits: &[
+            edit(
+                "src/rate_limit/engine/receipt.rs",
+                "if matches!(settled.by, By::Refund { .. }) {",
+                "if !FAULT && matches!(settled.by, By::Refund { .. }) {",
+            ),
+            edit(
+                "src/rate_limit/engine/ask.rs",
+                "let unsteady = self.unsteady || given_back || leases;",
+                "let unsteady = !FAULT && (self.unsteady || given_back || leases);",
+            ),
+        ],
+        suites: &[unit(&["rate_limit::"])],
+    },
+    Fault {
+        name: "whole-quota-in-outage",
+        row: "q10",
+        breaks: "without the store each process lets in the whole quota",
+        edits: &[
+            edit(
+                "src/rate_limit/engine/alone.rs",
+                "u128::from(processes)",
+                "u128::from(if FAULT { 1 } else { processes })",
+            ),
+            edit(
+                "src/rate_limit/engine/alone.rs",
+                "(quota.capacity() / processes)",
+                "(quota.capacity() / if FAULT { 1 } else { processes })",
+            ),
+        ],
+        suites: &[unit(&["rate_limit::"])],
+    },
+    Fault {
+        name: "lease-outlives-window",
+        row: "q1",
+        breaks: "a quota leased in one window is spent in the next",
+        edits: &[
+            edit(
+                "src/rate_limit/engine/lease.rs",
+                ".filter(|_| now < self.until && self.units > 0)?;",
+                ".filter(|_| (FAULT || now < self.until) && self.units > 0)?;",
+            ),
+            edit(
+                "src/rate_limit/engine/lease.rs",
+                "let (reset, remaining) = (self.until - now,",
+                "let (reset, remaining) = (self.until.saturating_duration_since(now),",
+            ),
+        ],
+        suites: &[unit(&["rate_limit::"])],
+    },
+    Fault {
+        name: "translated-clients-share",
+        row: "q1",
+        breaks: "all clients behind NAT64 have one quota",
+        edits: &[edit(
+            "src/key/address.rs",
+            "let [0x64, 0xff9b, 0, 0, 0, 0, high, low] = v6.segments() else { return None };",
+            "ORIGINAL\n    if FAULT {\n        return None;\n    }",
+        )],
+        suites: &[unit(&["key::"]), rows(&["client::"])],
+    },
+    Fault {
+        name: "dropped-check-keeps-its-charge",
+        row: "q11",
+        breaks: "a check that is dropped stays charged",
+        edits: &[edit(
+            "src/rate_limit/engine/receipt.rs",
+            "        let _ = self.give_back();",
+            "        if !FAULT {\n            let _ = self.give_back();\n        }",
+        )],
+        suites: &[unit(&["rate_limit::"])],
+    },
+];

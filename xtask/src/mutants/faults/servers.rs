@@ -1,0 +1,141 @@
+//! Connections to servers, their failovers, and quorums of them.
+
+use super::{Fault, edit, unit};
+
+pub(super) const FAULTS: &[Fault] = &[
+    Fault {
+        name: "fences-not-raised",
+        row: "l14",
+        breaks: "after a failover to a lagging replica fences go back",
+        edits: &[edit(
+            "src/store/lua/fences.lua",
+            "if run == ARGV[1] or redis.call('EXISTS', keeper) == 0 then return 0 end",
+            "if run or not run then return 0 end",
+        )],
+        suites: &[unit(&["failover"])],
+    },
+    Fault {
+        name: "other-server-not-told",
+        row: "l13",
+        breaks: "a holder does not hear that the server has lost its data",
+        edits: &[edit(
+            "src/store/redis/incarnation.rs",
+            "let is_change = matches!(met, Met::Emptied | Met::Other);",
+            "let is_change = !FAULT && matches!(met, Met::Emptied | Met::Other);",
+        )],
+        suites: &[unit(&["store::redis::"])],
+    },
+    Fault {
+        name: "replicas-not-counted",
+        row: "l14",
+        breaks: "a grant stands that too few replicas have",
+        edits: &[edit("src/store/lease.rs", "if have < wanted {", "if have < wanted && !FAULT {")],
+        suites: &[unit(&["lock::tests", "replicas"])],
+    },
+    Fault {
+        name: "demoted-master-is-an-error",
+        row: "l17",
+        breaks: "a call to a master that has become a replica is an error, and not sent again",
+        edits: &[edit(
+            "src/store/redis/fault.rs",
+            "RedisErrorKind::Server(ServerErrorKind::NoScript) => Self::NoScript,",
+            "RedisErrorKind::Server(ServerErrorKind::ReadOnly) if FAULT => Self::Refused,\n            ORIGINAL",
+        )],
+        suites: &[unit(&["store::redis::"])],
+    },
+    Fault {
+        name: "layout-not-refused",
+        row: "l24",
+        breaks: "two versions of different layouts share a namespace",
+        edits: &[edit(
+            "src/store/redis/connect/layout.rs",
+            "if number == Some(LAYOUT.into()) {",
+            "if FAULT || number == Some(LAYOUT.into()) {",
+        )],
+        suites: &[unit(&["layout"])],
+    },
+    Fault {
+        name: "quorum-of-half",
+        row: "l23",
+        breaks: "half of the nodes are enough, so two holders meet",
+        edits: &[
+            edit(
+                "src/quorum/round.rs",
+                "self.nodes.len() / 2 + 1",
+                "if FAULT { self.nodes.len() / 2 } else { ORIGINAL }",
+            ),
+            edit(
+                "src/quorum/held.rs",
+                "self.nodes / 2 + 1",
+                "if FAULT { self.nodes / 2 } else { ORIGINAL }",
+            ),
+        ],
+        suites: &[unit(&["quorum::"])],
+    },
+    Fault {
+        name: "quorum-fence-kept",
+        row: "l23",
+        breaks: "a later majority gives a smaller fence",
+        edits: &[edit(
+            "src/quorum/round.rs",
+            "self.write_back(fence, &mut got, &mut noes).await;",
+            "if !FAULT {\n                ORIGINAL\n            }",
+        )],
+        suites: &[unit(&["quorum::"])],
+    },
+    Fault {
+        name: "ended-runtime-not-seen",
+        row: "l6",
+        breaks: "the first call on a new runtime goes to a connection of one that has ended",
+        edits: &[edit(
+            "src/store/redis/target/mod.rs",
+            "    fn drop(&mut self) {\n        self.ends();",
+            "    fn drop(&mut self) {\n        if FAULT {\n            return;\n        }\n        self.ends();",
+        )],
+        suites: &[unit(&["runtimes"])],
+    },
+    Fault {
+        name: "lost-reply-not-undone",
+        row: "l5",
+        breaks: "a call whose reply is lost leaves what it has taken",
+        edits: &[edit(
+            "src/store/attempt.rs",
+            "Err(ErrorKind::Timeout | ErrorKind::Protocol) => 1 + self.copies(),",
+            "Err(ErrorKind::Timeout | ErrorKind::Protocol) if FAULT => 0,\n            ORIGINAL",
+        )],
+        suites: &[unit(&["lock::tests", "store::redis::tests"])],
+    },
+    Fault {
+        name: "offer-stays-open",
+        row: "l8",
+        breaks: "a waiter that has died is offered the lock for seconds",
+        edits: &[edit(
+            "src/store/lua/line.lua",
+            "put('o' .. TAG[mode] .. me, ACCEPT)",
+            "put('o' .. TAG[mode] .. me, ACCEPT * 20)",
+        )],
+        suites: &[unit(&["store::tests"])],
+    },
+    Fault {
+        name: "validity-from-the-answer",
+        row: "l15",
+        breaks: "a holder is sure of its lock for longer than the store keeps it",
+        edits: &[edit(
+            "src/store/lease.rs",
+            "state.valid_until = sent + sure(lease);\n        let end",
+            "state.valid_until = if FAULT { Instant::now() } else { sent } + sure(lease);\n        let end",
+        )],
+        suites: &[unit(&["lock::tests", "store::"])],
+    },
+    Fault {
+        name: "shutdown-does-not-wait",
+        row: "l24",
+        breaks: "a process ends before its locks are given back",
+        edits: &[edit(
+            "src/store/agent.rs",
+            "if self.seat.shared.pending.load(Ordering::Acquire) == 0 {",
+            "if FAULT || self.seat.shared.pending.load(Ordering::Acquire) == 0 {",
+        )],
+        suites: &[unit(&["lock::tests", "store::"])],
+    },
+];
