@@ -23,19 +23,10 @@ impl Contest {
     /// A `PING` is taken in every round; and, if there is work to be done, the same work by one task
     /// without any lock, which is the ideal.
     pub(crate) fn run(bench: &mut Bench, load: Load, trial: &Trial, who: &[Who]) -> Outcome<Self> {
-        let contenders = who.iter().map(|who| Contender::best(*who, load)).collect();
-        Self::between(bench, trial, contenders)
-    }
-
-    /// As `run`, at settings of the caller's.
-    pub(crate) fn between(
-        bench: &mut Bench,
-        trial: &Trial,
-        contenders: Vec<Contender>,
-    ) -> Outcome<Self> {
         let alone = Trial { processes: 1, tasks: 1, keys: Keys::Own(1), work: trial.work };
         let mut lanes = Vec::new();
-        for contender in contenders {
+        for who in who {
+            let contender = Contender::best(*who, load);
             lanes.push((contender, *trial, bench.senders(contender, trial)?));
         }
         if trial.work > 0 {

@@ -29,55 +29,64 @@ mod scenario;
 mod sent;
 mod stats;
 mod summary;
-mod sweep;
 mod work;
 mod worker;
 
-use std::{env, process::ExitCode};
+use std::process::ExitCode;
 
-use self::{
-    args::{Args, Part, Task},
-    bench::Bench,
-    deferred::Stage,
-    outcome::Outcome,
-};
+use clap::Parser;
 
-const USAGE: &str =
-    "usage: cargo xtask bench locks|http|defer; `--help` after each tells its options";
+use self::{args::Args, bench::Bench, deferred::Stage, outcome::Outcome};
+
+/// Measures lockgate beside its peers; README.md says what, how, and how to read it
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask bench")]
+enum Task {
+    /// The lock engine
+    Locks(Args<scenario::Part>),
+    /// The rate limiter
+    Http {
+        #[command(flatten)]
+        args: Args<quota::Part>,
+        /// Count the instructions of a refusal by valgrind: the same as --only 5
+        #[arg(long)]
+        instructions: bool,
+    },
+    /// Deferral and queues
+    Defer(Args<deferred::Part>),
+    /// The processes of a run.
+    #[command(hide = true)]
+    Worker { plan: String },
+    #[command(hide = true)]
+    Holder { plan: String },
+    #[command(hide = true)]
+    Server { plan: String },
+    #[command(hide = true)]
+    Limited { plan: String },
+    #[command(hide = true)]
+    Queue { plan: String },
+    #[command(hide = true)]
+    Rig { start: String },
+    #[command(hide = true)]
+    Load { plan: String },
+}
 
 fn main() -> ExitCode {
-    let args: Vec<String> = env::args().skip(1).collect();
-    let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let done = match args.as_slice() {
-        ["worker", plan] => worker::main(plan).map(|()| true),
-        ["holder", plan] => holder::main(plan).map(|()| true),
-        ["server", plan] => http::server::main(plan).map(|()| true),
-        ["limited", plan] => http::limited::main(plan).map(|()| true),
-        ["queue", plan] => queue::main(plan).map(|()| true),
-        ["rig", start] => queue::rig(start).map(|()| true),
-        ["load", plan] => http::load::main(plan).map(|()| true),
-        ["locks", rest @ ..] => return conduct(rest, locks),
-        ["http", "--instructions"] => return conduct(&["--only", "5"], limits),
-        ["defer", rest @ ..] => return conduct(rest, deferral),
-        ["http", rest @ ..] => return conduct(rest, limits),
-        _ => return refused(USAGE),
+    let done = match Task::parse() {
+        Task::Locks(args) => locks(&args),
+        Task::Http { instructions: true, .. } => {
+            limits(&Args::only(vec![quota::Part::Instructions]))
+        }
+        Task::Http { args, .. } => limits(&args),
+        Task::Defer(args) => deferral(&args),
+        Task::Worker { plan } => worker::main(&plan).map(|()| true),
+        Task::Holder { plan } => holder::main(&plan).map(|()| true),
+        Task::Server { plan } => http::server::main(&plan).map(|()| true),
+        Task::Limited { plan } => http::limited::main(&plan).map(|()| true),
+        Task::Queue { plan } => queue::main(&plan).map(|()| true),
+        Task::Rig { start } => queue::rig(&start).map(|()| true),
+        Task::Load { plan } => http::load::main(&plan).map(|()| true),
     };
-    ended(done)
-}
-
-/// A benchmark, with what was asked of it.
-fn conduct<P: Part>(words: &[&str], run: impl FnOnce(&Args<P>) -> Outcome<bool>) -> ExitCode {
-    if matches!(words, ["--help" | "-h"]) {
-        println!("{}", P::USAGE);
-        return ExitCode::SUCCESS;
-    }
-    match Args::read(words) {
-        Ok(args) => ended(run(&args)),
-        Err(sentence) => refused(&sentence),
-    }
-}
-
-fn ended(done: Outcome<bool>) -> ExitCode {
     match done {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
@@ -88,47 +97,26 @@ fn ended(done: Outcome<bool>) -> ExitCode {
     }
 }
 
-/// 2 is for what was asked wrongly; 1 is for what was found wanting.
-fn refused(sentence: &str) -> ExitCode {
-    eprintln!("{sentence}");
-    ExitCode::from(2)
-}
-
 /// Whether nothing that was to be checked falls short.
 fn locks(args: &Args<scenario::Part>) -> Outcome<bool> {
     if !cfg!(feature = "peers") {
         return Err("this was built without the peers; run it by `cargo xtask bench locks`".into());
     }
-    let mut bench = Bench::start(args.pace)?;
-    match &args.task {
-        Task::Sweep { .. } => sweep::run(&mut bench).map(|()| true),
-        Task::Figures { only, check } => {
-            let figures = scenario::run(&mut bench, only)?;
-            Ok(report::summary(&figures, &bench) || !check)
-        }
-    }
+    let mut bench = Bench::start(args.pace()?)?;
+    let figures = scenario::run(&mut bench, &args.parts())?;
+    Ok(report::summary(&figures, &bench) || !args.check)
 }
 
 /// The same of the rate limiter. Peers that are not there are named.
 fn limits(args: &Args<quota::Part>) -> Outcome<bool> {
-    let mut bench = Bench::start(args.pace)?;
-    match &args.task {
-        Task::Sweep { .. } => quota::sweep(&mut bench).map(|()| true),
-        Task::Figures { only, check } => {
-            let figures = quota::run(&mut bench, only)?;
-            Ok(report::summary(&figures, &bench) || !check)
-        }
-    }
+    let mut bench = Bench::start(args.pace()?)?;
+    let figures = quota::run(&mut bench, &args.parts())?;
+    Ok(report::summary(&figures, &bench) || !args.check)
 }
 
 /// The same of deferral, also of the peers.
 fn deferral(args: &Args<deferred::Part>) -> Outcome<bool> {
-    let mut stage = Stage::start(args.pace, args.quick)?;
-    match &args.task {
-        Task::Sweep { only } => deferred::sweep(&mut stage, only).map(|()| true),
-        Task::Figures { only, check } => {
-            let figures = deferred::run(&mut stage, only)?;
-            Ok(report::summary(&figures, &stage.bench) || !check)
-        }
-    }
+    let mut stage = Stage::start(args.pace()?, args.quick)?;
+    let figures = deferred::run(&mut stage, &args.parts())?;
+    Ok(report::summary(&figures, &stage.bench) || !args.check)
 }

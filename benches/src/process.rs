@@ -20,14 +20,7 @@ pub(crate) struct Process {
 impl Process {
     /// This binary, in the given mode.
     pub(crate) fn start(mode: &str, plan: &impl Serialize) -> Outcome<Self> {
-        Self::start_in(None, mode, plan)
-    }
-
-    /// The same as it was compiled otherwise, if there is a name: the file lies beside this binary.
-    pub(crate) fn start_in(name: Option<&str>, mode: &str, plan: &impl Serialize) -> Outcome<Self> {
-        let this = env::current_exe()?;
-        let mut command =
-            Command::new(name.map_or_else(|| this.clone(), |name| this.with_file_name(name)));
+        let mut command = Command::new(env::current_exe()?);
         command.arg(mode).arg(serde_json::to_string(plan)?);
         Self::spawn(command)
     }

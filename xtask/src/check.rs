@@ -54,11 +54,9 @@ fn clippy(selection: &[&str]) -> Result<(), String> {
     shell::run(shell::cargo([&["clippy"], selection, &["--", "-D", "warnings"]].concat()))
 }
 
-/// All targets: as the tests are built, with every feature, and the benchmarks, whose features are the peers, without.
+/// As the tests are built, with every feature.
 fn lints() -> Result<(), String> {
-    let benches = "lockgate-benches";
-    clippy(&["--workspace", "--exclude", benches, "--all-targets", "--all-features"])?;
-    clippy(&["-p", benches, "--all-targets"])
+    clippy(&["--workspace", "--all-targets", "--all-features"])
 }
 
 /// The library without features, and with each of its features alone; then the integrations, together, since each hands on
@@ -94,8 +92,7 @@ fn features(metadata: &Metadata) -> Result<(), String> {
     }
 }
 
-/// The libraries as docs.rs shows them, with all features; the rest without them: those of the benchmarks are
-/// the peers.
+/// The libraries as docs.rs shows them, with all features; the rest without them.
 fn docs() -> Result<(), String> {
     let libraries: Vec<_> = LIBRARIES.iter().flat_map(|name| ["-p", name]).collect();
     doc(&[&libraries[..], &["--all-features"]].concat())?;

@@ -10,9 +10,6 @@ use std::{
 
 use crate::{redis_server, shell, summary::Summary};
 
-/// Benchmarks measure and pull in the peers: no part of the proof.
-const NOT_TESTED: [&str; 2] = ["--exclude", "lockgate-benches"];
-
 /// The options of `cargo test` that choose packages or targets.
 const CHOICES: [&str; 14] = [
     "-p",
@@ -78,7 +75,7 @@ fn plan<'a>(extra: &[&'a str]) -> Vec<Vec<&'a str>> {
     }
     // What is behind a feature has tests behind it: without all of them, those of TLS and of pools would never run.
     const ALL: [&str; 2] = ["--workspace", "--all-features"];
-    let run = |targets| [&FRONT[..], &ALL, &NOT_TESTED, &[targets], extra].concat();
+    let run = |targets| [&FRONT[..], &ALL, &[targets], extra].concat();
     vec![run("--all-targets"), run("--doc")]
 }
 
@@ -150,7 +147,7 @@ mod tests {
 
     #[test]
     fn everything_by_default() {
-        let front = "test --no-fail-fast --workspace --all-features --exclude lockgate-benches";
+        let front = "test --no-fail-fast --workspace --all-features";
         assert_eq!(planned(&[]), [format!("{front} --all-targets"), format!("{front} --doc")]);
     }
 

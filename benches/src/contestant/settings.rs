@@ -1,7 +1,5 @@
 //! The retry delay that suits each peer best, load by load: what gives it the most holder changes a second.
-//! `cargo xtask bench locks --sweep` looks for it, names what does better than what stands here, and writes
-//! what it saw to `benches/SWEEP.md`. These were the best of 0, 1, 5 and 20 ms on a quiet machine; a sweep
-//! that says of itself that it was disturbed is no reason to change them.
+//! These were the best of 0, 1, 5 and 20 ms on a quiet machine.
 
 use std::time::Duration;
 

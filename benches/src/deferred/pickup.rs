@@ -87,21 +87,16 @@ fn figures(
 
 /// One after the other, by a process that pushes to one that runs.
 pub(super) fn window(stage: &mut Stage, kind: Kind, delay: u64) -> Outcome<Window> {
-    let plan = Plan::push(kind, stage.bench.server.port(), 1);
-    with(stage, &Plan { delay, ..plan })
-}
-
-/// The same at a setting of the caller's.
-pub(super) fn with(stage: &mut Stage, plan: &Plan) -> Outcome<Window> {
+    let plan = Plan { delay, ..Plan::push(kind, stage.bench.server.port(), 1) };
     stage.bench.server.flush()?;
     let (port, jobs) = (plan.port, stage.sizes.samples);
-    let run = Plan { keep: true, setting: plan.setting, ..Plan::run(plan.kind, port, 1, jobs) };
+    let run = Plan { keep: true, ..Plan::run(plan.kind, port, 1, jobs) };
     let mut worker = stage.process(&run)?;
     worker.ready()?;
     worker.tell(&clock::now().to_string())?;
     thread::sleep(ARRIVED);
     let pause = clock::nanos(PAUSE);
-    let pushed = stage.pushed(&Plan { jobs, pause, keep: true, ..plan.clone() })?;
+    let pushed = stage.pushed(&Plan { jobs, pause, keep: true, ..plan })?;
     if worker.line()? != "done" {
         return Err("the worker did not say that it is done".into());
     }

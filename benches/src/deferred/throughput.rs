@@ -20,7 +20,7 @@ use crate::{
 /// Resources among which requests are divided: as many as can run at once, and more.
 const RESOURCES: u64 = 1_000;
 
-/// Producers that make a backlog, where pushes come one by one.
+/// Producers that make a backlog.
 const PRODUCERS: usize = 32;
 
 /// Who keeps Redis this busy is not what is in the way.
@@ -204,15 +204,13 @@ fn stored(pushed: &Pushed, left: Left) -> Option<String> {
 pub(super) fn drain(stage: &mut Stage, plan: &Plan) -> Outcome<Window> {
     stage.bench.server.flush()?;
     let (kind, jobs) = (plan.kind, plan.kind.backlog(stage.sizes.backlog));
-    let fill = plan.setting.fill;
-    let producers = if fill > 1 { 1 } else { PRODUCERS };
-    let push = Plan { jobs, bulk: fill, tasks: producers, resources: RESOURCES, ..plan.clone() };
+    let push = Plan { jobs, tasks: PRODUCERS, resources: RESOURCES, ..plan.clone() };
     let pushed = stage.pushed(&push)?;
     let left = crate::queue::left(&mut stage.bench.server, kind)?;
     if let Some(fault) = stored(&pushed, left) {
         return Ok(Window { fault: Some(fault), ..Window::default() });
     }
-    let run = Plan { setting: plan.setting, ..Plan::run(kind, plan.port, plan.tasks, jobs) };
+    let run = Plan::run(kind, plan.port, plan.tasks, jobs);
     let before = stage.bench.server.counts()?;
     let mut worker = stage.process(&run)?;
     worker.ready()?;

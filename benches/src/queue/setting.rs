@@ -1,5 +1,4 @@
-//! What can be chosen of each peer. `cargo xtask bench defer --sweep` tries these, and writes what it saw to
-//! `benches/SWEEP-DEFER.md`.
+//! What can be chosen of each peer.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,11 +10,9 @@ pub(crate) struct Setting {
     pub(crate) batch: usize,
     /// bee-queue: milliseconds by which it may put off delayed jobs, to see to several at once.
     pub(crate) debounce: u64,
-    /// Jobs in one call when a backlog is made; 1 for 32 producers that push one each.
-    pub(crate) fill: u64,
 }
 
 impl Setting {
-    /// What the sweep has chosen; each of them is about one peer, or about all.
-    pub(crate) const BEST: Self = Self { poll: 1, batch: 500, debounce: 1, fill: 1 };
+    /// The fastest of those that were tried (README.md).
+    pub(crate) const BEST: Self = Self { poll: 1, batch: 500, debounce: 1 };
 }

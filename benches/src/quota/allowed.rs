@@ -11,7 +11,7 @@ pub(super) const EVERYBODY: [Kind; 9] = [
     Kind::BareAxum,
     Kind::LayerAxum,
     Kind::TowerRateLimiter,
-    Kind::ByHand(1),
+    Kind::ByHand,
     Kind::TowerGovernor,
     Kind::BareActix,
     Kind::LayerActix,

@@ -158,7 +158,7 @@ fn window(bench: &mut Bench, kind: Kind, trial: &Trial, senders: &Senders) -> Ou
     let plan = limited::Plan { kind, redis: bench.server.port(), limit: trial.limit };
     let (mut servers, mut ports) = (Vec::new(), Vec::new());
     for _ in 0..trial.processes {
-        let mut server = Process::start_in(program(kind), "limited", &plan)?;
+        let mut server = Process::start("limited", &plan)?;
         ports.push(server.line()?.parse()?);
         servers.push(server);
     }
@@ -187,11 +187,6 @@ fn ran(servers: &mut [Process]) -> Outcome<u64> {
         sum += server.json::<u64>()?;
     }
     Ok(sum)
-}
-
-/// The file beside this program that was compiled for it, if it is not this program.
-fn program(kind: Kind) -> Option<&'static str> {
-    (kind == Kind::TowerRateLimiterLua).then_some("lockgate-benches-lua")
 }
 
 fn ping(bench: &mut Bench) -> Outcome<Window> {

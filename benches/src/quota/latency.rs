@@ -17,7 +17,7 @@ const KINDS: [Kind; 7] = [
     Kind::Ping,
     Kind::LayerAxum,
     Kind::TowerRateLimiter,
-    Kind::ByHand(1),
+    Kind::ByHand,
     Kind::BareActix,
     Kind::LayerActix,
 ];
@@ -25,7 +25,7 @@ const KINDS: [Kind; 7] = [
 pub(super) fn run(bench: &mut Bench) -> Outcome<Vec<Figure>> {
     report::title("3. Allowed: one connection");
     let contest = Contest::run(bench, &ALONE, &KINDS)?;
-    for kind in [Kind::TowerRateLimiter, Kind::ByHand(1), Kind::LayerAxum, Kind::LayerActix] {
+    for kind in [Kind::TowerRateLimiter, Kind::ByHand, Kind::LayerAxum, Kind::LayerActix] {
         let trips = short(median(&trips(&contest, kind)));
         let within = paired_ratios(&added(&contest, kind), &added(&contest, Kind::Ping));
         let within = short(median(&within));

@@ -11,9 +11,8 @@ use crate::{
     stats::median,
 };
 
-pub(crate) const ONE_PROCESS: Trial = Trial { processes: 1, tasks: 64, keys: Keys::Hot, work: 0 };
-pub(crate) const FOUR_PROCESSES: Trial =
-    Trial { processes: 4, tasks: 16, keys: Keys::Hot, work: 0 };
+const ONE_PROCESS: Trial = Trial { processes: 1, tasks: 64, keys: Keys::Hot, work: 0 };
+const FOUR_PROCESSES: Trial = Trial { processes: 4, tasks: 16, keys: Keys::Hot, work: 0 };
 
 const ALL: [Who; 5] =
     [Who::Lockgate, Who::Rslock, Who::Distkit, Who::DistributedLockRedis, Who::Raw];

@@ -21,7 +21,7 @@ const ALL: [Who; 5] =
     [Who::Lockgate, Who::Rslock, Who::Distkit, Who::DistributedLockRedis, Who::Raw];
 
 /// All in one process, and the same split over four.
-pub(crate) fn loads() -> [Trial; 2] {
+fn loads() -> [Trial; 2] {
     let work = work::calibrated(LENGTH);
     [1, 4].map(|processes| Trial { processes, tasks: TASKS / processes, keys: Keys::Hot, work })
 }

@@ -45,17 +45,15 @@ async fn app(plan: &Plan) -> Outcome<Router> {
             // In the layer, as every peer has its own: through an `Extension` it would be a second layer.
             routes.layer(layer.store(&connect_store(redis).await?))
         }
-        Kind::ByHand(connections) => {
-            let limiter = ByHand::connect(redis, connections, limit).await?;
+        Kind::ByHand => {
+            let limiter = ByHand::connect(redis, limit).await?;
             routes.layer(middleware::from_fn_with_state(limiter, by_hand::limit))
         }
         Kind::Ping => {
             let connection = multiplexed(redis).await?;
             routes.layer(middleware::from_fn_with_state(connection, by_hand::ping))
         }
-        Kind::TowerRateLimiter | Kind::TowerRateLimiterLua => {
-            peers::tower_rate_limiter(routes, plan).await?
-        }
+        Kind::TowerRateLimiter => peers::tower_rate_limiter(routes, plan).await?,
         Kind::TowerGovernor => peers::tower_governor(routes, plan)?,
         _ => routes,
     })
@@ -116,10 +114,6 @@ mod peers {
     }
 
     pub(super) async fn tower_rate_limiter(routes: Router, plan: &Plan) -> Outcome<Router> {
-        let lua = plan.kind == Kind::TowerRateLimiterLua;
-        if lua != cfg!(feature = "peers-lua") {
-            return Err(format!("{} wants another build (feature `peers-lua`)", plan.kind).into());
-        }
         let layer = RateLimitLayer::builder(Field)
             .limit(plan.limit.into())
             .window(WINDOW)

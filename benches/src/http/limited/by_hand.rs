@@ -1,9 +1,6 @@
 //! What a careful user writes by hand: a script on a connection manager, asked from a middleware.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
-};
+use std::sync::Arc;
 
 use axum::{
     extract::{Request, State},
@@ -36,27 +33,21 @@ return {tonumber(ARGV[1]) - spent, redis.call('PTTL', KEYS[1])}
 pub(super) struct ByHand(Arc<Inner>);
 
 struct Inner {
-    managers: Vec<ConnectionManager>,
-    turn: AtomicUsize,
+    manager: ConnectionManager,
     script: Script,
     limit: u32,
 }
 
 impl ByHand {
-    pub(super) async fn connect(port: u16, connections: usize, limit: u32) -> Outcome<Self> {
+    pub(super) async fn connect(port: u16, limit: u32) -> Outcome<Self> {
         let client = Client::open(("127.0.0.1", port))?;
-        let mut managers = Vec::new();
-        for _ in 0..connections {
-            managers.push(ConnectionManager::new(client.clone()).await?);
-        }
-        let script = Script::new(SCRIPT);
-        Ok(Self(Arc::new(Inner { managers, turn: AtomicUsize::new(0), script, limit })))
+        let manager = ConnectionManager::new(client).await?;
+        Ok(Self(Arc::new(Inner { manager, script: Script::new(SCRIPT), limit })))
     }
 
     async fn charge(&self, key: &str) -> redis::RedisResult<(i64, i64)> {
-        let Inner { managers, turn, script, limit } = &*self.0;
-        let turn = turn.fetch_add(1, Ordering::Relaxed);
-        let mut manager = managers[turn % managers.len()].clone();
+        let Inner { manager, script, limit } = &*self.0;
+        let mut manager = manager.clone();
         let window = u64::try_from(WINDOW.as_millis()).unwrap_or(u64::MAX);
         script.key(key).arg(*limit).arg(window).invoke_async(&mut manager).await
     }

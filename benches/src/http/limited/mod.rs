@@ -37,10 +37,8 @@ pub(crate) enum Kind {
     /// The same, with so much of the quota leased at a time.
     LeasedAxum,
     TowerRateLimiter,
-    /// The same by its script; see the feature `peers-lua`.
-    TowerRateLimiterLua,
-    /// A script of one's own over so many connection managers.
-    ByHand(usize),
+    /// A script of one's own.
+    ByHand,
     TowerGovernor,
     /// No limit, but one round trip to Redis.
     Ping,
@@ -104,11 +102,7 @@ impl fmt::Display for Kind {
             Self::LayerAxum => "RateLimitLayer, axum",
             Self::LeasedAxum => "RateLimitLayer with leases, axum",
             Self::TowerRateLimiter => "tower-rate-limiter",
-            Self::TowerRateLimiterLua => "tower-rate-limiter (redis-lua)",
-            Self::ByHand(1) => "by hand, axum",
-            Self::ByHand(connections) => {
-                return write!(f, "by hand, axum ({connections} connections)");
-            }
+            Self::ByHand => "by hand, axum",
             Self::TowerGovernor => "tower_governor (in memory)",
             Self::Ping => "one PING, axum",
             Self::BareActix => "bare actix-web",
