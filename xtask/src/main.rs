@@ -13,6 +13,7 @@ mod redis_server;
 mod shell;
 mod summary;
 mod test;
+mod tools;
 
 use std::{
     io::{self, Write as _},
@@ -23,7 +24,7 @@ const USAGE: &str = "\
 usage: cargo xtask <task>
 
   test [-- ARGS]  run every test (unit, conformance, scenario, property, doc); installs redis-server
-                  if it is missing; ARGS go to `cargo test`
+                  and cargo-nextest if they are missing; ARGS go to `cargo nextest run`
   check           formatting, lints, docs, each feature alone, MSRV, direction of imports, licences, and
                   the model of the lock's queue (needs python3)
   bench NAME      locks (`locks`), the rate limiter (`http`), or deferral and queues (`defer`) beside

@@ -1,4 +1,4 @@
-//! Counting what `cargo test` reports.
+//! Counting what nextest and `cargo test` report.
 
 use std::ops::AddAssign;
 
@@ -30,6 +30,23 @@ impl Summary {
             passed: count(" passed")?,
             failed: count(" failed")?,
             ignored: count(" ignored")?,
+        })
+    }
+
+    /// Reads the head of nextest's JUnit report, and counts its suites, of which each is a test binary.
+    pub(crate) fn of_junit(report: &str) -> Option<Self> {
+        let (_, rest) = report.split_once("<testsuites ")?;
+        let head = rest.split('>').next()?;
+        let count = |name: &str| -> Option<u64> {
+            let (_, value) = head.split_once(&format!(" {name}=\""))?;
+            value.split('"').next()?.parse().ok()
+        };
+        let failed = count("failures")? + count("errors")?;
+        Some(Self {
+            suites: rest.matches("<testsuite ").count() as u64,
+            passed: count("tests")?.checked_sub(failed)?,
+            failed,
+            ignored: 0,
         })
     }
 
@@ -66,6 +83,20 @@ mod tests {
         let summary = Summary::of_line(line).unwrap();
         assert_eq!((summary.passed, summary.failed), (1, 2));
         assert!(!summary.good());
+    }
+
+    #[test]
+    fn reads_a_junit_report() {
+        let report = r#"<?xml version="1.0" encoding="UTF-8"?>
+            <testsuites name="nextest-run" tests="7" failures="2" errors="1" uuid="0" time="1.5">
+                <testsuite name="a" tests="4" disabled="0" errors="0" failures="0">
+                </testsuite>
+                <testsuite name="b" tests="3" disabled="0" errors="1" failures="2">
+                </testsuite>
+            </testsuites>"#;
+        let expected = Summary { suites: 2, passed: 4, failed: 3, ignored: 0 };
+        assert_eq!(Summary::of_junit(report), Some(expected));
+        assert_eq!(Summary::of_junit(""), None);
     }
 
     #[test]

@@ -15,6 +15,9 @@ use crate::store::{Store, StoreBuilder};
 
 const SLOTS: usize = 16_384;
 
+/// Ports of a cluster that all test processes of a run share (`cargo xtask test`).
+const SHARED_BY_PROCESSES: &str = "LOCKGATE_TESTS_CLUSTER";
+
 /// One for all tests of this process: it takes seconds to form. Nothing ends a static, so its servers end by
 /// themselves when this process has.
 static SHARED: OnceCell<Cluster> = OnceCell::const_new();
@@ -27,7 +30,15 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// Three masters, which no test may treat badly.
     pub(crate) async fn shared() -> &'static Self {
-        SHARED.get_or_init(|| Self::start(3, false, Duration::from_secs(30))).await
+        SHARED
+            .get_or_init(async || match std::env::var(SHARED_BY_PROCESSES) {
+                Ok(ports) => {
+                    let ports = ports.split(',').map(|port| port.parse().expect("a port"));
+                    Self { nodes: ports.map(Node::of_another_process).collect() }
+                }
+                Err(_) => Self::start(3, false, Duration::from_secs(30)).await,
+            })
+            .await
     }
 
     /// `timeout`: how soon a node that does not answer counts as gone.

@@ -13,6 +13,9 @@ use tokio::sync::Mutex;
 use super::sentinels::Sentinels;
 use crate::store::Store;
 
+/// Port of a server that all test processes of a run share (`cargo xtask test`).
+const SHARED_BY_PROCESSES: &str = "LOCKGATE_TESTS_SINGLE";
+
 /// One server for all tests that run at the same time; the last of them stops it.
 static SERVER: LazyLock<Mutex<Weak<RedisServer>>> = LazyLock::new(Mutex::default);
 
@@ -26,9 +29,9 @@ pub(super) struct Server {
 
 /// How a store gets to it.
 enum Way {
-    Url(#[expect(dead_code, reason = "it runs for as long as this")] Arc<RedisServer>),
+    Url(#[expect(dead_code, reason = "it runs for as long as this")] Option<Arc<RedisServer>>),
     #[cfg(feature = "bb8-redis")]
-    Pool(#[expect(dead_code, reason = "it runs for as long as this")] Arc<RedisServer>),
+    Pool(#[expect(dead_code, reason = "it runs for as long as this")] Option<Arc<RedisServer>>),
     Sentinels,
 }
 
@@ -51,7 +54,13 @@ impl Server {
         Self::with(Way::Sentinels, sentinels.url(), raw)
     }
 
-    async fn of(way: impl FnOnce(Arc<RedisServer>) -> Way) -> Self {
+    async fn of(way: impl FnOnce(Option<Arc<RedisServer>>) -> Way) -> Self {
+        if let Ok(port) = std::env::var(SHARED_BY_PROCESSES) {
+            let url = format!("redis://127.0.0.1:{port}/");
+            let client = redis::Client::open(url.as_str()).expect("a port");
+            let raw = patient(&client).await.expect("the shared server answers");
+            return Self::with(way(None), url, raw);
+        }
         let mut server = SERVER.lock().await;
         let process = match server.upgrade() {
             Some(process) => process,
@@ -62,7 +71,7 @@ impl Server {
         let raw = connection(&process).await.expect("the server has just answered");
         let (host, port) = process.host_and_port().expect("it listens on TCP");
         let url = format!("redis://{host}:{port}/");
-        Self::with(way(process), url, raw)
+        Self::with(way(Some(process)), url, raw)
     }
 
     fn with(way: Way, url: String, raw: MultiplexedConnection) -> Self {

@@ -22,10 +22,22 @@ pub struct Cluster {
     nodes: Vec<Server>,
 }
 
-/// The cluster that the tests of this process share, each in a namespace of its own.
+/// The cluster that the tests of this process share, each in a namespace of its own: that of the run
+/// (`cargo xtask test`), or one that this process starts.
 pub async fn shared_cluster() -> &'static Cluster {
     static CLUSTER: OnceCell<Cluster> = OnceCell::const_new();
-    CLUSTER.get_or_init(Cluster::start).await
+    CLUSTER
+        .get_or_init(async || {
+            let Ok(ports) = std::env::var("LOCKGATE_TESTS_CLUSTER") else {
+                return Cluster::start().await;
+            };
+            let mut nodes = Vec::new();
+            for port in ports.split(',') {
+                nodes.push(Server::of_another_process(port.parse().expect("a port")).await);
+            }
+            Cluster { nodes }
+        })
+        .await
 }
 
 impl Cluster {

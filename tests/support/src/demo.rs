@@ -165,7 +165,12 @@ const EXAMPLES: [&str; 4] = ["example-axum", "example-actix-web", "example-hyper
 /// `cargo test` does not build the binaries of other packages; it has ended its own build when it
 /// starts a test, so it may be asked. In the same profile and directory as this test, and together
 /// with this package: with its features, so that what the workspace's tests have built serves again.
+/// `cargo xtask test` has built them before, and tells where they are.
 fn build() -> HashMap<String, PathBuf> {
+    if let Some(folder) = env::var_os("LOCKGATE_TESTS_DEMOS").map(PathBuf::from) {
+        let file = |name: &str| folder.join(format!("{name}{}", env::consts::EXE_SUFFIX));
+        return EXAMPLES.map(|name| (name.to_owned(), file(name))).into();
+    }
     let here = env::current_exe().expect("a test has a path");
     let profile = here.parent().and_then(Path::parent).expect("it lies in deps");
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());

@@ -45,7 +45,8 @@ const START: Duration = Duration::from_secs(4);
 pub struct Server {
     port: u16,
     options: Options,
-    keeper: Child,
+    /// None if another process started it.
+    keeper: Option<Child>,
     /// Of whichever process it is at the time.
     pid: Arc<AtomicU32>,
     /// Calls of scripts that it had counted each time that it was ended.
@@ -64,10 +65,16 @@ struct Options {
     words: Vec<String>,
 }
 
-/// The server that the tests of this process share, each in a namespace of its own.
+/// The server that the tests of this process share, each in a namespace of its own: that of the run
+/// (`cargo xtask test`), or one that this process starts.
 pub async fn shared_server() -> &'static Server {
     static SERVER: OnceCell<Server> = OnceCell::const_new();
-    SERVER.get_or_init(Server::start).await
+    SERVER
+        .get_or_init(async || match std::env::var("LOCKGATE_TESTS_SINGLE") {
+            Ok(port) => Server::of_another_process(port.parse().expect("a port")).await,
+            Err(_) => Server::start().await,
+        })
+        .await
 }
 
 impl Server {
@@ -134,7 +141,23 @@ impl Server {
     fn spawn(options: Options) -> Self {
         let port = free_port();
         let (keeper, pid) = launch(port, &options);
-        Self { port, options, keeper, pid: Arc::new(pid.into()), counted: 0 }
+        Self { port, options, keeper: Some(keeper), pid: Arc::new(pid.into()), counted: 0 }
+    }
+
+    /// A server that runs on this port, and goes on when this is dropped.
+    pub(crate) async fn of_another_process(port: u16) -> Self {
+        let options = Options::default();
+        let server = Self { port, options, keeper: None, pid: Arc::default(), counted: 0 };
+        let client = server.client().expect("a port");
+        let connection = client.get_multiplexed_async_connection_with_config(&patient()).await;
+        let mut connection = connection.expect("the server answers");
+        let mut info = redis::cmd("INFO");
+        let info = info.arg("server").query_async::<String>(&mut connection).await;
+        let info = info.expect("the server answers");
+        let pid = info.lines().find_map(|line| line.strip_prefix("process_id:"));
+        let pid = pid.and_then(|pid| pid.trim().parse().ok()).expect("a process id");
+        server.pid.store(pid, Ordering::Relaxed);
+        server
     }
 
     /// Its URL, with a namespace.
@@ -165,9 +188,11 @@ impl Server {
     }
 
     fn end(&mut self) {
-        // Its input closes, and the shell ends the server before itself.
-        drop(self.keeper.stdin.take());
-        let _ = self.keeper.wait();
+        if let Some(keeper) = &mut self.keeper {
+            // Its input closes, and the shell ends the server before itself.
+            drop(keeper.stdin.take());
+            let _ = keeper.wait();
+        }
     }
 
     /// Its process.
@@ -194,7 +219,7 @@ impl Server {
     /// Starts it again, and returns when it answers, if only that it still reads its log.
     pub async fn begin_again(&mut self) {
         let (keeper, pid) = launch(self.port, &self.options);
-        self.keeper = keeper;
+        self.keeper = Some(keeper);
         self.pid.store(pid, Ordering::Relaxed);
         self.is_up().await;
     }

@@ -11,8 +11,9 @@ use std::{
 use tokio::net::TcpSocket;
 
 pub(super) struct Node {
-    /// A shell that ends the server when it is told no more, or this process is gone.
-    keeper: Child,
+    /// A shell that ends the server when it is told no more, or this process is gone. None if another process
+    /// started the server.
+    keeper: Option<Child>,
     pub(super) port: u16,
     /// Where nodes, and clients that want it, talk TLS.
     tls: Option<u16>,
@@ -35,7 +36,11 @@ impl Node {
             keeper.args(["--tls-port", &port.to_string()]);
         }
         let keeper = keeper.spawn().expect("these tests need a shell and a redis-server");
-        Self { keeper, port, tls }
+        Self { keeper: Some(keeper), port, tls }
+    }
+
+    pub(super) fn of_another_process(port: u16) -> Self {
+        Self { keeper: None, port, tls: None }
     }
 
     pub(super) fn port_of_peers(&self) -> u16 {
@@ -45,8 +50,10 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        drop(self.keeper.stdin.take());
-        let _ = self.keeper.wait();
+        if let Some(keeper) = &mut self.keeper {
+            drop(keeper.stdin.take());
+            let _ = keeper.wait();
+        }
     }
 }
 

@@ -1,0 +1,37 @@
+//! Cargo subcommands that the tasks stand on. One that is missing is installed, in the version that CI uses.
+
+use crate::shell;
+
+#[derive(Debug)]
+pub(crate) struct Tool {
+    /// Of the package and of its program.
+    name: &'static str,
+    /// Installed if there is none; another version that is there already is used as it is.
+    version: &'static str,
+    /// Built without optimisation: what it does takes less time than optimising it.
+    debug: bool,
+}
+
+pub(crate) const NEXTEST: Tool = Tool { name: "cargo-nextest", version: "0.9.143", debug: false };
+pub(crate) const DENY: Tool = Tool { name: "cargo-deny", version: "0.20.2", debug: true };
+pub(crate) const HACK: Tool = Tool { name: "cargo-hack", version: "0.6.46", debug: true };
+
+/// Makes sure that the tool is on `PATH`.
+pub(crate) fn ensure(tool: &Tool) -> Result<(), String> {
+    let Tool { name, version, debug } = tool;
+    if shell::on_path(name) {
+        return Ok(());
+    }
+    println!("{name} is not on PATH; installing {version} (once, some minutes):");
+    let version = format!("={version}");
+    let mut command = shell::cargo(["install", name, "--version", &version, "--locked"]);
+    if *debug {
+        command.arg("--debug");
+    }
+    shell::run(command).map_err(|why| format!("{name} could not be installed ({why})"))?;
+    if shell::on_path(name) {
+        Ok(())
+    } else {
+        Err(format!("{name} is installed, but not on PATH: add cargo's bin directory to it"))
+    }
+}
