@@ -1,11 +1,12 @@
 //! `cargo xtask check`: everything about the code that is not its behaviour.
 
-use std::{collections::BTreeMap, env, process::ExitCode};
+use std::{env, process::ExitCode};
 
 use crate::{
-    imports, licences,
+    imports,
     metadata::{LIBRARIES, Metadata},
-    msrv, shell,
+    shell,
+    tools::{self, DENY, HACK},
 };
 
 type Step = (&'static str, fn(&Metadata) -> Result<(), String>);
@@ -14,15 +15,19 @@ type Step = (&'static str, fn(&Metadata) -> Result<(), String>);
 const STEPS: [Step; 8] = [
     ("fmt", |_| shell::run(shell::cargo(["fmt", "--all", "--check"]))),
     ("imports", imports::check),
-    ("msrv", msrv::check),
-    ("deny", deny),
-    ("clippy", |_| lints()),
-    ("features", features),
+    ("deny", |_| deny()),
+    ("clippy", |_| clippy(&["--workspace", "--all-targets", "--all-features"])),
+    ("features", |_| features()),
+    ("msrv", msrv),
     ("docs", |_| docs()),
     ("model", |_| model()),
 ];
 
-pub(crate) fn run() -> ExitCode {
+/// Steps of `check --full`, which find less and take longer.
+const MORE: [Step; 2] =
+    [("features of the integrations", |_| more_features()), ("benches", |_| benches())];
+
+pub(crate) fn run(full: bool) -> ExitCode {
     let metadata = match Metadata::load() {
         Ok(metadata) => metadata,
         Err(sentence) => {
@@ -31,16 +36,18 @@ pub(crate) fn run() -> ExitCode {
         }
     };
     let mut failed = Vec::new();
-    for (name, step) in STEPS {
+    let more = if full { &MORE[..] } else { &[] };
+    let steps = [&STEPS, more].concat();
+    for (name, step) in &steps {
         println!("\n== {name}");
         if let Err(sentence) = step(&metadata) {
             eprintln!("{sentence}");
-            failed.push(name);
+            failed.push(*name);
         }
     }
     println!();
     if failed.is_empty() {
-        println!("check: all of {} steps passed", STEPS.len());
+        println!("check: all of {} steps passed", steps.len());
         ExitCode::SUCCESS
     } else {
         println!("check: failed: {}", failed.join(", "));
@@ -54,55 +61,54 @@ fn clippy(selection: &[&str]) -> Result<(), String> {
     shell::run(shell::cargo([&["clippy"], selection, &["--", "-D", "warnings"]].concat()))
 }
 
-/// As the tests are built, with every feature.
-fn lints() -> Result<(), String> {
-    clippy(&["--workspace", "--all-targets", "--all-features"])
+/// The library without features and with each of them alone, and the integrations without any.
+fn features() -> Result<(), String> {
+    each_feature(&LIBRARIES[..1])?;
+    let integrations = ["--lib", "--no-default-features", "-p", LIBRARIES[1], "-p", LIBRARIES[2]];
+    clippy(&integrations)
 }
 
-/// The library without features, and with each of its features alone; then the integrations, together, since each hands on
-/// the library's feature of the same name.
-fn features(metadata: &Metadata) -> Result<(), String> {
-    let mut failed = Vec::new();
-    for group in [&LIBRARIES[..1], &LIBRARIES[1..]] {
-        let mut of_each = BTreeMap::from([(String::new(), Vec::new())]);
-        for library in group {
-            for feature in metadata.features(library)? {
-                // Together they would hide it.
-                let same = *library != LIBRARIES[0] && feature != "default";
-                if same && !metadata.hands_on(library, &feature, LIBRARIES[0])? {
-                    failed.push(format!("{library} [{feature}] without {}'s", LIBRARIES[0]));
-                }
-                let here = format!("{library}/{feature}");
-                of_each.entry(feature).or_insert_with(Vec::new).push(here);
-            }
-        }
-        let packages: Vec<_> = group.iter().flat_map(|library| ["-p", library]).collect();
-        for (feature, here) in of_each {
-            let with = here.join(",");
-            let bare = ["--lib", "--no-default-features", "--features", &with];
-            if clippy(&[&packages[..], &bare].concat()).is_err() {
-                failed.push(format!("{} [{feature}]", group.join(", ")));
-            }
-        }
-    }
-    if failed.is_empty() {
-        Ok(())
-    } else {
-        Err(format!("do not build alone: {}", failed.join(", ")))
-    }
+/// The features of the integrations re-export parts of the library, and are few lines.
+fn more_features() -> Result<(), String> {
+    each_feature(&LIBRARIES[1..])
 }
 
-/// The libraries as docs.rs shows them, with all features; the rest without them.
+fn each_feature(libraries: &[&str]) -> Result<(), String> {
+    tools::ensure(&HACK)?;
+    let packages = libraries.iter().flat_map(|library| ["-p", library]);
+    let each = ["--lib", "--each-feature", "--exclude-all-features", "--keep-going"];
+    let front = ["hack", "clippy"].into_iter().chain(packages).chain(each);
+    shell::run(shell::cargo(front.chain(["--", "-D", "warnings"])))
+}
+
+/// Builds with the oldest Rust, where it is installed. The lint `incompatible_msrv` finds newer parts of std anywhere.
+fn msrv(metadata: &Metadata) -> Result<(), String> {
+    let version = metadata.rust_version(LIBRARIES[0])?;
+    let installed = shell::output(shell::program("rustup", ["toolchain", "list"]));
+    if !installed.is_some_and(|list| list.lines().any(|name| name.starts_with(&version))) {
+        println!("Skipped: the toolchain {version} is not installed.");
+        return Ok(());
+    }
+    tools::ensure(&HACK)?;
+    let packages = LIBRARIES.iter().flat_map(|library| ["-p", library]);
+    let check = ["hack", "check", "--rust-version", "--lib", "--all-features"];
+    shell::run(shell::cargo(check.into_iter().chain(packages)))
+}
+
+/// The benchmarks are a workspace of their own. Their features are the peers, which are not linted.
+fn benches() -> Result<(), String> {
+    let target = shell::target();
+    let manifest = ["--manifest-path", "benches/Cargo.toml"];
+    shell::run(shell::cargo([&["fmt"], &manifest[..], &["--check"]].concat()))?;
+    let mut command = shell::cargo([&["clippy", "--all-targets"], &manifest[..]].concat());
+    command.arg("--target-dir").arg(target).args(["--", "-D", "warnings"]);
+    shell::run(command)
+}
+
+/// One command for all, so that the dependencies are resolved and compiled once.
 fn docs() -> Result<(), String> {
-    let libraries: Vec<_> = LIBRARIES.iter().flat_map(|name| ["-p", name]).collect();
-    doc(&[&libraries[..], &["--all-features"]].concat())?;
-    let others: Vec<_> = LIBRARIES.iter().flat_map(|name| ["--exclude", name]).collect();
-    doc(&[&["--workspace"], &others[..]].concat())
-}
-
-fn doc(selection: &[&str]) -> Result<(), String> {
     let flags = env::var("RUSTDOCFLAGS").unwrap_or_default();
-    let mut command = shell::cargo([&["doc", "--no-deps"], selection].concat());
+    let mut command = shell::cargo(["doc", "--no-deps", "--workspace", "--all-features"]);
     command.env("RUSTDOCFLAGS", format!("{flags} -D warnings").trim());
     shell::run(command)
 }
@@ -116,13 +122,16 @@ fn model() -> Result<(), String> {
     shell::run(shell::program("python3", [MODEL]))
 }
 
-fn deny(metadata: &Metadata) -> Result<(), String> {
-    if !shell::on_path("cargo-deny") {
+/// Everything of `deny.toml`. Advisories are in a repository that not every machine can reach.
+fn deny() -> Result<(), String> {
+    tools::ensure(&DENY)?;
+    let check = ["deny", "check", "--hide-inclusion-graph"];
+    shell::run(shell::cargo([&check[..], &["bans", "licenses", "sources"]].concat()))?;
+    if shell::output(shell::cargo(["deny", "fetch", "db"])).is_none() {
         println!(
-            "cargo-deny is not installed: of deny.toml, the licences and the origin of what is shipped are looked at. \
-             Skipped: advisories, yanked and double versions, and what only tests need."
+            "Skipped: advisories and yanked versions; the advisory database can't be fetched."
         );
-        return licences::check(metadata);
+        return Ok(());
     }
-    shell::run(shell::cargo(["deny", "check"]))
+    shell::run(shell::cargo([&check[..], &["--disable-fetch", "advisories"]].concat()))
 }

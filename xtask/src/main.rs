@@ -5,9 +5,7 @@ mod check;
 mod faults;
 mod fsck;
 mod imports;
-mod licences;
 mod metadata;
-mod msrv;
 mod mutants;
 mod redis_server;
 mod shell;
@@ -25,7 +23,7 @@ usage: cargo xtask <task>
 
   test [-- ARGS]  run every test (unit, conformance, scenario, property, doc); installs redis-server
                   and cargo-nextest if they are missing; ARGS go to `cargo nextest run`
-  check           formatting, lints, docs, each feature alone, MSRV, direction of imports, licences, and
+  check [--full]  formatting, lints, docs, each feature alone, MSRV, direction of imports, licences, and
                   the model of the lock's queue (needs python3)
   bench NAME      locks (`locks`), the rate limiter (`http`), or deferral and queues (`defer`) beside
                   their peers, by figures with a line to reach; `bench NAME --help` tells the options
@@ -48,7 +46,8 @@ fn main() -> ExitCode {
     match args.as_slice() {
         ["test"] => test::run(&[]),
         ["test", "--", rest @ ..] => test::run(rest),
-        ["check"] => check::run(),
+        ["check"] => check::run(false),
+        ["check", "--full"] => check::run(true),
         ["bench", rest @ ..] => bench::run(rest),
         ["faults", rest @ ..] => faults::run(rest),
         ["mutants", rest @ ..] => mutants::run(rest),
