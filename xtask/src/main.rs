@@ -13,54 +13,63 @@ mod summary;
 mod test;
 mod tools;
 
-use std::{
-    io::{self, Write as _},
-    process::ExitCode,
-};
+use std::process::ExitCode;
 
-const USAGE: &str = "\
-usage: cargo xtask <task>
+use clap::Parser;
 
-  test [-- ARGS]  run every test (unit, conformance, scenario, property, doc); installs redis-server
-                  and cargo-nextest if they are missing; ARGS go to `cargo nextest run`
-  check [--full]  formatting, lints, docs, each feature alone, MSRV, direction of imports, licences, and
-                  the model of the lock's queue (needs python3)
-  bench NAME      locks (`locks`), the rate limiter (`http`), or deferral and queues (`defer`) beside
-                  their peers, by figures with a line to reach; `bench NAME --help` tells the options
-  faults [--row 7|l7|d7|q7] [--topology single|sentinel|cluster] [--runs N] [--seconds N] [--seed N]
-                  makes every numbered fault of tests/FAULTS.md happen, and prints a table: fault,
-                  topology, runs, verdict, worst figure; then random faults for N seconds (20) each
-  faults locks|deferred|quota|tasks|soak [--seconds N|--minutes N] [--seed N]
-                  random faults alone, and the checks of what all processes wrote down; `soak` is
-                  all at once, with memory, files, tasks and keys compared
-  mutants [--list] [--only FAULT]..
-                  plants faults in a copy of the sources, one after the other, and prints a table: fault,
-                  what it breaks, and the test that catches it; fails if none does
-  fsck [URL] [--repair]
-                  looks through a namespace of a store for what belongs nowhere, and mends it; without
-                  a URL that of LOCKGATE_STORE, where its password is not for all to see";
+/// The tasks of this repository
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+enum Task {
+    /// Run every test (unit, conformance, scenario, property, doc)
+    ///
+    /// Installs redis-server and cargo-nextest if they are missing.
+    Test {
+        /// Arguments for `cargo nextest run`, such as filters
+        #[arg(last = true)]
+        args: Vec<String>,
+    },
+    /// Formatting, direction of imports, licences, lints, each feature alone, docs, the model of the lock's queue
+    ///
+    /// Installs cargo-deny and cargo-hack if they are missing. The model needs python3.
+    Check {
+        /// Also each feature of the integrations, and the lints of the benchmarks
+        #[arg(long)]
+        full: bool,
+    },
+    /// Measure the lock engine, the rate limiter, or deferral and queues beside their peers
+    #[command(disable_help_flag = true)]
+    Bench {
+        /// `locks`, `http` or `defer`, and options; `--help` shows them
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+    /// Make every numbered fault of tests/FAULTS.md happen, and print a table
+    Faults(faults::Args),
+    /// Plant faults in a copy of the sources, and print the test that catches each one
+    Mutants(mutants::Args),
+    /// Look through a namespace of a store for what belongs nowhere, and mend it
+    #[command(disable_help_flag = true)]
+    Fsck {
+        /// The store's URL (or LOCKGATE_STORE, where its password is not for all to see), and `--repair`
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+}
 
 fn main() -> ExitCode {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    match args.as_slice() {
-        ["test"] => test::run(&[]),
-        ["test", "--", rest @ ..] => test::run(rest),
-        ["check"] => check::run(false),
-        ["check", "--full"] => check::run(true),
-        ["bench", rest @ ..] => bench::run(rest),
-        ["faults", rest @ ..] => faults::run(rest),
-        ["mutants", rest @ ..] => mutants::run(rest),
-        ["fsck", rest @ ..] => fsck::run(rest),
-        ["help" | "--help" | "-h"] => told(USAGE),
-        _ => refused(USAGE),
+    match Task::parse() {
+        Task::Test { args } => test::run(&words(&args)),
+        Task::Check { full } => check::run(full),
+        Task::Bench { args } => bench::run(&words(&args)),
+        Task::Faults(args) => faults::run(&args),
+        Task::Mutants(args) => mutants::run(&args),
+        Task::Fsck { args } => fsck::run(&words(&args)),
     }
 }
 
-/// Whoever has read enough, such as `head`, has closed the pipe: no fault.
-fn told(text: &str) -> ExitCode {
-    let _ = writeln!(io::stdout(), "{text}");
-    ExitCode::SUCCESS
+fn words(args: &[String]) -> Vec<&str> {
+    args.iter().map(String::as_str).collect()
 }
 
 /// Exit code 2 is for what was asked wrongly; 1 is for what was found wanting.

@@ -6,68 +6,75 @@ mod table;
 
 use std::process::ExitCode;
 
+use clap::ValueEnum;
+
 use self::{
     rows::{Row, Topology},
     suite::Suite,
 };
 use crate::{redis_server, shell};
 
-/// The words that are for the program of the long histories.
-const HISTORIES: [&str; 5] = ["locks", "deferred", "quota", "tasks", "soak"];
+/// Random faults, and the checks of what all processes wrote down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum History {
+    Locks,
+    Deferred,
+    Quota,
+    Tasks,
+    /// All at once, with memory, files, tasks and keys compared
+    Soak,
+}
 
-const USAGE: &str = "\
-usage: cargo xtask faults [--row 7|l7|d7|q7] [--topology single|sentinel|cluster] [--runs N]
-                          [--seconds N] [--seed N]
-       cargo xtask faults locks|deferred|quota|tasks [--seconds N] [--seed N]
-       cargo xtask faults soak [--minutes N] [--seed N]";
+impl History {
+    const ENDING_THE_TABLE: [Self; 4] = [Self::Locks, Self::Deferred, Self::Quota, Self::Tasks];
 
-/// What is asked for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Wish<'a> {
-    /// `7` of each table, `l7` of that of locks, `d7` of deferral, `q7` of quotas.
-    row: Option<&'a str>,
+    /// Of the program of the histories.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Locks => "locks",
+            Self::Deferred => "deferred",
+            Self::Quota => "quota",
+            Self::Tasks => "tasks",
+            Self::Soak => "soak",
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
+pub(crate) struct Args {
+    /// Run random faults alone
+    #[arg(value_enum, conflicts_with_all = ["row", "topology", "runs"])]
+    history: Option<History>,
+    /// Run this row alone: `7` of each table, `l7` of that of locks, `d7` of deferral, `q7` of quotas
+    #[arg(long)]
+    row: Option<String>,
+    /// Run the rows of this topology alone
+    #[arg(long, value_enum)]
     topology: Option<Topology>,
-    /// How often each test runs.
+    /// How often each test runs
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
-    /// Of each history at the end; none if it is 0, or if a row was chosen.
-    seconds: u64,
+    /// Seconds of each history; 0 leaves them out [default: 20 after the table, 60 alone]
+    #[arg(long)]
+    seconds: Option<u64>,
+    /// The same in minutes
+    #[arg(long, conflicts_with = "seconds", requires = "history")]
+    minutes: Option<u64>,
+    /// Of the random faults
+    #[arg(long)]
     seed: Option<u64>,
 }
 
 /// Exit code 1 for a violation, 2 for what was asked wrongly.
-pub(crate) fn run(args: &[&str]) -> ExitCode {
-    match asked(args) {
-        Asked::Usage => {
-            println!("{USAGE}");
-            ExitCode::SUCCESS
-        }
-        Asked::Wrongly(sentence) => crate::refused(sentence),
-        Asked::History => with_server(|| history(args)),
-        Asked::Table(wish, rows) => with_server(|| show(&wish, rows)),
+pub(crate) fn run(args: &Args) -> ExitCode {
+    if let Some(which) = args.history {
+        return with_server(|| history(which, args));
     }
-}
-
-/// What the words come to. Nothing is installed or built for it.
-enum Asked<'a> {
-    Usage,
-    Wrongly(&'static str),
-    History,
-    Table(Wish<'a>, Vec<&'static Row>),
-}
-
-fn asked<'a>(args: &[&'a str]) -> Asked<'a> {
-    if args.iter().any(|word| ["help", "--help", "-h"].contains(word)) {
-        return Asked::Usage;
-    }
-    if args.first().is_some_and(|word| HISTORIES.contains(word)) {
-        return Asked::History;
-    }
-    let Some(wish) = wish(args) else { return Asked::Wrongly(USAGE) };
-    let rows: Vec<_> = rows::all().filter(|row| is_wished(row, &wish)).collect();
+    let rows: Vec<_> = rows::all().filter(|row| is_wished(row, args)).collect();
     if rows.is_empty() {
-        return Asked::Wrongly("There is no such row.");
+        return crate::refused("There is no such row.");
     }
-    Asked::Table(wish, rows)
+    with_server(|| show(args, rows))
 }
 
 fn with_server(run: impl FnOnce() -> ExitCode) -> ExitCode {
@@ -80,7 +87,7 @@ fn with_server(run: impl FnOnce() -> ExitCode) -> ExitCode {
     )
 }
 
-fn show(wish: &Wish<'_>, rows: Vec<&'static Row>) -> ExitCode {
+fn show(args: &Args, rows: Vec<&'static Row>) -> ExitCode {
     let suite = match Suite::build() {
         Ok(suite) => suite,
         Err(sentence) => {
@@ -90,15 +97,13 @@ fn show(wish: &Wish<'_>, rows: Vec<&'static Row>) -> ExitCode {
     };
     let mut found = Vec::new();
     for row in rows {
-        found.push(suite.row(row, wish.runs));
+        found.push(suite.row(row, args.runs));
         table::progress(&found);
     }
-    if wish.row.is_none()
-        && wish.seconds > 0
-        && wish.topology.is_none_or(|of| of == Topology::Single)
-    {
-        for which in &HISTORIES[..4] {
-            found.push(suite.history(which, wish.seconds, wish.seed));
+    let seconds = args.seconds.unwrap_or(20);
+    if args.row.is_none() && seconds > 0 && args.topology.is_none_or(|of| of == Topology::Single) {
+        for which in History::ENDING_THE_TABLE {
+            found.push(suite.history(which.name(), seconds, args.seed));
             table::progress(&found);
         }
     }
@@ -107,63 +112,70 @@ fn show(wish: &Wish<'_>, rows: Vec<&'static Row>) -> ExitCode {
 }
 
 /// Its exit code is ours: 0, or 1 for a check that failed, or 2 for what was asked wrongly.
-fn history(args: &[&str]) -> ExitCode {
+fn history(which: History, args: &Args) -> ExitCode {
     let program =
         ["run", "--quiet", "--package", "lockgate-tests", "--bin", "lockgate-faults", "--"];
-    let mut command = shell::cargo([&program, args].concat());
+    let mut command = shell::cargo(program);
+    command.arg(which.name());
+    for (option, value) in
+        [("--seconds", args.seconds), ("--minutes", args.minutes), ("--seed", args.seed)]
+    {
+        if let Some(value) = value {
+            command.args([option, &value.to_string()]);
+        }
+    }
     shell::announce(&command);
     let code = command.status().ok().and_then(|status| status.code());
     code.and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from)
 }
 
-fn is_wished(row: &Row, wish: &Wish<'_>) -> bool {
+fn is_wished(row: &Row, args: &Args) -> bool {
     let number = row.number.to_string();
     let name = row.name();
-    wish.row.is_none_or(|wished| wished == number || wished == name)
-        && wish.topology.is_none_or(|wished| row.topology == wished)
-}
-
-fn wish<'a>(args: &[&'a str]) -> Option<Wish<'a>> {
-    let mut wish = Wish { row: None, topology: None, runs: 1, seconds: 20, seed: None };
-    for option in args.chunks(2) {
-        match option {
-            ["--row", row] => wish.row = Some(row),
-            ["--topology", name] => wish.topology = Some(Topology::parse(name)?),
-            ["--runs", n] => wish.runs = n.parse().ok().filter(|runs| *runs > 0)?,
-            ["--seconds", n] => wish.seconds = n.parse().ok()?,
-            ["--seed", n] => wish.seed = Some(n.parse().ok()?),
-            _ => return None,
-        }
-    }
-    Some(wish)
+    args.row.as_ref().is_none_or(|wished| *wished == number || *wished == name)
+        && args.topology.is_none_or(|wished| row.topology == wished)
 }
 
 #[cfg(test)]
 mod tests {
     use std::{collections::BTreeSet, fs, path::Path};
 
+    use clap::Parser;
+
     use super::{rows::Target, *};
     use crate::shell::root;
 
-    #[test]
-    fn whoever_asks_for_help_gets_it_and_no_server() {
-        for words in [&["--help"][..], &["-h"], &["locks", "--help"], &["--row", "7", "--help"]] {
-            assert!(matches!(asked(words), Asked::Usage), "{words:?}");
-        }
-        assert!(matches!(asked(&["--row", "l99"]), Asked::Wrongly(_)));
-        assert!(matches!(asked(&["soak"]), Asked::History));
-        assert!(matches!(asked(&["--row", "l7"]), Asked::Table(_, rows) if !rows.is_empty()));
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn read(words: &[&str]) -> Option<Args> {
+        Line::try_parse_from([&["faults"], words].concat()).ok().map(|line| line.args)
     }
 
     #[test]
     fn options_are_read() {
         let all = ["--row", "l7", "--topology", "cluster", "--runs", "3", "--seed", "5"];
-        let read = wish(&all).unwrap();
-        assert_eq!((read.row, read.topology), (Some("l7"), Some(Topology::Cluster)));
-        assert_eq!((read.runs, read.seed, read.seconds), (3, Some(5), 20));
+        let args = read(&all).unwrap();
+        assert_eq!((args.row.as_deref(), args.topology), (Some("l7"), Some(Topology::Cluster)));
+        assert_eq!((args.runs, args.seed, args.history), (3, Some(5), None));
+        let args = read(&["soak", "--minutes", "2"]).unwrap();
+        assert_eq!((args.history, args.minutes), (Some(History::Soak), Some(2)));
         for wrong in [&["--row"][..], &["--runs", "0"], &["--topology", "mesh"], &["x", "y"]] {
-            assert_eq!(wish(wrong), None, "{wrong:?}");
+            assert_eq!(read(wrong), None, "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn rows_are_chosen_by_number_and_by_name() {
+        let chosen = |row: &str| {
+            let args = read(&["--row", row]).unwrap();
+            rows::all().filter(|row| is_wished(row, &args)).count()
+        };
+        assert!(chosen("7") > chosen("l7") && chosen("l7") > 0);
+        assert_eq!(chosen("l99"), 0);
     }
 
     /// No number is left out: 25 of locks, 18 of deferral, and the promises of quotas.

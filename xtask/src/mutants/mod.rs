@@ -21,10 +21,8 @@ use self::{
 };
 use crate::{
     redis_server::{self, Environment},
-    refused, told,
+    refused,
 };
-
-const USAGE: &str = "usage: cargo xtask mutants [--list] [--only FAULT]..";
 
 /// Trials at once: tests wait more than they work.
 const AT_ONCE: usize = 3;
@@ -32,22 +30,28 @@ const AT_ONCE: usize = 3;
 /// Failures that do not come again before a suite is given up.
 const UNSTEADY: usize = 3;
 
-pub(crate) fn run(args: &[&str]) -> ExitCode {
+/// What to plant.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Only list the faults
+    #[arg(long, conflicts_with = "only")]
+    list: bool,
+    /// Plant only this fault; may be given several times
+    #[arg(long, value_name = "FAULT")]
+    only: Vec<String>,
+}
+
+pub(crate) fn run(args: &Args) -> ExitCode {
+    if args.list {
+        println!("{}", list(&faults::all()));
+        return ExitCode::SUCCESS;
+    }
     let mut chosen = Vec::new();
-    let mut rest = args.iter();
-    while let Some(arg) = rest.next() {
-        match (*arg, rest.as_slice()) {
-            ("--list", []) => return told(&list(&faults::all())),
-            ("--only", [name, ..]) => {
-                let Some(fault) = faults::all().into_iter().find(|fault| fault.name == *name)
-                else {
-                    return refused(&format!("there is no fault {name}; `--list` names them"));
-                };
-                chosen.push(fault);
-                rest.next();
-            }
-            _ => return refused(USAGE),
-        }
+    for name in &args.only {
+        let Some(fault) = faults::all().into_iter().find(|fault| fault.name == *name) else {
+            return refused(&format!("there is no fault {name}; `--list` names them"));
+        };
+        chosen.push(fault);
     }
     if chosen.is_empty() {
         chosen = faults::all();

@@ -34,7 +34,7 @@ impl Target {
 }
 
 /// What the store is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Topology {
     Single,
     Sentinel,
@@ -48,10 +48,6 @@ impl Topology {
             Self::Sentinel => "sentinel",
             Self::Cluster => "cluster",
         }
-    }
-
-    pub(super) fn parse(name: &str) -> Option<Self> {
-        [Self::Single, Self::Sentinel, Self::Cluster].into_iter().find(|it| it.name() == name)
     }
 }
 
