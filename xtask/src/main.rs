@@ -33,7 +33,7 @@ enum Task {
     ///
     /// Installs cargo-deny and cargo-hack if they are missing. The model needs python3.
     Check {
-        /// Also each feature of the integrations, and the lints of the benchmarks
+        /// Also the oldest Rust, each feature of the integrations, and the lints of the benchmarks
         #[arg(long)]
         full: bool,
     },

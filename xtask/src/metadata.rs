@@ -23,12 +23,6 @@ impl Metadata {
             .map_err(|error| format!("cargo metadata wrote something unexpected: {error}"))
     }
 
-    /// The oldest Rust a workspace member promises to build with.
-    pub(crate) fn rust_version(&self, member: &str) -> Result<String, String> {
-        let declared = self.member(member)?["rust_version"].as_str();
-        declared.map(str::to_owned).ok_or_else(|| format!("{member} declares no rust-version"))
-    }
-
     /// The names of a member's own dependencies, of any kind but dev.
     pub(crate) fn direct(&self, member: &str) -> Result<Vec<String>, String> {
         let listed = list(&self.member(member)?["dependencies"]);
@@ -59,12 +53,11 @@ mod tests {
     #[test]
     fn reads_direct_dependencies() {
         let metadata = Metadata(json!({ "packages": [
-            { "name": "us", "source": null, "rust_version": "1.89",
+            { "name": "us", "source": null,
               "dependencies": [{ "name": "a", "kind": null }, { "name": "t", "kind": "dev" }] },
             { "name": "us", "source": "registry+x" },
         ] }));
         assert_eq!(metadata.direct("us").unwrap(), ["a"]);
-        assert_eq!(metadata.rust_version("us").unwrap(), "1.89");
         assert!(metadata.direct("them").is_err());
     }
 
