@@ -113,7 +113,8 @@ fn plan<'a>(extra: &[&'a str]) -> Vec<Run<'a>> {
     }
     // What is behind a feature has tests behind it: without all of them, those of TLS and of pools would never run.
     vec![
-        run(Kind::Build, &[&["build"], &EVERYTHING, &["--bins"]]),
+        // With all targets, so that dependencies have the same features as for the tests and are compiled once.
+        run(Kind::Build, &[&["build"], &EVERYTHING, &["--all-targets"]]),
         run(Kind::Nextest, &[&NEXTEST, &EVERYTHING, &["--all-targets"], extra]),
         run(Kind::Docs, &[&DOCS, &EVERYTHING, extra]),
     ]
@@ -212,7 +213,7 @@ mod tests {
     fn everything_by_default() {
         let everything = EVERYTHING.join(" ");
         let expected = [
-            format!("build {everything} --bins"),
+            format!("build {everything} --all-targets"),
             format!("{RUN} {everything} --all-targets"),
             format!("test --no-fail-fast --doc {everything}"),
         ];
