@@ -148,8 +148,8 @@ fn planted(root: &Path, faults: &[&Fault]) -> Result<BTreeMap<String, String>, S
         let text = texts.get(&name).cloned().map_or_else(|| read(root, &name), Ok)?;
         texts.insert(name, with_planted_scripts(&text));
     }
-    let with = "redis::Script::new(crate::planted::script($code))".to_owned();
-    let text = edited(reader, &read(root, reader)?, &[("redis::Script::new($code)", with)])?;
+    let with = "redis::Script::new(crate::planted::script(self.code))".to_owned();
+    let text = edited(reader, &read(root, reader)?, &[("redis::Script::new(self.code)", with)])?;
     texts.insert(reader.to_owned(), text);
     for folder in CRATES {
         let lib = format!("{folder}/lib.rs");
