@@ -40,6 +40,7 @@ type Sender = dyn Fn(Request<Full<Bytes>>) -> ResponseFuture + Send + Sync;
 
 /// Half of a run's time is for its connection: one that nobody answers has not run, and is told apart from one that nobody
 /// answered in time.
+#[allow(clippy::needless_question_mark, reason = "without TLS the connector has another error")]
 fn sender(tls: &Tls, timeout: Duration) -> Arc<Sender> {
     let limit = timeout / 2;
     let mut tcp = HttpConnector::new();

@@ -130,6 +130,8 @@ fn nextest(mut command: Command, servers: &Servers, all: &mut Summary) -> Result
         command.env("NEXTEST_TEST_THREADS", threads);
     }
     servers.tell(&mut command);
+    // To make a backtrace takes longer than some cases may take, which are then repeated as too slow.
+    command.env("RUST_BACKTRACE", "0");
     if command.get_args().any(|arg| arg == "--workspace") {
         command.env(DEMOS, shell::target().join("debug"));
     }

@@ -144,13 +144,13 @@ impl<V: CounterState> CounterMap<V> {
     fn shard(&self, spot: Spot<'_>) -> &Mutex<Shard<V>> {
         // The cache itself uses the lowest bits of the same hash, and the highest.
         let middle = self.hasher.hash_one(spot) >> 32;
-        #[expect(clippy::cast_possible_truncation, reason = "the remainder is less than 64")]
         let index = (middle % SHARDS as u64) as usize;
         &self.shards[index]
     }
 }
 
 impl<V: CounterState> Default for CounterMap<V> {
+    #[expect(clippy::expect_used, reason = "`build` fails only without a capacity")]
     fn default() -> Self {
         let hasher = DefaultHashBuilder::default();
         let options = OptionsBuilder::new()

@@ -111,7 +111,7 @@ fn hunt(
             hunts.collect::<Result<Vec<_>, String>>()
         };
         let workers: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(work)).collect();
-        let ended = workers.into_iter().map(|worker| worker.join());
+        let ended = workers.into_iter().map(thread::ScopedJoinHandle::join);
         let rows = ended.map(|rows| rows.map_err(|_| "a worker panicked".to_owned())?);
         Ok(rows.collect::<Result<Vec<_>, String>>()?.concat())
     })
