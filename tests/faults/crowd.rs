@@ -16,7 +16,8 @@ use lockgate::{
 };
 use lockgate_tests::{
     Server, eventually,
-    history::{CROWD, Process, TURNS},
+    fleet::Process,
+    history::{CROWD, TURNS},
     stalls,
 };
 use parking_lot::Mutex;

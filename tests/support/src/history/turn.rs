@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use lockgate::{LockRequest, Store, testing::history::locks::Mode};
+use lockgate::{LockRequest, Store};
 
-use super::dice::Dice;
+use crate::{checker::locks::Mode, fleet::dice::Dice};
 
 /// Leases are short, so that faults are longer.
 pub(crate) const LEASE: Duration = Duration::from_secs(1);
