@@ -65,6 +65,8 @@ pub struct Rules {
     pub pause: (u64, u64),
     /// Alternating times with and without faults, so that some of the run is untouched. None: faults all the time.
     pub turns: Option<(Duration, Duration)>,
+    /// Whether the measurements of a soak wait for the next time without faults.
+    pub rests_in_calm: bool,
     /// Time without faults at the end.
     pub last: Duration,
     /// Whether a process stays stopped while the next faults are made.
@@ -101,6 +103,7 @@ impl Rules {
         away: 400,
         pause: (50, 400),
         turns: None,
+        rests_in_calm: false,
         last: Duration::ZERO,
         overlaps: false,
         straight: false,

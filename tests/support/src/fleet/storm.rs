@@ -43,15 +43,17 @@ impl<D: Domain> Fleet<D> {
             D::beside(self, &mut own);
             self.strike(fault, &mut own).await;
             tokio::time::sleep(own.ms(rules.pause.0, rules.pause.1)).await;
-            if self.soak.is_some_and(|every| self.rested.elapsed() > every) {
-                self.all_go_on().await;
-                self.rest().await;
-                turned = Instant::now();
-            }
-            if let Some((_, calm)) = rules.turns.filter(|(faulty, _)| turned.elapsed() > *faulty) {
+            let turn = rules.turns.filter(|(faulty, _)| turned.elapsed() > *faulty);
+            if let Some((_, calm)) = turn {
                 self.all_go_on().await;
                 let left = until.saturating_duration_since(Instant::now());
                 tokio::time::sleep(calm.min(left)).await;
+                turned = Instant::now();
+            }
+            let due = self.soak.is_some_and(|every| self.rested.elapsed() > every);
+            if due && (turn.is_some() || !rules.rests_in_calm) {
+                self.all_go_on().await;
+                self.rest().await;
                 turned = Instant::now();
             }
         }

@@ -64,6 +64,7 @@ impl Domain for Locks {
         pause: (60, 320),
         // Order is judged in the times without faults.
         turns: Some((Duration::from_millis(3200), Duration::from_millis(2800))),
+        rests_in_calm: true,
         // Requests that wait are served, and order is judged.
         last: Duration::from_millis(2000),
         overlaps: true,
