@@ -39,7 +39,8 @@ use std::{path::Path, time::Duration};
 
 use lockgate_tests::{
     Framework,
-    ledger::{Fleet, Plan, Setup, conduct},
+    fleet::{Plan, conduct},
+    ledger::{Books, Fleet, Setup},
 };
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_lockgate-faults");
@@ -52,9 +53,9 @@ async fn a_short_history_is_good() {
     let seed = u64::from(uuid::Uuid::new_v4().as_fields().0);
     // The last eight are without faults.
     let plan = Plan { program: PROGRAM.into(), time: 14 * SECOND, seed, soak: None };
-    let (done, verdict) = conduct(&plan).await;
-    assert!(verdict.wrong.is_empty(), "{done}\n{verdict}");
-    println!("{done}\n{verdict}");
+    let verdict = conduct::<Books>(&plan).await;
+    assert!(verdict.wrong.is_empty(), "{verdict}");
+    println!("{verdict}");
 }
 
 async fn fleet() -> Fleet {

@@ -23,41 +23,43 @@ use std::{
 use lockgate::Store;
 use lockgate_tests::{
     eventually,
-    history::{Plan, Process, conduct},
-    quota, shared_server, tasks, within,
+    fleet::{Plan, Process, Verdict, conduct},
+    history::Locks,
+    quota::Limits,
+    shared_server,
+    tasks::Tasks,
+    within,
 };
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_lockgate-faults");
 
-/// A part of `cargo xtask faults`.
-#[tokio::test]
-async fn a_short_history_is_good() {
+fn plan(seconds: u64) -> Plan {
     let seed = u64::from(uuid::Uuid::new_v4().as_fields().0);
-    let plan = Plan { program: PROGRAM.into(), time: Duration::from_secs(6), seed, soak: None };
-    let verdict = conduct(&plan).await;
+    Plan { program: PROGRAM.into(), time: Duration::from_secs(seconds), seed, soak: None }
+}
+
+#[track_caller]
+fn is_good(verdict: &Verdict) {
     assert!(verdict.wrong.is_empty(), "{verdict}");
     println!("{verdict}");
 }
 
-/// A part of `cargo xtask faults quota`: of no quota more is let in than it has.
+/// A part of `cargo xtask faults`.
+#[tokio::test]
+async fn a_short_history_is_good() {
+    is_good(&conduct::<Locks>(&plan(6)).await);
+}
+
+/// A part of `cargo xtask faults quota`: of no quota more is let in than it has. The last four seconds are without faults.
 #[tokio::test]
 async fn quotas_hold_whatever_is_done() {
-    let seed = u64::from(uuid::Uuid::new_v4().as_fields().0);
-    // The last four seconds are without faults.
-    let plan = Plan { program: PROGRAM.into(), time: Duration::from_secs(10), seed, soak: None };
-    let verdict = quota::conduct(&plan).await;
-    assert!(verdict.wrong.is_empty(), "{verdict}");
-    println!("{verdict}");
+    is_good(&conduct::<Limits>(&plan(10)).await);
 }
 
 /// A part of `cargo xtask faults tasks`: each task that was pushed ends once.
 #[tokio::test]
 async fn tasks_end_once_whatever_is_done() {
-    let seed = u64::from(uuid::Uuid::new_v4().as_fields().0);
-    let plan = Plan { program: PROGRAM.into(), time: Duration::from_secs(6), seed, soak: None };
-    let verdict = tasks::conduct(&plan).await;
-    assert!(verdict.wrong.is_empty(), "{verdict}");
-    println!("{verdict}");
+    is_good(&conduct::<Tasks>(&plan(6)).await);
 }
 
 struct Stopped {

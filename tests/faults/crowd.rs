@@ -14,7 +14,8 @@ use lockgate_history::{
 };
 use lockgate_tests::{
     Server, eventually,
-    history::{CROWD, Process, TURNS},
+    fleet::Process,
+    history::{CROWD, TURNS},
     stalls,
 };
 use parking_lot::Mutex;

@@ -6,7 +6,7 @@ use std::{path::Path, time::Duration};
 use lockgate::Store;
 use lockgate_tests::{
     Server,
-    history::Process,
+    fleet::Process,
     quota::{self, KEY, Quotas},
 };
 

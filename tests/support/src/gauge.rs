@@ -1,11 +1,11 @@
 //! What a process has taken of its machine: memory, file descriptors, tasks.
 
-use std::{fs, io::Write as _, thread::ThreadId, time::Duration};
+use std::{fs, thread::ThreadId, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::runtime::{Handle, RuntimeMetrics};
 
-use crate::history::Process;
+use crate::fleet::{Process, orders::say};
 
 /// Until what was begun has ended: a lease, and what is given back in the background.
 const SETTLES: Duration = Duration::from_secs(3);
@@ -62,7 +62,6 @@ pub(crate) fn tell(handle: &Handle) {
     handle.spawn(async move {
         tokio::time::sleep(SETTLES).await;
         let others: usize = OTHERS.lock().iter().map(|(_, of)| of.num_alive_tasks()).sum();
-        println!("gauge {}", metrics.num_alive_tasks() + others);
-        let _ = std::io::stdout().flush();
+        say(&format!("gauge {}", metrics.num_alive_tasks() + others));
     });
 }

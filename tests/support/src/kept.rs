@@ -5,13 +5,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockgate_history::{
-    Violation,
-    rest::{Kept, Rest},
-};
 use redis::aio::MultiplexedConnection;
 
-use crate::redis::Server;
+use crate::{
+    checker::{
+        Violation,
+        rest::{Kept, Rest},
+    },
+    redis::Server,
+};
 
 /// Until what was begun has ended, whatever was done to those who began it: the last retry of a job that fails and
 /// whose workers die comes after half a minute.

@@ -10,6 +10,7 @@ mod cluster;
 mod demo;
 mod desk;
 mod flat;
+pub mod fleet;
 mod gates;
 mod gauge;
 pub mod history;
@@ -27,6 +28,8 @@ pub mod stalls;
 mod tally;
 pub mod tasks;
 mod wait;
+
+use lockgate_history as checker;
 
 /// Every block of the README compiles: here, because this package alone has both integrations.
 #[cfg(doctest)]

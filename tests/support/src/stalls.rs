@@ -9,7 +9,7 @@ use std::{
 };
 
 use crate::{
-    history::clock,
+    fleet::clock,
     redis::{Server, patient},
 };
 

@@ -11,114 +11,121 @@
 use std::{env, path::Path, process::ExitCode, time::Duration};
 
 use lockgate_tests::{
-    history::{Job, Plan, conduct, crowd, holder, work},
-    ledger,
-    quota::{self, limiter, spender},
-    tasks::{self, tasks},
+    fleet::{Job, Plan, Verdict, conduct},
+    history::{Locks, crowd, holder, work},
+    ledger::{Books, node},
+    quota::{Limits, limiter, spender},
+    tasks::{Tasks, tasks},
 };
 
 const USAGE: &str = "usage: cargo xtask faults [locks|deferred|quota|tasks|soak] [--seconds N|--minutes N] [--seed N]";
 
-/// How often all rest in a soak, and are measured.
+/// Interval of the measurements of a soak.
 const EVERY: Duration = Duration::from_secs(45);
+
+type Part = fn(&Plan) -> Verdict;
+
+static PARTS: [(&str, Part); 4] = [
+    ("locks", |plan| of_processes().block_on(conduct::<Locks>(plan))),
+    ("deferred", |plan| of_processes().block_on(conduct::<Books>(plan))),
+    ("quota", |plan| of_processes().block_on(conduct::<Limits>(plan))),
+    ("tasks", |plan| of_processes().block_on(conduct::<Tasks>(plan))),
+];
 
 fn main() -> ExitCode {
     let words: Vec<String> = env::args().skip(1).collect();
-    let words_of: Vec<&str> = words.iter().map(String::as_str).collect();
-    match words_of.as_slice() {
-        ["worker", ..] => {
-            goes_with_its_parent();
-            let Some(job) = Job::parse(&words[1..]) else { return usage() };
-            runtime().block_on(work(job));
-            ExitCode::SUCCESS
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    if let Some(code) = process(&words) {
+        return code;
+    }
+    let done = match &*words {
+        ["soak", options @ ..] => plan(options).map(soaked),
+        [name, options @ ..] if PARTS.iter().any(|(part, _)| part == name) => {
+            plan(options).map(|plan| checked(&plan, |part| part == *name))
         }
-        ["holder", url] => {
-            goes_with_its_parent();
-            runtime().block_on(holder(url));
-            ExitCode::SUCCESS
-        }
-        ["crowd", url, log] => {
-            goes_with_its_parent();
-            runtime().block_on(crowd(url, Path::new(log)));
-            ExitCode::SUCCESS
-        }
-        ["limiter", url, log, seed] => {
-            goes_with_its_parent();
-            let Ok(seed) = seed.parse() else { return usage() };
-            runtime().block_on(limiter(url, Path::new(log), seed));
-            ExitCode::SUCCESS
-        }
-        ["spender", url, limit] => {
-            goes_with_its_parent();
-            let Ok(limit) = limit.parse() else { return usage() };
-            runtime().block_on(spender(url, limit));
-            ExitCode::SUCCESS
-        }
-        ["tasks", url, log, seed] => {
-            goes_with_its_parent();
-            let Ok(seed) = seed.parse() else { return usage() };
-            runtime().block_on(tasks(url, Path::new(log), seed));
-            ExitCode::SUCCESS
-        }
-        ["node", ..] => {
-            goes_with_its_parent();
-            let Some(setup) = ledger::Setup::parse(&words[1..]) else { return usage() };
-            ledger::node(&setup);
-            ExitCode::SUCCESS
-        }
-        ["locks", options @ ..] => checked(options, &[of_locks]),
-        ["deferred", options @ ..] => checked(options, &[of_deferred]),
-        ["quota", options @ ..] => checked(options, &[of_quotas]),
-        ["tasks", options @ ..] => checked(options, &[of_tasks]),
-        ["soak", options @ ..] => soaked(options),
-        options => checked(options, &[of_locks, of_deferred, of_quotas, of_tasks]),
+        options => plan(options).map(|plan| checked(&plan, |_| true)),
+    };
+    match done {
+        Some(true) => ExitCode::SUCCESS,
+        Some(false) => ExitCode::FAILURE,
+        None => usage(),
     }
 }
 
-type Part = fn(&Plan) -> bool;
-
-/// One after the other, also if one fails: one look tells everything there is to mend.
-fn checked(options: &[&str], parts: &[Part]) -> ExitCode {
-    let Some(plan) = plan(options) else { return usage() };
-    let bad = parts.iter().filter(|part| !part(&plan)).count();
-    if bad == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+/// Runs as one of the processes of a history or a test. None if the words are those of a user.
+fn process(words: &[&str]) -> Option<ExitCode> {
+    Some(match *words {
+        ["holder", url] => as_process(holder(url)),
+        ["crowd", url, log] => as_process(crowd(url, Path::new(log))),
+        ["spender", url, limit] => match limit.parse() {
+            Ok(limit) => as_process(spender(url, limit)),
+            Err(_) => usage(),
+        },
+        [mode @ ("worker" | "limiter" | "runner" | "node"), ref words @ ..] => {
+            Job::parse(words).map_or_else(usage, |job| of_a_history(mode, job))
+        }
+        _ => return None,
+    })
 }
 
-/// All at once, each on a server of its own, with all that can be done to them.
-fn soaked(options: &[&str]) -> ExitCode {
-    let Some(plan) = plan(options) else { return usage() };
-    let plan = Plan { soak: Some(EVERY.min(plan.time / 10)), ..plan };
-    println!("seed {}, {:?}: locks, deferred requests and quotas", plan.seed, plan.time);
-    let parts: [Part; 3] = [of_locks, of_deferred, of_quotas];
-    // Processes go with the thread that has started them.
-    let good = std::thread::scope(|scope| {
-        let parts = parts.map(|part| {
-            let plan = &plan;
-            scope.spawn(move || part(plan))
-        });
-        parts.map(|part| part.join().unwrap_or(false))
-    });
-    println!("{}", if good == [true; 3] { "the soak is good" } else { "the soak is NOT good" });
-    if good == [true; 3] { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+fn of_a_history(mode: &str, job: Job) -> ExitCode {
+    match mode {
+        "worker" => as_process(work(job)),
+        "limiter" => as_process(limiter(job)),
+        "runner" => as_process(tasks(job)),
+        _ => {
+            goes_with_its_parent();
+            node(&job);
+            ExitCode::SUCCESS
+        }
+    }
 }
 
-fn usage() -> ExitCode {
-    eprintln!("{USAGE}");
-    ExitCode::from(2)
-}
-
-fn runtime() -> tokio::runtime::Runtime {
+fn as_process(what: impl Future<Output = ()>) -> ExitCode {
+    goes_with_its_parent();
     let mut builder = tokio::runtime::Builder::new_multi_thread();
-    builder.worker_threads(2).enable_all().build().expect("a runtime")
+    builder.worker_threads(2).enable_all().build().expect("a runtime").block_on(what);
+    ExitCode::SUCCESS
 }
 
-/// Also one that is stopped, which would not see that its input has ended.
+/// Also if it is stopped: then it would not see that its input has ended.
 fn goes_with_its_parent() {
     #[cfg(target_os = "linux")]
     {
         use rustix::process::{Signal, set_parent_process_death_signal};
         let _ = set_parent_process_death_signal(Some(Signal::KILL));
     }
+}
+
+/// One after the other, also if one fails: one run tells everything there is to mend.
+fn checked(plan: &Plan, chosen: impl Fn(&str) -> bool) -> bool {
+    let parts = PARTS.iter().filter(|(name, _)| chosen(name));
+    let bad = parts.filter(|(_, part)| !is_good(&part(plan)));
+    bad.count() == 0
+}
+
+fn is_good(verdict: &Verdict) -> bool {
+    print!("{verdict}");
+    verdict.wrong.is_empty()
+}
+
+/// Locks, deferred requests and quotas at once, each on a server of its own, with all faults.
+fn soaked(plan: Plan) -> bool {
+    let plan = &Plan { soak: Some(EVERY.min(plan.time / 10)), ..plan };
+    println!("seed {}, {:?}: locks, deferred requests and quotas", plan.seed, plan.time);
+    // Processes go with the thread that has started them.
+    let good = std::thread::scope(|scope| {
+        let parts = PARTS[..3].iter().map(|(_, part)| scope.spawn(move || is_good(&part(plan))));
+        let parts: Vec<_> = parts.collect();
+        parts.into_iter().map(|part| part.join().unwrap_or(false)).fold(true, |all, one| all & one)
+    });
+    println!("{}", if good { "the soak is good" } else { "the soak is NOT good" });
+    good
+}
+
+fn usage() -> ExitCode {
+    eprintln!("{USAGE}");
+    ExitCode::from(2)
 }
 
 fn plan(options: &[&str]) -> Option<Plan> {
@@ -138,32 +145,6 @@ fn plan(options: &[&str]) -> Option<Plan> {
         seed: seed.unwrap_or_else(any),
         soak: None,
     })
-}
-
-fn of_locks(plan: &Plan) -> bool {
-    let verdict = of_processes().block_on(conduct(plan));
-    print!("{verdict}");
-    verdict.wrong.is_empty()
-}
-
-fn of_quotas(plan: &Plan) -> bool {
-    let verdict = of_processes().block_on(quota::conduct(plan));
-    print!("{verdict}");
-    verdict.wrong.is_empty()
-}
-
-fn of_tasks(plan: &Plan) -> bool {
-    let verdict = of_processes().block_on(tasks::conduct(plan));
-    print!("{verdict}");
-    verdict.wrong.is_empty()
-}
-
-fn of_deferred(plan: &Plan) -> bool {
-    let Plan { program, time, seed, soak } = plan.clone();
-    let plan = ledger::Plan { program, time, seed, soak };
-    let (done, verdict) = of_processes().block_on(ledger::conduct(&plan));
-    print!("{done}\n{verdict}");
-    verdict.wrong.is_empty()
 }
 
 /// On the thread that starts the processes: they go when it does.

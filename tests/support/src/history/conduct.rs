@@ -1,29 +1,31 @@
-//! Who starts it all, makes the faults, and has the checks made.
+//! The domain of locks: its faults, its checks and its figures.
 
-use std::{
-    fmt, fs,
-    path::PathBuf,
-    sync::Arc,
-    time::{Duration, Instant},
+use std::time::Duration;
+
+use super::turn::{LEASE, REGISTERS};
+use crate::{
+    checker::{
+        Check, Violation,
+        locks::{History, Looked, Trouble},
+        rest::cost,
+    },
+    fleet::{
+        Closing, Domain,
+        Fault::{self, *},
+        Fleet, Plan, Rules, Verdict,
+        clock::{self, MS, ns},
+        dice::Dice,
+        register::{Outcome, Registers},
+    },
+    redis::Server,
 };
 
-use lockgate_history::{
-    Check, Violation,
-    locks::{History, Looked, Trouble},
-};
+const PROCESSES: usize = 4;
 
-use super::{
-    clock::{self, MS},
-    crew::{Crew, SERIES},
-    dice::Dice,
-    faults,
-    register::Outcome,
-    rest,
-};
-use crate::stalls;
-
-/// Without faults at the end: those who wait are served, and order is judged.
-const CALM: Duration = Duration::from_millis(2000);
+/// How long a request may wait after the faults, beside the lease of a holder that died: a few dead places of an
+/// accept window each, and a machine that has other things to do. Below the longest wait of a worker: a request that is
+/// refused at the end of its wait was not served.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// So many holds of all there are at least, on a machine that has other things to do.
 const HOLDS: usize = 100;
@@ -32,106 +34,114 @@ const HOLDS: usize = 100;
 /// where the machine touches all, there may be none. The crowd (`tests/faults/crowd.rs`) goes on until there are.
 const LONG: Duration = Duration::from_secs(40);
 
-/// What is to be run.
-#[derive(Debug, Clone)]
-pub struct Plan {
-    /// The program whose `worker` mode is [`work`](super::work).
-    pub program: PathBuf,
-    /// How long, in all.
-    pub time: Duration,
-    /// Of all choices.
-    pub seed: u64,
-    /// All that can be done: each process behind a proxy, a server that is ended and comes back with its log. And
-    /// every so often all rest, and what they have taken of the machine is compared.
-    pub soak: Option<Duration>,
-}
+/// Calls per acquisition: one that takes the lock and one that releases it, and as many again for requests that wait,
+/// are refused or give up.
+const CEILING: u64 = 4;
 
-/// What came of it.
+/// The domain of locks.
 #[derive(Debug)]
-pub struct Verdict {
-    /// What was done and seen.
-    pub told: Vec<String>,
-    /// What is wrong; empty if all is well.
-    pub wrong: Vec<Violation>,
-    /// Where the logs are, if something is wrong.
-    pub logs: Option<PathBuf>,
+pub struct Locks {
+    /// A server of their own: no fault of the locks' server is one of theirs.
+    registers: Server,
+    began: u64,
 }
 
-impl fmt::Display for Verdict {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for line in &self.told {
-            writeln!(f, "{line}")?;
-        }
-        for wrong in &self.wrong {
-            writeln!(f, "{wrong}")?;
-        }
-        match &self.logs {
-            Some(logs) => writeln!(f, "the logs are in {}", logs.display()),
-            None => writeln!(f, "all checks passed"),
-        }
-    }
-}
-
-/// Runs it, and has it checked.
-///
-/// # Panics
-///
-/// If a server or a process can't be started.
-pub async fn conduct(plan: &Plan) -> Verdict {
-    let (started, mut dice) = (Instant::now(), Dice::new(plan.seed));
-    let mut crew = Crew::hire(plan, &mut dice).await;
-    // Where this process did not run, the others may not have run either, nor the server, which may also stand still alone.
-    let note = || {
-        let troubles = Arc::clone(&crew.troubles);
-        move |from, to| troubles.lock().push(Trouble { from, to: to + 400 * MS })
+impl Domain for Locks {
+    const NAME: &'static str = "locks";
+    const MODE: &'static str = "worker";
+    const RULES: Rules = Rules {
+        faults: &[
+            (Kill, 6),
+            (Stop, 7),
+            (CutMessages, 3),
+            (CutCalls, 2),
+            (ForgetScripts, 1),
+            (Freeze, 1),
+        ],
+        soak: &[(Restart, 2), (Stall, 3), (HalfOpen, 3), (Delay, 2), (Cut, 2), (LoseReply, 4)],
+        scripts: &["acquire", "release", "renew", "calls"],
+        lease: LEASE,
+        pause: (60, 320),
+        // Order is judged in the times without faults.
+        turns: Some((Duration::from_millis(3200), Duration::from_millis(2800))),
+        rests_in_calm: true,
+        // Requests that wait are served, and order is judged.
+        last: Duration::from_millis(2000),
+        overlaps: true,
+        straight: true,
+        gaps: true,
+        old: &["a process of locks"],
+        server: "the server of locks",
+        store: "locks",
+        // A place whose waiter has just left is released after the shutdown, which did not wait for it, and looked for
+        // until its lease is over: all calls are made within three seconds.
+        closing: Closing { only_locks: true, tries: 4, ..Closing::COMMON },
+        ..Rules::COMMON
     };
-    let ticking = tokio::spawn(stalls::watch(note()));
-    let listening = tokio::spawn(stalls::silences(&crew.locks, note()));
-    let time = plan.time.saturating_sub(CALM);
-    let done = faults::make(&mut crew, time, &mut dice).await;
-    crew.history.calm = clock::now();
-    tokio::time::sleep(CALM).await;
-    // Nobody may ask the server anything when all have come to rest.
-    listening.abort();
-    crew.stop().await;
-    let mut wrong = rest::nothing_is_left(&mut crew).await;
-    ticking.abort();
-    crew.read();
-    let (cost, too_much) = rest::cost(&crew, crew.history.grants());
-    let registers = crew.outcomes().await;
-    let expected = if plan.soak.is_some() { &SERIES[..] } else { &[] };
-    let (flat, grown) = crew.samples.compare(expected);
-    wrong.extend(grown.into_iter().map(|told| Violation { check: Check::N1, told }));
-    crew.history.registers = registers.iter().map(|outcome| outcome.fenced.clone()).collect();
-    let (looked, found) = crew.history.check();
-    wrong.extend(too_much.into_iter().chain(found));
-    wrong.extend(too_little(&crew.history, &looked, plan.time));
-    let mut told = vec![
-        format!("seed {}, {:.0?}; faults: {done}", plan.seed, started.elapsed()),
-        format!("{cost}, {} killed", crew.history.killed.len()),
-        format!("figure: fewest holds {}", looked.holds),
-        format!("figure: fewest waits judged {}", looked.waits),
-        format!("passed by {} of one process at most", looked.passed),
-        format!("figure: longest wait after the faults {} ms", looked.longest / MS),
-        format!("figure: violations {}", wrong.len()),
-    ];
-    for Outcome { fenced, plain: (written, value) } in &registers {
-        let lost = written - value.min(written);
-        let (lock, fenced) = (&fenced.lock, fenced.writes.len());
-        told.push(format!("{lock}: fenced {fenced} writes; unfenced {written}, {lost} lost"));
+
+    async fn open(_server: &Server) -> Self {
+        Self { registers: Server::start().await, began: clock::now() }
     }
-    told.extend(flat);
-    drop(crew.seats);
-    let logs = (!wrong.is_empty()).then(|| crew.folder.clone());
-    if logs.is_none() {
-        let _ = fs::remove_dir_all(&crew.folder);
+
+    async fn begin(fleet: &mut Fleet<Self>, _dice: &mut Dice) {
+        for _ in 0..PROCESSES {
+            fleet.start(fleet.domain.registers.url("")).await;
+        }
     }
-    Verdict { told, wrong, logs }
+
+    /// How long order and speed are not judged.
+    fn aftermath(fault: Fault) -> Option<Duration> {
+        Some(match fault {
+            Kill => 2 * LEASE,
+            CutMessages | CutCalls | ForgetScripts => Duration::from_millis(800),
+            // Three calls in a row have to time out until a half-open connection is replaced.
+            Restart | Stall | HalfOpen => 2 * LEASE + Duration::from_secs(1),
+            _ => LEASE + Duration::from_millis(500),
+        })
+    }
+
+    async fn judge(fleet: &mut Fleet<Self>, plan: &Plan, calm: u64) -> Verdict {
+        let mut wrong = fleet.come_to_rest().await;
+        let registers = Registers::open(&fleet.domain.registers.url("")).await;
+        let registers = registers.expect("the registers are there").outcomes(REGISTERS).await;
+        let mut history = history(fleet, calm);
+        history.registers = registers.iter().map(|outcome| outcome.fenced.clone()).collect();
+        let killed = history.killed.len();
+        let (calls, grants) = (fleet.server.script_calls(), history.grants() as u64);
+        let (looked, found) = history.check();
+        wrong.extend(cost(calls, grants, CEILING).into_iter().chain(found));
+        wrong.extend(too_little(killed, &looked, plan.time));
+        let mut told = vec![
+            format!("{calls} calls for {grants} acquisitions, {killed} killed"),
+            format!("figure: fewest holds {}", looked.holds),
+            format!("figure: fewest waits judged {}", looked.waits),
+            format!("passed by {} of one process at most", looked.passed),
+            format!("figure: longest wait after the faults {} ms", looked.longest / MS),
+        ];
+        for Outcome { fenced, plain: (written, value) } in &registers {
+            let lost = written - value.min(written);
+            let (lock, fenced) = (&fenced.lock, fenced.writes.len());
+            told.push(format!("{lock}: fenced {fenced} writes; unfenced {written}, {lost} lost"));
+        }
+        Verdict { told, wrong, logs: None }
+    }
 }
 
-/// Where hardly anything was held, nobody was killed, or no wait was judged, nothing wrong was to be found.
-fn too_little(history: &History, looked: &Looked, time: Duration) -> Option<Violation> {
-    let killed = history.killed.len();
+fn history(fleet: &Fleet<Locks>, calm: u64) -> History {
+    let mut history = History::default();
+    (history.began, history.calm) = (fleet.domain.began, calm);
+    history.patience = ns(LEASE + PATIENCE);
+    fleet.read(|life, text| history.read(life, text));
+    let notes = fleet.take_notes();
+    history.killed = notes.killed;
+    let troubles = notes.troubles.iter().map(|trouble| (trouble.from, trouble.to));
+    let stalls = notes.stalls.iter().map(|(from, to)| (*from, to + 400 * MS));
+    history.troubles = troubles.chain(stalls).map(|(from, to)| Trouble { from, to }).collect();
+    history
+}
+
+/// Where hardly a lock was held, no process was killed, or no wait was judged, no violation was to be found.
+fn too_little(killed: usize, looked: &Looked, time: Duration) -> Option<Violation> {
     let Looked { holds, waits, .. } = *looked;
     (holds < HOLDS || killed == 0 || (time >= LONG && waits == 0)).then(|| {
         let told = format!("{holds} holds, {killed} killed, {waits} waits judged: too little");

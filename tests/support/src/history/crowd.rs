@@ -1,21 +1,22 @@
 //! A process of a crowd: many tasks that all want one lock.
 
 use std::{
-    io::Write as _,
     path::Path,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use lockgate::{LockRequest, NotAcquired, Released, Store};
-use lockgate_history::locks::{Event, Mode};
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader},
     task::JoinSet,
 };
 
-use super::{clock, log::Log};
-use crate::stalls;
+use crate::{
+    checker::locks::{Event, Mode},
+    fleet::{clock, log::Log, orders::say},
+    stalls,
+};
 
 /// Tasks of one process.
 pub const CROWD: u64 = 334;
@@ -118,9 +119,4 @@ async fn beyond(request: &LockRequest) {
     }
     assert!(served >= most, "{served}");
     say("served");
-}
-
-fn say(line: &str) {
-    println!("{line}");
-    let _ = std::io::stdout().flush();
 }

@@ -1,11 +1,14 @@
 //! A process that holds a lock and does as it is told: for what shows on one that is stopped.
 
-use std::{io::Write as _, time::Duration};
+use std::time::Duration;
 
 use lockgate::{LockGuard, Store};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
-use super::register::{Registers, Values};
+use crate::fleet::{
+    orders::say,
+    register::{Registers, Values},
+};
 
 /// Longer than a loaded machine stands still, with its renewals.
 const LEASE: Duration = Duration::from_secs(4);
@@ -73,15 +76,14 @@ struct Register {
 
 impl Register {
     async fn open(url: &str) -> Self {
-        let (server, name) = url.split_once('?').unwrap_or((url, ""));
-        let all = Registers::open(server).await.expect("the registers are there");
+        let (_, name) = url.split_once('?').unwrap_or((url, ""));
+        let all = Registers::open(url).await.expect("the registers are there");
         Self { all, name: name.to_owned() }
     }
 
     async fn one_more(&self, fence: u64) -> String {
         let read = self.all.read(&self.name, fence).await.expect("the registers are there");
-        let Some(Values { fenced, plain }) = read else { return "refused".to_owned() };
-        let next = Values { fenced: fenced + 1, plain: plain + 1 };
+        let Some(next) = read.map(Values::next) else { return "refused".to_owned() };
         if self.write(fence, next).await {
             format!("writes {}", next.fenced)
         } else {
@@ -93,9 +95,4 @@ impl Register {
     async fn write(&self, fence: u64, next: Values) -> bool {
         self.all.write(&self.name, fence, next).await.expect("the registers are there")
     }
-}
-
-fn say(line: &str) {
-    println!("{line}");
-    let _ = std::io::stdout().flush();
 }

@@ -1,8 +1,8 @@
 //! The history check of locks: processes hammer a few locks on one server while they are killed, stopped and cut
 //! off; each writes down what it sees, and at the end a checker reads it all.
 //!
-//! [`conduct`] runs it. The workers are processes of the same program ([`work`]). What is checked, by
-//! [`lockgate_history`]:
+//! [`Locks`] is the [domain](crate::fleet); the workers are processes of the same program ([`work`]). What is checked, by
+//! the checker of histories:
 //!
 //! | | |
 //! |---|---|
@@ -16,24 +16,15 @@
 //!
 //! The unfenced register may lose increments under pauses, and how many is only told.
 
-pub(crate) mod clock;
 mod conduct;
-mod crew;
 mod crowd;
-pub(crate) mod dice;
-mod faults;
 mod holder;
-pub(crate) mod log;
-pub(crate) mod process;
-pub(crate) mod register;
-mod rest;
 mod turn;
 mod worker;
 
 pub use self::{
-    conduct::{Plan, Verdict, conduct},
+    conduct::Locks,
     crowd::{CROWD, TURNS, crowd},
     holder::holder,
-    process::Process,
-    worker::{Job, work},
+    worker::work,
 };

@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use lockgate::{LockRequest, Store};
-use lockgate_history::locks::Mode;
 
-use super::dice::Dice;
+use crate::{checker::locks::Mode, fleet::dice::Dice};
 
 /// Leases are short, so that faults are longer.
 pub(crate) const LEASE: Duration = Duration::from_secs(1);

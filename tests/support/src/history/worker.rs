@@ -1,87 +1,54 @@
 //! A worker process: a few tasks that take locks, change registers under them, and write down what they see.
 
 use std::{
-    io::{BufRead as _, Write as _},
-    path::PathBuf,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use futures_util::FutureExt as _;
 use lockgate::{LockGuard, NotAcquired, Store};
-use lockgate_history::locks::Event;
-use tokio::runtime::Handle;
 
-use super::{
-    clock,
-    dice::Dice,
-    log::Log,
-    register::{Registers, Values},
-    turn::{End, REGISTERS, Turn},
+use super::turn::{End, REGISTERS, Turn};
+use crate::{
+    checker::locks::Event,
+    fleet::{
+        Job, clock,
+        dice::Dice,
+        log::Log,
+        orders::{self, Orders},
+        register::Registers,
+    },
+    stalls,
 };
-use crate::{gauge, stalls};
 
 /// Tasks of one process.
 const TASKS: u64 = 6;
-
-/// What a worker is told on its command line.
-#[derive(Debug, Clone)]
-pub struct Job {
-    /// The server of the locks.
-    pub locks: String,
-    /// The server of the registers.
-    pub registers: String,
-    /// Where it writes.
-    pub log: PathBuf,
-    /// Of its choices.
-    pub seed: u64,
-}
-
-impl Job {
-    /// From the words of a command line.
-    #[must_use]
-    pub fn parse(words: &[String]) -> Option<Self> {
-        let [locks, registers, log, seed] = words else { return None };
-        let (locks, registers) = (locks.clone(), registers.clone());
-        Some(Self { locks, registers, log: log.into(), seed: seed.parse().ok()? })
-    }
-
-    /// Its words on a command line.
-    #[must_use]
-    pub fn words(&self) -> [String; 4] {
-        let log = self.log.display().to_string();
-        [self.locks.clone(), self.registers.clone(), log, self.seed.to_string()]
-    }
-}
 
 struct Worker {
     store: Store,
     registers: Registers,
     log: Log,
     ops: AtomicU64,
-    stop: AtomicBool,
-    /// Nothing is begun.
-    rests: AtomicBool,
+    orders: Arc<Orders>,
 }
 
-/// Works until it is told to `stop`; then it comes to rest, says so, and ends with its input.
+/// Works until it is told to `stop`; then it comes to rest, says so, and ends with its input. Its setup is the URL of the
+/// registers.
 ///
 /// # Panics
 ///
 /// If a server is not there at the start.
 pub async fn work(job: Job) {
     let worker = Arc::new(Worker {
-        store: Store::connect(&job.locks).await.expect("the URL is right"),
-        registers: Registers::open(&job.registers).await.expect("the registers are there"),
+        store: Store::connect(&job.url).await.expect("the URL is right"),
+        registers: Registers::open(&job.setup).await.expect("the registers are there"),
         log: Log::open(&job.log).expect("the log can be made"),
         ops: AtomicU64::new(0),
-        stop: AtomicBool::new(false),
-        rests: AtomicBool::new(false),
+        orders: Orders::follow(|_| ()),
     });
-    worker.stop_when_told();
     tokio::spawn(Arc::clone(&worker).tick());
     let mut dice = Dice::new(job.seed);
     let tasks = (0..TASKS).map(|_| {
@@ -91,39 +58,16 @@ pub async fn work(job: Job) {
     for task in tasks.collect::<Vec<_>>() {
         task.await.expect("no task panics");
     }
-    let clean = worker.store.shutdown(Duration::from_secs(10)).await;
-    println!("quiet {clean}");
-    let _ = std::io::stdout().flush();
-    std::future::pending::<()>().await;
+    orders::quiet(worker.store.shutdown(Duration::from_secs(10)).await).await;
 }
 
 impl Worker {
-    /// A thread of its own: the end of the input is the end of the process, whatever its runtime does.
-    fn stop_when_told(self: &Arc<Self>) {
-        let (worker, runtime) = (Arc::clone(self), Handle::current());
-        std::thread::spawn(move || {
-            for line in std::io::stdin().lock().lines().map_while(Result::ok) {
-                match line.as_str() {
-                    "rest" => worker.rests.store(true, Ordering::Relaxed),
-                    "go" => worker.rests.store(false, Ordering::Relaxed),
-                    "gauge" => gauge::tell(&runtime),
-                    _ => worker.stop.store(true, Ordering::Relaxed),
-                }
-            }
-            std::process::exit(0);
-        });
-    }
-
     async fn tick(self: Arc<Self>) {
         stalls::watch(|since, _| self.log.note(&Event::Stall(since))).await;
     }
 
     async fn go_round(self: Arc<Self>, mut dice: Dice) {
-        while !self.stop.load(Ordering::Relaxed) {
-            if self.rests.load(Ordering::Relaxed) {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-                continue;
-            }
+        while self.orders.go_on().await {
             let turn = Turn::draw(&mut dice);
             self.take(&turn).await;
             tokio::time::sleep(turn.pause).await;
@@ -170,8 +114,8 @@ impl Worker {
         if !self.still_holds(op, guard) {
             return;
         }
-        if let Some(Values { fenced, plain }) = read {
-            let next = Values { fenced: fenced + 1, plain: plain + 1 };
+        if let Some(read) = read {
+            let next = read.next();
             let written = self.registers.write(turn.lock, fence, next).await;
             if written.expect("the registers are there") {
                 self.log.note(&Event::Wrote(op, next.fenced.unsigned_abs()));

@@ -1,39 +1,33 @@
-//! The long run: clients and faults at random, and the books at the end.
+//! The domain of deferred requests: its faults, its clients, and its figures.
 
-use std::{
-    collections::BTreeMap,
-    path::PathBuf,
-    sync::Arc,
-    time::{Duration, Instant},
-};
-
-use lockgate_history::{Check, Violation, deferred::Looked};
-use parking_lot::Mutex;
-use tokio::{sync::watch, task::JoinSet};
+use std::time::Duration;
 
 use super::{
-    fault::{Addrs, Fault, one},
-    fleet::{Fleet, Requests, Verdict},
+    books::{Addrs, Books},
+    later::Requests,
     node::Setup,
 };
 use crate::{
-    flat::{self, Kind, Samples},
-    gauge::Gauge,
-    history::{clock::MS, dice::Dice},
+    checker::{Check, Life, Violation, deferred::Looked},
+    fleet::{
+        AFTERMATH, Closing, Domain,
+        Fault::{self, *},
+        Fleet, Plan, Process, Rules, SOAK, Verdict,
+        clock::MS,
+        dice::Dice,
+        orders::Orders,
+    },
+    proxy::Proxy,
     redis::Server,
     site::Framework,
+    wait::within,
 };
 
 /// Clients, each with one request at a time. As many resources as half of them.
 const CLIENTS: usize = 12;
 const RESOURCES: u64 = 6;
 
-/// Times of faults and times without take turns: what a run meets counts for its aftermath, and what nothing has touched
-/// is judged by all checks.
-const FAULTY: Duration = Duration::from_secs(6);
-const CALM: Duration = Duration::from_secs(8);
-
-/// How long a client may wait for its answer: those who stand in line for their lock are told after ten seconds that they
+/// How long a client may wait for its answer: requests that wait for their lock are told after ten seconds that they
 /// don't have it, and the rest is for a machine that has other things to do.
 const PATIENCE: Duration = Duration::from_secs(16);
 
@@ -41,103 +35,109 @@ const PATIENCE: Duration = Duration::from_secs(16);
 const LONG: Duration = Duration::from_secs(40);
 const UNTOUCHED: usize = 10;
 
-/// What is to be run.
-#[derive(Debug, Clone)]
-pub struct Plan {
-    /// The program whose `node` mode is [`node`](super::node).
-    pub program: PathBuf,
-    /// How long there are clients, and faults but for the last seconds.
-    pub time: Duration,
-    /// Of all choices.
-    pub seed: u64,
-    /// All that can be done, on a server that comes back with its log; and every so often all rest, and what they
-    /// have taken of the machine is compared.
-    pub soak: Option<Duration>,
-}
-
-/// Runs it, and has it checked. What was done is told as well.
-///
-/// # Panics
-///
-/// If a server or a process can't be started.
-pub async fn conduct(plan: &Plan) -> (String, Verdict) {
-    let (started, mut dice) = (Instant::now(), Dice::new(plan.seed));
-    let server = match plan.soak {
-        Some(_) => Server::with_log("always").await,
-        None => Server::start().await,
+impl Domain for Books {
+    const NAME: &'static str = "ledger";
+    const MODE: &'static str = "node";
+    const RULES: Rules = Rules {
+        faults: &[
+            (Kill, 3),
+            (KillAtCall, 4),
+            (Drain, 2),
+            (Stop, 3),
+            (LoseReply, 5),
+            (Deafen, 2),
+            (CutMessages, 1),
+            (CutCalls, 1),
+            (ForgetScripts, 2),
+            (Freeze, 1),
+        ],
+        soak: &SOAK,
+        scripts: &["enqueue", "claim", "settle", "acquire", "release", "due", "renew", "beat"],
+        lease: Duration::from_secs(2),
+        pause: (150, 900),
+        // Runs in times of faults are judged by what faults excuse, and untouched runs by all checks.
+        turns: Some((Duration::from_secs(6), Duration::from_secs(8))),
+        last: Duration::from_secs(8),
+        old: &["a node of axum", "a node of actix-web"],
+        server: "the server of jobs, beside its keys",
+        beside_keys: true,
+        store: "jobs",
+        // This process has a store too.
+        closing: Closing {
+            own: 1,
+            workers: true,
+            rest: Duration::from_secs(20),
+            tries: 20,
+            ..Closing::COMMON
+        },
+        ..Rules::COMMON
     };
-    let mut fleet = Fleet::on(&plan.program, server).await;
-    let registers = fleet.keeps_registers(RESOURCES).await;
-    for framework in [Framework::Axum, Framework::Actix, Framework::Axum, Framework::Actix] {
-        let setup = Setup { registers: registers.clone(), ..Setup::new(framework) };
-        fleet.join(setup).await;
+
+    async fn open(server: &Server) -> Self {
+        Self::on(server).await
     }
-    let addrs = Arc::new(Mutex::new((0..fleet.size()).map(|node| fleet.addr(node)).collect()));
-    let (pace, paced) = watch::channel(Pace::Go);
-    let mut clients = JoinSet::new();
-    for _ in 0..CLIENTS {
-        let (requests, dice) = (fleet.requests(), Dice::new(dice.roll()));
-        clients.spawn(client(requests, Arc::clone(&addrs), dice, paced.clone()));
-    }
-    let mut done: BTreeMap<String, usize> = BTreeMap::new();
-    let (mut samples, mut rested) = (Samples::new(), Instant::now());
-    fleet.judges_answers(PATIENCE);
-    let mut calm = Instant::now();
-    while started.elapsed() + CALM < plan.time {
-        // Dice of its own: whatever comes of one, the next ones are the same for the same seed.
-        let mut own = Dice::new(dice.roll());
-        let fault = Fault::draw(&mut own, plan.soak.is_some());
-        *done.entry(format!("{fault:?}")).or_default() += 1;
-        one(&mut fleet, fault, &addrs, &mut own, plan.soak.is_some()).await;
-        tokio::time::sleep(own.ms(150, 900)).await;
-        if plan.soak.is_some_and(|every| rested.elapsed() > every) {
-            pace.send_replace(Pace::Rest);
-            rest(&mut fleet, &mut samples).await;
-            pace.send_replace(Pace::Go);
-            (rested, calm) = (Instant::now(), Instant::now());
+
+    async fn begin(fleet: &mut Fleet<Self>, dice: &mut Dice) {
+        let registers = fleet.keeps_registers(RESOURCES).await;
+        for framework in [Framework::Axum, Framework::Actix, Framework::Axum, Framework::Actix] {
+            fleet.join(Setup { registers: registers.clone(), ..Setup::new(framework) }).await;
         }
-        if calm.elapsed() > FAULTY {
-            tokio::time::sleep(CALM).await;
-            calm = Instant::now();
+        fleet.judges_answers(PATIENCE);
+        for _ in 0..CLIENTS {
+            let (requests, dice) = (fleet.requests(), Dice::new(dice.roll()));
+            let (addrs, orders) = (fleet.domain.addrs.clone(), fleet.orders.clone());
+            fleet.domain.clients.spawn(client(requests, addrs, dice, orders));
         }
     }
-    tokio::time::sleep(plan.time.saturating_sub(started.elapsed())).await;
-    pace.send_replace(Pace::Stop);
-    while let Some(ended) = clients.join_next().await {
-        // One that has waited for too long.
-        ended.expect("no client panics");
+
+    async fn started(&mut self, life: Life, process: &mut Process) {
+        let said = within("a node to listen", process.says()).await;
+        let addr = said.and_then(|said| said.parse().ok()).expect("it says where it listens");
+        self.listens(life, addr);
     }
-    // What a proxy was told to do to somebody who is dead by now, or did not call, is not done any more.
-    for node in 0..fleet.size() {
-        fleet.proxy(node).forget_rules();
-        fleet.proxy(node).lose_messages(false);
-        fleet.proxy(node).end_half_open();
-        if !fleet.lives(node) {
-            fleet.replace(node).await;
+
+    fn aftermath(fault: Fault) -> Option<Duration> {
+        match fault {
+            Stop | LoseReply | CutMessages | CutCalls | Freeze | Restart => Some(AFTERMATH),
+            Stall | Delay | Cut => Some(2 * AFTERMATH),
+            _ => None,
         }
     }
-    let mut verdict = fleet.settle(0).await;
-    let expected = if plan.soak.is_some() { &SERIES[..] } else { &[] };
-    let (flat, grown) = samples.compare(expected);
-    verdict.wrong.extend(grown.into_iter().map(|told| Violation { check: Check::N1, told }));
-    verdict.wrong.extend(too_little(&verdict, plan.time));
-    let done: Vec<_> = done.iter().map(|(fault, count)| format!("{count} {fault}")).collect();
-    let (seed, took) = (plan.seed, started.elapsed());
-    let mut told = vec![format!("seed {seed}, {took:.0?}; faults: {}", done.join(", "))];
-    told.extend(flat);
-    told.push(format!("figure: violations {}", verdict.wrong.len()));
-    let looked = &verdict.looked;
-    told.push(format!(
-        "figure: longest answer of those that nothing is done to {} ms",
-        looked.longest / MS
-    ));
-    told.push(format!("figure: answers that the machine alone excuses {}", looked.excused));
-    told.push(format!(
-        "figure: fewest runs of 100 that nothing has touched {}",
-        share(looked.untouched, looked)
-    ));
-    told.push(verdict.figure());
-    (told.join("\n"), verdict)
+
+    fn half_open(fleet: &Fleet<Self>, _proxy: &Proxy, who: usize) {
+        fleet.half_open(who);
+    }
+
+    async fn judge(fleet: &mut Fleet<Self>, plan: &Plan, _calm: u64) -> Verdict {
+        fleet.orders.stop();
+        let mut clients = std::mem::take(&mut fleet.domain.clients);
+        while let Some(ended) = clients.join_next().await {
+            // One that has waited for too long.
+            ended.expect("no client panics");
+        }
+        for node in 0..fleet.size() {
+            fleet.proxy(node).end_half_open();
+            if !fleet.lives(node) {
+                fleet.replace(node).await;
+            }
+        }
+        let super::Verdict { looked, cost, mut wrong, lost, states, .. } = fleet.checked(0).await;
+        wrong.extend(too_little(&looked, plan.time));
+        let told = vec![
+            format!("{looked:?}; {states:?}; {cost}"),
+            format!(
+                "figure: longest answer of those that nothing is done to {} ms",
+                looked.longest / MS
+            ),
+            format!("figure: answers that the machine alone excuses {}", looked.excused),
+            format!(
+                "figure: fewest runs of 100 that nothing has touched {}",
+                share(looked.untouched, &looked)
+            ),
+            format!("figure: accepted and lost {lost}"),
+        ];
+        Verdict { told, wrong, logs: None }
+    }
 }
 
 /// Of a hundred runs.
@@ -145,59 +145,23 @@ fn share(of: usize, looked: &Looked) -> usize {
     100 * of / (looked.runs + looked.direct).max(1)
 }
 
-/// Faults that touch nearly all that runs excuse nearly all: then nothing was judged. What the machine has touched besides
-/// is not to be blamed on the faults.
-fn too_little(verdict: &Verdict, time: Duration) -> Option<Violation> {
-    let spared = share(verdict.looked.spared, &verdict.looked);
+/// Faults that touch nearly all runs excuse nearly all: then nothing was judged. Runs that the machine has touched
+/// besides are not to be blamed on the faults.
+fn too_little(looked: &Looked, time: Duration) -> Option<Violation> {
+    let spared = share(looked.spared, looked);
     (time >= LONG && spared < UNTOUCHED).then(|| {
         let told = format!("faults touch all but {spared} of 100 runs: too little is judged");
         Violation { check: Check::D3, told }
     })
 }
 
-/// What clients do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Pace {
-    Go,
-    Rest,
-    Stop,
-}
-
-/// What a soak must have measured.
-const SERIES: [(&str, &[Kind]); 4] = [
-    (NODES[0], flat::PROCESS),
-    (NODES[1], flat::PROCESS),
-    ("the server of jobs, beside its keys", flat::SERVER),
-    ("jobs", flat::STORE),
-];
-
-/// Those that are never replaced, in the order in which they have joined.
-const NODES: [&str; 2] = ["a node of axum", "a node of actix-web"];
-
-/// Until what was accepted has run; then those processes that are never replaced are measured.
-async fn rest(fleet: &mut Fleet, samples: &mut Samples) {
-    samples.rest();
-    let left = fleet.left_at_rest().await;
-    samples.add("jobs", Kind::Keys, left);
-    samples.add("jobs", Kind::Kept, fleet.kept_for_ever().await);
-    for (node, name) in NODES.into_iter().enumerate() {
-        samples.gauge(name, fleet.gauge(node).await);
-    }
-    // What has run is kept for a day, and is no growth; keys that have no end are looked at by themselves, above.
-    let beside_keys = Some(fleet.beside_keys().await);
-    let gauge = Gauge::of(fleet.server.pid());
-    samples.gauge("the server of jobs, beside its keys", Gauge { memory: beside_keys, ..gauge });
-}
-
-async fn client(requests: Requests, addrs: Addrs, mut dice: Dice, pace: watch::Receiver<Pace>) {
-    while *pace.borrow() != Pace::Stop {
-        if *pace.borrow() == Pace::Rest {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-            continue;
-        }
+async fn client(requests: Requests, addrs: Addrs, mut dice: Dice, orders: std::sync::Arc<Orders>) {
+    while orders.go_on().await {
         let resource = dice.below(RESOURCES).to_string();
-        let node = usize::try_from(dice.below(4)).unwrap_or(0);
-        let at = addrs.lock()[node];
+        let at = {
+            let addrs = addrs.lock();
+            addrs[dice.index(addrs.len())]
+        };
         let request = requests.later(at, &resource);
         let ms = dice.below(60);
         let later = match dice.below(20) {

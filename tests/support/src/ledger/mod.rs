@@ -22,29 +22,35 @@
 //! | N1 | each job is in one place, each key has an owner or an end: [`Store::check`](lockgate::Store::check) says so |
 //!
 //! A run is `[its start, min(its end, its process's death, the last time it was sure of its lock))`, on one
-//! clock for all processes of a host, as in the [check of locks](crate::history). [`Fleet`] starts the
-//! processes, sends the requests and keeps the books.
+//! clock for all processes of a host, as in the [check of locks](crate::history). [`Fleet`] sends the requests and keeps
+//! the books; its processes, and the faults of the long run, are those of every [fleet](crate::fleet).
 
+mod books;
 mod conduct;
-mod fault;
-mod fleet;
-mod left;
+mod later;
 mod node;
-pub(crate) mod stall;
-
-pub use lockgate_history::{
-    Life,
-    deferred::{Accepted, Answer, Asked, End, History, Looked, Run, Seen, Terms, Trouble},
-};
+mod settle;
+mod status;
 
 pub use self::{
-    conduct::{Plan, conduct},
-    fleet::{Fleet, Ground, Later, Requests, Told, Verdict},
+    books::Books,
+    later::{Later, Requests, Told},
     node::{DELAY, SOON, Setup, node},
+    settle::Verdict,
 };
+pub use crate::{
+    checker::{
+        Life,
+        deferred::{Accepted, Answer, Asked, End, History, Looked, Run, Seen, Terms, Trouble},
+    },
+    fleet::Ground,
+};
+
+/// Processes on one queue: each behind a proxy of its own, on a server of their own; or in a cluster of their own.
+pub type Fleet<G = crate::Server> = crate::fleet::Fleet<Books, G>;
 
 /// The time of the books, ns: `CLOCK_MONOTONIC`.
 #[must_use]
 pub fn now() -> u64 {
-    crate::history::clock::now()
+    crate::fleet::clock::now()
 }

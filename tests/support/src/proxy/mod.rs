@@ -25,6 +25,7 @@ use tokio::{
     sync::watch,
 };
 
+pub(crate) use self::names::is_known;
 pub use self::rule::{Moment, Rule, Struck};
 use self::{link::Link, names::Names};
 use crate::redis::Server;
@@ -118,7 +119,7 @@ impl Proxy {
     ///
     /// If there is no such script.
     pub fn strike(&self, rule: Rule) -> Struck {
-        assert!(names::is_known(rule.script()), "no script {}", rule.script());
+        assert!(is_known(rule.script()), "no script {}", rule.script());
         let struck = rule.struck();
         self.rules.lock().push(rule);
         struck

@@ -73,7 +73,7 @@ fn cut_short(text: &str) -> Vec<u8> {
 }
 
 /// Whether there is a script of this name.
-pub(super) fn is_known(name: &str) -> bool {
+pub(crate) fn is_known(name: &str) -> bool {
     FILES.iter().any(|(known, _)| known == name)
 }
 

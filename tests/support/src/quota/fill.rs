@@ -11,7 +11,10 @@ use std::{
 use futures_util::future::join_all;
 use lockgate::{Outage, Policy, Quota, RateLimit, Store};
 
-use crate::{gauge::Gauge, history::Process};
+use crate::{
+    fleet::{Process, orders::say},
+    gauge::Gauge,
+};
 
 /// As many as a map has places.
 const KEYS: u64 = 65_536;
@@ -29,7 +32,7 @@ pub(super) async fn fill(store: Store) {
     let policy = Policy::new(quota).name("fill").lease(2).on_outage(Outage::Refuse);
     let (limit, next) = (store.rate_limit(policy), AtomicU64::new(0));
     join_all((0..AT_ONCE).map(|_| ask(&limit, &next))).await;
-    println!("full");
+    say("full");
 }
 
 async fn ask(limit: &RateLimit, next: &AtomicU64) {

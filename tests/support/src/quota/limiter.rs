@@ -1,23 +1,19 @@
 //! A process that asks for quota all the time, and writes down what it was told.
 
-use std::{
-    io::BufRead as _,
-    path::Path,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use lockgate::{RateLimit, Store};
-use lockgate_history::quota::Event;
 use tokio::runtime::Handle;
 
 use super::{After, Asked, epoch, fill::fill, policies, settled::Settled};
 use crate::{
-    gauge,
-    history::{clock, dice::Dice, log::Log},
+    checker::quota::Event,
+    fleet::{
+        Job, clock,
+        dice::Dice,
+        log::Log,
+        orders::{self, Orders},
+    },
     stalls,
 };
 
@@ -32,41 +28,28 @@ const SECOND_KEYS: u64 = 64;
 /// # Panics
 ///
 /// If the URL is wrong or the log can't be written.
-pub async fn limiter(url: &str, log: &Path, seed: u64) {
-    let store = Store::connect(url).await.expect("the URL is right");
-    let log = Arc::new(Log::open(log).expect("the log can be made"));
-    let (rests, stop) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-    let (runtime, its, ends) = (Handle::current(), Arc::clone(&rests), Arc::clone(&stop));
-    let fills = store.clone();
-    // A thread of its own: the end of the input is the end of the process, whatever its runtime does.
-    std::thread::spawn(move || {
-        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
-            match line.as_str() {
-                "rest" => its.store(true, Ordering::Relaxed),
-                "go" => its.store(false, Ordering::Relaxed),
-                "gauge" => gauge::tell(&runtime),
-                "fill" => _ = runtime.spawn(fill(fills.clone())),
-                _ => ends.store(true, Ordering::Relaxed),
-            }
+pub async fn limiter(job: Job) {
+    let store = Store::connect(&job.url).await.expect("the URL is right");
+    let log = Arc::new(Log::open(&job.log).expect("the log can be made"));
+    let (runtime, fills) = (Handle::current(), store.clone());
+    let orders = Orders::follow(move |word| {
+        if word == "fill" {
+            runtime.spawn(fill(fills.clone()));
         }
-        std::process::exit(0);
     });
     let notes = Arc::clone(&log);
     tokio::spawn(stalls::watch(move |since, _| notes.note(&Event::Stall(since))));
-    let mut dice = Dice::new(seed);
+    let mut dice = Dice::new(job.seed);
     let mut tasks = Vec::new();
     for asked in policies().into_iter().map(Arc::new) {
         let way = Way::new(&store, &asked);
         for _ in 0..TASKS {
             let (way, log, mut dice) = (way.clone(), Arc::clone(&log), Dice::new(dice.roll()));
-            let (rests, stop) = (Arc::clone(&rests), Arc::clone(&stop));
-            let asked = Arc::clone(&asked);
+            let (orders, asked) = (Arc::clone(&orders), Arc::clone(&asked));
             let who = tasks.len() as u64;
             tasks.push(tokio::spawn(async move {
-                while !stop.load(Ordering::Relaxed) {
-                    if !rests.load(Ordering::Relaxed) {
-                        way.ask(who, &asked, &mut dice, &log).await;
-                    }
+                while orders.go_on().await {
+                    way.ask(who, &asked, &mut dice, &log).await;
                     tokio::time::sleep(dice.ms(5, 40)).await;
                 }
             }));
@@ -75,9 +58,7 @@ pub async fn limiter(url: &str, log: &Path, seed: u64) {
     for task in tasks {
         task.await.expect("no task panics");
     }
-    let clean = store.shutdown(Duration::from_secs(10)).await;
-    println!("quiet {clean}");
-    std::future::pending::<()>().await;
+    orders::quiet(store.shutdown(Duration::from_secs(10)).await).await;
 }
 
 /// How quota is asked for.

@@ -8,24 +8,24 @@
 //! and that has a bound of its own.
 
 mod conduct;
-mod fault;
 mod fill;
 mod limiter;
-mod rest;
 mod settled;
 mod spender;
 
 use std::time::Duration;
 
 use lockgate::{Outage, Policy, Quota};
-use lockgate_history::quota::Limit;
 
 pub use self::{
-    conduct::conduct,
+    conduct::Limits,
     limiter::limiter,
     spender::{KEY, Quotas, quotas, spender},
 };
-use crate::history::clock::{self, ns};
+use crate::{
+    checker::quota::Limit,
+    fleet::clock::{self, ns},
+};
 
 const SECOND: Duration = Duration::from_secs(1);
 

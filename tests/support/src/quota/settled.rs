@@ -4,11 +4,13 @@ use axum::{Router, body::Body, extract::Request, routing::get};
 use http::StatusCode;
 use lockgate::{Key, Policy, RateLimit, Store};
 use lockgate_axum::{CurrentRate, RateLimitLayer};
-use lockgate_history::quota::Event;
 use tower::ServiceExt as _;
 
 use super::{After, Asked};
-use crate::history::{clock, dice::Dice, log::Log};
+use crate::{
+    checker::quota::Event,
+    fleet::{clock, dice::Dice, log::Log},
+};
 
 const KEY: &str = "x-key";
 

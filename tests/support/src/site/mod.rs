@@ -149,7 +149,7 @@ pub use self::{
 use crate::desk::{Desk, Seen};
 
 /// The frameworks there are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Framework {
     /// axum.
     Axum,

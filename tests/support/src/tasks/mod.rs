@@ -7,12 +7,11 @@
 //! pushed without an answer may be there, and is waited for as well.
 
 mod conduct;
-mod fault;
 mod process;
 
 use std::time::Duration;
 
-pub use self::{conduct::conduct, process::tasks};
+pub use self::{conduct::Tasks, process::tasks};
 
 /// The queue.
 const QUEUE: &str = "errands";

@@ -1,11 +1,9 @@
 //! A process that pushes tasks and runs those of all.
 
 use std::{
-    io::{BufRead as _, Write as _},
-    path::Path,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -14,24 +12,24 @@ use lockgate::{
     Store,
     queue::{Failure, Queue, Task},
 };
-use lockgate_history::deferred::Event;
 use serde::{Deserialize, Serialize};
 
 use super::{LEASE, Line, MOST, QUEUE};
 use crate::{
-    history::{
+    checker::deferred::Event,
+    fleet::{
+        Job,
         clock::{self, ns},
         dice::Dice,
         log::Log,
+        orders::{self, Orders},
+        run::Run,
+        stall,
     },
-    ledger::stall::Stalls,
 };
 
 /// Tasks that push, one after the other each.
 const PUSHERS: u64 = 3;
-
-/// Time between two notes of a run that it still goes on.
-const TICK: Duration = Duration::from_millis(25);
 
 /// What is to be done.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -50,30 +48,14 @@ struct Errand {
 /// # Panics
 ///
 /// If the URL is wrong or the log can't be written.
-pub async fn tasks(url: &str, log: &Path, seed: u64) {
+pub async fn tasks(job: Job) {
     // Those that are asked for are no news.
     std::panic::set_hook(Box::new(|_| {}));
-    let store = Store::builder(url).deadline(Duration::from_secs(5)).connect().await;
+    let store = Store::builder(&job.url).deadline(Duration::from_secs(5)).connect().await;
     let store = store.expect("the URL is right");
-    let log = Arc::new(Log::open(log).expect("the log can be made"));
-    let stop = Arc::new(AtomicBool::new(false));
-    let ends = Arc::clone(&stop);
-    // A thread of its own: the end of the input is the end of the process, whatever its runtime does.
-    std::thread::spawn(move || {
-        for _ in std::io::stdin().lock().lines().map_while(Result::ok) {
-            ends.store(true, Ordering::Relaxed);
-        }
-        std::process::exit(0);
-    });
-    let its_stalls = Arc::clone(&log);
-    std::thread::spawn(move || {
-        let mut stalls = Stalls::default();
-        loop {
-            for (since, to) in stalls.tick() {
-                its_stalls.note(&Event::Stall(since, to));
-            }
-        }
-    });
+    let log = Arc::new(Log::open(&job.log).expect("the log can be made"));
+    let (orders, seed) = (Orders::follow(|_| ()), job.seed);
+    stall::note_own(Arc::clone(&log));
     let queue: Queue<Errand> = store.queue(QUEUE).max_attempts(MOST);
     let (runs, its) = (Arc::new(AtomicU64::new(0)), Arc::clone(&log));
     let worker = queue.worker(move |task| run(task, Arc::clone(&its), Arc::clone(&runs)));
@@ -82,27 +64,25 @@ pub async fn tasks(url: &str, log: &Path, seed: u64) {
     tokio::spawn(worker.run(std::future::pending()));
     let mut dice = Dice::new(seed);
     let pushers = (0..PUSHERS).map(|n| {
-        let (queue, log, stop) = (queue.clone(), Arc::clone(&log), Arc::clone(&stop));
+        let (queue, log, orders) = (queue.clone(), Arc::clone(&log), Arc::clone(&orders));
         let name = format!("{seed:x}-{n}");
-        tokio::spawn(push(queue, log, stop, name, Dice::new(dice.roll())))
+        tokio::spawn(push(queue, log, orders, name, Dice::new(dice.roll())))
     });
     for pusher in pushers.collect::<Vec<_>>() {
         pusher.await.expect("no task panics");
     }
-    println!("quiet");
-    let _ = std::io::stdout().flush();
-    std::future::pending::<()>().await;
+    orders::quiet(true).await;
 }
 
 async fn push(
     queue: Queue<Errand>,
     log: Arc<Log>,
-    stop: Arc<AtomicBool>,
+    orders: Arc<Orders>,
     of: String,
     mut dice: Dice,
 ) {
     for n in 0.. {
-        if stop.load(Ordering::Relaxed) {
+        if !orders.go_on().await {
             return;
         }
         let name = format!("{of}-{n}");
@@ -131,32 +111,11 @@ async fn run(task: Task<Errand>, log: Arc<Log>, runs: Arc<AtomicU64>) -> Result<
     let valid = || clock::now() + ns(LEASE);
     let (attempt, errand) = (task.attempt(), &task.payload);
     let id = task.id().to_string();
-    log.note(&Event::Start(run, errand.name.clone(), id, attempt, clock::now(), valid()));
-    let mut given_up = GivenUp { log: &log, run: Some(run) };
-    let mut left = Duration::from_millis(errand.ms);
-    while !left.is_zero() {
-        let step = left.min(TICK);
-        tokio::time::sleep(step).await;
-        left -= step;
-        log.note(&Event::Holds(run, valid()));
-    }
+    let start = Event::Start(run, errand.name.clone(), id, attempt, clock::now(), valid());
+    let written = Run::start(&log, run, &start);
+    written.works(errand.ms, || Some(valid())).await;
     let (fails, panics) = (attempt <= errand.fail, attempt <= errand.panic);
-    given_up.run = None;
-    log.note(&Event::End(run, if fails || panics { 500 } else { 200 }, errand.name.clone()));
+    written.end(if fails || panics { 500 } else { 200 }, &errand.name);
     assert!(!panics, "asked to panic");
     if fails { Err(Failure::new("asked to fail")) } else { Ok(()) }
-}
-
-/// Says so if the handler does not come to its end.
-struct GivenUp<'a> {
-    log: &'a Log,
-    run: Option<u64>,
-}
-
-impl Drop for GivenUp<'_> {
-    fn drop(&mut self) {
-        if let Some(run) = self.run {
-            self.log.note(&Event::Drop(run));
-        }
-    }
 }

@@ -1,27 +1,23 @@
 //! What handlers do, whatever the framework: write down that they run, work, and answer as they are asked to.
 
-use std::{
-    sync::atomic::{AtomicU64, Ordering},
-    time::Duration,
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
 };
 
 use lockgate::HeldLock;
-use lockgate_history::deferred::Event;
 use serde::Deserialize;
 use tokio::sync::OnceCell;
 
-use super::Setup;
 use crate::{
-    history::{
+    checker::deferred::Event,
+    fleet::{
         clock::{self, ns},
         log::Log,
         register::{Registers, Values},
+        run::Run,
     },
-    ledger::stall::Stalls,
 };
-
-/// Time between two notes of a run that it is still sure of its lock.
-const TICK: Duration = Duration::from_millis(25);
 
 /// What a request wants.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
@@ -45,7 +41,7 @@ pub(super) struct Facts {
 }
 
 pub(super) struct Desk {
-    log: Log,
+    log: Arc<Log>,
     runs: AtomicU64,
     /// Where the registers are, if there are any.
     url: String,
@@ -54,20 +50,9 @@ pub(super) struct Desk {
 }
 
 impl Desk {
-    pub(super) fn open(setup: &Setup) -> Self {
-        let log = Log::open(&setup.log).expect("the log can be made");
-        let (url, registers) = (setup.registers.clone(), OnceCell::new());
+    pub(super) fn new(log: Arc<Log>, registers: &str) -> Self {
+        let (url, registers) = (registers.to_owned(), OnceCell::new());
         Self { log, runs: AtomicU64::new(0), url, registers }
-    }
-
-    /// For a thread of its own, for as long as there is this process.
-    pub(super) fn note_stalls(&self) {
-        let mut stalls = Stalls::default();
-        loop {
-            for (since, to) in stalls.tick() {
-                self.log.note(&Event::Stall(since, to));
-            }
-        }
     }
 
     async fn registers(&self) -> &Registers {
@@ -88,9 +73,8 @@ impl Desk {
     }
 
     /// One more; unless a later run has been there.
-    async fn write(&self, resource: &str, fence: u64, Values { fenced, plain }: Values) {
-        let next = Values { fenced: fenced + 1, plain: plain + 1 };
-        let written = self.registers().await.write(resource, fence, next).await;
+    async fn write(&self, resource: &str, fence: u64, read: Values) {
+        let written = self.registers().await.write(resource, fence, read.next()).await;
         written.expect("the registers are there");
     }
 
@@ -102,18 +86,9 @@ impl Desk {
         let (job, attempt) = job.unwrap_or_else(|| ("-".to_owned(), 0));
         let fence = lock.fence().unwrap_or(0);
         let start = Event::Start(run, resource.clone(), job.clone(), attempt, fence, valid());
-        self.log.note(&start);
-        let mut given_up = GivenUp { log: &self.log, run: Some(run) };
+        let written = Run::start(&self.log, run, &start);
         let read = self.read(&resource, fence).await;
-        let mut left = Duration::from_millis(wish.ms);
-        while !left.is_zero() {
-            let step = left.min(TICK);
-            tokio::time::sleep(step).await;
-            left -= step;
-            if !lock.remaining().is_zero() {
-                self.log.note(&Event::Holds(run, valid()));
-            }
-        }
+        written.works(wish.ms, || (!lock.remaining().is_zero()).then(valid)).await;
         let wanted = |times: u32| (1..=times).contains(&attempt);
         if wanted(wish.abort) {
             self.log.note(&Event::Abort(run));
@@ -124,23 +99,8 @@ impl Desk {
         if let Some(values) = read {
             self.write(&resource, fence, values).await;
         }
-        given_up.run = None;
-        self.log.note(&Event::End(run, status, body.clone()));
+        written.end(status, &body);
         assert!(!wanted(wish.panic), "asked to panic");
         (status, body)
-    }
-}
-
-/// Says so if the handler does not come to its end.
-struct GivenUp<'a> {
-    log: &'a Log,
-    run: Option<u64>,
-}
-
-impl Drop for GivenUp<'_> {
-    fn drop(&mut self) {
-        if let Some(run) = self.run {
-            self.log.note(&Event::Drop(run));
-        }
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// SplitMix64.
 #[derive(Debug, Clone)]
-pub(crate) struct Dice(u64);
+pub struct Dice(u64);
 
 impl Dice {
     pub(crate) fn new(seed: u64) -> Self {
@@ -21,6 +21,15 @@ impl Dice {
 
     pub(crate) fn below(&mut self, n: u64) -> u64 {
         self.roll() % n
+    }
+
+    /// Some index of so many.
+    pub(crate) fn index(&mut self, len: usize) -> usize {
+        usize::try_from(self.below(len as u64)).unwrap_or(0)
+    }
+
+    pub(crate) fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
+        &of[self.index(of.len())]
     }
 
     /// True in so many of a hundred cases.

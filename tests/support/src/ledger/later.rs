@@ -10,14 +10,14 @@ use std::{
     time::Duration,
 };
 
-use lockgate_history::{
-    Life,
-    deferred::{self, Accepted, Asked, History, Terms},
-};
 use parking_lot::Mutex;
 
 use crate::{
-    history::clock,
+    checker::{
+        Life,
+        deferred::{self, Accepted, Asked, History, Terms},
+    },
+    fleet::clock,
     http::{Answer, request},
 };
 
@@ -45,22 +45,13 @@ pub(super) type Listeners = Arc<Mutex<HashMap<SocketAddr, Life>>>;
 /// Makes requests whose answers go into the books.
 #[derive(Debug, Clone)]
 pub struct Requests {
-    most: u32,
-    history: Arc<Mutex<History>>,
-    sent: Arc<AtomicU64>,
-    listeners: Listeners,
+    pub(super) most: u32,
+    pub(super) history: Arc<Mutex<History>>,
+    pub(super) sent: Arc<AtomicU64>,
+    pub(super) listeners: Listeners,
 }
 
 impl Requests {
-    pub(super) fn new(
-        most: u32,
-        history: Arc<Mutex<History>>,
-        sent: Arc<AtomicU64>,
-        listeners: Listeners,
-    ) -> Self {
-        Self { most, history, sent, listeners }
-    }
-
     /// A POST that may be deferred, to the node that listens there.
     pub fn later(&self, at: SocketAddr, resource: &str) -> Later {
         self.sent.fetch_add(1, Ordering::Relaxed);

@@ -5,9 +5,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockgate_history::deferred::Seen;
-
 use crate::{
+    checker::deferred::Seen,
     http::{Answer, request},
     wait::PATIENCE,
 };

@@ -1,6 +1,5 @@
 //! Where the store of a fleet is.
 
-use super::Fleet;
 use crate::{
     cluster::{Cluster, Replicated},
     redis::Server,
@@ -61,27 +60,5 @@ impl Ground for Replicated {
 
     fn servers(&self) -> Vec<&Server> {
         self.others().iter().chain([&self.master, &self.replica]).collect()
-    }
-}
-
-impl<G: Ground> Fleet<G> {
-    /// The shard of a resource, which says so where its lock is held: for the time before anything else is done.
-    ///
-    /// # Panics
-    ///
-    /// If it can't be had.
-    pub async fn shard(&self, resource: &str) -> u16 {
-        let guard = self.hold(resource).await;
-        let pattern = format!("lg:1:{}:*}}:h:*", self.namespace);
-        let mut held = Vec::new();
-        for server in self.server.masters() {
-            let mut keys = redis::cmd("KEYS");
-            let keys = keys.arg(&pattern).query_async(&mut server.connection().await).await;
-            held.extend::<Vec<String>>(keys.expect("an answer"));
-        }
-        guard.release().await;
-        let [key] = &held[..] else { panic!("one is held: {held:?}") };
-        let shard = key.split(['{', '}']).nth(1).and_then(|shard| shard.parse().ok());
-        shard.expect("it has a shard")
     }
 }

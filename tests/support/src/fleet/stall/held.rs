@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::AFTERMATH;
-use crate::history::clock::{self, ns};
+use crate::fleet::clock::{self, ns};
 
 /// Over this time the waits for a processor are added up.
 const SPAN: Duration = Duration::from_secs(1);

@@ -8,9 +8,8 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use lockgate_history::line;
-
 use super::clock;
+use crate::checker::line;
 
 /// Each event with the time of the host's monotonic clock, and the wall's.
 #[derive(Debug)]

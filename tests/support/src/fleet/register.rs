@@ -1,8 +1,9 @@
 //! What is changed under a lock: for each lock a register that looks at fences, and one that does not.
 //! They are kept on a server of their own, so that no fault of the lock's server is one of theirs.
 
-use lockgate_history::locks::Register;
 use redis::{AsyncConnectionConfig, aio::MultiplexedConnection};
+
+use crate::checker::locks::Register;
 
 /// The highest fence that has read or written counts. A read with it shuts out all that came before:
 /// otherwise a late write could fall between the read and the write of the next holder.
@@ -30,6 +31,13 @@ pub(crate) struct Values {
     pub(crate) plain: i64,
 }
 
+impl Values {
+    /// Written by a holder that has read these.
+    pub(crate) fn next(self) -> Self {
+        Self { fenced: self.fenced + 1, plain: self.plain + 1 }
+    }
+}
+
 /// All that became of a lock's registers.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Outcome {
@@ -42,11 +50,12 @@ pub(crate) struct Outcome {
 pub(crate) struct Registers(MultiplexedConnection);
 
 impl Registers {
+    /// The namespace of the URL is ignored.
     pub(crate) async fn open(url: &str) -> redis::RedisResult<Self> {
         // For a process that was stopped meanwhile no answer is late.
         let config = AsyncConnectionConfig::new().set_response_timeout(None);
         let config = config.set_connection_timeout(None);
-        let client = redis::Client::open(url)?;
+        let client = redis::Client::open(url.split('?').next().unwrap_or_default())?;
         Ok(Self(client.get_multiplexed_async_connection_with_config(&config).await?))
     }
 
@@ -75,7 +84,19 @@ impl Registers {
         call.query_async(&mut self.0.clone()).await
     }
 
-    pub(crate) async fn outcome(&self, lock: &str) -> redis::RedisResult<Outcome> {
+    pub(crate) async fn outcomes<L: AsRef<str>>(
+        &self,
+        locks: impl IntoIterator<Item = L>,
+    ) -> Vec<Outcome> {
+        let mut all = Vec::new();
+        for lock in locks {
+            let outcome = self.outcome(lock.as_ref()).await;
+            all.push(outcome.expect("the registers are there"));
+        }
+        all
+    }
+
+    async fn outcome(&self, lock: &str) -> redis::RedisResult<Outcome> {
         let [_, plain, log, count] = Self::keys(lock);
         let mut all = redis::pipe();
         all.cmd("LRANGE").arg(log).arg(0).arg(-1).cmd("GET").arg(count).cmd("GET").arg(plain);

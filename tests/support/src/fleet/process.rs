@@ -88,8 +88,13 @@ impl Process {
 }
 
 /// SIGKILL to a process of ours that has not been waited for.
-pub(crate) fn kill_now(pid: u32) {
+pub(super) fn kill_now(pid: u32) {
     send(pid, Signal::KILL);
+}
+
+/// SIGCONT to a process of ours.
+pub(super) fn resume_now(pid: u32) {
+    send(pid, Signal::CONT);
 }
 
 fn send(pid: u32, signal: Signal) {

@@ -1,0 +1,109 @@
+//! The faults, and the draw of one.
+
+use super::dice::Dice;
+
+/// Something that is done to a process, to its connections, or to the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fault {
+    /// SIGKILL, and another process in its place.
+    Kill,
+    /// SIGKILL at a call: before the server has it, or when it has run.
+    KillAtCall,
+    /// SIGTERM, and another process in its place.
+    Drain,
+    /// SIGSTOP, for less or more than a lease.
+    Stop,
+    /// A call of a process is lost, or the reply to it, with its connection.
+    LoseReply,
+    /// Messages to a process are lost for a while.
+    Deafen,
+    /// The server closes the connections of all subscribers.
+    CutMessages,
+    /// The server closes all other connections.
+    CutCalls,
+    /// The server forgets its scripts.
+    ForgetScripts,
+    /// The server is stopped for a while.
+    Freeze,
+    /// The server is killed, and comes back with its log.
+    Restart,
+    /// The connections of a process carry nothing for a while.
+    Stall,
+    /// The connections of a process are half open.
+    HalfOpen,
+    /// The connections of a process are slow for a while.
+    Delay,
+    /// The connections of a process end.
+    Cut,
+}
+
+impl Fault {
+    pub(super) fn ends_a_process(self) -> bool {
+        matches!(self, Self::Kill | Self::KillAtCall | Self::Drain)
+    }
+
+    /// Whether it strikes the server, so all processes.
+    pub(super) fn strikes_all(self) -> bool {
+        use Fault::{CutCalls, CutMessages, ForgetScripts, Freeze, Restart};
+        matches!(self, CutCalls | CutMessages | ForgetScripts | Freeze | Restart)
+    }
+
+    /// Draws one by its weight.
+    pub(super) fn draw(dice: &mut Dice, weights: &[&[(Self, u64)]]) -> Self {
+        let all = || weights.iter().copied().flatten();
+        let mut at = dice.below(all().map(|(_, weight)| weight).sum());
+        for (fault, weight) in all() {
+            match at.checked_sub(*weight) {
+                Some(rest) => at = rest,
+                None => return *fault,
+            }
+        }
+        Self::Kill
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        fleet::{Domain, Rules},
+        history::Locks,
+        ledger::Books,
+        proxy,
+        quota::Limits,
+        tasks::Tasks,
+    };
+
+    const ALL: [Rules; 4] = [Locks::RULES, Books::RULES, Limits::RULES, Tasks::RULES];
+
+    #[test]
+    fn every_script_that_is_struck_is_there() {
+        let scripts = ALL.iter().flat_map(|rules| rules.scripts);
+        scripts.for_each(|script| assert!(proxy::is_known(script), "there is no {script}"));
+    }
+
+    /// Tasks have no calls of several steps: a script that only stands before others is the name of no call.
+    #[test]
+    fn every_script_of_tasks_that_is_struck_is_called() {
+        let file = format!("{}/../../src/store/redis/script.rs", env!("CARGO_MANIFEST_DIR"));
+        let scripts = std::fs::read_to_string(file).expect("the scripts are listed there");
+        for script in Tasks::RULES.scripts {
+            let is_called = scripts.contains(&format!("\"{script}\""));
+            assert!(is_called, "{script} is no call: nothing would ever be struck");
+        }
+    }
+
+    #[test]
+    fn each_fault_is_drawn_by_its_weight() {
+        for rules in ALL {
+            let (mut dice, weights) = (Dice::new(7), [rules.faults, rules.soak]);
+            let drawn: Vec<_> = (0..4000).map(|_| Fault::draw(&mut dice, &weights)).collect();
+            let all: u64 = weights.iter().copied().flatten().map(|(_, weight)| weight).sum();
+            for (fault, weight) in weights.into_iter().flatten() {
+                let times = drawn.iter().filter(|drawn| *drawn == fault).count() as u64;
+                let due = 4000 * weight / all;
+                assert!((due / 2..=2 * due).contains(&times), "{fault:?}: {times} of {due}");
+            }
+        }
+    }
+}

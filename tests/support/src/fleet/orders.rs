@@ -1,0 +1,104 @@
+//! Inside a process: what it is told on its command line and by its input, and what it says.
+
+use std::{
+    io::{BufRead as _, Write as _},
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::runtime::Handle;
+
+use crate::gauge;
+
+/// What a process is told on its command line.
+#[derive(Debug, Clone)]
+pub struct Job {
+    /// URL of its store.
+    pub(crate) url: String,
+    /// File that it writes to.
+    pub(crate) log: PathBuf,
+    /// Seed of its choices.
+    pub(crate) seed: u64,
+    /// Words of its domain.
+    pub(crate) setup: String,
+}
+
+impl Job {
+    /// Parses the words of a command line.
+    #[must_use]
+    pub fn parse(words: &[&str]) -> Option<Self> {
+        let [url, log, seed, setup] = *words else { return None };
+        let (url, setup) = (url.to_owned(), setup.to_owned());
+        Some(Self { url, log: log.into(), seed: seed.parse().ok()?, setup })
+    }
+
+    pub(super) fn words(&self, mode: &str) -> [String; 5] {
+        let log = self.log.display().to_string();
+        [mode.to_owned(), self.url.clone(), log, self.seed.to_string(), self.setup.clone()]
+    }
+}
+
+/// Whether to begin anything new.
+#[derive(Debug, Default)]
+pub(crate) struct Orders {
+    rests: AtomicBool,
+    stop: AtomicBool,
+}
+
+impl Orders {
+    /// Follows the input: `rest`, `go`, `stop`, and `gauge`, which is answered by the number of tasks; other words are
+    /// passed on. The end of the input ends the process.
+    pub(crate) fn follow(other: impl Fn(&str) + Send + 'static) -> Arc<Self> {
+        let (orders, runtime) = (Arc::<Self>::default(), Handle::current());
+        let its = Arc::clone(&orders);
+        // A thread of its own: it ends the process even if the runtime is blocked.
+        std::thread::spawn(move || {
+            for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+                match &*line {
+                    "rest" => its.rest(true),
+                    "go" => its.rest(false),
+                    "stop" => its.stop(),
+                    "gauge" => gauge::tell(&runtime),
+                    word => other(word),
+                }
+            }
+            std::process::exit(0);
+        });
+        orders
+    }
+
+    pub(crate) fn rest(&self, rests: bool) {
+        self.rests.store(rests, Ordering::Relaxed);
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// Waits while it is to rest. Returns false once it is to stop.
+    pub(crate) async fn go_on(&self) -> bool {
+        while !self.stop.load(Ordering::Relaxed) {
+            if !self.rests.load(Ordering::Relaxed) {
+                return true;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        false
+    }
+}
+
+/// Says a line to the process that started this one.
+pub(crate) fn say(line: &str) {
+    println!("{line}");
+    let _ = std::io::stdout().flush();
+}
+
+/// Says that nothing is under way any more, and waits for the end of the process.
+pub(crate) async fn quiet(clean: bool) {
+    say(&format!("quiet {clean}"));
+    std::future::pending().await
+}

@@ -1,0 +1,294 @@
+//! The books of a fleet: what its clients were told, and the lookups of the test.
+
+use std::{
+    net::SocketAddr,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use lockgate::{Key, LockGuard, Store};
+use parking_lot::Mutex;
+use tokio::task::JoinSet;
+
+use super::{
+    Fleet,
+    later::{Later, Listeners, Requests},
+    node::Setup,
+    status::look,
+};
+use crate::{
+    checker::{
+        Life,
+        deferred::{History, Run, Seen},
+        locks::Register,
+    },
+    fleet::{Domain as _, Ground, clock::ns, register::Registers},
+    http::request,
+    redis::Server,
+    wait::within,
+};
+
+/// How long it may take until everything has ended: a watch of ten seconds over the shards of the dead,
+/// a few leases, backoffs, and a machine that has other things to do.
+pub(super) const ALL: Duration = Duration::from_secs(90);
+
+/// Addresses of the processes, by their numbers.
+pub(super) type Addrs = Arc<Mutex<Vec<SocketAddr>>>;
+
+/// The domain of deferred requests.
+#[derive(Debug)]
+pub struct Books {
+    store: Store,
+    pub(super) history: Arc<Mutex<History>>,
+    began: Instant,
+    /// Requests that were sent.
+    sent: Arc<AtomicU64>,
+    pub(super) addrs: Addrs,
+    listeners: Listeners,
+    /// Where runs write to under their locks, and of how many resources.
+    registers: Option<(Server, u64)>,
+    /// Looks at the status resource, of one call each.
+    looks: AtomicU64,
+    /// Most runs of a PUT.
+    most: u32,
+    pub(super) clients: JoinSet<()>,
+}
+
+impl Books {
+    pub(super) async fn on<G: Ground>(server: &G) -> Self {
+        let store = Store::builder(&server.url(Self::NAME)).deadline(Duration::from_secs(10));
+        Self {
+            store: store.connect().await.expect("the URL is right"),
+            history: Arc::default(),
+            began: Instant::now(),
+            sent: Arc::default(),
+            addrs: Arc::default(),
+            listeners: Arc::default(),
+            registers: None,
+            looks: AtomicU64::new(0),
+            most: 1,
+            clients: JoinSet::new(),
+        }
+    }
+
+    pub(super) fn listens(&self, life: Life, addr: SocketAddr) {
+        self.listeners.lock().insert(addr, life);
+        let mut addrs = self.addrs.lock();
+        match addrs.get_mut(life.process) {
+            Some(old) => *old = addr,
+            None => addrs.push(addr),
+        }
+    }
+
+    /// What the registers have taken.
+    pub(super) async fn taken(&self) -> Vec<Register> {
+        let Some((server, resources)) = &self.registers else { return Vec::new() };
+        let registers = Registers::open(&server.url("")).await;
+        let registers = registers.expect("the registers are there");
+        let all = registers.outcomes((0..*resources).map(|resource| resource.to_string())).await;
+        all.into_iter().map(|outcome| outcome.fenced).collect()
+    }
+}
+
+impl Fleet {
+    /// Without any process yet, on a server of its own. The program is the one whose `node` mode is
+    /// [`node`](super::node).
+    ///
+    /// # Panics
+    ///
+    /// If there is no server, or no folder for the logs.
+    pub async fn new(program: &Path) -> Self {
+        Self::on(program, Server::start().await).await
+    }
+}
+
+impl<G: Ground> Fleet<G> {
+    /// On this server, or in this cluster.
+    ///
+    /// # Panics
+    ///
+    /// If there is no folder for the logs.
+    pub async fn on(program: &Path, server: G) -> Self {
+        let books = Books::on(&server).await;
+        Self::with(program, server, books)
+    }
+
+    /// Starts one more process; its number.
+    pub async fn join(&mut self, setup: Setup) -> usize {
+        if self.size() == 0 {
+            self.domain.most = setup.most;
+        }
+        self.start(serde_json::to_string(&setup).expect("words and numbers")).await
+    }
+
+    /// From now on there are registers of so many resources, which are judged at the end; their URL. They are on a server
+    /// of their own: no fault of the locks' is one of theirs.
+    pub(super) async fn keeps_registers(&mut self, resources: u64) -> String {
+        let server = Server::start().await;
+        let url = server.url("");
+        self.domain.registers = Some((server, resources));
+        url
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn addr(&self, node: usize) -> SocketAddr {
+        self.domain.addrs.lock()[node]
+    }
+
+    /// A store of the test's own, straight to the server.
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        &self.domain.store
+    }
+
+    /// Its lock, held by the test, so that what comes is deferred.
+    ///
+    /// # Panics
+    ///
+    /// If it does not come free.
+    pub async fn hold(&self, resource: &str) -> LockGuard {
+        let request = self.store().lock(Key::path_param("id", resource));
+        request.wait(Duration::from_secs(60)).acquire().await.expect("the lock")
+    }
+
+    /// The shard of a resource, which says so where its lock is held: for the time before anything else is done.
+    ///
+    /// # Panics
+    ///
+    /// If it can't be had.
+    pub async fn shard(&self, resource: &str) -> u16 {
+        let guard = self.hold(resource).await;
+        let pattern = format!("lg:1:{}:*}}:h:*", Books::NAME);
+        let mut held = Vec::new();
+        for server in self.server.masters() {
+            let mut keys = redis::cmd("KEYS");
+            let keys = keys.arg(&pattern).query_async(&mut server.connection().await).await;
+            held.extend::<Vec<String>>(keys.expect("an answer"));
+        }
+        guard.release().await;
+        let [key] = &held[..] else { panic!("one is held: {held:?}") };
+        let shard = key.split(['{', '}']).nth(1).and_then(|shard| shard.parse().ok());
+        shard.expect("it has a shard")
+    }
+
+    /// A request that may be deferred.
+    pub fn later(&self, node: usize, resource: &str) -> Later {
+        self.requests().later(self.addr(node), resource)
+    }
+
+    /// For clients that go their own way.
+    #[must_use]
+    pub fn requests(&self) -> Requests {
+        let Books { most, history, sent, listeners, .. } = &self.domain;
+        Requests {
+            most: *most,
+            history: Arc::clone(history),
+            sent: Arc::clone(sent),
+            listeners: Arc::clone(listeners),
+        }
+    }
+
+    /// All that clients are told is written down from now on, and judged: for this long they may wait for their answers.
+    pub fn judges_answers(&self, patience: Duration) {
+        self.domain.history.lock().patience = ns(patience);
+    }
+
+    /// Requests that were sent.
+    pub(super) fn asked(&self) -> u64 {
+        self.domain.sent.load(Ordering::Relaxed)
+    }
+
+    /// Calls of scripts since the beginning, without the looks of the test, without what idle workers may
+    /// make: two a second, and half a one of each; and without those whose replies a rule has kept from processes that are
+    /// still here. How often such a call is made again is a matter of how fast a connection is made anew.
+    pub(super) fn calls(&self) -> u64 {
+        let idle = self.domain.began.elapsed().as_secs() * (4 + self.size() as u64) / 2;
+        let looks = self.domain.looks.load(Ordering::Relaxed);
+        let all: u64 = self.server.servers().into_iter().map(Server::script_calls).sum();
+        let unanswered: u64 = self.proxies().map(crate::proxy::Proxy::unanswered).sum();
+        all.saturating_sub(looks + idle + unanswered)
+    }
+
+    /// Waits until a worker that was told to stop has begun to: from then on it claims nothing.
+    pub async fn stops(&self, node: usize) {
+        let trace = self.log(self.life(node)).with_extension("trace");
+        let stops = async {
+            while !std::fs::read_to_string(&trace).is_ok_and(|told| told.contains("worker stops")) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        within("a worker to stop", stops).await;
+    }
+
+    /// What the status resource says now. It is written down.
+    pub async fn see(&self, node: usize, id: &str) -> Seen {
+        self.domain.looks.fetch_add(1, Ordering::Relaxed);
+        let seen = look(self.addr(node), id).await.unwrap_or_default();
+        self.domain.history.lock().seen.entry(id.to_owned()).or_default().push(seen.clone());
+        seen
+    }
+
+    /// Asks again until it has ended.
+    pub async fn outcome(&self, node: usize, id: &str) -> Seen {
+        let outcome = async {
+            loop {
+                let seen = self.see(node, id).await;
+                if seen.is_final() {
+                    return seen;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let ended = tokio::time::timeout(ALL, outcome).await;
+        ended.unwrap_or_else(|_| panic!("{id} does not end; the logs are in {:?}", self.folder()))
+    }
+
+    /// Has a job cancelled; the status of the answer, 0 for none.
+    pub async fn cancel(&self, node: usize, id: &str) -> u16 {
+        self.domain.sent.fetch_add(1, Ordering::Relaxed);
+        let cancel = request(self.addr(node), "DELETE", &format!("/deferred/{id}"));
+        cancel.try_send().await.map_or(0, |answer| answer.status.as_u16())
+    }
+
+    /// Waits until a handler has begun to run this job.
+    pub async fn started(&self, id: &str) {
+        let started = || self.runs().iter().any(|run| run.job.as_deref() == Some(id));
+        let wait = async {
+            while !started() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let started = tokio::time::timeout(ALL, wait).await;
+        assert!(started.is_ok(), "{id} does not start; the logs are in {:?}", self.folder());
+    }
+
+    /// The runs of a job that have been written down until now.
+    #[must_use]
+    pub fn runs_of(&self, id: &str) -> Vec<Run> {
+        self.runs().into_iter().filter(|run| run.job.as_deref() == Some(id)).collect()
+    }
+
+    /// The runs that have been written down until now, in the order they began.
+    #[must_use]
+    pub fn runs(&self) -> Vec<Run> {
+        self.written().runs
+    }
+
+    /// What the processes have written down until now.
+    pub(super) fn written(&self) -> History {
+        let mut history = History::default();
+        self.read(|life, text| history.read(life, text));
+        history.runs.sort_by_key(|run| run.from);
+        history
+    }
+
+    /// Ends it without a look into the books, which were not kept by a client.
+    pub fn leave(self) {
+        self.close(true);
+    }
+}
