@@ -23,8 +23,8 @@
 //! - `tls`: TLS on the way to them (`rediss://`), by rustls; the application installs the crypto provider.
 //! - `bb8-redis`: `Store::from_pool`, connections out of a pool that the application has.
 //! - `http-replay`: `remote`, deferred requests that run in another process; `http-replay-tls`: by https.
-//! - `fsck`: `Store::check`, which finds requests without a place and wrong counts, and the program `lockgate-fsck`;
-//!   `fsck-tls`: the program by TLS, with ring.
+//! - `fsck`: `Store::check`, which finds requests without a place and wrong counts. The package `lockgate-cli` has it as the
+//!   program `lockgate-fsck`.
 //! - `quorum`: `Store::quorum`, locks over several independent stores.
 //! - `seal`: deferred requests, their responses and tasks are sealed at rest ([`Store::sealed_with`](Store)).
 //! - `tower` (default): [`middleware`].

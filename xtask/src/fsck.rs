@@ -1,4 +1,4 @@
-//! `cargo xtask fsck`: the crate's own program, from here.
+//! `cargo xtask fsck`: starts `lockgate-fsck`.
 
 use std::process::ExitCode;
 
@@ -6,17 +6,8 @@ use crate::shell;
 
 /// Its exit code is ours.
 pub(crate) fn run(args: &[&str]) -> ExitCode {
-    const PROGRAM: &[&str] = &[
-        "run",
-        "--quiet",
-        "--package",
-        "lockgate",
-        "--features",
-        "fsck-tls",
-        "--bin",
-        "lockgate-fsck",
-        "--",
-    ];
+    const PROGRAM: &[&str] =
+        &["run", "--quiet", "--package", "lockgate-cli", "--bin", "lockgate-fsck", "--"];
     let mut command = shell::cargo([PROGRAM, args].concat());
     let code = command.status().ok().and_then(|status| status.code());
     code.and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from)

@@ -1,0 +1,101 @@
+//! `lockgate-fsck [STORE_URL] [--repair]`: [`Store::check`] for operators.
+//!
+//! A package of its own, so that `cargo install` needs no checkout and the library needs neither an argument parser nor a
+//! crypto provider. `cargo xtask fsck` starts it in a checkout.
+
+#![warn(
+    clippy::cast_possible_wrap,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::string_slice,
+    clippy::unreachable,
+    clippy::unwrap_used
+)]
+
+use std::{
+    error::Error as _,
+    fmt::Display,
+    io::{self, Write as _},
+    process::ExitCode,
+    time::Duration,
+};
+
+use clap::Parser;
+use lockgate::{CheckReport, Error, Store};
+
+/// The store could not be checked. Errors in the arguments have the same code, by clap.
+const UNABLE: u8 = 2;
+
+/// The namespace is empty. Not 0: a check that always succeeds because its URL is wrong would never be noticed.
+const EMPTY: u8 = 3;
+
+/// Longer than a service would wait: a busy server is slow for a moment, and no request depends on this program.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  nothing is wrong, or all of it was repaired
+  1  something is left
+  2  the store could not be checked
+  3  the namespace is empty, so its name may be mistyped";
+
+/// Checks one namespace of a store for deferred requests in no state or in two, keys without an owner or an expiry, and
+/// wrong counts. The service may run meanwhile.
+#[derive(Debug, Parser)]
+#[command(name = "lockgate-fsck", version, after_help = EXIT_CODES)]
+struct Args {
+    /// URL of the service's store with its namespace, such as redis://127.0.0.1/?ns=shop
+    ///
+    /// Prefer the variable for a URL with a password: other users of the machine can read the arguments of a process, and
+    /// the shell keeps them in its history. `rediss://` trusts the certificates that the system trusts, or those in
+    /// SSL_CERT_FILE.
+    #[arg(value_name = "STORE_URL", env = "LOCKGATE_STORE", hide_env_values = true)]
+    url: String,
+    /// Repair everything that has a known repair; no request that can still run is lost
+    #[arg(long)]
+    repair: bool,
+}
+
+fn main() -> ExitCode {
+    // Fails only if a provider is installed already, which serves as well.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let args = Args::parse();
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            complain(error);
+            return ExitCode::from(UNABLE);
+        }
+    };
+    match runtime.block_on(check(&args)) {
+        Ok(report) => {
+            // The reader of a pipe may have left. The exit code still tells the result, which a panic would not.
+            let _ = writeln!(io::stdout(), "{report}");
+            if report.is_of_nothing() {
+                complain(
+                    "nobody has used this namespace; is it the URL of the service, with its `?ns=`?",
+                );
+                return ExitCode::from(EMPTY);
+            }
+            ExitCode::from(u8::from(!report.is_mended()))
+        }
+        Err(error) => {
+            let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
+            complain(format_args!("{error}{cause}"));
+            ExitCode::from(UNABLE)
+        }
+    }
+}
+
+/// Writes a line to the standard error, which may be closed.
+fn complain(message: impl Display) {
+    let _ = writeln!(io::stderr(), "{message}");
+}
+
+async fn check(args: &Args) -> Result<CheckReport, Error> {
+    let store = Store::builder(&args.url).deadline(DEADLINE).connect().await?;
+    // Tells at once that the store is unavailable.
+    store.ping().await?;
+    store.check().repair(args.repair).run().await
+}
