@@ -8,8 +8,9 @@
 //! $ cargo xtask faults soak --minutes 20
 //! ```
 
-use std::{env, path::Path, process::ExitCode, time::Duration};
+use std::{path::PathBuf, process::ExitCode, time::Duration};
 
+use clap::{Parser, Subcommand};
 use lockgate_tests::{
     fleet::{Job, Plan, Verdict, conduct},
     history::{Locks, crowd, holder, work},
@@ -18,62 +19,91 @@ use lockgate_tests::{
     tasks::{Tasks, tasks},
 };
 
-const USAGE: &str = "usage: cargo xtask faults [locks|deferred|quota|tasks|soak] [--seconds N|--minutes N] [--seed N]";
-
 /// Interval of the measurements of a soak.
 const EVERY: Duration = Duration::from_secs(45);
 
-type Part = fn(&Plan) -> Verdict;
+type Check = fn(&Plan) -> Verdict;
 
-static PARTS: [(&str, Part); 4] = [
-    ("locks", |plan| of_processes().block_on(conduct::<Locks>(plan))),
-    ("deferred", |plan| of_processes().block_on(conduct::<Books>(plan))),
-    ("quota", |plan| of_processes().block_on(conduct::<Limits>(plan))),
-    ("tasks", |plan| of_processes().block_on(conduct::<Tasks>(plan))),
-];
+const LOCKS: Check = |plan| of_processes().block_on(conduct::<Locks>(plan));
+const DEFERRED: Check = |plan| of_processes().block_on(conduct::<Books>(plan));
+const QUOTA: Check = |plan| of_processes().block_on(conduct::<Limits>(plan));
+const TASKS: Check = |plan| of_processes().block_on(conduct::<Tasks>(plan));
+
+/// Histories of processes under random faults, checked against the guarantees
+#[derive(Debug, Parser)]
+#[command(name = "lockgate-faults")]
+struct Args {
+    #[command(subcommand)]
+    mode: Mode,
+}
+
+#[derive(Debug, Subcommand)]
+enum Mode {
+    /// Locks alone
+    Locks(Options),
+    /// Deferred requests alone
+    Deferred(Options),
+    /// Quotas alone
+    Quota(Options),
+    /// Tasks alone
+    Tasks(Options),
+    /// Locks, deferred requests and quotas at once, each on a server of its own, with all faults
+    Soak(Options),
+    #[command(flatten)]
+    Process(Process),
+}
+
+#[derive(Debug, clap::Args)]
+struct Options {
+    /// Length
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// The same in minutes
+    #[arg(long, conflicts_with = "seconds")]
+    minutes: Option<u64>,
+    /// Seed of the random faults
+    #[arg(long)]
+    seed: Option<u64>,
+}
+
+/// One process of a history or of a test.
+#[derive(Debug, Subcommand)]
+#[command(hide = true)]
+enum Process {
+    Holder { url: String },
+    Crowd { url: String, log: PathBuf },
+    Spender { url: String, limit: u64 },
+    Worker(Job),
+    Limiter(Job),
+    Runner(Job),
+    Node(Job),
+}
 
 fn main() -> ExitCode {
-    let words: Vec<String> = env::args().skip(1).collect();
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    if let Some(code) = process(&words) {
-        return code;
-    }
-    let done = match &*words {
-        ["soak", options @ ..] => plan(options).map(soaked),
-        [name, options @ ..] if PARTS.iter().any(|(part, _)| part == name) => {
-            plan(options).map(|plan| checked(&plan, |part| part == *name))
-        }
-        options => plan(options).map(|plan| checked(&plan, |_| true)),
+    let (options, check) = match Args::parse().mode {
+        Mode::Process(process) => return run(process),
+        Mode::Soak(options) => return code(soaked(options.plan())),
+        Mode::Locks(options) => (options, LOCKS),
+        Mode::Deferred(options) => (options, DEFERRED),
+        Mode::Quota(options) => (options, QUOTA),
+        Mode::Tasks(options) => (options, TASKS),
     };
-    match done {
-        Some(true) => ExitCode::SUCCESS,
-        Some(false) => ExitCode::FAILURE,
-        None => usage(),
-    }
+    code(is_good(&check(&options.plan())))
 }
 
-/// Runs as one of the processes of a history or a test. None if the words are those of a user.
-fn process(words: &[&str]) -> Option<ExitCode> {
-    Some(match *words {
-        ["holder", url] => as_process(holder(url)),
-        ["crowd", url, log] => as_process(crowd(url, Path::new(log))),
-        ["spender", url, limit] => match limit.parse() {
-            Ok(limit) => as_process(spender(url, limit)),
-            Err(_) => usage(),
-        },
-        [mode @ ("worker" | "limiter" | "runner" | "node"), ref words @ ..] => {
-            Job::parse(words).map_or_else(usage, |job| of_a_history(mode, job))
-        }
-        _ => return None,
-    })
+fn code(good: bool) -> ExitCode {
+    if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn of_a_history(mode: &str, job: Job) -> ExitCode {
-    match mode {
-        "worker" => as_process(work(job)),
-        "limiter" => as_process(limiter(job)),
-        "runner" => as_process(tasks(job)),
-        _ => {
+fn run(process: Process) -> ExitCode {
+    match process {
+        Process::Holder { url } => as_process(holder(&url)),
+        Process::Crowd { url, log } => as_process(crowd(&url, &log)),
+        Process::Spender { url, limit } => as_process(spender(&url, limit)),
+        Process::Worker(job) => as_process(work(job)),
+        Process::Limiter(job) => as_process(limiter(job)),
+        Process::Runner(job) => as_process(tasks(job)),
+        Process::Node(job) => {
             goes_with_its_parent();
             node(&job);
             ExitCode::SUCCESS
@@ -97,13 +127,6 @@ fn goes_with_its_parent() {
     }
 }
 
-/// One after the other, also if one fails: one run tells everything there is to mend.
-fn checked(plan: &Plan, chosen: impl Fn(&str) -> bool) -> bool {
-    let parts = PARTS.iter().filter(|(name, _)| chosen(name));
-    let bad = parts.filter(|(_, part)| !is_good(&part(plan)));
-    bad.count() == 0
-}
-
 fn is_good(verdict: &Verdict) -> bool {
     print!("{verdict}");
     verdict.wrong.is_empty()
@@ -115,36 +138,24 @@ fn soaked(plan: Plan) -> bool {
     println!("seed {}, {:?}: locks, deferred requests and quotas", plan.seed, plan.time);
     // Processes go with the thread that has started them.
     let good = std::thread::scope(|scope| {
-        let parts = PARTS[..3].iter().map(|(_, part)| scope.spawn(move || is_good(&part(plan))));
-        let parts: Vec<_> = parts.collect();
+        let parts = [LOCKS, DEFERRED, QUOTA].map(|part| scope.spawn(move || is_good(&part(plan))));
         parts.into_iter().map(|part| part.join().unwrap_or(false)).fold(true, |all, one| all & one)
     });
     println!("{}", if good { "the soak is good" } else { "the soak is NOT good" });
     good
 }
 
-fn usage() -> ExitCode {
-    eprintln!("{USAGE}");
-    ExitCode::from(2)
-}
-
-fn plan(options: &[&str]) -> Option<Plan> {
-    let (mut seconds, mut seed) = (60, None);
-    for option in options.chunks(2) {
-        match option {
-            ["--seconds", n] => seconds = n.parse().ok()?,
-            ["--minutes", n] => seconds = n.parse::<u64>().ok()?.checked_mul(60)?,
-            ["--seed", n] => seed = Some(n.parse().ok()?),
-            _ => return None,
+impl Options {
+    fn plan(&self) -> Plan {
+        let seconds = self.minutes.map_or(self.seconds, |minutes| minutes.saturating_mul(60));
+        let any = || u64::from(uuid::Uuid::new_v4().as_fields().0);
+        Plan {
+            program: std::env::current_exe().expect("this program has a path"),
+            time: Duration::from_secs(seconds),
+            seed: self.seed.unwrap_or_else(any),
+            soak: None,
         }
     }
-    let any = || u64::from(uuid::Uuid::new_v4().as_fields().0);
-    Some(Plan {
-        program: env::current_exe().ok()?,
-        time: Duration::from_secs(seconds),
-        seed: seed.unwrap_or_else(any),
-        soak: None,
-    })
 }
 
 /// On the thread that starts the processes: they go when it does.

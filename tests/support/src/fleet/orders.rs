@@ -15,7 +15,7 @@ use tokio::runtime::Handle;
 use crate::gauge;
 
 /// What a process is told on its command line.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct Job {
     /// URL of its store.
     pub(crate) url: String,
@@ -24,18 +24,11 @@ pub struct Job {
     /// Seed of its choices.
     pub(crate) seed: u64,
     /// Words of its domain.
+    #[arg(allow_hyphen_values = true)]
     pub(crate) setup: String,
 }
 
 impl Job {
-    /// Parses the words of a command line.
-    #[must_use]
-    pub fn parse(words: &[&str]) -> Option<Self> {
-        let [url, log, seed, setup] = *words else { return None };
-        let (url, setup) = (url.to_owned(), setup.to_owned());
-        Some(Self { url, log: log.into(), seed: seed.parse().ok()?, setup })
-    }
-
     pub(super) fn words(&self, mode: &str) -> [String; 5] {
         let log = self.log.display().to_string();
         [mode.to_owned(), self.url.clone(), log, self.seed.to_string(), self.setup.clone()]
