@@ -205,6 +205,7 @@ table! { each_store {
         a_defer_layer_outside_the_lock_is_right;
     defer:
         a_busy_resource_defers_the_request,
+        a_nested_route_runs_by_its_whole_path,
         a_free_resource_does_not,
         safe_methods_are_not_deferred,
         a_run_that_goes_on_is_running,

@@ -49,6 +49,16 @@ pub(crate) async fn a_busy_resource_defers_the_request(case: Case) {
     assert!(!answer.has("retry-after"), "nothing more to come: {answer:?}");
 }
 
+/// axum strips the prefix of a nested router from the URI that a layer inside of it sees.
+pub(crate) async fn a_nested_route_runs_by_its_whole_path(case: Case) {
+    let site = case.site().await;
+    let hold = site.hold("/shops/3/orders/7/pay").await;
+    let job = accepted(site.post("/shops/3/orders/7/later").send().await);
+    let _ = hold.let_go().await.expect(200);
+    let document = job.ended(&site).await;
+    assert_eq!(document["response"]["status"], 200, "{document}");
+}
+
 pub(crate) async fn a_free_resource_does_not(case: Case) {
     let site = case.site().await;
     let answer = site.post("/orders/7/refund").body("note").send().await.expect(200);
