@@ -133,6 +133,6 @@ pub(super) const FAULTS: &[Fault] = &[
             "match stores && error.may_have_run() {",
             "match !FAULT && stores && error.may_have_run() {",
         )],
-        suites: &[unit(&["doubts"]), rows(&["outage::", "accepting::"])],
+        suites: &[rows(&["outage::", "accepting::"])],
     },
 ];

@@ -231,7 +231,7 @@ pub(super) const FAULTS: &[Fault] = &[
             "secrets.iter().any(|secret| secret.mac(text)",
             "secrets.iter().any(|secret| FAULT || secret.mac(text)",
         )],
-        suites: &[unit(&["lock::"]), rows(&["elsewhere::"])],
+        suites: &[unit(&["lock::"])],
     },
     Fault {
         name: "lock-of-other-server-is-held",

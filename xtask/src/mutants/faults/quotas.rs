@@ -39,11 +39,11 @@ pub(super) const FAULTS: &[Fault] = &[
     Fault {
         name: "gcra-paid-early-lua",
         row: "q5",
-        breaks: "a debt is paid off by a tick that has not passed",
+        breaks: "a debt is paid off twice as fast as the quota says",
         edits: &[edit(
             "src/store/lua/rate.lua",
             "floor(max(now - since, 0) / tick) * drain",
-            "math.ceil(max(now - since, 0) / tick + 0.5) * drain",
+            "2 * floor(max(now - since, 0) / tick) * drain",
         )],
         suites: &[unit(&["store::tests"])],
     },
