@@ -18,7 +18,6 @@
 --       | {'keys', ms} the owner has as many records as it may, until the first of them ends; nothing stored
 --       | {'unmanned'} nobody watches the shard, nothing stored | {'merged', job id} into one that waits
 --       | {'error', text}: a step that fails harms no other
--- or one text, if enqueue_usual.lua, which stands before this, has done all
 -- At most 16 jobs. O(jobs * log n). Idempotent by job id; a refusal leaves no trace, so a copy that comes when there is
 -- room is stored: whoever sent more than one takes it for an unknown outcome. A job has no TTL while it waits: g or late
 -- is its index, due.lua walks both.
@@ -213,8 +212,7 @@ local function enqueue(id, envelope, terms, record, print, owner, merge, call)
 end
 
 local SERVER = {'READONLY', 'MASTERDOWN', 'LOADING', 'NOREPLICAS', 'MISCONF', 'OOM'}
-local out, k, a = {}, done.k + 1, done.a
-for i, place in ipairs(done) do out[i] = {'stored', tonumber(place)} end
+local out, k, a = {}, 1, 0
 while ARGV[a + 1] do
   local id, envelope, terms = ARGV[a + 1], ARGV[a + 2], ARGV[a + 3]
   local letters, record, print, owner, merge, call = string.match(terms, '^%l*'), nil, '', '', '', ''
@@ -236,10 +234,7 @@ while ARGV[a + 1] do
       merge = letter .. next_arg()
     end
   end
-  local answer
-  well, answer = false, broken
-  if not broken then well, answer = pcall(enqueue, id, envelope, terms, record, print, owner, merge, call) end
-  broken = nil
+  local well, answer = pcall(enqueue, id, envelope, terms, record, print, owner, merge, call)
   if not well then
     local text = type(answer) == 'table' and answer.err or tostring(answer)
     -- What is wrong with the server is wrong for all of them.

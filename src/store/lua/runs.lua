@@ -6,20 +6,15 @@
 -- ARGV per step: 'c', job id, run token, lease ms, retention of dead jobs ms
 --            or: 's', job id, run token, verb, ms, reason, response, token of the next run or '', lease ms,
 --                retention ms
--- Returns a list of what the steps return, or {'error', text}: a step that fails harms no other; of those that
--- runs_usual.lua has done, which stands before this, a text
+-- Returns a list of the steps' answers, or {'error', text}: a step that fails harms no other
 -- At most 32 steps. O(steps * log n). Idempotent, since each of the steps is.
 local SERVER = {'READONLY', 'MASTERDOWN', 'LOADING', 'NOREPLICAS', 'MISCONF', 'OOM'}
-local out, a, answer = {}, done.a, nil
-for i = 1, #done do out[i] = done[i] end
-CHANGED, FILED, TOLD = done.changed, done.filed, done.told
-for i = done.k + 1, #KEYS do
+local out, a = {}, 0
+for i = 1, #KEYS do
   if not ARGV[a + 1] then break end
   at(KEYS[i])
-  if broken then
-    well, answer, broken = false, broken, nil
-    a = a + (ARGV[a + 1] == 'c' and 5 or 10)
-  elseif ARGV[a + 1] == 'c' then
+  local well, answer
+  if ARGV[a + 1] == 'c' then
     well, answer = pcall(claim, ARGV[a + 2], ARGV[a + 3], tonumber(ARGV[a + 4]), tonumber(ARGV[a + 5]))
     a = a + 5
   else

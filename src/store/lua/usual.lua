@@ -1,7 +1,7 @@
 -- The usual case of the steps of calls.lua, which this stands before: nobody else holds the lock, nobody
 -- waits for it. Does what acquire.lua, still.lua and release.lua do then, with fewer looks, and without the functions
--- of line.lua: to make them costs more than such a step. One that is not usual is left to contended.lua, which stands
--- behind this, and what that does not do to the long way, with all that come after it.
+-- of line.lua: to make them costs more than such a step. The first step that is not
+-- usual, and all steps after it, are left to those.
 --
 -- What costs the server most, as counted by callgrind: the call itself (11,000 instructions), a list as
 -- answer (5,000), the clock (7,000), a number made text (5,000, and 1,500 if it is known to be whole), each command
@@ -10,13 +10,13 @@
 --
 -- KEYS, ARGV as calls.lua   Answers 'held <fence> <now us>' (nobody stands in line) and 'released'. If all
 -- steps are usual, the reply is one text of them, joined by commas.
--- Leaves behind the answers of those it has done; how many keys and arguments they had; whether the step it has
--- stopped at is a release whose holder it has taken out already; and the server's time, if it was looked at.
+-- Leaves behind the answers of the steps it has done, and in `taken` whether the step it stopped at is a release whose
+-- holder it has removed already.
 local SPARE, AHEAD = 32, 600000000
 
-local function usual(out, KEYS, ARGV, call, k, a)
+local function usual(out, KEYS, ARGV, call)
   local find, sub, format = string.find, string.sub, string.format
-  local n, count = #out, #ARGV
+  local n, count, k, a = 0, #ARGV, 0, 0
   local seconds, us, stamp, held, lease, till
   while a < count do
     local h = KEYS[k + 1]
@@ -69,7 +69,7 @@ local function usual(out, KEYS, ARGV, call, k, a)
         -- Beside one in mode x there is no other in h, not even one that is past its end, and h ends with
         -- it: so if it is there it is in time, and the lock is free when it is out.
         if call('ZREM', h, ARGV[a + 2]) == 0 then break end
-        if call('EXISTS', q, g) ~= 0 then return k, a, true, seconds, us end
+        if call('EXISTS', q, g) ~= 0 then return k, a, true end
       else
         -- One holder, in time, and nobody waits: if it is me, that was all.
         if call('ZCOUNT', h, '(' .. sub(stamp, 1, -4), '+inf') ~= 1 then break end
@@ -83,12 +83,12 @@ local function usual(out, KEYS, ARGV, call, k, a)
       break
     end
   end
-  return k, a, false, seconds, us
+  return k, a, false
 end
 
 local out = {}
 -- An error is told by those who do it the long way.
-local well, k, a, taken, seconds, us = pcall(usual, out, KEYS, ARGV, redis.call, 0, 0)
+local well, k, a, taken = pcall(usual, out, KEYS, ARGV, redis.call)
 if not well then
   taken = false
 elseif a == #ARGV then

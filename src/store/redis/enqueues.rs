@@ -62,9 +62,6 @@ impl Flights for Enqueues {
         let answer = path.connection.send_packed_command(load).await;
         match answer_of(path, answer) {
             Ok(Value::Array(replies)) => Ok(replies),
-            Ok(Value::BulkString(text)) => positions(&text).ok_or_else(|| {
-                combine::Fault::Failed(Error::new(ErrorKind::Protocol, ENQUEUE.name))
-            }),
             Ok(_) => Err(combine::Fault::Failed(Error::new(ErrorKind::Protocol, ENQUEUE.name))),
             Err((Fault::NoScript, _)) => Err(combine::Fault::NoScript),
             Err((Fault::NotRun, _)) => Err(combine::Fault::NotRun),
@@ -76,12 +73,6 @@ impl Flights for Enqueues {
     fn late(&self, path: &Socket) {
         path.timed_out();
     }
-}
-
-/// What `enqueue_usual.lua` answers: all are stored, each at its position.
-fn positions(text: &[u8]) -> Option<Vec<Value>> {
-    let position = |text: &str| text.parse().ok().map(Value::Int);
-    std::str::from_utf8(text).ok()?.split(',').map(position).collect()
 }
 
 /// The call of these steps, in this order. One server takes steps of any shards in one call; in a cluster they

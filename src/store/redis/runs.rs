@@ -154,7 +154,6 @@ impl Flights for Runs {
         let answer = path.connection.send_packed_command(load).await;
         match answer_of(path, answer) {
             Ok(Value::Array(replies)) => Ok(replies),
-            Ok(reply @ Value::BulkString(_)) => Ok(vec![reply]),
             Ok(_) => Err(combine::Fault::Failed(Error::new(ErrorKind::Protocol, RUNS.name))),
             Err((Fault::NoScript, _)) => Err(combine::Fault::NoScript),
             Err((Fault::NotRun, _)) => Err(combine::Fault::NotRun),

@@ -68,7 +68,6 @@ script!(
     "calls",
     concat!(
         include_str!("../lua/usual.lua"),
-        include_str!("../lua/contended.lua"),
         include_str!("../lua/channel.lua"),
         include_str!("../lua/line.lua"),
         include_str!("../lua/acquire.lua"),
@@ -84,7 +83,6 @@ script!(
     "enqueue",
     concat!(
         include_str!("../lua/channel.lua"),
-        include_str!("../lua/enqueue_usual.lua"),
         include_str!("../lua/line.lua"),
         include_str!("../lua/kept.lua"),
         include_str!("../lua/jobs.lua"),
@@ -108,7 +106,6 @@ script!(
     "runs",
     concat!(
         include_str!("../lua/channel.lua"),
-        include_str!("../lua/runs_usual.lua"),
         include_str!("../lua/line.lua"),
         include_str!("../lua/kept.lua"),
         include_str!("../lua/jobs.lua"),
@@ -234,15 +231,14 @@ mod tests {
         },
     };
 
-    /// The short ways repeat what line.lua, kept.lua and jobs.lua say, and can't ask them.
+    /// Scripts repeat constants of each other and of the library, since they share no code at run time.
     #[test]
     fn all_scripts_have_the_numbers_of_this_library() {
         let window = millis(ACCEPT_WINDOW);
         let said = [
-            ("local SPARE, AHEAD = ", 5, format!("{SPARE_FENCES}, 600000000\n")),
-            ("local SIZE = ", 2, format!("{ENDED_SIZE}\n")),
+            ("local SPARE, AHEAD = ", 4, format!("{SPARE_FENCES}, 600000000\n")),
+            ("local SIZE = ", 1, format!("{ENDED_SIZE}\n")),
             ("local ACCEPT = ", 1, format!("{window}\n")),
-            ("call('PEXPIRE', h, '", 3, format!("{window}')")),
         ];
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store/lua");
         let files = fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());

@@ -1,10 +1,9 @@
 //! Steps of runs: claim, settle, and the undo of a claim.
 
-use bytes::Bytes;
 use redis::Value;
 
 use crate::{
-    error::{Error, ErrorKind},
+    error::Error,
     key::Key,
     store::{
         backend::{Claim, Claimed, JobId, Run, Settle, SettledRun, Token},
@@ -14,13 +13,7 @@ use crate::{
 
 impl Redis {
     pub(super) async fn do_claim(&self, call: Claim) -> Result<Claimed, Error> {
-        let reply = self.ask_run(RunAsk::Claim(call)).await?;
-        let mut row = match reply {
-            Value::BulkString(text) => {
-                return begun(&text.into()).map(Claimed::Claimed).ok_or_else(odd);
-            }
-            list => row(list)?,
-        };
+        let mut row = row(self.ask_run(RunAsk::Claim(call)).await?)?;
         match row.text()?.as_str() {
             "claimed" => Ok(Claimed::Claimed(run(&mut row)?)),
             "busy" => Ok(Claimed::Busy(row.millis()?)),
@@ -47,15 +40,7 @@ impl Redis {
     }
 
     async fn settled(&self, ask: RunAsk) -> Result<SettledRun, Error> {
-        let reply = self.ask_run(ask).await?;
-        let mut row = match reply {
-            Value::BulkString(text) if text == b"+" => return Ok(SettledRun::Stands(None)),
-            Value::BulkString(text) => {
-                let run = begun(&text.into()).ok_or_else(odd)?;
-                return Ok(SettledRun::Stands(Some(run)));
-            }
-            list => row(list)?,
-        };
+        let mut row = row(self.ask_run(ask).await?)?;
         match row.text()?.as_str() {
             "ok" => Ok(SettledRun::Stands(None)),
             "claimed" => Ok(SettledRun::Stands(Some(run(&mut row)?))),
@@ -63,28 +48,6 @@ impl Redis {
             _ => Err(row.odd()),
         }
     }
-}
-
-/// A run that `runs_usual.lua` tells of.
-fn begun(whole: &Bytes) -> Option<Run> {
-    // The envelope, which comes last, may have blanks in it.
-    let mut parts = whole.strip_prefix(b"c")?.splitn(6, |&byte| byte == b' ');
-    let mut next = || parts.next();
-    let text = |bytes| std::str::from_utf8(bytes).ok();
-    let id = JobId::parse(text(next()?)?)?;
-    let (fence, attempt, accepted_us) = (text(next()?)?, text(next()?)?, text(next()?)?);
-    Some(Run {
-        id,
-        fence: fence.parse().ok()?,
-        attempt: attempt.parse().unwrap_or(u32::MAX),
-        accepted_us: accepted_us.parse().ok()?,
-        more: next()? == b"1",
-        envelope: whole.slice_ref(next()?),
-    })
-}
-
-fn odd() -> Error {
-    Error::new(ErrorKind::Protocol, RUNS.name)
 }
 
 /// The reply to one step of several; an error if that step failed, which the others did not notice.
