@@ -208,7 +208,8 @@ fn folder(port: u16) -> PathBuf {
 fn spawn(port: u16, password: Option<&str>, clock: i64) -> Child {
     let mut command = Command::new("redis-server");
     command.args(["--port", &port.to_string(), "--bind", "127.0.0.1"]);
-    command.args(["--save", "", "--appendonly", "no"]);
+    // A replica is not made to wait for others that might come.
+    command.args(["--save", "", "--appendonly", "no", "--repl-diskless-sync-delay", "0"]);
     std::fs::create_dir_all(folder(port)).expect("a place for temporary files");
     command.arg("--dir").arg(folder(port));
     if let Some(password) = password {
