@@ -2,7 +2,6 @@
 
 mod busy;
 mod epochs;
-mod failover;
 pub(super) mod fake;
 mod quota;
 pub(super) mod rig;
