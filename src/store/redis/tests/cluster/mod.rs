@@ -100,8 +100,3 @@ async fn is_clean(store: &Store) {
     }
     panic!("shards do not stay where they are");
 }
-
-/// Waits, by asking, until each node can be used.
-async fn usable(store: &Store) {
-    insist(async || store.ping().await).await;
-}
