@@ -125,17 +125,3 @@ async fn a_push_that_is_refused_makes_nobody_forget_one_that_was_stored() {
         assert_eq!(known().await, before, "a number is gone");
     }
 }
-
-/// Of a process with a queue for each of its users, say: a key with a place for every number is not kept for each.
-#[tokio::test]
-async fn a_process_keeps_its_numbers_once_in_a_shard() {
-    let server = Server::start().await;
-    let store = server.patient_store().await;
-    let push = async |n: u32| store.queue(format!("user-{n}")).push(&n).await.expect("it is there");
-    join_all((0..200).map(push)).await;
-    let keys = server.left().await;
-    let numbers = keys.iter().filter(|key| key.contains("}:zp:")).count();
-    assert!((2..=64).contains(&numbers), "{numbers}");
-    let lines = keys.iter().filter(|key| key.contains("}:z:")).count();
-    assert_eq!(lines, 200, "a queue has a line of its own");
-}

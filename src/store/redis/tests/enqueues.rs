@@ -76,20 +76,6 @@ async fn one_is_one_command_and_many_are_few() {
 }
 
 #[tokio::test]
-async fn large_ones_go_in_smaller_flights() {
-    let server = Server::start().await;
-    let store = server.patient_store().await;
-    store_all(&store, &[call(&key(0), 7)]).await;
-    // Of a quarter of a megabyte three go together; of two, each alone.
-    for (bytes, least) in [(256 << 10, 5), (2 << 20, 12)] {
-        let calls = Vec::from_iter((0..12).map(|_| call(&key(0), bytes)));
-        let before = calls_to(&server).await;
-        store_all(&store, &calls).await;
-        assert!(calls_to(&server).await - before >= least, "{bytes} bytes each");
-    }
-}
-
-#[tokio::test]
 async fn one_that_fails_fails_alone() {
     let server = Server::start().await;
     let store = server.patient_store().await;

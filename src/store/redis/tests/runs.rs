@@ -82,32 +82,6 @@ async fn state(store: &Store, id: &JobId) -> JobState {
 }
 
 #[tokio::test]
-async fn many_runs_are_few_commands() {
-    let server = Server::start().await;
-    let store = server.patient_store().await;
-    let mut claims = many(&store, 2).await;
-    let before = server.info("commandstats", "cmdstat_evalsha:calls").await;
-    let claimed = join_all(claims.iter().map(|call| store.backend().claim(call.clone()))).await;
-    assert!(claimed.iter().all(|claimed| matches!(claimed, Ok(Claimed::Claimed(_)))));
-    for round in 0..2 {
-        let calls = Vec::from_iter(claims.iter().map(|claim| settlement(&store, claim)));
-        let settled = join_all(calls.iter().map(|call| store.backend().settle(call.clone()))).await;
-        for ((claim, call), settled) in claims.iter_mut().zip(calls).zip(settled) {
-            match settled.unwrap() {
-                SettledRun::Stands(Some(run)) if round == 0 => {
-                    (claim.id, claim.me) = (run.id, call.next.unwrap().me);
-                }
-                settled => assert_eq!((round, settled), (1, SettledRun::Stands(None))),
-            }
-        }
-    }
-    let calls = server.info("commandstats", "cmdstat_evalsha:calls").await - before;
-    // Two lanes, and on each the first alone and then the others, three times: some more where a reply is early,
-    // but a third of one command each at most.
-    assert!(calls <= MANY as u64, "{calls} commands");
-}
-
-#[tokio::test]
 async fn a_run_that_fails_fails_alone() {
     let server = Server::start().await;
     let store = server.patient_store().await;
