@@ -172,6 +172,43 @@ async fn tell(
     }
 }
 
+/// A server that is written down: the answer to each command; whoever gets none is left. Its port.
+pub(in super::super) async fn scripted(
+    answer: impl Fn(&[&str]) -> Option<String> + Send + Sync + 'static,
+) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let port = listener.local_addr().expect("it is bound").port();
+    let answer = Arc::new(answer);
+    crate::store::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            let answer = Arc::clone(&answer);
+            crate::store::spawn(async move {
+                let mut client = BufReader::new(client);
+                while let Some(words) = command(&mut client).await {
+                    let text = answer(&words.iter().map(String::as_str).collect::<Vec<_>>());
+                    let Some(text) = text else { return };
+                    if client.write_all(text.as_bytes()).await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    port
+}
+
+/// What a server of today answers whoever connects, with these facts; and anything else.
+pub(in super::super) fn greets(words: &[&str], facts: &str) -> String {
+    match words {
+        ["HELLO", ..] => "%1\r\n+proto\r\n:3\r\n".to_owned(),
+        ["INFO", ..] => bulk(facts),
+        ["HDEL" | "EXISTS", ..] => ":0\r\n".to_owned(),
+        ["HMGET", ..] => "*2\r\n$4\r\n2064\r\n$-1\r\n".to_owned(),
+        ["PING", ..] => "+PONG\r\n".to_owned(),
+        _ => "+OK\r\n".to_owned(),
+    }
+}
+
 /// One command, or `None` at the end.
 pub(in super::super) async fn command(
     client: &mut BufReader<impl AsyncRead + Unpin>,
