@@ -4,29 +4,22 @@
 use bytes::Bytes;
 use futures_util::future::join_all;
 
-use super::{SECOND, proxy::Proxy, server::Server};
+use super::{SECOND, cluster::deferred, proxy::Proxy, server::Server};
 use crate::{
     error::ErrorKind,
     key::Key,
     queue::{PushError, Pushed, Queue},
     store::{
         Store,
-        backend::{Caps, Enqueue, Enqueued, JobId, JobPolicy},
+        backend::{Caps, Enqueue, Enqueued, JobPolicy},
     },
 };
 
 fn call(print: &str, most: u64) -> Enqueue {
-    let key = Key::custom("x");
     Enqueue {
-        id: JobId::new(&key),
-        key,
-        envelope: Bytes::from_static(b"request"),
-        policy: JobPolicy::default(),
-        merge: None,
         record: (!print.is_empty()).then(|| ("idem".into(), print.to_owned(), 60 * SECOND)),
         caps: Caps { resource_jobs: most, ..Caps::all(1 << 20) },
-        owner: String::new(),
-        call: None,
+        ..deferred(&Key::custom("x"))
     }
 }
 

@@ -9,15 +9,14 @@ use std::{
 use bytes::Bytes;
 use futures_util::future::join_all;
 
-use super::{SECOND, proxy::Proxy, server::Server};
+use super::{SECOND, cluster::deferred, proxy::Proxy, server::Server};
 use crate::{
     error::ErrorKind,
     key::Key,
     store::{
         Attempt, Store,
         backend::{
-            Caps, Claim, Claimed, Enqueue, Enqueued, JobId, JobPolicy, JobState, NextRun, Settle,
-            SettledRun, Token, Verdict,
+            Claim, Claimed, Enqueued, JobId, JobState, NextRun, Settle, SettledRun, Token, Verdict,
         },
         keys::Keys,
     },
@@ -26,23 +25,7 @@ use crate::{
 const MANY: usize = 40;
 
 pub(super) async fn stored(store: &Store, key: &Key) -> JobId {
-    let call = Enqueue {
-        key: key.clone(),
-        id: JobId::new(key),
-        envelope: Bytes::from_static(b"request"),
-        policy: JobPolicy { again: true, max_attempts: 3, ..JobPolicy::default() },
-        merge: None,
-        record: None,
-        caps: Caps {
-            resource_jobs: 9,
-            resource_bytes: 999,
-            shard_jobs: 99,
-            shard_bytes: 9999,
-            ..Caps::NONE
-        },
-        owner: String::new(),
-        call: None,
-    };
+    let call = deferred(key);
     let id = call.id.clone();
     let stored = store.backend().enqueue(call).await.unwrap();
     assert!(matches!(stored, Enqueued::Stored { .. }), "{stored:?}");
