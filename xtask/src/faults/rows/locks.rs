@@ -239,7 +239,6 @@ pub(super) const LOCKS: &[Row] = &[
         "other versions; drain",
         &[
             (Unit, "versions::two_versions_take_turns_"),
-            (Unit, "versions::what_one_version_holds_"),
             (Unit, "a_place_of_an_unknown_mode_keeps_its_turn"),
             (Unit, "redis::tests::layout::"),
             (Unit, "crowd::a_drain_gives_back_"),
