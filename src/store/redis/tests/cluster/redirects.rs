@@ -5,9 +5,8 @@ use std::{
     collections::BTreeSet,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU16, Ordering},
+        atomic::{AtomicU16, Ordering},
     },
-    time::Duration,
 };
 
 use futures_util::future::join_all;
@@ -39,8 +38,6 @@ struct Node {
 struct Told {
     /// What the next script call is answered.
     next: Mutex<Option<String>>,
-    /// It answers pings, and runs nothing.
-    refuses: AtomicBool,
     /// Where the slots are, if not here.
     owner: AtomicU16,
     /// Sockets by which scripts were called.
@@ -57,9 +54,6 @@ impl Told {
             }
             // What its user may do: that is about no shard.
             ["EVAL", _, "0", ..] => None,
-            ["EVALSHA" | "EVAL" | "DEL", ..] if self.refuses.load(Ordering::SeqCst) => {
-                says("redis.error_reply('CLUSTERDOWN Hash slot not served')")
-            }
             ["EVALSHA" | "EVAL", ..] => {
                 self.sockets.lock().insert(call.socket);
                 let word = self.next.lock().take()?;
@@ -78,12 +72,8 @@ impl Node {
     }
 
     async fn store(&self) -> Store {
-        self.store_within(10 * SECOND).await
-    }
-
-    async fn store_within(&self, deadline: Duration) -> Store {
         let url = format!("redis+cluster://127.0.0.1:{}/?ns=test", self.front.port());
-        Store::builder(&url).deadline(deadline).connect().await.expect("the URL is right")
+        Store::builder(&url).deadline(10 * SECOND).connect().await.expect("the URL is right")
     }
 
     fn says_next(&self, word: &str) {
@@ -179,20 +169,6 @@ async fn a_node_without_room_refuses_what_needs_some() {
     }
     assert_eq!(spent(&store, &keys[0]).await, 2, "as if it had not been asked");
     assert_eq!(*node.told.sockets.lock(), sockets, "the node is well, and so is its socket");
-}
-
-/// Quotas are not counted there.
-#[tokio::test]
-async fn a_node_that_only_answers_pings_is_not_reached() {
-    let node = Node::start().await;
-    let store = node.store_within(2 * SECOND).await;
-    let reaches = || store.backend().reaches(0);
-    reaches().await.expect("it is there");
-    node.told.refuses.store(true, Ordering::SeqCst);
-    store.ping().await.expect("it answers");
-    reaches().await.expect_err("it runs nothing");
-    node.told.refuses.store(false, Ordering::SeqCst);
-    reaches().await.expect("it is there");
 }
 
 #[tokio::test]
