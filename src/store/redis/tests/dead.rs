@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{GIVEN_BACK, SECOND, in_line, server::Server};
+use super::{GIVEN_BACK, SECOND, cluster::ask, in_line, server::Server};
 use crate::{
     Key,
     lock::Released,
@@ -17,15 +17,8 @@ const SLACK: Duration = Duration::from_secs(5);
 
 /// A process takes a place, and dies: nobody confirms what is offered to it.
 async fn dies_in_line(store: &Store, mode: Mode) {
-    let call = Acquire {
-        key: Key::custom("x"),
-        me: Token::new(&Node::new()),
-        mode,
-        lease: 10 * SECOND,
-        wait: Some(60 * SECOND),
-        old_seq: 0,
-        record: None,
-    };
+    let asked = ask(&Key::custom("x"), &Token::new(&Node::new()));
+    let call = Acquire { mode, wait: Some(60 * SECOND), ..asked };
     let answer = store.backend().acquire(call).await.expect("the store is there");
     assert!(matches!(answer, Acquired::Busy { joined: true, .. }), "{answer:?}");
 }

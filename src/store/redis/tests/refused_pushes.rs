@@ -1,11 +1,11 @@
 //! Pushes to a server that answers, and will not do it: whether they go alone, under a key, or with others, each is an
 //! outage, as any other call's.
 
-use std::{error::Error as _, time::Duration};
+use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use super::{NOBODY, proxy::Redirect, server::Server, usable};
+use super::{NOBODY, proxy::Redirect, refusals::said, server::Server, usable};
 use crate::{
     error::{Error, ErrorKind},
     queue::{PushError, Pushed, Queue},
@@ -21,12 +21,6 @@ fn fault(outcome: Result<Pushed, PushError>) -> Error {
         Err(PushError::Store(error)) => error,
         other => panic!("{other:?}"),
     }
-}
-
-/// What the server has answered.
-fn said(error: &Error) -> Option<String> {
-    let answer = error.source()?.downcast_ref::<redis::RedisError>()?;
-    answer.code().map(str::to_owned)
 }
 
 async fn refused(code: &str, begin: &[&str], end: &[&str]) {

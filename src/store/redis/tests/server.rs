@@ -133,6 +133,12 @@ impl Server {
         builder.connect().await.expect("the URL is right")
     }
 
+    /// Clients that subscribe.
+    pub(super) async fn subscribers(&self) -> usize {
+        let list: String = self.ask(&["CLIENT", "LIST", "TYPE", "pubsub"]).await;
+        list.lines().count()
+    }
+
     /// Script calls that it has run.
     pub(super) async fn calls(&self) -> u64 {
         self.info("commandstats", "cmdstat_evalsha:calls").await
