@@ -11,7 +11,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::broadcast;
 use tokio::{
-    io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
+    io::{AsyncBufReadExt as _, AsyncRead, AsyncWriteExt as _, BufReader},
     net::{TcpListener, TcpStream},
 };
 
@@ -213,20 +213,8 @@ pub(in super::super) fn greets(words: &[&str], facts: &str) -> String {
 pub(in super::super) async fn command(
     client: &mut BufReader<impl AsyncRead + Unpin>,
 ) -> Option<Vec<String>> {
-    let mut words = Vec::new();
-    for _ in 0..number(client).await? {
-        let mut word = vec![0; number(client).await? + 2];
-        client.read_exact(&mut word).await.ok()?;
-        word.truncate(word.len() - 2);
-        words.push(String::from_utf8(word).ok()?);
-    }
-    Some(words)
-}
-
-async fn number(client: &mut BufReader<impl AsyncRead + Unpin>) -> Option<usize> {
-    let mut line = String::new();
-    client.read_line(&mut line).await.ok()?;
-    line.trim_end().get(1..)?.parse().ok()
+    let words = crate::store::tests::command(client).await?;
+    words.into_iter().map(|word| String::from_utf8(word).ok()).collect()
 }
 
 pub(in super::super) fn bulk(text: &str) -> String {
