@@ -143,13 +143,13 @@ async fn a_holder_outlives_two_nodes_and_is_told_of_the_third() {
     eventually("all to have granted it", async || all(&site).await == 5).await;
     site.servers[1].kill();
     site.servers[4].pause();
-    tokio::time::sleep(LEASE * 2).await;
+    tokio::time::sleep(LEASE * 5 / 4).await;
     assert_eq!(guard.loss(), None);
     // It comes back empty, and is asked again: the holder is as safe as before.
     site.servers[1].restart().await;
     eventually("the restarted one to have granted it", async || all(&site).await == 4).await;
     site.servers[0].kill();
-    tokio::time::sleep(LEASE * 2).await;
+    tokio::time::sleep(LEASE * 5 / 4).await;
     assert_eq!(guard.loss(), None);
     let started = Instant::now();
     site.servers[2].kill();
@@ -247,7 +247,7 @@ async fn take_turns(quorum: Quorum, until: Instant) -> Vec<Turn> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn holders_never_meet_while_nodes_come_and_go() {
     let mut site = Site::new().await;
-    let until = Instant::now() + Duration::from_secs(12);
+    let until = Instant::now() + Duration::from_secs(9);
     let mut tasks = Vec::new();
     for _ in 0..4 {
         tasks.push(tokio::spawn(take_turns(quorum(&site.servers).await, until)));

@@ -5,22 +5,6 @@ use tokio::time::Instant;
 use super::*;
 use crate::{Released, store::Loss};
 
-/// Its end, as long as it is renewed.
-#[tokio::test(start_paused = true)]
-async fn it_is_renewed_by_a_majority() {
-    let rig = Rig::new(5);
-    let guard = rig.acquire().await.unwrap();
-    rig.fail(&[0, 3], Fault::Silence);
-    for _ in 0..20 {
-        tokio::time::sleep(LEASE / 4).await;
-        assert!(guard.remaining() > LEASE / 3, "{:?}", guard.remaining());
-    }
-    assert_eq!(guard.loss(), None);
-    rig.mend();
-    assert_eq!(guard.release().await, Released::Released);
-    rig.is_clean().await;
-}
-
 #[tokio::test(start_paused = true)]
 async fn without_a_majority_to_renew_it_it_is_lost_before_its_leases_end() {
     let rig = Rig::new(5);

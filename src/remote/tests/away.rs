@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::join_all;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpListener,
@@ -95,7 +96,7 @@ async fn a_run_does_not_go_by_a_connection_that_its_server_may_close() {
 /// By the clock on the wall: sockets are asked. The lease is short for that.
 #[tokio::test]
 async fn a_gateways_answer_is_not_the_end_of_a_run_and_a_handlers_is() {
-    for (answer, is_over) in [
+    let answers = [
         ("504 Gateway Timeout", false),
         ("502 Bad Gateway", false),
         ("504 Gateway Timeout\r\nlockgate-replay: 1", true),
@@ -104,7 +105,8 @@ async fn a_gateways_answer_is_not_the_end_of_a_run_and_a_handlers_is() {
         ("503 Service Unavailable\r\nlockgate-replay: 1", true),
         ("500 Internal Server Error", true),
         ("429 Too Many Requests", true),
-    ] {
+    ];
+    let answered = answers.map(async |(answer, is_over)| {
         let (store, lease) = (Store::memory(), Duration::from_secs(2));
         let id = deferred(&store).await;
         let (_hold, marker) = run_for(&store, &id, lease).await;
@@ -126,5 +128,6 @@ async fn a_gateways_answer_is_not_the_end_of_a_run_and_a_handlers_is() {
         // That it is over before the end of its lock is a matter of this machine's time, and is not asked.
         assert!(is_over || Instant::now() >= until, "{answer}");
         drop(server);
-    }
+    });
+    join_all(answered).await;
 }

@@ -193,16 +193,6 @@ impl Cluster {
         self.ask(at, &["CLUSTER", "MYID"]).await
     }
 
-    /// Keys of a namespace on all nodes, but for those that stay by design.
-    pub(crate) async fn left(&self, namespace: &str) -> Vec<String> {
-        let mut left = Vec::new();
-        for at in 0..self.nodes.len() {
-            let keys: Vec<String> = self.ask(at, &["KEYS", &format!("lg:1:{namespace}:*")]).await;
-            left.extend(keys.into_iter().filter(|k| !k.ends_with(":meta") && !k.ends_with("}:f")));
-        }
-        left
-    }
-
     async fn answers(&self, at: usize) {
         for _ in 0..1000 {
             if self.connection(at).await.is_some() {

@@ -109,7 +109,7 @@ fn packed(words: &Words) -> Vec<u8> {
 }
 
 /// One command, or `None` at the end.
-async fn command(client: &mut BufReader<impl AsyncRead + Unpin>) -> Option<Words> {
+pub(crate) async fn command(client: &mut BufReader<impl AsyncRead + Unpin>) -> Option<Words> {
     let mut words = Vec::new();
     for _ in 0..number(client).await? {
         let mut word = vec![0; number(client).await? + 2];

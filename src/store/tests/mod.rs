@@ -151,7 +151,7 @@ macro_rules! on_redis {
 }
 
 #[cfg(feature = "redis")]
-pub(crate) use self::front::{Call, Front, says};
+pub(crate) use self::front::{Call, Front, command, says};
 pub(crate) use self::{
     faulty::{Fault, Faults, faulty, faulty_with_clock},
     home::elsewhere,

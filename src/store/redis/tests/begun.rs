@@ -26,7 +26,7 @@ fn ask(store: &Store) -> Acquire {
 }
 
 /// A request that has its lock, and is about to begin.
-async fn locked(store: &Store) -> Direct {
+pub(super) async fn locked(store: &Store) -> Direct {
     let call = ask(store);
     let answer = insist(async || store.backend().acquire(call.clone()).await).await;
     assert!(matches!(answer, Acquired::Held { .. }), "{answer:?}");

@@ -45,14 +45,10 @@ async fn left(store: &Store, key: &Key, limit: u64) -> u64 {
     charge(store, look).await.unwrap().states[0].remaining
 }
 
-async fn patient(url: &str) -> Store {
-    Store::builder(url).deadline(10 * SECOND).connect().await.unwrap()
-}
-
 #[tokio::test]
 async fn charges_of_one_key_are_one_step_and_each_is_told_its_own() {
     let server = Server::start().await;
-    let store = patient(&server.url()).await;
+    let store = server.patient_store().await;
     let key = Key::custom("hot");
     charge(&store, one(&key, 100)).await.unwrap();
     let before = server.calls().await;
@@ -72,76 +68,46 @@ async fn charges_of_one_key_are_one_step_and_each_is_told_its_own() {
     }
 }
 
+/// Also where many are told in one word, and some in the middle can't be made. Lua takes all of these texts for numbers.
 #[tokio::test]
-async fn charges_of_many_keys_go_together() {
-    let server = Server::start().await;
-    let store = patient(&server.url()).await;
-    let keys: Vec<_> = (0..150).map(|n| Key::custom(&n.to_string())).collect();
-    charge(&store, one(&Key::custom("warm"), 1)).await.unwrap();
-    let before = server.calls().await;
-    let charged = join_all(keys.iter().map(|key| charge(&store, one(key, 1)))).await;
-    assert!(charged.iter().all(|charged| charged.as_ref().unwrap().admitted == 1));
-    let again = join_all(keys.iter().map(|key| charge(&store, one(key, 1)))).await;
-    assert!(again.iter().all(|charged| charged.as_ref().unwrap().admitted == 0));
-    let calls = server.calls().await - before;
-    assert!(calls <= 100, "{calls} calls");
-}
-
-/// Also where many are told in one word, and one in the middle can't be made.
-#[tokio::test]
-async fn one_counter_that_is_none_harms_no_other() {
-    let server = Server::start().await;
-    let builder = Store::builder(&server.url()).deadline(10 * SECOND).connections(1);
-    let store = builder.connect().await.unwrap();
-    let keys: Vec<_> = (0..60).map(|n| Key::custom(&n.to_string())).collect();
-    for odd in [7, 8, 40] {
-        let (key, kind) = (&keys[odd], Kind::spent(rule(0).algorithm()));
-        let name = Keys::new("test");
-        let name = name.counter_in_parts(key, key.shard(), kind, ("p", key)).concat();
-        server.command(&["RPUSH", &name, "x"]).await;
-    }
-    let limit = |n: usize| if n % 10 == 3 { 5 } else { 2 };
-    for spent in 1..=3 {
-        let all = keys.iter().enumerate().map(|(n, key)| charge(&store, one(key, limit(n))));
-        for (n, charged) in join_all(all).await.into_iter().enumerate() {
-            if matches!(n, 7 | 8 | 40) {
-                assert_eq!(charged.unwrap_err().kind(), ErrorKind::Protocol, "{n}");
-                continue;
-            }
-            let charged = charged.unwrap();
-            assert_eq!(charged.admitted, u32::from(spent <= limit(n)), "{n}");
-            assert_eq!(charged.states[0].remaining, limit(n).saturating_sub(spent), "{n}");
-        }
-    }
-}
-
-/// Lua takes all of these for numbers.
-#[tokio::test]
-async fn one_counter_that_is_no_whole_number_harms_no_other() {
+async fn a_counter_that_is_no_whole_number_harms_no_other() {
     let server = Server::start().await;
     let builder = Store::builder(&server.url()).deadline(10 * SECOND).connections(1);
     let store = builder.connect().await.unwrap();
     let kind = Kind::spent(rule(0).algorithm());
-    for (n, text) in ["150.5", "99999999999999999999", "-0.5", "1e300", "inf"].iter().enumerate() {
-        let keys = ["a", "odd", "b", "c"].map(|name| Key::custom(&format!("{name}{n}")));
-        let name = Keys::new("test");
-        let name = name.counter_in_parts(&keys[1], keys[1].shard(), kind, ("p", &keys[1])).concat();
-        server.command(&["SET", &name, text]).await;
-        for (limit, spent) in [(100, 1), (200, 2)] {
-            let all = keys.iter().map(|key| charge(&store, one(key, limit)));
-            let mut charged = join_all(all).await;
-            match charged.remove(1) {
-                Ok(odd) => assert_eq!((odd.admitted, odd.states[0].remaining), (0, 0), "{text}"),
-                Err(error) => assert_eq!(error.kind(), ErrorKind::Protocol, "{text}"),
-            }
-            for charged in charged {
-                let charged = charged.unwrap();
-                assert_eq!((charged.admitted, charged.states[0].remaining), (1, limit - spent));
+    let texts = ["150.5", "99999999999999999999", "-0.5", "1e300", "inf"];
+    let broken = |odd: &str| ["RPUSH", "SET"][usize::from(texts.contains(&odd))];
+    for odd in ["x"].iter().chain(&texts) {
+        let keys: Vec<_> = (0..60).map(|n| Key::custom(&format!("{odd}{n}"))).collect();
+        for n in [7, 8, 40] {
+            let name = Keys::new("test");
+            let (key, shard) = (&keys[n], keys[n].shard());
+            let name = name.counter_in_parts(key, shard, kind, ("p", key)).concat();
+            server.command(&[broken(odd), &name, odd]).await;
+        }
+        let limit = |n: usize| if n % 10 == 3 { 5 } else { 2 };
+        for spent in 1..=3 {
+            let all = keys.iter().enumerate().map(|(n, key)| charge(&store, one(key, limit(n))));
+            for (n, charged) in join_all(all).await.into_iter().enumerate() {
+                let wanted = (u32::from(spent <= limit(n)), limit(n).saturating_sub(spent));
+                let told = charged.map(|charged| (charged.admitted, charged.states[0].remaining));
+                match told {
+                    Ok(told) if matches!(n, 7 | 8 | 40) => assert_eq!(told, (0, 0), "{odd} {n}"),
+                    Ok(told) => assert_eq!(told, wanted, "{odd} {n}"),
+                    Err(error) => {
+                        let is_odd = matches!(n, 7 | 8 | 40);
+                        assert_eq!(
+                            (is_odd, error.kind()),
+                            (true, ErrorKind::Protocol),
+                            "{odd} {n}"
+                        );
+                    }
+                }
             }
         }
-        let look = Charge { times: 0, ..one(&keys[1], 200) };
-        let looked = join_all([charge(&store, look), charge(&store, one(&keys[0], 200))]).await;
-        assert_eq!(looked[1].as_ref().unwrap().states[0].remaining, 197, "{text}");
+        let look = Charge { times: 0, ..one(&keys[7], 5) };
+        let looked = join_all([charge(&store, look), charge(&store, one(&keys[0], 5))]).await;
+        assert_eq!(looked[1].as_ref().unwrap().states[0].remaining, 2, "{odd}");
     }
 }
 
@@ -235,42 +201,9 @@ fn together_or_one_by_one_is_the_same() {
 }
 
 #[tokio::test]
-async fn eight_processes_on_one_key_admit_exactly_the_quota() {
-    let server = Server::start().await;
-    let key = Key::custom("shared");
-    let rules = [
-        Rule::Fixed { limit: 1000, window: HOUR },
-        Rule::Sliding { limit: 1000, window: HOUR },
-        Rule::Gcra { limit: 1, window: HOUR, burst: 1000 },
-    ];
-    for rule in rules {
-        let mut processes = Vec::new();
-        for _ in 0..8 {
-            processes.push(patient(&server.url()).await);
-        }
-        let tasks = processes.into_iter().map(|store| {
-            let item = Item { rule, ..item("p", &key, 0, 1) };
-            let call = Charge { tag: key.clone(), items: [item].into(), times: 1 };
-            crate::store::spawn(async move {
-                let mut admitted = 0;
-                for _ in 0..10 {
-                    let charged = join_all((0..25).map(|_| charge(&store, call.clone()))).await;
-                    admitted += charged.into_iter().map(|c| c.unwrap().admitted).sum::<u32>();
-                }
-                admitted
-            })
-        });
-        let admitted: u32 = join_all(tasks).await.into_iter().map(Result::unwrap).sum();
-        println!("figure: let in beyond a quota {}", admitted.saturating_sub(1000));
-        println!("figure: fewest let in of 1000: {admitted}");
-        assert_eq!(admitted, 1000, "{rule:?}");
-    }
-}
-
-#[tokio::test]
 async fn a_flushed_script_is_charged_once() {
     let server = Server::start().await;
-    let store = patient(&server.url()).await;
+    let store = server.patient_store().await;
     let key = Key::custom("k");
     for n in 1..=5_u64 {
         server.command(&["SCRIPT", "FLUSH"]).await;
@@ -285,7 +218,7 @@ async fn a_flushed_script_is_charged_once() {
 async fn lost_replies_are_charged_once_and_told() {
     let server = Server::start().await;
     let proxy = Proxy::to(server.port()).await;
-    let (store, past) = (patient(&proxy.url()).await, patient(&server.url()).await);
+    let (store, past) = (proxy.patient_store().await, server.patient_store().await);
     let key = Key::custom("k");
     let (mut sure, mut doubtful) = (0, 0);
     for cuts in [0, 1, 2, 1, 3, 1] {
@@ -313,7 +246,7 @@ async fn lost_replies_are_charged_once_and_told() {
 async fn a_refund_whose_reply_was_lost_is_made_once_at_most() {
     let server = Server::start().await;
     let proxy = Proxy::to(server.port()).await;
-    let (store, past) = (patient(&proxy.url()).await, patient(&server.url()).await);
+    let (store, past) = (proxy.patient_store().await, server.patient_store().await);
     let mut lost = 0;
     for (n, kind) in (0..9).zip([0, 1, 2].into_iter().cycle()) {
         let key = Key::custom(&n.to_string());
@@ -333,31 +266,6 @@ async fn a_refund_whose_reply_was_lost_is_made_once_at_most() {
         assert!((before..=before + 1).contains(&after), "{before} {after} {kind}");
     }
     assert!(lost > 0, "no reply was lost");
-}
-
-#[tokio::test]
-async fn a_cut_off_process_admits_no_more_than_the_quota() {
-    let server = Server::start().await;
-    let proxy = Proxy::to(server.port()).await;
-    let (store, other) = (patient(&proxy.url()).await, patient(&server.url()).await);
-    let key = Key::custom("k");
-    let (mut admitted, mut lost) = (0, 0);
-    for round in 0..12 {
-        proxy.cut(round % 3);
-        let before = proxy.cuts_left();
-        let calls =
-            (0..10).flat_map(|_| [charge(&store, one(&key, 100)), charge(&other, one(&key, 100))]);
-        for charged in join_all(calls).await {
-            admitted += charged.map_or(0, |charged| charged.admitted);
-        }
-        lost += before - proxy.cuts_left();
-        proxy.cut(0);
-        usable(&store).await;
-    }
-    println!("figure: let in beyond a quota {}", admitted.saturating_sub(100));
-    assert!(admitted <= 100, "{admitted}");
-    assert!(lost > 0, "no reply was lost");
-    assert_eq!(left(&other, &key, 100).await, 0);
 }
 
 #[tokio::test]
@@ -386,7 +294,7 @@ async fn a_server_that_lost_all_begins_anew_and_keeps_to_the_quota() {
 #[tokio::test]
 async fn a_dropped_charge_takes_nobody_along() {
     let server = Server::start().await;
-    let store = patient(&server.url()).await;
+    let store = server.patient_store().await;
     for others in [0, 1, 5] {
         for polls in 0..8 {
             let key = Key::custom(&format!("{others}-{polls}"));

@@ -1,13 +1,8 @@
 //! What a server is told to be unfit for, or found wanting in, when a connection to it is made.
 
-use tokio::{
-    io::{AsyncWriteExt as _, BufReader},
-    net::{TcpListener, TcpStream},
-};
-
 use super::{
     SECOND,
-    sentinel::fake::{bulk, command},
+    sentinel::fake::{greets, scripted},
     server::Server,
 };
 use crate::{
@@ -94,30 +89,10 @@ async fn a_server_that_may_not_be_asked_is_told() {
 
 /// What it tells of itself is written down here: the server that tests start is newer.
 async fn of(version: &'static str, role: &'static str) -> Result<Store, Error> {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let at = listener.local_addr().expect("it is bound");
-    crate::store::spawn(async move {
-        while let Ok((client, _)) = listener.accept().await {
-            crate::store::spawn(serve(client, version, role));
-        }
-    });
-    Store::builder(&format!("redis://{at}/?ns=test")).deadline(5 * SECOND).connect().await
-}
-
-async fn serve(client: TcpStream, version: &str, role: &str) -> Option<()> {
-    let mut client = BufReader::new(client);
-    loop {
-        let words = command(&mut client).await?;
-        let answer = match words.first()?.as_str() {
-            "HELLO" => "%1\r\n+proto\r\n:3\r\n".to_owned(),
-            "INFO" => bulk(&format!("redis_version:{version}\r\nrun_id:a\r\nrole:{role}\r\n")),
-            "HDEL" => ":0\r\n".to_owned(),
-            "HMGET" => "*2\r\n$4\r\n2064\r\n$-1\r\n".to_owned(),
-            "PING" => "+PONG\r\n".to_owned(),
-            _ => "+OK\r\n".to_owned(),
-        };
-        client.write_all(answer.as_bytes()).await.ok()?;
-    }
+    let facts = format!("redis_version:{version}\r\nrun_id:a\r\nrole:{role}\r\n");
+    let port = scripted(move |words| Some(greets(words, &facts))).await;
+    let url = format!("redis://127.0.0.1:{port}/?ns=test");
+    Store::builder(&url).deadline(5 * SECOND).connect().await
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Crowds: what many tasks of several processes cost, and who has to wait for whom.
+//! Crowds: who has to wait for whom.
 
 use std::{
     sync::{
@@ -11,12 +11,9 @@ use std::{
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
-use super::{GIVEN_BACK, SECOND, in_line, missed_scripts, server::Server};
+use super::{GIVEN_BACK, SECOND, in_line, server::Server};
 use crate::{
-    lock::{
-        LockRequest, Released,
-        tests::cancel::{LATE, nothing_is_left},
-    },
+    lock::{LockRequest, Released},
     store::Store,
 };
 
@@ -88,40 +85,6 @@ async fn finished(tasks: Vec<JoinHandle<()>>) {
     }
 }
 
-#[tokio::test]
-async fn a_thousand_tasks_of_three_processes_are_served_and_leave_nothing() {
-    let server = Server::start().await;
-    let mut stores = Vec::new();
-    for _ in 0..3 {
-        stores.push(server.patient_store().await);
-    }
-    let before = server.calls().await;
-    let (inside, started) = (Arc::new(AtomicBool::new(false)), Instant::now());
-    let tasks = (0..1000).map(|n| {
-        let (request, inside) = (stores[n % 3].lock("x").wait(60 * SECOND), Arc::clone(&inside));
-        crate::store::spawn(async move {
-            let guard = request.acquire().await.expect("it is served");
-            assert!(!inside.swap(true, Ordering::SeqCst), "two at once");
-            tokio::task::yield_now().await;
-            inside.store(false, Ordering::SeqCst);
-            assert_eq!(guard.release().await, Released::Released);
-        })
-    });
-    finished(tasks.collect()).await;
-    let calls = server.calls().await - before;
-    let took = started.elapsed();
-    println!("figure: calls for 1000 acquisitions {calls}");
-    println!("figure: all 1000 served after {} ms", took.as_millis());
-    assert!(calls <= 1000, "{calls} calls for 1000 acquisitions");
-    assert!(took < 20 * SECOND, "{took:?}");
-    for store in &stores {
-        nothing_is_left(store, LATE, "after the crowd").await;
-    }
-    assert_eq!(server.left().await, [""; 0]);
-    let listeners: String = server.ask(&["CLIENT", "LIST", "TYPE", "pubsub"]).await;
-    assert!(listeners.lines().count() <= 3, "more than one a process: {listeners}");
-}
-
 /// One process keeps 64 tasks at it; three others ask now and then.
 #[tokio::test]
 async fn quiet_processes_wait_for_a_cohort_of_a_chatty_one_and_no_longer() {
@@ -182,40 +145,6 @@ async fn a_writer_is_let_in_under_a_flood_of_readers() {
 #[tokio::test]
 async fn a_reader_is_let_in_under_a_flood_of_writers() {
     flooded(|store| store.lock("x"), |store| store.lock("x").shared()).await;
-}
-
-/// Scripts are forgotten, and subscribers cut off, in the middle of it all.
-#[tokio::test]
-async fn a_crowd_does_not_notice_that_scripts_are_forgotten() {
-    let server = Server::start().await;
-    let (turns, stop) = (Turns::default(), Arc::default());
-    let mut tasks = Vec::new();
-    let mut stores = Vec::new();
-    for _ in 0..3 {
-        let store = server.patient_store().await;
-        for _ in 0..4 {
-            let (hold, pause) = (Duration::ZERO, Duration::from_millis(1));
-            tasks.push(goes_round(store.lock("x"), hold, pause, &turns, &stop));
-        }
-        stores.push(store);
-    }
-    let until = Instant::now() + 60 * SECOND;
-    for flushed in 0.. {
-        if flushed >= 50 && turns.lock().len() > 100 {
-            break;
-        }
-        assert!(Instant::now() < until, "{} turns", turns.lock().len());
-        server.command(&["SCRIPT", "FLUSH"]).await;
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    stop.store(true, Ordering::Relaxed);
-    finished(tasks).await;
-    missed_scripts(&server).await;
-    println!("figure: fewest turns while scripts are forgotten {}", turns.lock().len());
-    for store in &stores {
-        assert!(store.shutdown(GIVEN_BACK).await);
-    }
-    assert_eq!(server.left().await, [""; 0]);
 }
 
 /// A process that drains gives back the locks that were dropped and the places of its waiters.

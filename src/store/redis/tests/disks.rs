@@ -5,19 +5,14 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-use tokio::{
-    io::{AsyncWriteExt as _, BufReader},
-    net::{TcpListener, TcpStream},
-};
-
 use super::{
     SECOND,
     replicas::is_away,
-    sentinel::fake::{bulk, command},
+    sentinel::fake::{greets, scripted},
     server::Server,
 };
 use crate::{NotAcquired, lock::Released, store::Store};
+use parking_lot::Mutex;
 
 /// A master that answers no more than the look at replicas asks.
 struct Scripted {
@@ -35,16 +30,22 @@ struct Says {
 
 impl Scripted {
     async fn start(says: Says) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let port = listener.local_addr().expect("it is bound").port();
         let asked = Arc::<Mutex<Vec<String>>>::default();
         let heard = Arc::clone(&asked);
-        crate::store::spawn(async move {
-            while let Ok((client, _)) = listener.accept().await {
-                crate::store::spawn(serve(client, says, Arc::clone(&heard)));
-            }
-        });
-        Self { port, asked }
+        let facts = format!(
+            "redis_version:{}\r\nrole:master\r\nrun_id:a\r\naof_enabled:{}\r\n",
+            says.version, says.appends
+        );
+        let answer = move |words: &[&str]| {
+            heard.lock().push(words.join(" "));
+            let [here, there] = says.on_disk;
+            Some(match words {
+                ["WAIT", ..] => format!(":{there}\r\n"),
+                ["WAITAOF", ..] => format!("*2\r\n:{here}\r\n:{there}\r\n"),
+                words => greets(words, &facts),
+            })
+        };
+        Self { port: scripted(answer).await, asked }
     }
 
     /// What it was asked to wait for, and what came of it.
@@ -56,28 +57,6 @@ impl Scripted {
         let have = store.backend().replicated(0, wanted, since).await.expect("it answers");
         let asked = std::mem::take(&mut *self.asked.lock());
         (asked.into_iter().find(|words| words.starts_with("WAIT")).expect("it was asked"), have)
-    }
-}
-
-async fn serve(client: TcpStream, says: Says, asked: Arc<Mutex<Vec<String>>>) -> Option<()> {
-    let mut client = BufReader::new(client);
-    loop {
-        let words = command(&mut client).await?;
-        asked.lock().push(words.join(" "));
-        let [here, there] = says.on_disk;
-        let answer = match words.first()?.as_str() {
-            "HELLO" => "%1\r\n+proto\r\n:3\r\n".to_owned(),
-            "INFO" => bulk(&format!(
-                "redis_version:{}\r\nrole:master\r\nrun_id:a\r\naof_enabled:{}\r\n",
-                says.version, says.appends
-            )),
-            "HMGET" => "*2\r\n$4\r\n2064\r\n$-1\r\n".to_owned(),
-            "HDEL" => ":0\r\n".to_owned(),
-            "WAIT" => format!(":{there}\r\n"),
-            "WAITAOF" => format!("*2\r\n:{here}\r\n:{there}\r\n"),
-            _ => "+OK\r\n".to_owned(),
-        };
-        client.write_all(answer.as_bytes()).await.ok()?;
     }
 }
 

@@ -4,29 +4,22 @@
 use bytes::Bytes;
 use futures_util::future::join_all;
 
-use super::{SECOND, proxy::Proxy, server::Server};
+use super::{SECOND, cluster::deferred, proxy::Proxy, server::Server};
 use crate::{
     error::ErrorKind,
     key::Key,
     queue::{PushError, Pushed, Queue},
     store::{
         Store,
-        backend::{Caps, Enqueue, Enqueued, JobId, JobPolicy},
+        backend::{Caps, Enqueue, Enqueued, JobPolicy},
     },
 };
 
 fn call(print: &str, most: u64) -> Enqueue {
-    let key = Key::custom("x");
     Enqueue {
-        id: JobId::new(&key),
-        key,
-        envelope: Bytes::from_static(b"request"),
-        policy: JobPolicy::default(),
-        merge: None,
         record: (!print.is_empty()).then(|| ("idem".into(), print.to_owned(), 60 * SECOND)),
         caps: Caps { resource_jobs: most, ..Caps::all(1 << 20) },
-        owner: String::new(),
-        call: None,
+        ..deferred(&Key::custom("x"))
     }
 }
 
@@ -124,18 +117,4 @@ async fn a_push_that_is_refused_makes_nobody_forget_one_that_was_stored() {
         assert!(unique || matches!(refused, Err(PushError::Full)), "{refused:?}");
         assert_eq!(known().await, before, "a number is gone");
     }
-}
-
-/// Of a process with a queue for each of its users, say: a key with a place for every number is not kept for each.
-#[tokio::test]
-async fn a_process_keeps_its_numbers_once_in_a_shard() {
-    let server = Server::start().await;
-    let store = server.patient_store().await;
-    let push = async |n: u32| store.queue(format!("user-{n}")).push(&n).await.expect("it is there");
-    join_all((0..200).map(push)).await;
-    let keys = server.left().await;
-    let numbers = keys.iter().filter(|key| key.contains("}:zp:")).count();
-    assert!((2..=64).contains(&numbers), "{numbers}");
-    let lines = keys.iter().filter(|key| key.contains("}:z:")).count();
-    assert_eq!(lines, 200, "a queue has a line of its own");
 }

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
+
 use super::{SECOND, server::Server};
 use crate::lock::tests::cancel::{LATE, MORE, WAYS, Way, drop_after, nothing_is_left};
 
@@ -32,25 +34,25 @@ async fn dropped_everywhere(
     panic!("{way:?} is never done")
 }
 
-async fn nothing_is_left_of(ways: &[Way]) {
+async fn nothing_is_left_of(way: Way) {
     let server = Server::start().await;
-    for &way in ways {
-        let (mut most, mut took) = (0, Vec::new());
-        for pause in PAUSES {
-            most = most.max(dropped_everywhere(&server, way, pause, &mut took).await);
-        }
-        // One that was done when it was polled for the first time would have been dropped nowhere.
-        assert!(most >= 2, "{way:?} never waited");
-        // Or its lease has ended, with nobody's help. On a slow machine some are in doubt for as long.
-        took.sort_unstable();
-        assert!(took[took.len() / 4] < SECOND, "{way:?} is given back late: {took:?}");
-        println!("figure: fewest awaits at which {way:?} was dropped {most}");
+    let (mut most, mut took) = (0, Vec::new());
+    for pause in PAUSES {
+        most = most.max(dropped_everywhere(&server, way, pause, &mut took).await);
     }
+    // One that was done when it was polled for the first time would have been dropped nowhere.
+    assert!(most >= 2, "{way:?} never waited");
+    // Or its lease has ended, with nobody's help. On a slow machine some are in doubt for as long.
+    took.sort_unstable();
+    assert!(took[took.len() / 4] < SECOND, "{way:?} is given back late: {took:?}");
+    println!("figure: fewest awaits at which {way:?} was dropped {most}");
 }
 
 #[tokio::test]
 async fn dropped_at_any_await_nothing_is_left() {
-    nothing_is_left_of(&WAYS).await;
+    for way in WAYS {
+        nothing_is_left_of(way).await;
+    }
 }
 
 /// Those that take a while: they ask for several locks, again and again, for a record, or for one that readers share.
@@ -58,5 +60,6 @@ async fn dropped_at_any_await_nothing_is_left() {
 #[tokio::test]
 async fn dropped_at_any_await_of_what_takes_longer_nothing_is_left() {
     let here = MORE.into_iter().filter(|way| !matches!(way, Way::Replicas));
-    nothing_is_left_of(&Vec::from_iter(here)).await;
+    // Beside each other: what is in doubt is waited for.
+    join_all(here.map(nothing_is_left_of)).await;
 }

@@ -44,19 +44,15 @@ async fn both_are_served(store: &Store, other: &Store, end: impl AsyncFnOnce(Loc
 }
 
 #[tokio::test]
-async fn a_guard_that_is_dropped_on_a_plain_thread_passes_on() {
+async fn a_guard_that_is_dropped_on_a_plain_thread_or_by_an_end_of_its_task_passes_on() {
     let server = Server::start().await;
     let (store, other) = (server.patient_store().await, server.patient_store().await);
+    println!("on a plain thread");
     both_are_served(&store, &other, async |guard| {
         std::thread::spawn(move || drop(guard)).join().unwrap();
     })
     .await;
-}
-
-#[tokio::test]
-async fn a_guard_whose_task_panics_passes_on() {
-    let server = Server::start().await;
-    let (store, other) = (server.patient_store().await, server.patient_store().await);
+    println!("by a panic");
     both_are_served(&store, &other, async |guard| {
         let panics = move || {
             let _guard = guard;
@@ -65,12 +61,7 @@ async fn a_guard_whose_task_panics_passes_on() {
         assert!(catch_unwind(AssertUnwindSafe(panics)).is_err());
     })
     .await;
-}
-
-#[tokio::test]
-async fn a_guard_whose_task_is_aborted_passes_on() {
-    let server = Server::start().await;
-    let (store, other) = (server.patient_store().await, server.patient_store().await);
+    println!("by an abort");
     both_are_served(&store, &other, async |guard| {
         let task = crate::store::spawn(async move {
             let _guard = guard;
@@ -83,6 +74,13 @@ async fn a_guard_whose_task_is_aborted_passes_on() {
 }
 
 /// All of a process ends but its threads: the guard is dropped while its runtime goes, or later.
+#[test]
+fn a_runtime_that_ends_under_a_guard_costs_a_lease_at_most() {
+    for later in [false, true] {
+        shut_down_under_a_guard(later);
+    }
+}
+
 fn shut_down_under_a_guard(later: bool) {
     let here = runtime();
     let (server, other) = here.block_on(async {
@@ -117,17 +115,7 @@ fn shut_down_under_a_guard(later: bool) {
         let took = since.elapsed();
         println!("figure: free after a runtime has ended {} ms", took.as_millis());
         // The lease, the place of the three who waited, and a look.
-        assert!(took < 15 * SECOND, "{took:?}");
+        assert!(took < 15 * SECOND, "{took:?}, {later}");
         assert_eq!(guard.release().await, Released::Released);
     });
-}
-
-#[test]
-fn a_runtime_that_ends_with_a_guard_on_it_costs_a_lease_at_most() {
-    shut_down_under_a_guard(false);
-}
-
-#[test]
-fn a_guard_that_outlives_its_runtime_costs_a_lease_at_most() {
-    shut_down_under_a_guard(true);
 }

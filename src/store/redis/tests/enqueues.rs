@@ -2,41 +2,20 @@
 
 use std::collections::BTreeSet;
 
-use bytes::Bytes;
 use futures_util::future::join_all;
 
-use super::{proxy::Proxy, server::Server};
+use super::{cluster::deferred, proxy::Proxy, server::Server};
 use crate::{
     error::ErrorKind,
     key::Key,
     store::{
         Store,
-        backend::{Caps, Enqueue, Enqueued, JobId, JobPolicy, JobState},
+        backend::{Enqueue, Enqueued, JobState},
         keys::Keys,
     },
 };
 
 const MANY: usize = 48;
-
-fn call(key: &Key, bytes: usize) -> Enqueue {
-    Enqueue {
-        key: key.clone(),
-        id: JobId::new(key),
-        envelope: Bytes::from(vec![b'x'; bytes]),
-        policy: JobPolicy::default(),
-        merge: None,
-        record: None,
-        caps: Caps {
-            resource_jobs: 999,
-            resource_bytes: 99 << 20,
-            shard_jobs: 999,
-            shard_bytes: 99 << 20,
-            ..Caps::NONE
-        },
-        owner: String::new(),
-        call: None,
-    }
-}
 
 fn key(n: usize) -> Key {
     Key::custom(&n.to_string())
@@ -55,11 +34,11 @@ async fn store_all(store: &Store, calls: &[Enqueue]) -> Vec<Enqueued> {
 async fn one_is_one_command_and_many_are_few() {
     let server = Server::start().await;
     let store = server.patient_store().await;
-    store_all(&store, &[call(&key(0), 7)]).await;
+    store_all(&store, &[deferred(&key(0))]).await;
     let before = calls_to(&server).await;
-    store_all(&store, &[call(&key(0), 7)]).await;
+    store_all(&store, &[deferred(&key(0))]).await;
     assert_eq!(calls_to(&server).await - before, 1);
-    let calls = Vec::from_iter((0..MANY).map(|_| call(&key(0), 7)));
+    let calls = Vec::from_iter((0..MANY).map(|_| deferred(&key(0))));
     let before = calls_to(&server).await;
     let positions: BTreeSet<u64> = store_all(&store, &calls)
         .await
@@ -76,26 +55,12 @@ async fn one_is_one_command_and_many_are_few() {
 }
 
 #[tokio::test]
-async fn large_ones_go_in_smaller_flights() {
-    let server = Server::start().await;
-    let store = server.patient_store().await;
-    store_all(&store, &[call(&key(0), 7)]).await;
-    // Of a quarter of a megabyte three go together; of two, each alone.
-    for (bytes, least) in [(256 << 10, 5), (2 << 20, 12)] {
-        let calls = Vec::from_iter((0..12).map(|_| call(&key(0), bytes)));
-        let before = calls_to(&server).await;
-        store_all(&store, &calls).await;
-        assert!(calls_to(&server).await - before >= least, "{bytes} bytes each");
-    }
-}
-
-#[tokio::test]
 async fn one_that_fails_fails_alone() {
     let server = Server::start().await;
     let store = server.patient_store().await;
     let odd = Keys::new("test").jobs(&key(7));
     server.command(&["SET", &odd, "by hand"]).await;
-    let calls = Vec::from_iter((0..MANY).map(|n| call(&key(n), 7)));
+    let calls = Vec::from_iter((0..MANY).map(|n| deferred(&key(n))));
     let outcomes = join_all(calls.iter().map(|call| store.backend().enqueue(call.clone()))).await;
     for (n, outcome) in outcomes.into_iter().enumerate() {
         match outcome {
@@ -113,7 +78,7 @@ async fn lost_replies_store_nothing_twice() {
     let store = proxy.patient_store().await;
     for cuts in [1, 2, 3] {
         let key = key(cuts);
-        let calls = Vec::from_iter((0..MANY).map(|_| call(&key, 7)));
+        let calls = Vec::from_iter((0..MANY).map(|_| deferred(&key)));
         proxy.cut(cuts);
         let stored = store_all(&store, &calls).await;
         assert!(stored.iter().all(|stored| matches!(stored, Enqueued::Stored { .. })));

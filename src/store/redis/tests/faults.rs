@@ -14,13 +14,11 @@ use super::{
         fault::judged,
         target::{Address, Target, Trust},
     },
-    NOBODY, SECOND, granted,
-    proxy::Proxy,
-    server::{Server, free_port},
+    SECOND, granted,
+    server::Server,
     usable,
 };
 use crate::{
-    Outage, Policy, Quota,
     error::ErrorKind,
     lock::{NotAcquired, Released},
     store::{Store, keys::Keys},
@@ -71,12 +69,6 @@ async fn fault(store: &Store) -> ErrorKind {
         Err(NotAcquired::Fault(error)) => error.kind(),
         other => panic!("{other:?}"),
     }
-}
-
-#[tokio::test]
-async fn a_server_that_is_away_at_the_start_is_an_outage_like_any_other() {
-    let store = Store::connect(&format!("redis://127.0.0.1:{}/", free_port())).await.unwrap();
-    assert_eq!(fault(&store).await, ErrorKind::Unavailable);
 }
 
 #[tokio::test]
@@ -141,102 +133,12 @@ async fn killed_connections_are_replaced_without_an_error() {
 }
 
 #[tokio::test]
-async fn flushed_scripts_are_sent_again() {
-    let server = Server::start().await;
-    let store = server.patient_store().await;
-    for _ in 0..5 {
-        let guard = store.lock("x").acquire().await.unwrap();
-        server.command(&["SCRIPT", "FLUSH"]).await;
-        assert_eq!(guard.release().await, Released::Released);
-        server.command(&["SCRIPT", "FLUSH"]).await;
-    }
-}
-
-#[tokio::test]
-async fn a_demoted_master_is_an_outage_and_is_left() {
-    let server = Server::start().await;
-    let store = server.store().await;
-    drop(granted(&store.lock("x")).await);
-    server.command(&["REPLICAOF", "127.0.0.1", NOBODY]).await;
-    fault(&store).await;
-    server.command(&["REPLICAOF", "NO", "ONE"]).await;
-    usable(&store).await;
-    drop(granted(&store.lock("y")).await);
-}
-
-#[tokio::test]
-async fn a_wrong_password_is_told_at_connect_and_not_repeated() {
-    let server = Server::start_with(Some("right")).await;
-    let at = format!("127.0.0.1:{}", server.port());
-    for wrong in [format!("redis://:sesame@{at}/"), format!("redis://{at}/")] {
-        let error = Store::builder(&wrong).deadline(10 * SECOND).connect().await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Config);
-        assert!(!format!("{error} {error:?}").contains("sesame"));
-    }
-    let right = Store::builder(&format!("redis://:right@{at}/")).deadline(10 * SECOND);
-    right.connect().await.unwrap().ping().await.unwrap();
-}
-
-#[tokio::test]
-async fn another_number_of_shards_is_refused() {
-    let server = Server::start().await;
-    server.command(&["HSET", "lg:1:test:{0}:meta", "shards", "32"]).await;
-    let error = Store::builder(&server.url()).deadline(10 * SECOND).connect().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Config);
-    assert!(error.to_string().contains("32 shards"), "{error}");
-}
-
-#[tokio::test]
 async fn bad_urls_are_refused_with_a_sentence_that_keeps_the_password() {
     for url in ["", "nonsense", "redis://:sesame@", "http://x:sesame@h/", "redis://h/?ns=a b"] {
         let error = Store::connect(url).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Config, "{url}");
         assert!(!format!("{error} {error:?}").contains("sesame"), "{error:?}");
     }
-}
-
-#[tokio::test]
-async fn lost_replies_neither_block_nor_release_twice() {
-    let server = Server::start().await;
-    let proxy = Proxy::to(server.port()).await;
-    let store = proxy.patient_store().await;
-    drop(store.lock("warm").acquire().await.unwrap());
-    for _ in 0..20 {
-        // The reply to acquire is lost: the retry finds the lock its own.
-        proxy.cut(1);
-        let guard = store.lock("x").acquire().await.expect("no self-block");
-        assert_eq!(proxy.cuts_left(), 0);
-        // The reply to release is lost: the retry finds nothing, which is right.
-        proxy.cut(1);
-        assert_eq!(guard.release().await, Released::Released);
-        assert_eq!(proxy.cuts_left(), 0);
-    }
-}
-
-#[tokio::test]
-async fn a_charge_whose_reply_is_lost_is_not_made_twice() {
-    let server = Server::start().await;
-    let proxy = Proxy::to(server.port()).await;
-    let store = proxy.patient_store().await;
-    let policy = Policy::new(Quota::requests(10).per(60 * SECOND)).on_outage(Outage::Refuse);
-    let limit = store.rate_limit(policy);
-    limit.check("k", 1).await.unwrap();
-    proxy.cut(1);
-    let error = limit.check("k", 1).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Timeout);
-    // One before, one lost but charged, one now.
-    assert_eq!(limit.check("k", 1).await.unwrap().remaining(), 7);
-}
-
-#[tokio::test]
-async fn namespaces_share_nothing() {
-    let server = Server::start().await;
-    let url = |ns| format!("redis://127.0.0.1:{}/?ns={ns}", server.port());
-    let store = async |ns| Store::builder(&url(ns)).deadline(10 * SECOND).connect().await.unwrap();
-    let (a, b) = (store("a").await, store("b").await);
-    let held = a.lock("7").acquire().await.unwrap();
-    drop(b.lock("7").acquire().await.unwrap());
-    drop(held);
 }
 
 fn lanes(server: &Server, deadline: Duration) -> Lanes {

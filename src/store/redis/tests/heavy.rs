@@ -2,14 +2,12 @@
 
 use futures_util::future::join_all;
 
-use super::{SECOND, runs::settlement, server::Server};
+use super::{SECOND, cluster::deferred, runs::settlement, server::Server};
 use crate::{
     key::Key,
     store::{
         Store,
-        backend::{
-            Caps, Claim, Claimed, Enqueue, Enqueued, JobId, JobPolicy, JobState, SettledRun, Token,
-        },
+        backend::{Claim, Claimed, Enqueue, Enqueued, JobId, JobState, SettledRun, Token},
     },
 };
 
@@ -19,24 +17,7 @@ const LARGE: usize = 600 << 10;
 const LINES: usize = 24;
 
 async fn store_large(store: &Store, key: &Key) -> JobId {
-    let caps = Caps {
-        resource_jobs: 9,
-        resource_bytes: 1 << 30,
-        shard_jobs: 99,
-        shard_bytes: 1 << 30,
-        ..Caps::NONE
-    };
-    let call = Enqueue {
-        key: key.clone(),
-        id: JobId::new(key),
-        envelope: vec![b'x'; LARGE].into(),
-        policy: JobPolicy { again: true, max_attempts: 3, ..JobPolicy::default() },
-        merge: None,
-        record: None,
-        caps,
-        owner: String::new(),
-        call: None,
-    };
+    let call = Enqueue { envelope: vec![b'x'; LARGE].into(), ..deferred(key) };
     let id = call.id.clone();
     let stored = store.backend().enqueue(call).await.unwrap();
     assert!(matches!(stored, Enqueued::Stored { .. }), "{stored:?}");

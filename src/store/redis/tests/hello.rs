@@ -1,13 +1,6 @@
 //! Servers that do not understand how a connection begins. What they say repeats what they were sent.
 
-use std::sync::Arc;
-
-use tokio::{
-    io::{AsyncWriteExt as _, BufReader},
-    net::{TcpListener, TcpStream},
-};
-
-use super::{SECOND, sentinel::fake::command};
+use super::{SECOND, sentinel::fake::scripted};
 use crate::{
     error::{Error, ErrorKind},
     store::{Log, Store},
@@ -17,25 +10,11 @@ const PASSWORD: &str = "sesame";
 
 /// Of a server that answers this to `HELLO`.
 async fn store(hello: String) -> Result<Store, Error> {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let at = listener.local_addr().expect("it is bound");
-    let hello: Arc<str> = hello.into();
-    crate::store::spawn(async move {
-        while let Ok((client, _)) = listener.accept().await {
-            crate::store::spawn(serve(client, Arc::clone(&hello)));
-        }
-    });
-    let url = format!("redis://:{PASSWORD}@{at}/?ns=test");
+    let answer = move |words: &[&str]| {
+        Some(if words.first()? == &"HELLO" { hello.clone() } else { "+OK\r\n".to_owned() })
+    };
+    let url = format!("redis://:{PASSWORD}@127.0.0.1:{}/?ns=test", scripted(answer).await);
     Store::builder(&url).deadline(10 * SECOND).connect().await
-}
-
-async fn serve(client: TcpStream, hello: Arc<str>) -> Option<()> {
-    let mut client = BufReader::new(client);
-    loop {
-        let words = command(&mut client).await?;
-        let answer = if words.first()? == "HELLO" { &*hello } else { "+OK\r\n" };
-        client.write_all(answer.as_bytes()).await.ok()?;
-    }
 }
 
 /// As Redis 5 says it, one of 7 whose operator has renamed it, and one that knows no such protocol.

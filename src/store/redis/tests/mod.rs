@@ -9,7 +9,6 @@ mod clients;
 mod clock;
 mod cluster;
 mod concerns;
-mod cost;
 mod crowd;
 mod dead;
 mod disks;
@@ -119,13 +118,6 @@ async fn eventually(what: &str, mut so: impl AsyncFnMut() -> bool) {
         }
     })
     .await;
-}
-
-/// Somebody has asked for a script that the server did not have any more.
-async fn missed_scripts(server: &server::Server) {
-    let missed = server.info("errorstats", "errorstat_NOSCRIPT:count").await;
-    // Each script is sent for the first time, too.
-    assert!(missed > 30, "{missed} scripts were missed");
 }
 
 /// Until so many places are in line for `x`, which is held.

@@ -6,14 +6,9 @@ use std::sync::{
     atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
-use tokio::{
-    io::{AsyncWriteExt as _, BufReader},
-    net::{TcpListener, TcpStream},
-};
-
 use super::{
     SECOND,
-    sentinel::fake::{bulk, command},
+    sentinel::fake::{greets, scripted},
 };
 use crate::{error::ErrorKind, key::Key, store::Store};
 
@@ -28,40 +23,20 @@ struct Server {
 }
 
 /// It is busy whenever a script is called, and ends each connection by which something is added to a set.
-async fn serve(client: TcpStream, server: Arc<Server>) -> Option<()> {
-    let mut client = BufReader::new(client);
-    loop {
-        let words = command(&mut client).await?;
-        let answer = match words.first()?.as_str() {
-            "HELLO" => "%1\r\n+proto\r\n:3\r\n".to_owned(),
-            "INFO" => bulk("redis_version:7.0.15\r\nrun_id:a\r\nrole:master\r\n"),
-            "HDEL" => ":0\r\n".to_owned(),
-            "HMGET" => "*2\r\n$4\r\n2064\r\n$-1\r\n".to_owned(),
-            "PING" => "+PONG\r\n".to_owned(),
-            "EVALSHA" if server.cuts.swap(false, Ordering::SeqCst) => return None,
-            "EVALSHA" => BUSY.to_owned(),
-            "EXISTS" => ":0\r\n".to_owned(),
-            "ZADD" => {
-                server.adds.fetch_add(1, Ordering::SeqCst);
-                return None;
-            }
-            _ => "+OK\r\n".to_owned(),
-        };
-        client.write_all(answer.as_bytes()).await.ok()?;
-    }
-}
-
 async fn store() -> (Store, Arc<Server>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let at = listener.local_addr().expect("it is bound");
     let server = Arc::<Server>::default();
     let own = Arc::clone(&server);
-    crate::store::spawn(async move {
-        while let Ok((client, _)) = listener.accept().await {
-            crate::store::spawn(serve(client, Arc::clone(&own)));
+    let port = scripted(move |words| match words {
+        ["EVALSHA", ..] if own.cuts.swap(false, Ordering::SeqCst) => None,
+        ["EVALSHA", ..] => Some(BUSY.to_owned()),
+        ["ZADD", ..] => {
+            own.adds.fetch_add(1, Ordering::SeqCst);
+            None
         }
+        words => Some(greets(words, "redis_version:7.0.15\r\nrun_id:a\r\nrole:master\r\n")),
     });
-    let builder = Store::builder(&format!("redis://{at}/?ns=test")).deadline(SECOND / 2);
+    let url = format!("redis://127.0.0.1:{}/?ns=test", port.await);
+    let builder = Store::builder(&url).deadline(SECOND / 2);
     (builder.connect().await.expect("the URL is right"), server)
 }
 

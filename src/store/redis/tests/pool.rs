@@ -1,18 +1,13 @@
 //! A store on a pool that the application has.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU16, Ordering},
-    },
-    time::Duration,
-};
+use std::time::Duration;
 
 use bb8_redis::RedisConnectionManager;
-use tokio::net::{TcpListener, TcpStream};
 
 use super::{
-    GIVEN_BACK, SECOND, eventually, granted, hears_of_locks, in_line, proxy::Proxy, server::Server,
+    GIVEN_BACK, SECOND, eventually, granted, hears_of_locks, in_line,
+    proxy::{Proxy, Redirect},
+    server::Server,
     usable,
 };
 use crate::{
@@ -119,11 +114,11 @@ async fn a_server_that_was_away_is_found_again() {
 async fn a_demoted_master_is_left_though_the_pool_keeps_it() {
     let (master, successor) = (Server::start().await, Server::start().await);
     let way = Redirect::to(master.port()).await;
-    let manager = RedisConnectionManager::new(format!("redis://127.0.0.1:{}/", way.port));
+    let manager = RedisConnectionManager::new(format!("redis://127.0.0.1:{}/", way.port()));
     let pool = bb8::Pool::builder().max_size(4).build(manager.expect("an address")).await;
     let store = store(&pool.expect("it runs")).await;
     drop(store.lock("x").acquire().await.expect("it is free"));
-    way.target.store(successor.port(), Ordering::SeqCst);
+    way.leads_to(successor.port());
     master.command(&["REPLICAOF", "127.0.0.1", &successor.port().to_string()]).await;
     usable(&store).await;
     drop(store.lock("y").acquire().await.expect("it is free"));
@@ -162,31 +157,6 @@ async fn connections_that_are_half_open_are_left_and_not_put_back() {
         proxy.forget();
         usable(&store).await;
         drop(granted(&store.lock(format!("after {deadline:?}"))).await);
-    }
-}
-
-/// Takes each new connection to where it leads at the time.
-struct Redirect {
-    port: u16,
-    target: Arc<AtomicU16>,
-}
-
-impl Redirect {
-    async fn to(port: u16) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let target = Arc::new(AtomicU16::new(port));
-        let port = listener.local_addr().expect("it is bound").port();
-        let own = Arc::clone(&target);
-        crate::store::spawn(async move {
-            while let Ok((mut client, _)) = listener.accept().await {
-                let port = own.load(Ordering::SeqCst);
-                crate::store::spawn(async move {
-                    let mut server = TcpStream::connect(("127.0.0.1", port)).await?;
-                    tokio::io::copy_bidirectional(&mut client, &mut server).await
-                });
-            }
-        });
-        Self { port, target }
     }
 }
 

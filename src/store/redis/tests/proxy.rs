@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -176,6 +176,39 @@ impl Proxy {
                 }
             }
         }
+    }
+}
+
+/// An address that takes each new connection to where it leads at the time. Those that are there stay where they are.
+pub(super) struct Redirect {
+    port: u16,
+    target: Arc<AtomicU16>,
+}
+
+impl Redirect {
+    pub(super) async fn to(port: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let target = Arc::new(AtomicU16::new(port));
+        let port = listener.local_addr().expect("it is bound").port();
+        let own = Arc::clone(&target);
+        crate::store::spawn(async move {
+            while let Ok((mut client, _)) = listener.accept().await {
+                let port = own.load(Ordering::SeqCst);
+                crate::store::spawn(async move {
+                    let mut server = TcpStream::connect(("127.0.0.1", port)).await?;
+                    tokio::io::copy_bidirectional(&mut client, &mut server).await
+                });
+            }
+        });
+        Self { port, target }
+    }
+
+    pub(super) fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(super) fn leads_to(&self, port: u16) {
+        self.target.store(port, Ordering::SeqCst);
     }
 }
 

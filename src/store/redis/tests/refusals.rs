@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{NOBODY, PATIENCE, SECOND, eventually, server::Server, usable};
+use super::{NOBODY, PATIENCE, SECOND, cluster, eventually, server::Server, usable};
 use crate::{
     Outage, Policy, Quota,
     error::{Error, ErrorKind},
@@ -17,7 +17,7 @@ use crate::{
     rate_limit::RateLimit,
     store::{
         Store,
-        backend::{Acquire, Mode, Token},
+        backend::{Mode, Token},
         keys::{COMMON, Keys},
         redis::{
             ask::{self, Ask},
@@ -102,7 +102,7 @@ impl Before {
 }
 
 /// What the server has answered.
-fn said(error: &Error) -> Option<String> {
+pub(super) fn said(error: &Error) -> Option<String> {
     let answer = error.source()?.downcast_ref::<redis::RedisError>()?;
     answer.code().map(str::to_owned)
 }
@@ -116,12 +116,13 @@ async fn refused(code: &str, begin: &[&str], end: &[&str]) {
 }
 
 #[tokio::test]
-async fn noreplicas() {
-    if !Server::start().await.min_replicas_bind_scripts().await {
-        return;
+async fn noreplicas_and_oom() {
+    let set = |name, value| ["CONFIG", "SET", name, value];
+    if Server::start().await.min_replicas_bind_scripts().await {
+        let name = "min-replicas-to-write";
+        refused("NOREPLICAS", &set(name, "1"), &set(name, "0")).await;
     }
-    let set = |value| ["CONFIG", "SET", "min-replicas-to-write", value];
-    refused("NOREPLICAS", &set("1"), &set("0")).await;
+    refused("OOM", &set("maxmemory", "1"), &set("maxmemory", "0")).await;
 }
 
 /// What refuses on one connection does so on all of them.
@@ -188,12 +189,6 @@ async fn a_server_that_only_answers_pings_is_not_reached() {
     before.goes_on().await;
 }
 
-#[tokio::test]
-async fn oom() {
-    let set = |value| ["CONFIG", "SET", "maxmemory", value];
-    refused("OOM", &set("1"), &set("0")).await;
-}
-
 /// What makes room is done, whatever stands before it in its flight.
 #[tokio::test]
 async fn a_server_without_room_runs_a_release_behind_an_acquisition() {
@@ -202,15 +197,7 @@ async fn a_server_without_room_runs_a_release_behind_an_acquisition() {
     let held = store.lock("held").lease(60 * SECOND).acquire().await.expect("it is free");
     let lease = Arc::clone(held.lease().expect("it is held"));
     server.command(&["CONFIG", "SET", "maxmemory", "1"]).await;
-    let free = Acquire {
-        key: Key::custom("free"),
-        me: Token::new(store.node()),
-        mode: Mode::Exclusive,
-        lease: SECOND,
-        wait: None,
-        old_seq: 0,
-        record: None,
-    };
+    let free = cluster::ask(&Key::custom("free"), &Token::new(store.node()));
     let (key, me, mode) = (lease.key.clone(), lease.me.clone(), Mode::Exclusive);
     let asks = [Ask::Acquire(free), Ask::Release { key, me, mode }];
     let words = ask::command(&Keys::new("test"), asks.iter(), true);

@@ -1,19 +1,11 @@
 //! Pushes to a server that answers, and will not do it: whether they go alone, under a key, or with others, each is an
 //! outage, as any other call's.
 
-use std::{
-    error::Error as _,
-    sync::{
-        Arc,
-        atomic::{AtomicU16, Ordering},
-    },
-    time::Duration,
-};
+use std::time::Duration;
 
 use futures_util::future::join_all;
-use tokio::net::{TcpListener, TcpStream};
 
-use super::{NOBODY, server::Server, usable};
+use super::{NOBODY, proxy::Redirect, refusals::said, server::Server, usable};
 use crate::{
     error::{Error, ErrorKind},
     queue::{PushError, Pushed, Queue},
@@ -29,12 +21,6 @@ fn fault(outcome: Result<Pushed, PushError>) -> Error {
         Err(PushError::Store(error)) => error,
         other => panic!("{other:?}"),
     }
-}
-
-/// What the server has answered.
-fn said(error: &Error) -> Option<String> {
-    let answer = error.source()?.downcast_ref::<redis::RedisError>()?;
-    answer.code().map(str::to_owned)
 }
 
 async fn refused(code: &str, begin: &[&str], end: &[&str]) {
@@ -66,54 +52,27 @@ async fn refused(code: &str, begin: &[&str], end: &[&str]) {
 }
 
 #[tokio::test]
-async fn noreplicas() {
-    if !Server::start().await.min_replicas_bind_scripts().await {
-        return;
+async fn a_push_that_is_refused_is_an_outage() {
+    if Server::start().await.min_replicas_bind_scripts().await {
+        let set = |value| ["CONFIG", "SET", "min-replicas-to-write", value];
+        refused("NOREPLICAS", &set("1"), &set("0")).await;
     }
-    let set = |value| ["CONFIG", "SET", "min-replicas-to-write", value];
-    refused("NOREPLICAS", &set("1"), &set("0")).await;
-}
-
-#[tokio::test]
-async fn oom() {
     let set = |value| ["CONFIG", "SET", "maxmemory", value];
     refused("OOM", &set("1"), &set("0")).await;
-}
-
-#[tokio::test]
-async fn readonly() {
     let begin = ["REPLICAOF", "127.0.0.1", NOBODY];
     refused("READONLY", &begin, &["REPLICAOF", "NO", "ONE"]).await;
-}
-
-/// An address that leads to one server, and later to another one. Connections that are there stay where they are.
-async fn address(server: u16) -> (u16, Arc<AtomicU16>) {
-    let leads = Arc::new(AtomicU16::new(server));
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let (port, own) = (listener.local_addr().expect("it is bound").port(), Arc::clone(&leads));
-    crate::store::spawn(async move {
-        while let Ok((mut client, _)) = listener.accept().await {
-            let port = own.load(Ordering::SeqCst);
-            crate::store::spawn(async move {
-                if let Ok(mut server) = TcpStream::connect(("127.0.0.1", port)).await {
-                    let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
-                }
-            });
-        }
-    });
-    (port, leads)
 }
 
 /// It does nothing else, so nobody else finds out for it that its connection leads to what is no master any more.
 #[tokio::test]
 async fn who_only_pushes_leaves_a_master_that_became_a_replica() {
     let (old, new) = (Server::start().await, Server::start().await);
-    let (port, leads) = address(old.port()).await;
-    let builder = Store::builder(&format!("redis://127.0.0.1:{port}/?ns=test"));
+    let way = Redirect::to(old.port()).await;
+    let builder = Store::builder(&format!("redis://127.0.0.1:{}/?ns=test", way.port()));
     let store =
         builder.deadline(Duration::from_secs(10)).connect().await.expect("the URL is right");
     queue(&store).push(&1).unique("a").await.expect("the first master is there");
-    leads.store(new.port(), Ordering::SeqCst);
+    way.leads_to(new.port());
     old.command(&["REPLICAOF", "127.0.0.1", NOBODY]).await;
     queue(&store).push(&2).unique("b").await.expect("the second master is there");
     let stats = queue(&new.patient_store().await).stats().await.expect("it is there");

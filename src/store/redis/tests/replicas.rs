@@ -47,25 +47,3 @@ async fn a_grant_that_nobody_looks_at_keeps_no_other_from_counting() {
         drop(unpolled);
     }
 }
-
-#[tokio::test]
-async fn a_grant_that_a_replica_has_counts() {
-    let (server, replica) = (Server::start().await, Server::start().await);
-    let store = waiting(&server).await;
-    replica.command(&["REPLICAOF", "127.0.0.1", &server.port().to_string()]).await;
-    let granted = async {
-        // Until the replica has caught up for the first time.
-        loop {
-            if let Ok(guard) = store.lock("x").replicas(1).acquire().await {
-                return guard;
-            }
-        }
-    };
-    let guard = tokio::time::timeout(20 * SECOND, granted).await.expect("it catches up");
-    assert_eq!(guard.release().await, Released::Released);
-    match store.lock("x").replicas(2).acquire().await {
-        Err(NotAcquired::Fault(error)) => is_away(&error),
-        other => panic!("one is not two: {other:?}"),
-    }
-    free(&store).await;
-}

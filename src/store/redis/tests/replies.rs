@@ -144,7 +144,7 @@ async fn nothing_is_left_of(way: Way) {
     while met == 0 {
         assert!(rounds < 30, "no reply was lost before {way:?} was dropped");
         rounds += 1;
-        for (pause, lost) in PAUSES.into_iter().flat_map(|pause| [(pause, 1), (pause, 2)]) {
+        for (pause, lost) in PAUSES.into_iter().zip([1, 2, 1]) {
             let (lost, free) = dropped_at_a_loss(&proxy, way, &stranger, pause, lost).await;
             (met, longest) = (met + usize::from(lost), longest.max(free));
             assert_eq!(server.left().await, [""; 0], "{way:?}");

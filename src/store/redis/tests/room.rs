@@ -6,7 +6,9 @@ use std::{io, time::Duration};
 use tokio::sync::oneshot;
 
 use super::{
-    SECOND, eventually,
+    SECOND,
+    begun::locked,
+    eventually,
     runs::{settlement, stored},
     server::Server,
     within,
@@ -16,7 +18,7 @@ use crate::{
     lock::Released,
     queue::{Queue, Task},
     store::{
-        backend::{Caps, Claim, Claimed, Direct, JobId, JobState, Mode, SettledRun, Token},
+        backend::{Claim, Claimed, JobState, SettledRun, Token},
         tasks::{End, EndAs, Graves, Limits, RunToken, Turn},
     },
 };
@@ -130,21 +132,7 @@ async fn what_was_accepted_runs_or_is_cancelled() {
 async fn the_end_of_a_request_that_ran_at_once_is_written_down() {
     let server = Server::start().await;
     let store = server.patient_store().await;
-    let held = store.lock("7").lease(60 * SECOND).acquire().await.expect("it is free");
-    let lease = held.lease().expect("it is held");
-    let call = Direct {
-        key: lease.key.clone(),
-        me: lease.me.clone(),
-        mode: Mode::Exclusive,
-        record: "record".into(),
-        id: JobId::new(&lease.key),
-        owner: String::new(),
-        life: 60 * SECOND,
-        lease: Duration::from_secs(600),
-        again: false,
-        caps: Caps::NONE,
-        print: None,
-    };
+    let call = locked(&store).await;
     store.backend().begin_direct(call.clone()).await.expect("there is room");
     full(&server).await;
     let id = call.id.clone();

@@ -9,15 +9,14 @@ use std::{
 use bytes::Bytes;
 use futures_util::future::join_all;
 
-use super::{SECOND, proxy::Proxy, server::Server};
+use super::{SECOND, cluster::deferred, proxy::Proxy, server::Server};
 use crate::{
     error::ErrorKind,
     key::Key,
     store::{
         Attempt, Store,
         backend::{
-            Caps, Claim, Claimed, Enqueue, Enqueued, JobId, JobPolicy, JobState, NextRun, Settle,
-            SettledRun, Token, Verdict,
+            Claim, Claimed, Enqueued, JobId, JobState, NextRun, Settle, SettledRun, Token, Verdict,
         },
         keys::Keys,
     },
@@ -26,23 +25,7 @@ use crate::{
 const MANY: usize = 40;
 
 pub(super) async fn stored(store: &Store, key: &Key) -> JobId {
-    let call = Enqueue {
-        key: key.clone(),
-        id: JobId::new(key),
-        envelope: Bytes::from_static(b"request"),
-        policy: JobPolicy { again: true, max_attempts: 3, ..JobPolicy::default() },
-        merge: None,
-        record: None,
-        caps: Caps {
-            resource_jobs: 9,
-            resource_bytes: 999,
-            shard_jobs: 99,
-            shard_bytes: 9999,
-            ..Caps::NONE
-        },
-        owner: String::new(),
-        call: None,
-    };
+    let call = deferred(key);
     let id = call.id.clone();
     let stored = store.backend().enqueue(call).await.unwrap();
     assert!(matches!(stored, Enqueued::Stored { .. }), "{stored:?}");
@@ -79,32 +62,6 @@ pub(super) fn settlement(store: &Store, claim: &Claim) -> Settle {
 
 async fn state(store: &Store, id: &JobId) -> JobState {
     store.backend().job(id.clone()).await.unwrap().expect("it is kept").state
-}
-
-#[tokio::test]
-async fn many_runs_are_few_commands() {
-    let server = Server::start().await;
-    let store = server.patient_store().await;
-    let mut claims = many(&store, 2).await;
-    let before = server.info("commandstats", "cmdstat_evalsha:calls").await;
-    let claimed = join_all(claims.iter().map(|call| store.backend().claim(call.clone()))).await;
-    assert!(claimed.iter().all(|claimed| matches!(claimed, Ok(Claimed::Claimed(_)))));
-    for round in 0..2 {
-        let calls = Vec::from_iter(claims.iter().map(|claim| settlement(&store, claim)));
-        let settled = join_all(calls.iter().map(|call| store.backend().settle(call.clone()))).await;
-        for ((claim, call), settled) in claims.iter_mut().zip(calls).zip(settled) {
-            match settled.unwrap() {
-                SettledRun::Stands(Some(run)) if round == 0 => {
-                    (claim.id, claim.me) = (run.id, call.next.unwrap().me);
-                }
-                settled => assert_eq!((round, settled), (1, SettledRun::Stands(None))),
-            }
-        }
-    }
-    let calls = server.info("commandstats", "cmdstat_evalsha:calls").await - before;
-    // Two lanes, and on each the first alone and then the others, three times: some more where a reply is early,
-    // but a third of one command each at most.
-    assert!(calls <= MANY as u64, "{calls} commands");
 }
 
 #[tokio::test]

@@ -18,31 +18,21 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub(super) struct Server {
     child: Child,
     port: u16,
-    password: Option<&'static str>,
     /// Seconds by which its clock is ahead.
     clock: i64,
 }
 
 impl Server {
     pub(super) async fn start() -> Self {
-        Self::start_with(None).await
+        Self::start_at(0).await
     }
 
-    /// On another port if somebody else was faster to take the first one.
-    pub(super) async fn start_with(password: Option<&'static str>) -> Self {
-        Self::start_as(password, 0).await
-    }
-
-    /// Its clock is so many seconds ahead.
+    /// Its clock is so many seconds ahead. On another port if somebody else was faster to take the first one.
     pub(super) async fn start_at(clock: i64) -> Self {
-        Self::start_as(None, clock).await
-    }
-
-    async fn start_as(password: Option<&'static str>, clock: i64) -> Self {
         for _ in 0..5 {
             let port = free_port();
-            let child = spawn(port, password, clock);
-            let mut server = Self { child, port, password, clock };
+            let child = spawn(port, clock);
+            let mut server = Self { child, port, clock };
             if server.answers().await {
                 return server;
             }
@@ -59,7 +49,7 @@ impl Server {
     }
 
     /// It has not been killed.
-    pub(super) fn is_there(&mut self) -> bool {
+    fn is_there(&mut self) -> bool {
         self.child.try_wait().is_ok_and(|ended| ended.is_none())
     }
 
@@ -70,7 +60,7 @@ impl Server {
 
     /// Comes back empty, on the same port.
     pub(super) async fn restart(&mut self) {
-        self.child = spawn(self.port, self.password, self.clock);
+        self.child = spawn(self.port, self.clock);
         assert!(self.answers().await, "redis-server on port {} does not answer", self.port);
     }
 
@@ -124,7 +114,6 @@ impl Server {
         found.unwrap_or(0)
     }
 
-    /// A store whose deadline is met soon, but not by a server that stands in the run queue of a loaded machine.
     /// Whether `min-replicas-to-write` holds for the writes of scripts (Redis 7.0). Older servers
     /// apply it to plain commands only.
     pub(super) async fn min_replicas_bind_scripts(&self) -> bool {
@@ -132,6 +121,7 @@ impl Server {
         !info.contains("redis_version:6.")
     }
 
+    /// A store whose deadline is met soon, but not by a server that stands in the run queue of a loaded machine.
     pub(super) async fn store(&self) -> Store {
         let builder = Store::builder(&self.url()).deadline(Duration::from_secs(1));
         builder.connect().await.expect("the URL is right")
@@ -141,6 +131,12 @@ impl Server {
     pub(super) async fn patient_store(&self) -> Store {
         let builder = Store::builder(&self.url()).deadline(Duration::from_secs(10));
         builder.connect().await.expect("the URL is right")
+    }
+
+    /// Clients that subscribe.
+    pub(super) async fn subscribers(&self) -> usize {
+        let list: String = self.ask(&["CLIENT", "LIST", "TYPE", "pubsub"]).await;
+        list.lines().count()
     }
 
     /// Script calls that it has run.
@@ -171,9 +167,7 @@ impl Server {
 
     /// False if it is away, or if another process answers on its port.
     async fn is_up(&self) -> bool {
-        let user = self.password.map_or_else(String::new, |password| format!(":{password}@"));
-        let url = format!("redis://{user}127.0.0.1:{}/", self.port);
-        let client = redis::Client::open(url).expect("an address");
+        let client = redis::Client::open(("127.0.0.1", self.port)).expect("an address");
         let Ok(mut connection) = patient(&client).await else {
             return false;
         };
@@ -205,15 +199,13 @@ fn folder(port: u16) -> PathBuf {
     std::env::temp_dir().join(format!("lockgate-test-{}-{port}", std::process::id()))
 }
 
-fn spawn(port: u16, password: Option<&str>, clock: i64) -> Child {
+fn spawn(port: u16, clock: i64) -> Child {
     let mut command = Command::new("redis-server");
     command.args(["--port", &port.to_string(), "--bind", "127.0.0.1"]);
-    command.args(["--save", "", "--appendonly", "no"]);
+    // A replica is not made to wait for others that might come.
+    command.args(["--save", "", "--appendonly", "no", "--repl-diskless-sync-delay", "0"]);
     std::fs::create_dir_all(folder(port)).expect("a place for temporary files");
     command.arg("--dir").arg(folder(port));
-    if let Some(password) = password {
-        command.args(["--requirepass", password]);
-    }
     if clock != 0 {
         clock::set(&mut command, clock);
     }

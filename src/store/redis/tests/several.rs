@@ -169,24 +169,6 @@ async fn a_lost_reply_neither_blocks_nor_leaves_anything() {
     all_are_free(&store).await;
 }
 
-/// Its locks are of several shards, and so of several connections: an undo may come before what it undoes.
-#[tokio::test]
-async fn an_acquisition_that_is_dropped_leaves_nothing_whenever_that_is() {
-    let server = Server::start().await;
-    let store = server.patient_store().await;
-    for polls in 0..8 {
-        let mut future = Box::pin(store.locks(KEYS).lease(SECOND).acquire());
-        for _ in 0..polls {
-            if (&mut future).now_or_never().is_some() {
-                break;
-            }
-            tokio::task::yield_now().await;
-        }
-        drop(future);
-        all_are_free(&store).await;
-    }
-}
-
 /// What was taken by a call that nobody hears the answer of is given back long before its lease ends: the
 /// undo is said until it must have come behind it.
 #[tokio::test]

@@ -1,15 +1,11 @@
 //! Queues of tasks over a server that forgets and a network that loses.
 
-use std::{
-    collections::BTreeMap,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use super::{SECOND, eventually, missed_scripts, proxy::Proxy, server::Server};
+use super::{proxy::Proxy, server::Server};
 use crate::{
     queue::{Queue, QueueWorker, Task},
     store::Store,
@@ -35,11 +31,6 @@ impl Runs {
 
     fn len(&self) -> usize {
         self.0.lock().len()
-    }
-
-    /// Runs that have begun.
-    fn started(&self) -> u32 {
-        self.0.lock().values().sum()
     }
 
     /// All that were run twice or more.
@@ -145,50 +136,14 @@ async fn a_server_that_forgets_its_scripts_is_told_them_again() {
     until_done(&store, 100).await;
     stop.send(()).unwrap();
     worker.await.unwrap();
-    missed_scripts(&server).await;
+    let missed = server.info("errorstats", "errorstat_NOSCRIPT:count").await;
+    assert!(missed > 30, "{missed} scripts were missed");
     assert_eq!((runs.len(), runs.again()), (100, 0));
-}
-
-/// Workers die in the middle of their runs, again and again; every task is done in the end, and only those that were cut
-/// short were run more than once.
-#[tokio::test]
-async fn killed_workers_lose_nothing() {
-    let server = Server::start().await;
-    let store = server.patient_store().await;
-    let runs = Runs::default();
-    let queue = queue(&store).max_attempts(100);
-    for n in 0..200 {
-        queue.push(&n).await.unwrap();
-    }
-    let worker = |runs: &Runs| {
-        let own = store.as_another_process();
-        let worker = runs.worker(&own, Duration::from_millis(5));
-        worker.concurrency(4).lease(SECOND / 5).max_crashes(100)
-    };
-    for _ in 0..10 {
-        let before = runs.started();
-        let (_stop, killed) = start(worker(&runs));
-        eventually("it to have begun some", async || runs.started() >= before + 4).await;
-        killed.abort();
-        let _ = killed.await;
-    }
-    let alive = [start(worker(&runs)), start(worker(&runs))];
-    until_done(&store, 200).await;
-    for (stop, worker) in alive {
-        stop.send(()).unwrap();
-        worker.await.unwrap();
-    }
-    let stats = queue.stats().await.unwrap();
-    assert_eq!((stats.done, stats.dead, stats.running, stats.bytes), (200, 0, 0, 0));
-    assert_eq!(runs.len(), 200);
-    assert!(stats.crashed > 0, "nothing was cut short: {stats:?}");
-    assert!(runs.again() as u64 <= stats.crashed, "{} {stats:?}", runs.again());
-    nothing_is_left(&server).await;
 }
 
 #[tokio::test]
 async fn a_long_backlog_is_worked_off_by_two() {
-    const TASKS: u32 = 50_000;
+    const TASKS: u32 = 5_000;
     let server = Server::start().await;
     let store = server.patient_store().await;
     let pushes = (0..50).map(|part| {
@@ -211,39 +166,4 @@ async fn a_long_backlog_is_worked_off_by_two() {
     }
     assert_eq!((runs.len(), runs.again()), (TASKS as usize, 0));
     nothing_is_left(&server).await;
-}
-
-#[tokio::test]
-async fn no_task_starts_before_its_time() {
-    let server = Server::start().await;
-    let store = server.patient_store().await;
-    let queue: Queue<u64> = store.queue("times");
-    let (began, times) = (Instant::now(), Arc::new(Mutex::new(Vec::new())));
-    let noted = Arc::clone(&times);
-    let workers = [(); 2].map(|()| {
-        let (noted, own) = (Arc::clone(&noted), store.as_another_process());
-        let queue: Queue<u64> = own.queue("times");
-        start(queue.worker(move |task: Task<u64>| {
-            noted.lock().push((task.payload, began.elapsed().as_micros()));
-            async { Ok::<(), std::io::Error>(()) }
-        }))
-    });
-    for n in 0..50u64 {
-        let delay = Duration::from_millis(n * 37 % 400);
-        let due = u64::try_from((began.elapsed() + delay).as_micros()).unwrap();
-        queue.push(&due).delay(delay).await.unwrap();
-    }
-    for _ in 0..1000 {
-        if times.lock().len() == 50 {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    for (stop, worker) in workers {
-        stop.send(()).unwrap();
-        worker.await.unwrap();
-    }
-    let times = times.lock();
-    assert_eq!(times.len(), 50);
-    assert!(times.iter().all(|(due, at)| u128::from(*due) <= *at), "{times:?}");
 }

@@ -1,24 +1,20 @@
 //! Calls that go together, on a real server and through a proxy that loses replies.
 
-use std::{
-    future::Future,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    task::{Context, Poll, Waker},
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
 };
 
 use futures_util::future::join_all;
 
-use super::{GIVEN_BACK, SECOND, eventually, proxy::Proxy, server::Server, usable};
+use super::{GIVEN_BACK, SECOND, cluster, eventually, proxy::Proxy, server::Server, usable};
 use crate::{
     error::ErrorKind,
     key::Key,
     lock::Released,
     store::{
         Store,
-        backend::{Acquire, Acquired, GaveBack, Mode, Others, SPARE_FENCES, Token},
+        backend::{Acquire, Acquired, GaveBack, Others, SPARE_FENCES, Token},
         keys::Keys,
     },
 };
@@ -26,20 +22,7 @@ use crate::{
 const MANY: usize = 40;
 
 fn ask(store: &Store, name: &str) -> Acquire {
-    Acquire {
-        key: Key::custom(name),
-        me: Token::new(store.node()),
-        mode: Mode::Exclusive,
-        lease: 10 * SECOND,
-        wait: None,
-        old_seq: 0,
-        record: None,
-    }
-}
-
-/// These tests are not about time, and machines may be slow.
-async fn patient(url: &str) -> Store {
-    Store::builder(url).deadline(10 * SECOND).connect().await.unwrap()
+    cluster::ask(&Key::custom(name), &Token::new(store.node()))
 }
 
 fn many(store: &Store) -> Vec<Acquire> {
@@ -49,7 +32,7 @@ fn many(store: &Store) -> Vec<Acquire> {
 #[tokio::test]
 async fn many_calls_are_few_commands() {
     let server = Server::start().await;
-    let store = patient(&server.url()).await;
+    let store = server.patient_store().await;
     drop(store.lock("warm").acquire().await.unwrap());
     store.shutdown(GIVEN_BACK).await;
     let before = server.info("commandstats", "cmdstat_evalsha:calls").await;
@@ -65,7 +48,7 @@ async fn many_calls_are_few_commands() {
 #[tokio::test]
 async fn a_step_that_fails_fails_alone() {
     let server = Server::start().await;
-    let store = patient(&server.url()).await;
+    let store = server.patient_store().await;
     let odd = Keys::new("test").holders(&Key::custom("7"));
     server.command(&["SET", &odd, "by hand"]).await;
     for _ in 0..5 {
@@ -89,7 +72,7 @@ async fn a_step_that_fails_fails_alone() {
 #[tokio::test]
 async fn different_steps_go_together() {
     let server = Server::start().await;
-    let store = patient(&server.url()).await;
+    let store = server.patient_store().await;
     let backend = store.backend();
     let taken = |name: &str| {
         let call = ask(&store, name);
@@ -126,43 +109,17 @@ async fn different_steps_go_together() {
 async fn lost_replies_to_many_neither_block_nor_release_twice() {
     let server = Server::start().await;
     let proxy = Proxy::to(server.port()).await;
-    let store = patient(&proxy.url()).await;
+    let store = proxy.patient_store().await;
     drop(store.lock("warm").acquire().await.unwrap());
     for cuts in [1, 2, 3, 1, 2, 3] {
         proxy.cut(cuts);
         let held = join_all((0..MANY).map(|i| store.lock(i.to_string()).acquire())).await;
+        assert_eq!(proxy.cuts_left(), 0);
         proxy.cut(cuts);
         let held = held.into_iter().map(|guard| guard.expect("no self-block").release());
         let released = join_all(held).await;
+        assert_eq!(proxy.cuts_left(), 0);
         assert!(released.iter().all(|released| *released == Released::Released), "{released:?}");
-    }
-}
-
-/// Dropped after any number of looks, alone and among others: nothing stays behind.
-#[tokio::test]
-async fn an_acquisition_that_is_dropped_leaves_nothing_whenever_that_is() {
-    let server = Server::start().await;
-    let store = patient(&server.url()).await;
-    for others in [0, 5] {
-        for polls in 0..12 {
-            let company = join_all((0..others).map(|i| store.lock(format!("o{i}")).acquire()));
-            let company = crate::store::spawn(company);
-            tokio::task::yield_now().await;
-            let mut dropped = Box::pin(store.lock("x").acquire());
-            for _ in 0..polls {
-                let look = dropped.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-                if let Poll::Ready(guard) = look {
-                    drop(guard.unwrap());
-                    dropped = Box::pin(store.lock("x").acquire());
-                }
-                tokio::time::sleep(SECOND / 5000).await;
-            }
-            drop(dropped);
-            drop(company.await.unwrap());
-            assert!(store.shutdown(25 * SECOND).await);
-            let left: Vec<String> = server.ask(&["KEYS", "lg:1:test:*:[hq]:*"]).await;
-            assert!(left.is_empty(), "{left:?} after {polls} looks");
-        }
     }
 }
 
@@ -180,7 +137,7 @@ fn told_of(store: &Store) -> (Arc<AtomicUsize>, Arc<dyn Fn() + Send + Sync>) {
 #[tokio::test]
 async fn a_new_server_is_told_of_once() {
     let mut server = Server::start().await;
-    let store = patient(&server.url()).await;
+    let store = server.patient_store().await;
     let (told, _tell) = told_of(&store);
     let both_lanes = || join_all((0..8).map(|i| store.lock(i.to_string()).acquire()));
     both_lanes().await.into_iter().for_each(|guard| drop(guard.unwrap()));
@@ -203,7 +160,7 @@ async fn lost_data_are_told_of_in_each_process() {
     let server = Server::start().await;
     let mut told = Vec::new();
     for _ in 0..2 {
-        let store = patient(&server.url()).await;
+        let store = server.patient_store().await;
         store.ping().await.expect("it is there");
         told.push((told_of(&store), store));
     }
@@ -215,22 +172,11 @@ async fn lost_data_are_told_of_in_each_process() {
     }
 }
 
-/// A user who may not ask is no error.
-#[tokio::test]
-async fn a_server_may_keep_its_id_to_itself() {
-    let server = Server::start().await;
-    server.command(&["ACL", "SETUSER", "app", "on", ">pw", "~*", "&*", "+@all", "-info"]).await;
-    let url = format!("redis://app:pw@127.0.0.1:{}/?ns=test", server.port());
-    let store = patient(&url).await;
-    store.ping().await.unwrap();
-    drop(store.lock("x").acquire().await.unwrap());
-}
-
 /// At one moment of the server's clock, and still each has its own and the spare ones.
 #[tokio::test]
 async fn locks_of_one_shard_that_are_taken_together_share_no_fence() {
     let server = Server::start().await;
-    let store = patient(&server.url()).await;
+    let store = server.patient_store().await;
     let names = (0..).map(|i: u32| i.to_string());
     let names: Vec<_> = names.filter(|name| Key::custom(name).shard() == 5).take(30).collect();
     for _ in 0..2 {

@@ -1,16 +1,7 @@
 //! What is found in a store that takes no writes is not told as what can't be mended.
 
-use bytes::Bytes;
-
-use super::{SECOND, server::Server};
-use crate::{
-    error::ErrorKind,
-    key::Key,
-    store::{
-        backend::{Caps, Enqueue, JobId, JobPolicy},
-        keys::Keys,
-    },
-};
+use super::{SECOND, cluster::deferred, server::Server};
+use crate::{error::ErrorKind, key::Key, store::keys::Keys};
 
 async fn is_an_outage(server: &Server) {
     if !server.min_replicas_bind_scripts().await {
@@ -33,18 +24,7 @@ async fn of_requests() {
     let store = server.patient_store().await;
     let key = Key::custom("x");
     let held = store.lock(key.clone()).lease(60 * SECOND).acquire().await.expect("it is free");
-    let call = Enqueue {
-        key: key.clone(),
-        id: JobId::new(&key),
-        envelope: Bytes::from_static(b"request"),
-        policy: JobPolicy::default(),
-        merge: None,
-        record: None,
-        caps: Caps::all(1000),
-        owner: String::new(),
-        call: None,
-    };
-    store.backend().enqueue(call).await.expect("it is there");
+    store.backend().enqueue(deferred(&key)).await.expect("it is there");
     server.command(&["DEL", &Keys::new("test").shard(key.shard(), "due")]).await;
     is_an_outage(&server).await;
     held.release().await;

@@ -23,11 +23,7 @@ use super::{
     sentinel::fake::{bulk, command, list},
     server::Server,
 };
-use crate::{
-    key::Key,
-    lock::{NotAcquired, Released},
-    store::Store,
-};
+use crate::{key::Key, lock::Released, store::Store};
 
 const TASKS: usize = 3;
 
@@ -173,34 +169,4 @@ async fn two_versions_take_turns_and_do_not_notice_that_scripts_are_forgotten() 
         assert!(store.shutdown(5 * SECOND).await);
     }
     assert_eq!(server.left().await, [""; 0]);
-}
-
-/// What the one has begun the other sees, waits for, and has next.
-#[tokio::test]
-async fn what_one_version_holds_and_lines_up_for_is_so_for_the_other() {
-    let server = Server::start().await;
-    for [one, other] in [[0, 1], [1, 0]] {
-        let stores = two(&server).await;
-        let (one, other) = (&stores[one], &stores[other]);
-        let held = one.lock("x").acquire().await.expect("it is free");
-        let Err(NotAcquired::Busy(busy)) = other.lock("x").acquire().await else {
-            panic!("two have it")
-        };
-        assert_eq!(busy.line, 0);
-        let waiter = crate::store::spawn(other.lock("x").wait(60 * SECOND).acquire());
-        loop {
-            let third = one.as_another_process();
-            let asked = third.lock("x").acquire().await;
-            let Err(NotAcquired::Busy(busy)) = asked else { panic!("two have it") };
-            if busy.line == 1 {
-                break;
-            }
-        }
-        server.command(&["SCRIPT", "FLUSH"]).await;
-        let fence = held.fence();
-        assert_eq!(held.release().await, Released::Released);
-        let next = waiter.await.expect("no panic").expect("it is served");
-        assert!(next.fence() > fence);
-        assert_eq!(next.release().await, Released::Released);
-    }
 }

@@ -39,11 +39,6 @@ async fn waited_after(store: &Store, other: &Store, fault: impl AsyncFnOnce()) -
     waited
 }
 
-async fn listeners(server: &Server) -> usize {
-    let list: String = server.ask(&["CLIENT", "LIST", "TYPE", "pubsub"]).await;
-    list.lines().count()
-}
-
 /// Below the look that comes without it, which is as far away as it can be: the waiter has just taken its place.
 #[tokio::test]
 async fn a_message_wakes_a_waiter_of_another_process() {
@@ -72,8 +67,8 @@ async fn a_subscriber_that_is_killed_is_replaced_and_misses_nothing_for_long() {
         waited.push(one.await);
     }
     cost_a_look(waited);
-    eventually("a new subscriber", async || listeners(&server).await > 0).await;
-    assert!(listeners(&server).await <= 2, "one for a process");
+    eventually("a new subscriber", async || server.subscribers().await > 0).await;
+    assert!(server.subscribers().await <= 2, "one for a process");
 }
 
 /// Nor does who holds a lock, or is refused one.
@@ -88,7 +83,7 @@ async fn who_asks_again_after_a_pause_hears_no_messages() {
     let again = crate::store::spawn(store.lock("x").retry(1000, every).acquire());
     held.release().await;
     drop(again.await.expect("no panic").expect("it came free"));
-    assert_eq!((subscribed().await, listeners(&server).await), (0, 0));
+    assert_eq!((subscribed().await, server.subscribers().await), (0, 0));
     let held = other.lock("x").wait(20 * SECOND).acquire().await.expect("it comes free");
     let waiter = crate::store::spawn(store.lock("x").wait(20 * SECOND).acquire());
     in_line(&other, 1).await;
@@ -127,7 +122,7 @@ async fn changes_of_jobs_are_heard_by_those_who_have_waited_for_one() {
         () = told => {}
         () = tokio::time::sleep(20 * SECOND) => panic!("it is told of nothing"),
     }
-    eventually("one connection to hear all", async || listeners(&server).await == 1).await;
+    eventually("one connection to hear all", async || server.subscribers().await == 1).await;
 }
 
 #[tokio::test]
@@ -164,11 +159,11 @@ async fn a_subscriber_too_slow_for_its_server_is_replaced() {
         let one = waited_after(&store, &other, async || {
             hears_of_locks(&server).await;
             proxy.stall_messages(true);
-            let (event, subscribers) = ("x".repeat(64 * 1024), listeners(&server).await);
+            let (event, subscribers) = ("x".repeat(64 * 1024), server.subscribers().await);
             assert!(subscribers > 0, "nobody listens");
             eventually("the server to end its subscriber", async || {
                 server.command(&["PUBLISH", "lg:1:test:e", &event]).await;
-                listeners(&server).await < subscribers
+                server.subscribers().await < subscribers
             })
             .await;
             proxy.stall_messages(false);

@@ -45,7 +45,7 @@ pub(super) const LOCKS: &[Row] = &[
             (Unit, "lock::tests::cancel::dropped_at_any_await_nothing_is_left"),
             (Unit, "redis::tests::drops::dropped_at_any_await"),
             (Unit, "redis::tests::replies::dropped_while_a_reply_is_lost"),
-            (Unit, "an_acquisition_that_is_dropped_leaves_nothing_whenever_"),
+            (Unit, "combine::tests::drops::an_undo_is_behind_what_it_undoes_"),
         ],
     ),
     lock(
@@ -53,7 +53,6 @@ pub(super) const LOCKS: &[Row] = &[
         "reply lost after it was applied",
         &[
             (Unit, "redis::tests::replies::a_"),
-            (Unit, "redis::tests::faults::lost_replies_neither_block"),
             (Unit, "mends::a_call_that_may_have_run_"),
             (Unit, "tests::several::a_lost_reply_"),
             (Unit, "together::lost_replies_to_many"),
@@ -69,7 +68,7 @@ pub(super) const LOCKS: &[Row] = &[
         ],
     ),
     lock(7, "wake-up lost, subscriber killed or too slow", &[(Unit, "redis::tests::wakes::")]),
-    lock(8, "grantee dead at the hand-over", &[(Unit, "redis::tests::dead::a_dead_grantee_")]),
+    lock(8, "grantee dead at the hand-over", &[(Unit, "redis::tests::dead::eight_dead_waiters_")]),
     lock(
         9,
         "k dead waiters",
@@ -85,7 +84,6 @@ pub(super) const LOCKS: &[Row] = &[
         "renewal races release; renewal after a loss",
         &[
             (Unit, "lock::tests::races::"),
-            (Unit, "late::a_renewal_that_races_"),
             (Unit, "late::a_renewal_that_is_on_its_way_"),
             (Unit, "handover::a_renewal_that_fails_"),
             (Unit, "handover::a_renewal_under_way_"),
@@ -96,7 +94,6 @@ pub(super) const LOCKS: &[Row] = &[
         "server stalls",
         &[
             (Unit, "late::a_stall_past_the_lease_"),
-            (Unit, "late::a_paused_server_"),
             (Unit, "late::a_frozen_server_"),
             (Unit, "faults::a_frozen_server_"),
             (Unit, "mends::a_connection_that_falls_silent_"),
@@ -148,8 +145,8 @@ pub(super) const LOCKS: &[Row] = &[
         17,
         "NOSCRIPT, READONLY, LOADING",
         &[
-            (Unit, "faults::flushed_scripts_are_sent_again"),
-            (Unit, "faults::a_demoted_master_"),
+            (Unit, "versions::two_versions_take_turns_"),
+            (Unit, "mends::a_replica_does_not_make_the_breaker_flap"),
             (Faults, "a_server_that_loads_is_away"),
             (Unit, "redis::tests::faults::a_server_"),
             (Unit, "redis::tests::faults::killed_connections_"),
@@ -190,7 +187,6 @@ pub(super) const LOCKS: &[Row] = &[
         19,
         "1000 tasks of 3 processes on one lock",
         &[
-            (Unit, "crowd::a_thousand_tasks_of_three_processes_"),
             (Faults, "crowd::a_thousand_tasks_of_three_processes_"),
             (Faults, "crowd::one_who_comes_when_as_many_wait_"),
         ],
@@ -243,12 +239,9 @@ pub(super) const LOCKS: &[Row] = &[
         "other versions; drain",
         &[
             (Unit, "versions::two_versions_take_turns_"),
-            (Unit, "versions::what_one_version_holds_"),
             (Unit, "a_place_of_an_unknown_mode_keeps_its_turn"),
-            (Unit, "faults::another_number_of_shards_is_refused"),
             (Unit, "redis::tests::layout::"),
             (Unit, "crowd::a_drain_gives_back_"),
-            (Unit, "crowd::a_crowd_does_not_notice_"),
         ],
     )
     .part("versions of one layout are the same scripts with another text, and so with other hashes"),

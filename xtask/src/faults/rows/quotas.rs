@@ -19,7 +19,6 @@ pub(super) const QUOTAS: &[Row] = &[
         1,
         "many processes on one key: never beyond the quota",
         &[
-            (Unit, "charges::eight_processes_on_one_key_"),
             (Unit, "leases::eight_processes_let_in_"),
             (Faults, "eight::"),
             (Unit, "rates::model::each_algorithm_counts_as_its_definition_says"),
@@ -67,8 +66,6 @@ pub(super) const QUOTAS: &[Row] = &[
         "reply lost: charged once, and told",
         &[
             (Unit, "charges::lost_replies_are_charged_once_and_told"),
-            (Unit, "charges::a_cut_off_process_"),
-            (Unit, "faults::a_charge_whose_reply_is_lost_"),
             (Unit, "charges::a_refund_whose_reply_was_lost_"),
             (Faults, "quotas_hold_whatever_is_done"),
         ],

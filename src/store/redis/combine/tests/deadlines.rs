@@ -16,7 +16,6 @@ const SOON: Duration = Duration::from_millis(30);
 #[tokio::test(start_paused = true)]
 async fn before_it_is_sent_it_has_not_run_and_will_not() {
     let (combiner, field) = Field::new();
-    let combiner = Arc::new(combiner);
     let first = begun(&combiner, 1);
     let queued = call_within(&combiner, 2, SOON);
     assert_eq!(queued.await.unwrap_err().kind(), ErrorKind::Unavailable);
@@ -31,7 +30,6 @@ async fn before_it_is_sent_it_has_not_run_and_will_not() {
 #[tokio::test(start_paused = true)]
 async fn each_has_its_own_from_its_call_on() {
     let (combiner, field) = Field::new();
-    let combiner = Arc::new(combiner);
     let first = begun(&combiner, 1);
     let one = begun(&combiner, 2);
     let started = Instant::now();
@@ -53,7 +51,6 @@ async fn each_has_its_own_from_its_call_on() {
 #[tokio::test(start_paused = true)]
 async fn what_is_too_late_is_not_sent_by_others() {
     let (combiner, field) = Field::new();
-    let combiner = Arc::new(combiner);
     let mut first = begun(&combiner, 1);
     let mut queued = call_within(&combiner, 2, SOON);
     assert!(poll(&mut queued).is_none());
@@ -70,7 +67,6 @@ async fn what_is_too_late_is_not_sent_by_others() {
 #[tokio::test(start_paused = true)]
 async fn one_that_never_ran_is_not_said_to_have() {
     let (combiner, field) = Field::new();
-    let combiner = Arc::new(combiner);
     let calls = [begun(&combiner, 1), begun(&combiner, 2)];
     (0..100).for_each(|_| field.meets(Fault::NotRun));
     field.arrive(100);
@@ -83,7 +79,6 @@ async fn one_that_never_ran_is_not_said_to_have() {
 #[tokio::test(start_paused = true)]
 async fn one_that_was_cut_off_may_have_run() {
     let (combiner, field) = Field::new();
-    let combiner = Arc::new(combiner);
     let calls = [begun(&combiner, 1), begun(&combiner, 2)];
     (0..100).for_each(|_| field.meets(Fault::Broken));
     field.arrive(100);
@@ -99,7 +94,6 @@ async fn one_that_was_cut_off_may_have_run() {
 #[tokio::test(start_paused = true)]
 async fn of_a_crowd_most_wait_unsent() {
     let (combiner, field) = Field::new();
-    let combiner = Arc::new(combiner);
     let calls: Vec<_> = (0..900).map(|n| crate::store::spawn(call(&combiner, n))).collect();
     settle().await;
     assert!(field.sent().len() <= 4, "{} flights", field.sent().len());

@@ -23,7 +23,6 @@ fn undone(sent: &[Vec<u32>], step: u32) {
 /// One that waits, or flies, among others is dropped when it was looked at so many times.
 async fn dropped_after(polls: usize, others: u32, faults: usize) {
     let (combiner, field) = Field::new();
-    let combiner = Arc::new(combiner);
     let before: Vec<_> =
         (1..=others).map(|step| crate::store::spawn(call(&combiner, step))).collect();
     settle().await;
@@ -64,7 +63,6 @@ async fn an_undo_is_behind_what_it_undoes_whenever_that_is_dropped() {
 #[tokio::test(start_paused = true)]
 async fn who_is_never_polled_is_not_sent_and_lets_others_go() {
     let (combiner, field) = Field::new();
-    let combiner = Arc::new(combiner);
     let now = Instant::now();
     let never = combiner.begin(1, now, now + DEADLINE);
     let queued = begun(&combiner, 2);
@@ -77,7 +75,6 @@ async fn who_is_never_polled_is_not_sent_and_lets_others_go() {
 #[tokio::test(start_paused = true)]
 async fn who_has_left_the_queue_is_not_sent() {
     let (combiner, field) = Field::new();
-    let combiner = Arc::new(combiner);
     let (first, gone, last) = (begun(&combiner, 1), begun(&combiner, 2), begun(&combiner, 3));
     drop(gone);
     field.arrive(2);
@@ -89,7 +86,6 @@ async fn who_has_left_the_queue_is_not_sent() {
 #[tokio::test(start_paused = true)]
 async fn who_has_left_a_broken_flight_is_not_sent_again() {
     let (combiner, field) = Field::new();
-    let combiner = Arc::new(combiner);
     let calls: Vec<_> = (1..=3).map(|step| begun(&combiner, step)).collect();
     let [first, gone, last] = calls.try_into().ok().unwrap();
     field.arrive(1);
@@ -103,22 +99,10 @@ async fn who_has_left_a_broken_flight_is_not_sent_again() {
     assert_eq!(field.sent()[2], [3]);
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_caller_that_flies_and_is_dropped_lets_the_others_go() {
-    let (combiner, field) = Field::new();
-    let combiner = Arc::new(combiner);
-    let first = begun(&combiner, 1);
-    let queued = begun(&combiner, 2);
-    drop(first);
-    field.arrive(1);
-    arrived(queued).await;
-}
-
 /// Dropped on a thread without a runtime: the one the combiner was made on takes over.
 #[tokio::test(start_paused = true)]
 async fn a_thread_without_a_runtime_may_drop_a_caller_too() {
     let (combiner, field) = Field::new();
-    let combiner = Arc::new(combiner);
     let first = begun(&combiner, 1);
     let queued = begun(&combiner, 2);
     std::thread::spawn(move || drop(first)).join().unwrap();
@@ -129,7 +113,6 @@ async fn a_thread_without_a_runtime_may_drop_a_caller_too() {
 #[tokio::test(start_paused = true)]
 async fn what_is_put_stands_before_all_that_is_called_later_and_is_sent_unheard() {
     let (combiner, field) = Field::new();
-    let combiner = Arc::new(combiner);
     drop(combiner.put(1, Instant::now() + DEADLINE).unwrap());
     let later = begun(&combiner, 2);
     field.arrive(1);
@@ -172,7 +155,6 @@ fn queued_within(
 fn without_any_runtime_nothing_is_put() {
     let (combiner, field) = Field::new();
     assert!(combiner.put(1, Instant::now() + DEADLINE).is_none());
-    let combiner = Arc::new(combiner);
     let here = runtime();
     field.arrive(1);
     assert_eq!(here.block_on(call_within(&combiner, 2, LONG)).unwrap().first, 2);
@@ -183,7 +165,6 @@ fn without_any_runtime_nothing_is_put() {
 fn a_runtime_that_ends_does_not_take_the_lane_along() {
     let (home, here) = (runtime(), runtime());
     let (combiner, field) = home.block_on(async { Field::within(LONG) });
-    let combiner = Arc::new(combiner);
     // A flight of two on the runtime that will end; nobody looks at its callers meanwhile.
     let first = queued_on(&home, &combiner, 1);
     let others = [queued_on(&here, &combiner, 2), queued_on(&here, &combiner, 3)];
@@ -209,7 +190,6 @@ fn a_runtime_that_stands_still_does_not_block_the_lane() {
     let still = Builder::new_current_thread().enable_all().build().unwrap();
     let here = runtime();
     let (combiner, field) = Field::new();
-    let combiner = Arc::new(combiner);
     let first = queued_within(&still, &combiner, 1, DEADLINE);
     let _second = queued_within(&still, &combiner, 2, DEADLINE);
     let guard = still.enter();
@@ -224,7 +204,6 @@ fn a_runtime_that_stands_still_does_not_block_the_lane() {
 #[tokio::test(start_paused = true)]
 async fn a_call_that_nobody_looks_at_keeps_nobody_waiting() {
     let (combiner, field) = Field::new();
-    let combiner = Arc::new(combiner);
     let _unpolled = begun(&combiner, 1);
     field.arrive(10);
     let started = Instant::now();

@@ -19,7 +19,6 @@ fn put_and_led(combiner: &Arc<Combiner<Field>>) -> (Call, Call) {
 #[tokio::test(start_paused = true)]
 async fn a_caller_takes_along_what_nobody_has_come_for() {
     let (combiner, field) = Field::new();
-    let combiner = Arc::new(combiner);
     let (put, led) = put_and_led(&combiner);
     // No other task has run.
     assert_eq!(field.sent(), [vec![1, 2]]);
@@ -38,7 +37,6 @@ async fn a_caller_takes_along_what_nobody_has_come_for() {
 #[tokio::test(start_paused = true)]
 async fn a_caller_does_not_wait_for_what_nobody_waits_for() {
     let (combiner, field) = Field::new();
-    let combiner = Arc::new(combiner);
     let put = combiner.put(1, Instant::now() + DEADLINE).expect("there is a runtime");
     settle().await;
     assert_eq!(field.sent(), [vec![1]], "it is under way, and not back");
@@ -58,7 +56,6 @@ async fn a_caller_does_not_wait_for_what_nobody_waits_for() {
 #[tokio::test(start_paused = true)]
 async fn those_who_were_led_go_on_without_their_leader() {
     let (combiner, field) = Field::new();
-    let combiner = Arc::new(combiner);
     let (put, led) = put_and_led(&combiner);
     let third = begun(&combiner, 3);
     drop(led);
@@ -74,7 +71,6 @@ async fn those_who_were_led_go_on_without_their_leader() {
 async fn what_a_leader_meets_is_met_by_all() {
     for fault in [|| Fault::NoScript, || Fault::NotRun, || Fault::Broken] {
         let (combiner, field) = Field::new();
-        let combiner = Arc::new(combiner);
         field.meets(fault());
         let (put, led) = put_and_led(&combiner);
         field.arrive(4);
@@ -87,7 +83,6 @@ async fn what_a_leader_meets_is_met_by_all() {
 #[tokio::test(start_paused = true)]
 async fn a_leader_waits_no_longer_than_it_may() {
     let (combiner, field) = Field::new();
-    let combiner = Arc::new(combiner);
     let put = combiner.put(1, Instant::now() + DEADLINE * 2).expect("there is a runtime");
     let led = begun(&combiner, 2);
     let since = Instant::now();
@@ -102,7 +97,6 @@ async fn a_leader_waits_no_longer_than_it_may() {
 #[tokio::test(start_paused = true)]
 async fn callers_are_not_led() {
     let (combiner, field) = Field::new();
-    let combiner = Arc::new(combiner);
     let put = combiner.put(1, Instant::now() + DEADLINE).expect("there is a runtime");
     field.close(true);
     let second = begun(&combiner, 2);
@@ -119,7 +113,6 @@ async fn callers_are_not_led() {
 #[tokio::test(start_paused = true)]
 async fn without_a_way_nobody_leads() {
     let (combiner, field) = Field::new();
-    let combiner = Arc::new(combiner);
     field.close(true);
     let put = combiner.put(1, Instant::now() + DEADLINE).expect("there is a runtime");
     let mut led = call(&combiner, 2);

@@ -48,12 +48,12 @@ struct FieldState {
 }
 
 impl Field {
-    fn new() -> (Combiner<Self>, Self) {
+    fn new() -> (Arc<Combiner<Self>>, Self) {
         Self::within(DEADLINE)
     }
 
     /// A flight that takes a part of this keeps nobody waiting: for tests in real time it is long, since machines may be slow.
-    fn within(deadline: Duration) -> (Combiner<Self>, Self) {
+    fn within(deadline: Duration) -> (Arc<Combiner<Self>>, Self) {
         let field = Self(Arc::new(FieldState {
             sent: Mutex::default(),
             arrivals: Semaphore::new(0),
@@ -61,7 +61,7 @@ impl Field {
             closed: AtomicBool::new(false),
             late: Mutex::new(0),
         }));
-        (Combiner::new(field.clone(), "test", deadline), field)
+        (Arc::new(Combiner::new(field.clone(), "test", deadline)), field)
     }
 
     fn arrive(&self, flights: usize) {

@@ -19,7 +19,6 @@ impl Flights for Once {
     type Path = ();
     type Load = (Vec<u32>, bool);
 
-    const BATCH: usize = 3;
     const REPEATABLE: bool = false;
 
     fn weight(_: &u32) -> usize {
@@ -96,19 +95,6 @@ async fn what_has_not_run_is_sent_again() {
             assert_eq!(call.await, Ok(step));
         }
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_flight_takes_as_much_as_it_says() {
-    let (combiner, field) = once();
-    let calls: Vec<_> = (0..6).map(|step| begun(&combiner, step)).collect();
-    super::settle().await;
-    assert_eq!(field.sent(), [vec![0], vec![1, 2, 3]]);
-    field.arrive(3);
-    for (call, step) in calls.into_iter().zip(0..) {
-        assert_eq!(call.await, Ok(step));
-    }
-    assert_eq!(field.sent()[2], [4, 5]);
 }
 
 /// The task that had them under way ends with its runtime: nobody knows whether they have run.

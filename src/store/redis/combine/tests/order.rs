@@ -13,7 +13,6 @@ use crate::{
 #[tokio::test(start_paused = true)]
 async fn a_lone_call_is_sent_by_its_caller_at_once() {
     let (combiner, field) = Field::new();
-    let combiner = Arc::new(combiner);
     for step in 1..5 {
         let mut call = begun(&combiner, step);
         assert_eq!(field.sent().last(), Some(&vec![step]));
@@ -26,7 +25,6 @@ async fn a_lone_call_is_sent_by_its_caller_at_once() {
 #[tokio::test(start_paused = true)]
 async fn those_who_come_meanwhile_go_together_in_their_order() {
     let (combiner, field) = Field::new();
-    let combiner = Arc::new(combiner);
     let calls: Vec<_> = (1..=9).map(|step| begun(&combiner, step)).collect();
     settle().await;
     assert_eq!(field.sent(), [vec![1]]);
@@ -44,7 +42,6 @@ async fn those_who_come_meanwhile_go_together_in_their_order() {
 #[tokio::test(start_paused = true)]
 async fn a_full_flight_waits_for_nobody() {
     let (combiner, field) = Field::new();
-    let combiner = Arc::new(combiner);
     let calls: Vec<_> = (0..80).map(|step| begun(&combiner, step)).collect();
     settle().await;
     let full = |from: u32| (from..from + 32).collect::<Vec<_>>();
@@ -60,7 +57,6 @@ async fn a_full_flight_waits_for_nobody() {
 #[tokio::test(start_paused = true)]
 async fn two_steps_of_one_call_count_as_two_and_stay_together() {
     let (combiner, field) = Field::new();
-    let combiner = Arc::new(combiner);
     let first = begun(&combiner, 0);
     let calls: Vec<_> = (1001..1018).map(|step| begun(&combiner, step)).collect();
     field.arrive(3);
@@ -80,7 +76,6 @@ fn one_and_two(combiner: &Arc<Combiner<Field>>) -> (Call, [Call; 2]) {
 #[tokio::test(start_paused = true)]
 async fn a_broken_flight_goes_again_and_says_so() {
     let (combiner, field) = Field::new();
-    let combiner = Arc::new(combiner);
     let (first, others) = one_and_two(&combiner);
     field.meets(Fault::Broken);
     field.arrive(2);
@@ -97,7 +92,6 @@ async fn a_broken_flight_goes_again_and_says_so() {
 async fn what_has_not_run_goes_again_and_nobody_hears_of_it() {
     for fault in [|| Fault::NotRun, || Fault::NoScript] {
         let (combiner, field) = Field::new();
-        let combiner = Arc::new(combiner);
         let (first, others) = one_and_two(&combiner);
         field.meets(fault());
         field.arrive(2);
@@ -116,7 +110,6 @@ async fn what_has_not_run_goes_again_and_nobody_hears_of_it() {
 #[tokio::test(start_paused = true)]
 async fn an_error_is_told_to_all_of_a_flight_and_to_nobody_else() {
     let (combiner, field) = Field::new();
-    let combiner = Arc::new(combiner);
     let (first, others) = one_and_two(&combiner);
     field.arrive(1);
     arrived(first).await;
@@ -133,7 +126,6 @@ async fn an_error_is_told_to_all_of_a_flight_and_to_nobody_else() {
 #[tokio::test(start_paused = true)]
 async fn without_a_way_to_the_server_nothing_was_sent() {
     let (combiner, field) = Field::new();
-    let combiner = Arc::new(combiner);
     let calls: Vec<_> = (0..3).map(|step| begun(&combiner, step)).collect();
     field.close(true);
     field.meets(Fault::Broken);
@@ -150,7 +142,6 @@ async fn without_a_way_to_the_server_nothing_was_sent() {
 #[tokio::test(start_paused = true)]
 async fn on_a_long_way_few_do_not_wait_for_company() {
     let (combiner, field) = Field::new();
-    let combiner = Arc::new(combiner);
     for step in 0..3 {
         let call = begun(&combiner, step);
         advance(Duration::from_millis(5)).await;
@@ -175,7 +166,6 @@ async fn on_a_long_way_few_do_not_wait_for_company() {
 #[tokio::test(start_paused = true)]
 async fn half_a_flight_goes_while_one_is_under_way_and_waits_while_two_are() {
     let (combiner, field) = Field::new();
-    let combiner = Arc::new(combiner);
     let mut calls: Vec<_> = (0..16).map(|step| begun(&combiner, step)).collect();
     settle().await;
     assert_eq!(field.sent(), [vec![0]]);

@@ -17,7 +17,7 @@ fn no_undo_overtakes_what_it_undoes() {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();
     let (combiner, field) = runtime.block_on(async { Field::new() });
-    let (combiner, over) = (Arc::new(combiner), Arc::new(AtomicBool::new(false)));
+    let over = Arc::new(AtomicBool::new(false));
     let (air, ended) = (field.clone(), Arc::clone(&over));
     let wind = std::thread::spawn(move || {
         for turn in 0.. {

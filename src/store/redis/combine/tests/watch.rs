@@ -27,7 +27,6 @@ async fn told(calls: Vec<Call>) -> Vec<(ErrorKind, Duration)> {
 #[tokio::test(start_paused = true)]
 async fn each_is_told_at_his_own_time() {
     let (combiner, _field) = Field::new();
-    let combiner = Arc::new(combiner);
     let flying = begun(&combiner, 1);
     let mut calls = Vec::new();
     for step in 2..12 {
@@ -46,7 +45,6 @@ async fn each_is_told_at_his_own_time() {
 #[tokio::test(start_paused = true)]
 async fn who_has_less_time_than_those_before_him_is_told_before_them() {
     let (combiner, _field) = Field::new();
-    let combiner = Arc::new(combiner);
     let flying = begun(&combiner, 1);
     let calls = vec![
         call_within(&combiner, 2, DEADLINE),
@@ -63,7 +61,6 @@ async fn who_has_less_time_than_those_before_him_is_told_before_them() {
 #[tokio::test(start_paused = true)]
 async fn those_who_come_later_are_told_too() {
     let (combiner, field) = Field::new();
-    let combiner = Arc::new(combiner);
     for _ in 0..3 {
         let calls = [begun(&combiner, 1), begun(&combiner, 2)];
         field.arrive(2);
@@ -85,7 +82,7 @@ fn runtime() -> Runtime {
 /// One that flies, and one that waits, on a runtime that does nothing more.
 fn left_on_another() -> (Arc<Combiner<Field>>, Runtime, [Call; 2]) {
     let (combiner, _) = Field::new();
-    let (combiner, other) = (Arc::new(combiner), runtime());
+    let other = runtime();
     let left = other.block_on(async { [begun(&combiner, 1), begun(&combiner, 2)] });
     (combiner, other, left)
 }

@@ -50,7 +50,7 @@ async fn nodes_that_live_are_asked_by_the_connections_there_are() {
         (told("commandstats", asks).await, told("stats", "total_connections_received").await);
     let first = own.get();
     let mut looks = 0;
-    while looks < 12 {
+    while looks < 6 {
         let me = Token::new(store.node());
         store.backend().acquire(ask(&gone, &me)).await.expect_err("it is away");
         looks = told("commandstats", asks).await - before;

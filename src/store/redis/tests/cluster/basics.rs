@@ -2,14 +2,11 @@
 
 use std::time::Duration;
 
-use super::{ask, charge, insist, keys, usable};
+use super::{ask, charge, insist, keys};
 use crate::{
     error::ErrorKind,
     key::Key,
-    lock::{
-        Released,
-        tests::cancel::{LATE, WAYS, drop_after, nothing_is_left},
-    },
+    lock::Released,
     store::{
         Store,
         backend::{Acquired, GaveBack, Mode, Token},
@@ -100,29 +97,6 @@ async fn what_is_wrong_with_a_clusters_url_is_told_at_the_start() {
     let owner = cluster.owner(cluster.slot(0).await).await;
     cluster.command(owner, &shards).await;
     assert_eq!(kind(&url).await, ErrorKind::Config);
-}
-
-#[tokio::test]
-async fn dropped_at_any_await_nothing_is_left_on_a_cluster() {
-    let cluster = Cluster::shared().await;
-    let pause = Duration::from_micros(200);
-    for way in WAYS {
-        for polls in 0.. {
-            let namespace = format!("drops-{way:?}-{polls}");
-            let builder = cluster.builder(&namespace).deadline(Duration::from_secs(10));
-            // One, which is there then: the first look puts the call on the wire.
-            let store = builder.connections(1).connect().await.unwrap();
-            usable(&store).await;
-            let done = drop_after(polls, way, &store, pause).await;
-            let context = format!("{way:?} after {polls} polls");
-            nothing_is_left(&store, LATE, &context).await;
-            assert_eq!(cluster.left(&namespace).await, [""; 0], "{context}");
-            if done {
-                break;
-            }
-            assert!(polls < 200, "{way:?} is never done");
-        }
-    }
 }
 
 #[tokio::test]

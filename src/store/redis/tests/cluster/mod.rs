@@ -67,7 +67,8 @@ pub(super) fn charge(subject: &Key, limit: u64) -> Charge {
     Charge { tag: subject.clone(), items: [item].into(), times: 1 }
 }
 
-fn deferred(key: &Key) -> Enqueue {
+/// A request that waits for its lock, and may run again.
+pub(super) fn deferred(key: &Key) -> Enqueue {
     Enqueue {
         key: key.clone(),
         id: JobId::new(key),
@@ -75,13 +76,7 @@ fn deferred(key: &Key) -> Enqueue {
         policy: JobPolicy { again: true, max_attempts: 9, ..JobPolicy::default() },
         merge: None,
         record: None,
-        caps: Caps {
-            resource_jobs: 999,
-            resource_bytes: 9999,
-            shard_jobs: 999,
-            shard_bytes: 9999,
-            ..Caps::NONE
-        },
+        caps: Caps::all(1 << 30),
         owner: String::new(),
         call: None,
     }
@@ -99,9 +94,4 @@ async fn is_clean(store: &Store) {
         }
     }
     panic!("shards do not stay where they are");
-}
-
-/// Waits, by asking, until each node can be used.
-async fn usable(store: &Store) {
-    insist(async || store.ping().await).await;
 }

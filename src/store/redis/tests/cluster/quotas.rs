@@ -35,8 +35,9 @@ async fn come_back(limit: &RateLimit, keys: &[Key]) {
     panic!("the store does not come back");
 }
 
-/// A node goes. What it had is limited here meanwhile, without waiting for it, and all else by the store.
-async fn a_node_goes(signal: &str) {
+/// What it had is limited here meanwhile, without waiting for it, and all else by the store.
+#[tokio::test]
+async fn while_a_node_stands_still_the_others_count() {
     let cluster = Cluster::start(3, false, 30 * SECOND).await;
     let store = cluster.builder("quota").deadline(SECOND / 4).connect().await.unwrap();
     let (mut gone, mut there) = (Vec::new(), Vec::new());
@@ -49,7 +50,7 @@ async fn a_node_goes(signal: &str) {
     come_back(&limit, &there).await;
 
     let process = cluster.process(GOES).await;
-    tell(&process, signal);
+    tell(&process, "-STOP");
     // The first to ask find it out.
     for _ in 0..3 {
         assert!(!counted(&limit, &gone).await.contains(&true));
@@ -65,18 +66,6 @@ async fn a_node_goes(signal: &str) {
     }
     // A machine that has other things to do may be late with some.
     assert!(missed * 10 < asked, "{missed} of {asked}: {limit:?}");
-    if signal == "-STOP" {
-        tell(&process, "-CONT");
-        come_back(&limit, &gone).await;
-    }
-}
-
-#[tokio::test]
-async fn while_a_node_is_dead_the_others_count() {
-    a_node_goes("-KILL").await;
-}
-
-#[tokio::test]
-async fn while_a_node_stands_still_the_others_count() {
-    a_node_goes("-STOP").await;
+    tell(&process, "-CONT");
+    come_back(&limit, &gone).await;
 }

@@ -5,11 +5,11 @@ use std::{
     collections::BTreeSet,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU16, Ordering},
+        atomic::{AtomicU16, Ordering},
     },
-    time::Duration,
 };
 
+use futures_util::future::join_all;
 use parking_lot::Mutex;
 
 use super::{ask, charge, deferred, ear::SECOND, keys};
@@ -38,8 +38,6 @@ struct Node {
 struct Told {
     /// What the next script call is answered.
     next: Mutex<Option<String>>,
-    /// It answers pings, and runs nothing.
-    refuses: AtomicBool,
     /// Where the slots are, if not here.
     owner: AtomicU16,
     /// Sockets by which scripts were called.
@@ -56,9 +54,6 @@ impl Told {
             }
             // What its user may do: that is about no shard.
             ["EVAL", _, "0", ..] => None,
-            ["EVALSHA" | "EVAL" | "DEL", ..] if self.refuses.load(Ordering::SeqCst) => {
-                says("redis.error_reply('CLUSTERDOWN Hash slot not served')")
-            }
             ["EVALSHA" | "EVAL", ..] => {
                 self.sockets.lock().insert(call.socket);
                 let word = self.next.lock().take()?;
@@ -77,12 +72,8 @@ impl Node {
     }
 
     async fn store(&self) -> Store {
-        self.store_within(10 * SECOND).await
-    }
-
-    async fn store_within(&self, deadline: Duration) -> Store {
         let url = format!("redis+cluster://127.0.0.1:{}/?ns=test", self.front.port());
-        Store::builder(&url).deadline(deadline).connect().await.expect("the URL is right")
+        Store::builder(&url).deadline(10 * SECOND).connect().await.expect("the URL is right")
     }
 
     fn says_next(&self, word: &str) {
@@ -112,7 +103,7 @@ enum Socket {
     Left,
 }
 
-/// Each of these words is an answer to each kind of call.
+/// It is an answer to each kind of call.
 async fn each_call_is_done_once(word: &str, socket: Socket) {
     let node = Node::start().await;
     let (store, key) = (node.store().await, keys(1).remove(0));
@@ -122,7 +113,7 @@ async fn each_call_is_done_once(word: &str, socket: Socket) {
     node.says_next(word);
     charges(&store, &key).await;
     node.has_said();
-    assert_eq!(spent(&store, &key).await, 2, "charged once");
+    assert_eq!(spent(&store, &key).await, 2, "charged once: {word}");
 
     let me = Token::new(store.node());
     node.says_next(word);
@@ -137,50 +128,26 @@ async fn each_call_is_done_once(word: &str, socket: Socket) {
     node.says_next(word);
     let stored = store.backend().enqueue(deferred(&key)).await.expect("it is there");
     node.has_said();
-    assert_eq!(stored, Enqueued::Stored { position: 1 }, "stored once");
+    assert_eq!(stored, Enqueued::Stored { position: 1 }, "stored once: {word}");
     let used = node.told.sockets.lock().clone();
     match socket {
-        Socket::Kept => assert_eq!(used, sockets, "the node is well, and so is its socket"),
-        Socket::Left => assert!(used.len() >= sockets.len() + 4, "{used:?} after {sockets:?}"),
+        Socket::Kept => assert_eq!(used, sockets, "the node is well, and so is its socket: {word}"),
+        Socket::Left => assert!(used.len() >= sockets.len() + 4, "{word}: {used:?} {sockets:?}"),
     }
 }
 
+/// Slots on their way and somebody else's script are waited for; a node that was started again, or demoted, is left.
 #[tokio::test]
-async fn ask_is_waited_for() {
-    each_call_is_done_once("ASK 1 127.0.0.1:7", Socket::Kept).await;
-}
-
-#[tokio::test]
-async fn tryagain_is_waited_for() {
-    each_call_is_done_once("TRYAGAIN Multiple keys request during rehashing of slot", Socket::Kept)
-        .await;
-}
-
-#[tokio::test]
-async fn clusterdown_is_waited_for() {
-    each_call_is_done_once("CLUSTERDOWN The cluster is down", Socket::Kept).await;
-}
-
-/// A script of somebody else's.
-#[tokio::test]
-async fn busy_is_waited_for() {
-    let word =
-        "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.";
-    each_call_is_done_once(word, Socket::Kept).await;
-}
-
-/// It was started again.
-#[tokio::test]
-async fn a_node_that_loads_is_left_and_asked_again() {
-    let word = "LOADING Redis is loading the dataset in memory";
-    each_call_is_done_once(word, Socket::Left).await;
-}
-
-/// It was demoted, and has its slots again.
-#[tokio::test]
-async fn a_node_that_refuses_writes_is_left_and_asked_again() {
-    each_call_is_done_once("READONLY You cannot write against a read only replica.", Socket::Left)
-        .await;
+async fn what_has_not_run_is_done_once() {
+    let words = [
+        ("ASK 1 127.0.0.1:7", Socket::Kept),
+        ("TRYAGAIN Multiple keys request during rehashing of slot", Socket::Kept),
+        ("CLUSTERDOWN The cluster is down", Socket::Kept),
+        ("BUSY Redis is busy running a script. You can only call SCRIPT KILL.", Socket::Kept),
+        ("LOADING Redis is loading the dataset in memory", Socket::Left),
+        ("READONLY You cannot write against a read only replica.", Socket::Left),
+    ];
+    join_all(words.map(|(word, socket)| each_call_is_done_once(word, socket))).await;
 }
 
 /// What makes no room is refused, has not run, and keeps nobody else from the node.
@@ -202,20 +169,6 @@ async fn a_node_without_room_refuses_what_needs_some() {
     }
     assert_eq!(spent(&store, &keys[0]).await, 2, "as if it had not been asked");
     assert_eq!(*node.told.sockets.lock(), sockets, "the node is well, and so is its socket");
-}
-
-/// Quotas are not counted there.
-#[tokio::test]
-async fn a_node_that_only_answers_pings_is_not_reached() {
-    let node = Node::start().await;
-    let store = node.store_within(2 * SECOND).await;
-    let reaches = || store.backend().reaches(0);
-    reaches().await.expect("it is there");
-    node.told.refuses.store(true, Ordering::SeqCst);
-    store.ping().await.expect("it answers");
-    reaches().await.expect_err("it runs nothing");
-    node.told.refuses.store(false, Ordering::SeqCst);
-    reaches().await.expect("it is there");
 }
 
 #[tokio::test]

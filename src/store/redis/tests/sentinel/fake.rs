@@ -11,7 +11,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::broadcast;
 use tokio::{
-    io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
+    io::{AsyncBufReadExt as _, AsyncRead, AsyncWriteExt as _, BufReader},
     net::{TcpListener, TcpStream},
 };
 
@@ -172,24 +172,49 @@ async fn tell(
     }
 }
 
+/// A server that is written down: the answer to each command; whoever gets none is left. Its port.
+pub(in super::super) async fn scripted(
+    answer: impl Fn(&[&str]) -> Option<String> + Send + Sync + 'static,
+) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let port = listener.local_addr().expect("it is bound").port();
+    let answer = Arc::new(answer);
+    crate::store::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            let answer = Arc::clone(&answer);
+            crate::store::spawn(async move {
+                let mut client = BufReader::new(client);
+                while let Some(words) = command(&mut client).await {
+                    let text = answer(&words.iter().map(String::as_str).collect::<Vec<_>>());
+                    let Some(text) = text else { return };
+                    if client.write_all(text.as_bytes()).await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    port
+}
+
+/// What a server of today answers whoever connects, with these facts; and anything else.
+pub(in super::super) fn greets(words: &[&str], facts: &str) -> String {
+    match words {
+        ["HELLO", ..] => "%1\r\n+proto\r\n:3\r\n".to_owned(),
+        ["INFO", ..] => bulk(facts),
+        ["HDEL" | "EXISTS", ..] => ":0\r\n".to_owned(),
+        ["HMGET", ..] => "*2\r\n$4\r\n2064\r\n$-1\r\n".to_owned(),
+        ["PING", ..] => "+PONG\r\n".to_owned(),
+        _ => "+OK\r\n".to_owned(),
+    }
+}
+
 /// One command, or `None` at the end.
 pub(in super::super) async fn command(
     client: &mut BufReader<impl AsyncRead + Unpin>,
 ) -> Option<Vec<String>> {
-    let mut words = Vec::new();
-    for _ in 0..number(client).await? {
-        let mut word = vec![0; number(client).await? + 2];
-        client.read_exact(&mut word).await.ok()?;
-        word.truncate(word.len() - 2);
-        words.push(String::from_utf8(word).ok()?);
-    }
-    Some(words)
-}
-
-async fn number(client: &mut BufReader<impl AsyncRead + Unpin>) -> Option<usize> {
-    let mut line = String::new();
-    client.read_line(&mut line).await.ok()?;
-    line.trim_end().get(1..)?.parse().ok()
+    let words = crate::store::tests::command(client).await?;
+    words.into_iter().map(|word| String::from_utf8(word).ok()).collect()
 }
 
 pub(in super::super) fn bulk(text: &str) -> String {

@@ -2,7 +2,6 @@
 
 mod busy;
 mod epochs;
-mod failover;
 pub(super) mod fake;
 mod quota;
 pub(super) mod rig;
@@ -29,11 +28,6 @@ async fn config(connected: impl Future<Output = Result<Store, Error>>, word: &st
     let error = connected.await.expect_err(word);
     assert_eq!(error.kind(), ErrorKind::Config, "{error}");
     assert!(error.to_string().contains(word), "{error}");
-}
-
-async fn subscribers(server: &Server) -> usize {
-    let list: String = server.ask(&["CLIENT", "LIST", "TYPE", "pubsub"]).await;
-    list.lines().count()
 }
 
 /// A pair of servers, the second a replica that has caught up.
@@ -176,7 +170,7 @@ async fn a_demoted_master_is_left_at_its_first_refusal_and_by_the_listener() {
     let held = store.as_another_process().lock("x").replicas(1).acquire().await;
     let held = held.expect("it is free, and the replica has it");
     let waiter = crate::store::spawn(store.lock("x").wait(20 * SECOND).acquire());
-    while subscribers(&master).await == 0 {
+    while master.subscribers().await == 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     swap(&master, &replica, &sentinel).await;
@@ -185,7 +179,7 @@ async fn a_demoted_master_is_left_at_its_first_refusal_and_by_the_listener() {
     assert!(started.elapsed() < 4 * SECOND, "{:?}", started.elapsed());
     assert_eq!(guard.release().await, Released::Released);
     // Nobody listens to the old one any more, where messages still come from its own master.
-    while subscribers(&master).await > 0 || subscribers(&replica).await == 0 {
+    while master.subscribers().await > 0 || replica.subscribers().await == 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert_eq!(held.release().await, Released::Released);

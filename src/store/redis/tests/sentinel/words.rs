@@ -59,6 +59,13 @@ impl Pair {
         done
     }
 
+    fn says_that_it_is_replaced(&self) {
+        self.sentinel.flags("master,failover_in_progress");
+        let (old, new) = (self.old.port(), self.new.port());
+        let words = format!("slave 127.0.0.1:{new} 127.0.0.1 {new} @ mymaster 127.0.0.1 {old}");
+        self.sentinel.say("+failover-state-send-slaveof-noone", words);
+    }
+
     /// All of the lanes lead to the new one, and none went to the old one on the way.
     async fn all_have_moved(&self, before: u64) {
         in_time("it goes on", async { while self.charged().await < 64 {} }).await;
@@ -95,10 +102,7 @@ async fn a_master_is_left_by_all_lanes_at_the_word_of_its_successor() {
 #[tokio::test]
 async fn a_master_that_is_about_to_be_replaced_is_left_and_not_used_until_its_successor_is_known() {
     let pair = Pair::start().await;
-    pair.sentinel.flags("master,failover_in_progress");
-    let (old, new) = (pair.old.port(), pair.new.port());
-    let words = format!("slave 127.0.0.1:{new} 127.0.0.1 {new} @ mymaster 127.0.0.1 {old}");
-    pair.sentinel.say("+failover-state-send-slaveof-noone", words);
+    pair.says_that_it_is_replaced();
     let (key, backend) = (Key::custom("x"), pair.store.backend());
     let away = |error: Error| error.kind() == ErrorKind::Unavailable;
     in_time("it is heard", async {
@@ -145,10 +149,7 @@ async fn a_master_that_is_replaced_is_left_though_nobody_hears_a_word() {
 #[tokio::test]
 async fn a_master_that_stays_is_come_back_to() {
     let pair = Pair::start().await;
-    pair.sentinel.flags("master,failover_in_progress");
-    let (old, new) = (pair.old.port(), pair.new.port());
-    let words = format!("slave 127.0.0.1:{new} 127.0.0.1 {new} @ mymaster 127.0.0.1 {old}");
-    pair.sentinel.say("+failover-state-send-slaveof-noone", words);
+    pair.says_that_it_is_replaced();
     in_time("it is heard", async { while pair.charged().await > 0 {} }).await;
     pair.sentinel.flags("master");
     in_time("it is back", async { while pair.charged().await < 64 {} }).await;

@@ -1,4 +1,4 @@
-//! A master goes with what its replica has not got: row 6 of deferral, row 9 of quotas.
+//! A master dies with what its replica has not got: row 14 of locks, row 9 of quotas.
 //!
 //! The replica hears nothing more of its master before that is written. So what must be lost is known one by one, and so
 //! is what must not: all that a replica was known to have.
@@ -6,30 +6,19 @@
 use super::{
     super::{
         super::{eventually, granted},
-        LEASE, charge, deferred, insist, is_clean,
+        charge, insist, is_clean,
     },
     GOES, SECOND, Scene,
 };
 use crate::{
     error::ErrorKind,
     key::Key,
-    store::{
-        Store,
-        backend::{
-            Claim, Claimed, Enqueued, JobId, JobState, Run, SPARE_FENCES, Settle, SettledRun,
-            Token, Verdict,
-        },
-        keys::Keys,
-        tests::cluster::signal as tell,
-    },
+    store::{backend::SPARE_FENCES, keys::Keys, tests::cluster::signal as tell},
 };
 
 /// The replica of [`GOES`].
 const REPLICA: usize = GOES + 3;
 
-/// Requests that are accepted, and charges that are made, with the replica and without it.
-const WITH: usize = 5;
-const WITHOUT: usize = 4;
 const LIMIT: u64 = 20;
 
 impl Scene {
@@ -42,115 +31,19 @@ impl Scene {
         replica
     }
 
-    /// The master goes, and the replica wakes and takes over.
-    async fn fails_over(&self, signal: &str, replica: &str) {
+    /// The master dies, and the replica wakes and takes over.
+    async fn fails_over(&self, replica: &str) {
         let wakes = async {
             tokio::time::sleep(SECOND / 10).await;
             tell(replica, "-CONT");
         };
-        tokio::join!(self.goes(signal), wakes);
+        tokio::join!(self.goes(), wakes);
     }
 
     async fn have(&self, key: &Key) -> u32 {
         let since = self.store.backend().servers();
         self.store.backend().replicated(key.shard(), 1, since).await.unwrap_or(0)
     }
-
-    async fn accepts(&self, key: &Key, number: usize) -> Vec<JobId> {
-        let mut accepted = Vec::new();
-        for _ in 0..number {
-            let call = deferred(key);
-            let stored = insist(async || self.store.backend().enqueue(call.clone()).await).await;
-            assert!(matches!(stored, Enqueued::Stored { .. }), "{stored:?}");
-            accepted.push(call.id);
-        }
-        accepted
-    }
-
-    async fn state(&self, id: &JobId) -> Option<JobState> {
-        let view = insist(async || self.store.backend().job(id.clone()).await).await;
-        view.map(|view| view.state)
-    }
-
-    /// How many of these are not there, and how many are.
-    async fn lost(&self, ids: &[JobId]) -> (usize, usize) {
-        let mut there = 0;
-        for id in ids {
-            there += usize::from(self.state(id).await.is_some());
-        }
-        (ids.len() - there, there)
-    }
-}
-
-/// Somebody's run of a job.
-struct Running {
-    store: Store,
-    key: Key,
-    me: Token,
-    run: Run,
-}
-
-impl Running {
-    async fn begin(store: Store, key: &Key, id: &JobId) -> Self {
-        let (key, me) = (key.clone(), Token::new(store.node()));
-        let (of, nonce) = (key.clone(), me.clone());
-        let call = Claim { key: of, id: id.clone(), me: nonce, lease: 5 * LEASE, retention: LEASE };
-        let claimed = insist(async || store.backend().claim(call.clone()).await).await;
-        let Claimed::Claimed(run) = claimed else { panic!("{claimed:?}") };
-        assert_eq!(run.id, *id);
-        Self { store, key, me, run }
-    }
-
-    async fn ends(&self) -> SettledRun {
-        let verdict =
-            Verdict::Done { response: "answer".into(), status: 200, retention: 100 * LEASE };
-        let (key, id, me) = (self.key.clone(), self.run.id.clone(), self.me.clone());
-        let call = Settle { key, id, me, verdict, next: None };
-        insist(async || self.store.backend().settle(call.clone()).await).await
-    }
-}
-
-async fn a_master_goes_with_what_it_alone_has(signal: &str) {
-    // A machine that has other things to do is no fault here.
-    let scene = Scene::new(5 * SECOND).await;
-    let key = scene.of[GOES][4].clone();
-    let confirmed = scene.accepts(&key, WITH).await;
-    eventually("its replica to have it", async || scene.have(&key).await == 1).await;
-    let replica = scene.cut_off().await;
-    let old = Running::begin(scene.store.clone(), &key, &confirmed[0]).await;
-    let alone = scene.accepts(&key, WITHOUT).await;
-    assert_eq!(scene.have(&key).await, 0, "no 202 where a replica must have it");
-    scene.fails_over(signal, &replica).await;
-
-    let (accepted, _) = scene.lost(&alone).await;
-    let (promised, kept) = scene.lost(&confirmed).await;
-    println!("figure: accepted and lost {accepted}");
-    println!("figure: accepted with a replica and lost {promised}");
-    assert_eq!((accepted, promised, kept), (WITHOUT, 0, WITH));
-    // Its run is lost with the master: it is begun anew, and fenced off from the old one.
-    let new = Running::begin(scene.store.as_another_process(), &key, &confirmed[0]).await;
-    assert!(new.run.fence > old.run.fence, "{} after {}", new.run.fence, old.run.fence);
-    assert_eq!(old.ends().await, SettledRun::Lost);
-    assert_eq!(new.ends().await, SettledRun::Stands(None));
-    // The others, in order.
-    for id in &confirmed[1..] {
-        let run = Running::begin(scene.store.clone(), &key, id).await;
-        assert_eq!(run.ends().await, SettledRun::Stands(None));
-    }
-    for id in &confirmed {
-        assert_eq!(scene.state(id).await, Some(JobState::Done));
-    }
-    is_clean(&scene.store).await;
-}
-
-#[tokio::test]
-async fn what_is_accepted_is_lost_only_without_a_replica_when_a_master_dies() {
-    a_master_goes_with_what_it_alone_has("-KILL").await;
-}
-
-#[tokio::test]
-async fn what_is_accepted_is_lost_only_without_a_replica_when_a_master_stands_still() {
-    a_master_goes_with_what_it_alone_has("-STOP").await;
 }
 
 /// The clock of the master is a minute ahead: as far as its last grants tell.
@@ -173,7 +66,7 @@ async fn fences_grow_where_the_clock_of_the_replica_is_behind() {
     for _ in 0..50 {
         last = pass().await;
     }
-    scene.fails_over("-KILL", &replica).await;
+    scene.fails_over(&replica).await;
     let next = pass().await;
     assert!(next > last + SPARE_FENCES, "{next} after {last}");
     // By no other process a second time.
@@ -210,7 +103,7 @@ async fn of_a_quota_no_more_is_let_in_than_a_dead_master_alone_had() {
     eventually("its replica to have it", async || scene.have(&key).await == 1).await;
     let replica = scene.cut_off().await;
     assert_eq!(scene.charges(&key, without).await, (without, 0));
-    scene.fails_over("-KILL", &replica).await;
+    scene.fails_over(&replica).await;
     let (after, perhaps) = scene.charges(&key, LIMIT).await;
     println!("figure: let in beyond a quota {}", (with + without + after).saturating_sub(LIMIT));
     // What the replica had is kept, and what it had not is let in again: not one more, nor less.
