@@ -231,18 +231,6 @@ mod tests {
     }
 
     #[test]
-    fn truncated_and_newer_bytes_are_told_apart() {
-        let (store, lock) = (Store::memory(), Key::custom("a"));
-        let at = At { store: &store, id: &JobId::new(&lock), lock: &lock };
-        let bytes = write_request(at, head(), head().headers, Carried::new(), 1, b"body");
-        for end in 0..bytes.len() {
-            assert_eq!(read_request(at, &bytes.slice(..end)), Err(Unreadable::Broken), "{end}");
-        }
-        assert_eq!(read_request(at, &Bytes::from_static(b"\x02??")), Err(Unreadable::Newer));
-        assert_eq!(read_request(at, &Bytes::from_static(b"\0\x01??")), Err(Unreadable::NoKey));
-    }
-
-    #[test]
     fn what_was_put_elsewhere_is_broken() {
         let (store, lock, other) = (Store::memory(), Key::custom("a"), Key::custom("b"));
         let (id, two) = (JobId::new(&lock), JobId::new(&lock));
