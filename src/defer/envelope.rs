@@ -250,7 +250,7 @@ mod tests {
     /// Whatever lies in the store under a job's name.
     #[test]
     fn any_bytes_are_broken_or_newer_or_sealed() {
-        bolero::check!().with_iterations(4_000).with_type::<(bool, Vec<u8>)>().for_each(
+        bolero::check!().with_iterations(1_000).with_type::<(bool, Vec<u8>)>().for_each(
             |(ours, bytes)| {
                 let (store, lock) = (Store::memory(), Key::custom("a"));
                 let at = At { store: &store, id: &JobId::new(&lock), lock: &lock };
@@ -274,7 +274,7 @@ mod tests {
     #[test]
     fn nothing_that_was_changed_is_read() {
         type Input = (String, Vec<u8>, Vec<u8>, usize, u8, Vec<u8>);
-        bolero::check!().with_iterations(2_000).with_type::<Input>().for_each(
+        bolero::check!().with_iterations(500).with_type::<Input>().for_each(
             |(target, value, body, place, bit, more)| {
                 let (store, lock) = (Store::memory(), Key::custom("a"));
                 let at = At { store: &store, id: &JobId::new(&lock), lock: &lock };

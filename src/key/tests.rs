@@ -34,6 +34,9 @@ fn key_of((kind, name, scopes, value): &Source) -> Key {
 }
 
 proptest! {
+    // Each case compares each of up to 60 sources with all others.
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
     #[test]
     fn distinct_parts_are_distinct_keys(sources in prop::collection::vec(source(), 2..60)) {
         let mut seen = HashMap::new();
@@ -115,12 +118,12 @@ fn stripes_are_keys_of_their_own() {
 #[test]
 fn stripes_are_used_evenly() {
     let mut used = [0u32; 64];
-    for id in 0..64_000 {
+    for id in 0..6_400 {
         let key = Key::path_param("id", &id.to_string()).stripe(64);
         let number = key.as_str().rsplit_once('.').unwrap().1.parse::<usize>().unwrap();
         used[number] += 1;
     }
-    assert!(used.iter().all(|n| (800..1200).contains(n)), "{used:?}");
+    assert!(used.iter().all(|n| (50..150).contains(n)), "{used:?}");
 }
 
 #[test]
