@@ -231,18 +231,6 @@ mod tests {
     }
 
     #[test]
-    fn truncated_and_newer_bytes_are_told_apart() {
-        let (store, lock) = (Store::memory(), Key::custom("a"));
-        let at = At { store: &store, id: &JobId::new(&lock), lock: &lock };
-        let bytes = write_request(at, head(), head().headers, Carried::new(), 1, b"body");
-        for end in 0..bytes.len() {
-            assert_eq!(read_request(at, &bytes.slice(..end)), Err(Unreadable::Broken), "{end}");
-        }
-        assert_eq!(read_request(at, &Bytes::from_static(b"\x02??")), Err(Unreadable::Newer));
-        assert_eq!(read_request(at, &Bytes::from_static(b"\0\x01??")), Err(Unreadable::NoKey));
-    }
-
-    #[test]
     fn what_was_put_elsewhere_is_broken() {
         let (store, lock, other) = (Store::memory(), Key::custom("a"), Key::custom("b"));
         let (id, two) = (JobId::new(&lock), JobId::new(&lock));
@@ -262,7 +250,7 @@ mod tests {
     /// Whatever lies in the store under a job's name.
     #[test]
     fn any_bytes_are_broken_or_newer_or_sealed() {
-        bolero::check!().with_iterations(4_000).with_type::<(bool, Vec<u8>)>().for_each(
+        bolero::check!().with_iterations(1_000).with_type::<(bool, Vec<u8>)>().for_each(
             |(ours, bytes)| {
                 let (store, lock) = (Store::memory(), Key::custom("a"));
                 let at = At { store: &store, id: &JobId::new(&lock), lock: &lock };
@@ -286,7 +274,7 @@ mod tests {
     #[test]
     fn nothing_that_was_changed_is_read() {
         type Input = (String, Vec<u8>, Vec<u8>, usize, u8, Vec<u8>);
-        bolero::check!().with_iterations(2_000).with_type::<Input>().for_each(
+        bolero::check!().with_iterations(500).with_type::<Input>().for_each(
             |(target, value, body, place, bit, more)| {
                 let (store, lock) = (Store::memory(), Key::custom("a"));
                 let at = At { store: &store, id: &JobId::new(&lock), lock: &lock };

@@ -211,4 +211,4 @@ impl Drop for Begun {
 pub(crate) const STOPPED: &str = "stopped, may have run";
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -140,13 +140,13 @@ mod tests {
 
     use super::*;
     use crate::{
-        gate::{Asked, Begin, Begun, Head, Parting, RunLimits, Trying, Verdict, View},
-        key::Key,
+        gate::{
+            Asked, Head, Parting, Trying, Verdict, View,
+            begun::tests::{begun, locked},
+        },
         reply::Reply,
-        store::{Acquire, Acquired, Caps, Direct, JobId, Mode, Store, Token},
+        store::Store,
     };
-
-    const SECOND: Duration = Duration::from_secs(1);
 
     /// A gate that ignores the body.
     #[derive(Clone)]
@@ -185,34 +185,6 @@ mod tests {
         Some(item)
     }
 
-    async fn begun(store: &Store) -> Begun {
-        let key = Key::custom("x");
-        let call = Direct {
-            id: JobId::new(&key),
-            key,
-            me: Token::new(store.node()),
-            mode: Mode::Exclusive,
-            record: "idem".into(),
-            owner: String::new(),
-            life: 60 * SECOND,
-            lease: 10 * SECOND,
-            again: false,
-            caps: Caps::NONE,
-            print: None,
-        };
-        let (key, me) = (call.key.clone(), call.me.clone());
-        let (mode, lease) = (call.mode, call.lease);
-        let lock = Acquire { key, me, mode, lease, wait: None, old_seq: 0, record: None };
-        let answer = store.backend().acquire(lock).await.unwrap();
-        assert!(matches!(answer, Acquired::Held { .. }), "{answer:?}");
-        match Begun::begin(store, call, RunLimits { most: 8, time: SECOND }).await.unwrap() {
-            Begin::Begun(begun) => begun,
-            Begin::Taken | Begin::Lost | Begin::Full | Begin::TooManyKeys(_) => {
-                panic!("it is the first, and has its lock")
-            }
-        }
-    }
-
     #[tokio::test(start_paused = true)]
     async fn a_client_that_stalls_does_not_keep_its_run() {
         let detached = Detached::new(Slot::new(Trying::Never, None));
@@ -234,7 +206,7 @@ mod tests {
         for has_begun in [true, false] {
             let slot = Slot::new(Trying::Never, None);
             if has_begun {
-                slot.begin(begun(&store).await);
+                slot.begin(begun(&store, &locked(&store).await).await);
             }
             let left = AtomicBool::new(false);
             let leaving = async {

@@ -152,32 +152,6 @@ mod tests {
     }
 
     #[test]
-    fn a_body_has_its_limit() {
-        let mut one = room(10, BUDGET);
-        assert!(one.expect(None) && one.expect(Some(10)) && !one.expect(Some(11)));
-        assert!(one.grow_to(10) && !one.grow_to(11) && !one.expect(Some(u64::MAX)));
-    }
-
-    #[test]
-    fn reserved_is_what_has_arrived_and_a_chunk() {
-        let mut one = room(1 << 20, BUDGET);
-        assert!(one.expect(Some(1 << 20)));
-        assert_eq!(one.body, CHUNK);
-        assert!(one.grow_to(10));
-        assert_eq!(one.body, CHUNK + 10);
-        assert!(one.grow_to((1 << 20) - 1));
-        assert_eq!(one.body, 1 << 20, "no more than is to come");
-        let mut short = room(1 << 20, BUDGET);
-        assert!(short.expect(Some(10)));
-        assert_eq!(short.body, 10);
-        // Of unknown length.
-        let mut open = room(CHUNK + 1, BUDGET);
-        assert!(open.expect(None));
-        assert!(open.grow_to(10));
-        assert_eq!(open.body, CHUNK + 1, "no more than the limit");
-    }
-
-    #[test]
     fn a_client_leaves_as_much_as_it_takes() {
         const MUCH: usize = BUDGET / 2 - (1 << 30);
         let mut one = client("one", BUDGET);

@@ -18,10 +18,10 @@ use tokio::time::Instant;
 use tower::{ServiceExt as _, service_fn};
 use tower_layer::Layer as _;
 
-use super::{BodyError, BoxError, GateBody, GateLayer, Plain};
+use super::{BoxError, GateBody, GateLayer, Plain};
 use crate::{
     gate::KeySource,
-    lock::{HoldUntil, LockGate, OnLoss},
+    lock::{HoldUntil, LockGate},
     store::{Fault, Store, faulty},
 };
 
@@ -106,49 +106,6 @@ async fn the_last_chunk_waits_for_the_release() {
     assert!(body.frame().await.is_some_and(|frame| frame.is_ok()));
     assert_eq!(began.elapsed(), SECOND);
     assert!(body.is_end_stream() && is_free(&store).await);
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_head_waits_if_there_is_no_body() {
-    let store = slow();
-    let began = Instant::now();
-    let gate = gate(&store).hold_until(HoldUntil::BodyEnd);
-    let body = answer(gate, async || Empty::<Bytes>::new()).await.into_body();
-    assert_eq!(began.elapsed(), SECOND);
-    assert!(body.is_end_stream());
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_body_that_is_dropped_gives_its_lock_back() {
-    let store = Store::memory();
-    let gate = gate(&store).hold_until(HoldUntil::BodyEnd);
-    let mut body = answer(gate, async || chunks()).await.into_body();
-    assert!(body.frame().await.is_some());
-    assert!(!is_free(&store).await);
-    drop(body);
-    assert!(store.shutdown(SECOND).await && is_free(&store).await);
-}
-
-/// The rest of it never comes.
-async fn stalls(on_loss: OnLoss) -> (Store, Option<Result<Frame<Bytes>, BodyError>>) {
-    let store = Store::memory();
-    let gate = gate(&store).hold_until(HoldUntil::BodyEnd).on_loss(on_loss).max_hold(SECOND);
-    let stalls = async || StreamBody::new(stream::pending::<Result<Frame<Bytes>, Infallible>>());
-    let mut body = answer(gate, stalls).await.into_body();
-    let next = tokio::time::timeout(2 * SECOND, body.frame()).await;
-    (store, next.ok().flatten())
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_loss_breaks_the_body_off_or_not() {
-    let (store, next) = stalls(OnLoss::Cancel).await;
-    let error = next.expect("told").expect_err("broken off");
-    assert!(error.to_string().contains("broken off"), "{error}");
-    assert!(store.shutdown(SECOND).await && is_free(&store).await);
-    for policy in [OnLoss::Finish, OnLoss::Replace] {
-        let (_, next) = stalls(policy).await;
-        assert!(next.is_none(), "it may go on: {next:?}");
-    }
 }
 
 fn post<B>(body: B) -> Request<B> {

@@ -98,12 +98,6 @@ impl Working {
         self.stop.send(()).expect("it runs");
         self.task.await.expect("it ends well");
     }
-
-    /// As in a crash: nothing is ended, nobody is told.
-    async fn die(self) {
-        self.task.abort();
-        assert!(self.task.await.is_err_and(|error| error.is_cancelled()));
-    }
 }
 
 async fn push(queue: &Queue<String>, payload: &str) -> TaskId {

@@ -178,24 +178,6 @@ mod tests {
     }
 
     #[test]
-    fn each_policy_is_a_member() {
-        let two = [standing("burst", 100, 99, 30), standing("daily", 1_000, 0, 60)];
-        let draft = [
-            "ratelimit-policy: \"burst\";q=100;w=60, \"daily\";q=1000;w=60",
-            "ratelimit: \"burst\";r=99;t=30, \"daily\";r=0;t=60",
-        ];
-        let legacy =
-            ["x-ratelimit-limit: 1000", "x-ratelimit-remaining: 0", "x-ratelimit-reset: 60"];
-        assert_eq!(written(RateFields::Draft, false, &two), draft);
-        assert_eq!(written(RateFields::Legacy, false, &two), legacy);
-        assert_eq!(written(RateFields::Both, false, &two), [&draft[..], &legacy[..]].concat());
-        assert!(written(RateFields::Off, false, &two).is_empty());
-        for kind in [RateFields::Draft, RateFields::Legacy, RateFields::Both, RateFields::Off] {
-            assert!(written(kind, false, &[]).is_empty());
-        }
-    }
-
-    #[test]
     fn what_is_exposed_is_what_there_is() {
         let one = [standing("one", 1, 1, 1)];
         for kind in [RateFields::Draft, RateFields::Legacy, RateFields::Both, RateFields::Off] {
@@ -222,29 +204,12 @@ mod tests {
         assert_eq!(written(RateFields::Legacy, false, &even)[0], "x-ratelimit-limit: 6");
     }
 
-    /// Names are the application's, and may be made of what clients send.
-    #[test]
-    fn no_name_breaks_out_of_its_quotes() {
-        bolero::check!().with_iterations(2_000).with_type::<(String, u64)>().for_each(
-            |(name, n)| {
-                let standings = [standing(name, *n, *n, 60), standing("last", 1, 1, 1)];
-                let mut fields = Fields::new();
-                RateFields::Draft.write(false, &standings, &mut fields);
-                for (_, value) in fields {
-                    let list: sfv::List = Parser::new(&*value).parse().expect("a list");
-                    assert_eq!(list.len(), 2, "{value}");
-                    assert!(value.bytes().all(|b| (b' '..=b'~').contains(&b)), "{value}");
-                }
-            },
-        );
-    }
-
     proptest! {
         /// Read by a parser of structured fields that is not ours.
         #[test]
         fn the_lists_are_structured_fields(
             policies in prop::collection::vec(
-                (".{0,12}", any::<u64>(), any::<u64>(), any::<u32>(), any::<bool>()), 1..5),
+                ("(?s).{0,12}", any::<u64>(), any::<u64>(), any::<u32>(), any::<bool>()), 1..5),
         ) {
             let standings: Vec<_> = policies.iter().map(|(name, limit, remaining, reset, violated)| {
                 let mut one = standing(name, *limit, *remaining, u64::from(*reset));

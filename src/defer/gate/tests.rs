@@ -93,11 +93,6 @@ async fn runs_at_once(store: &Store) -> Direct {
     call
 }
 
-async fn ends(store: &Store, call: Direct, response: Option<&'static [u8]>) {
-    let response = response.map(Bytes::from_static);
-    assert!(store.backend().end_direct(call, response).await.expect("the store is there"));
-}
-
 fn location(reply: &Reply) -> &str {
     let found = reply.fields.iter().find(|(name, _)| name == "location");
     &found.expect("a location").1
@@ -122,19 +117,6 @@ async fn endless_terms_of_a_layer_are_terms() {
     let store = Store::memory();
     assert_eq!(accept(&gate, &store).await.status, 202);
     assert_eq!(accept(&gate, &store).await.status, 202, "by its record");
-}
-
-/// A client says how long it waits, and the layer how long at most.
-#[test]
-fn no_client_waits_for_longer_than_its_layer_allows() {
-    let gate = Defer::new().max_wait(Duration::from_secs(2));
-    for (asked, granted) in [("wait=1", 1), ("wait=2", 2), ("wait=20", 2)] {
-        let mut view = FakeView::new("POST");
-        view.headers.push(("prefer", asked));
-        assert!(matches!(gate.ask(&mut view), Asked::Pass(_)), "{asked}");
-        let slot = Slot::arrive(&mut view).expect("its lock is told");
-        assert_eq!(slot.trying(), Trying::For(Duration::from_secs(granted)), "{asked}");
-    }
 }
 
 /// Nor for a shorter time than the route waits for everybody, where clients have no say.
@@ -199,22 +181,6 @@ async fn without_its_replicas_a_request_is_in_doubt_and_so_is_its_retry() {
     assert_eq!(faults.seen("replicated"), 4);
 }
 
-/// It may be forgotten, and nothing of the retry is stored.
-#[tokio::test(start_paused = true)]
-async fn a_retry_of_what_runs_at_once_is_not_accepted() {
-    let (store, gate) = (Store::memory(), Defer::new().remember_direct());
-    let first = runs_at_once(&store).await;
-    let told = asked(&gate, &store).await;
-    assert!(told.is_none(), "busy as it was: {told:?}");
-    ends(&store, first, None).await;
-    assert_eq!(accept(&gate, &store).await.status, 202, "it is stored");
-    let (store, gate) = (Store::memory(), Defer::new().remember_direct());
-    let first = runs_at_once(&store).await;
-    ends(&store, first.clone(), Some(b"answer")).await;
-    let told = accept(&gate, &store).await;
-    assert_eq!((told.status, location(&told)), (202, &*format!("/deferred/{}", first.id)));
-}
-
 /// The record is there as the retry asks for it, and gone as it looks at whom it names.
 async fn forgotten_in_between(store: &Store, faults: &Faults) -> (Direct, Option<Reply>) {
     let first = runs_at_once(store).await;
@@ -224,7 +190,8 @@ async fn forgotten_in_between(store: &Store, faults: &Faults) -> (Direct, Option
         while faults.left("job") > 0 {
             tokio::task::yield_now().await;
         }
-        ends(store, first.clone(), None).await;
+        let ended = store.backend().end_direct(first.clone(), None).await;
+        assert!(ended.expect("the store is there"));
     };
     let (told, ()) = tokio::join!(asked(&gate, store), forgets);
     (first, told)

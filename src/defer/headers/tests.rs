@@ -43,21 +43,6 @@ proptest! {
     }
 }
 
-/// An origin that stores for itself is no hop: the direct run sees these lines too.
-#[test]
-fn what_connection_nominates_is_stored() {
-    let sent = headers(&[
-        ("connection", "close, x-user-id, X-Role, host, content-type, idempotency-key"),
-        ("x-user-id", "7"),
-        ("x-role", "admin"),
-        ("host", "a.example"),
-        ("content-type", "text/plain"),
-        ("idempotency-key", "k"),
-        ("te", "x"),
-    ]);
-    assert_eq!(of_request(&sent, &Fields::default()), sent[1..6]);
-}
-
 /// Or what was an answer to one client would be a page that others can be sent to.
 #[test]
 fn what_a_browser_may_not_do_is_kept_of_a_response() {
@@ -97,12 +82,6 @@ fn no_coding_is_asked_for_later() {
 }
 
 #[test]
-fn what_only_we_may_say_is_dropped() {
-    let sent = headers(&[("lockgate-held", "1;x"), ("idempotency-key", "k"), ("if-match", "x")]);
-    assert_eq!(of_request(&sent, &Fields::default()), sent[1..]);
-}
-
-#[test]
 fn a_credential_is_kept_or_missed() {
     let sent = headers(&[("authorization", "Bearer x"), ("connection", "authorization")]);
     assert_eq!(of_request(&sent, &Fields::default()), []);
@@ -111,16 +90,6 @@ fn a_credential_is_kept_or_missed() {
     let keep = keeps("authorization");
     assert_eq!(keep.withheld_credential("authorization"), None);
     assert_eq!(of_request(&sent, &keep), sent[..1]);
-}
-
-#[test]
-fn credentials_of_all_usual_names_are_withheld() {
-    for name in ["x-api-key", "x-auth-token", "x-forwarded-access-token", "x-amz-security-token"] {
-        let sent = headers(&[(name, "k"), ("x-account", "7")]);
-        assert_eq!(of_request(&sent, &Fields::default()), sent[1..], "{name}");
-        let keep = Fields { keep: vec![name.to_owned()], ..Fields::default() };
-        assert_eq!(of_request(&sent, &keep), sent, "{name}");
-    }
 }
 
 #[test]
@@ -155,7 +124,7 @@ fn a_made_key_is_that_of_its_job_and_does_not_tell_which() {
 
 #[test]
 fn an_idempotency_key_is_one_string_whatever_is_sent() {
-    bolero::check!().with_iterations(4_000).with_type::<Vec<Vec<u8>>>().for_each(|lines| {
+    bolero::check!().with_iterations(1_000).with_type::<Vec<Vec<u8>>>().for_each(|lines| {
         let lines: Vec<_> = lines.iter().map(|line| &line[..]).collect();
         match idempotency_key(&lines) {
             Ok(None) => assert!(lines.is_empty()),

@@ -8,11 +8,9 @@ use std::sync::{
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
-use super::{Routes, SECOND, Working, ended, look, put_off, put_off_with, settled};
+use super::{Routes, SECOND, Working, ended, look, put_off_with, settled};
 use crate::{
-    defer::{Authorization, DeferWorker, PendingRun, Snapshot, StatusAnswer, StatusGate},
-    gate::fake::FakeView,
-    reply::Reply,
+    defer::{Authorization, DeferWorker, PendingRun, Snapshot},
     store::{Fault, JobId, JobState, Store, faulty},
 };
 
@@ -32,50 +30,14 @@ fn worker(store: &Store, routes: &Routes) -> DeferWorker {
     DeferWorker::on(store, routes.clone()).restore::<User, _>(|user| user)
 }
 
-async fn response(store: &Store, id: &JobId) -> Reply {
-    let gate = StatusGate::<()>::new().store(store);
-    let request = gate.ask(&mut FakeView::new("GET"), id.as_str(), true);
-    let Ok(request) = request else { panic!("there is a store") };
-    match request.answer().await {
-        StatusAnswer::Whole(reply) => reply,
-        StatusAnswer::Events(..) => panic!("it was not asked for events"),
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_user_whose_rights_were_revoked_runs_nothing() {
-    let (store, routes) = (Store::memory(), Routes::default());
-    let check = |run: PendingRun| async move {
-        assert_eq!((run.head().method.as_str(), run.deferred().attempt), ("POST", 1));
-        match run.carried::<User>() {
-            Some(user) if user.0 == "eve" => Authorization::Denied,
-            _ => Authorization::Granted,
-        }
-    };
-    let worker = Working::with(worker(&store, &routes).authorize(check));
-    let denied = put_off_by(&store, "/x/eve", "eve").await;
-    let behind = put_off_by(&store, "/x/ann", "ann").await;
-    let nobody = put_off(&store, "/x/nobody").await;
-    assert_eq!(ended(&store, &denied).await, JobState::Dead);
-    assert_eq!(look(&store, &denied).await.reason.as_deref(), Some("not authorized any more"));
-    for id in [behind, nobody] {
-        assert_eq!(ended(&store, &id).await, JobState::Done);
-    }
-    tokio::time::sleep(3_600 * SECOND).await;
-    let runs = ["/x/eve", "/x/ann", "/x/nobody"].map(|target| routes.runs(target));
-    assert_eq!(runs, [0, 1, 1], "it is never tried again");
-    let reply = response(&store, &denied).await;
-    assert_eq!(reply.status, 403, "{reply:?}");
-    worker.stop().await;
-}
-
 /// The check may ask somewhere, and what it asks may be away, or it may break.
 #[tokio::test(start_paused = true)]
 async fn a_check_without_a_result_is_made_again() {
     let (store, routes) = (Store::memory(), Routes::default());
     let asked = Arc::<AtomicU32>::default();
     let count = Arc::clone(&asked);
-    let check = move |_| {
+    let check = move |run: PendingRun| {
+        assert_eq!((run.head().method.as_str(), run.deferred().attempt), ("POST", 1));
         let asked = count.fetch_add(1, Ordering::SeqCst);
         async move {
             tokio::time::sleep(SECOND).await;

@@ -61,18 +61,6 @@ async fn what_can_not_be_read_is_told_why() {
     assert_eq!(jobs.request(&whole).await.expect("it is there"), KeptRequest::NotKept);
 }
 
-#[tokio::test(start_paused = true)]
-async fn what_waits_can_be_cancelled_by_its_id() {
-    let store = Store::memory();
-    let jobs = store.deferred();
-    let id = put_off(&store, "/x").await;
-    let id = JobId::parse(id.as_str()).expect("as an operator types it");
-    let job = jobs.get(&id).await.expect("it is there").expect("it is known");
-    assert_eq!((job.state, job.position), (JobState::Queued, Some(1)));
-    assert_eq!(jobs.cancel(&id).await.expect("it is there"), Some(JobState::Cancelled));
-    assert_eq!(jobs.cancel(&JobId::new(&key_of("/x"))).await.expect("it is there"), None);
-}
-
 /// Its call to the store is late: what was seen is not so any more.
 #[tokio::test(start_paused = true)]
 async fn what_has_run_as_it_was_cancelled_is_looked_at_again() {
@@ -117,31 +105,6 @@ async fn dead_letters(store: &Store, number: usize) -> Vec<JobId> {
     worker.stop().await;
     ids.sort_unstable();
     ids
-}
-
-#[tokio::test(start_paused = true)]
-async fn dead_letters_are_listed_page_by_page() {
-    let store = Store::memory();
-    let ids = dead_letters(&store, 7).await;
-    let jobs = store.deferred();
-    let (mut found, mut cursor) = (Vec::new(), Some(JobCursor::default()));
-    while let Some(from) = cursor {
-        // Through text, as in the address of a page.
-        let from = from.to_string().parse().expect("a cursor");
-        let page = jobs.dead(from, 2).await.expect("it is there");
-        assert!(page.jobs.len() <= 2, "{page:?}");
-        found.extend(page.jobs);
-        cursor = page.next;
-    }
-    assert!(found.iter().all(|job| job.state == JobState::Dead && job.attempts == 1), "{found:?}");
-    assert!(found.iter().all(|job| job.began <= job.ended && job.ended.is_some()), "{found:?}");
-    let mut listed: Vec<_> = found.into_iter().map(|job| job.id).collect();
-    listed.sort_unstable();
-    assert_eq!(listed, ids);
-    let done = jobs.done(JobCursor::default(), 100).await.expect("it is there");
-    assert_eq!((done.jobs.len(), done.next), (0, None));
-    let stats = jobs.stats().await.expect("it is there");
-    assert_eq!((stats.dead, stats.pending, stats.done), (7, 0, 0), "{stats:?}");
 }
 
 /// The next one would have its turn after that.

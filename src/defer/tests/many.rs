@@ -13,7 +13,8 @@ use crate::{
     store::{Fault, JobId, JobState, Store, faulty},
 };
 
-const LINES: usize = 1_000;
+/// Several pages of what is due.
+const LINES: usize = 300;
 
 async fn everywhere(store: &Store, each: usize) -> Vec<JobId> {
     let mut jobs = Vec::new();

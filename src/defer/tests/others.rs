@@ -31,18 +31,6 @@ async fn waits(store: &Store, id: &JobId, reason: &str) {
     assert_eq!(job.reason.as_deref(), Some(reason));
 }
 
-#[tokio::test(start_paused = true)]
-async fn what_is_newer_waits_for_newer_workers() {
-    let store = Store::memory();
-    let worker = Working::on(&store, &Routes::default());
-    settled().await;
-    let key = key_of("/x");
-    let newer = Bytes::from_static(b"\x02from the future");
-    let id = put_in(&store, stored_as(key.clone(), JobId::new(&key), 1, newer)).await;
-    waits(&store, &id, "newer version").await;
-    worker.stop().await;
-}
-
 /// A request of a newer version, on such a route.
 async fn put_newer(store: &Store, on_failure: OnFailure) -> JobId {
     let key = key_of("/x");
@@ -120,37 +108,6 @@ async fn what_was_passed_runs_when_a_worker_comes_that_can() {
     new.stop().await;
 }
 
-#[tokio::test(start_paused = true)]
-async fn what_is_broken_is_a_dead_letter() {
-    let store = Store::memory();
-    let worker = Working::on(&store, &Routes::default());
-    let key = key_of("/x");
-    let broken = Bytes::from_static(b"\x01\xff\xff\xff");
-    let id = put_in(&store, stored_as(key.clone(), JobId::new(&key), 3, broken)).await;
-    assert_eq!(ended(&store, &id).await, JobState::Dead);
-    assert_eq!(look(&store, &id).await.reason.as_deref(), Some("unreadable"));
-    worker.stop().await;
-}
-
-/// Of another job, whole and unsealed: it never runs, and the line goes on.
-#[tokio::test(start_paused = true)]
-async fn what_was_swapped_is_a_dead_letter() {
-    let (store, routes) = (Store::memory(), Routes::default());
-    let key = key_of("/x");
-    let (one, two) = (JobId::new(&key), JobId::new(&key));
-    let at = super::At { store: &store, id: &one, lock: &key };
-    let head = crate::gate::Head::new("PUT", "/x", Vec::new(), None);
-    let of_one = super::write_request(at, head, Vec::new(), Vec::new(), 3, b"transfer");
-    let id = put_in(&store, stored_as(key, two, 3, of_one)).await;
-    let behind = put_off(&store, "/x").await;
-    let worker = Working::on(&store, &routes);
-    assert_eq!(ended(&store, &id).await, JobState::Dead);
-    assert_eq!(look(&store, &id).await.reason.as_deref(), Some("unreadable"));
-    assert_eq!(ended(&store, &behind).await, JobState::Done);
-    assert_eq!(routes.runs("/x"), 1);
-    worker.stop().await;
-}
-
 /// Routes that tell whom a run is for.
 fn whose() -> Function {
     Function::new(|head, marker| async move {
@@ -194,50 +151,5 @@ async fn what_one_worker_cannot_reach_is_for_another() {
         assert_eq!(routes.runs("/x"), 1, "{reason}");
         cut_off.stop().await;
         other.stop().await;
-    }
-}
-
-#[cfg(feature = "seal")]
-mod sealed {
-    use super::*;
-    use crate::Keyring;
-
-    fn ring() -> Keyring {
-        Keyring::new("one", [1; 32]).only_sealed()
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_key_is_waited_for() {
-        let store = Store::memory().sealed_with(ring());
-        let stranger = store.as_another_process();
-        let routes = Routes::default();
-        let old = Working::on(&stranger, &routes);
-        settled().await;
-        let id = put_off(&store, "/x").await;
-        waits(&store, &id, "no key").await;
-        let knowing = store.as_another_process().sealed_with(ring());
-        let new = Working::on(&knowing, &routes);
-        assert_eq!(ended(&store, &id).await, JobState::Done);
-        assert_eq!((routes.runs("/x"), look(&store, &id).await.attempts), (1, 1));
-        let response = look(&store, &id).await.response.expect("it is kept");
-        assert_eq!(response[0], 0, "sealed");
-        old.stop().await;
-        new.stop().await;
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_was_put_elsewhere_is_a_dead_letter() {
-        let store = Store::memory().sealed_with(ring());
-        let (key, routes) = (key_of("/x"), Routes::default());
-        let (one, two) = (JobId::new(&key), JobId::new(&key));
-        let at = super::super::At { store: &store, id: &one, lock: &key };
-        let head = crate::gate::Head::new("PUT", "/x", Vec::new(), None);
-        let of_one = super::super::write_request(at, head, Vec::new(), Vec::new(), 3, b"transfer");
-        let id = put_in(&store, stored_as(key, two, 3, of_one)).await;
-        let worker = Working::on(&store, &routes);
-        assert_eq!(ended(&store, &id).await, JobState::Dead);
-        assert_eq!(look(&store, &id).await.reason.as_deref(), Some("unreadable"));
-        assert_eq!(routes.runs("/x"), 0);
-        worker.stop().await;
     }
 }

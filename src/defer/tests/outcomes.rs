@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures_util::FutureExt as _;
 use serde_json::Value;
 
-use super::{Routes, SECOND, Working, ended, key_of, look, put_off, settled, status::whole};
+use super::{Routes, SECOND, Working, ended, key_of, put_off, settled, status::whole};
 use crate::{
     LockOutage,
     defer::{
@@ -210,21 +210,6 @@ async fn status(gate: &StatusGate<()>, store: &Store, id: &JobId, response: bool
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_nobody_sees_not_even_what_is_nobodys() {
-    let store = Store::memory();
-    let id = put_off(&store, "/x").await;
-    let hidden = StatusGate::new().visible_to(|()| None);
-    assert_eq!(status(&hidden, &store, &id, false).await.0, 404);
-    assert_eq!(status(&hidden, &store, &id, true).await.0, 404);
-    let cancel = hidden.store(&store);
-    let cancel = cancel.ask(&mut FakeView::new("DELETE"), id.as_str(), false);
-    assert_eq!(whole(cancel.expect("well formed").answer().await).status, 404);
-    assert_eq!(look(&store, &id).await.state, JobState::Queued);
-    let open = StatusGate::new();
-    assert_eq!(status(&open, &store, &id, false).await.0, 200);
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_response_over_the_limit_is_told_and_not_cut() {
     let store = Store::memory();
     let worker = Working::on(&store, &Routes::default());
@@ -242,29 +227,4 @@ async fn a_response_over_the_limit_is_told_and_not_cut() {
     let (_, document) = status(&gate, &store, &id, false).await;
     assert_eq!(document["response"]["stored"], "body");
     worker.stop().await;
-}
-
-/// It was not deferred, and ran: that is told, and no answer of a handler passes for it.
-#[tokio::test(start_paused = true)]
-async fn deferring_always_without_a_lock_inside_is_a_fault() {
-    let gate = DeferGate::<()>::new().defer_always();
-    for (status, replaced) in [(200, true), (303, true), (401, false), (404, false), (500, false)] {
-        for locked in [false, true] {
-            let mut view = FakeView::new("POST");
-            let Asked::Pass(ticket) = gate.ask(&mut view) else { panic!("it may be deferred") };
-            gate.show(&ticket, &mut view);
-            if locked {
-                let slot = Slot::arrive(&mut view).expect("there is a place for it");
-                slot.note_seen();
-            }
-            assert!(!gate.is_settled(&ticket));
-            match gate.leave(ticket, Outcome::Answered(status)).await {
-                Parting::Replace(reply) => {
-                    assert!(replaced && !locked, "{status}");
-                    assert_eq!(reply, Reply::wiring_fault());
-                }
-                other => assert!(!replaced || locked, "{status}: {other:?}"),
-            }
-        }
-    }
 }

@@ -14,8 +14,8 @@ use crate::{
     store::{Fault, Faults, JobId, JobState, Since, Store, faulty},
 };
 
-/// As many as may wait at once.
-const MANY: usize = 4096;
+/// Far more than polls of the store that they share.
+const MANY: usize = 256;
 
 /// A poll takes so long that those that come meanwhile are there before it ends.
 const SLOW: Duration = Duration::from_millis(100);

@@ -114,21 +114,3 @@ async fn a_worker_without_room_tells_another_one() {
     one.stop().await;
     two.stop().await;
 }
-
-#[tokio::test(start_paused = true)]
-async fn a_paused_queue_keeps_its_jobs() {
-    let store = Store::memory();
-    let routes = Routes::default();
-    let worker = Working::on(&store, &routes);
-    settled().await;
-    store.backend().set_paused(true).await.expect("the store is there");
-    settled().await;
-    let id = put_off(&store, "/x").await;
-    tokio::time::sleep(30 * SECOND).await;
-    assert_eq!(routes.runs("/x"), 0);
-    store.backend().set_paused(false).await.expect("the store is there");
-    let began = Instant::now();
-    assert_eq!(ended(&store, &id).await, JobState::Done);
-    assert!(began.elapsed() < SECOND, "{:?}", began.elapsed());
-    worker.stop().await;
-}

@@ -7,7 +7,7 @@ use futures_util::{FutureExt as _, StreamExt as _};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::{Function, Routes, SECOND, Working, ended, key_of, put_off, settled};
+use super::{Function, Routes, SECOND, Working, ended, key_of, put_off};
 use crate::{
     defer::{
         Answer, DeferWorker, Kept, Ran, StatusAnswer, StatusEvents, StatusGate, StatusRequest,
@@ -34,6 +34,13 @@ fn ask(store: &Store, id: &JobId, fields: &[(&'static str, &str)]) -> StatusRequ
 
 pub(super) async fn get(store: &Store, id: &JobId, fields: &[(&'static str, &str)]) -> Reply {
     whole(ask(store, id, fields).answer().await)
+}
+
+/// The stored response, as it is told.
+pub(super) async fn response(store: &Store, id: &JobId) -> Reply {
+    let gate = StatusGate::<()>::new().store(store);
+    let asked = gate.ask(&mut FakeView::new("GET"), id.as_str(), true);
+    whole(asked.expect("it is well formed").answer().await)
 }
 
 #[track_caller]
@@ -68,42 +75,15 @@ fn read(item: &[u8]) -> Option<(String, Value)> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_document_that_is_known_is_not_sent_again() {
+async fn a_wait_for_what_does_not_change_ends_in_time() {
     let store = Store::memory();
     let id = put_off(&store, "/x").await;
     let tag = field(&get(&store, &id, &[]).await, "etag").to_owned();
     assert!(tag.starts_with("W/\""), "{tag}");
-    let known = get(&store, &id, &[("if-none-match", &tag)]).await;
-    assert_eq!((known.status, field(&known, "etag")), (304, &*tag));
-    assert!(known.body.is_empty());
-    assert_eq!(get(&store, &id, &[("if-none-match", "\"other\"")]).await.status, 200);
-    // A wait for what is not as the client knows it is over at once.
     let started = Instant::now();
-    let fields = [("if-none-match", "\"other\""), ("prefer", "wait=20")];
-    assert_eq!(get(&store, &id, &fields).await.status, 200);
-    assert!(started.elapsed().is_zero());
     let fields = [("if-none-match", &*tag), ("prefer", "wait=20")];
     assert_eq!(get(&store, &id, &fields).await.status, 304);
     assert_eq!(started.elapsed(), 20 * SECOND);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_wait_ends_with_what_the_client_does_not_know() {
-    let store = Store::memory();
-    let id = put_off(&store, "/x").await;
-    let tag = field(&get(&store, &id, &[]).await, "etag").to_owned();
-    let waiting = crate::store::spawn({
-        let store = store.clone();
-        async move { get(&store, &id, &[("if-none-match", &tag), ("prefer", "wait=20")]).await }
-    });
-    settled().await;
-    assert!(!waiting.is_finished());
-    let started = Instant::now();
-    let worker = Working::on(&store, &Routes::default());
-    let reply = waiting.await.expect("it is answered");
-    assert_eq!(reply.status, 200);
-    assert!(started.elapsed() < SECOND, "{:?}", started.elapsed());
-    worker.stop().await;
 }
 
 /// Who waits for a response is not told that it waits no more but runs.
@@ -149,54 +129,27 @@ async fn a_stored_field_that_is_no_ascii_is_told_as_it_was() {
     let worker = Working::with(DeferWorker::on(&store, routes));
     let id = put_off(&store, "/x").await;
     ended(&store, &id).await;
-    let gate = StatusGate::new().store(&store);
-    let asked = gate.ask(&mut FakeView::new("GET"), id.as_str(), true).expect("well formed");
-    let reply = whole(asked.answer().await);
+    let reply = response(&store, &id).await;
     assert_eq!(field(&reply, "etag"), "\"1\"");
     let told = reply.odd_fields.iter().map(|(name, value)| (&**name, &**value));
     assert_eq!(Vec::from_iter(told), odd[..2]);
     worker.stop().await;
 }
 
-/// A request without an owner was stored with none, and so may an asker have an empty name.
+/// Nor to an asker who has no name, or an empty one as the request's owner.
 #[tokio::test(start_paused = true)]
 async fn a_job_of_nobody_is_shown_to_nobody_where_owners_count() {
     let store = Store::memory();
     let id = put_off(&store, "/x").await;
-    for name in ["", "ada"] {
-        let gate = StatusGate::new().store(&store).visible_to(move |()| Some(name.to_owned()));
-        for method in ["GET", "DELETE"] {
+    for name in [None, Some(""), Some("ada")] {
+        let gate = StatusGate::new().store(&store).visible_to(move |()| name.map(str::to_owned));
+        for (method, response) in [("GET", false), ("GET", true), ("DELETE", false)] {
             let mut view = FakeView::new(method);
-            let request = gate.ask(&mut view, id.as_str(), false).expect("it is well formed");
+            let request = gate.ask(&mut view, id.as_str(), response).expect("it is well formed");
             assert_eq!(whole(request.answer().await).status, 404, "{method} {name:?}");
         }
     }
     assert_eq!(get(&store, &id, &[]).await.status, 200, "it is there");
-}
-
-#[tokio::test(start_paused = true)]
-async fn each_change_is_an_event_until_the_end() {
-    let store = Store::memory();
-    let id = put_off(&store, "/x").await;
-    let mut events = events(&store, &id).await;
-    let (first, document) = read(&events.next().await.expect("one")).expect("an event");
-    assert_eq!(document["state"], "queued");
-    // With the clock stopped, this is all that happens now.
-    assert!(events.next().now_or_never().is_none());
-    let worker = Working::on(&store, &Routes::default());
-    let mut states = Vec::new();
-    let mut ids = vec![first];
-    while let Some(item) = events.next().await {
-        if let Some((id, document)) = read(&item) {
-            ids.push(id);
-            states.push(document["state"].as_str().expect("a state").to_owned());
-        }
-    }
-    assert_eq!(states.last().map(String::as_str), Some("done"), "{states:?}");
-    ids.sort_unstable();
-    ids.dedup();
-    assert_eq!(ids.len(), states.len() + 1, "each has an id of its own");
-    worker.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -299,29 +252,4 @@ async fn a_stream_that_is_dropped_leaves_nothing_behind() {
     assert!(Arc::strong_count(&store.hints().job(&id)) > 1, "the stream listens");
     drop(stream);
     assert_eq!(Arc::strong_count(&store.hints().job(&id)), 1, "nobody does");
-}
-
-#[tokio::test(start_paused = true)]
-async fn nothing_is_streamed_of_what_cannot_be_seen() {
-    let store = Store::memory();
-    let unknown = JobId::new(&key_of("/x"));
-    let answer = ask(&store, &unknown, &[("accept", "text/event-stream")]).answer().await;
-    assert_eq!(whole(answer).status, 404);
-}
-
-#[tokio::test(start_paused = true)]
-async fn without_a_worker_it_is_said_and_not_asked_for_each_second() {
-    let store = Store::memory();
-    let id = put_off(&store, "/x").await;
-    let reply = get(&store, &id, &[]).await;
-    assert_eq!(field(&reply, "retry-after"), "10");
-    let document: Value = serde_json::from_slice(&reply.body).expect("JSON");
-    assert_eq!((&document["worker"], &document["reason"]), (&false.into(), &"no worker".into()));
-    let guard = store.lock(key_of("/x")).acquire().await.expect("it is free");
-    let worker = Working::on(&store, &Routes::default());
-    settled().await;
-    let reply = get(&store, &id, &[]).await;
-    assert_eq!((state(&reply), field(&reply, "retry-after")), ("queued".into(), "1"));
-    drop(guard);
-    worker.stop().await;
 }

@@ -68,57 +68,6 @@ async fn a_run_is_over_when_its_handler_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_drain_claims_nothing_more() {
-    let store = Store::memory();
-    let (runs, told) = (Arc::new(Mutex::new(0)), Arc::new(Mutex::new(0)));
-    let counts = (Arc::clone(&runs), Arc::clone(&told));
-    let routes = Function::new(move |head, marker| {
-        *runs.lock() += 1;
-        let told = Arc::clone(&told);
-        async move {
-            marker.pass(&key_of(&head.target));
-            tokio::time::sleep(SECOND).await;
-            *told.lock() += 1;
-            answered(200)
-        }
-    });
-    let mut jobs = Vec::new();
-    for n in 0..10 {
-        jobs.push(put_off(&store, &format!("/x/{n}")).await);
-    }
-    let worker = Working::with(DeferWorker::on(&store, routes));
-    settled().await;
-    worker.stop().await;
-    assert_eq!((*counts.0.lock(), *counts.1.lock()), (1, 1));
-    assert_eq!(look(&store, &jobs[0]).await.state, JobState::Done);
-    let next = look(&store, &jobs[1]).await;
-    assert_eq!((next.state, next.attempts), (JobState::Queued, 0));
-}
-
-/// A request that takes its worker with it each time.
-#[tokio::test(start_paused = true)]
-async fn poison_is_a_dead_letter_after_its_attempts() {
-    let store = Store::memory();
-    let id = put_off_with(&store, "/x/begun", 3, Vec::new()).await;
-    let once = put_off(&store, "/y/begun").await;
-    for _ in 0..3 {
-        let other = store.as_another_process();
-        let worker = Working::with(DeferWorker::on(&other, endless()));
-        tokio::time::sleep(20 * SECOND).await;
-        worker.die().await;
-    }
-    let other = store.as_another_process();
-    let worker = Working::with(DeferWorker::on(&other, endless()));
-    for (id, attempts) in [(&id, 3), (&once, 1)] {
-        assert_eq!(ended(&store, id).await, JobState::Dead);
-        let job = look(&store, id).await;
-        assert_eq!((job.attempts, job.past.crashes), (attempts, attempts), "{job:?}");
-        assert!(job.reason.as_deref().is_some_and(|reason| reason.contains("crashed")), "{job:?}");
-    }
-    worker.stop().await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_retry_after_is_waited_for_and_failures_are_told_apart() {
     let store = Store::memory();
     let runs = Arc::new(Mutex::new(Vec::new()));

@@ -11,10 +11,10 @@ use tokio::time::Instant;
 
 use super::{
     Function, SECOND, Working, answered, ended, key_of, look, put_off, put_off_with, settled,
-    status::whole,
+    status::response,
 };
 use crate::{
-    defer::{Answer, DeferGate, DeferWorker, Kept, Ran, StatusGate},
+    defer::{Answer, DeferGate, DeferWorker, Kept, Ran},
     gate::{Asked, Gate, Head, KeySource, Outcome, Parting, Verdict, fake::FakeView},
     lock::LockGate,
     store::{JobState, Store},
@@ -85,9 +85,7 @@ async fn of_a_response_those_fields_are_kept_that_were_asked_for() {
         let worker = Working::with(worker);
         let id = put_off(&store, "/x").await;
         assert_eq!(ended(&store, &id).await, JobState::Done);
-        let gate = StatusGate::<()>::new().store(&store);
-        let asked_for = gate.ask(&mut FakeView::new("GET"), id.as_str(), true);
-        let reply = whole(asked_for.expect("it is well formed").answer().await);
+        let reply = response(&store, &id).await;
         assert_eq!((reply.status, &reply.body[..]), (201, &b"made"[..]));
         for name in ["content-type", "x-receipt", "set-cookie", "x-other", "connection"] {
             let found = reply.fields.iter().any(|(found, _)| found.eq_ignore_ascii_case(name));
@@ -113,9 +111,7 @@ async fn a_stored_response_is_no_page_of_this_origin() {
         let worker = Working::with(DeferWorker::on(&store, routes));
         let id = put_off(&store, "/x").await;
         assert_eq!(ended(&store, &id).await, JobState::Done);
-        let gate = StatusGate::<()>::new().store(&store);
-        let asked = gate.ask(&mut FakeView::new("GET"), id.as_str(), true);
-        let reply = whole(asked.expect("it is well formed").answer().await);
+        let reply = response(&store, &id).await;
         let of = |name: &str| {
             let found = reply.fields.iter().filter(|(found, _)| *found == *name);
             found.map(|(_, value)| value.to_string()).collect::<Vec<_>>()

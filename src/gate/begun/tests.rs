@@ -28,7 +28,7 @@ fn ask(store: &Store, record: Option<Arc<str>>) -> Acquire {
 }
 
 /// A request that has its lock, and is about to begin.
-async fn locked(store: &Store) -> Direct {
+pub(in crate::gate) async fn locked(store: &Store) -> Direct {
     let call = ask(store, Some("idem".into()));
     let answer = store.backend().acquire(call.clone()).await.unwrap();
     assert!(matches!(answer, Acquired::Held { .. }), "{answer:?}");
@@ -50,7 +50,7 @@ async fn locked(store: &Store) -> Direct {
     }
 }
 
-async fn begun(store: &Store, call: &Direct) -> Begun {
+pub(in crate::gate) async fn begun(store: &Store, call: &Direct) -> Begun {
     match Begun::begin(store, call.clone(), LIMITS).await.unwrap() {
         Begin::Begun(begun) => begun,
         Begin::Taken | Begin::Lost | Begin::Full | Begin::TooManyKeys(_) => {

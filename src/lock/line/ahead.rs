@@ -215,52 +215,6 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_older_word_gives_no_fences() {
-        let (bounds, me) = (HandOver { most: 4, within: 10 * MS }, Token::new(&Node::new()));
-        let (mut ahead, mut fences) = (Ahead::default(), Fences::after(100, bounds));
-        ahead.granted(bounds);
-        for (fence, next) in [(300, 301), (200, 302), (301, 303), (302, 304)] {
-            ahead.more = Some((me.clone(), fence, ahead.turns));
-            ahead.bring(&me, &mut fences);
-            assert_eq!(fences.next(), Some(next), "{fence}");
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn it_is_asked_for_when_the_last_one_will_be_too_old() {
-        let bounds = HandOver { most: 16, within: 10 * MS };
-        let (mut ahead, fences) = (Ahead::default(), Fences::after(100, bounds));
-        let word = Word::new(Instant::now(), 1_000_000, Others::NOBODY);
-        ahead.granted(bounds);
-        assert_eq!(ahead.due(&word), None, "nothing is known yet");
-        tokio::time::advance(6 * MS).await;
-        ahead.handed_on(&fences);
-        let began = Instant::now();
-        assert_eq!(ahead.due(&word), Some(began + 2 * MS));
-        assert_eq!(
-            ahead.due(&Word::new(began, 1_006_000, Others::NOBODY)),
-            None,
-            "that one is good enough"
-        );
-        ahead.asked = Some(ahead.turns);
-        assert_eq!(ahead.due(&word), None, "once in a turn");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn it_is_asked_for_when_few_fences_are_left() {
-        let bounds = HandOver { most: FEW + 1, within: 100 * MS };
-        let (mut ahead, mut fences) = (Ahead::default(), Fences::after(100, bounds));
-        let word = Word::new(Instant::now(), 1_000_000, Others::NOBODY);
-        ahead.granted(bounds);
-        tokio::time::advance(MS).await;
-        ahead.handed_on(&fences);
-        assert_eq!(ahead.due(&word), None);
-        fences.next();
-        ahead.handed_on(&fences);
-        assert_eq!(ahead.due(&word), Some(Instant::now()));
-    }
-
-    #[tokio::test(start_paused = true)]
     async fn no_bound_is_too_great() {
         let bounds = HandOver { most: 16, within: Duration::MAX };
         let mut ahead = Ahead::default();

@@ -169,12 +169,6 @@ mod tests {
         Fences::after(100, HandOver::default())
     }
 
-    #[test]
-    fn there_is_a_fence_for_each_hand_over_and_no_more() {
-        let mut fences = Fences::after(100, HandOver { most: 2, within: MS });
-        assert_eq!([fences.next(), fences.next(), fences.next()], [Some(101), Some(102), None]);
-    }
-
     #[tokio::test(start_paused = true)]
     async fn nobody_is_handed_the_lock_past_a_job_that_came_first() {
         let before = Instant::now();
@@ -201,15 +195,5 @@ mod tests {
         assert!(!word.followed_by(later).is_in_turn(came), "what it was told of is remembered");
         tokio::time::advance(10 * MS).await;
         assert!(!word.allows(came, &fences()), "but not for longer than T");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_word_is_good_for_a_while() {
-        let came = Instant::now();
-        let word = Word::new(came, 1_000_000, Others::NOBODY);
-        tokio::time::advance(9 * MS).await;
-        assert!(word.allows(came, &fences()));
-        tokio::time::advance(MS).await;
-        assert!(!word.allows(came, &fences()));
     }
 }

@@ -1,12 +1,13 @@
 //! Word of the store asked for ahead, while the holder works.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::{
     SECOND, free,
     handover::{Log, MS, all},
+    take_away,
 };
 use crate::{
     lock::Released,
@@ -152,10 +153,7 @@ async fn a_lock_that_was_lost_is_not_handed_on() {
     let last = log.waiter(2, store.lock("x"), Duration::ZERO).await;
     assert_eq!(held.release().await, Released::Released);
     let first = first.await.unwrap().unwrap();
-    // Somebody takes it away, and nobody is told.
-    let lease = Arc::clone(first.lease().unwrap());
-    let (key, me) = (lease.key.clone(), lease.me.clone());
-    store.backend().release(key, me, lease.terms.mode).await.unwrap();
+    take_away(&store, first.lease().unwrap()).await;
     tokio::time::sleep(7 * MS).await;
     assert_eq!(faults.seen("still"), 1);
     assert_eq!(first.release().await, Released::AlreadyLost);

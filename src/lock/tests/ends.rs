@@ -8,10 +8,11 @@ use tokio::time::{Instant, timeout};
 use super::{
     SECOND, free,
     seam::{enter, gate},
+    take_away,
 };
 use crate::{
     gate::{
-        Deferred, Gate as _, Kept, Next, Outcome, Parting, Reading, Replay, Verdict, View as _,
+        Deferred, Gate as _, Kept, Next, Outcome, Parting, Replay, Verdict, View as _,
         fake::FakeView,
     },
     lock::{HoldUntil, LockGate, LockTicket, OnLoss, ticket::Ticket},
@@ -51,12 +52,7 @@ async fn lose(store: &Store, ticket: &LockTicket, how: Loss) -> &'static str {
     let Ticket::Own { guard, .. } = &ticket.0 else { panic!("it is its own") };
     match how {
         Loss::Taken => {
-            let (key, me) = (guard.lease().key.clone(), guard.lease().me.clone());
-            store
-                .backend()
-                .release(key, me, guard.lease().terms.mode)
-                .await
-                .expect("the store is there");
+            take_away(store, guard.lease()).await;
             "taken"
         }
         Loss::Lapsed => "lapsed",
@@ -87,35 +83,34 @@ fn replaced<P: std::fmt::Debug>(parting: Parting<LockTicket, P>, loss: &str) -> 
     problem
 }
 
+/// `OnLoss::Cancel` stops the handler. An answer that it gives all the same comes too late.
 #[tokio::test(start_paused = true)]
-async fn cancel_stops_the_handler_when_the_loss_is_told() {
-    for how in EVERY {
-        let (store, gate) = losing(OnLoss::Cancel, how);
-        let ticket = pass(&gate).await;
-        let mut watch = pin!(gate.watch(&ticket));
-        assert!(watch.as_mut().now_or_never().is_none(), "it is held");
-        let loss = lose(&store, &ticket, how).await;
-        timeout(20 * SECOND, watch).await.expect("told within a lease");
-        let parting = gate.leave(ticket, Outcome::Stopped).await;
-        let detail = replaced(parting, loss)["detail"].to_string();
-        assert!(detail.contains("a part of it"), "{detail}");
-        drop(free(&store).await);
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_answer_of_the_handler_that_came_too_late_is_none() {
-    for (policy, how) in EVERY.map(|how| (OnLoss::Cancel, how)).into_iter().chain([
-        (OnLoss::Replace, Loss::Taken),
-        (OnLoss::Replace, Loss::Lapsed),
-        (OnLoss::Replace, Loss::TooLong),
-    ]) {
-        let (store, gate) = losing(policy, how);
-        let ticket = pass(&gate).await;
-        let loss = lose(&store, &ticket, how).await;
-        tokio::time::sleep(20 * SECOND).await;
-        let detail = replaced(gate.leave(ticket, Outcome::Answered(200)).await, loss);
-        assert!(detail["detail"].to_string().contains("carried out"), "{detail}");
+async fn a_loss_ends_as_the_layer_says() {
+    let policies = [OnLoss::Cancel, OnLoss::Finish, OnLoss::Replace];
+    for (policy, how) in policies.into_iter().flat_map(|policy| EVERY.map(|how| (policy, how))) {
+        for is_stopped in [true, false] {
+            let (store, gate) = losing(policy, how);
+            let ticket = pass(&gate).await;
+            let mut watch = pin!(gate.watch(&ticket));
+            assert!(watch.as_mut().now_or_never().is_none(), "it is held");
+            let loss = lose(&store, &ticket, how).await;
+            let stops = timeout(20 * SECOND, watch).await.is_ok();
+            assert_eq!(stops, policy == OnLoss::Cancel, "{policy:?} {how:?}");
+            if is_stopped && !stops {
+                continue;
+            }
+            let outcome = if is_stopped { Outcome::Stopped } else { Outcome::Answered(200) };
+            let parting = gate.leave(ticket, outcome).await;
+            if policy == OnLoss::Finish {
+                let Parting::Fields(fields) = parting else { panic!("{parting:?}") };
+                assert_eq!(fields, [("lock-lost".into(), loss.into())]);
+                continue;
+            }
+            let detail = replaced(parting, loss)["detail"].to_string();
+            let told = if is_stopped { "a part of it" } else { "carried out" };
+            assert!(detail.contains(told), "{policy:?} {how:?}: {detail}");
+            drop(free(&store).await);
+        }
     }
 }
 
@@ -150,32 +145,6 @@ async fn a_loss_that_shows_at_the_end_of_the_body_counts() {
         }
         assert!(matches!(next().await, Ok(None)), "nothing comes after it");
         assert!(kept.has_left());
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn finish_marks_the_answer_and_nothing_else() {
-    for how in EVERY {
-        let (store, gate) = losing(OnLoss::Finish, how);
-        let ticket = pass(&gate).await;
-        let loss = lose(&store, &ticket, how).await;
-        let stopped = timeout(20 * SECOND, gate.watch(&ticket)).await;
-        assert!(stopped.is_err(), "the handler may finish");
-        let parting = gate.leave(ticket, Outcome::Answered(200)).await;
-        let Parting::Fields(fields) = parting else { panic!("{parting:?}") };
-        assert_eq!(fields, [("lock-lost".into(), loss.into())]);
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn without_a_loss_there_is_nothing_to_tell() {
-    for policy in [OnLoss::Cancel, OnLoss::Finish, OnLoss::Replace] {
-        let (store, gate) = (Store::memory(), |store| gate(store).on_loss(policy));
-        let gate = gate(&store);
-        let ticket = pass(&gate).await;
-        assert!(timeout(30 * SECOND, gate.watch(&ticket)).await.is_err());
-        let parting = gate.leave(ticket, Outcome::Answered(200)).await;
-        assert!(matches!(&parting, Parting::Fields(fields) if fields.is_empty()), "{parting:?}");
     }
 }
 
@@ -266,29 +235,5 @@ async fn a_body_that_keeps_the_lock_has_it_too() {
     faults.set("acquire", Fault::Away, 0);
     let end = poll_fn(|cx| kept.poll_next(cx, |_| Poll::Ready(Next::Last(None)))).await;
     assert!(matches!(end, Ok(None)) && kept.has_left());
-    drop(free(&store).await);
-}
-
-/// The handler's stream lives until its body is dropped: until then it must be alone.
-#[tokio::test(start_paused = true)]
-async fn a_body_that_is_stopped_ends_before_its_lock() {
-    let (store, _) = faulty();
-    let gate = gate(&store).hold_until(HoldUntil::BodyEnd);
-    let ticket = pass(&gate).await;
-    let Parting::Keep(ticket) = gate.leave(ticket, Outcome::Streams(200)).await else {
-        panic!("it streams")
-    };
-    let (reading, mut patience) = Reading::new(SECOND);
-    let mut kept = Kept::<()>::new(gate, ticket, Some(reading));
-    let mut next = async || poll_fn(|cx| kept.poll_next(cx, |_| Poll::Pending)).await;
-    let slow = poll_fn(|cx| match patience.poll(cx, |_| Poll::<()>::Pending) {
-        Ok(_) => Poll::Pending,
-        Err(slow) => Poll::Ready(slow),
-    });
-    let (stopped, _) = tokio::join!(next(), slow);
-    let stopped = stopped.expect_err("its client was too slow");
-    let other = store.as_another_process();
-    super::busy(other.lock("x").acquire().await);
-    drop(stopped);
     drop(free(&store).await);
 }

@@ -1,34 +1,20 @@
 //! What a layer says in a request's header, and what it believes of it.
 
-use std::time::Duration;
-
-use parking_lot::Mutex;
-
 use super::{
-    SECOND, free,
-    seam::{enter, gate},
+    SECOND,
+    seam::{gate, pass},
 };
 use crate::{
     gate::{
         Asked, Gate as _, KeySource, Outcome, REPLAY_FIELD, Verdict, View as _, fake::FakeView,
     },
-    lock::{HeldLock, LockGate, LockTicket, NotAcquired, SharedSecret},
+    lock::{HeldLock, LockGate, NotAcquired, SharedSecret},
     outage::LockOutage,
     store::{Fault, Store, faulty},
 };
 
 fn secret(byte: u8) -> SharedSecret {
     SharedSecret::new([byte; 32])
-}
-
-async fn pass(gate: &LockGate<()>, view: &mut FakeView) -> LockTicket {
-    match enter(gate, view).await {
-        Verdict::Pass(ticket) => {
-            gate.show(&ticket, view);
-            ticket
-        }
-        _ => panic!("it may pass"),
-    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -71,46 +57,6 @@ async fn the_fence_is_told_and_nobody_else_tells_one() {
     let told = String::from_utf8(view.header("x-fence")[0].to_vec()).unwrap();
     assert_eq!(told.split(", ").count(), 2);
     assert!(std::panic::catch_unwind(|| gate(&Store::memory()).fence_header("X Fence")).is_err());
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_service_does_not_wait_for_its_own_caller() {
-    let store = Store::memory();
-    let other = store.as_another_process();
-    let guard = store.lock("x").acquire().await.unwrap();
-    let (name, word) = guard.held().header(&store, &secret(1)).expect("it is held");
-    let word: &'static str = word.leak();
-    let view = || {
-        let mut view = FakeView::new("POST");
-        view.headers.push((name, word));
-        view
-    };
-    // Nobody's word is taken unless it is asked for.
-    let mut untrusted = view();
-    assert!(matches!(enter(&gate(&other), &mut untrusted).await, Verdict::Busy(..)));
-    let stranger = gate(&other).trust(&secret(2));
-    assert!(matches!(enter(&stranger, &mut view()).await, Verdict::Busy(..)));
-    let elsewhere = LockGate::new(KeySource::function(|()| Some("y".to_owned())));
-    let elsewhere = elsewhere.store(&other).trust(&secret(1));
-    let held = other.lock("y").acquire().await.unwrap();
-    assert!(matches!(enter(&elsewhere, &mut view()).await, Verdict::Busy(..)), "another lock");
-    held.release().await;
-
-    let lock = gate(&other).trust(&secret(2)).trust(&secret(1));
-    let mut trusted = view();
-    let ticket = pass(&lock, &mut trusted).await;
-    assert!(trusted.header(name).is_empty(), "it is not for the handler");
-    let held = trusted.get::<HeldLock>().unwrap();
-    assert_eq!(held.fence(), Some(guard.fence()));
-    // Within the handler too, in a layer further in, and in a service further on.
-    let inner = lock.within(&ticket).run(other.lock("x").acquire()).await.unwrap();
-    assert_eq!(inner.fence(), guard.fence());
-    let _inner = pass(&lock, &mut trusted).await;
-    assert!(held.header(&other, &secret(3)).is_some());
-    lock.leave(ticket, Outcome::Answered(200)).await;
-    assert!(guard.remaining() > Duration::ZERO, "it is the caller's to give back");
-    guard.release().await;
-    free(&store).await.release().await;
 }
 
 /// Whatever a client says of itself in our name, and whether the layer takes a lock or not.
@@ -181,34 +127,6 @@ async fn a_word_ends() {
     assert!(held.loss().is_some());
     let anew = lock.within(&ticket).run(other.lock("x").wait(SECOND).acquire()).await.unwrap();
     assert!(anew.fence() > guard.fence());
-}
-
-/// A row of a table that is guarded as the docs say: `UPDATE .. SET value = $1, fence = $2 WHERE id = 7 AND
-/// fence <= $2`. One request may write more than once.
-#[derive(Default)]
-struct Row(Mutex<(u64, &'static str)>);
-
-impl Row {
-    fn update(&self, value: &'static str, fence: u64) -> bool {
-        let mut row = self.0.lock();
-        let matches = row.0 <= fence;
-        if matches {
-            *row = (fence, value);
-        }
-        matches
-    }
-}
-
-/// A holder that is paused for longer than its lease, and does not know when it goes on.
-#[tokio::test(start_paused = true)]
-async fn a_late_writer_does_not_get_past_the_fence() {
-    let (store, row) = (Store::memory(), Row::default());
-    let late = store.lock("x").lease_fixed(SECOND).acquire().await.unwrap();
-    assert!(row.update("begun", late.fence()) && row.update("begun twice", late.fence()));
-    let next = store.as_another_process().lock("x").wait(5 * SECOND).acquire().await.unwrap();
-    assert!(row.update("next", next.fence()));
-    assert!(!row.update("late", late.fence()), "nothing was updated, so it knows");
-    assert_eq!(row.0.lock().1, "next");
 }
 
 /// A layer further in that takes no lock for this method leaves the fence that is there.

@@ -6,7 +6,7 @@ use futures_util::FutureExt as _;
 use parking_lot::Mutex;
 use tokio::{task::JoinHandle, time::Instant};
 
-use super::{SECOND, busy, free};
+use super::{SECOND, busy, free, take_away};
 use crate::{
     lock::{LockRequest, Released},
     store::{Fault, Loss, Store, faulty},
@@ -166,11 +166,9 @@ async fn renewed_between_two_turns(end: Fault) -> (Store, crate::LockGuard, Inst
     faults.set("renew", end, 1);
     let waiter = crate::store::spawn(request().wait(60 * SECOND).acquire());
     tokio::time::sleep(1200 * MS).await;
-    let lease = Arc::clone(held.lease().unwrap());
     if matches!(end, Fault::Late(_)) {
-        // Somebody takes the lock away, before the renewal gets there.
-        let (key, me) = (lease.key.clone(), lease.me.clone());
-        store.backend().release(key, me, lease.terms.mode).await.unwrap();
+        // Before the renewal gets there.
+        take_away(&store, held.lease().unwrap()).await;
     }
     let _ = held.release().await;
     let next = waiter.await.unwrap().unwrap();
@@ -227,29 +225,6 @@ async fn a_waiter_that_leaves_with_the_lock_in_its_hands_passes_it_on() {
     assert_eq!(faults.seen("pass"), 0);
     drop(next);
     drop(free(&store).await);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_full_line_is_told_at_once_and_the_store_is_not_asked() {
-    let (store, faults) = faulty();
-    let request = || store.lock("x").max_waiters(2).wait(60 * SECOND);
-    let held = request().acquire().await.unwrap();
-    let first = crate::store::spawn(request().acquire());
-    let second = crate::store::spawn(request().acquire());
-    tokio::time::sleep(MS).await;
-    let before = faults.seen("acquire");
-    let told = busy(request().acquire().await);
-    assert!(told.waited.is_some_and(|waited| waited.is_zero()));
-    assert_eq!(faults.seen("acquire"), before);
-    // Those who leave make room at once, not when their turn comes.
-    first.abort();
-    tokio::time::sleep(MS).await;
-    let first = crate::store::spawn(request().acquire());
-    tokio::time::sleep(MS).await;
-    assert!(!first.is_finished());
-    drop(held);
-    drop(second.await.unwrap().unwrap());
-    drop(first.await.unwrap().unwrap());
 }
 
 /// Of all its locks, whatever each of them allows: they bound the memory that a flood can take.

@@ -8,8 +8,19 @@ use std::{
     time::Duration,
 };
 
-use super::{SECOND, free};
-use crate::{lock::LockRequest, store::Store};
+use futures_util::FutureExt as _;
+use tokio::time::Instant;
+
+use super::{
+    SECOND, busy, free,
+    seam::{enter, enter_deferring, gate},
+};
+use crate::{
+    defer::DeferGate,
+    gate::{Gate as _, KeySource, Outcome, Parting, Verdict, fake::FakeView},
+    lock::{LockGate, LockRequest},
+    store::Store,
+};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -32,59 +43,6 @@ impl Inside {
         tokio::time::sleep(time).await;
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn readers_of_two_processes_are_in_together_and_a_writer_is_not_overtaken() {
-    let store = Store::memory();
-    let other = store.as_another_process();
-    let (first, second) =
-        (reader(&store).acquire().await.unwrap(), reader(&other).acquire().await.unwrap());
-    let writing = crate::store::spawn(writer(&other).acquire());
-    tokio::time::sleep(MS).await;
-    // They come while a writer waits.
-    let late: Vec<_> = [&store, &other, &store, &store]
-        .into_iter()
-        .map(|store| crate::store::spawn(reader(store).acquire()))
-        .collect();
-    tokio::time::sleep(10 * MS).await;
-    assert!(late.iter().all(|reader| !reader.is_finished()));
-    drop((first, second));
-    let guard = writing.await.unwrap().unwrap();
-    tokio::time::sleep(10 * MS).await;
-    assert!(late.iter().all(|reader| !reader.is_finished()));
-    guard.release().await;
-    // All of the run come in together: nobody's time passes but that of messages.
-    let mut inside = Vec::new();
-    for reader in late {
-        let entered = tokio::time::timeout(10 * MS, reader).await.expect("with the others");
-        inside.push(entered.unwrap().unwrap());
-    }
-    drop(inside);
-    drop(free(&store).await);
-}
-
-#[tokio::test(start_paused = true)]
-async fn readers_and_writers_who_keep_coming_all_get_in() {
-    let store = Store::memory();
-    let other = store.as_another_process();
-    let mut tasks = Vec::new();
-    for n in 0..40 {
-        let store = if n % 3 == 0 { other.clone() } else { store.clone() };
-        tasks.push(crate::store::spawn(async move {
-            for _ in 0..10 {
-                let request = if n % 5 == 0 { writer(&store) } else { reader(&store) };
-                let guard = request.acquire().await.expect("in time");
-                tokio::time::sleep(MS).await;
-                drop(guard);
-            }
-        }));
-    }
-    for task in tasks {
-        task.await.unwrap();
-    }
-    assert!(other.shutdown(SECOND).await);
-    drop(free(&store).await);
 }
 
 #[tokio::test(start_paused = true)]
@@ -130,4 +88,50 @@ async fn a_writer_that_steps_down_lets_readers_in_and_writers_wait() {
     drop((guard, reader));
     drop(writing.await.unwrap().unwrap());
     drop(free(&store).await);
+}
+
+/// A job runs under one lock that it has alone. What asks for less gets the plain busy answer, after its
+/// own wait, since nobody takes it over.
+#[tokio::test(start_paused = true)]
+async fn what_would_share_is_not_deferred() {
+    let store = Store::memory();
+    let _held = store.lock("x").acquire().await.unwrap();
+    let several = || ["x", "y"].map(str::to_owned).to_vec();
+    let several = KeySource::functions(move |()| several());
+    let several = LockGate::new(several).store(&store);
+    for lock in [gate(&store).permits(2), several] {
+        let (defer, lock) = (DeferGate::<()>::new(), lock.wait(2 * SECOND));
+        let mut view = FakeView::new("POST");
+        let deferral = enter_deferring(&defer, &mut view).await;
+        let started = Instant::now();
+        assert!(matches!(enter(&lock, &mut view).await, Verdict::Busy(..)));
+        assert_eq!(started.elapsed().as_secs(), 2);
+        let parting = defer.leave(deferral, Outcome::Answered(409)).await;
+        assert!(matches!(parting, Parting::Fields(_)));
+    }
+}
+
+/// It stands first, and keeps out those who could go in beside the holder: not for as long as it would have waited.
+#[tokio::test]
+async fn a_writer_that_has_died_in_line_is_not_waited_for() {
+    let store = Store::memory();
+    let reads = store.lock("x").shared().acquire().await.expect("nobody has it");
+    let backend = store.clone();
+    let dies = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let process = backend.as_another_process();
+            let mut writes = Box::pin(process.lock("x").wait(60 * SECOND).acquire());
+            assert!((&mut writes).now_or_never().is_none(), "it waits");
+            // It does not leave: nobody hears of it any more.
+            std::mem::forget((writes, process));
+        });
+        std::mem::forget(runtime);
+    });
+    dies.join().expect("it stood in line");
+    assert_eq!(busy(store.lock("x").shared().acquire().await).line, 1);
+    let started = Instant::now();
+    let also = store.lock("x").shared().wait(60 * SECOND).acquire().await.expect("it reads, too");
+    assert!(started.elapsed() < 20 * SECOND, "{:?}", started.elapsed());
+    drop((reads, also));
 }

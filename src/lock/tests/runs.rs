@@ -48,27 +48,6 @@ async fn the_lock_of_a_run_is_no_lock_of_another_store() {
     busy(other.lock("x").acquire().await);
 }
 
-/// A worker and a layer that have each a handle of their own on one store.
-#[tokio::test(start_paused = true)]
-async fn the_lock_of_a_run_is_known_by_another_handle() {
-    let store = Store::memory();
-    let other = store.as_another_process();
-    let run = store.lock("x").acquire().await.unwrap();
-    let (mut view, marker) = run_of(&store, &run);
-    let lock = gate(&other);
-    let Verdict::Pass(ticket) = enter(&lock, &mut view).await else { panic!("it is its own") };
-    assert!(marker.was_seen());
-    lock.show(&ticket, &mut view);
-    let within = async {
-        let again = other.lock("x").wait(Duration::from_secs(1)).acquire().await;
-        assert_eq!(again.expect("it is its own").fence(), run.fence());
-        let both = other.locks(["x", "y"]).acquire().await.expect("one is there, one is free");
-        assert_eq!(both.fences()[0].1, run.fence());
-        busy(store.as_another_process().lock("y").acquire().await);
-    };
-    lock.within(&ticket).run(within).await;
-}
-
 /// The worker has claimed the job without waiting for replicas.
 #[tokio::test(start_paused = true)]
 async fn the_lock_of_a_run_counts_when_replicas_have_it() {

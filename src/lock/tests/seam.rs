@@ -6,8 +6,9 @@ use super::SECOND;
 use crate::{
     defer::DeferGate,
     gate::{Asked, Gate, Head, KeySource, Outcome, Parting, Verdict, View as _, fake::FakeView},
-    lock::{HeldLock, HeldLocks, LockGate, Released},
+    lock::{BusyStatus, HeldLock, HeldLocks, LockGate, LockTicket, Released},
     outage::LockOutage,
+    reply::Reply,
     store::{Fault, Store, faulty},
 };
 
@@ -24,82 +25,81 @@ pub(super) async fn enter<G: Gate<()>>(gate: &G, view: &mut FakeView) -> Verdict
     }
 }
 
-/// Under a deferring layer, with a retry layer in between: busy at first, let in the second time.
-#[tokio::test(start_paused = true)]
-async fn what_has_run_at_last_is_not_deferred_for_its_first_try() {
-    let store = Store::memory();
-    let (defer, lock) = (DeferGate::<()>::new(), gate(&store));
-    let held = store.lock("x").acquire().await.unwrap();
-    let mut view = FakeView::new("POST");
-    let Verdict::Pass(deferral) = enter(&defer, &mut view).await else {
-        panic!("deferral lets everything in");
+/// Lets a request into a deferring layer.
+pub(super) async fn enter_deferring(
+    defer: &DeferGate<()>,
+    view: &mut FakeView,
+) -> <DeferGate<()> as Gate<()>>::Ticket {
+    let Verdict::Pass(ticket) = enter(defer, view).await else {
+        panic!("deferral lets everything in")
     };
-    defer.show(&deferral, &mut view);
-    let mut again = view.clone();
-    let first = enter(&lock, &mut view).await;
-    assert!(matches!(first, Verdict::Busy(reply, _) if reply.status == 409));
-    held.release().await;
-    let Verdict::Pass(ticket) = enter(&lock, &mut again).await else {
-        panic!("it is free");
-    };
-    // The handler's own 409 looks like the lock's.
-    lock.leave(ticket, Outcome::Answered(409)).await;
-    let parting = defer.leave(deferral, Outcome::Answered(409)).await;
-    assert!(matches!(parting, Parting::Fields(_)), "it would run twice");
+    defer.show(&ticket, view);
+    ticket
 }
 
-/// The same, and the second try is let in because the store is away, or because it is a lock it has.
-#[tokio::test(start_paused = true)]
-async fn what_was_let_through_an_outage_is_not_deferred_for_its_first_try() {
-    let (store, faults) = faulty();
-    let (defer, lock) = (DeferGate::<()>::new(), gate(&store).on_outage(LockOutage::Admit));
-    let _held = store.lock("x").acquire().await.unwrap();
-    let mut view = FakeView::new("POST");
-    let Verdict::Pass(deferral) = enter(&defer, &mut view).await else {
-        panic!("deferral lets everything in");
-    };
-    defer.show(&deferral, &mut view);
-    let mut again = view.clone();
-    assert!(matches!(enter(&lock, &mut view).await, Verdict::Busy(..)));
-    faults.set("acquire", Fault::Away, 1);
-    let Verdict::Pass(ticket) = enter(&lock, &mut again).await else {
-        panic!("the store is away");
-    };
-    lock.leave(ticket, Outcome::Answered(409)).await;
-    let parting = defer.leave(deferral, Outcome::Answered(409)).await;
-    assert!(matches!(parting, Parting::Fields(_)), "it would run twice");
+/// Lets a request in that need not wait.
+pub(super) async fn pass(gate: &LockGate<()>, view: &mut FakeView) -> LockTicket {
+    let Verdict::Pass(ticket) = enter(gate, view).await else { panic!("it may pass") };
+    gate.show(&ticket, view);
+    ticket
 }
 
-/// The counterpart, so that the test above means something: without the second try it is deferred.
-#[tokio::test(start_paused = true)]
-async fn what_was_busy_is_deferred() {
-    let store = Store::memory();
-    let (defer, lock) = (DeferGate::<()>::new(), gate(&store));
-    let _held = store.lock("x").acquire().await.unwrap();
-    let mut view = FakeView::new("POST");
-    let Verdict::Pass(deferral) = enter(&defer, &mut view).await else {
-        panic!("deferral lets everything in");
-    };
-    defer.show(&deferral, &mut view);
-    let refused = enter(&lock, &mut view).await;
-    assert!(matches!(refused, Verdict::Busy(..)));
-    let Parting::Accept { parked, .. } = defer.leave(deferral, Outcome::Answered(409)).await else {
-        panic!("it was busy");
-    };
-    let head = Head::new("POST", "/orders/7", Vec::new(), None);
-    let reply = defer.accept(parked, head, Some(Bytes::new())).await;
-    assert_eq!(reply.map(|reply| reply.status), Some(202));
+/// Returns the answer to a request that was busy.
+async fn take_over(
+    defer: &DeferGate<()>,
+    ticket: <DeferGate<()> as Gate<()>>::Ticket,
+    view: &mut FakeView,
+) -> Reply {
+    let parting = defer.leave(ticket, Outcome::Answered(409)).await;
+    let Parting::Accept { mut parked, mut room, .. } = parting else { panic!("it was busy") };
+    let head = Head::new("POST", "/x", Vec::new(), None);
+    let _ = defer.pick_up(&mut parked, &head, view, &mut room);
+    defer.accept(parked, head, Some(Bytes::new())).await.expect("it is known")
 }
 
-#[tokio::test(start_paused = true)]
-async fn endless_terms_of_a_layer_are_terms() {
-    let store = Store::memory();
-    let endless = std::time::Duration::MAX;
-    let lock = gate(&store).lease(endless).max_hold(endless).wait(endless);
+fn keyed(key: &'static str) -> FakeView {
     let mut view = FakeView::new("POST");
-    let ticket = enter(&lock, &mut view).await;
-    tokio::time::sleep(100 * SECOND).await;
-    assert!(matches!(ticket, Verdict::Pass(_)));
+    view.headers.push(("idempotency-key", key));
+    view
+}
+
+/// A retry layer stands between the two. The second try has the lock, is let in without it, or is refused with the status
+/// that a busy lock has.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_was_busy_only_at_its_first_try_is_not_deferred() {
+    for (admits, second) in [(false, 409), (true, 409), (false, 503)] {
+        let (store, faults) = faulty();
+        let defer = DeferGate::<()>::new();
+        let lock = if second == 503 {
+            gate(&store).busy_status(BusyStatus::Unavailable)
+        } else {
+            gate(&store)
+        };
+        let lock = if admits { lock.on_outage(LockOutage::Admit) } else { lock };
+        let held = store.as_another_process().lock("x").acquire().await.unwrap();
+        let mut view = FakeView::new("POST");
+        let deferral = enter_deferring(&defer, &mut view).await;
+        let mut again = view.clone();
+        let first = enter(&lock, &mut view).await;
+        assert!(matches!(first, Verdict::Busy(reply, _) if reply.status == second));
+        if admits || second == 503 {
+            faults.set("acquire", Fault::Away, 1);
+        } else {
+            held.release().await;
+        }
+        match enter(&lock, &mut again).await {
+            // The handler's own 409 looks like the lock's.
+            Verdict::Pass(ticket) => {
+                assert_ne!(second, 503);
+                let _ = lock.leave(ticket, Outcome::Answered(409)).await;
+            }
+            Verdict::Answer(reply) => assert_eq!((reply.status, second), (503, 503)),
+            Verdict::Busy(..) => panic!("it is free, or the store is away"),
+        }
+        assert_eq!(faults.left("acquire"), 0);
+        let parting = defer.leave(deferral, Outcome::Answered(second)).await;
+        assert!(matches!(parting, Parting::Fields(_)), "it would run twice: {second}");
+    }
 }
 
 /// It was put off when its caller did not have the lock, or could not show that he had it; the 202 was lost.
@@ -107,25 +107,13 @@ async fn endless_terms_of_a_layer_are_terms() {
 async fn what_was_accepted_does_not_run_under_a_lock_that_is_lent() {
     let store = Store::memory();
     let (defer, lock) = (DeferGate::<()>::new(), gate(&store));
-    let view = || {
-        let mut view = FakeView::new("POST");
-        view.headers.push(("idempotency-key", "k"));
-        view
-    };
     let come = async || {
-        let mut view = view();
-        let Verdict::Pass(deferral) = enter(&defer, &mut view).await else {
-            panic!("deferral lets everything in");
-        };
-        defer.show(&deferral, &mut view);
+        let mut view = keyed("k");
+        let deferral = enter_deferring(&defer, &mut view).await;
         let Verdict::Busy(..) = enter(&lock, &mut view).await else {
             panic!("it is to be put off")
         };
-        let parting = defer.leave(deferral, Outcome::Answered(409)).await;
-        let Parting::Accept { mut parked, mut room, .. } = parting else { panic!("it was busy") };
-        let head = Head::new("POST", "/x", Vec::new(), None);
-        let _ = defer.pick_up(&mut parked, &head, &mut view, &mut room);
-        let reply = defer.accept(parked, head, Some(Bytes::new())).await.expect("it is known");
+        let reply = take_over(&defer, deferral, &mut view).await;
         assert_eq!(reply.status, 202);
         reply.fields.into_iter().find(|(name, _)| name == "location").expect("it says where")
     };
@@ -133,11 +121,9 @@ async fn what_was_accepted_does_not_run_under_a_lock_that_is_lent() {
     let first = come().await;
     assert_eq!(held.scope(come()).await, first);
     // Of what nobody has accepted the lock is lent as ever, and its end is known.
-    let mut other = FakeView::new("POST");
-    other.headers.push(("idempotency-key", "other"));
+    let mut other = keyed("other");
     held.scope(async {
-        let Verdict::Pass(deferral) = enter(&defer, &mut other).await else { panic!("as above") };
-        defer.show(&deferral, &mut other);
+        let _deferral = enter_deferring(&defer, &mut other).await;
         assert!(matches!(enter(&lock, &mut other).await, Verdict::Pass(_)));
     })
     .await;
@@ -152,13 +138,9 @@ async fn under_a_lock_that_is_lent_an_outage_is_one_for_keys_alone() {
         let (defer, lock) = (DeferGate::<()>::new(), gate(&store).on_outage(policy));
         let held = store.lock("x").acquire().await.expect("it is free");
         faults.set("acquire", Fault::Away, 1);
-        let mut view = FakeView::new("POST");
-        view.headers.push(("idempotency-key", "k"));
+        let mut view = keyed("k");
         held.scope(async {
-            let Verdict::Pass(deferral) = enter(&defer, &mut view).await else {
-                panic!("as above")
-            };
-            defer.show(&deferral, &mut view);
+            let _deferral = enter_deferring(&defer, &mut view).await;
             match enter(&lock, &mut view).await {
                 Verdict::Pass(ticket) => {
                     assert!(passes);
@@ -189,10 +171,7 @@ async fn an_outage_hides_no_lock_that_the_request_has() {
     faults.set("acquire", Fault::Away, 1);
     let mut view = FakeView::new("POST");
     held.scope(async {
-        let Verdict::Pass(ticket) = enter(&lock, &mut view).await else {
-            panic!("it is admitted");
-        };
-        lock.show(&ticket, &mut view);
+        let _ticket = pass(&lock, &mut view).await;
         let shown = view.get::<HeldLocks>().expect("they are shown");
         let fence = |name: &str| shown.get(name).expect("it is named").fence();
         assert_eq!((fence("x"), fence("y")), (Some(held.fence()), None));
@@ -211,12 +190,8 @@ async fn under_several_locks_that_are_lent_a_retry_is_known_by_its_key() {
         let defer = DeferGate::<()>::new().remember_direct();
         let held = store.locks(["x", "y"]).acquire().await.expect("they are free");
         for retry in [false, true] {
-            let mut view = FakeView::new("POST");
-            view.headers.push(("idempotency-key", "k"));
-            let Verdict::Pass(deferral) = enter(&defer, &mut view).await else {
-                panic!("as above")
-            };
-            defer.show(&deferral, &mut view);
+            let mut view = keyed("k");
+            let deferral = enter_deferring(&defer, &mut view).await;
             match held.scope(enter(&lock, &mut view)).await {
                 Verdict::Pass(ticket) => {
                     assert!(!retry, "{named:?}: it runs twice");
@@ -225,46 +200,13 @@ async fn under_several_locks_that_are_lent_a_retry_is_known_by_its_key() {
                 }
                 Verdict::Busy(..) => {
                     assert!(retry, "{named:?}");
-                    let parting = defer.leave(deferral, Outcome::Answered(409)).await;
-                    let Parting::Accept { mut parked, mut room, .. } = parting else {
-                        panic!("it was busy")
-                    };
-                    let head = Head::new("POST", "/x", Vec::new(), None);
-                    let _ = defer.pick_up(&mut parked, &head, &mut view, &mut room);
-                    let reply = defer.accept(parked, head, Some(Bytes::new())).await;
-                    assert_eq!(reply.expect("it is known").status, 202, "{named:?}");
+                    let reply = take_over(&defer, deferral, &mut view).await;
+                    assert_eq!(reply.status, 202, "{named:?}");
                 }
                 Verdict::Answer(reply) => panic!("{reply:?}"),
             }
         }
         assert_eq!(held.release().await, Released::Released);
-    }
-}
-
-/// By what was written down beside the first of them; and it keeps none.
-#[tokio::test(start_paused = true)]
-async fn under_several_locks_a_request_is_known_and_keeps_none() {
-    let store = Store::memory();
-    let source = KeySource::functions(|()| vec!["x".to_owned(), "y".to_owned()]);
-    let lock = LockGate::new(source).store(&store);
-    let defer = DeferGate::<()>::new().remember_direct();
-    for known in [false, true] {
-        let mut view = FakeView::new("POST");
-        view.headers.push(("idempotency-key", "k"));
-        let Verdict::Pass(deferral) = enter(&defer, &mut view).await else { panic!("as above") };
-        defer.show(&deferral, &mut view);
-        match enter(&lock, &mut view).await {
-            Verdict::Pass(ticket) => {
-                assert!(!known);
-                let _ = lock.leave(ticket, Outcome::Answered(200)).await;
-                let _ = defer.leave(deferral, Outcome::Answered(200)).await;
-            }
-            Verdict::Busy(_, slot) => assert!(known && slot.is_some()),
-            Verdict::Answer(reply) => panic!("{reply:?}"),
-        }
-        let other = store.as_another_process();
-        let both = other.locks(["x", "y"]).acquire().await.expect("they are free");
-        assert_eq!(both.release().await, Released::Released);
     }
 }
 
@@ -276,10 +218,7 @@ async fn a_layer_counts_the_body_unless_one_further_out_does() {
     let passes = async || {
         let (mut view, mut counted) = (FakeView::new("POST"), Vec::new());
         for _ in 0..2 {
-            let Verdict::Pass(ticket) = enter(&lock, &mut view).await else {
-                panic!("it is free, or its own")
-            };
-            lock.show(&ticket, &mut view);
+            let ticket = pass(&lock, &mut view).await;
             counted.push((Gate::body_deadline(&lock, &ticket), ticket));
         }
         counted.into_iter().map(|(deadline, _)| deadline).collect::<Vec<_>>()

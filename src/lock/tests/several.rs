@@ -11,11 +11,11 @@ use std::{
 use futures_util::FutureExt as _;
 use tokio::time::Instant;
 
-use super::{SECOND, busy, seam::enter};
+use super::{SECOND, busy, seam::enter, take_away};
 use crate::{
     gate::{Gate as _, KeySource, Outcome, Parting, Verdict, View as _, fake::FakeView},
     key::Key,
-    lock::{Busy, HeldLock, HeldLocks, LockGate, LockSet, NotAcquired, Released, ticket::Ticket},
+    lock::{Busy, HeldLocks, LockGate, LockSet, NotAcquired, Released, ticket::Ticket},
     outage::LockOutage,
     store::{Fault, Loss, Store, faulty},
 };
@@ -196,9 +196,7 @@ async fn what_is_left_beside_a_lost_lock_is_given_back_before_the_answer() {
         panic!("they are free")
     };
     let Ticket::Own { guard, .. } = &ticket.0 else { panic!("they are its own") };
-    let (key, me, mode) =
-        (guard.lease().key.clone(), guard.lease().me.clone(), guard.lease().terms.mode);
-    store.backend().release(key, me, mode).await.unwrap();
+    take_away(&store, guard.lease()).await;
     lock.watch(&ticket).await;
     // That of the lost one too, for which nobody waits.
     faults.set("release", Fault::Slow(SECOND), 2);
@@ -241,31 +239,12 @@ async fn an_acquisition_dropped_at_any_await_leaves_nothing() {
 async fn the_worst_end_is_told_and_one_loss_is_the_loss_of_all() {
     let store = Store::memory();
     let set = store.locks(["a", "b"]).lease(SECOND).acquire().await.unwrap();
-    let lease = set.lease();
-    let (key, me, mode) = (lease.key.clone(), lease.me.clone(), lease.terms.mode);
-    store.backend().release(key, me, mode).await.unwrap();
+    take_away(&store, set.lease()).await;
     let started = Instant::now();
     set.lost().await;
     assert!(started.elapsed() < SECOND);
     assert!(set.held().loss().is_some());
     assert_eq!(set.release().await, Released::AlreadyLost);
-    all_free(&store, &["a", "b"]).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_request_of_several_locks_shows_all_of_them() {
-    let store = Store::memory();
-    let lock = gate(&store);
-    let mut view = FakeView::new("POST");
-    let Verdict::Pass(ticket) = enter(&lock, &mut view).await else { panic!("they are free") };
-    lock.show(&ticket, &mut view);
-    let all = view.get::<HeldLocks>().expect("they are shown");
-    let names: Vec<_> = all.iter().map(HeldLock::key).collect();
-    assert_eq!(names, [&Key::from("b"), &Key::from("a")]);
-    assert_eq!(view.get::<HeldLock>().expect("the first").key(), &Key::from("b"));
-    assert_eq!(all.get("a").and_then(HeldLock::fence), all.fences().nth(1).map(|(_, fence)| fence));
-    assert!(matches!(enter(&lock, &mut FakeView::new("POST")).await, Verdict::Busy(..)));
-    lock.leave(ticket, Outcome::Answered(200)).await;
     all_free(&store, &["a", "b"]).await;
 }
 

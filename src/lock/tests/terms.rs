@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{SECOND, busy, free};
+use super::{SECOND, busy};
 use crate::{
     lock::{LockGuard, LockRequest},
-    store::{Acquire, Acquired, Attempt, Fault, Loss, Mode, Store, faulty},
+    store::{Fault, Loss, Store, faulty},
 };
 
 #[tokio::test(start_paused = true)]
@@ -16,7 +16,7 @@ async fn endless_terms_harm_nobody_beside_them() {
     let mut held = Vec::new();
     for (i, lease) in [Duration::MAX, SECOND, SECOND, SECOND].iter().enumerate() {
         let request = store.lock(format!("{i}").as_str()).lease(*lease);
-        let request = request.max_hold(Duration::MAX);
+        let request = request.max_hold(Duration::MAX).wait(Duration::MAX);
         held.push(request.acquire().await.expect("it is free"));
     }
     let fixed = store.lock("fixed").lease_fixed(Duration::MAX);
@@ -64,6 +64,7 @@ async fn max_hold_is_the_end_whatever_the_lease() {
     let store = Store::memory();
     let request = store.lock("x").lease(SECOND);
     ends_at(request.max_hold(5 * SECOND / 2), &store, 5 * SECOND / 2).await;
+    ends_at(store.lock("x").lease_fixed(SECOND), &store, SECOND).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -138,36 +139,6 @@ async fn an_extension_shortens_nothing() {
         assert!(guard.remaining() >= left, "{left:?}: {:?}", guard.remaining());
         guard.release().await;
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_dead_place_costs_the_next_one_little_more_than_its_window() {
-    let store = Store::memory();
-    let held = store.lock("x").acquire().await.unwrap();
-    // A place in line whose process has died: nobody will confirm.
-    let (dead, key) = (store.as_another_process(), held.key().clone());
-    let mut place = Attempt::new(&dead, &key, Mode::Exclusive);
-    let call = Acquire {
-        key: key.clone(),
-        me: place.me.clone(),
-        mode: Mode::Exclusive,
-        lease: SECOND,
-        wait: Some(600 * SECOND),
-        old_seq: 0,
-        record: None,
-    };
-    let joined = place.send(SECOND, || dead.backend().acquire(call)).await;
-    assert!(matches!(joined, Ok(Acquired::Busy { joined: true, .. })));
-    let next = store.as_another_process();
-    let next = crate::store::spawn(next.lock("x").wait(60 * SECOND).acquire());
-    tokio::time::sleep(Duration::from_millis(5)).await;
-    let started = Instant::now();
-    held.release().await;
-    next.await.unwrap().unwrap().release().await;
-    let cost = started.elapsed();
-    assert!(cost < Duration::from_millis(700), "{cost:?}");
-    place.refused();
-    drop(free(&store).await);
 }
 
 #[tokio::test(start_paused = true)]

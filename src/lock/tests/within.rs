@@ -4,24 +4,14 @@ use futures_util::FutureExt as _;
 
 use super::{
     SECOND, busy, free,
-    seam::{enter, gate},
+    seam::{enter, gate, pass},
 };
 use crate::{
     gate::{Gate as _, KeySource, Outcome, Verdict, View as _, fake::FakeView},
-    lock::{HeldLocks, LockGate, LockTicket, NotAcquired, Released},
+    lock::{HeldLocks, LockGate, NotAcquired, Released},
     outage::LockOutage,
     store::{Fault, Store, faulty},
 };
-
-async fn pass(gate: &LockGate<()>, view: &mut FakeView) -> LockTicket {
-    match enter(gate, view).await {
-        Verdict::Pass(ticket) => {
-            gate.show(&ticket, view);
-            ticket
-        }
-        _ => panic!("it may pass"),
-    }
-}
 
 async fn refused(gate: &LockGate<()>, view: &mut FakeView) -> u16 {
     match gate.ask(view) {
@@ -32,34 +22,6 @@ async fn refused(gate: &LockGate<()>, view: &mut FakeView) -> u16 {
         },
         other => panic!("it is asked: {other:?}"),
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_call_within_the_handler_has_the_lock_already() {
-    let (store, faults) = faulty();
-    let lock = gate(&store);
-    let mut view = FakeView::new("POST");
-    let ticket = pass(&lock, &mut view).await;
-    let fence = view.get::<HeldLocks>().unwrap().get("x").unwrap().fence();
-    faults.set("acquire", Fault::Away, usize::MAX);
-    faults.set("release", Fault::Away, usize::MAX);
-    lock.within(&ticket)
-        .run(async {
-            let inner = store.lock("x").acquire().await.expect("no call is made");
-            let again = store.lock("x").wait(SECOND).acquire().await.expect("as often as it likes");
-            assert_eq!(Some(inner.fence()), fence);
-            assert!(inner.remaining() > SECOND);
-            assert_eq!(inner.release().await, Released::StillHeld);
-            drop(again);
-            let set = store.locks(["x"]).acquire().await.expect("no call is made");
-            assert_eq!(set.release().await, Released::StillHeld);
-        })
-        .await;
-    faults.set("acquire", Fault::Away, 0);
-    faults.set("release", Fault::Away, 0);
-    busy(store.lock("x").acquire().await);
-    lock.leave(ticket, Outcome::Answered(200)).await;
-    free(&store).await.release().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -167,32 +129,6 @@ async fn of_several_locks_only_those_are_taken_that_are_not_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_shares_a_lock_does_not_get_it_alone() {
-    let store = Store::memory();
-    for outer in [gate(&store).read_write(), gate(&store).permits(3)] {
-        let mut view = FakeView::new("GET");
-        let Verdict::Pass(ticket) = enter(&outer.all_methods(), &mut view).await else {
-            panic!("it is free");
-        };
-        let lock = gate(&store);
-        lock.show(&ticket, &mut view);
-        lock.within(&ticket)
-            .run(async {
-                let upgrade = store.lock("x").wait(60 * SECOND).acquire().now_or_never();
-                assert!(matches!(upgrade, Some(Err(NotAcquired::WouldDeadlock))), "{upgrade:?}");
-                let upgrade = store.locks(["w", "x"]).acquire().await;
-                assert!(matches!(upgrade, Err(NotAcquired::WouldDeadlock)), "{upgrade:?}");
-            })
-            .await;
-        view.method = "POST";
-        assert_eq!(refused(&lock, &mut view).await, 500);
-        assert!(store.lock("w").acquire().await.is_ok(), "nothing was taken for it");
-        drop(ticket);
-        free(&store).await.release().await;
-    }
-}
-
-#[tokio::test(start_paused = true)]
 async fn what_is_held_is_had_in_every_lesser_way() {
     let (store, faults) = faulty();
     let ways = |n| match n {
@@ -211,8 +147,13 @@ async fn what_is_held_is_had_in_every_lesser_way() {
     }
     for (has, wants) in [(1, 0), (2, 0), (1, 2), (2, 1), (10, 9), (10, 2)] {
         let guard = ways(has).acquire().await.unwrap();
-        let inner = guard.scope(ways(wants).acquire()).await;
-        assert!(matches!(inner, Err(NotAcquired::WouldDeadlock)), "{inner:?}");
+        let inner = guard.scope(ways(wants).wait(60 * SECOND).acquire()).now_or_never();
+        assert!(matches!(inner, Some(Err(NotAcquired::WouldDeadlock))), "{inner:?}");
+        if wants == 0 {
+            let both = guard.scope(store.locks(["w", "x"]).acquire()).await;
+            assert!(matches!(both, Err(NotAcquired::WouldDeadlock)), "{both:?}");
+            drop(store.lock("w").acquire().await.expect("it was not taken"));
+        }
         drop(guard);
         free(&store).await.release().await;
     }
@@ -287,21 +228,6 @@ async fn a_scope_counts_beside_the_extensions_of_a_request() {
     assert!(matches!(verdict, Verdict::Pass(_)), "it waits for itself: {verdict:?}");
 }
 
-/// Otherwise ten of them would be in a section that one may be in.
-#[tokio::test(start_paused = true)]
-async fn a_permit_of_many_is_none_of_few() {
-    let store = Store::memory();
-    let outer = gate(&store).permits(10);
-    let mut view = FakeView::new("POST");
-    let ticket = pass(&outer, &mut view).await;
-    assert_eq!(refused(&gate(&store).permits(1), &mut view).await, 500);
-    let upgrade = outer.within(&ticket).run(store.lock("x").permits(1).acquire()).await;
-    assert!(matches!(upgrade, Err(NotAcquired::WouldDeadlock)), "{upgrade:?}");
-    let inner = pass(&gate(&store).permits(20), &mut view).await;
-    drop((inner, ticket));
-    free(&store).await.release().await;
-}
-
 /// Of one lock that a request has twice, the one that covers counts, however far out it is.
 #[tokio::test(start_paused = true)]
 async fn the_narrowest_of_several_covers() {
@@ -310,21 +236,6 @@ async fn the_narrowest_of_several_covers() {
     let many = store.lock("x").permits(5).acquire().await.unwrap();
     let inner = few.scope(async { many.scope(store.lock("x").permits(2).acquire()).await });
     assert_eq!(inner.await.expect("it is there").fence(), few.fence());
-}
-
-/// Two handles on one server, say of two libraries.
-#[tokio::test(start_paused = true)]
-async fn another_handle_has_the_locks_of_its_request() {
-    let store = Store::memory();
-    let other = store.as_another_process();
-    let lock = gate(&store);
-    let mut view = FakeView::new("POST");
-    let ticket = pass(&lock, &mut view).await;
-    let inner = pass(&gate(&other), &mut view).await;
-    assert_eq!(view.get::<HeldLocks>().unwrap().len(), 1, "it is one lock");
-    let again = lock.within(&ticket).run(other.lock("x").acquire()).await.expect("it is there");
-    drop((again, inner, ticket));
-    free(&store).await.release().await;
 }
 
 /// An inner layer that wants replicas to have the grant gets that of the outer one confirmed, once.

@@ -10,7 +10,7 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
-use http::{HeaderMap, HeaderValue, header};
+use http::HeaderMap;
 use http_body::Frame;
 use http_body_util::{Full, StreamBody};
 
@@ -46,15 +46,6 @@ async fn a_body_that_breaks_off_is_no_answer_wherever_it_does() {
         });
         assert_eq!(keep(&HeaderMap::new(), StreamBody::new(parts), 25).await, None, "{good}");
     }
-}
-
-#[tokio::test]
-async fn events_are_not_read() {
-    let (body, done) = working(1);
-    let kind = HeaderValue::from_static("text/event-stream");
-    let fields = HeaderMap::from_iter([(header::CONTENT_TYPE, kind)]);
-    assert_eq!(keep(&fields, body, 25).await, Some(Kept::Stream));
-    assert_eq!(done.load(Ordering::SeqCst), 0);
 }
 
 /// Its parts are ready whenever they are asked for.

@@ -9,22 +9,6 @@ use crate::{
 };
 
 #[tokio::test(start_paused = true)]
-async fn tasks_are_run_once_and_are_gone() {
-    let (store, log) = (Store::memory(), Log::default());
-    let queue = queue(&store);
-    let worker = Working::start(obedient(&queue, &log));
-    for n in 0..200 {
-        push(&queue, &n.to_string()).await;
-    }
-    settled().await;
-    worker.stop().await;
-    let expected: Vec<_> = (0..200).map(|n| n.to_string()).collect();
-    assert_eq!(log.payloads(), expected);
-    let stats = queue.stats().await.unwrap();
-    assert_eq!((stats.done, stats.waiting, stats.running, stats.bytes), (200, 0, 0, 0));
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_failed_task_is_tried_again_with_backoff_and_then_dead() {
     let (store, log) = (Store::memory(), Log::default());
     let queue = queue(&store);

@@ -130,21 +130,6 @@ async fn what_one_worker_cannot_take_the_next_one_does() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pause_holds_for_all_and_ends_for_all() {
-    let (store, log) = (Store::memory(), Log::default());
-    let queue = queue(&store);
-    let worker = Working::start(obedient(&queue, &log));
-    queue.pause().await.unwrap();
-    push(&queue, "a").await;
-    tokio::time::sleep(SECOND * 30).await;
-    assert!(log.payloads().is_empty() && queue.stats().await.unwrap().paused);
-    queue.resume().await.unwrap();
-    settled().await;
-    assert_eq!(log.payloads(), ["a"]);
-    worker.stop().await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn starts_keep_to_the_rate() {
     let (store, log) = (Store::memory(), Log::default());
     let queue = queue(&store);

@@ -9,30 +9,9 @@ use parking_lot::Mutex;
 
 use super::{Log, SECOND, Working, obedient, push, queue, settled, state};
 use crate::{
-    queue::{Failure, Queue, QueueWorker, Task, TaskFault, TaskState, rounds::Rounds},
+    queue::{Failure, Queue, QueueWorker, Task, TaskState, rounds::Rounds},
     store::{Fault, Store, faulty},
 };
-
-#[tokio::test(start_paused = true)]
-async fn a_task_of_a_dead_worker_runs_again_after_its_lease() {
-    let (store, log) = (Store::memory(), Log::default());
-    let queue = queue(&store);
-    let id = push(&queue, "sleep 1000").await;
-    let dying = Working::start(obedient(&queue, &log));
-    settled().await;
-    dying.die().await;
-    let began = tokio::time::Instant::now();
-    let own = self::queue(&store.as_another_process());
-    let alive = Working::start(obedient(&own, &log));
-    tokio::time::sleep(SECOND * 30).await;
-    assert_eq!(log.attempts(), [1, 2]);
-    let after = log.times()[1] - began;
-    assert!(after > SECOND * 9 && after < SECOND * 14, "{after:?}");
-    assert_eq!(state(&queue, &id).await, None);
-    let stats = queue.stats().await.unwrap();
-    assert_eq!((stats.crashed, stats.done, stats.failed), (1, 1, 0));
-    alive.stop().await;
-}
 
 #[tokio::test(start_paused = true)]
 async fn a_long_run_is_renewed() {
@@ -135,41 +114,6 @@ async fn a_stop_waits_for_a_turn_that_may_have_begun_something() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lost_answers_start_and_end_nothing_twice() {
-    let (store, faults) = faulty();
-    let (queue, log) = (queue(&store), Log::default());
-    let worker = Working::start(obedient(&queue, &log).concurrency(3));
-    let mut ids = Vec::new();
-    for n in 0..20 {
-        faults.set("turn", Fault::NoReply, n % 3);
-        ids.push(push(&queue, &n.to_string()).await);
-        tokio::time::sleep(SECOND * 2).await;
-    }
-    worker.stop().await;
-    let expected: Vec<_> = (0..20).map(|n| n.to_string()).collect();
-    assert_eq!(log.payloads(), expected);
-    let stats = queue.stats().await.unwrap();
-    assert_eq!((stats.done, stats.crashed, stats.running), (20, 0, 0));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_store_that_is_away_for_long_costs_nothing_but_time() {
-    let (store, faults) = faulty();
-    let (queue, log) = (queue(&store), Log::default());
-    let worker = Working::start(obedient(&queue, &log));
-    push(&queue, "sleep 1000").await;
-    settled().await;
-    faults.set("turn", Fault::Away, 40);
-    tokio::time::sleep(SECOND * 60).await;
-    push(&queue, "x").await;
-    tokio::time::sleep(SECOND * 10).await;
-    worker.stop().await;
-    let stats = queue.stats().await.unwrap();
-    assert_eq!((stats.waiting, stats.running), (0, 0));
-    assert!(stats.done >= 1 && log.payloads().contains(&"x".to_owned()));
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_shutdown_lets_runs_end() {
     let (store, log) = (Store::memory(), Log::default());
     let queue = queue(&store);
@@ -226,23 +170,6 @@ async fn the_last_wait_of_a_drain_keeps_no_run_beyond_its_lease() {
     assert!(seen.upgrade().is_none(), "its future is dropped");
     stopping.await.unwrap();
     assert!(began.elapsed() < SECOND * 3, "{:?}", began.elapsed());
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_may_run_once_is_a_dead_letter_after_a_crash() {
-    let (store, log) = (Store::memory(), Log::default());
-    let queue = queue(&store).once();
-    let id = push(&queue, "sleep 1000").await;
-    let dying = Working::start(obedient(&queue, &log));
-    settled().await;
-    dying.die().await;
-    let alive = Working::start(obedient(&queue, &log));
-    tokio::time::sleep(SECOND * 30).await;
-    alive.stop().await;
-    let info = queue.get(&id).await.unwrap().unwrap();
-    assert_eq!((info.state, info.crashes), (TaskState::Dead, 1));
-    assert_eq!(info.history[0].fault, TaskFault::Crashed);
-    assert_eq!(log.attempts(), [1]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,22 +1,7 @@
 //! Single policies, by all ways of counting.
 
-use super::{SECOND, admitted, left, minute, named, refused};
+use super::{SECOND, admitted, minute, named, refused};
 use crate::{Policy, Quota, store::Store};
-
-#[tokio::test(start_paused = true)]
-async fn who_comes_back_in_time_gets_in_by_every_algorithm() {
-    for quota in [minute(3), minute(3).sliding(), minute(3).gcra(), minute(3).burst(2)] {
-        let store = Store::memory();
-        let limit = store.rate_limit(quota);
-        for left in (0..quota.capacity()).rev() {
-            admitted(&limit.check("x", 1).await.unwrap(), left);
-        }
-        let wait = refused(&limit.check("x", 1).await.unwrap(), &["default"]);
-        assert!(wait > SECOND && wait <= 120 * SECOND, "{quota:?} {wait:?}");
-        tokio::time::sleep(wait).await;
-        assert!(limit.check("x", 1).await.unwrap().is_admitted(), "{quota:?}");
-    }
-}
 
 #[tokio::test(start_paused = true)]
 async fn what_is_unlimited_is_not_counted() {
@@ -24,15 +9,6 @@ async fn what_is_unlimited_is_not_counted() {
     let decision = limit.check("x", u64::MAX).await.unwrap();
     admitted(&decision, u64::MAX);
     assert_eq!(decision.policies()[0].remaining(), None);
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_costs_too_much_is_an_error_of_its_own() {
-    let store = Store::memory();
-    let limit = store.rate_limit(minute(10).burst(5));
-    assert_eq!(limit.check("x", 6).await.unwrap_err().kind(), crate::ErrorKind::CostAboveQuota);
-    assert_eq!(limit.peek("x", 6).await.unwrap_err().kind(), crate::ErrorKind::CostAboveQuota);
-    admitted(&limit.check("x", 5).await.unwrap(), 0);
 }
 
 #[test]
@@ -73,20 +49,6 @@ async fn policies_without_a_name_count_apart_by_their_quotas() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peek_charges_nothing_and_a_reset_forgets() {
-    let store = Store::memory();
-    let policy = named("p", minute(2));
-    let limit = store.rate_limit(policy.clone());
-    assert!(limit.peek("x", 1).await.unwrap().is_admitted());
-    admitted(&limit.check("x", 2).await.unwrap(), 0);
-    refused(&limit.peek("x", 1).await.unwrap(), &["p"]);
-    refused(&limit.check("x", 1).await.unwrap(), &["p"]);
-    limit.reset("x").await.unwrap();
-    assert_eq!(left(&store, &policy, "x").await, 2);
-    admitted(&limit.check("x", 1).await.unwrap(), 1);
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_peek_of_no_cost_says_what_is_left_and_whether_the_key_is_blocked() {
     for quota in [minute(4), minute(4).sliding(), minute(4).gcra()] {
         let limit = Store::memory().rate_limit(named("p", quota).penalty(1, 300 * SECOND));
@@ -108,20 +70,4 @@ async fn a_peek_of_no_cost_counts_leased_charges() {
     admitted(&limit.check("x", 1).await.unwrap(), 9);
     admitted(&limit.peek("x", 1).await.unwrap(), 9);
     admitted(&limit.peek("x", 0).await.unwrap(), 9);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_penalty_begins_after_the_refusals_it_names_and_ends() {
-    let store = Store::memory();
-    let limit = store.rate_limit(named("p", minute(1)).penalty(3, 300 * SECOND));
-    admitted(&limit.check("x", 1).await.unwrap(), 0);
-    for _ in 0..2 {
-        assert!(refused(&limit.check("x", 1).await.unwrap(), &["p"]) <= 60 * SECOND);
-    }
-    let blocked = refused(&limit.check("x", 1).await.unwrap(), &["p"]);
-    assert!(blocked > 60 * SECOND && blocked <= 300 * SECOND, "{blocked:?}");
-    tokio::time::sleep(blocked / 2).await;
-    refused(&limit.check("x", 1).await.unwrap(), &["p"]);
-    tokio::time::sleep(blocked / 2).await;
-    admitted(&limit.check("x", 1).await.unwrap(), 0);
 }

@@ -28,19 +28,6 @@ fn go(faults: &Faults, fault: Fault, calls: usize) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_is_no_outage() {
-    let (store, faults) = faulty();
-    let limit = store.rate_limit(minute(1));
-    admitted(&limit.check("x", 1).await.unwrap(), 0);
-    let decision = limit.check("x", 1).await.unwrap();
-    assert!(!decision.is_admitted() && !decision.is_local());
-    go(&faults, Fault::Away, EVER);
-    // And what was refused stays so.
-    let decision = limit.check("x", 1).await.unwrap();
-    assert!(!decision.is_admitted() && !decision.is_local());
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_key_that_nobody_has_seen_has_the_whole_quota() {
     let (store, faults) = faulty();
     go(&faults, Fault::Away, EVER);
@@ -51,37 +38,6 @@ async fn a_key_that_nobody_has_seen_has_the_whole_quota() {
         tokio::time::sleep(6 * SECOND).await;
         assert!((1..=2).contains(&passed(&limit, "x", 30).await), "{quota:?}");
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_key_goes_on_with_what_it_had_left() {
-    let (store, faults) = faulty();
-    let limit = store.rate_limit(minute(10));
-    admitted(&limit.check("x", 7).await.unwrap(), 3);
-    go(&faults, Fault::Away, EVER);
-    assert_eq!(passed(&limit, "x", 30).await, 3);
-    assert_eq!(passed(&limit, "y", 30).await, 10);
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_quota_is_shared_by_the_processes_that_were_there() {
-    let (store, faults) = faulty();
-    let others: Vec<_> = (0..3).map(|_| store.as_another_process()).collect();
-    for other in others.iter().chain([&store]) {
-        let _ = other.rate_limit(minute(20)).check("warm", 1).await.unwrap();
-    }
-    // Until all have heard of each other.
-    tokio::time::sleep(6 * SECOND).await;
-    go(&faults, Fault::Away, EVER);
-    let mut sum = 0;
-    for other in others.iter().chain([&store]) {
-        let share = passed(&other.rate_limit(minute(20)), "x", 20).await;
-        assert_eq!(share, 5);
-        sum += share;
-    }
-    assert_eq!(sum, 20);
-    // One for each, where there is less than that.
-    assert_eq!(passed(&store.rate_limit(named("two", minute(2))), "x", 20).await, 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -136,21 +92,6 @@ async fn a_call_that_is_wrong_is_no_outage() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn policies_that_admit_or_refuse_say_so_and_ask_each_time() {
-    let (store, faults) = faulty();
-    let admit = store.rate_limit(named("a", minute(1)).on_outage(Outage::Admit));
-    let refuse = store.rate_limit(named("r", minute(1)).on_outage(Outage::Refuse));
-    go(&faults, Fault::Away, EVER);
-    assert_eq!(passed(&admit, "x", 20).await, 20);
-    for _ in 0..3 {
-        assert_eq!(refuse.check("x", 1).await.unwrap_err().kind(), ErrorKind::Unavailable);
-    }
-    go(&faults, Fault::Away, 0);
-    admitted(&refuse.check("x", 1).await.unwrap(), 0);
-    admitted(&admit.check("x", 1).await.unwrap(), 0);
-}
-
-#[tokio::test(start_paused = true)]
 async fn of_several_policies_the_strictest_counts() {
     let (store, faults) = faulty();
     let local = named("local", minute(2));
@@ -202,6 +143,8 @@ async fn the_shares_stand_until_the_store_is_asked_again() {
             assert!(dear.is_local() && !dear.is_admitted(), "{n}: a quarter of it is there");
         }
         assert_eq!(passed(&limit, "new", 100).await, 25, "{n}");
+        let two = each.rate_limit(named("two", minute(2)));
+        assert_eq!(passed(&two, "x", 20).await, 1, "{n}: one for each");
     }
 }
 

@@ -6,9 +6,9 @@ use super::{
     minute, named,
 };
 use crate::{
-    Key, Outage, Policy, Quota, RateStatus,
+    Key, Outage, Quota, RateStatus,
     gate::{Asked, Gate as _, Verdict, View as _, fake::FakeView},
-    store::{Fault, Faults, Store, faulty},
+    store::{Fault, Store, faulty},
 };
 
 fn nested(store: &Store, inner: Quota) -> (Limit, Limit) {
@@ -29,17 +29,6 @@ async fn both(limits: &(Limit, Limit)) -> (FakeView, bool) {
         other => panic!("{other:?}"),
     };
     (view, skipped)
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_same_policy_twice_is_charged_once() {
-    let (store, faults): (Store, Faults) = faulty();
-    assert!(both(&nested(&store, minute(10))).await.1);
-    assert_eq!(faults.seen("charge"), 1);
-    let other = store.as_another_process();
-    let key = Key::header("a", b"1");
-    let limit = other.rate_limit(Policy::new(minute(10)).name("p"));
-    assert_eq!(limit.peek(key, 1).await.unwrap().remaining(), 9);
 }
 
 /// Also if this process alone has counted it, which handlers know nothing of.

@@ -13,21 +13,6 @@ use crate::{
     store::{Fault, Store, elsewhere, faulty},
 };
 
-#[tokio::test(start_paused = true)]
-async fn refunds_are_by_status_and_are_there_for_the_next_request() {
-    let store = Store::memory();
-    let policy = named("p", minute(2));
-    let limit = by("a", policy.clone()).refund_on(|status| status >= 500).store(&store);
-    for _ in 0..5 {
-        assert_eq!(whole(&limit, 503).await, 503);
-    }
-    let key = Key::header("a", b"1");
-    let peek = async || store.rate_limit(policy.clone()).peek(key.clone(), 1).await.unwrap();
-    assert_eq!(peek().await.remaining(), 2);
-    assert_eq!((whole(&limit, 200).await, whole(&limit, 200).await), (200, 200));
-    assert_eq!(whole(&limit, 200).await, 429);
-}
-
 /// Nobody keeps a lease that is not used while the handler takes its time.
 #[tokio::test(start_paused = true)]
 async fn what_a_lease_has_paid_is_refunded_when_the_lease_is_gone() {

@@ -223,16 +223,6 @@ async fn a_shadow_is_not_charged_for_what_the_others_refuse() {
     assert_eq!(left(&store, &watched, "x").await, 9);
 }
 
-/// Two policies of one name count together, and cost together.
-#[tokio::test(start_paused = true)]
-async fn one_counter_that_is_named_twice_is_charged_twice() {
-    let store = Store::memory();
-    let limit = store.rate_limit(minute(4)).and(minute(4));
-    assert!(limit.check("x", 1).await.unwrap().is_admitted());
-    assert!(limit.check("x", 1).await.unwrap().is_admitted());
-    assert!(!limit.check("x", 1).await.unwrap().is_admitted());
-}
-
 /// The sum of what one counter is charged is more than a number can say.
 #[tokio::test(start_paused = true)]
 async fn no_cost_is_too_large_to_be_named_twice() {

@@ -58,7 +58,7 @@ pub(super) const QUOTAS: &[Row] = &[
         "a cost beyond the quota",
         &[
             (Unit, "cases::redis::a_cost_beyond_the_quota_"),
-            (Unit, "what_costs_too_much_is_an_error_of_its_own"),
+            (Unit, "bounds::a_cost_beyond_any_quota_is_an_error"),
         ],
     ),
     quota(
@@ -92,8 +92,8 @@ pub(super) const QUOTAS: &[Row] = &[
         10,
         "server away: a share for each process",
         &[
-            (Unit, "away::the_quota_is_shared_by_the_processes_that_were_there"),
-            (Unit, "away::a_refusal_is_no_outage"),
+            (Unit, "away::the_shares_stand_until_the_store_is_asked_again"),
+            (Unit, "what_is_known_to_be_refused_stays_so_while_the_store_is_away"),
             (Scenarios, "outage::a_quota_is_kept_by_the_process_alone"),
         ],
     ),
