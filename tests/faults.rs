@@ -25,6 +25,7 @@ use lockgate_tests::{
     eventually,
     fleet::{Plan, Process, Verdict, conduct},
     history::Locks,
+    patient_store,
     quota::Limits,
     shared_server,
     tasks::Tasks,
@@ -81,8 +82,7 @@ impl Stopped {
     async fn of(namespace: String) -> Self {
         let url = shared_server().await.url(&namespace);
         let holder = Process::start(Path::new(PROGRAM), &["holder", &url]);
-        let store = Store::builder(&url).deadline(Duration::from_secs(10)).connect().await;
-        Self { holder, store: store.expect("the URL is right"), namespace }
+        Self { holder, store: patient_store(&url).await, namespace }
     }
 
     /// Whether its release was one: it may be told of the end of its lock before.
@@ -96,12 +96,7 @@ impl Stopped {
 
     /// Keys of its locks that should not be there at rest.
     async fn left(&self) -> Vec<String> {
-        let mut keys = redis::cmd("KEYS");
-        let keys = keys.arg(format!("lg:1:{}:*", self.namespace));
-        let mut connection = shared_server().await.connection().await;
-        let mut keys: Vec<String> = keys.query_async(&mut connection).await.expect("an answer");
-        keys.retain(|key| !key.ends_with(":meta") && !key.ends_with("}:f"));
-        keys
+        shared_server().await.keys_left(&format!("lg:1:{}:*", self.namespace)).await
     }
 
     async fn says(&mut self) -> String {

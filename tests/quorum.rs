@@ -7,7 +7,6 @@ use std::{
 
 use lockgate::{ErrorKind, NotAcquired, Quorum, QuorumGuard, Released, Store};
 use lockgate_tests::{PATIENCE, Server, eventually, within};
-use redis::aio::MultiplexedConnection;
 
 /// Long enough for a node's share of it, and for a holder to be sure of it, on a machine that does much else.
 const LEASE: Duration = Duration::from_secs(5);
@@ -48,18 +47,11 @@ impl Site {
     /// Nothing is left on the servers that run, but for what lasts by design.
     async fn is_clean(&self, alive: &[usize]) {
         for at in alive {
-            let mut connection = self.servers[*at].connection().await;
-            eventually("the node to be clean", async || left(&mut connection).await.is_empty())
+            let server = &self.servers[*at];
+            eventually("the node to be clean", async || server.keys_left("*").await.is_empty())
                 .await;
         }
     }
-}
-
-async fn left(connection: &mut MultiplexedConnection) -> Vec<String> {
-    let mut keys: Vec<String> =
-        redis::cmd("KEYS").arg("*").query_async(connection).await.expect("it answers");
-    keys.retain(|key| !key.ends_with(":meta") && !key.ends_with("}:f"));
-    keys
 }
 
 /// As another process has it.

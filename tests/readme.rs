@@ -5,11 +5,10 @@ use std::{
     net::SocketAddr,
     path::PathBuf,
     process::{Child, Command, ExitStatus, Stdio},
-    time::Duration,
 };
 
-use lockgate::{JobId, JobState, Key, Store};
-use lockgate_tests::{GATE, eventually, free_port, request, shared_server};
+use lockgate::{JobId, JobState, Key};
+use lockgate_tests::{GATE, eventually, free_port, patient_store, request, shared_server};
 use tokio::net::TcpStream;
 
 /// One of them, and the gate that its refund waits at. Dropping it kills it.
@@ -67,9 +66,7 @@ impl Drop for Program {
 /// It waits for no handler of its server, which are none, but for its worker.
 async fn ends_what_its_worker_runs(program: &str) {
     let url = shared_server().await.url(&uuid::Uuid::new_v4().simple().to_string());
-    // The test's own calls may take longer than a request's on a loaded machine.
-    let store = Store::builder(&url).deadline(Duration::from_secs(10)).connect().await;
-    let store = store.expect("the URL is right");
+    let store = patient_store(&url).await;
     let order = || store.lock(Key::path_param("id", "7"));
     let mut program = Program::start(program, &url).await;
 

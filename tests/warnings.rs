@@ -1,6 +1,6 @@
 //! What operators are told of a server that is not a good one (the [tests of the
-//! probe](../src/store/redis/tests/concerns.rs) do not look at lines of the log), and of limits that may be wired
-//! wrongly. A test target of its own, because the subscriber is the process's, and each line is told by one of its tests,
+//! probe](../src/store/redis/tests/concerns.rs) do not look at lines of the log), of limits that may be wired
+//! wrongly, and of locks. A test target of its own, because the subscriber is the process's, and each line is told by one of its tests,
 //! because they are counted.
 
 use std::{
@@ -10,8 +10,8 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use lockgate::{NotAcquired, Store};
-use lockgate_tests::{Backing, Case, Framework, Server, eventually, run};
+use lockgate::{Key, NotAcquired, Store};
+use lockgate_tests::{Backing, Case, Framework, Server, eventually, patient_store, run};
 use tracing_subscriber::fmt::MakeWriter;
 
 const EVICTS: &str = "the store's server makes room by dropping keys (allkeys-lru)";
@@ -24,12 +24,6 @@ const UNLOCKED: &str = "a request passed without its lock";
 const HELD: &str = "a word about a lock was not believed";
 const REPLAY: &str = "a request that says it is a run is not deferred, and not believed";
 const SHADOW: &str = "shadow policy: would have been refused";
-
-/// A store whose calls have the time that a loaded machine takes.
-async fn patient(server: &Server) -> Store {
-    let builder = Store::builder(&server.url("x")).deadline(Duration::from_secs(10));
-    builder.connect().await.expect("the URL is right")
-}
 
 /// Of the process.
 static LOG: LazyLock<Log> = LazyLock::new(Log::begin);
@@ -59,7 +53,7 @@ impl<'a> MakeWriter<'a> for Log {
 impl Log {
     fn begin() -> Self {
         let log = Self::default();
-        let lines = tracing_subscriber::fmt().with_env_filter("lockgate=info").with_ansi(false);
+        let lines = tracing_subscriber::fmt().with_env_filter("lockgate=trace").with_ansi(false);
         lines.with_writer(log.clone()).init();
         log
     }
@@ -70,9 +64,11 @@ impl Log {
     }
 
     fn lines(&self, level: &str, what: &str) -> usize {
-        let text = String::from_utf8(self.0.lock().expect("no writer panics").clone());
-        let text = text.expect("text");
-        text.lines().filter(|line| line.contains(level) && line.contains(what)).count()
+        self.text().lines().filter(|line| line.contains(level) && line.contains(what)).count()
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8(self.0.lock().expect("no writer panics").clone()).expect("text")
     }
 }
 
@@ -102,13 +98,13 @@ async fn what_a_server_is_unfit_for_is_told_once() {
     let mut server = Server::start().await;
     set(&server, "maxmemory", "1gb").await;
     set(&server, "maxmemory-policy", "allkeys-lru").await;
-    let store = patient(&server).await;
+    let store = patient_store(&server.url("x")).await;
     is_used(&store).await;
     assert_eq!([log.warnings(EVICTS), log.warnings(FORGETS)], [1, 1], "once, at the start");
 
     // One that keeps all, and drops nothing, is not spoken of.
     let good = Server::with_log("everysec").await;
-    let other = patient(&good).await;
+    let other = patient_store(&good.url("x")).await;
     is_used(&other).await;
     assert_eq!([log.warnings(EVICTS), log.warnings(FORGETS)], [1, 1]);
     assert_eq!(log.warnings("the store's server"), 2);
@@ -139,8 +135,10 @@ async fn is_wired_oddly(case: Case) {
         let forwarded = site.get("/quota/three").header("x-forwarded-for", "192.0.2.1");
         let _ = forwarded.send().await.expect(200);
         let _ = site.get("/client/list").send().await.expect(400);
-        let _ = site.get("/limits/twice").header("x-api-key", "a").send().await.expect(200);
+        let twice = site.get("/limits/twice").header("x-api-key", "a").send().await.expect(200);
+        let _ = twice.field("ratelimit");
     }
+    assert!(!LOG.text().contains("192.0.2.1"), "no client's address");
 }
 
 #[test]
@@ -153,6 +151,45 @@ fn what_may_be_wired_wrongly_is_told_once() {
     assert_eq!(told(), [1, 1, 1], "once in a process");
 }
 
+/// An account number: it must not be found in a log.
+const SECRET: &str = "DE89370400440532013000";
+
+/// Of each turn that a lock takes: with the node and a hashed key, and never a token.
+#[tokio::test]
+async fn events_name_node_and_hash_and_no_token() {
+    LazyLock::force(&LOG);
+    let store = Store::memory();
+    let key = Key::path_param("account", SECRET);
+    let short = Duration::from_secs(3);
+    let held = store.lock(key.clone()).lease_fixed(short).acquire().await.expect("free");
+    let refused = store.lock(key.clone()).acquire().await;
+    assert!(matches!(refused, Err(NotAcquired::Busy(_))));
+    let second = store.lock(key.clone()).wait(Duration::from_secs(20)).acquire().await;
+    let second = second.expect("the fixed lease ends");
+    held.lost().await;
+    drop(held);
+    second.release().await;
+    assert!(store.shutdown(Duration::from_secs(10)).await);
+
+    const EVENTS: [&str; 5] =
+        ["waiting in line", "lock granted", "lock lost", "lock released", "given back"];
+    let text = LOG.text();
+    let of_node = |node: &str| text.lines().filter(|line| line.contains(node)).collect::<Vec<_>>();
+    let tells = |line: &str, event: &str| line.contains(event) && line.contains("lock=");
+    let is_told = |node: &&str| {
+        let lines = of_node(node);
+        EVENTS.iter().all(|event| lines.iter().any(|line| tells(line, event)))
+    };
+    let nodes = text.split_whitespace().filter_map(|word| word.strip_prefix("node="));
+    let node = nodes.map(|node| node.trim_matches('"')).find(is_told);
+    let node = node.unwrap_or_else(|| panic!("no node tells of all events in:\n{text}"));
+    assert!(!text.contains(SECRET), "{text}");
+    // A node has 16 hex digits; a nonce 32.
+    let runs = |line: &str| line.split(|c: char| !c.is_ascii_hexdigit()).map(str::len).max();
+    let lines = of_node(node);
+    assert!(lines.iter().all(|line| runs(line).is_none_or(|longest| longest <= 16)), "{lines:#?}");
+}
+
 /// Who watches a policy before it is enforced learns of each that it would have refused.
 #[test]
 fn what_a_shadow_would_have_refused_is_told() {
@@ -161,9 +198,11 @@ fn what_a_shadow_would_have_refused_is_told() {
         run(framework, Backing::Memory, async move |case: Case| {
             let site = case.site().await;
             for told in 0..3 {
-                let get = site.get("/limits/shadow").header("x-api-key", "a");
+                let get = site.get("/limits/shadow").header("x-api-key", SECRET);
                 let _ = get.send().await.expect(200);
                 assert_eq!(LOG.lines(" INFO lockgate", SHADOW), before + told);
+                assert_eq!(LOG.lines("subject=", SHADOW), before + told);
+                assert!(!LOG.text().contains(SECRET), "a subject is hashed");
             }
         });
     }

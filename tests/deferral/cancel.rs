@@ -1,30 +1,10 @@
-//! Row 18: cancelling what runs, twice, and in the moment in which it starts or ends.
+//! Row 18: cancelling in the moment in which a request starts or ends.
 
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use lockgate_tests::Framework;
 
 use super::{steady, with_web};
-
-#[tokio::test]
-async fn what_runs_is_not_cancelled_and_twice_is_once() {
-    let (mut fleet, web) = with_web(Framework::Axum).await;
-    let worker = fleet.join(steady(Framework::Actix)).await;
-    let lock = fleet.hold("7").await;
-    let runs = fleet.later(web, "7").wish("ms=4000").accepted().await;
-    let waits = fleet.later(web, "7").accepted().await;
-    lock.release().await;
-    fleet.started(&runs).await;
-    assert_eq!(fleet.cancel(web, &runs).await, 409);
-    assert_eq!(fleet.see(web, &runs).await.state, "running");
-    let both = join_all([web, worker].map(|node| fleet.cancel(node, &waits))).await;
-    assert_eq!(both, [204, 204]);
-    assert_eq!(fleet.see(web, &waits).await.state, "cancelled");
-    assert_eq!(fleet.outcome(web, &runs).await.state, "done");
-    assert_eq!(fleet.cancel(web, &runs).await, 409);
-    assert_eq!(fleet.settle(web).await.is_good().runs, 1);
-}
 
 /// Whoever was first has won, and both the answer and the status say so.
 #[tokio::test]

@@ -1,10 +1,7 @@
-//! A fleet of both frameworks, and one without any worker.
+//! A fleet of both frameworks.
 
 use futures_util::future::join_all;
-use lockgate_tests::{
-    Framework,
-    ledger::{Fleet, Told},
-};
+use lockgate_tests::ledger::Fleet;
 
 use super::{BOTH, fleet, steady};
 
@@ -52,38 +49,4 @@ async fn workers_of_both_frameworks_share_one_queue() {
 fn has_run_a_job(fleet: &Fleet, framework: usize) -> bool {
     let runs = fleet.runs();
     runs.iter().any(|run| run.job.is_some() && run.life.process % 2 == framework)
-}
-
-/// Nobody takes jobs: what does not defer goes on, what was deferred stays, and runs when somebody comes.
-#[tokio::test]
-async fn without_a_worker_everything_else_goes_on() {
-    let mut fleet = fleet().await;
-    for framework in BOTH {
-        fleet.join(steady(framework).web_only()).await;
-    }
-    let lock = fleet.hold("7").await;
-    let mut ids = Vec::new();
-    for node in [0, 1, 0] {
-        ids.push(fleet.later(node, "7").accepted().await);
-    }
-    lock.release().await;
-    for node in [0, 1, 1, 0] {
-        let pay = fleet.later(node, "7").pay().send().await;
-        assert!(matches!(pay, Told::Ran(200, _)), "{pay:?}");
-        let ship = fleet.later(node, "7").ship().send().await;
-        assert!(matches!(ship, Told::Ran(200, _)), "{ship:?}");
-    }
-    // What is deferred while others wait stands behind them.
-    let lock = fleet.hold("7").await;
-    ids.push(fleet.later(1, "7").accepted().await);
-    lock.release().await;
-    for id in &ids {
-        assert_eq!(fleet.see(0, id).await.state, "queued");
-    }
-    let worker = fleet.join(steady(Framework::Actix)).await;
-    for id in &ids {
-        assert_eq!(fleet.outcome(worker, id).await.state, "done");
-    }
-    let looked = fleet.settle(worker).await.is_good();
-    assert_eq!((looked.runs, looked.direct, looked.ordered), (4, 8, 3));
 }

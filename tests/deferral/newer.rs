@@ -57,17 +57,20 @@ async fn a_newer_version_waits_for_a_newer_worker() {
     .await;
 }
 
-/// Bytes that no version has written are dead, and hold up nobody.
+/// Bytes that no version has written, and a request that was cut short, are dead, and hold up nobody.
 #[tokio::test]
 async fn a_request_that_is_broken_is_dead() {
     let (mut fleet, web) = with_web(Framework::Axum).await;
     let _worker = fleet.join(steady(Framework::Actix)).await;
     let lock = fleet.hold("7").await;
     let mut broken = Vec::new();
-    for bytes in [&b""[..], &[1; 3], &[1, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255]] {
+    let no_version: [&[u8]; 3] =
+        [b"", &[1; 3], &[1, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255]];
+    for bytes in no_version.into_iter().map(Some).chain([None]) {
         let id = fleet.later(web, "7").accepted().await;
-        let (key, _) = request(&fleet, &id).await;
-        store(&fleet, &key, bytes).await;
+        let (key, whole) = request(&fleet, &id).await;
+        // The last one is cut short.
+        store(&fleet, &key, bytes.unwrap_or(&whole[..whole.len() - 5])).await;
         broken.push(id);
     }
     let behind = fleet.later(web, "7").accepted().await;

@@ -11,8 +11,9 @@ use super::{PROGRAM, SECOND, steady};
 
 /// All that was accepted runs. A process that is killed leaves to its kernel what it has written, so also a log
 /// that is put on disk once a second has all of it; what a machine that dies loses is a second.
-async fn nothing_is_lost(fsync: &'static str) {
-    let mut fleet = Fleet::on(Path::new(PROGRAM), Server::with_log(fsync).await).await;
+#[tokio::test]
+async fn a_server_that_is_killed_keeps_what_was_accepted() {
+    let mut fleet = Fleet::on(Path::new(PROGRAM), Server::with_log("everysec").await).await;
     for framework in super::BOTH {
         fleet.join(steady(framework)).await;
     }
@@ -32,16 +33,6 @@ async fn nothing_is_lost(fsync: &'static str) {
     let looked = fleet.settle(web).await.is_good();
     println!("figure: all done after {} ms", killed.elapsed().as_millis());
     assert!(looked.accepted >= 20, "{looked:?}");
-}
-
-#[tokio::test]
-async fn a_server_that_is_killed_keeps_what_was_accepted_always() {
-    nothing_is_lost("always").await;
-}
-
-#[tokio::test]
-async fn a_server_that_is_killed_keeps_what_was_accepted_every_second() {
-    nothing_is_lost("everysec").await;
 }
 
 /// What a server without a log forgets is gone, and says so; new requests are taken and run.

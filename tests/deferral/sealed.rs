@@ -85,25 +85,6 @@ async fn what_was_swapped_unsealed_does_not_run() {
     requests(&[]).await;
 }
 
-/// The rest of the line runs.
-#[tokio::test]
-async fn what_was_cut_short_is_put_aside() {
-    let mut fleet = fleet().await;
-    let node = fleet.join(with_keys(Framework::Actix, &[])).await;
-    let lock = fleet.hold("7").await;
-    let cut = fleet.later(node, "7").accepted().await;
-    let [key] = &keys(&fleet, "*:b:*").await[..] else { panic!("one is stored") };
-    let whole = bytes(&fleet, key).await;
-    let words = [b"SET", key.as_bytes(), &whole[..whole.len() - 5], b"KEEPTTL"];
-    let _ = fleet.command(&words).await.expect("the server answers");
-    let next = fleet.later(node, "7").accepted().await;
-    lock.release().await;
-    let seen = fleet.outcome(node, &cut).await;
-    assert_eq!((&*seen.state, &*seen.reason), ("dead", "unreadable"));
-    assert_eq!(fleet.outcome(node, &next).await.state, "done");
-    assert_eq!(fleet.settle(node).await.is_good().runs, 1);
-}
-
 async fn requests(under: &[u8]) {
     let mut fleet = fleet().await;
     let node = fleet.join(with_keys(Framework::Axum, under)).await;

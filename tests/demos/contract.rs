@@ -1,11 +1,11 @@
-//! What both demos do on both stores.
+//! What both demos do.
 
 use lockgate_tests::{Demo, Framework, eventually};
 use serde_json::Value;
 
 use super::{busy, ended, events};
 
-pub(crate) async fn it_says_where_it_listens_and_what_to_try(demo: Framework, store: &str) {
+pub(crate) async fn it_says_where_it_listens_and_what_it_has(demo: Framework, store: &str) {
     let demo = Demo::start(demo, store).await;
     let _ = demo.get("/healthz").send().await.expect(200);
     eventually("lines to try", async || demo.said().len() > 1).await;
@@ -13,16 +13,26 @@ pub(crate) async fn it_says_where_it_listens_and_what_to_try(demo: Framework, st
     for line in &demo.said()[1..] {
         assert!(line.trim().starts_with("curl ") && line.contains(&base), "{line}");
     }
-}
-
-pub(crate) async fn its_page_needs_nothing_from_elsewhere(demo: Framework, store: &str) {
-    let demo = Demo::start(demo, store).await;
     let page = demo.get("/").send().await.expect(200);
     assert!(page.field("content-type").starts_with("text/html"), "{page:?}");
     let text = page.text();
     for elsewhere in ["src=\"http", "href=\"http", "src=\"//", "@import"] {
         assert!(!text.contains(elsewhere), "{elsewhere}");
     }
+    for op in ["pay", "ship", "refund"] {
+        let target = format!("/orders/7/{op}");
+        for method in ["GET", "PUT", "DELETE", "PATCH"] {
+            let _ = demo.request(method, &target).send().await.expect(405);
+        }
+        let _ = demo.post(&format!("{target}?ms=0")).send().await.expect(200);
+    }
+    let _ = demo.post("/orders/7").send().await.expect(405);
+    for target in ["/orders/7/nothing", "/nothing", "/deferred/x"] {
+        let _ = demo.get(target).send().await.expect(404);
+    }
+    let _ = demo.post("/orders/%ff/pay").send().await.expect(400);
+    let _ = demo.get("/orders/%ff").send().await.expect(400);
+    let _ = demo.post("/orders/7/pay?ms=0&status=102").send().await.expect(400);
 }
 
 pub(crate) async fn its_quota_is_ten(demo: Framework, store: &str) {
@@ -103,24 +113,6 @@ pub(crate) async fn a_refund_waits_for_its_turn(demo: Framework, store: &str) {
     let mut kept = event.clone();
     kept["note"] = "x".repeat(200).into();
     assert_eq!(events(&demo, "7").await.last(), Some(&kept));
-}
-
-pub(crate) async fn what_it_does_not_have_is_404_and_405(demo: Framework, store: &str) {
-    let demo = Demo::start(demo, store).await;
-    for op in ["pay", "ship", "refund"] {
-        let target = format!("/orders/7/{op}");
-        for method in ["GET", "PUT", "DELETE", "PATCH"] {
-            let _ = demo.request(method, &target).send().await.expect(405);
-        }
-        let _ = demo.post(&format!("{target}?ms=0")).send().await.expect(200);
-    }
-    let _ = demo.post("/orders/7").send().await.expect(405);
-    for target in ["/orders/7/nothing", "/nothing", "/deferred/x"] {
-        let _ = demo.get(target).send().await.expect(404);
-    }
-    let _ = demo.post("/orders/%ff/pay").send().await.expect(400);
-    let _ = demo.get("/orders/%ff").send().await.expect(400);
-    let _ = demo.post("/orders/7/pay?ms=0&status=102").send().await.expect(400);
 }
 
 pub(crate) async fn a_panic_is_not_its_end(demo: Framework, store: &str) {

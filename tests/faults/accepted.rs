@@ -111,24 +111,9 @@ impl Books {
     /// Those of now, which the replica has too.
     async fn on_the_replica(&self, master: &Server) -> BTreeSet<String> {
         let sure = self.accepted.lock().keys().cloned().collect();
-        eventually("the replica to have it all", async || {
-            let mut pipe = redis::pipe();
-            // It counts what was written on its own connection, behind all that was written before.
-            pipe.cmd("SET").arg("mark").arg(1).ignore().cmd("WAIT").arg(1).arg(500);
-            let (have,): (u64,) = pipe.query_async(&mut master.connection().await).await.unwrap();
-            have == 1
-        })
-        .await;
+        master.replica_has_it_all("mark").await;
         sure
     }
-}
-
-/// From now on the master writes for itself alone: what it accepts may be lost with it.
-async fn cut_off_the_replica(all: &Sentinels) {
-    all.replica.pause();
-    let mut cut = redis::cmd("CLIENT");
-    cut.arg("KILL").arg("TYPE").arg("replica");
-    let _: i64 = cut.query_async(&mut all.master.connection().await).await.unwrap();
 }
 
 async fn fails_over(all: &mut Sentinels) {
@@ -166,7 +151,7 @@ impl Load {
         }
         books.accepts(20 * CLIENTS).await;
         let sure = books.on_the_replica(&all.master).await;
-        cut_off_the_replica(&all).await;
+        all.master.cut_off(&all.replica).await;
         if replicas == 0 {
             // As many as there are clients may have been on their way when there was a replica; the others were not.
             books.accepts(2 * CLIENTS).await;
@@ -300,7 +285,7 @@ async fn a_run_that_the_replica_has_not_heard_of_is_lost_and_fenced_off() {
     let location = accepted(&app, "7", "text").await.expect("it is accepted");
     let books = Books::default();
     books.on_the_replica(&all.master).await;
-    cut_off_the_replica(&all).await;
+    all.master.cut_off(&all.replica).await;
     let (stop, stopped) = oneshot::channel::<()>();
     let stopped = async { drop(stopped.await) };
     let worker = tokio::spawn(DeferWorker::new(&store, app.clone()).run(stopped));

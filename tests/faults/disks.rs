@@ -14,11 +14,14 @@ use std::{
 use axum::{Extension, Router, body::Body, http::Request, routing::post};
 use http_body_util::BodyExt as _;
 use lockgate_axum::{DeferLayer, LockLayer, Store, deferred_routes};
-use lockgate_tests::{Server, proxy::words};
+use lockgate_tests::{
+    Server,
+    proxy::{take_call, words},
+};
 use parking_lot::Mutex;
 use tokio::{
-    io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, copy},
-    net::{TcpListener, TcpStream, tcp::OwnedReadHalf},
+    io::{AsyncReadExt as _, AsyncWriteExt as _, copy},
+    net::{TcpListener, TcpStream},
 };
 use tower::ServiceExt as _;
 
@@ -47,14 +50,16 @@ impl Disks {
 
     async fn pass(self: Arc<Self>, client: TcpStream, server: u16) -> Option<()> {
         let server = TcpStream::connect(("127.0.0.1", server)).await.ok()?;
-        let (from_client, mut to_client) = client.into_split();
+        let (mut from_client, mut to_client) = client.into_split();
         let (mut from_server, mut to_server) = server.into_split();
         tokio::spawn(async move { copy(&mut from_server, &mut to_client).await });
-        let mut from_client = BufReader::new(from_client);
-        loop {
-            let command = command(&mut from_client).await?;
-            to_server.write_all(&self.instead(command)).await.ok()?;
+        let mut bytes = Vec::new();
+        while from_client.read_buf(&mut bytes).await.ok()? > 0 {
+            while let Some(call) = take_call(&mut bytes) {
+                to_server.write_all(&self.instead(call)).await.ok()?;
+            }
         }
+        None
     }
 
     /// A script that answers what is to be answered, in its turn among the others.
@@ -77,23 +82,6 @@ fn script(text: &str, word: &str) -> Vec<u8> {
     let words = ["EVAL", text, "0", word];
     let bulk = words.map(|word| format!("${}\r\n{word}\r\n", word.len())).concat();
     format!("*4\r\n{bulk}").into_bytes()
-}
-
-/// The bytes of the next one; `None` at the end.
-async fn command(from: &mut BufReader<OwnedReadHalf>) -> Option<Vec<u8>> {
-    let mut all = Vec::new();
-    let number = |line: &[u8]| std::str::from_utf8(line.get(1..)?).ok()?.trim().parse().ok();
-    from.read_until(b'\n', &mut all).await.ok()?;
-    let count: usize = number(&all)?;
-    for _ in 0..count {
-        let begin = all.len();
-        from.read_until(b'\n', &mut all).await.ok()?;
-        let length: usize = number(&all[begin..])?;
-        let begin = all.len();
-        all.resize(begin + length + 2, 0);
-        from.read_exact(&mut all[begin..]).await.ok()?;
-    }
-    Some(all)
 }
 
 /// Status, `Location` and body.

@@ -3,10 +3,10 @@
 
 use std::{path::Path, time::Duration};
 
-use lockgate::Store;
 use lockgate_tests::{
     Server,
     fleet::Process,
+    patient_store,
     quota::{self, KEY, Quotas},
 };
 
@@ -57,11 +57,7 @@ async fn eight_processes_on_one_key_are_let_in_as_often_as_the_quota_says() {
     for process in &mut processes {
         assert_eq!(says(process).await, "done");
     }
-    let store = Store::builder(&url)
-        .deadline(Duration::from_secs(10))
-        .connect()
-        .await
-        .expect("the URL is right");
+    let store = patient_store(&url).await;
     for (policy, left) in spent {
         let told = store.rate_limit(policy.clone()).peek(KEY, 1).await.expect("an answer");
         assert_eq!(told.remaining(), left, "{}: nothing is lost, or there twice", policy.label());

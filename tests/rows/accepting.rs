@@ -119,16 +119,6 @@ pub(crate) async fn bodies_have_no_more_room_than_there_is(case: Case) {
     let _ = job.done(&site).await;
 }
 
-pub(crate) async fn bytes_of_a_resource_are_bounded(case: Case) {
-    let site = case.site().await;
-    let hold = site.hold("/orders/7/pay").await;
-    let long = || site.post("/thin/7").body(vec![b'x'; 200]);
-    let job = accepted(long().send().await);
-    let _ = busy(long().send().await);
-    let _ = hold.let_go().await.expect(200);
-    let _ = job.done(&site).await;
-}
-
 pub(crate) async fn methods_can_be_named(case: Case) {
     let site = case.site().await;
     let hold = site.hold("/orders/7/pay").await;

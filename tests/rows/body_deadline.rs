@@ -77,12 +77,3 @@ pub(crate) async fn a_handler_that_does_not_wait_is_not_stopped(case: Case) {
     let answer = later.read_until("firstother").await;
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
 }
-
-pub(crate) async fn who_leaves_in_the_middle_holds_nothing(case: Case) {
-    let site = case.site().await;
-    let raw = half(&site, "/slow-whole/7?first=middle").await;
-    case.desk.gates.arrived("middle").await;
-    case.desk.gates.open("middle");
-    drop(raw);
-    passes_at_once(&site, "7").await;
-}

@@ -1,9 +1,9 @@
 //! Deferred requests: accepted, run, looked up.
 
-use lockgate_tests::{Answer, Case, Site, eventually};
+use lockgate_tests::{Case, Site, eventually};
 use serde_json::json;
 
-use super::{Job, accepted, fence, lock::busy, tells_no_token};
+use super::{Job, accepted, fence, lock::busy, quota::spend, tells_no_token};
 
 /// Sends a POST that is deferred.
 pub(super) async fn refund(site: &Site, query: &str) -> Job {
@@ -45,6 +45,11 @@ pub(crate) async fn a_busy_resource_defers_the_request(case: Case) {
     assert_eq!(seen["body"], "note", "{document}");
     assert_eq!(seen["deferred"], json!({ "id": job.id, "attempt": 1 }), "{document}");
     assert!(seen["fence"].as_u64() > Some(held), "{document}");
+    assert_eq!(seen["run"], seen["fence"], "{document}");
+    let at = |name: &str| document[name].as_str().unwrap_or_else(|| panic!("{name}: {document}"));
+    // RFC 3339 in UTC, all of one length: in the order of their letters.
+    assert!(accepted_at.ends_with('Z') && at("accepted") == accepted_at, "{document}");
+    assert!(at("accepted") <= at("began") && at("began") <= at("ended"), "{document}");
     let answer = site.get(&job.location).send().await;
     assert!(!answer.has("retry-after"), "nothing more to come: {answer:?}");
 }
@@ -57,38 +62,6 @@ pub(crate) async fn a_nested_route_runs_by_its_whole_path(case: Case) {
     let _ = hold.let_go().await.expect(200);
     let document = job.ended(&site).await;
     assert_eq!(document["response"]["status"], 200, "{document}");
-}
-
-pub(crate) async fn a_free_resource_does_not(case: Case) {
-    let site = case.site().await;
-    let answer = site.post("/orders/7/refund").body("note").send().await.expect(200);
-    assert!(answer.json()["deferred"].is_null());
-    assert!(!answer.has("location"));
-    let _ = fence(&answer);
-}
-
-pub(crate) async fn safe_methods_are_not_deferred(case: Case) {
-    let site = case.site().await;
-    let hold = site.hold("/orders/7/pay").await;
-    let answer = site.get("/orders/7/refund").send().await.expect(200);
-    assert!(answer.json()["fence"].is_null());
-    let _ = hold.let_go().await.expect(200);
-}
-
-pub(crate) async fn a_run_that_goes_on_is_running(case: Case) {
-    let site = case.site().await;
-    let hold = site.hold("/orders/7/pay").await;
-    let job = refund(&site, "gate=run").await;
-    let _ = hold.let_go().await.expect(200);
-    case.desk.gates.arrived("run").await;
-    let answer = site.get(&job.location).send().await;
-    let _ = answer.retry_after();
-    assert_eq!(answer.json()["state"], "running");
-    assert_eq!(answer.json()["attempts"], 1);
-    let response = format!("{}/response", job.location);
-    assert_eq!(site.get(&response).send().await.expect(202).json()["state"], "running");
-    case.desk.gates.open("run");
-    let _ = job.done(&site).await;
 }
 
 pub(crate) async fn a_response_that_has_no_body_is_given_back_without(case: Case) {
@@ -146,11 +119,14 @@ pub(crate) async fn bytes_that_are_no_text_come_back_too(case: Case) {
     assert_eq!(answer.field("content-type"), "application/octet-stream");
 }
 
+/// Whichever process has accepted them.
 pub(crate) async fn jobs_run_in_the_order_of_acceptance(case: Case) {
-    let site = case.site().await;
-    let hold = site.hold("/orders/7/pay?tag=hold").await;
+    let there = case.plan().await.framework(case.framework.other());
+    let (here, there) = (case.site().await, there.start().await);
+    let hold = here.hold("/orders/7/pay?tag=hold").await;
     let mut jobs = Vec::new();
     for n in 1..=6 {
+        let site = if n % 2 == 0 { &here } else { &there };
         let answer = site.post(&format!("/orders/7/refund?tag={n}")).send().await;
         assert_eq!(answer.json()["position"], n);
         jobs.push(accepted(answer));
@@ -158,27 +134,11 @@ pub(crate) async fn jobs_run_in_the_order_of_acceptance(case: Case) {
     let _ = hold.let_go().await.expect(200);
     let mut fences = Vec::new();
     for job in &jobs {
-        fences.push(job.done(&site).await["fence"].as_u64());
+        let _ = job.done(&there).await;
+        fences.push(job.done(&here).await["fence"].as_u64());
     }
     assert_eq!(case.desk.tags(), ["hold", "1", "2", "3", "4", "5", "6"]);
     assert!(fences.is_sorted_by(|a, b| a < b), "{fences:?}");
-}
-
-pub(crate) async fn processes_share_one_line_of_jobs(case: Case) {
-    let there = case.plan().await.framework(case.framework.other());
-    let (here, there) = (case.site().await, there.start().await);
-    let hold = here.hold("/orders/7/pay?tag=hold").await;
-    let mut jobs = Vec::new();
-    for n in 1..=6 {
-        let site = if n % 2 == 0 { &here } else { &there };
-        jobs.push(refund(site, &format!("tag={n}")).await);
-    }
-    let _ = hold.let_go().await.expect(200);
-    for job in &jobs {
-        let _ = job.done(&there).await;
-        let _ = job.done(&here).await;
-    }
-    assert_eq!(case.desk.tags(), ["hold", "1", "2", "3", "4", "5", "6"]);
 }
 
 pub(crate) async fn the_other_framework_runs_it(case: Case) {
@@ -203,6 +163,12 @@ pub(crate) async fn the_run_holds_the_lock(case: Case) {
     let _ = hold.let_go().await.expect(200);
     case.desk.gates.arrived("run").await;
     busy(site.post("/orders/7/pay").send().await);
+    let answer = site.get(&job.location).send().await;
+    let _ = answer.retry_after();
+    let document = answer.json();
+    assert_eq!((&document["state"], &document["attempts"]), (&json!("running"), &json!(1)));
+    let response = format!("{}/response", job.location);
+    assert_eq!(site.get(&response).send().await.expect(202).json()["state"], "running");
     let waiter = site.post("/orders/7/ship?tag=waiter").spawn();
     case.desk.gates.open("run");
     let _ = job.done(&site).await;
@@ -231,14 +197,18 @@ pub(crate) async fn a_stopping_site_lets_its_run_end(case: Case) {
     assert_eq!(document["state"], "done", "{document}");
 }
 
-pub(crate) async fn namespaces_share_no_jobs(case: Case) {
+pub(crate) async fn namespaces_share_nothing(case: Case) {
     let stranger = case.plan_on(case.stranger().await).start().await;
     let site = case.plan().await.no_worker().start().await;
+    for site in [&site, &stranger] {
+        spend(site, "/quota/three", 3).await;
+    }
     let hold = site.hold("/orders/7/pay").await;
+    let _ = stranger.post("/orders/7/pay").send().await.expect(200);
     let job = refund(&site, "").await;
     let _ = stranger.get(&job.location).send().await.expect(404);
     let _ = stranger.delete(&job.location).send().await.expect(404);
-    let _: Answer = stranger.post("/orders/7/refund").send().await.expect(200);
+    let _ = stranger.post("/orders/7/refund").send().await.expect(200);
     let _ = hold.let_go().await.expect(200);
     let document = job.document(&site).await;
     assert_eq!(document["reason"], "no worker", "the stranger's is not ours: {document}");

@@ -45,19 +45,13 @@ pub(crate) async fn the_body_has_ended(case: Case) {
     }
 }
 
-pub(crate) async fn a_body_of_known_length_has_ended(case: Case) {
+pub(crate) async fn a_body_of_known_length_or_none_has_ended(case: Case) {
     let site = case.site().await;
     for _ in 0..5 {
         let answer = site.post("/whole/7?text=word").send().await.expect(200);
         assert_eq!(answer.field("content-length"), "4", "{answer:?}");
         assert_eq!(answer.text(), "word");
         is_free(&site, "7").await;
-    }
-}
-
-pub(crate) async fn there_is_no_body(case: Case) {
-    let site = case.site().await;
-    for _ in 0..5 {
         let _ = site.post("/whole/7?status=204").send().await.expect(204);
         is_free(&site, "7").await;
         let _ = site.request("HEAD", "/whole/7").send().await.expect(200);

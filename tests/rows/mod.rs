@@ -26,7 +26,6 @@ pub(crate) mod replay;
 pub(crate) mod status;
 pub(crate) mod told;
 pub(crate) mod users;
-pub(crate) mod visible;
 pub(crate) mod wiring;
 pub(crate) mod within;
 

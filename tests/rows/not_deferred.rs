@@ -147,13 +147,16 @@ pub(crate) async fn an_owner_who_has_too_many(case: Case) {
     let _ = last.done(&site).await;
 }
 
-/// Of an owner, and of the queue: each is met by the second request.
+/// Of an owner, of a resource, and of the queue: each is met by the second request.
 pub(crate) async fn each_bound_that_is_set(case: Case) {
     let site = case.site().await;
     let hold = site.hold("/orders/7/pay").await;
-    for (target, for_all) in
-        [("/few-bytes/7", false), ("/queue-jobs/7", true), ("/queue-bytes/7", true)]
-    {
+    for (target, for_all) in [
+        ("/few-bytes/7", false),
+        ("/thin/7", true),
+        ("/queue-jobs/7", true),
+        ("/queue-bytes/7", true),
+    ] {
         let send = |user| site.post(target).header("x-user", user).body(vec![b'x'; 200]).send();
         let first = accepted(send("ada").await);
         plain(send("ada").await);
@@ -168,19 +171,6 @@ pub(crate) async fn each_bound_that_is_set(case: Case) {
         let _ = site.delete(&again.location).send().await.expect(204);
     }
     let _ = hold.let_go().await.expect(200);
-}
-
-/// The newest is kept whatever the bound is.
-pub(crate) async fn results_beyond_their_bound(case: Case) {
-    let site = case.site().await;
-    let hold = site.hold("/orders/7/pay").await;
-    let first = accepted(site.post("/ended-bytes/7").send().await);
-    let second = accepted(site.post("/ended-bytes/7").send().await);
-    let _ = hold.let_go().await.expect(200);
-    let _ = second.done(&site).await;
-    let _ = site.get(&first.location).send().await.expect(410).problem();
-    let _ = site.get(&second.location).send().await.expect(200);
-    assert_eq!(case.desk.ran().len(), 3, "both have run");
 }
 
 pub(crate) async fn an_upgrade(case: Case) {

@@ -22,14 +22,18 @@ fn is(told: Option<&str>, loss: &str) -> bool {
     told == Some(loss) || (loss, told) == ("too-long", Some("lapsed"))
 }
 
-/// It is the default: nothing else is set on this route.
+/// It is the default: nothing else is set on this route. Deferral is for requests that were busy: one that ran, and lost,
+/// is not run again.
 pub(crate) async fn a_handler_is_stopped(case: Case) {
     let site = case.site().await;
     let hold = site.hold("/brief/7?tag=stopped").await;
-    let answer = lost(hold.answer().await, "too-long");
-    assert!(!answer.has("lock-lost"), "{answer:?}");
-    passes_at_once(&site, "7").await;
-    assert_eq!(case.desk.tags(), [""], "the handler was dropped where it stood");
+    let deferrable = site.hold("/brief-refund/8?tag=stopped").await;
+    for (hold, order) in [(hold, "7"), (deferrable, "8")] {
+        let answer = lost(hold.answer().await, "too-long");
+        assert!(!answer.has("lock-lost") && !answer.has("location"), "{answer:?}");
+        passes_at_once(&site, order).await;
+    }
+    assert_eq!(case.desk.tags(), ["", ""], "the handlers were dropped where they stood");
     // And the connection, the worker thread and the routes go on.
     let _ = site.post("/brief/7").send().await.expect(200);
 }
@@ -66,16 +70,6 @@ pub(crate) async fn layers_further_out_see_the_answer(case: Case) {
     assert!(is(Some(answer.field("lock-lost")), "too-long"), "{answer:?}");
     assert!(answer.field("ratelimit").contains("r=4"), "{answer:?}");
     passes_at_once(&site, "7").await;
-}
-
-/// Deferral is for requests that were busy: one that ran, and lost, is not run again.
-pub(crate) async fn a_request_that_lost_is_not_deferred(case: Case) {
-    let site = case.site().await;
-    let hold = site.hold("/brief-refund/7").await;
-    let answer = lost(hold.answer().await, "too-long");
-    assert!(!answer.has("location"), "{answer:?}");
-    passes_at_once(&site, "7").await;
-    assert_eq!(case.desk.tags(), [""]);
 }
 
 /// Its worker's own lock is what counts: the settings of the layer do not.

@@ -116,19 +116,7 @@ pub(crate) async fn what_is_always_deferred_is_503(case: Case) {
     assert!(ran.iter().all(|ran| ran.tag != "away"), "{ran:?}");
 }
 
-pub(crate) async fn a_lock_can_be_admitted(case: Case) {
-    let mut server = Server::start().await;
-    let site = site(&case, &server).await;
-    server.kill();
-    let answer = promptly(site.post("/orders/7/anyway")).await.expect(200);
-    assert!(answer.json()["fence"].is_null(), "{answer:?}");
-    server.restart().await;
-    comes_back(&site).await;
-    let answer = site.post("/orders/7/anyway").send().await.expect(200);
-    assert!(answer.json()["fence"].is_u64(), "{answer:?}");
-}
-
-pub(crate) async fn a_quota_admits_or_refuses(case: Case) {
+pub(crate) async fn a_lock_and_a_quota_can_admit(case: Case) {
     let mut server = Server::start().await;
     let site = site(&case, &server).await;
     server.kill();
@@ -138,8 +126,12 @@ pub(crate) async fn a_quota_admits_or_refuses(case: Case) {
         assert!(answer.json()["remaining"].is_null(), "{answer:?}");
     }
     away(promptly(site.get("/quota/refuse")).await);
+    let answer = promptly(site.post("/orders/7/anyway")).await.expect(200);
+    assert!(answer.json()["fence"].is_null(), "{answer:?}");
     server.restart().await;
     comes_back(&site).await;
+    let answer = site.post("/orders/7/anyway").send().await.expect(200);
+    assert!(answer.json()["fence"].is_u64(), "{answer:?}");
     let answer = site.get("/quota/admit").send().await.expect(200);
     assert!(answer.field("ratelimit").contains(";r=2;"), "{answer:?}");
 }

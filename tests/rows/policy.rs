@@ -3,7 +3,7 @@
 use lockgate_tests::{Answer, Case};
 use serde_json::Value;
 
-use super::{accepted, passes_at_once};
+use super::{accepted, fence, passes_at_once};
 
 /// A busy answer of this status: the same as ever otherwise.
 #[track_caller]
@@ -16,11 +16,12 @@ fn busy_as(status: u16, answer: Answer) -> Value {
     problem
 }
 
-pub(crate) async fn exactly_the_named_methods_lock(case: Case) {
+pub(crate) async fn all_methods_or_exactly_the_named_ones_lock(case: Case) {
     let site = case.site().await;
     let hold = site.hold("/orders/7/pay").await;
     busy_as(409, site.post("/methods/7").send().await);
     busy_as(409, site.get("/methods/7").send().await);
+    busy_as(409, site.get("/orders/7/audit").send().await);
     // A router runs what is there for GET, or nothing.
     let head = site.request("HEAD", "/methods/7").send().await;
     assert!([409, 405].contains(&head.status.as_u16()), "{head:?}");
@@ -30,6 +31,7 @@ pub(crate) async fn exactly_the_named_methods_lock(case: Case) {
     }
     let _ = hold.let_go().await.expect(200);
     let _ = site.post("/methods/7").send().await.expect(200);
+    let _ = fence(&site.get("/orders/7/audit").send().await.expect(200));
 }
 
 pub(crate) async fn the_busy_answer_has_the_status_of_choice(case: Case) {
@@ -40,15 +42,9 @@ pub(crate) async fn the_busy_answer_has_the_status_of_choice(case: Case) {
     busy_as(503, site.post("/unavailable/7").send().await);
     let problem = busy_as(429, site.post("/too-many/7").send().await);
     assert!(problem["waited_ms"].as_u64().is_some_and(|ms| ms >= 40), "two pauses: {problem}");
-    let _ = hold.let_go().await.expect(200);
-}
-
-pub(crate) async fn a_busy_answer_of_any_status_is_deferred(case: Case) {
-    let site = case.site().await;
-    let hold = site.hold("/orders/7/pay").await;
     let job = accepted(site.post("/locked-refund/7").body("note").send().await);
     let _ = hold.let_go().await.expect(200);
-    assert_eq!(job.done(&site).await["body"], "note");
+    assert_eq!(job.done(&site).await["body"], "note", "one of any status is deferred");
 }
 
 pub(crate) async fn who_asks_again_passes_in_the_end(case: Case) {

@@ -55,13 +55,21 @@ pub(super) fn refused(answer: Answer, name: &str) -> i64 {
     *reset
 }
 
-pub(crate) async fn an_allowed_request_is_told_its_quota(case: Case) {
+pub(crate) async fn a_request_is_told_its_quota_and_a_refused_one_is_not_charged(case: Case) {
     let site = case.site().await;
     let first = site.get("/quota/three").send().await;
     assert_eq!(first.json()["remaining"], 2, "the handler sees it too");
     allowed(first, "three", 3, 2);
     allowed(site.post("/quota/three").send().await, "three", 3, 1);
     allowed(site.get("/quota/three").send().await, "three", 3, 0);
+    let answer = site.get("/quota/three").send().await;
+    assert_eq!(members(&answer, "ratelimit-policy"), [("three".to_owned(), 3, 60)]);
+    let first = refused(answer, "three");
+    assert_eq!(case.desk.ran().len(), 3, "the handler has not run");
+    for _ in 0..5 {
+        let again = refused(site.get("/quota/three").send().await, "three");
+        assert!(again <= first, "a refusal was charged");
+    }
 }
 
 pub(crate) async fn policies_of_different_names_share_no_quota(case: Case) {
@@ -74,25 +82,6 @@ pub(crate) async fn policies_of_different_names_share_no_quota(case: Case) {
     let told = members(&site.get("/alike/names").send().await.expect(200), "ratelimit-policy");
     assert_eq!(told, [("a/b".to_owned(), 1, 60), ("a b".to_owned(), 2, 60)]);
     refused(site.get("/alike/names").send().await, "a/b");
-}
-
-pub(crate) async fn a_refused_request_is_told_when_to_come_back(case: Case) {
-    let site = case.site().await;
-    spend(&site, "/quota/three", 3).await;
-    let answer = site.get("/quota/three").send().await;
-    assert_eq!(members(&answer, "ratelimit-policy"), [("three".to_owned(), 3, 60)]);
-    refused(answer, "three");
-    assert_eq!(case.desk.ran().len(), 3, "the handler has not run");
-}
-
-pub(crate) async fn a_refused_request_is_not_charged(case: Case) {
-    let site = case.site().await;
-    spend(&site, "/quota/three", 3).await;
-    let first = refused(site.get("/quota/three").send().await, "three");
-    for _ in 0..5 {
-        let again = refused(site.get("/quota/three").send().await, "three");
-        assert!(again <= first, "asking again has put the end off");
-    }
 }
 
 pub(crate) async fn who_comes_back_in_time_gets_in(case: Case) {
@@ -136,8 +125,20 @@ pub(crate) async fn two_layers_tell_two_quotas(case: Case) {
     refused(answer, "inner");
 }
 
-pub(crate) async fn a_key_header_must_be_there_once(case: Case) {
+/// A header, a parameter, and what a function says.
+pub(crate) async fn each_key_has_a_quota(case: Case) {
     let site = case.site().await;
+    spend(&site, "/quota/param/7", 2).await;
+    refused(site.get("/quota/param/7").send().await, "param");
+    refused(site.get("/quota/param/%37").send().await, "param");
+    spend(&site, "/quota/param/8", 2).await;
+    let by_user = |user| site.get("/quota/user").header("x-user", user);
+    for _ in 0..2 {
+        let _ = by_user("ada").send().await.expect(200);
+    }
+    refused(by_user("ada").send().await, "user");
+    let _ = by_user("bob").send().await.expect(200);
+    let _ = site.get("/quota/user").send().await.expect(400).problem();
     let get = || site.get("/quota/header");
     let _ = get().send().await.expect(400).problem();
     let twice = get().header("x-api-key", "a").header("X-Api-Key", "b");
@@ -164,25 +165,6 @@ pub(crate) async fn forged_addresses_change_nothing(case: Case) {
     refused(forged(3).send().await, "three");
 }
 
-pub(crate) async fn each_parameter_has_a_quota(case: Case) {
-    let site = case.site().await;
-    spend(&site, "/quota/param/7", 2).await;
-    refused(site.get("/quota/param/7").send().await, "param");
-    refused(site.get("/quota/param/%37").send().await, "param");
-    spend(&site, "/quota/param/8", 2).await;
-}
-
-pub(crate) async fn each_user_has_a_quota(case: Case) {
-    let site = case.site().await;
-    let get = |user| site.get("/quota/user").header("x-user", user);
-    for _ in 0..2 {
-        let _ = get("ada").send().await.expect(200);
-    }
-    refused(get("ada").send().await, "user");
-    let _ = get("bob").send().await.expect(200);
-    let _ = site.get("/quota/user").send().await.expect(400).problem();
-}
-
 pub(crate) async fn a_route_has_one_quota(case: Case) {
     let site = case.site().await;
     for order in 0..5 {
@@ -198,13 +180,6 @@ pub(crate) async fn processes_share_a_quota(case: Case) {
     allowed(other.get("/quota/three").send().await, "three", 3, 0);
     refused(one.get("/quota/three").send().await, "three");
     refused(other.get("/quota/three").send().await, "three");
-}
-
-pub(crate) async fn namespaces_share_no_quota(case: Case) {
-    let stranger = case.plan_on(case.stranger().await).start().await;
-    let site = case.site().await;
-    spend(&site, "/quota/three", 3).await;
-    spend(&stranger, "/quota/three", 3).await;
 }
 
 pub(super) async fn spend(site: &Site, target: &str, times: usize) {

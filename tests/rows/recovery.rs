@@ -14,7 +14,7 @@ use super::{
     accepted,
     lock::busy,
     on_loss::lost,
-    outage::{away, comes_back, promptly, site, site_within},
+    outage::{away, comes_back, promptly, site},
     passes_at_once,
 };
 
@@ -128,37 +128,4 @@ pub(super) async fn runs_what_it_defers(site: &Site) -> Duration {
     let _ = hold.let_go().await.expect(200);
     let _ = job.done(site).await;
     asked.elapsed()
-}
-
-pub(crate) async fn forgotten_scripts_are_sent_again(case: Case) {
-    let server = Server::start().await;
-    let site = site_within(&case, &server, Duration::from_secs(10)).await;
-    let mut connection = server.connection().await;
-    let forget = tokio::spawn(async move {
-        loop {
-            let mut flush = redis::cmd("SCRIPT");
-            let () = flush.arg("FLUSH").query_async(&mut connection).await.unwrap();
-        }
-    });
-    for round in 0..10 {
-        let sent: Vec<_> = (0..8)
-            .flat_map(|n| {
-                [
-                    site.post(&format!("/orders/{round}-{n}/pay")).spawn(),
-                    site.get(&format!("/quota/param/{round}-{n}")).spawn(),
-                ]
-            })
-            .collect();
-        for answer in sent {
-            let answer = answer.answer().await.expect(200);
-            let json = answer.json();
-            assert!(json["fence"].is_u64() || json["remaining"].is_u64(), "{answer:?}");
-        }
-    }
-    runs_what_it_defers(&site).await;
-    forget.abort();
-    let mut connection = server.connection().await;
-    let errors = redis::cmd("INFO").arg("errorstats").query_async::<String>(&mut connection).await;
-    let errors = errors.expect("it answers");
-    assert!(errors.contains("errorstat_NOSCRIPT:"), "no script was missed: {errors}");
 }

@@ -262,21 +262,6 @@ pub(crate) async fn a_long_answer_is_passed_through(case: Case) {
     assert_eq!(case.desk.tags(), ["one", "one"]);
 }
 
-/// It is stored nowhere, and may be the one that runs in the end: so it is not accepted.
-pub(crate) async fn a_retry_meanwhile_is_told_that_it_is_busy(case: Case) {
-    let site = case.site().await;
-    let first = keyed(&site, "gate=first").spawn();
-    case.desk.gates.arrived("first").await;
-    busy(keyed(&site, "gate=first").send().await);
-    case.desk.gates.open("first");
-    let _ = first.answer().await.expect(200);
-    let answer = keyed(&site, "gate=first").send().await;
-    assert_eq!(answer.json()["state"], "done", "{answer:?}");
-    let document = accepted(answer).document(&site).await;
-    assert_eq!(document["response"]["status"], 200, "{document}");
-    assert_eq!(case.desk.gates.arrivals("first"), 1);
-}
-
 pub(crate) async fn a_retry_meanwhile_of_what_fails_may_run(case: Case) {
     let site = case.site().await;
     let failing = || keyed(&site, "tag=failed&status=401&gate=first");

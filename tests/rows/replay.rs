@@ -32,13 +32,15 @@ pub(crate) async fn the_request_is_the_same_without_its_connection(case: Case) {
     let hold = site.hold("/orders/7/pay").await;
     let sent = site
         .put("/orders/%37/refund?a=b%20c&d")
-        .header("connection", "keep-alive")
+        .header("connection", "keep-alive, host")
+        .header("connection", "idempotency-key")
         .header("te", "trailers")
         .header("keep-alive", "timeout=5")
         .header("prefer", "respond-async")
         .header("x-many", "one")
         .header("accept-language", "de")
         .header("X-Many", "two")
+        .header("idempotency-key", "\"mine\"")
         .body("note");
     let job = accepted(sent.send().await);
     let _ = hold.let_go().await.expect(200);
@@ -49,7 +51,9 @@ pub(crate) async fn the_request_is_the_same_without_its_connection(case: Case) {
     assert_eq!(seen["body"], "note");
     assert_eq!(field(&seen, "x-many"), ["one", "two"]);
     assert_eq!(field(&seen, "accept-language"), ["de"]);
+    // Though `Connection` nominates these two.
     assert_eq!(field(&seen, "host"), [site.addr.to_string()]);
+    assert_eq!(field(&seen, "idempotency-key"), ["\"mine\""]);
     assert_eq!(field(&seen, "content-length"), ["4"]);
     for hop in ["connection", "te", "keep-alive", "prefer"] {
         assert!(field(&seen, hop).is_empty(), "{hop}: {seen}");
@@ -132,37 +136,6 @@ fn lists() -> Vec<Vec<Line>> {
 
 /// Lists that are sent to each framework on each store.
 const LISTS: usize = 32;
-
-/// An outer layer has set some of them: the run in the background sees what the direct one does.
-pub(crate) async fn lines_that_connection_nominates_come_along(case: Case) {
-    let site = case.site().await;
-    let hold = site.hold("/orders/7/pay").await;
-    let sent = site
-        .post("/orders/7/refund")
-        .header("connection", "close, x-user-id, X-Role, host, content-type, x-forwarded-for")
-        .header("connection", "idempotency-key, x-forwarded-host")
-        .header("x-user-id", "7")
-        .header("x-role", "admin")
-        .header("content-type", "text/plain")
-        .header("x-forwarded-for", "192.0.2.1")
-        .header("x-forwarded-host", "shop.example")
-        .header("idempotency-key", "\"mine\"");
-    let job = accepted(sent.send().await);
-    let _ = hold.let_go().await.expect(200);
-    let seen = job.done(&site).await;
-    for (name, value) in [
-        ("x-user-id", "7"),
-        ("x-role", "admin"),
-        ("content-type", "text/plain"),
-        ("x-forwarded-for", "192.0.2.1"),
-        ("x-forwarded-host", "shop.example"),
-        ("idempotency-key", "\"mine\""),
-        ("host", &site.addr.to_string()),
-    ] {
-        assert_eq!(field(&seen, name), [value], "{name}: {seen}");
-    }
-    assert!(field(&seen, "connection").is_empty(), "{seen}");
-}
 
 /// Whatever the lines are, and whatever `Connection` nominates: the run sees what the direct one does.
 pub(crate) async fn lines_of_any_names_come_along(case: Case) {
@@ -251,17 +224,6 @@ pub(crate) async fn a_key_is_made_if_none_was_sent(case: Case) {
     assert_eq!(field(&named.done(&site).await, "idempotency-key"), ["\"mine\""]);
     let seen = site.post("/orders/7/refund").send().await.expect(200).json();
     assert!(field(&seen, "idempotency-key").is_empty(), "only for runs: {seen}");
-}
-
-pub(crate) async fn a_run_is_told_the_fence_of_its_lock(case: Case) {
-    let site = case.site().await;
-    let hold = site.hold("/orders/7/pay").await;
-    let job = refund(&site, "").await;
-    let before = hold.let_go().await.expect(200).json();
-    let seen = job.done(&site).await;
-    assert!(seen["fence"].is_u64(), "{seen}");
-    assert_eq!(seen["run"], seen["fence"], "{seen}");
-    assert!(seen["fence"].as_u64() > before["fence"].as_u64(), "{before} {seen}");
 }
 
 /// Neither waits the worker for its end, nor the next job.
@@ -419,28 +381,20 @@ pub(crate) async fn forged_markers_are_nothing(case: Case) {
     assert_eq!(case.desk.ran().len(), ran + 2, "the holder and the job");
 }
 
-pub(crate) async fn a_panic_is_a_dead_letter(case: Case) {
+pub(crate) async fn a_post_that_fails_or_panics_is_a_dead_letter(case: Case) {
     let site = case.plan().await.concurrency(1).start().await;
-    let hold = site.hold("/orders/7/pay").await;
-    let job = refund(&site, "panic=1").await;
-    let next = refund(&site, "").await;
-    let _ = hold.let_go().await.expect(200);
-    let document = job.dead(&site, "panicked").await;
-    assert_eq!(document["attempts"], 1, "{document}");
-    // The worker lives on.
-    let _ = next.done(&site).await;
-}
-
-pub(crate) async fn a_post_that_fails_is_a_dead_letter(case: Case) {
-    let site = case.site().await;
     let hold = site.hold("/orders/7/pay?tag=hold").await;
-    let job = refund(&site, "status=500&tag=job").await;
+    let failed = refund(&site, "status=500&tag=failed").await;
+    let panicked = refund(&site, "panic=1&tag=panicked").await;
     let next = refund(&site, "tag=next").await;
     let _ = hold.let_go().await.expect(200);
-    let document = job.dead(&site, "failed").await;
-    assert_eq!(document["attempts"], 1, "{document}");
+    for (job, reason) in [(failed, "failed"), (panicked, "panicked")] {
+        let document = job.dead(&site, reason).await;
+        assert_eq!(document["attempts"], 1, "{document}");
+    }
+    // The worker lives on.
     let _ = next.done(&site).await;
-    assert_eq!(case.desk.tags(), ["hold", "job", "next"], "it has run once");
+    assert_eq!(case.desk.tags(), ["hold", "failed", "panicked", "next"], "each has run once");
 }
 
 pub(crate) async fn a_put_that_fails_runs_again(case: Case) {
@@ -490,14 +444,26 @@ pub(crate) async fn a_put_whose_worker_died_runs_again(case: Case) {
 pub(crate) async fn without_a_worker_the_others_go_on(case: Case) {
     let site = case.plan().await.no_worker().start().await;
     let hold = site.hold("/orders/7/pay?tag=hold").await;
-    let job = refund(&site, "tag=job").await;
+    let jobs = [refund(&site, "tag=1").await, refund(&site, "tag=2").await];
     let _ = hold.let_go().await.expect(200);
-    let document = job.document(&site).await;
+    let answer = site.get(&jobs[0].location).send().await.expect(200);
+    assert!(answer.retry_after() >= 10, "nobody will run it in a second");
+    let document = answer.json();
     assert_eq!(document["state"], "queued", "{document}");
     assert_eq!(document["reason"], "no worker", "{document}");
-    let _ = site.post("/orders/7/ship?tag=others").send().await.expect(200);
-    let _ = site.post("/orders/7/pay?tag=others").send().await.expect(200);
-    let other = case.site().await;
-    let _ = job.done(&other).await;
-    assert_eq!(case.desk.tags(), ["hold", "others", "others", "job"]);
+    assert_eq!(document["worker"], false, "{document}");
+    for _ in 0..2 {
+        let _ = site.post("/orders/7/ship?tag=others").send().await.expect(200);
+        let _ = site.post("/orders/7/pay?tag=others").send().await.expect(200);
+    }
+    // What is deferred while others wait stands behind them.
+    let hold = site.hold("/orders/7/pay?tag=others").await;
+    let last = refund(&site, "tag=3").await;
+    let _ = hold.let_go().await.expect(200);
+    let other = case.plan().await.framework(case.framework.other()).start().await;
+    for job in jobs.iter().chain([&last]) {
+        let _ = job.done(&other).await;
+    }
+    let others = ["others"; 5];
+    assert_eq!(case.desk.tags(), [&["hold"][..], &others, &["1", "2", "3"]].concat());
 }

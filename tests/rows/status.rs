@@ -88,10 +88,14 @@ pub(crate) async fn a_wait_of_nothing_is_over_at_once(case: Case) {
 }
 
 pub(crate) async fn a_cancelled_job_never_runs(case: Case) {
-    let site = case.site().await;
+    let (site, other) = (case.site().await, case.site().await);
     let hold = site.hold("/orders/7/pay?tag=hold").await;
     let job = refund(&site, "tag=cancelled").await;
-    let _ = site.delete(&job.location).send().await.expect(204);
+    // Twice is once.
+    let both = [&site, &other].map(|site| site.delete(&job.location).spawn());
+    for cancelled in both {
+        let _ = cancelled.answer().await.expect(204);
+    }
     let next = refund(&site, "tag=next").await;
     let _ = hold.let_go().await.expect(200);
     let _ = next.done(&site).await;
@@ -203,31 +207,6 @@ pub(crate) async fn what_is_known_is_not_sent_again(case: Case) {
     let _ = job.done(&site).await;
 }
 
-pub(crate) async fn the_document_tells_its_times(case: Case) {
-    let site = case.site().await;
-    let hold = site.hold("/orders/7/pay").await;
-    let job = refund(&site, "").await;
-    let document = job.document(&site).await;
-    assert!(document["accepted"].as_str().is_some_and(|at| at.ends_with('Z')), "{document}");
-    assert!(document["began"].is_null() && document["ended"].is_null(), "{document}");
-    let _ = hold.let_go().await.expect(200);
-    let document = job.ended(&site).await;
-    let at = |name: &str| document[name].as_str().unwrap_or_else(|| panic!("{name}: {document}"));
-    // RFC 3339 in UTC, all of one length: in the order of their letters.
-    assert!(at("accepted") <= at("began") && at("began") <= at("ended"), "{document}");
-}
-
-pub(crate) async fn a_job_without_a_worker_says_so(case: Case) {
-    let site = case.plan().await.no_worker().start().await;
-    let hold = site.hold("/orders/7/pay").await;
-    let job = refund(&site, "").await;
-    let answer = site.get(&job.location).send().await.expect(200);
-    let document = answer.json();
-    assert_eq!((&document["reason"], &document["worker"]), (&"no worker".into(), &false.into()));
-    assert!(answer.retry_after() >= 10, "nobody will run it in a second");
-    let _ = hold.let_go().await.expect(200);
-}
-
 pub(crate) async fn what_runs_or_has_run_is_not_cancelled(case: Case) {
     let site = case.site().await;
     let hold = site.hold("/orders/7/pay").await;
@@ -300,9 +279,12 @@ pub(crate) async fn a_job_is_shown_to_its_owner_alone(case: Case) {
     let found = format!("/found/{}", job.id);
     let unknown = site.get("/mine/00112233445566778899aabbccddeeff00").send().await;
     for asked in [&job.location, &response, &found] {
-        for request in [site.get(asked), site.get(asked).header("x-user", "bob")] {
-            let answer = request.send().await.expect(404);
-            assert_eq!(answer.body, unknown.body);
+        let stream = || site.get(asked).header("accept", "text/event-stream");
+        for request in [site.get(asked), stream()] {
+            for request in [request.clone(), request.header("x-user", "bob")] {
+                let answer = request.send().await.expect(404);
+                assert_eq!(answer.body, unknown.body);
+            }
         }
     }
     let bob = site.delete(&job.location).header("x-user", "bob");
@@ -313,6 +295,10 @@ pub(crate) async fn a_job_is_shown_to_its_owner_alone(case: Case) {
     }
     let ada = site.delete(&job.location).header("x-user", "ada");
     let _ = ada.send().await.expect(204);
+    let stream = || site.get(&job.location).header("accept", "text/event-stream");
+    let (_, documents) = events(&stream().header("x-user", "ada").send().await.expect(200));
+    assert_eq!(documents[0]["state"], "cancelled");
+    assert_eq!(stream().header("x-user", "bob").send().await.expect(404).body, unknown.body);
     busy(site.post("/orders/7/pay").send().await);
     let _ = hold.let_go().await.expect(200);
 }

@@ -1,7 +1,6 @@
 //! Where a master can go: one that sentinels watch over, or one of a cluster.
 
-use lockgate::Store;
-use lockgate_tests::{Replicated, Sentinels, Server};
+use lockgate_tests::{Replicated, Sentinels, Server, patient_store};
 
 use super::LOCKS;
 
@@ -65,8 +64,7 @@ impl World {
             Self::Sentinels(_) => return ["a", "b", "c", "d"].map(str::to_owned),
             Self::Cluster(all) => &all.master,
         };
-        let store = Store::builder(&self.url()).deadline(std::time::Duration::from_secs(10));
-        let store = store.connect().await.expect("the URL is right");
+        let store = patient_store(&self.url()).await;
         let mut connection = master.connection().await;
         let mut found = Vec::new();
         for name in (0..64).map(|n| format!("lock-{n}")) {

@@ -46,7 +46,7 @@ pub use self::{
     kept::left_of_locks,
     raw::Raw,
     readme::{GATE, until_file},
-    redis::{Server, free_port, shared_server},
+    redis::{Server, free_port, patient_store, shared_server},
     sentinels::Sentinels,
     site::{Framework, Hold, Plan, Site},
     wait::{PATIENCE, eventually, within},

@@ -3,9 +3,6 @@
 //! A server is the child of a small shell that ends it when its own input closes. So it goes when the
 //! test process does, however that ends; nothing else would come round after an abort or a kill.
 
-#[cfg(test)]
-mod tests;
-
 use std::{
     io::{self, BufRead as _, BufReader},
     net::Ipv4Addr,
@@ -18,6 +15,7 @@ use std::{
     time::Duration,
 };
 
+use lockgate::Store;
 use redis::{AsyncConnectionConfig, aio::MultiplexedConnection};
 use tokio::{net::TcpSocket, sync::OnceCell};
 use uuid::Uuid;
@@ -240,6 +238,44 @@ impl Server {
         assert!(sent.is_ok_and(|sent| sent.success()), "no server to send {signal} to");
     }
 
+    /// Stops a replica where it is and cuts its link: from now on this master writes for itself alone, until the
+    /// replica goes on.
+    ///
+    /// # Panics
+    ///
+    /// If the master is away.
+    pub async fn cut_off(&self, replica: &Self) {
+        replica.pause();
+        let mut cut = redis::cmd("CLIENT");
+        cut.arg("KILL").arg("TYPE").arg("replica");
+        let _: i64 = cut.query_async(&mut self.connection().await).await.expect("an answer");
+    }
+
+    /// Waits until the replica has all that this master has written until now. `mark`: a key that it may write.
+    pub async fn replica_has_it_all(&self, mark: &str) {
+        eventually("the replica to have it all", async || {
+            let mut pipe = redis::pipe();
+            // It counts what was written on its own connection, behind all that was written before.
+            pipe.cmd("SET").arg(mark).arg(1).arg("PX").arg(1).ignore();
+            pipe.cmd("WAIT").arg(1).arg(500);
+            let answer = pipe.query_async(&mut self.connection().await).await;
+            answer.is_ok_and(|(have,): (u64,)| have == 1)
+        })
+        .await;
+    }
+
+    /// Keys that should not be there once no lock is used any more.
+    ///
+    /// # Panics
+    ///
+    /// If it is away.
+    pub async fn keys_left(&self, pattern: &str) -> Vec<String> {
+        let keys = redis::cmd("KEYS").arg(pattern).query_async(&mut self.connection().await).await;
+        let mut keys: Vec<String> = keys.expect("an answer");
+        keys.retain(|key| !key.ends_with(":meta") && !key.ends_with("}:f"));
+        keys
+    }
+
     /// A connection of the test's own.
     ///
     /// # Panics
@@ -282,6 +318,16 @@ impl Drop for Server {
             let _ = std::fs::remove_file(std::env::temp_dir().join(file));
         }
     }
+}
+
+/// Connects a store for which a loaded machine is no outage: its calls have far more time than they take.
+///
+/// # Panics
+///
+/// If the URL is wrong.
+pub async fn patient_store(url: &str) -> Store {
+    let builder = Store::builder(url).deadline(Duration::from_secs(10));
+    builder.connect().await.expect("the URL is right")
 }
 
 /// A machine that has other things to do is no fault of the server's.

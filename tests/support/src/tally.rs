@@ -25,31 +25,3 @@ fn calls(text: &str, name: &str) -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix(&begin));
     line.and_then(|line| line.split(',').next()?.parse().ok()).unwrap_or(0)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn calls_are_read() {
-        let text = "$9\r\n# Commandstats\r\ncmdstat_eval:calls=3,usec=5\r\ncmdstat_evalsha:calls=40,usec=5\r\n";
-        assert_eq!([calls(text, "eval"), calls(text, "evalsha"), calls(text, "get")], [3, 40, 0]);
-    }
-
-    #[tokio::test]
-    async fn they_are_counted_across_the_end_of_a_server() {
-        let mut server = crate::Server::start().await;
-        let script = async |server: &crate::Server| {
-            let mut call = redis::cmd("EVALSHA");
-            call.arg("0".repeat(40)).arg(0);
-            let unknown = call.query_async::<i64>(&mut server.connection().await).await;
-            assert!(unknown.is_err(), "the server has not heard of it");
-        };
-        script(&server).await;
-        assert_eq!(server.script_calls(), 1);
-        server.kill();
-        server.restart().await;
-        script(&server).await;
-        assert_eq!(server.script_calls(), 2);
-    }
-}

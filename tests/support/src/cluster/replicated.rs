@@ -85,25 +85,12 @@ impl Replicated {
 
     /// Until the replica has all that the master, who has this shard, has written until now.
     pub async fn replica_has_it_all(&self, shard: u16) {
-        eventually("the replica to have it all", async || {
-            let mut connection = self.master.connection().await;
-            let mut pipe = redis::pipe();
-            // It counts what was written on its own connection, behind all that was written before.
-            let mark = format!("mark:{{{shard}}}");
-            pipe.cmd("SET").arg(mark).arg(1).arg("PX").arg(1).ignore();
-            pipe.cmd("WAIT").arg(1).arg(500);
-            let answer: redis::RedisResult<(u64,)> = pipe.query_async(&mut connection).await;
-            answer.is_ok_and(|(have,)| have == 1)
-        })
-        .await;
+        self.master.replica_has_it_all(&format!("mark:{{{shard}}}")).await;
     }
 
     /// From now on the master writes for itself alone, until the replica goes on.
     pub async fn cut_off_the_replica(&self) {
-        self.replica.pause();
-        let mut cut = redis::cmd("CLIENT");
-        cut.arg("KILL").arg("TYPE").arg("replica");
-        let _: i64 = cut.query_async(&mut self.master.connection().await).await.expect("an answer");
+        self.master.cut_off(&self.replica).await;
     }
 }
 

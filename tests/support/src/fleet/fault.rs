@@ -64,7 +64,6 @@ impl Fault {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::{
         fleet::{Domain, Rules},
         history::Locks,
@@ -90,20 +89,6 @@ mod tests {
         for script in Tasks::RULES.scripts {
             let is_called = scripts.contains(&format!("\"{script}\""));
             assert!(is_called, "{script} is no call: nothing would ever be struck");
-        }
-    }
-
-    #[test]
-    fn each_fault_is_drawn_by_its_weight() {
-        for rules in ALL {
-            let (mut dice, weights) = (Dice::new(7), [rules.faults, rules.soak]);
-            let drawn: Vec<_> = (0..4000).map(|_| Fault::draw(&mut dice, &weights)).collect();
-            let all: u64 = weights.iter().copied().flatten().map(|(_, weight)| weight).sum();
-            for (fault, weight) in weights.into_iter().flatten() {
-                let times = drawn.iter().filter(|drawn| *drawn == fault).count() as u64;
-                let due = 4000 * weight / all;
-                assert!((due / 2..=2 * due).contains(&times), "{fault:?}: {times} of {due}");
-            }
         }
     }
 }

@@ -93,5 +93,5 @@ pub(crate) fn say(line: &str) {
 /// Says that nothing is under way any more, and waits for the end of the process.
 pub(crate) async fn quiet(clean: bool) {
     say(&format!("quiet {clean}"));
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }

@@ -63,16 +63,3 @@ pub(crate) fn note(notes: Weak<Mutex<Notes>>, server: Arc<AtomicU32>) {
         }
     });
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_tick_that_is_late_is_a_stall() {
-        const MS: u64 = clock::MS;
-        assert_eq!(stalled(1000 * MS, 1050 * MS), None);
-        assert_eq!(stalled(1000 * MS, 1550 * MS), None);
-        assert_eq!(stalled(1000 * MS, 1551 * MS), Some((1000 * MS, 5551 * MS)));
-    }
-}

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockgate::{LockRequest, NotAcquired, Released, Store};
+use lockgate::{LockRequest, NotAcquired, Released};
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader},
     task::JoinSet,
@@ -15,6 +15,7 @@ use tokio::{
 use crate::{
     checker::locks::{Event, Mode},
     fleet::{clock, log::Log, orders::say},
+    redis::patient_store,
     stalls,
 };
 
@@ -39,8 +40,7 @@ const WAIT: Duration = Duration::from_secs(60);
 ///
 /// If the store is not there, or the log can't be written.
 pub async fn crowd(url: &str, log: &Path) {
-    let store = Store::builder(url).deadline(Duration::from_secs(10)).connect().await;
-    let store = store.expect("the URL is right");
+    let store = patient_store(url).await;
     let log = Arc::new(Log::open(log).expect("the log can be made"));
     let notes = Arc::clone(&log);
     tokio::spawn(stalls::watch(move |since, _| notes.note(&Event::Stall(since))));

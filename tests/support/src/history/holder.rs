@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
-use lockgate::{LockGuard, Store};
+use lockgate::LockGuard;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
-use crate::fleet::{
-    orders::say,
-    register::{Registers, Values},
+use crate::{
+    fleet::{
+        orders::say,
+        register::{Registers, Values},
+    },
+    redis::patient_store,
 };
 
 /// Longer than a loaded machine stands still, with its renewals.
@@ -27,8 +30,7 @@ const WAIT: Duration = Duration::from_secs(30);
 ///
 /// If the store is not there.
 pub async fn holder(url: &str) {
-    let store = Store::builder(url).deadline(Duration::from_secs(10)).connect().await;
-    let store = store.expect("the URL is right");
+    let store = patient_store(url).await;
     let ask = || store.lock("x").lease(LEASE).wait(WAIT).acquire();
     let register = Register::open(url).await;
     let mut held: Option<LockGuard> = None;

@@ -28,7 +28,7 @@ use crate::{
     },
     fleet::{Domain as _, Ground, clock::ns, register::Registers},
     http::request,
-    redis::Server,
+    redis::{Server, patient_store},
     wait::within,
 };
 
@@ -60,9 +60,8 @@ pub struct Books {
 
 impl Books {
     pub(super) async fn on<G: Ground>(server: &G) -> Self {
-        let store = Store::builder(&server.url(Self::NAME)).deadline(Duration::from_secs(10));
         Self {
-            store: store.connect().await.expect("the URL is right"),
+            store: patient_store(&server.url(Self::NAME)).await,
             history: Arc::default(),
             began: Instant::now(),
             sent: Arc::default(),

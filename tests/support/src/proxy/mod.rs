@@ -227,3 +227,8 @@ impl Proxy {
 pub fn words(call: &[u8]) -> Vec<Vec<u8>> {
     resp::words(call).into_iter().map(<[u8]>::to_vec).collect()
 }
+
+/// The bytes of the first call among these, taken from them; `None` if it is not whole yet.
+pub fn take_call(bytes: &mut Vec<u8>) -> Option<Vec<u8>> {
+    resp::length(bytes).map(|length| bytes.drain(..length).collect())
+}

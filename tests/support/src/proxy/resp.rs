@@ -41,36 +41,3 @@ fn line(bytes: &[u8], at: usize) -> Option<(u8, &[u8], usize)> {
     let end = rest.windows(2).position(|two| two == b"\r\n")?;
     Some((*rest.first()?, rest.get(1..end)?, at + end + 2))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn values_are_told_apart() {
-        let whole: [&[u8]; 8] = [
-            b"+OK\r\n",
-            b":7\r\n",
-            b"$-1\r\n",
-            b"$2\r\n\r\n\r\n",
-            b"*2\r\n$1\r\na\r\n*1\r\n:1\r\n",
-            b"%1\r\n+a\r\n*0\r\n",
-            b">2\r\n+message\r\n$1\r\nx\r\n",
-            b"*-1\r\n",
-        ];
-        for value in whole {
-            let mut more = value.to_vec();
-            more.extend(b"+next\r\n");
-            assert_eq!(length(&more), Some(value.len()), "{}", value.escape_ascii());
-            for cut in 0..value.len() {
-                assert_eq!(length(&value[..cut]), None, "{}", value[..cut].escape_ascii());
-            }
-        }
-    }
-
-    #[test]
-    fn commands_are_read() {
-        assert_eq!(words(b"*2\r\n$3\r\nGET\r\n$2\r\n\r\n\r\n"), [&b"GET"[..], b"\r\n"]);
-        assert!(words(b"+PING\r\n").is_empty());
-    }
-}

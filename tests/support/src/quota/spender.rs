@@ -2,7 +2,9 @@
 
 use std::{io::BufRead as _, time::Duration};
 
-use lockgate::{Policy, Quota, Store};
+use lockgate::{Policy, Quota};
+
+use crate::redis::patient_store;
 
 /// At once in each process.
 const TASKS: usize = 16;
@@ -52,8 +54,7 @@ pub fn quotas(limit: u64) -> [Quotas; 5] {
 /// If the URL is wrong, or the store does not answer for ten seconds.
 pub async fn spender(url: &str, limit: u64) {
     // A loaded machine is no outage here: what is decided locally would be another quota.
-    let builder = Store::builder(url).deadline(Duration::from_secs(10));
-    let store = builder.connect().await.expect("the URL is right");
+    let store = patient_store(url).await;
     for Quotas { policy, .. } in quotas(limit) {
         // The connection is there when it begins.
         store.rate_limit(policy).peek(KEY, 1).await.expect("the store answers");

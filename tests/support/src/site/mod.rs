@@ -60,8 +60,7 @@
 //! | `/shared-room/{id}` | defer with room for 4 MiB, bodies read for a minute; lock by `id` |
 //! | `/thin/{id}` | defer up to 400 bytes; lock by `id` |
 //! | `/queue-jobs/{id}`, `/queue-bytes/{id}` | defer one job, and up to 400 bytes, in each shard; lock by `id` |
-//! | `/ended-bytes/{id}` | defer that keeps one byte of what has ended in each shard; lock by `id` |
-//! | `/evicting/{id}` | the same, with `x-user` as owner, the status at `/mine` and remembered direct runs |
+//! | `/evicting/{id}` | defer that keeps one byte of what has ended in each shard, with `x-user` as owner, the status at `/mine` and remembered direct runs |
 //! | `/few-keys/{id}` | defer with `x-user` as owner, of whom one key is kept in each shard, direct runs remembered; lock by `id` |
 //! | `/puts/{id}` | defer PUT alone; lock by `id` |
 //! | `/first/{id}` | defer, the first wins; lock by `id` |

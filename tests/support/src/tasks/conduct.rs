@@ -20,7 +20,7 @@ use crate::{
         clock::{self, MS},
         dice::Dice,
     },
-    redis::Server,
+    redis::{Server, patient_store},
 };
 
 const PROCESSES: usize = 3;
@@ -58,8 +58,7 @@ impl Domain for Tasks {
     };
 
     async fn open(server: &Server) -> Self {
-        let builder = Store::builder(&server.url(Self::NAME)).deadline(Duration::from_secs(10));
-        let store = builder.connect().await.expect("the URL is right");
+        let store = patient_store(&server.url(Self::NAME)).await;
         Self { queue: store.queue(QUEUE), store }
     }
 

@@ -53,18 +53,3 @@ impl Line {
         Some((at.parse().ok()?, line))
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_written_can_be_read() {
-        for line in [Line::Push("a-1".into(), true), Line::Pushed("a-1".into(), "id".into())] {
-            assert_eq!(Line::read(&format!("7 8 {line}")), Some((7, line)));
-        }
-        for other in ["7 8 start 1 a-1 id 1 2 3", "7 8 push a-1", ""] {
-            assert_eq!(Line::read(other), None, "{other}");
-        }
-    }
-}

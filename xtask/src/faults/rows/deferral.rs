@@ -145,7 +145,11 @@ pub(super) const DEFERRAL: &[Row] = &[
     defer(
         16,
         "SIGTERM with a run that is short, or too long; workers of both frameworks; none",
-        &[(Deferral, "drain::"), (Deferral, "mixed::")],
+        &[
+            (Deferral, "drain::"),
+            (Deferral, "mixed::"),
+            (Scenarios, "replay::without_a_worker_"),
+        ],
     ),
     defer(
         17,
@@ -166,6 +170,11 @@ pub(super) const DEFERRAL: &[Row] = &[
     defer(
         18,
         "cancelled while it runs, twice, by a node that dies",
-        &[(Deferral, "cancel::"), (Deferral, "a_web_node_is_killed_as_it_cancels")],
+        &[
+            (Deferral, "cancel::"),
+            (Deferral, "a_web_node_is_killed_as_it_cancels"),
+            (Scenarios, "status::a_cancelled_job_"),
+            (Scenarios, "status::what_runs_or_has_run_"),
+        ],
     ),
 ];

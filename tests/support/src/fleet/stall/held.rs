@@ -156,22 +156,4 @@ mod tests {
         assert_eq!(add(2450, None), None);
         assert_eq!(add(2500, Some(30)), None, "it has run since");
     }
-
-    #[test]
-    fn a_thread_that_waits_for_a_disk_is_known() {
-        let status = |state: &str| {
-            format!(
-                "Name:\tx\nState:\t{state}\nvoluntary_ctxt_switches:\t12\nnonvoluntary_ctxt_switches:\t3\n"
-            )
-        };
-        assert_eq!(blocked(&status("D (disk sleep)")), Some(12));
-        assert_eq!(blocked(&status("S (sleeping)")), None);
-    }
-
-    #[test]
-    fn the_system_tells_of_this_process() {
-        if cfg!(target_os = "linux") {
-            assert!(!threads(std::process::id()).is_empty());
-        }
-    }
 }

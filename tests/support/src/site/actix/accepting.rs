@@ -22,7 +22,6 @@ pub(super) fn accepting(config: &mut ServiceConfig) {
     one("/thin/{id}", DeferLayer::new().max_bytes(400));
     one("/queue-jobs/{id}", DeferLayer::new().queue_jobs(64));
     one("/queue-bytes/{id}", DeferLayer::new().queue_bytes(64 * 400));
-    one("/ended-bytes/{id}", DeferLayer::new().ended_bytes(64));
     one("/puts/{id}", DeferLayer::new().methods(["PUT"]));
     one("/first/{id}", DeferLayer::new().first_wins());
     one("/last/{id}", DeferLayer::new().last_wins());

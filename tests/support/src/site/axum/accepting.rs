@@ -34,7 +34,6 @@ pub(super) fn accepting() -> Routes {
         .merge(one("/thin/{id}", DeferLayer::new().max_bytes(400)))
         .merge(one("/queue-jobs/{id}", DeferLayer::new().queue_jobs(64)))
         .merge(one("/queue-bytes/{id}", DeferLayer::new().queue_bytes(64 * 400)))
-        .merge(one("/ended-bytes/{id}", DeferLayer::new().ended_bytes(64)))
         .merge(one("/puts/{id}", DeferLayer::new().methods(["PUT"])))
         .merge(one("/first/{id}", DeferLayer::new().first_wins()))
         .merge(one("/last/{id}", DeferLayer::new().last_wins()))
