@@ -26,7 +26,9 @@ pub(super) type Case<'c> = &'c dyn for<'a> Fn(&'a Rig) -> LocalBoxFuture<'a, ()>
 pub(super) async fn in_time(rig: fn() -> LocalBoxFuture<'static, Rig>, case: Case<'_>) {
     for left in (0..RUNS).rev() {
         let (rig, started) = (rig().await, Instant::now());
-        let Err(panic) = AssertUnwindSafe(case(&rig)).catch_unwind().await else { return };
+        let Err(panic) = AssertUnwindSafe(case(&rig)).catch_unwind().await else {
+            return rig.clear().await;
+        };
         let took = started.elapsed();
         if left == 0 || took <= SLOW || took >= HANGS {
             resume_unwind(panic);
