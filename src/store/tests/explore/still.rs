@@ -85,8 +85,8 @@ async fn stands_still(
         both.step(made).await;
     }
     let (mut made, mut compared) = (0, 0);
+    let (mut before, mut shown) = (exact(both).await, both.redis.server().shown().await);
     for step in idle {
-        let (before, shown) = (exact(both).await, both.redis.server().shown().await);
         let Some((call, replies)) = both.make(step).await else { continue };
         let (after, shown_after) = (exact(both).await, both.redis.server().shown().await);
         if both.is_late() {
@@ -99,6 +99,7 @@ async fn stands_still(
             assert!(is_same(&shown, &shown_after), "{shown:#?}\n{shown_after:#?}\n{}", context());
             compared += 1;
         }
+        (before, shown) = (after, shown_after);
     }
     Some((made, compared))
 }
