@@ -10,7 +10,7 @@ use crate::{
     Key,
     store::backend::{
         ACCEPT_WINDOW, Claim, Claimed, Enqueue, GaveBack, JobId, JobPolicy, JobState, Mode,
-        OnFailure, Renewal, Run, Token, Verdict,
+        OnFailure, Renewal, Run, Running, Token, Verdict,
     },
 };
 
@@ -28,6 +28,7 @@ on_every_store!(
     of_a_crashed_job_past_its_deadline_no_request_is_kept,
     a_job_whose_run_is_dropped_is_still_first,
     renewal_keeps_job_and_lock,
+    what_runs_is_told_for_as_long_as_its_lock_is_held,
 );
 
 const RETRY: Verdict = Verdict::Retry { delay: SHORT, reason: "status 503" };
@@ -271,4 +272,40 @@ async fn renewal_keeps_job_and_lock(rig: &Rig) {
     assert!(due.next.is_some_and(|next| next > LONG - SHORT - Duration::from_secs(5)));
     assert!(rig.acquire(ask(&key, &stranger())).await != crate::store::Acquired::Known);
     assert!(rig.finish(&key, &id, &run).await);
+}
+
+/// By the store's clock alone: whoever asks may hear of a run that its own worker still believes in.
+async fn what_runs_is_told_for_as_long_as_its_lock_is_held(rig: &Rig) {
+    let key = key();
+    let call = again(&key);
+    let id = call.id.clone();
+    let running = || async { rig.backend().running(id.clone()).await.unwrap() };
+    assert_eq!(running().await, None, "nobody knows it");
+    rig.enqueue(call).await;
+    assert_eq!(running().await, None, "it waits");
+    let mut last = 0;
+    for (end, attempt) in [("handed over", 1), ("lapsed", 1), ("done", 2)] {
+        let run = stranger();
+        let Claimed::Claimed(begun) = rig.claim(visit(&key, &id, &run)).await else {
+            panic!("it is free")
+        };
+        let told = running().await.expect("it runs");
+        assert_eq!(told, Running { attempt, fence: begun.fence }, "{end}");
+        assert!(told.fence > last, "{end}");
+        last = begun.fence;
+        let Claimed::Claimed(repeated) = rig.claim(visit(&key, &id, &run)).await else {
+            panic!("it is its own")
+        };
+        assert!(repeated.fence > last, "the same run, by a larger fence");
+        assert_eq!(running().await, Some(told), "{end}");
+        match end {
+            "handed over" => assert!(rig.settle(settled(&key, &id, &run, BACK)).await),
+            "lapsed" => {}
+            _ => assert!(rig.finish(&key, &id, &run).await),
+        }
+        let before = if end == "lapsed" { Some(told) } else { None };
+        assert_eq!(running().await, before, "{end}");
+        rig.pass(LONG).await;
+        assert_eq!(running().await, None, "{end}");
+    }
 }
