@@ -16,10 +16,7 @@ use crate::{
 };
 
 on_every_store!(
-    jobs_of_a_resource_are_bounded,
-    bytes_of_a_resource_are_bounded,
-    jobs_of_a_shard_are_bounded,
-    bytes_of_a_shard_are_bounded,
+    what_waits_is_bounded,
     a_refused_job_leaves_nothing,
     every_end_gives_its_room_back,
     jobs_of_an_owner_are_bounded,
@@ -51,41 +48,31 @@ async fn store_for(rig: &Rig, key: &Key, caps: Caps, owner: &str) -> Enqueued {
     rig.enqueue(ten_bytes(key, caps, owner)).await
 }
 
-async fn jobs_of_a_resource_are_bounded(rig: &Rig) {
+async fn what_waits_is_bounded(rig: &Rig) {
+    let bounds = [
+        ("jobs of a resource", Caps { resource_jobs: 2, ..OPEN }),
+        ("bytes of a resource", Caps { resource_bytes: 20, ..OPEN }),
+        ("jobs of a shard", Caps { shard_jobs: 2, ..OPEN }),
+        ("bytes of a shard", Caps { shard_bytes: 20, ..OPEN }),
+    ];
     let [one, two] = neighbours::<2>();
-    let caps = Caps { resource_jobs: 2, ..OPEN };
-    assert_eq!(store(rig, &one, caps).await, Enqueued::Stored { position: 1 });
-    assert_eq!(store(rig, &one, caps).await, Enqueued::Stored { position: 2 });
-    assert_eq!(store(rig, &one, caps).await, Enqueued::Full);
-    assert_eq!(store(rig, &two, caps).await, Enqueued::Stored { position: 1 });
-}
-
-async fn bytes_of_a_resource_are_bounded(rig: &Rig) {
-    let [one, two] = neighbours::<2>();
-    let caps = Caps { resource_bytes: 20, ..OPEN };
-    assert_eq!(store(rig, &one, caps).await, Enqueued::Stored { position: 1 });
-    assert_eq!(store(rig, &one, caps).await, Enqueued::Stored { position: 2 }, "exactly full");
-    assert_eq!(store(rig, &one, caps).await, Enqueued::Full);
-    assert_eq!(store(rig, &two, caps).await, Enqueued::Stored { position: 1 });
-}
-
-async fn jobs_of_a_shard_are_bounded(rig: &Rig) {
-    let [one, two] = neighbours::<2>();
-    let caps = Caps { shard_jobs: 2, ..OPEN };
-    assert_eq!(store(rig, &one, caps).await, Enqueued::Stored { position: 1 });
-    assert_eq!(store(rig, &two, caps).await, Enqueued::Stored { position: 1 });
-    assert_eq!(store(rig, &two, caps).await, Enqueued::Full);
     let elsewhere = (0..).map(|n: u32| Key::custom(&n.to_string()));
     let other = elsewhere.into_iter().find(|key| key.shard() != one.shard()).unwrap();
-    assert_eq!(store(rig, &other, caps).await, Enqueued::Stored { position: 1 });
-}
-
-async fn bytes_of_a_shard_are_bounded(rig: &Rig) {
-    let [one, two] = neighbours::<2>();
-    let caps = Caps { shard_bytes: 20, ..OPEN };
-    assert_eq!(store(rig, &one, caps).await, Enqueued::Stored { position: 1 });
-    assert_eq!(store(rig, &two, caps).await, Enqueued::Stored { position: 1 });
-    assert_eq!(store(rig, &two, caps).await, Enqueued::Full);
+    for (bound, caps) in bounds {
+        let of_shard = bound.ends_with("shard");
+        assert_eq!(store(rig, &one, caps).await, Enqueued::Stored { position: 1 }, "{bound}");
+        let (second, position) = if of_shard { (&two, 1) } else { (&one, 2) };
+        assert_eq!(store(rig, second, caps).await, Enqueued::Stored { position }, "{bound}");
+        assert_eq!(store(rig, &one, caps).await, Enqueued::Full, "{bound}");
+        assert_eq!(store(rig, second, caps).await, Enqueued::Full, "{bound}");
+        let free = if of_shard { &other } else { &two };
+        assert_eq!(store(rig, free, caps).await, Enqueued::Stored { position: 1 }, "{bound}");
+        for key in [&one, &two, &other] {
+            while let Some(id) = rig.heads(std::slice::from_ref(key)).await[0].clone() {
+                rig.cancel(&id).await;
+            }
+        }
+    }
 }
 
 async fn a_refused_job_leaves_nothing(rig: &Rig) {

@@ -277,10 +277,18 @@ impl Space {
 
     /// As that of one server, on each node.
     pub(super) async fn shift(&self, ms: i64) {
+        self.everywhere(include_str!("travel.lua"), &[&ms.to_string()]).await;
+    }
+
+    /// As that of one server, on each node.
+    pub(super) async fn clear(&self) {
+        self.everywhere(super::server::CLEAR, &[]).await;
+    }
+
+    async fn everywhere(&self, script: &str, rest: &[&str]) {
+        let prefix = format!("lg:1:{}:", self.namespace);
         for at in 0..self.cluster.nodes.len() {
-            let (prefix, ms) = (format!("lg:1:{}:", self.namespace), ms.to_string());
-            let script = include_str!("travel.lua");
-            self.cluster.command(at, &["EVAL", script, "0", &prefix, &ms]).await;
+            self.cluster.command(at, &[&["EVAL", script, "0", &prefix], rest].concat()).await;
         }
     }
 }

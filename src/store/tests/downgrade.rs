@@ -3,7 +3,7 @@
 use super::{
     modes::{renewal_as, wait_as},
     on_every_store,
-    rig::{LONG, Rig, SHORT, key, stranger, wait},
+    rig::{LONG, Rig, key, stranger},
 };
 use crate::store::backend::{
     Acquired, GaveBack,
@@ -13,12 +13,8 @@ use crate::store::backend::{
 on_every_store!(
     a_downgraded_hold_is_a_readers,
     it_lets_in_the_readers_at_the_head_alone,
-    twice_is_once,
     only_a_holder_can,
-    a_hold_past_its_end_cannot,
     what_a_lost_answer_made_of_it_is_given_back,
-    a_job_waits_for_it_as_for_any_reader,
-    it_has_a_lease_of_its_own,
 );
 
 async fn a_downgraded_hold_is_a_readers(rig: &Rig) {
@@ -62,17 +58,6 @@ async fn it_lets_in_the_readers_at_the_head_alone(rig: &Rig) {
     rig.hold(&key, &writer).await;
 }
 
-async fn twice_is_once(rig: &Rig) {
-    let (key, me) = (key(), stranger());
-    rig.hold(&key, &me).await;
-    for _ in 0..3 {
-        assert!(rig.downgrade(&key, &me, LONG).await);
-    }
-    assert_eq!(rig.release_as(Shared, &key, &me).await, GaveBack::Released);
-    assert!(!rig.downgrade(&key, &me, LONG).await, "given back");
-    rig.hold(&key, &stranger()).await;
-}
-
 async fn only_a_holder_can(rig: &Rig) {
     let (key, holder, waits, permit) = (key(), stranger(), stranger(), stranger());
     assert!(!rig.downgrade(&key, &holder, LONG).await, "nobody has it");
@@ -89,15 +74,6 @@ async fn only_a_holder_can(rig: &Rig) {
     rig.refused_as(Shared, &key, &holder).await;
 }
 
-async fn a_hold_past_its_end_cannot(rig: &Rig) {
-    let (key, me, next) = (key(), stranger(), stranger());
-    rig.hold_for(Exclusive, &key, &me, SHORT).await;
-    rig.join(&key, &next).await;
-    rig.pass(SHORT).await;
-    assert!(!rig.downgrade(&key, &me, LONG).await);
-    rig.hold(&key, &next).await;
-}
-
 async fn what_a_lost_answer_made_of_it_is_given_back(rig: &Rig) {
     let (key, me, writer) = (key(), stranger(), stranger());
     rig.hold(&key, &me).await;
@@ -112,28 +88,4 @@ async fn what_a_lost_answer_made_of_it_is_given_back(rig: &Rig) {
     rig.hold_as(Shared, &key, &me).await;
     assert_eq!(rig.release(&key, &writer).await, GaveBack::Nothing);
     rig.refused(&key, &writer).await;
-}
-
-async fn a_job_waits_for_it_as_for_any_reader(rig: &Rig) {
-    let (key, me, reader, run) = (key(), stranger(), stranger(), stranger());
-    rig.worker().await;
-    rig.hold(&key, &me).await;
-    let id = rig.put_off(&key).await;
-    rig.join_as(Shared, &key, &reader).await;
-    assert!(rig.downgrade(&key, &me, LONG).await);
-    rig.refused_as(Shared, &key, &reader).await;
-    rig.release_as(Shared, &key, &me).await;
-    assert_eq!(rig.start(&key, &id, &run).await, 1);
-    rig.finish(&key, &id, &run).await;
-    rig.hold_as(Shared, &key, &reader).await;
-}
-
-async fn it_has_a_lease_of_its_own(rig: &Rig) {
-    let (key, me, writer) = (key(), stranger(), stranger());
-    rig.hold_for(Exclusive, &key, &me, SHORT).await;
-    assert!(rig.downgrade(&key, &me, LONG).await);
-    rig.pass(SHORT).await;
-    assert!(rig.refused(&key, &writer).await > SHORT);
-    rig.pass(LONG).await;
-    assert!(matches!(rig.acquire(wait(&key, &writer)).await, Acquired::Held { .. }));
 }

@@ -6,32 +6,20 @@ use bytes::Bytes;
 
 use super::{
     on_every_store,
-    rig::{
-        LONG, Rig, SHORT, again, ask, deferred, done, key, neighbours, settled, stranger, visit,
-        wait,
-    },
+    rig::{LONG, Rig, SHORT, again, deferred, done, key, neighbours, settled, stranger, visit},
 };
 use crate::store::backend::{
-    ACCEPT_WINDOW, Acquire, Acquired, Claimed, Enqueue, Enqueued, JobId, JobState, JobView, Past,
-    Run, Verdict,
+    ACCEPT_WINDOW, Claimed, Enqueue, Enqueued, JobId, JobState, JobView, Past, Verdict,
 };
 
 on_every_store!(
     a_stored_job_can_be_looked_up,
     storing_it_twice_is_once,
     a_known_key_gives_its_job,
-    without_a_worker_jobs_are_passed_over,
-    a_free_lock_is_offered_to_the_job,
-    an_offer_nobody_takes_parks_the_jobs,
     a_visit_clears_the_parking_while_the_lock_is_held,
-    live_places_and_jobs_share_one_order,
-    a_job_may_be_claimed_before_any_offer,
-    a_live_place_before_the_job_gets_the_lock_by_the_visit,
-    a_cancelled_job_is_out_of_the_line,
     only_what_waits_can_be_cancelled,
     a_late_copy_cancels_nothing_that_has_run_since,
     cancelling_the_first_in_backoff_frees_the_next,
-    cancelling_an_offered_job_passes_the_lock_on,
     heads_are_told_for_each_line,
 );
 
@@ -96,53 +84,6 @@ async fn a_known_key_gives_its_job(rig: &Rig) {
     assert_eq!(rig.enqueue(keyed("two")).await, Enqueued::Mismatch, "as long as it waits");
 }
 
-async fn without_a_worker_jobs_are_passed_over(rig: &Rig) {
-    let (key, a, b) = (key(), stranger(), stranger());
-    let id = rig.put_off(&key).await;
-    rig.hold(&key, &a).await;
-    rig.release(&key, &a).await;
-    rig.hold(&key, &b).await;
-    rig.release(&key, &b).await;
-    // A worker that comes later finds the job, which has kept its place.
-    let due = rig.due(key.shard(), 10).await;
-    assert_eq!((due.names, due.next), (vec![key.clone()], None));
-    rig.worker().await;
-    assert_eq!(rig.start(&key, &id, &stranger()).await, 1);
-}
-
-async fn a_free_lock_is_offered_to_the_job(rig: &Rig) {
-    let (key, a, b) = (key(), stranger(), stranger());
-    rig.worker().await;
-    let id = rig.put_off(&key).await;
-    assert!(rig.refused(&key, &a).await <= ACCEPT_WINDOW);
-    rig.start(&key, &id, &b).await;
-    assert!(rig.refused(&key, &a).await > LONG / 2);
-    assert!(rig.finish(&key, &id, &b).await);
-    rig.hold(&key, &a).await;
-    // A lock that is held is offered by its release.
-    let id = rig.put_off(&key).await;
-    assert!(rig.refused(&key, &b).await > LONG / 2);
-    rig.release(&key, &a).await;
-    assert!(rig.refused(&key, &a).await <= ACCEPT_WINDOW);
-    rig.start(&key, &id, &b).await;
-}
-
-async fn an_offer_nobody_takes_parks_the_jobs(rig: &Rig) {
-    let (key, a, b, run) = (key(), stranger(), stranger(), stranger());
-    rig.worker().await;
-    let id = rig.put_off(&key).await;
-    rig.put_off(&key).await;
-    rig.refused(&key, &a).await;
-    rig.miss_the_window().await;
-    rig.hold(&key, &a).await;
-    rig.release(&key, &a).await;
-    rig.hold(&key, &b).await;
-    rig.release(&key, &b).await;
-    rig.start(&key, &id, &run).await;
-    rig.finish(&key, &id, &run).await;
-    assert!(rig.refused(&key, &a).await <= ACCEPT_WINDOW, "the next job is offered again");
-}
-
 async fn a_visit_clears_the_parking_while_the_lock_is_held(rig: &Rig) {
     let (key, a, run) = (key(), stranger(), stranger());
     rig.worker().await;
@@ -156,69 +97,6 @@ async fn a_visit_clears_the_parking_while_the_lock_is_held(rig: &Rig) {
     rig.release(&key, &a).await;
     assert!(rig.refused(&key, &a).await <= ACCEPT_WINDOW);
     rig.start(&key, &id, &run).await;
-}
-
-async fn live_places_and_jobs_share_one_order(rig: &Rig) {
-    let (key, a, b, c, run) = (key(), stranger(), stranger(), stranger(), stranger());
-    rig.worker().await;
-    rig.hold(&key, &a).await;
-    rig.join(&key, &b).await;
-    let id = rig.put_off(&key).await;
-    let last = rig.acquire(wait(&key, &c)).await;
-    assert!(matches!(last, Acquired::Busy { line: 3, .. }), "{last:?}");
-    rig.release(&key, &a).await;
-    rig.refused(&key, &c).await;
-    let early = rig.claim(visit(&key, &id, &run)).await;
-    assert!(matches!(early, Claimed::Busy(left) if left <= ACCEPT_WINDOW), "{early:?}");
-    rig.hold(&key, &b).await;
-    rig.release(&key, &b).await;
-    assert!(rig.refused(&key, &c).await <= ACCEPT_WINDOW);
-    rig.start(&key, &id, &run).await;
-    rig.finish(&key, &id, &run).await;
-    assert!(rig.refused(&key, &a).await <= ACCEPT_WINDOW);
-    rig.hold(&key, &c).await;
-}
-
-async fn a_job_may_be_claimed_before_any_offer(rig: &Rig) {
-    let (key, run) = (key(), stranger());
-    let id = rig.put_off(&key).await;
-    let call = visit(&key, &id, &run);
-    let Claimed::Claimed(Run { fence, attempt: 1, envelope, accepted_us, .. }) =
-        rig.claim(call).await
-    else {
-        panic!("nobody stands before the job")
-    };
-    assert_eq!(envelope, Bytes::from_static(b"request"));
-    assert!(accepted_us > 1_600_000_000_000_000 && fence > 0);
-}
-
-async fn a_live_place_before_the_job_gets_the_lock_by_the_visit(rig: &Rig) {
-    let (key, a, b) = (key(), stranger(), stranger());
-    rig.worker().await;
-    rig.acquire(Acquire { lease: SHORT, ..ask(&key, &a) }).await;
-    rig.join(&key, &b).await;
-    let id = rig.put_off(&key).await;
-    rig.pass(SHORT).await;
-    let visited = rig.claim(visit(&key, &id, &stranger())).await;
-    assert_eq!(visited, Claimed::Busy(ACCEPT_WINDOW));
-    rig.refused(&key, &a).await;
-    rig.hold(&key, &b).await;
-}
-
-async fn a_cancelled_job_is_out_of_the_line(rig: &Rig) {
-    let key = key();
-    let (first, second) = (rig.put_off(&key).await, rig.put_off(&key).await);
-    assert_eq!(rig.cancel(&first).await, Some(JobState::Cancelled));
-    assert_eq!(rig.cancel(&first).await, Some(JobState::Cancelled));
-    assert_eq!(rig.heads(std::slice::from_ref(&key)).await, [Some(second.clone())]);
-    assert_eq!(rig.job(&second).await, Some(plain(1)));
-    let ended = JobView { state: JobState::Cancelled, position: None, ..plain(0) };
-    assert_eq!(rig.job(&first).await, Some(ended));
-    assert_eq!(rig.cancel(&second).await, Some(JobState::Cancelled));
-    assert_eq!(rig.due(key.shard(), 10).await.names, []);
-    rig.pass(LONG).await;
-    assert_eq!(rig.job(&first).await, None);
-    assert_eq!(rig.cancel(&first).await, None);
 }
 
 async fn only_what_waits_can_be_cancelled(rig: &Rig) {
@@ -268,18 +146,6 @@ async fn cancelling_the_first_in_backoff_frees_the_next(rig: &Rig) {
     rig.cancel(&first).await;
     assert!(rig.refused(&key, &stranger()).await <= ACCEPT_WINDOW);
     assert_eq!(rig.start(&key, &second, &stranger()).await, 1);
-}
-
-async fn cancelling_an_offered_job_passes_the_lock_on(rig: &Rig) {
-    let (key, a, b) = (key(), stranger(), stranger());
-    rig.worker().await;
-    let id = rig.put_off(&key).await;
-    rig.join(&key, &a).await;
-    rig.cancel(&id).await;
-    rig.refused(&key, &b).await;
-    rig.hold(&key, &a).await;
-    let empty = rig.claim(visit(&key, &id, &b)).await;
-    assert_eq!(empty, Claimed::Empty);
 }
 
 async fn heads_are_told_for_each_line(rig: &Rig) {

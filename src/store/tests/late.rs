@@ -4,16 +4,14 @@ use std::time::Duration;
 
 use super::{
     on_every_store,
-    rig::{
-        LONG, Rig, SHORT, again, ask, deferred, done, key, neighbours, settled, stranger, visit,
-    },
+    rig::{LONG, Rig, SHORT, again, ask, deferred, key, neighbours, settled, stranger, visit},
 };
 use crate::{
     Key,
     clock::micros,
     store::backend::{
-        ACCEPT_WINDOW, Acquire, Caps, Claim, Claimed, Enqueue, Enqueued, HAND_OVER, JobId,
-        JobPolicy, JobState, Node, Verdict,
+        ACCEPT_WINDOW, Acquire, Caps, Claimed, Enqueue, Enqueued, HAND_OVER, JobId, JobPolicy,
+        JobState, Node, Verdict,
     },
 };
 
@@ -21,24 +19,14 @@ on_every_store!(
     a_late_job_stands_in_no_line,
     a_late_job_never_comes_too_soon,
     a_late_job_comes_back_to_its_own_place,
-    a_late_job_finds_the_lock_held,
     a_late_job_gets_a_free_lock_at_once,
     a_late_job_leaves_a_backoff_behind_it_as_it_is,
     coming_back_first_it_takes_the_offer,
     many_late_jobs_come_back_in_turns,
-    storing_a_late_one_twice_is_once,
-    a_late_job_is_cancelled,
     late_jobs_count_towards_the_caps,
-    a_job_past_its_deadline_expires_in_its_line,
-    a_late_job_expires_before_its_time,
-    a_job_that_runs_is_not_expired,
-    a_claim_passes_over_one_whose_time_is_over,
-    a_retry_past_the_deadline_expires,
     what_is_not_charged_is_no_attempt_past_the_deadline_either,
     the_next_look_is_for_what_comes_first,
-    expired_jobs_give_their_room_back,
     without_a_worker_it_is_not_stored,
-    a_dead_worker_is_none,
     a_shard_on_its_way_to_another_worker_has_one,
 );
 
@@ -122,21 +110,6 @@ async fn a_late_job_comes_back_to_its_own_place(rig: &Rig) {
     }
 }
 
-async fn a_late_job_finds_the_lock_held(rig: &Rig) {
-    let (key, a, run) = (key(), stranger(), stranger());
-    rig.worker().await;
-    let id = stored(rig, delayed(&key, SHORT)).await;
-    rig.hold(&key, &a).await;
-    rig.pass(SHORT).await;
-    let due = rig.due(key.shard(), 10).await;
-    assert_eq!(due.names, [], "the lock is held");
-    assert!(due.next.is_some_and(|next| next > SHORT), "a look when the lease ends: {due:?}");
-    rig.release(&key, &a).await;
-    assert!(rig.refused(&key, &stranger()).await <= ACCEPT_WINDOW);
-    assert_eq!(rig.start(&key, &id, &run).await, 1);
-    assert!(rig.finish(&key, &id, &run).await);
-}
-
 async fn a_late_job_gets_a_free_lock_at_once(rig: &Rig) {
     let (key, run) = (key(), stranger());
     rig.worker().await;
@@ -203,33 +176,6 @@ async fn many_late_jobs_come_back_in_turns(rig: &Rig) {
     assert_eq!(position(rig, &last).await, Some(251));
 }
 
-async fn storing_a_late_one_twice_is_once(rig: &Rig) {
-    let key = key();
-    let call = delayed(&key, SHORT);
-    for _ in 0..2 {
-        assert_eq!(rig.enqueue(call.clone()).await, Enqueued::Stored { position: 0 });
-    }
-    rig.pass(SHORT).await;
-    look(rig, &key).await;
-    assert_eq!(rig.enqueue(call.clone()).await, Enqueued::Stored { position: 1 });
-    assert_eq!(rig.cancel(&call.id).await, Some(JobState::Cancelled));
-    assert_eq!(rig.heads(std::slice::from_ref(&key)).await, [None]);
-    assert_eq!(rig.enqueue(call).await, Enqueued::Stored { position: 1 }, "it was stored");
-    assert_eq!(rig.heads(std::slice::from_ref(&key)).await, [None]);
-}
-
-async fn a_late_job_is_cancelled(rig: &Rig) {
-    let key = key();
-    let (id, other) = (stored(rig, delayed(&key, SHORT)).await, rig.put_off(&key).await);
-    for _ in 0..2 {
-        assert_eq!(rig.cancel(&id).await, Some(JobState::Cancelled));
-    }
-    rig.pass(SHORT).await;
-    look(rig, &key).await;
-    assert_eq!(position(rig, &other).await, Some(1), "the one in line is as it was");
-    assert_eq!(rig.heads(std::slice::from_ref(&key)).await, [Some(other)]);
-}
-
 async fn late_jobs_count_towards_the_caps(rig: &Rig) {
     let [one, two] = neighbours::<2>();
     let caps =
@@ -245,83 +191,6 @@ async fn late_jobs_count_towards_the_caps(rig: &Rig) {
     stored(rig, late(&one)).await;
     let bytes = Caps { resource_jobs: 9, shard_jobs: 9, ..caps };
     assert_eq!(rig.enqueue(Enqueue { caps: bytes, ..deferred(&one) }).await, Enqueued::Full);
-}
-
-async fn a_job_past_its_deadline_expires_in_its_line(rig: &Rig) {
-    let (key, a) = (key(), stranger());
-    rig.worker().await;
-    rig.hold(&key, &a).await;
-    let (id, next) = (stored(rig, until(&key, SHORT)).await, rig.put_off(&key).await);
-    let due = rig.due(key.shard(), 10).await;
-    assert!(due.next.is_some_and(|next| next <= SHORT), "{due:?}");
-    rig.pass(SHORT).await;
-    look(rig, &key).await;
-    assert_eq!(state(rig, &id).await, (JobState::Expired, Some("deadline".to_owned())));
-    assert_eq!(position(rig, &next).await, Some(1));
-    assert_eq!(rig.cancel(&id).await, Some(JobState::Expired));
-    // The last of a line takes it along.
-    let key = Key::custom("its own");
-    let id = stored(rig, until(&key, SHORT)).await;
-    rig.pass(SHORT).await;
-    assert_eq!(look(rig, &key).await, []);
-    assert_eq!(state(rig, &id).await.0, JobState::Expired);
-    assert_eq!(rig.due(key.shard(), 10).await.next, None);
-    rig.hold(&key, &stranger()).await;
-}
-
-async fn a_late_job_expires_before_its_time(rig: &Rig) {
-    let key = key();
-    let both = |delay| {
-        let call = until(&key, SHORT);
-        Enqueue { policy: JobPolicy { delay, ..call.policy }, ..call }
-    };
-    // Nobody looks until both are over.
-    let (one, two) = (stored(rig, both(LONG)).await, stored(rig, both(SHORT / 2)).await);
-    rig.pass(SHORT).await;
-    assert_eq!(look(rig, &key).await, []);
-    for id in [one, two] {
-        assert_eq!(state(rig, &id).await.0, JobState::Expired);
-    }
-    assert_eq!(rig.heads(std::slice::from_ref(&key)).await, [None]);
-}
-
-async fn a_job_that_runs_is_not_expired(rig: &Rig) {
-    let (key, run) = (key(), stranger());
-    let id = stored(rig, until(&key, SHORT)).await;
-    rig.start(&key, &id, &run).await;
-    rig.pass(SHORT).await;
-    look(rig, &key).await;
-    assert_eq!(state(rig, &id).await.0, JobState::Running);
-    assert!(rig.finish(&key, &id, &run).await);
-    assert_eq!(state(rig, &id).await.0, JobState::Done);
-}
-
-async fn a_claim_passes_over_one_whose_time_is_over(rig: &Rig) {
-    let (key, run) = (key(), stranger());
-    let (id, next) = (stored(rig, until(&key, SHORT)).await, rig.put_off(&key).await);
-    rig.pass(SHORT).await;
-    let visited = rig.claim(visit(&key, &id, &run)).await;
-    assert_eq!(visited, Claimed::Dead(id.clone()));
-    assert_eq!(state(rig, &id).await, (JobState::Expired, Some("deadline".to_owned())));
-    assert_eq!(rig.start(&key, &next, &run).await, 1);
-}
-
-async fn a_retry_past_the_deadline_expires(rig: &Rig) {
-    let (key, run) = (key(), stranger());
-    let id = stored(rig, until(&key, SHORT)).await;
-    rig.start(&key, &id, &run).await;
-    rig.pass(SHORT).await;
-    look(rig, &key).await;
-    let later = Verdict::Retry { delay: SHORT, reason: "status 503" };
-    assert!(rig.settle(settled(&key, &id, &run, later)).await);
-    assert_eq!(state(rig, &id).await, (JobState::Expired, Some("deadline".to_owned())));
-    // So does one whose worker has died.
-    let id = stored(rig, until(&key, SHORT)).await;
-    rig.claim(Claim { lease: SHORT, ..visit(&key, &id, &run) }).await;
-    rig.pass(SHORT).await;
-    look(rig, &key).await;
-    assert_eq!(rig.claim(visit(&key, &id, &stranger())).await, Claimed::Dead(id.clone()));
-    assert_eq!(state(rig, &id).await.0, JobState::Expired);
 }
 
 async fn the_next_look_is_for_what_comes_first(rig: &Rig) {
@@ -340,24 +209,6 @@ async fn the_next_look_is_for_what_comes_first(rig: &Rig) {
     assert!(next().await > LONG / 10, "what is due is named, and not to come");
 }
 
-async fn expired_jobs_give_their_room_back(rig: &Rig) {
-    let key = key();
-    let caps =
-        Caps { resource_jobs: 1, resource_bytes: 7, shard_jobs: 1, shard_bytes: 7, ..Caps::NONE };
-    for late in [false, true] {
-        let mut call = until(&key, SHORT);
-        call.policy.delay = if late { LONG } else { Duration::ZERO };
-        stored(rig, Enqueue { caps, ..call }).await;
-        assert_eq!(rig.enqueue(Enqueue { caps, ..deferred(&key) }).await, Enqueued::Full);
-        rig.pass(SHORT).await;
-        look(rig, &key).await;
-    }
-    let id = stored(rig, Enqueue { caps, ..deferred(&key) }).await;
-    let run = stranger();
-    rig.start(&key, &id, &run).await;
-    assert!(rig.settle(settled(&key, &id, &run, done())).await);
-}
-
 async fn without_a_worker_it_is_not_stored(rig: &Rig) {
     let key = key();
     let mut call = deferred(&key);
@@ -371,14 +222,6 @@ async fn without_a_worker_it_is_not_stored(rig: &Rig) {
     assert_eq!(rig.enqueue(call.clone()).await, Enqueued::Unmanned);
     rig.worker().await;
     assert_eq!(rig.enqueue(call.clone()).await, Enqueued::Stored { position: 1 });
-}
-
-async fn a_dead_worker_is_none(rig: &Rig) {
-    let mut call = deferred(&key());
-    call.policy.needs_worker = true;
-    rig.beat(&Node::new(), SHORT).await;
-    rig.pass(SHORT).await;
-    assert_eq!(rig.enqueue(call).await, Enqueued::Unmanned);
 }
 
 async fn a_shard_on_its_way_to_another_worker_has_one(rig: &Rig) {

@@ -9,12 +9,10 @@ use crate::store::backend::{
 };
 
 on_every_store!(
-    a_free_lock_is_held_and_then_busy,
     a_nonce_that_holds_it_is_told_so_again,
     fences_grow_over_all_locks_of_a_shard,
     release_says_what_was_there,
     a_release_that_is_only_sent_comes_before_what_is_called_next,
-    a_lease_ends_by_itself,
     a_lease_that_ended_can_be_told_from_one_never_had,
     a_lease_that_was_renewed_ends_with_its_holder,
     renewal_moves_the_end_and_only_of_ones_own,
@@ -22,24 +20,7 @@ on_every_store!(
     what_comes_late_shortens_no_lease,
     a_known_request_takes_nothing,
     a_holder_is_held_whatever_the_record_says,
-    the_store_answers,
 );
-
-async fn a_free_lock_is_held_and_then_busy(rig: &Rig) {
-    let (key, a, b) = (key(), stranger(), stranger());
-    match rig.acquire(ask(&key, &a)).await {
-        Acquired::Held { fence, line: 0, .. } => assert!(fence > 0),
-        other => panic!("{other:?}"),
-    }
-    match rig.acquire(ask(&key, &b)).await {
-        Acquired::Busy { left, line: 0, seq: 0, joined: false } => {
-            assert!(left > LONG / 2 && left <= LONG);
-        }
-        other => panic!("{other:?}"),
-    }
-    let elsewhere = crate::Key::path_param("id", "8");
-    rig.hold(&elsewhere, &b).await;
-}
 
 async fn a_nonce_that_holds_it_is_told_so_again(rig: &Rig) {
     let (key, a) = (key(), stranger());
@@ -94,17 +75,6 @@ async fn a_release_that_is_only_sent_comes_before_what_is_called_next(rig: &Rig)
         assert_eq!(rig.send_release(&key, &b).await.unwrap(), GaveBack::Released);
         assert_eq!(rig.send_release(&key, &b).await.unwrap(), GaveBack::Nothing);
     }
-}
-
-async fn a_lease_ends_by_itself(rig: &Rig) {
-    let (key, a, b) = (key(), stranger(), stranger());
-    rig.acquire(Acquire { lease: SHORT, ..ask(&key, &a) }).await;
-    rig.pass(SHORT / 2).await;
-    assert!(rig.refused(&key, &b).await <= SHORT / 2);
-    rig.pass(SHORT / 2).await;
-    rig.hold(&key, &b).await;
-    assert_eq!(rig.release(&key, &a).await, GaveBack::Nothing);
-    rig.refused(&key, &a).await;
 }
 
 async fn a_lease_that_ended_can_be_told_from_one_never_had(rig: &Rig) {
@@ -226,8 +196,4 @@ async fn a_holder_is_held_whatever_the_record_says(rig: &Rig) {
     rig.enqueue(call).await;
     let again = Acquire { record: Some("idem".into()), ..ask(&key, &a) };
     assert!(matches!(rig.acquire(again).await, Acquired::Held { line: 1, .. }));
-}
-
-async fn the_store_answers(rig: &Rig) {
-    rig.ping().await;
 }

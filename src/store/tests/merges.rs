@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     on_every_store,
-    rig::{LONG, Rig, SHORT, deferred, done, key, neighbours, settled, stranger},
+    rig::{LONG, Rig, SHORT, deferred, done, key, settled, stranger},
 };
 use crate::{
     Key,
@@ -12,15 +12,10 @@ use crate::{
 };
 
 on_every_store!(
-    the_first_wins,
     the_last_wins,
     the_last_wins_where_there_is_no_bound,
-    what_runs_takes_in_nothing,
     what_is_past_its_deadline_takes_in_nothing,
-    what_waits_for_its_retry_takes_in,
-    groups_and_resources_are_apart,
     a_late_one_is_put_off_by_each_new_one,
-    a_late_one_is_there_once,
     a_merged_request_is_known_again,
     a_merged_request_is_known_as_long_as_what_it_was_merged_into,
     of_many_that_were_merged_some_are_known_for_their_own_time,
@@ -38,17 +33,6 @@ async fn stored(rig: &Rig, call: Enqueue) -> JobId {
     let stored = rig.enqueue(call).await;
     assert!(matches!(stored, Enqueued::Stored { .. }), "{stored:?}");
     id
-}
-
-async fn the_first_wins(rig: &Rig) {
-    let key = key();
-    let id = stored(rig, call(&key, Wins::First)).await;
-    rig.put_off(&key).await;
-    let next = call(&key, Wins::First);
-    assert_eq!(rig.enqueue(next.clone()).await, Enqueued::Merged(id.clone()));
-    assert_eq!(rig.job(&next.id).await, None);
-    assert_eq!(rig.cancel(&id).await, Some(JobState::Cancelled));
-    assert_eq!(rig.enqueue(call(&key, Wins::First)).await, Enqueued::Stored { position: 2 });
 }
 
 async fn the_last_wins(rig: &Rig) {
@@ -94,36 +78,6 @@ async fn what_is_past_its_deadline_takes_in_nothing(rig: &Rig) {
     }
 }
 
-async fn what_runs_takes_in_nothing(rig: &Rig) {
-    for wins in [Wins::First, Wins::Last] {
-        let (key, run) = (Key::custom(&format!("{wins:?}")), stranger());
-        let id = stored(rig, call(&key, wins)).await;
-        rig.start(&key, &id, &run).await;
-        let next = stored(rig, call(&key, wins)).await;
-        assert_eq!(rig.state(&id).await, Some(JobState::Running));
-        assert!(rig.finish(&key, &id, &run).await);
-        assert_eq!(rig.start(&key, &next, &stranger()).await, 1);
-    }
-}
-
-async fn what_waits_for_its_retry_takes_in(rig: &Rig) {
-    let (key, run) = (key(), stranger());
-    let id = stored(rig, call(&key, Wins::First)).await;
-    rig.start(&key, &id, &run).await;
-    let later = Verdict::Retry { delay: LONG, reason: "status 503" };
-    assert!(rig.settle(settled(&key, &id, &run, later)).await);
-    assert_eq!(rig.enqueue(call(&key, Wins::First)).await, Enqueued::Merged(id));
-}
-
-async fn groups_and_resources_are_apart(rig: &Rig) {
-    let [one, two] = neighbours::<2>();
-    stored(rig, call(&one, Wins::First)).await;
-    stored(rig, call(&two, Wins::First)).await;
-    let merge = Some(Merge { group: "ff".into(), wins: Wins::First });
-    stored(rig, Enqueue { merge, ..call(&one, Wins::First) }).await;
-    stored(rig, deferred(&one)).await;
-}
-
 /// As a debounce.
 async fn a_late_one_is_put_off_by_each_new_one(rig: &Rig) {
     let key = key();
@@ -145,22 +99,6 @@ async fn a_late_one_is_put_off_by_each_new_one(rig: &Rig) {
     for id in ids {
         assert_eq!(rig.state(&id).await, Some(JobState::Cancelled));
     }
-}
-
-/// As a throttle.
-async fn a_late_one_is_there_once(rig: &Rig) {
-    let key = key();
-    let late = || {
-        let mut call = call(&key, Wins::First);
-        call.policy.delay = SHORT;
-        call
-    };
-    let id = stored(rig, late()).await;
-    rig.pass(SHORT / 2).await;
-    assert_eq!(rig.enqueue(late()).await, Enqueued::Merged(id.clone()));
-    rig.pass(SHORT / 2).await;
-    rig.due(key.shard(), 10).await;
-    assert_eq!(rig.heads(std::slice::from_ref(&key)).await, [Some(id)]);
 }
 
 async fn a_merged_request_is_known_again(rig: &Rig) {

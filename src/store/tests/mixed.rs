@@ -3,62 +3,19 @@
 use super::{
     modes::wait_as,
     on_every_store,
-    rig::{LONG, Rig, SHORT, done, key, settled, stranger, visit},
+    rig::{LONG, Rig, SHORT, key, stranger, visit},
 };
 use crate::store::backend::{
     ACCEPT_WINDOW, Acquired, Claimed,
     Mode::{Exclusive, Permits, Shared},
-    Others, Verdict,
 };
 
 on_every_store!(
-    a_job_at_the_head_waits_for_all_readers,
-    readers_go_on_past_hidden_jobs,
     a_visit_ends_the_passing_over_under_readers_too,
-    a_cancelled_job_lets_in_the_readers_behind_it,
-    a_backoff_lets_in_the_readers_behind_it,
     a_line_that_moves_does_not_put_off_a_job_that_was_passed_over,
     a_visit_for_a_job_behind_a_place_is_not_due_at_once,
     permits_go_round_a_job_as_readers_do,
 );
-
-async fn a_job_at_the_head_waits_for_all_readers(rig: &Rig) {
-    let (key, a, b, late, run) = (key(), stranger(), stranger(), stranger(), stranger());
-    rig.worker().await;
-    for me in [&a, &b] {
-        rig.hold_as(Shared, &key, me).await;
-    }
-    let id = rig.put_off(&key).await;
-    rig.refused_as(Shared, &key, &late).await;
-    rig.join_as(Shared, &key, &late).await;
-    for me in [&b, &a] {
-        let visited = rig.claim(visit(&key, &id, &run)).await;
-        assert!(matches!(visited, Claimed::Busy(left) if left > SHORT), "{visited:?}");
-        rig.release_as(Shared, &key, me).await;
-    }
-    rig.refused_as(Shared, &key, &late).await;
-    assert_eq!(rig.start(&key, &id, &run).await, 1);
-    rig.refused_as(Shared, &key, &late).await;
-    rig.finish(&key, &id, &run).await;
-    rig.hold_as(Shared, &key, &late).await;
-}
-
-async fn readers_go_on_past_hidden_jobs(rig: &Rig) {
-    let (key, a, b, run) = (key(), stranger(), stranger(), stranger());
-    rig.hold_as(Shared, &key, &a).await;
-    let id = rig.put_off(&key).await;
-    // Nobody watches the shard.
-    match rig.acquire(wait_as(Shared, &key, &b)).await {
-        Acquired::Held { line: 1, others: Others::NOBODY, .. } => {}
-        other => panic!("{other:?}"),
-    }
-    rig.worker().await;
-    rig.refused_as(Shared, &key, &stranger()).await;
-    for me in [&a, &b] {
-        rig.release_as(Shared, &key, me).await;
-    }
-    assert_eq!(rig.start(&key, &id, &run).await, 1);
-}
 
 async fn a_visit_ends_the_passing_over_under_readers_too(rig: &Rig) {
     let (key, a, run) = (key(), stranger(), stranger());
@@ -82,46 +39,6 @@ async fn a_visit_ends_the_passing_over_under_readers_too(rig: &Rig) {
     rig.refused_as(Shared, &key, &stranger()).await;
     rig.release_as(Shared, &key, &last).await;
     assert_eq!(rig.start(&key, &id, &run).await, 1);
-}
-
-async fn a_cancelled_job_lets_in_the_readers_behind_it(rig: &Rig) {
-    let (key, a, late, writer) = (key(), stranger(), stranger(), stranger());
-    rig.worker().await;
-    rig.hold_as(Shared, &key, &a).await;
-    let id = rig.put_off(&key).await;
-    rig.join_as(Shared, &key, &late).await;
-    rig.join(&key, &writer).await;
-    rig.cancel(&id).await;
-    // It was offered at once: only the writer is left in line.
-    match rig.acquire(wait_as(Exclusive, &key, &writer)).await {
-        Acquired::Busy { line: 1, .. } => {}
-        other => panic!("{other:?}"),
-    }
-    rig.hold_as(Shared, &key, &late).await;
-}
-
-async fn a_backoff_lets_in_the_readers_behind_it(rig: &Rig) {
-    let (key, run, again) = (key(), stranger(), stranger());
-    let readers = [stranger(), stranger()];
-    rig.worker().await;
-    let id = rig.put_off(&key).await;
-    rig.start(&key, &id, &run).await;
-    for me in &readers {
-        rig.join_as(Shared, &key, me).await;
-    }
-    let verdict = Verdict::Retry { delay: SHORT, reason: "status 503" };
-    assert!(rig.settle(settled(&key, &id, &run, verdict)).await);
-    for me in &readers {
-        rig.hold_as(Shared, &key, me).await;
-    }
-    rig.pass(SHORT).await;
-    let late = stranger();
-    rig.refused_as(Shared, &key, &late).await;
-    for me in &readers {
-        rig.release_as(Shared, &key, me).await;
-    }
-    assert_eq!(rig.start(&key, &id, &again).await, 2);
-    assert!(rig.settle(settled(&key, &id, &again, done())).await);
 }
 
 /// As `traffic_does_not_put_off_a_job_that_was_passed_over`, where those who come wait in line: each

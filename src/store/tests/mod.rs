@@ -6,7 +6,6 @@
 
 #[cfg(feature = "redis")]
 mod alike;
-mod back;
 #[cfg(feature = "redis")]
 mod both;
 mod calls;

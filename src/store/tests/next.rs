@@ -4,31 +4,27 @@ use std::time::Duration;
 
 use super::{
     on_every_store,
-    rig::{LONG, Rig, SHORT, again, deferred, done, key, next_run, settled, stranger, visit},
+    rig::{Rig, SHORT, again, deferred, done, key, next_run, settled, stranger, visit},
 };
 use crate::{
     Key,
     store::backend::{
-        ACCEPT_WINDOW, Claim, Claimed, Enqueue, GaveBack, JobId, JobPolicy, JobState, NextRun,
-        OnFailure, Run, Settle, SettledRun, Token, Verdict,
+        ACCEPT_WINDOW, Claim, Claimed, Enqueue, JobId, JobPolicy, JobState, NextRun, OnFailure,
+        Run, Settle, SettledRun, Token, Verdict,
     },
 };
 
 on_every_store!(
-    the_next_job_begins_with_the_settlement,
     a_long_line_runs_to_its_end,
     repeated_it_tells_of_the_same_run,
     a_late_repetition_begins_nothing,
-    a_lost_run_begins_no_other,
     a_live_place_comes_first,
     without_a_worker_nothing_begins,
-    a_backoff_keeps_the_line,
     others_pass_one_that_waits_for_its_retry,
     one_that_was_passed_comes_back_to_its_place,
     jobs_that_may_not_run_are_passed_over,
     one_that_has_crashed_is_left_to_a_visit,
     a_claim_is_undone_by_its_token,
-    an_undone_claim_is_as_if_it_had_not_been,
     a_paused_worker_has_lost_its_run,
 );
 
@@ -62,26 +58,6 @@ async fn line<const N: usize>(rig: &Rig, key: &Key) -> ([JobId; N], Token) {
     (ids.try_into().unwrap(), run)
 }
 
-async fn the_next_job_begins_with_the_settlement(rig: &Rig) {
-    let key = key();
-    let ([one, two, three], first) = line::<3>(rig, &key).await;
-    let (second, third) = (stranger(), stranger());
-    let mut before = 0;
-    for (id, me, next_id, next) in [(&one, &first, &two, &second), (&two, &second, &three, &third)]
-    {
-        let run = settle_and_begin(rig, and_next(settled(&key, id, me, done()), next)).await;
-        assert_eq!((&run.id, run.attempt, &run.envelope[..]), (next_id, 1, &b"request"[..]));
-        assert!(run.fence > before && run.accepted_us > 1_600_000_000_000_000);
-        before = run.fence;
-        assert_eq!(rig.state(id).await, Some(JobState::Done));
-        assert_eq!(rig.state(next_id).await, Some(JobState::Running));
-        assert!(rig.refused(&key, &stranger()).await > LONG / 2, "it has the lock");
-    }
-    nothing_begins(rig, and_next(settled(&key, &three, &third, done()), &stranger())).await;
-    assert_eq!(rig.due(key.shard(), 10).await.names, []);
-    rig.hold(&key, &stranger()).await;
-}
-
 /// Longer than the index of ended jobs is left untrimmed; in between the line is given up to whoever comes.
 async fn a_long_line_runs_to_its_end(rig: &Rig) {
     const N: usize = 40;
@@ -102,8 +78,11 @@ async fn a_long_line_runs_to_its_end(rig: &Rig) {
         assert_eq!(rig.state(&pair[0]).await, Some(JobState::Done));
         let past = rig.past(&pair[0]).await.unwrap();
         assert!(past.runs.len() == 1 && past.runs[0].ends_with(" done"), "{:?}", past.runs);
-        let left: Vec<_> = rig.fsck(false).await.faults().map(|found| found.kind).collect();
-        assert_eq!(left, [], "after {n}");
+        // A look at all shards takes as long as some hundred steps.
+        if n % 8 < 2 {
+            let left: Vec<_> = rig.fsck(false).await.faults().map(|found| found.kind).collect();
+            assert_eq!(left, [], "after {n}");
+        }
     }
     assert!(rig.finish(&key, &ids[N - 1], &me).await);
     let tally = rig.tally(key.shard()).await;
@@ -150,17 +129,6 @@ async fn a_late_repetition_begins_nothing(rig: &Rig) {
     assert_eq!(rig.state(&four).await, Some(JobState::Queued));
 }
 
-async fn a_lost_run_begins_no_other(rig: &Rig) {
-    let key = key();
-    rig.worker().await;
-    let (id, next, run) = (rig.put_off(&key).await, rig.put_off(&key).await, stranger());
-    rig.claim(Claim { lease: SHORT, ..visit(&key, &id, &run) }).await;
-    rig.pass(SHORT).await;
-    let call = and_next(settled(&key, &id, &run, done()), &stranger());
-    assert_eq!(rig.settle_and_run(call).await, SettledRun::Lost);
-    assert_eq!(rig.state(&next).await, Some(JobState::Queued));
-}
-
 async fn a_live_place_comes_first(rig: &Rig) {
     let (key, live, run) = (key(), stranger(), stranger());
     rig.worker().await;
@@ -187,19 +155,6 @@ async fn without_a_worker_nothing_begins(rig: &Rig) {
     nothing_begins(rig, and_next(settled(&key, &one, &run, done()), &stranger())).await;
     rig.hold(&key, &run).await;
     assert_eq!(rig.state(&two).await, Some(JobState::Queued));
-}
-
-async fn a_backoff_keeps_the_line(rig: &Rig) {
-    let key = key();
-    let ([one, two], first) = line::<2>(rig, &key).await;
-    nothing_begins(rig, and_next(settled(&key, &one, &first, RETRY), &stranger())).await;
-    assert_eq!(rig.past(&one).await.unwrap().due_in.map(|left| left <= SHORT), Some(true));
-    rig.pass(SHORT).await;
-    assert_eq!(rig.past(&one).await.unwrap().due_in, None);
-    let again = stranger();
-    rig.start(&key, &one, &again).await;
-    let run = settle_and_begin(rig, and_next(settled(&key, &one, &again, done()), &stranger()));
-    assert_eq!(run.await.id, two);
 }
 
 /// A job that lets the others pass while it waits for its retry.
@@ -319,21 +274,6 @@ async fn a_claim_is_undone_by_its_token(rig: &Rig) {
     assert!(!rig.unclaim(&key, &first, None).await, "its run was settled");
     rig.pass(ACCEPT_WINDOW).await;
     assert_eq!(rig.start(&key, &two, &stranger()).await, 1);
-}
-
-async fn an_undone_claim_is_as_if_it_had_not_been(rig: &Rig) {
-    let (key, run) = (key(), stranger());
-    rig.worker().await;
-    let id = rig.put_off(&key).await;
-    rig.start(&key, &id, &run).await;
-    assert!(rig.unclaim(&key, &run, Some(&id)).await);
-    let job = rig.backend().job(id.clone()).await.unwrap().unwrap();
-    assert_eq!((job.attempts, job.position, job.past.runs.len()), (0, Some(1), 0));
-    let late = rig.claim(visit(&key, &id, &run)).await;
-    assert!(matches!(late, Claimed::Busy(_)), "{late:?}");
-    assert_eq!(rig.release(&key, &run).await, GaveBack::Nothing);
-    rig.pass(ACCEPT_WINDOW).await;
-    assert_eq!(rig.start(&key, &id, &stranger()).await, 1);
 }
 
 async fn a_paused_worker_has_lost_its_run(rig: &Rig) {

@@ -5,26 +5,19 @@ use std::time::Duration;
 use super::{
     modes::{fence_of, seq_of, wait_as},
     on_every_store,
-    rig::{LONG, Rig, SHORT, key, stranger, wait},
+    rig::{LONG, Rig, key, stranger, wait},
 };
 use crate::store::backend::{
-    ACCEPT_WINDOW, Acquire, Acquired, GaveBack,
+    Acquire, Acquired, GaveBack,
     Mode::{Exclusive, Permits, Shared},
     Node, Others, SPARE_FENCES, Token,
 };
 
 on_every_store!(
-    with_nobody_in_line_it_is_held_again_at_once,
-    who_stands_in_line_comes_first,
     who_came_before_all_in_line_has_it_at_once,
     who_came_before_a_job_has_it_at_once,
     what_is_no_holders_is_left_to_nobody,
-    twice_is_once_where_it_is_held,
-    twice_is_once_where_it_is_busy,
     it_passes_between_tokens_for_ever,
-    what_was_lost_is_not_passed,
-    a_place_is_passed_to_the_end_of_the_line,
-    an_offer_goes_to_the_next,
     a_reader_does_not_pass_a_writer,
     permits_are_passed_too,
     a_job_that_waits_comes_first,
@@ -34,40 +27,6 @@ on_every_store!(
 fn two() -> [Token; 2] {
     let node = Node::new();
     [(); 2].map(|()| Token::new(&node))
-}
-
-async fn with_nobody_in_line_it_is_held_again_at_once(rig: &Rig) {
-    let (key, [a, b]) = (key(), two());
-    let first = rig.hold(&key, &a).await;
-    match rig.hand_on(&a, Exclusive, wait(&key, &b)).await {
-        (GaveBack::Released, Acquired::Held { fence, line: 0, others: Others::NOBODY, now }) => {
-            assert!(fence > first + SPARE_FENCES, "{fence} after {first}");
-            assert!(now > 0);
-        }
-        other => panic!("{other:?}"),
-    }
-    assert_eq!(rig.release(&key, &a).await, GaveBack::Nothing);
-    assert_eq!(rig.release(&key, &b).await, GaveBack::Released);
-}
-
-async fn who_stands_in_line_comes_first(rig: &Rig) {
-    let (key, [a, b], c, d) = (key(), two(), stranger(), stranger());
-    rig.hold(&key, &a).await;
-    rig.join(&key, &c).await;
-    let last = rig.join(&key, &d).await;
-    match rig.hand_on(&a, Exclusive, wait(&key, &b)).await {
-        (GaveBack::Released, Acquired::Busy { seq, line: 2, joined: true, left }) => {
-            assert!(seq > last, "{seq} is not behind {last}");
-            assert!(left <= ACCEPT_WINDOW);
-        }
-        other => panic!("{other:?}"),
-    }
-    for me in [&c, &d] {
-        rig.refused(&key, &b).await;
-        rig.hold(&key, me).await;
-        rig.release(&key, me).await;
-    }
-    rig.hold(&key, &b).await;
 }
 
 /// Its moment is the store's time, as its process knows it.
@@ -128,34 +87,6 @@ async fn what_is_no_holders_is_left_to_nobody(rig: &Rig) {
     rig.refused(&key, &c).await;
 }
 
-async fn twice_is_once_where_it_is_held(rig: &Rig) {
-    let (key, [a, b], c) = (key(), two(), stranger());
-    rig.hold(&key, &a).await;
-    let (_, first) = rig.hand_on(&a, Exclusive, wait(&key, &b)).await;
-    rig.join(&key, &c).await;
-    let (gave_back, again) = rig.hand_on(&a, Exclusive, wait(&key, &b)).await;
-    assert_eq!(gave_back, GaveBack::Nothing);
-    assert!(fence_of(&again) > fence_of(&first), "{again:?}");
-    assert!(matches!(again, Acquired::Held { line: 1, .. }), "c waits: {again:?}");
-    rig.release(&key, &b).await;
-    rig.hold(&key, &c).await;
-}
-
-async fn twice_is_once_where_it_is_busy(rig: &Rig) {
-    let (key, [a, b], c, d) = (key(), two(), stranger(), stranger());
-    rig.hold(&key, &a).await;
-    rig.join(&key, &c).await;
-    let (_, first) = rig.hand_on(&a, Exclusive, wait(&key, &b)).await;
-    rig.join(&key, &d).await;
-    let (gave_back, again) = rig.hand_on(&a, Exclusive, wait(&key, &b)).await;
-    assert_eq!(gave_back, GaveBack::Nothing);
-    assert_eq!(seq_of(&again), seq_of(&first), "its place is kept");
-    assert!(matches!(again, Acquired::Busy { joined: false, line: 2, .. }), "{again:?}");
-    rig.hold(&key, &c).await;
-    rig.release(&key, &c).await;
-    rig.hold(&key, &b).await;
-}
-
 async fn it_passes_between_tokens_for_ever(rig: &Rig) {
     let (key, [a, b]) = (key(), two());
     let mut last = rig.hold(&key, &a).await;
@@ -166,41 +97,6 @@ async fn it_passes_between_tokens_for_ever(rig: &Rig) {
         assert!(fence_of(&held) > last + SPARE_FENCES);
         last = fence_of(&held);
     }
-}
-
-async fn what_was_lost_is_not_passed(rig: &Rig) {
-    let (key, [a, b], c) = (key(), two(), stranger());
-    rig.hold_for(Exclusive, &key, &a, SHORT).await;
-    rig.pass(SHORT).await;
-    rig.hold(&key, &c).await;
-    let (gave_back, asked) = rig.hand_on(&a, Exclusive, wait(&key, &b)).await;
-    assert_eq!(gave_back, GaveBack::Nothing);
-    assert!(matches!(asked, Acquired::Busy { joined: true, .. }), "{asked:?}");
-    // With nobody else it is free: a new hold.
-    rig.release(&key, &c).await;
-    assert!(matches!(rig.acquire(wait(&key, &b)).await, Acquired::Held { .. }));
-}
-
-async fn a_place_is_passed_to_the_end_of_the_line(rig: &Rig) {
-    let (key, [a, b], c, holder) = (key(), two(), stranger(), stranger());
-    rig.hold(&key, &holder).await;
-    rig.join(&key, &a).await;
-    let other = rig.join(&key, &c).await;
-    let (gave_back, asked) = rig.hand_on(&a, Exclusive, wait(&key, &b)).await;
-    assert_eq!(gave_back, GaveBack::Left);
-    assert!(seq_of(&asked) > other);
-}
-
-async fn an_offer_goes_to_the_next(rig: &Rig) {
-    let (key, [a, b], c, holder) = (key(), two(), stranger(), stranger());
-    rig.hold(&key, &holder).await;
-    rig.join(&key, &a).await;
-    rig.join(&key, &c).await;
-    rig.release(&key, &holder).await;
-    let (gave_back, asked) = rig.hand_on(&a, Exclusive, wait(&key, &b)).await;
-    assert_eq!(gave_back, GaveBack::Left);
-    assert!(matches!(asked, Acquired::Busy { line: 1, .. }), "{asked:?}");
-    rig.hold(&key, &c).await;
 }
 
 async fn a_reader_does_not_pass_a_writer(rig: &Rig) {

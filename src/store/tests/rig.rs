@@ -155,11 +155,13 @@ impl Rig {
         }
     }
 
-    /// Nothing of it is left on a server that others use: time passes there by naming all keys.
+    /// Removes all it has stored. Time passes on a server by naming all keys of a database, whoever they belong to.
     #[cfg(feature = "redis")]
     pub(super) async fn clear(&self) {
-        if let Time::Travel(server) = &self.time {
-            server.clear().await;
+        match &self.time {
+            Time::Manual(_) => {}
+            Time::Travel(server) => server.clear().await,
+            Time::TravelApart(space) => space.clear().await,
         }
     }
 

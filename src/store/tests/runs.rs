@@ -10,46 +10,29 @@ use crate::{
     Key,
     store::backend::{
         ACCEPT_WINDOW, Claim, Claimed, Enqueue, GaveBack, JobId, JobPolicy, JobState, Mode,
-        OnFailure, Renewal, Run, Token, Verdict,
+        OnFailure, Renewal, Run, Running, Token, Verdict,
     },
 };
 
 on_every_store!(
-    a_second_claim_is_busy,
     a_repeated_claim_is_the_same_run,
     a_repeated_claim_is_the_same_run_behind_an_older_job,
     a_late_claim_starts_no_second_run,
-    claim_says_what_it_finds,
-    a_running_job_keeps_its_place,
     done_stores_the_answer_for_its_time,
-    dead_keeps_its_reason,
     settling_twice_is_once,
     settling_needs_the_token,
     settling_needs_the_lock,
-    a_retry_waits_out_its_backoff,
     a_backoff_hides_the_whole_line,
-    giving_it_back_costs_no_attempt,
     a_crashed_job_that_must_not_run_again_is_dead,
-    a_crashed_job_that_may_run_again_does,
     a_crashed_job_has_a_last_attempt,
     of_a_crashed_job_past_its_deadline_no_request_is_kept,
     a_job_whose_run_is_dropped_is_still_first,
     renewal_keeps_job_and_lock,
+    what_runs_is_told_for_as_long_as_its_lock_is_held,
 );
 
 const RETRY: Verdict = Verdict::Retry { delay: SHORT, reason: "status 503" };
 const BACK: Verdict = Verdict::Hand { delay: SHORT, reason: "drained" };
-
-async fn a_second_claim_is_busy(rig: &Rig) {
-    let key = key();
-    let id = rig.put_off(&key).await;
-    rig.start(&key, &id, &stranger()).await;
-    match rig.claim(visit(&key, &id, &stranger())).await {
-        Claimed::Busy(left) => assert!(left > LONG / 2 && left <= LONG),
-        other => panic!("{other:?}"),
-    }
-    assert_eq!(rig.job(&id).await.unwrap().attempts, 1);
-}
 
 async fn a_repeated_claim_is_the_same_run(rig: &Rig) {
     let (key, run) = (key(), stranger());
@@ -117,35 +100,6 @@ async fn a_late_claim_starts_no_second_run(rig: &Rig) {
     assert_eq!(rig.start(&key, &id, &stranger()).await, 3);
 }
 
-async fn claim_says_what_it_finds(rig: &Rig) {
-    let (key, run) = (key(), stranger());
-    let nothing = rig.claim(visit(&key, &JobId::new(&key), &run)).await;
-    assert_eq!(nothing, Claimed::Empty);
-    let (first, second) = (rig.put_off(&key).await, rig.put_off(&key).await);
-    let moved = rig.claim(visit(&key, &second, &run)).await;
-    assert_eq!(moved, Claimed::Moved(first.clone()));
-    rig.start(&key, &first, &run).await;
-    rig.settle(settled(&key, &first, &run, RETRY)).await;
-    match rig.claim(visit(&key, &first, &stranger())).await {
-        Claimed::Later(left) => assert!(left > SHORT / 2 && left <= SHORT),
-        other => panic!("{other:?}"),
-    }
-}
-
-async fn a_running_job_keeps_its_place(rig: &Rig) {
-    let (key, run) = (key(), stranger());
-    let (first, second) = (rig.put_off(&key).await, rig.put_off(&key).await);
-    rig.start(&key, &first, &run).await;
-    let (running, waits) = (rig.job(&first).await.unwrap(), rig.job(&second).await.unwrap());
-    assert_eq!((running.state, running.position), (JobState::Running, Some(1)));
-    assert_eq!((waits.state, waits.position), (JobState::Queued, Some(2)));
-    let next = rig.claim(visit(&key, &second, &stranger())).await;
-    assert_eq!(next, Claimed::Moved(first.clone()));
-    rig.finish(&key, &first, &run).await;
-    assert_eq!(rig.job(&second).await.unwrap().position, Some(1));
-    assert_eq!(rig.start(&key, &second, &stranger()).await, 1);
-}
-
 async fn done_stores_the_answer_for_its_time(rig: &Rig) {
     let (key, run) = (key(), stranger());
     let id = rig.put_off(&key).await;
@@ -160,20 +114,6 @@ async fn done_stores_the_answer_for_its_time(rig: &Rig) {
     rig.pass(SHORT / 2).await;
     assert_eq!(rig.job(&id).await, None);
     assert_eq!(rig.release(&key, &run).await, GaveBack::Nothing, "settling gave it back");
-}
-
-async fn dead_keeps_its_reason(rig: &Rig) {
-    let (key, run) = (key(), stranger());
-    let id = rig.put_off(&key).await;
-    rig.start(&key, &id, &run).await;
-    let verdict = Verdict::Dead { reason: "auth", retention: SHORT };
-    assert!(rig.settle(settled(&key, &id, &run, verdict)).await);
-    let job = rig.job(&id).await.unwrap();
-    assert_eq!((job.state, job.position), (JobState::Dead, None));
-    assert_eq!((job.reason.as_deref(), job.response), (Some("auth"), None));
-    rig.hold(&key, &stranger()).await;
-    rig.pass(SHORT).await;
-    assert_eq!(rig.job(&id).await, None);
 }
 
 async fn settling_twice_is_once(rig: &Rig) {
@@ -229,25 +169,6 @@ async fn settling_needs_the_lock(rig: &Rig) {
     assert!(rig.finish(&key, &id, &run).await, "it had the longer one");
 }
 
-async fn a_retry_waits_out_its_backoff(rig: &Rig) {
-    let (key, run) = (key(), stranger());
-    rig.worker().await;
-    let id = rig.put_off(&key).await;
-    rig.start(&key, &id, &run).await;
-    assert!(rig.settle(settled(&key, &id, &run, RETRY)).await);
-    let job = rig.job(&id).await.unwrap();
-    assert_eq!((job.state, job.attempts, job.position), (JobState::Queued, 1, Some(1)));
-    assert_eq!(job.reason.as_deref(), Some("status 503"));
-    let due = rig.due(key.shard(), 10).await;
-    assert_eq!(due.names, []);
-    assert!(due.next.unwrap() > SHORT / 2 && due.next.unwrap() <= SHORT);
-    rig.pass(SHORT).await;
-    assert_eq!(rig.due(key.shard(), 10).await.names, vec![key.clone()]);
-    let run = stranger();
-    assert_eq!(rig.start(&key, &id, &run).await, 2);
-    assert_eq!(rig.job(&id).await.unwrap().reason, None);
-}
-
 async fn a_backoff_hides_the_whole_line(rig: &Rig) {
     let (key, run, a) = (key(), stranger(), stranger());
     rig.worker().await;
@@ -263,21 +184,6 @@ async fn a_backoff_hides_the_whole_line(rig: &Rig) {
     rig.release(&key, &a).await;
     assert!(rig.refused(&key, &a).await <= ACCEPT_WINDOW, "the backoff is over");
     assert_eq!(rig.start(&key, &first, &stranger()).await, 2);
-}
-
-async fn giving_it_back_costs_no_attempt(rig: &Rig) {
-    let (key, run) = (key(), stranger());
-    let id = rig.put_off(&key).await;
-    for _ in 0..3 {
-        let run = stranger();
-        assert_eq!(rig.start(&key, &id, &run).await, 1);
-        assert!(rig.settle(settled(&key, &id, &run, BACK)).await);
-        let job = rig.job(&id).await.unwrap();
-        assert_eq!((job.attempts, job.reason.as_deref()), (0, Some("drained")));
-        rig.pass(SHORT).await;
-    }
-    rig.start(&key, &id, &run).await;
-    assert!(rig.finish(&key, &id, &run).await);
 }
 
 async fn a_crashed_job_that_must_not_run_again_is_dead(rig: &Rig) {
@@ -299,22 +205,6 @@ async fn a_crashed_job_that_must_not_run_again_is_dead(rig: &Rig) {
     assert_eq!(rig.start(&key, &second, &b).await, 1);
     rig.pass(LONG).await;
     assert_eq!(rig.job(&first).await, None);
-}
-
-async fn a_crashed_job_that_may_run_again_does(rig: &Rig) {
-    let (key, paused, b) = (key(), stranger(), stranger());
-    let call = again(&key);
-    let first = call.id.clone();
-    rig.enqueue(call).await;
-    let second = rig.put_off(&key).await;
-    start_short(rig, &key, &first, &paused).await;
-    rig.pass(SHORT).await;
-    // Still the first: nothing has started before it.
-    let moved = rig.claim(visit(&key, &second, &b)).await;
-    assert_eq!(moved, Claimed::Moved(first.clone()));
-    assert_eq!(rig.start(&key, &first, &b).await, 2);
-    assert!(!rig.finish(&key, &first, &paused).await);
-    assert!(rig.finish(&key, &first, &b).await);
 }
 
 async fn of_a_crashed_job_past_its_deadline_no_request_is_kept(rig: &Rig) {
@@ -382,4 +272,40 @@ async fn renewal_keeps_job_and_lock(rig: &Rig) {
     assert!(due.next.is_some_and(|next| next > LONG - SHORT - Duration::from_secs(5)));
     assert!(rig.acquire(ask(&key, &stranger())).await != crate::store::Acquired::Known);
     assert!(rig.finish(&key, &id, &run).await);
+}
+
+/// By the store's clock alone: whoever asks may hear of a run that its own worker still believes in.
+async fn what_runs_is_told_for_as_long_as_its_lock_is_held(rig: &Rig) {
+    let key = key();
+    let call = again(&key);
+    let id = call.id.clone();
+    let running = || async { rig.backend().running(id.clone()).await.unwrap() };
+    assert_eq!(running().await, None, "nobody knows it");
+    rig.enqueue(call).await;
+    assert_eq!(running().await, None, "it waits");
+    let mut last = 0;
+    for (end, attempt) in [("handed over", 1), ("lapsed", 1), ("done", 2)] {
+        let run = stranger();
+        let Claimed::Claimed(begun) = rig.claim(visit(&key, &id, &run)).await else {
+            panic!("it is free")
+        };
+        let told = running().await.expect("it runs");
+        assert_eq!(told, Running { attempt, fence: begun.fence }, "{end}");
+        assert!(told.fence > last, "{end}");
+        last = begun.fence;
+        let Claimed::Claimed(repeated) = rig.claim(visit(&key, &id, &run)).await else {
+            panic!("it is its own")
+        };
+        assert!(repeated.fence > last, "the same run, by a larger fence");
+        assert_eq!(running().await, Some(told), "{end}");
+        match end {
+            "handed over" => assert!(rig.settle(settled(&key, &id, &run, BACK)).await),
+            "lapsed" => {}
+            _ => assert!(rig.finish(&key, &id, &run).await),
+        }
+        let before = if end == "lapsed" { Some(told) } else { None };
+        assert_eq!(running().await, before, "{end}");
+        rig.pass(LONG).await;
+        assert_eq!(running().await, None, "{end}");
+    }
 }

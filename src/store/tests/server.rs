@@ -16,6 +16,10 @@ use crate::store::Store;
 /// Port of a server that all test processes of a run share (`cargo xtask test`).
 const SHARED_BY_PROCESSES: &str = "LOCKGATE_TESTS_SINGLE";
 
+/// Of a server with default settings. To name the keys of a namespace takes time for each key of its database, so
+/// namespaces are spread over all but the first one, where other tests leave theirs.
+const DATABASES: u128 = 16;
+
 /// One server for all tests that run at the same time; the last of them stops it.
 static SERVER: LazyLock<Mutex<Weak<RedisServer>>> = LazyLock::new(Mutex::default);
 
@@ -26,6 +30,10 @@ pub(super) struct Server {
     namespace: String,
     raw: MultiplexedConnection,
 }
+
+/// Removes the keys with a prefix.
+pub(super) const CLEAR: &str =
+    "for _, key in ipairs(redis.call('KEYS', ARGV[1] .. '*')) do redis.call('UNLINK', key) end";
 
 /// How a store gets to it.
 enum Way {
@@ -51,31 +59,30 @@ impl Server {
         let sentinels = Sentinels::shared().await;
         let client = redis::Client::open(("127.0.0.1", sentinels.master())).expect("an address");
         let raw = patient(&client).await.expect("it has just answered");
-        Self::with(Way::Sentinels, sentinels.url(), raw)
+        let namespace = uuid::Uuid::new_v4().simple().to_string();
+        Self { way: Way::Sentinels, url: sentinels.url(), namespace, raw }
     }
 
     async fn of(way: impl FnOnce(Option<Arc<RedisServer>>) -> Way) -> Self {
-        if let Ok(port) = std::env::var(SHARED_BY_PROCESSES) {
-            let url = format!("redis://127.0.0.1:{port}/");
-            let client = redis::Client::open(url.as_str()).expect("a port");
-            let raw = patient(&client).await.expect("the shared server answers");
-            return Self::with(way(None), url, raw);
-        }
-        let mut server = SERVER.lock().await;
-        let process = match server.upgrade() {
-            Some(process) => process,
-            None => Arc::new(started().await),
+        let (process, host) = match std::env::var(SHARED_BY_PROCESSES) {
+            Ok(port) => (None, format!("127.0.0.1:{port}")),
+            Err(_) => {
+                let mut server = SERVER.lock().await;
+                let process = match server.upgrade() {
+                    Some(process) => process,
+                    None => Arc::new(started().await),
+                };
+                *server = Arc::downgrade(&process);
+                let (host, port) = process.host_and_port().expect("it listens on TCP");
+                let host = format!("{host}:{port}");
+                (Some(process), host)
+            }
         };
-        *server = Arc::downgrade(&process);
-        drop(server);
-        let raw = connection(&process).await.expect("the server has just answered");
-        let (host, port) = process.host_and_port().expect("it listens on TCP");
-        let url = format!("redis://{host}:{port}/");
-        Self::with(way(Some(process)), url, raw)
-    }
-
-    fn with(way: Way, url: String, raw: MultiplexedConnection) -> Self {
-        Self { way, url, namespace: uuid::Uuid::new_v4().simple().to_string(), raw }
+        let namespace = uuid::Uuid::new_v4();
+        let url = format!("redis://{host}/{}", 1 + namespace.as_u128() % (DATABASES - 1));
+        let client = redis::Client::open(url.as_str()).expect("an address");
+        let raw = patient(&client).await.expect("the server has just answered");
+        Self { way: way(process), url, namespace: namespace.simple().to_string(), raw }
     }
 
     pub(super) async fn store(&self) -> Store {
@@ -85,7 +92,9 @@ impl Server {
             Way::Pool(_) => {
                 let manager = bb8_redis::RedisConnectionManager::new(self.url.as_str());
                 let pool = bb8::Pool::builder().max_size(4).build(manager.expect("an address"));
-                Store::from_pool(pool.await.expect("it runs")).messages(&self.url)
+                // Messages know no databases.
+                let (server, _) = self.url.rsplit_once('/').expect("a database");
+                Store::from_pool(pool.await.expect("it runs")).messages(server)
             }
         };
         // Far more than a call takes: a loaded machine is no outage.
@@ -113,11 +122,10 @@ impl Server {
         call.query_async(&mut self.raw.clone()).await.unwrap()
     }
 
-    /// The namespace is empty.
+    /// Removes all keys of the namespace.
     pub(super) async fn clear(&self) {
-        let all = self.names().await.into_iter().map(|name| self.prefix() + &name);
-        let mut call = redis::cmd("UNLINK");
-        call.arg(all.collect::<Vec<_>>());
+        let mut call = redis::cmd("EVAL");
+        call.arg(CLEAR).arg(0).arg(self.prefix());
         call.query_async::<()>(&mut self.raw.clone()).await.unwrap();
     }
 

@@ -11,24 +11,16 @@ use super::{
 use crate::{
     Key,
     store::{
-        Charge, Item,
-        backend::{ACCEPT_WINDOW, Acquire, Beat, Node, Settle, SettledRun},
+        Item,
+        backend::{ACCEPT_WINDOW, Acquire, Node, Settle, SettledRun},
     },
 };
 
 on_every_store!(
-    a_quota_is_spent_and_comes_back_with_its_window,
-    a_refused_charge_takes_from_none,
-    a_look_costs_nothing,
-    a_window_never_moves,
-    subjects_and_policies_are_apart,
     no_charge_is_admitted,
     a_counter_named_twice_is_charged_twice,
     workers_divide_the_shards,
-    a_worker_leaves_its_shards_to_the_others,
-    a_dead_workers_shards_are_free,
     workers_look_after_each_other,
-    living_workers_know_each_other,
     a_paused_queue_has_no_watcher,
     a_beat_names_the_shards_with_work,
     due_names_what_is_due_and_when_the_next_is,
@@ -48,70 +40,6 @@ async fn charged(rig: &Rig, items: Vec<Item>) -> (bool, Vec<u64>) {
 async fn one(rig: &Rig, policy: &str, subject: &Key, limit: u64) -> (bool, u64) {
     let (admitted, left) = charged(rig, vec![charge(policy, subject, limit, 1)]).await;
     (admitted, left[0])
-}
-
-async fn a_quota_is_spent_and_comes_back_with_its_window(rig: &Rig) {
-    let key = key();
-    for left in (0..3).rev() {
-        assert_eq!(one(rig, "p", &key, 3).await, (true, left));
-    }
-    assert_eq!(one(rig, "p", &key, 3).await, (false, 0));
-    let refused = rig.charge(together(vec![charge("p", &key, 3, 1)])).await;
-    let left = refused.states[0].reset;
-    assert!(left > SHORT / 2 && left <= SHORT, "{left:?}");
-    rig.pass(left).await;
-    assert_eq!(one(rig, "p", &key, 3).await, (true, 2));
-}
-
-async fn a_refused_charge_takes_from_none(rig: &Rig) {
-    let key = key();
-    let both = |a, b| vec![charge("a", &key, 10, a), charge("b", &key, 2, b)];
-    assert_eq!(charged(rig, both(4, 1)).await, (true, vec![6, 1]));
-    assert_eq!(charged(rig, both(4, 2)).await, (false, vec![6, 1]));
-    assert_eq!(charged(rig, both(6, 1)).await, (true, vec![0, 0]));
-    // Too much for an empty window: nothing is spent, and no window has begun.
-    let fresh = vec![charge("c", &key, 2, 1), charge("d", &key, 2, 3)];
-    let fresh = rig.charge(together(fresh)).await;
-    let states: Vec<_> = fresh.states.iter().map(|s| (s.remaining, s.reset, s.retry)).collect();
-    let [passes, never] = [Duration::ZERO, Duration::MAX].map(|retry| (2, SHORT, retry));
-    assert_eq!((fresh.admitted, states), (0, vec![passes, never]));
-}
-
-async fn a_look_costs_nothing(rig: &Rig) {
-    let key = key();
-    let look = async || {
-        let charge = together(vec![charge("p", &key, 1, 1)]);
-        let mut looked = rig.charge(Charge { times: 0, ..charge }).await;
-        assert_eq!(looked.admitted, 0);
-        let state = looked.states.remove(0);
-        (state.remaining, state.reset, state.retry)
-    };
-    assert_eq!(look().await, (1, SHORT, Duration::ZERO));
-    rig.pass(SHORT / 2).await;
-    assert_eq!(look().await, (1, SHORT, Duration::ZERO), "looking began a window");
-    assert_eq!(one(rig, "p", &key, 1).await, (true, 0));
-    let (remaining, reset, retry) = look().await;
-    assert_eq!((remaining, reset), (0, retry));
-    assert_eq!(charged(rig, vec![charge("p", &key, 1, 0)]).await, (true, vec![0]));
-}
-
-async fn a_window_never_moves(rig: &Rig) {
-    let key = key();
-    assert_eq!(one(rig, "p", &key, 3).await, (true, 2));
-    rig.pass(SHORT / 2).await;
-    assert_eq!(one(rig, "p", &key, 3).await, (true, 1));
-    rig.pass(SHORT / 2).await;
-    assert_eq!(one(rig, "p", &key, 3).await, (true, 2));
-}
-
-async fn subjects_and_policies_are_apart(rig: &Rig) {
-    let [a, b] = neighbours::<2>();
-    assert_eq!(one(rig, "p", &a, 1).await, (true, 0));
-    assert_eq!(one(rig, "p", &b, 1).await, (true, 0));
-    assert_eq!(one(rig, "q", &a, 1).await, (true, 0));
-    assert_eq!(one(rig, "p", &a, 1).await, (false, 0));
-    // The lock of that name is something else again.
-    rig.hold(&a, &stranger()).await;
 }
 
 async fn no_charge_is_admitted(rig: &Rig) {
@@ -162,18 +90,6 @@ async fn workers_divide_the_shards(rig: &Rig) {
     assert_eq!(divided(rig, &[&a, &b, &c]).await, three, "nothing moves without need");
 }
 
-async fn a_worker_leaves_its_shards_to_the_others(rig: &Rig) {
-    let (a, b) = (Node::new(), Node::new());
-    divided(rig, &[&a, &b]).await;
-    assert_eq!(rig.beat(&a, Duration::ZERO).await, Beat { others: vec![b.clone()], ..none() });
-    assert_eq!(rig.beat(&b, LONG).await.mine.len(), 64);
-    assert_eq!(rig.beat(&b, Duration::ZERO).await, none());
-}
-
-fn none() -> Beat {
-    Beat::default()
-}
-
 /// Each is told how soon the next one's lease ends, so that the death of any is noticed when it does.
 async fn workers_look_after_each_other(rig: &Rig) {
     let mut nodes = [Node::new(), Node::new(), Node::new()];
@@ -191,30 +107,6 @@ async fn workers_look_after_each_other(rig: &Rig) {
     assert!(of(rig.lapse(b, LONG).await) > SHORT, "c");
     rig.beat(b, Duration::ZERO).await;
     assert_eq!(rig.lapse(c, LONG).await, None, "alone again");
-}
-
-async fn a_dead_workers_shards_are_free(rig: &Rig) {
-    let (dead, b) = (Node::new(), Node::new());
-    assert_eq!(rig.beat(&dead, SHORT).await.mine.len(), 64);
-    rig.pass(SHORT / 2).await;
-    let beat = rig.beat(&b, LONG).await;
-    assert_eq!((beat.mine.len(), beat.others), (0, vec![dead]));
-    rig.pass(SHORT / 2).await;
-    let beat = rig.beat(&b, LONG).await;
-    assert_eq!((beat.mine.len(), beat.others.len()), (64, 0));
-}
-
-async fn living_workers_know_each_other(rig: &Rig) {
-    let (a, b) = (Node::new(), Node::new());
-    assert_eq!(rig.beat(&a, Duration::ZERO).await.others, []);
-    rig.beat(&a, LONG).await;
-    assert_eq!(rig.beat(&b, SHORT).await.others, std::slice::from_ref(&a));
-    assert_eq!(rig.beat(&a, LONG).await.others, std::slice::from_ref(&b));
-    // A short lease does not end a long one.
-    rig.pass(SHORT).await;
-    assert_eq!(rig.beat(&b, SHORT).await.others, std::slice::from_ref(&a));
-    rig.pass(SHORT).await;
-    assert_eq!(rig.beat(&a, LONG).await.others, []);
 }
 
 async fn a_paused_queue_has_no_watcher(rig: &Rig) {

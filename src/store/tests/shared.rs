@@ -1,7 +1,7 @@
 //! Readers and writers: who is in together, and who waits for whom.
 
 use super::{
-    modes::{ask_as, renewal_as, seq_of, wait_as},
+    modes::{ask_as, renewal_as, wait_as},
     on_every_store,
     rig::{LONG, Rig, SHORT, key, stranger},
 };
@@ -12,41 +12,13 @@ use crate::store::backend::{
 };
 
 on_every_store!(
-    readers_are_in_together_and_a_writer_alone,
     each_reader_has_an_end_of_its_own,
     a_reader_that_holds_it_is_told_so_again,
-    a_writer_waits_for_the_last_reader,
     a_reader_stands_behind_a_writer_that_waits,
-    one_release_lets_in_the_leading_run,
     a_run_of_many_is_let_in_together,
-    the_first_reader_at_a_free_lock_brings_in_the_others,
-    a_reader_never_confirmed_costs_nobody_anything,
-    a_writer_that_leaves_lets_in_those_behind_it,
     a_writer_that_waits_no_more_lets_in_those_behind_it,
     there_is_no_upgrade,
 );
-
-async fn readers_are_in_together_and_a_writer_alone(rig: &Rig) {
-    let key = key();
-    let readers = [stranger(), stranger(), stranger()];
-    let mut last = 0;
-    for me in &readers {
-        let fence = rig.hold_as(Shared, &key, me).await;
-        assert!(last == 0 || fence > last + SPARE_FENCES, "{fence} after {last}");
-        last = fence;
-    }
-    for mode in [Exclusive, Permits(9)] {
-        let left = rig.refused_as(mode, &key, &stranger()).await;
-        assert!(left > LONG / 2 && left <= LONG, "{left:?}");
-    }
-    for me in &readers {
-        assert_eq!(rig.release_as(Shared, &key, me).await, GaveBack::Released);
-        assert_eq!(rig.release_as(Shared, &key, me).await, GaveBack::Nothing);
-    }
-    let writer = stranger();
-    assert!(rig.hold(&key, &writer).await > last + SPARE_FENCES);
-    rig.refused_as(Shared, &key, &stranger()).await;
-}
 
 async fn each_reader_has_an_end_of_its_own(rig: &Rig) {
     let (key, short, long, writer) = (key(), stranger(), stranger(), stranger());
@@ -74,24 +46,6 @@ async fn a_reader_that_holds_it_is_told_so_again(rig: &Rig) {
     rig.hold(&key, &stranger()).await;
 }
 
-async fn a_writer_waits_for_the_last_reader(rig: &Rig) {
-    let (key, writer) = (key(), stranger());
-    let readers = [stranger(), stranger(), stranger()];
-    for me in &readers {
-        rig.hold_as(Shared, &key, me).await;
-    }
-    let seq = rig.join(&key, &writer).await;
-    for me in &readers {
-        let asked = rig.acquire(wait_as(Exclusive, &key, &writer)).await;
-        assert!(matches!(asked, Acquired::Busy { joined: false, .. }), "{asked:?}");
-        assert_eq!(seq_of(&asked), seq);
-        rig.release_as(Shared, &key, me).await;
-    }
-    // It is offered to the writer: nobody comes between.
-    assert!(rig.refused_as(Shared, &key, &stranger()).await <= ACCEPT_WINDOW);
-    rig.hold(&key, &writer).await;
-}
-
 async fn a_reader_stands_behind_a_writer_that_waits(rig: &Rig) {
     let (key, reader, writer, late) = (key(), stranger(), stranger(), stranger());
     rig.hold_as(Shared, &key, &reader).await;
@@ -112,28 +66,6 @@ pub(super) async fn line_up<const N: usize>(rig: &Rig, modes: [Mode; N]) -> [Tok
         rig.join_as(mode, &key(), me).await;
     }
     line
-}
-
-async fn one_release_lets_in_the_leading_run(rig: &Rig) {
-    let (key, holder) = (key(), stranger());
-    rig.hold(&key, &holder).await;
-    let [a, b, writer, c] = line_up(rig, [Shared, Shared, Exclusive, Shared]).await;
-    rig.release(&key, &holder).await;
-    // Both were offered it by that one step: the line is shorter by two.
-    match rig.acquire(wait_as(Exclusive, &key, &writer)).await {
-        Acquired::Busy { line: 2, .. } => {}
-        other => panic!("{other:?}"),
-    }
-    rig.hold_as(Shared, &key, &b).await;
-    rig.hold_as(Shared, &key, &a).await;
-    rig.refused_as(Shared, &key, &c).await;
-    rig.release_as(Shared, &key, &a).await;
-    rig.refused(&key, &writer).await;
-    rig.release_as(Shared, &key, &b).await;
-    rig.refused_as(Shared, &key, &c).await;
-    rig.hold(&key, &writer).await;
-    rig.release(&key, &writer).await;
-    rig.hold_as(Shared, &key, &c).await;
 }
 
 /// All of them by the one step that gives it back. Whoever looks moves the line on, too: were a few let in by each step, one
@@ -159,44 +91,6 @@ async fn a_run_of_many_is_let_in_together(rig: &Rig) {
         rig.hold(&key, &writer).await;
         assert_eq!(rig.release(&key, &writer).await, GaveBack::Released);
     }
-}
-
-async fn the_first_reader_at_a_free_lock_brings_in_the_others(rig: &Rig) {
-    let (key, dead) = (key(), stranger());
-    rig.hold_for(Exclusive, &key, &dead, SHORT).await;
-    let [a, b, writer] = line_up(rig, [Shared, Shared, Exclusive]).await;
-    rig.pass(SHORT).await;
-    match rig.acquire(wait_as(Shared, &key, &a)).await {
-        // b is in as well, for as long as an offer: the writer alone is left.
-        Acquired::Held { line: 1, others, .. } => assert!(others.first > 0),
-        other => panic!("{other:?}"),
-    }
-    rig.hold_as(Shared, &key, &b).await;
-    rig.refused(&key, &writer).await;
-}
-
-async fn a_reader_never_confirmed_costs_nobody_anything(rig: &Rig) {
-    let (key, holder) = (key(), stranger());
-    rig.hold(&key, &holder).await;
-    let [a, dead, writer] = line_up(rig, [Shared, Shared, Exclusive]).await;
-    rig.release(&key, &holder).await;
-    rig.hold_as(Shared, &key, &a).await;
-    rig.miss_the_window().await;
-    rig.release_as(Shared, &key, &a).await;
-    // The offer to the dead one ran beside a's turn.
-    rig.hold(&key, &writer).await;
-    assert_eq!(rig.release_as(Shared, &key, &dead).await, GaveBack::Nothing);
-    rig.refused_as(Shared, &key, &dead).await;
-}
-
-async fn a_writer_that_leaves_lets_in_those_behind_it(rig: &Rig) {
-    let (key, reader) = (key(), stranger());
-    rig.hold_as(Shared, &key, &reader).await;
-    let [writer, a, b, other] = line_up(rig, [Exclusive, Shared, Shared, Exclusive]).await;
-    assert_eq!(rig.release(&key, &writer).await, GaveBack::Left);
-    rig.hold_as(Shared, &key, &b).await;
-    rig.hold_as(Shared, &key, &a).await;
-    rig.refused(&key, &other).await;
 }
 
 async fn a_writer_that_waits_no_more_lets_in_those_behind_it(rig: &Rig) {

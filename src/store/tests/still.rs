@@ -3,18 +3,15 @@
 use super::{
     modes::fence_of,
     on_every_store,
-    rig::{LONG, Rig, SHORT, ask, key, stranger},
+    rig::{Rig, ask, key, stranger},
 };
 use crate::store::backend::{Acquire, Acquired, GaveBack, Mode, Others, SPARE_FENCES, Still};
 
 on_every_store!(
     a_holder_gets_fences_larger_than_all_before,
     a_holder_is_told_who_stands_first,
-    a_job_stands_in_line_too,
     a_job_is_told_of_beside_who_stands_first,
-    who_has_it_no_more_is_told_so,
     only_an_exclusive_holder_is_told,
-    the_lease_stays_as_it_is,
 );
 
 async fn a_holder_gets_fences_larger_than_all_before(rig: &Rig) {
@@ -46,19 +43,6 @@ async fn a_holder_is_told_who_stands_first(rig: &Rig) {
     rig.hold(&key, &second).await;
 }
 
-async fn a_job_stands_in_line_too(rig: &Rig) {
-    let (key, me) = (key(), stranger());
-    rig.worker().await;
-    rig.hold(&key, &me).await;
-    rig.put_off(&key).await;
-    let told = rig.still(&key, &me).await.unwrap().others;
-    assert!(told.job > 0 && told.first == told.job, "{told:?}");
-    // Behind it.
-    let seq = rig.join(&key, &stranger()).await;
-    assert!(seq > told.job);
-    assert_eq!(rig.still(&key, &me).await.unwrap().others, told);
-}
-
 /// A job that stands behind a place, and is told of beside it: it is not to be passed, and the place may be.
 async fn a_job_is_told_of_beside_who_stands_first(rig: &Rig) {
     let (key, me, first) = (key(), stranger(), stranger());
@@ -75,20 +59,6 @@ async fn a_job_is_told_of_beside_who_stands_first(rig: &Rig) {
     }
 }
 
-async fn who_has_it_no_more_is_told_so(rig: &Rig) {
-    let (key, me, other) = (key(), stranger(), stranger());
-    assert_eq!(rig.still(&key, &me).await, None);
-    let fence = fence_of(&rig.acquire(Acquire { lease: SHORT, ..ask(&key, &me) }).await);
-    rig.advance(SHORT * 2).await;
-    assert_eq!(rig.still(&key, &me).await, None, "its lease is over");
-    assert!(rig.hold(&key, &other).await > fence);
-    assert_eq!(rig.still(&key, &me).await, None, "it is another's");
-    rig.release(&key, &other).await;
-    assert_eq!(rig.still(&key, &other).await, None);
-    // It takes nothing.
-    rig.hold(&key, &stranger()).await;
-}
-
 async fn only_an_exclusive_holder_is_told(rig: &Rig) {
     let (key, me) = (key(), stranger());
     for mode in [Mode::Shared, Mode::Permits(2)] {
@@ -96,14 +66,4 @@ async fn only_an_exclusive_holder_is_told(rig: &Rig) {
         assert_eq!(rig.still(&key, &me).await, None);
         rig.release_as(mode, &key, &me).await;
     }
-}
-
-async fn the_lease_stays_as_it_is(rig: &Rig) {
-    let (key, me) = (key(), stranger());
-    fence_of(&rig.acquire(Acquire { lease: LONG, ..ask(&key, &me) }).await);
-    rig.advance(LONG / 2).await;
-    assert!(rig.still(&key, &me).await.is_some());
-    assert!(rig.refused(&key, &stranger()).await <= LONG / 2);
-    rig.advance(LONG).await;
-    rig.hold(&key, &stranger()).await;
 }

@@ -50,13 +50,22 @@ impl Graph {
         path.iter().map(|n| self.moves[*n].clone()).collect()
     }
 
-    /// The ways to those that lead to no new one.
+    /// About so many of the ways to states that lead to no new one; of each, how many of its first states are on a way
+    /// before it.
     #[cfg(feature = "redis")]
-    pub(super) fn leaves(&self) -> Vec<Vec<Move>> {
+    pub(super) fn leaves(&self, most: usize) -> Vec<(Vec<Move>, usize)> {
         let inner: HashSet<&[usize]> =
             self.paths.iter().filter_map(|path| Some(path.split_last()?.1)).collect();
         let leaves = self.paths.iter().filter(|path| !inner.contains(path.as_slice()));
-        leaves.map(|path| self.made(path)).collect()
+        let leaves: Vec<_> = leaves.collect();
+        let mut seen = HashSet::new();
+        let some = leaves.iter().step_by((leaves.len() / most).max(1));
+        some.map(|path| {
+            let known = (1..=path.len()).take_while(|n| seen.contains(&path[..*n])).count();
+            seen.extend((1..=path.len()).map(|n| &path[..n]));
+            (self.made(path), known)
+        })
+        .collect()
     }
 }
 

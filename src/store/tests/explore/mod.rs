@@ -208,7 +208,7 @@ fn both_stores_go_the_same_ways() {
 }
 
 /// Paths from the beginning to states that lead to no new one, about so many of each world, short ones and long
-/// ones: together they are the whole tree.
+/// ones: together they are the whole tree. Each state is looked at once.
 #[cfg(feature = "redis")]
 fn go_both_ways(worlds: &[World], states: usize, most: usize) {
     let runtime =
@@ -217,13 +217,14 @@ fn go_both_ways(worlds: &[World], states: usize, most: usize) {
     let _server = runtime.block_on(Rig::redis());
     for world in worlds {
         let graph = block_on(map(world, states));
-        let paths = graph.leaves();
-        let step = (paths.len() / most).max(1);
-        println!("{}: {} of {} ways", world.name, paths.len().div_ceil(step), paths.len());
-        for path in paths.iter().step_by(step) {
-            let moves =
-                Vec::from_iter(world.begins.iter().chain(path).chain([&Move::Beat(0, 0)]).cloned());
-            runtime.block_on(super::alike::play_whole(true, &world.modes, &moves));
+        let paths = graph.leaves(most);
+        println!("{}: {} ways", world.name, paths.len());
+        for (path, known) in paths {
+            let moves = Vec::from_iter(
+                world.begins.iter().chain(&path).chain([&Move::Beat(0, 0)]).cloned(),
+            );
+            let known = world.begins.len() + known;
+            runtime.block_on(super::alike::play_whole(true, &world.modes, &moves, known));
         }
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{ALGORITHMS, SECOND, fixed, gcra, item, of, sliding};
 use crate::store::{
-    Charge, Item, Penalty, Rule, State,
+    Item, Penalty, Rule, State,
     rate::{Algorithm, MOST},
     tests::{
         on_every_store,
@@ -15,15 +15,11 @@ use crate::store::{
 on_every_store!(
     a_sliding_window_gives_back_bit_by_bit,
     gcra_admits_a_burst_and_then_one_by_one,
-    of_several_times_the_first_are_admitted,
-    a_look_changes_nothing,
-    a_group_of_all_kinds_is_charged_all_or_none,
     a_cost_beyond_the_quota_is_never_let_in,
     who_waits_as_long_as_told_gets_in,
     refusals_are_punished_and_the_punishment_ends,
-    only_who_is_to_blame_is_punished,
-    algorithms_and_tags_are_apart,
     a_reset_forgets_all,
+    a_group_of_all_kinds_is_charged_all_or_none,
 );
 
 /// What every algorithm has: three at once.
@@ -80,61 +76,6 @@ async fn gcra_admits_a_burst_and_then_one_by_one(rig: &Rig) {
     rig.advance(1000 * SECOND).await;
     let state = rig.peek(&asked).await;
     assert_eq!((state.remaining, state.reset, state.full), (3, Duration::ZERO, Duration::ZERO));
-}
-
-async fn of_several_times_the_first_are_admitted(rig: &Rig) {
-    let key = key();
-    for algorithm in ALGORITHMS {
-        let asked = item("p", &key, three(algorithm), 1);
-        let charged = rig.charge(of(vec![asked.clone()], 2)).await;
-        assert_eq!((charged.admitted, charged.states[0].remaining), (2, 1), "{algorithm:?}");
-        assert_eq!(charged.states[0].retry, Duration::ZERO);
-        let charged = rig.charge(of(vec![asked.clone()], 5)).await;
-        assert_eq!((charged.admitted, charged.states[0].remaining), (1, 0), "{algorithm:?}");
-        assert!(!charged.states[0].retry.is_zero());
-        assert_eq!(rig.charge(of(vec![asked], 7)).await.admitted, 0);
-    }
-}
-
-async fn a_look_changes_nothing(rig: &Rig) {
-    let key = key();
-    for algorithm in ALGORITHMS {
-        let asked = item("p", &key, three(algorithm), 2);
-        for _ in 0..3 {
-            let state = rig.peek(&asked).await;
-            assert_eq!((state.remaining, state.retry), (3, Duration::ZERO), "{algorithm:?}");
-            assert_eq!(state.full, Duration::ZERO);
-        }
-        assert!(rig.spend(&asked).await.0);
-        for _ in 0..3 {
-            let state = rig.peek(&asked).await;
-            assert_eq!(state.remaining, 1, "{algorithm:?}");
-            assert!(!state.retry.is_zero() && state.retry < Duration::MAX);
-            assert!(state.full >= state.retry);
-        }
-    }
-}
-
-async fn a_group_of_all_kinds_is_charged_all_or_none(rig: &Rig) {
-    let [key, other] = neighbours::<2>();
-    let group = |cost: u64| {
-        let of_each = ALGORITHMS.map(|algorithm| item("p", &key, three(algorithm), cost));
-        // The last one has less.
-        of_each.into_iter().chain([item("q", &other, fixed(2, 600), 1)]).collect::<Vec<_>>()
-    };
-    let remaining =
-        |states: &[State]| states.iter().map(|state| state.remaining).collect::<Vec<_>>();
-    let first = rig.charge(of(group(1), 1)).await;
-    assert_eq!((first.admitted, remaining(&first.states)), (1, vec![2, 2, 2, 1]));
-    let refused = rig.charge(of(group(3), 1)).await;
-    assert_eq!((refused.admitted, remaining(&refused.states)), (0, vec![2, 2, 2, 1]));
-    let blames: Vec<_> = refused.states.iter().map(|state| state.retry.is_zero()).collect();
-    assert_eq!(blames, [false, false, false, true], "each tells whether it is to blame");
-    let part = rig.charge(of(group(1), 3)).await;
-    assert_eq!((part.admitted, remaining(&part.states)), (1, vec![1, 1, 1, 0]));
-    let refused = rig.charge(of(group(1), 1)).await;
-    let blames: Vec<_> = refused.states.iter().map(|state| state.retry.is_zero()).collect();
-    assert_eq!(blames, [true, true, true, false]);
 }
 
 async fn a_cost_beyond_the_quota_is_never_let_in(rig: &Rig) {
@@ -203,31 +144,6 @@ async fn refusals_are_punished_and_the_punishment_ends(rig: &Rig) {
     }
 }
 
-async fn only_who_is_to_blame_is_punished(rig: &Rig) {
-    let key = key();
-    let tight = strict(item("tight", &key, fixed(1, 600), 1), 3);
-    let wide = strict(item("wide", &key, fixed(10, 600), 1), 3);
-    let both = of(vec![tight, wide.clone()], 6);
-    let charged = rig.charge(both.clone()).await;
-    let blocked: Vec<_> = charged.states.iter().map(|state| state.blocked.is_some()).collect();
-    assert_eq!((charged.admitted, blocked), (1, vec![true, false]));
-    rig.charge(both).await;
-    assert!(rig.spend(&wide).await.0);
-}
-
-async fn algorithms_and_tags_are_apart(rig: &Rig) {
-    let [key, other] = neighbours::<2>();
-    let rules = ALGORITHMS.map(three);
-    for (n, rule) in rules.into_iter().enumerate() {
-        let asked = item("p", &key, rule, 3);
-        assert!(rig.spend(&asked).await.0, "{n}");
-        let under_another = Charge { tag: other.clone(), ..of(vec![asked.clone()], 1) };
-        assert_eq!(rig.charge(under_another.clone()).await.admitted, 1, "{n}");
-        assert_eq!(rig.charge(under_another).await.admitted, 0, "{n}");
-        assert!(!rig.spend(&asked).await.0, "{n}");
-    }
-}
-
 async fn a_reset_forgets_all(rig: &Rig) {
     let key = key();
     for algorithm in ALGORITHMS {
@@ -237,4 +153,26 @@ async fn a_reset_forgets_all(rig: &Rig) {
         rig.reset(&asked, &key).await;
         assert!(rig.spend(&asked).await.0, "{algorithm:?}");
     }
+}
+
+async fn a_group_of_all_kinds_is_charged_all_or_none(rig: &Rig) {
+    let [key, other] = neighbours::<2>();
+    let group = |cost: u64| {
+        let of_each = ALGORITHMS.map(|algorithm| item("p", &key, three(algorithm), cost));
+        // The last one has less.
+        of_each.into_iter().chain([item("q", &other, fixed(2, 600), 1)]).collect::<Vec<_>>()
+    };
+    let remaining =
+        |states: &[State]| states.iter().map(|state| state.remaining).collect::<Vec<_>>();
+    let first = rig.charge(of(group(1), 1)).await;
+    assert_eq!((first.admitted, remaining(&first.states)), (1, vec![2, 2, 2, 1]));
+    let refused = rig.charge(of(group(3), 1)).await;
+    assert_eq!((refused.admitted, remaining(&refused.states)), (0, vec![2, 2, 2, 1]));
+    let blames: Vec<_> = refused.states.iter().map(|state| state.retry.is_zero()).collect();
+    assert_eq!(blames, [false, false, false, true], "each tells whether it is to blame");
+    let part = rig.charge(of(group(1), 3)).await;
+    assert_eq!((part.admitted, remaining(&part.states)), (1, vec![1, 1, 1, 0]));
+    let refused = rig.charge(of(group(1), 1)).await;
+    let blames: Vec<_> = refused.states.iter().map(|state| state.retry.is_zero()).collect();
+    assert_eq!(blames, [true, true, true, false]);
 }

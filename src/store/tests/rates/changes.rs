@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{ALGORITHMS, SECOND, cases::three, fixed, gcra, item, of, sliding};
+use super::{ALGORITHMS, SECOND, cases::three, fixed, gcra, item, sliding};
 use crate::store::{
     Item, Rule,
     rate::{Algorithm, By},
@@ -13,7 +13,6 @@ use crate::store::{
 };
 
 on_every_store!(
-    a_refund_gives_back_and_no_more_than_there_is,
     a_refund_never_moves_a_window,
     a_refund_lapses_with_its_window,
     a_refund_of_a_debt_that_is_paid_off_is_nothing,
@@ -21,28 +20,9 @@ on_every_store!(
     a_refund_from_before_the_clock_was_put_back_is_nothing,
     a_refund_from_before_another_rate_is_nothing,
     a_later_charge_counts_beyond_the_limit,
-    another_quota_keeps_what_was_spent,
-    a_shorter_window_ends_sooner,
     a_clock_that_is_put_back_costs_a_window_at_most,
     a_clock_that_jumps_on_ends_windows,
 );
-
-async fn a_refund_gives_back_and_no_more_than_there_is(rig: &Rig) {
-    let key = key();
-    for algorithm in ALGORITHMS {
-        let asked = item("p", &key, three(algorithm), 2);
-        let (_, state) = rig.spend(&asked).await;
-        let after = rig.refund(&asked, 1, state.window).await;
-        assert_eq!(after.remaining, 2, "{algorithm:?}");
-        let after = rig.refund(&asked, 5, state.window).await;
-        assert_eq!(after.remaining, 3, "{algorithm:?}");
-        assert_eq!(rig.peek(&asked).await.remaining, 3);
-        // Of a counter that nobody has begun.
-        let other = item("q", &key, three(algorithm), 2);
-        assert_eq!(rig.refund(&other, 1, state.window).await.remaining, 3, "{algorithm:?}");
-        assert_eq!(rig.charge(of(vec![other], 2)).await.admitted, 1, "{algorithm:?}");
-    }
-}
 
 async fn a_refund_never_moves_a_window(rig: &Rig) {
     let (key, rule) = (key(), fixed(3, 600));
@@ -158,37 +138,6 @@ fn six(algorithm: Algorithm) -> Rule {
         Algorithm::Fixed => fixed(6, 600),
         Algorithm::Sliding => sliding(6, 600),
         Algorithm::Gcra => gcra(1, 100, 6),
-    }
-}
-
-async fn another_quota_keeps_what_was_spent(rig: &Rig) {
-    let key = key();
-    for algorithm in ALGORITHMS {
-        let (small, large) = (three(algorithm), six(algorithm));
-        let asked = |rule, cost| item("p", &key, rule, cost);
-        assert!(rig.spend(&asked(large, 4)).await.0);
-        let (admitted, state) = rig.spend(&asked(small, 1)).await;
-        assert_eq!((admitted, state.remaining), (false, 0), "{algorithm:?}");
-        assert_eq!(rig.peek(&asked(large, 1)).await.remaining, 2, "{algorithm:?}");
-        assert!(rig.spend(&asked(large, 2)).await.0, "{algorithm:?}");
-        assert!(!rig.spend(&asked(large, 1)).await.0, "{algorithm:?}");
-    }
-}
-
-async fn a_shorter_window_ends_sooner(rig: &Rig) {
-    let key = key();
-    let cases = [(fixed(3, 6000), fixed(3, 600)), (sliding(3, 6000), sliding(3, 600))];
-    for (n, (long, short)) in cases.into_iter().enumerate() {
-        let asked = |rule| item("p", &key, rule, 3);
-        assert!(rig.spend(&asked(long)).await.0, "{n}");
-        let (admitted, state) = rig.spend(&asked(short)).await;
-        assert!(!admitted && state.retry <= 2 * LONG, "{n} {state:?}");
-        rig.pass(2 * LONG).await;
-        assert!(rig.spend(&asked(short)).await.0, "{n}");
-        // And a longer one leaves a window that has begun as it is, if it is fixed.
-        if n == 0 {
-            assert!(rig.peek(&asked(long)).await.reset <= LONG);
-        }
     }
 }
 

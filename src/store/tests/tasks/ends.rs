@@ -11,60 +11,16 @@ use crate::store::{
 };
 
 on_every_store!(
-    one_turn_ends_and_starts,
-    a_retry_comes_after_its_delay,
-    what_is_handed_back_is_first_again_and_uncharged,
     the_history_is_kept_and_bounded,
     a_turn_that_comes_twice_happens_once,
     a_turn_that_comes_after_its_successor_does_nothing,
     a_run_ends_once,
     a_lapsed_run_is_tried_again,
-    a_renewed_run_is_not_taken_back,
     a_run_that_was_taken_back_can_end_nothing,
     what_may_not_run_again_is_dead_after_a_crash,
     a_task_that_crashes_again_and_again_is_dead,
     two_workers_share_what_is_due,
 );
-
-async fn one_turn_ends_and_starts(rig: &Rig) {
-    for payload in ["a", "b", "c"] {
-        rig.push(task(payload)).await;
-    }
-    let worker = Worker::new(rig);
-    let runs = worker.start(2).await;
-    let ends = runs.iter().map(|run| run.ended(EndAs::Done)).collect();
-    let turned = worker.take(worker.turn(2, ends)).await;
-    assert_eq!((turned.stood, turned.runs.len()), (vec![true, true], 1));
-    let numbers = rig.numbers().await;
-    assert_eq!((numbers.done, numbers.running, numbers.waiting), (2, 1, 0));
-}
-
-async fn a_retry_comes_after_its_delay(rig: &Rig) {
-    rig.push(task("a")).await;
-    let worker = Worker::new(rig);
-    let run = worker.one().await;
-    assert_eq!(run.attempt, 1);
-    assert!(worker.end(&run, retry(SECOND * 20)).await);
-    rig.push(task("b")).await;
-    assert_eq!(payloads(&worker.start(9).await), ["b"]);
-    rig.pass(SECOND * 20).await;
-    let run = worker.one().await;
-    assert_eq!((run.attempt, run.payload.as_str()), (2, "a"));
-    assert!(worker.end(&run, EndAs::Done).await);
-    let numbers = rig.numbers().await;
-    assert_eq!((numbers.failed, numbers.done, numbers.dead), (1, 1, 0));
-}
-
-async fn what_is_handed_back_is_first_again_and_uncharged(rig: &Rig) {
-    rig.push(task("a")).await;
-    rig.push(task("b")).await;
-    let worker = Worker::new(rig);
-    let run = worker.one().await;
-    assert!(worker.end(&run, back()).await);
-    let runs = worker.start(9).await;
-    assert_eq!(payloads(&runs), ["a", "b"]);
-    assert_eq!(runs[0].attempt, 1);
-}
 
 async fn the_history_is_kept_and_bounded(rig: &Rig) {
     let id = rig.push(Push { max_attempts: 100, ..task("a") }).await;
@@ -143,19 +99,6 @@ async fn a_lapsed_run_is_tried_again(rig: &Rig) {
     let numbers = rig.numbers().await;
     assert_eq!((numbers.crashed, numbers.failed, numbers.done), (1, 0, 1));
     assert_eq!(rig.task(&id).await, None);
-}
-
-async fn a_renewed_run_is_not_taken_back(rig: &Rig) {
-    rig.push(task("a")).await;
-    let (worker, other) = (Worker::new(rig), Worker::new(rig));
-    let run = worker.one().await;
-    for _ in 0..4 {
-        rig.advance(LEASE / 2).await;
-        let renewed = rig.backend().renew_runs(queue(), vec![run.token.clone()], LEASE).await;
-        assert_eq!(renewed.unwrap(), [true]);
-        assert!(other.start(1).await.is_empty());
-    }
-    assert!(worker.end(&run, EndAs::Done).await);
 }
 
 async fn a_run_that_was_taken_back_can_end_nothing(rig: &Rig) {

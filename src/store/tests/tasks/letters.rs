@@ -2,27 +2,18 @@
 
 use super::{
     Rig,
-    desk::{KEEP, SECOND, Worker, dead, later, payloads, queue, task},
+    desk::{KEEP, SECOND, Worker, dead, later, queue, task},
     on_every_store,
 };
-use crate::store::{
-    TaskId, TaskState,
-    tasks::{EndAs, Graves},
-};
+use crate::store::{TaskId, TaskState, tasks::Graves};
 
 on_every_store!(
-    dead_letters_are_listed_in_pages,
     every_letter_is_on_a_page,
-    a_redriven_letter_begins_anew_at_the_tail,
-    all_are_redriven_one_after_the_other,
     old_letters_are_trimmed_and_counted,
-    too_many_letters_are_trimmed_and_counted,
     the_last_to_die_is_kept_though_its_time_ends_first,
     letters_that_are_too_large_together_are_trimmed_and_counted,
     a_letter_beyond_all_bounds_is_not_kept,
     a_cap_that_is_lowered_takes_a_hundred_at_once,
-    what_waits_can_be_cancelled,
-    dead_letters_can_be_thrown_away,
     one_dead_letter_can_be_thrown_away,
 );
 
@@ -35,19 +26,6 @@ async fn killed(rig: &Rig, worker: &Worker<'_>, payloads: &[&str]) -> Vec<TaskId
         assert!(worker.end(&run, dead("hopeless")).await);
     }
     ids
-}
-
-async fn dead_letters_are_listed_in_pages(rig: &Rig) {
-    let worker = Worker::new(rig);
-    let ids = killed(rig, &worker, &["a", "b", "c"]).await;
-    let list = |after| rig.backend().dead_tasks(queue(), after, 2);
-    let page = list(0).await.unwrap();
-    let found: Vec<_> = page.letters.iter().map(|view| view.id.clone()).collect();
-    assert_eq!(found, ids[..2]);
-    assert_eq!(page.letters[0].meta.history[0].reason, "hopeless");
-    let page = list(page.next.expect("there is more")).await.unwrap();
-    assert_eq!((page.letters.len(), page.next), (1, None));
-    assert_eq!(page.letters[0].id, ids[2]);
 }
 
 /// However many have died at once, on a clock that stands still too; in the order in which they died.
@@ -73,35 +51,6 @@ async fn every_letter_is_on_a_page(rig: &Rig) {
     assert!(found == ids, "in another order");
 }
 
-async fn a_redriven_letter_begins_anew_at_the_tail(rig: &Rig) {
-    let worker = Worker::new(rig);
-    let ids = killed(rig, &worker, &["a"]).await;
-    rig.push(task("b")).await;
-    assert!(rig.backend().redrive_task(queue(), ids[0].clone()).await.unwrap());
-    assert!(!rig.backend().redrive_task(queue(), ids[0].clone()).await.unwrap());
-    let runs = worker.start(9).await;
-    assert_eq!(payloads(&runs), ["b", "a"]);
-    assert_eq!(runs[1].attempt, 1);
-    let meta = rig.task(&ids[0]).await.unwrap().meta;
-    assert_eq!((meta.attempts, meta.history.len()), (0, 1));
-    let numbers = rig.numbers().await;
-    assert_eq!((numbers.dead, numbers.dead_letters, numbers.running), (1, 0, 2));
-    assert_eq!(numbers.bytes, runs[0].bytes + runs[1].bytes);
-}
-
-async fn all_are_redriven_one_after_the_other(rig: &Rig) {
-    let worker = Worker::new(rig);
-    killed(rig, &worker, &["a", "b", "c"]).await;
-    let moved = rig.backend().redrive_tasks(queue(), 2, SECOND * 10, SECOND * 10).await;
-    assert_eq!(moved.unwrap(), 2);
-    assert!(worker.start(9).await.is_empty());
-    rig.pass(SECOND * 10).await;
-    assert_eq!(payloads(&worker.start(9).await), ["a"]);
-    rig.pass(SECOND * 10).await;
-    assert_eq!(payloads(&worker.start(9).await), ["b"]);
-    assert_eq!(rig.numbers().await.dead_letters, 1);
-}
-
 async fn old_letters_are_trimmed_and_counted(rig: &Rig) {
     let worker = Worker::new(rig);
     let ids = killed(rig, &worker, &["a"]).await;
@@ -110,16 +59,6 @@ async fn old_letters_are_trimmed_and_counted(rig: &Rig) {
     assert_eq!(rig.task(&ids[0]).await, None);
     let numbers = rig.numbers().await;
     assert_eq!((numbers.trimmed, numbers.dead_letters), (1, 0));
-}
-
-async fn too_many_letters_are_trimmed_and_counted(rig: &Rig) {
-    let mut worker = Worker::new(rig);
-    worker.graves = Graves { most: 2, ..worker.graves };
-    let ids = killed(rig, &worker, &["a", "b", "c"]).await;
-    assert_eq!(rig.task(&ids[0]).await, None);
-    assert_eq!(rig.task(&ids[1]).await.unwrap().state, TaskState::Dead);
-    let numbers = rig.numbers().await;
-    assert_eq!((numbers.trimmed, numbers.dead_letters, numbers.dead), (1, 2, 3));
 }
 
 /// Workers of another version may keep letters for a shorter time.
@@ -201,32 +140,6 @@ async fn a_cap_that_is_lowered_takes_a_hundred_at_once(rig: &Rig) {
     }
     let numbers = rig.numbers().await;
     assert_eq!((numbers.trimmed, numbers.dead_bytes), (130, 0));
-}
-
-async fn what_waits_can_be_cancelled(rig: &Rig) {
-    let worker = Worker::new(rig);
-    let dead = killed(rig, &worker, &["dead"]).await.remove(0);
-    let running = rig.push(task("runs")).await;
-    let run = worker.one().await;
-    let waiting = rig.push(later("waits", SECOND)).await;
-    let cancel = |id: &TaskId| rig.backend().cancel_task(queue(), id.clone());
-    assert_eq!(cancel(&waiting).await.unwrap(), Some(TaskState::Waiting));
-    assert_eq!(cancel(&waiting).await.unwrap(), None);
-    assert_eq!(cancel(&running).await.unwrap(), Some(TaskState::Running));
-    assert_eq!(cancel(&dead).await.unwrap(), Some(TaskState::Dead));
-    assert!(worker.end(&run, EndAs::Done).await);
-    rig.pass(SECOND).await;
-    assert!(worker.start(9).await.is_empty());
-    let numbers = rig.numbers().await;
-    assert_eq!((numbers.cancelled, numbers.bytes, numbers.waiting), (1, 0, 0));
-}
-
-async fn dead_letters_can_be_thrown_away(rig: &Rig) {
-    let worker = Worker::new(rig);
-    let ids = killed(rig, &worker, &["a", "b"]).await;
-    assert_eq!(rig.backend().purge_letters(queue()).await.unwrap(), 2);
-    assert_eq!(rig.task(&ids[0]).await, None);
-    assert_eq!(rig.numbers().await.trimmed, 2);
 }
 
 async fn one_dead_letter_can_be_thrown_away(rig: &Rig) {

@@ -8,8 +8,6 @@ use super::{
 use crate::store::tasks::{EndAs, Limits, MOST_BYTES, Push, Turned};
 
 on_every_store!(
-    a_paused_queue_starts_nothing,
-    no_more_run_at_once_than_may,
     the_dead_count_until_their_lease_is_over,
     starts_are_limited_in_time,
     a_turn_starts_no_more_than_comes_in_time,
@@ -20,31 +18,6 @@ async fn fill(rig: &Rig, tasks: usize) {
     for n in 0..tasks {
         rig.push(task(&n.to_string())).await;
     }
-}
-
-async fn a_paused_queue_starts_nothing(rig: &Rig) {
-    fill(rig, 2).await;
-    let worker = Worker::new(rig);
-    let run = worker.one().await;
-    rig.backend().pause_tasks(super::desk::queue(), true).await.unwrap();
-    assert!(rig.numbers().await.paused);
-    let turned = worker.take(worker.turn(9, vec![run.ended(EndAs::Done)])).await;
-    assert_eq!((turned.stood, turned.runs.len(), turned.wait), (vec![true], 0, None));
-    rig.backend().pause_tasks(super::desk::queue(), false).await.unwrap();
-    assert_eq!(worker.start(9).await.len(), 1);
-}
-
-async fn no_more_run_at_once_than_may(rig: &Rig) {
-    fill(rig, 9).await;
-    let limits = Limits { running: 3, ..Limits::default() };
-    let one = Worker { limits, ..Worker::new(rig) };
-    let other = Worker { limits, ..Worker::new(rig) };
-    let runs = one.start(2).await;
-    assert_eq!((runs.len(), other.start(9).await.len()), (2, 1));
-    let turned = other.take(other.turn(9, Vec::new())).await;
-    assert!(turned.runs.is_empty() && turned.listed);
-    let ends = runs.iter().map(|run| run.ended(EndAs::Done)).collect();
-    assert_eq!(one.take(one.turn(9, ends)).await.runs.len(), 2);
 }
 
 async fn the_dead_count_until_their_lease_is_over(rig: &Rig) {

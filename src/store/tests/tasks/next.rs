@@ -4,16 +4,14 @@ use std::time::Duration;
 
 use super::{
     Rig,
-    desk::{Run, SECOND, Worker, queue, retry, task},
+    desk::{Run, SECOND, Worker, retry, task},
     on_every_store,
 };
 use crate::store::tasks::{EndAs, Turn, Turned};
 
 on_every_store!(
-    tasks_run_one_after_the_other,
     a_turn_in_a_row_that_comes_twice_happens_once,
     what_went_wrong_before_is_known_in_a_row,
-    a_row_ends_with_a_pause,
     a_row_takes_back_what_others_have_lost,
     what_was_lost_ends_no_row,
 );
@@ -30,22 +28,6 @@ async fn next(worker: &Worker<'_>, run: &Run) -> Option<Run> {
     assert_eq!((stood, listed), (vec![true], runs.is_empty()));
     assert!(runs.len() < 2);
     runs.into_iter().next().map(|started| worker.run(started, number))
-}
-
-async fn tasks_run_one_after_the_other(rig: &Rig) {
-    for payload in ["0", "1", "2", "3", "4"] {
-        rig.push(task(payload)).await;
-    }
-    let worker = Worker::new(rig);
-    let mut run = worker.one().await;
-    for payload in ["1", "2", "3", "4"] {
-        run = next(&worker, &run).await.expect("another one is due");
-        assert_eq!((run.payload.as_str(), run.attempt), (payload, 1));
-        assert_eq!(rig.numbers().await.running, 1);
-    }
-    assert!(next(&worker, &run).await.is_none());
-    let numbers = rig.numbers().await;
-    assert_eq!((numbers.done, numbers.bytes, numbers.waiting, numbers.running), (5, 0, 0, 0));
 }
 
 async fn a_turn_in_a_row_that_comes_twice_happens_once(rig: &Rig) {
@@ -89,18 +71,6 @@ async fn what_went_wrong_before_is_known_in_a_row(rig: &Rig) {
     }
     assert!(next(&worker, &run).await.is_none());
     assert_eq!(rig.task(&id).await, None);
-}
-
-async fn a_row_ends_with_a_pause(rig: &Rig) {
-    for payload in ["0", "1", "2"] {
-        rig.push(task(payload)).await;
-    }
-    let worker = Worker::new(rig);
-    let run = next(&worker, &worker.one().await).await.expect("another one is due");
-    rig.backend().pause_tasks(queue(), true).await.unwrap();
-    assert!(next(&worker, &run).await.is_none());
-    let numbers = rig.numbers().await;
-    assert_eq!((numbers.done, numbers.waiting), (2, 1));
 }
 
 async fn a_row_takes_back_what_others_have_lost(rig: &Rig) {

@@ -13,11 +13,9 @@ use crate::store::{
 };
 
 on_every_store!(
-    tasks_start_in_the_order_of_pushing,
     a_delayed_task_waits_for_its_time,
     a_task_may_be_due_in_a_hundred_years,
     a_unique_key_is_one_pending_task,
-    a_unique_key_comes_free_with_the_end_of_its_task,
     a_redriven_task_has_its_unique_key_again,
     a_window_outlives_its_task,
     a_full_queue_takes_no_more,
@@ -26,17 +24,6 @@ on_every_store!(
     many_at_once_are_all_there,
     a_clock_that_is_put_back_delays_nobody_new,
 );
-
-async fn tasks_start_in_the_order_of_pushing(rig: &Rig) {
-    for payload in ["a", "b", "c", "d"] {
-        rig.push(task(payload)).await;
-    }
-    let worker = Worker::new(rig);
-    assert_eq!(payloads(&worker.start(3).await), ["a", "b", "c"]);
-    rig.push(task("e")).await;
-    assert_eq!(payloads(&worker.start(9).await), ["d", "e"]);
-    assert_eq!(payloads(&worker.start(9).await), [""; 0]);
-}
 
 async fn a_delayed_task_waits_for_its_time(rig: &Rig) {
     let id = rig.push(later("late", SECOND * 20)).await;
@@ -87,22 +74,6 @@ async fn a_unique_key_is_one_pending_task(rig: &Rig) {
     assert!(worker.end(&run, EndAs::Done).await);
     rig.push(unique("d", "k", None)).await;
     assert_eq!(payloads(&worker.start(9).await), ["c", "d"]);
-}
-
-async fn a_unique_key_comes_free_with_the_end_of_its_task(rig: &Rig) {
-    let worker = Worker::new(rig);
-    let mut last = rig.push(unique("a", "k", None)).await;
-    let run = worker.one().await;
-    assert!(worker.end(&run, dead("hopeless")).await);
-    last = {
-        let id = rig.push(unique("b", "k", None)).await;
-        assert_ne!(id, last);
-        id
-    };
-    let cancelled = rig.backend().cancel_task(super::desk::queue(), last).await.unwrap();
-    assert_eq!(cancelled, Some(TaskState::Waiting));
-    rig.push(unique("c", "k", None)).await;
-    assert_eq!(payloads(&worker.start(9).await), ["c"]);
 }
 
 async fn a_redriven_task_has_its_unique_key_again(rig: &Rig) {
