@@ -120,18 +120,11 @@ pub(super) const FAULTS: &[Fault] = &[
         name: "offer-not-told",
         row: "l7",
         breaks: "a waiter learns of its turn by looking again",
-        edits: &[
-            edit(
-                "src/store/lua/line.lua",
-                "      redis.call(PUBLISH, CHANNEL .. 'w:' .. string.match(me, ':(%x+)$'), 'o ' .. NAME .. ' ' .. me)\n",
-                "",
-            ),
-            edit(
-                "src/store/lua/contended.lua",
-                "    tell(token, 'o ' .. name .. ' ' .. token)\n",
-                "",
-            ),
-        ],
+        edits: &[edit(
+            "src/store/lua/line.lua",
+            "      redis.call(PUBLISH, CHANNEL .. 'w:' .. string.match(me, ':(%x+)$'), 'o ' .. NAME .. ' ' .. me)\n",
+            "",
+        )],
         suites: &[unit(&["store::"])],
     },
     Fault {
