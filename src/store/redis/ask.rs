@@ -185,7 +185,7 @@ pub(super) fn terms<const N: usize>(out: &mut Cmd, verb: &str, numbers: [u64; N]
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::{backend::Node, redis::script::RAISE};
+    use crate::store::backend::Node;
 
     fn args(command: &Cmd) -> Vec<String> {
         let text = |arg: redis::Arg<&[u8]>| match arg {
@@ -230,15 +230,5 @@ mod tests {
         let release = Ask::Release { key, me, mode: Mode::Exclusive };
         let args = args(&command(&keys, [&release].into_iter(), false));
         assert_eq!((args[2].as_str(), &args[4], args[5].as_str()), ("2", &never, "rx"));
-    }
-
-    #[test]
-    fn the_scripts_know_the_bounds() {
-        let accept = format!("local ACCEPT = {}\n", millis(crate::store::backend::ACCEPT_WINDOW));
-        let spare = format!("local SPARE, AHEAD = {}, ", crate::store::SPARE_FENCES);
-        assert_eq!(CALLS.code.matches(&accept).count(), 1);
-        assert_eq!(CALLS.code.matches(&spare).count(), 2);
-        assert_eq!(CALLS.code.matches("after(300)").count(), 1);
-        assert_eq!(RAISE.code.matches(&spare).count(), 1);
     }
 }
