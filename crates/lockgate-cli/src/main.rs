@@ -1,7 +1,7 @@
 //! `lockgate-fsck [STORE_URL] [--repair]`: [`Store::check`] for operators.
 //!
-//! A package of its own, so that `cargo install` needs no checkout and the library needs neither an argument parser nor a
-//! crypto provider. `cargo xtask fsck` starts it in a checkout.
+//! A package of its own, so that `cargo install` needs no checkout and the library needs neither an
+//! argument parser nor a crypto provider. `cargo xtask fsck` starts it in a checkout.
 
 #![warn(
     clippy::cast_possible_wrap,
@@ -27,10 +27,12 @@ use lockgate::{CheckReport, Error, Store};
 /// The store could not be checked. Errors in the arguments have the same code, by clap.
 const UNABLE: u8 = 2;
 
-/// The namespace is empty. Not 0: a check that always succeeds because its URL is wrong would never be noticed.
+/// The namespace is empty. Not 0: a check that always succeeds because its URL is wrong would never
+/// be noticed.
 const EMPTY: u8 = 3;
 
-/// Longer than a service would wait: a busy server is slow for a moment, and no request depends on this program.
+/// Longer than a service would wait: a busy server is slow for a moment, and no request depends on
+/// this program.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 const EXIT_CODES: &str = "\
@@ -40,16 +42,16 @@ Exit codes:
   2  the store could not be checked
   3  the namespace is empty, so its name may be mistyped";
 
-/// Checks one namespace of a store for deferred requests in no state or in two, keys without an owner or an expiry, and
-/// wrong counts. The service may run meanwhile.
+/// Checks one namespace of a store for deferred requests in no state or in two, keys without an
+/// owner or an expiry, and wrong counts. The service may run meanwhile.
 #[derive(Debug, Parser)]
 #[command(name = "lockgate-fsck", version, after_help = EXIT_CODES)]
 struct Args {
     /// URL of the service's store with its namespace, such as redis://127.0.0.1/?ns=shop
     ///
-    /// Prefer the variable for a URL with a password: other users of the machine can read the arguments of a process, and
-    /// the shell keeps them in its history. `rediss://` trusts the certificates that the system trusts, or those in
-    /// SSL_CERT_FILE.
+    /// Prefer the variable for a URL with a password: other users of the machine can read the
+    /// arguments of a process, and the shell keeps them in its history. `rediss://` trusts the
+    /// certificates that the system trusts, or those in SSL_CERT_FILE.
     #[arg(value_name = "STORE_URL", env = "LOCKGATE_STORE", hide_env_values = true)]
     url: String,
     /// Repair everything that has a known repair; no request that can still run is lost
@@ -70,7 +72,8 @@ fn main() -> ExitCode {
     };
     match runtime.block_on(check(&args)) {
         Ok(report) => {
-            // The reader of a pipe may have left. The exit code still tells the result, which a panic would not.
+            // The reader of a pipe may have left. The exit code still tells the result, which a
+            // panic would not.
             let _ = writeln!(io::stdout(), "{report}");
             if report.is_of_nothing() {
                 complain(
