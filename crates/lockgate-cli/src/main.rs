@@ -62,7 +62,15 @@ struct Args {
 fn main() -> ExitCode {
     // Fails only if a provider is installed already, which serves as well.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let args = Args::parse();
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        // clap quotes an unexpected argument, and a second URL may hold a password.
+        Err(error) if error.use_stderr() => {
+            complain("expected one store URL, as argument or in LOCKGATE_STORE; see `--help`");
+            return ExitCode::from(UNABLE);
+        }
+        Err(help) => help.exit(),
+    };
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {

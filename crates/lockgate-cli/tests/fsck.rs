@@ -111,6 +111,11 @@ fn who_can_not_look_says_so() {
     for words in [&[][..], &["--mend", "redis://127.0.0.1/"], &["redis://127.0.0.1/?name=shop"]] {
         assert_eq!((fsck(words).0, unread(words)), (Some(2), Some(2)), "{words:?}");
     }
+    for words in [&["redis://a/", "redis://:secret@b/"][..], &["--repair=redis://:secret@b/"]] {
+        let (code, text) = fsck(words);
+        assert_eq!(code, Some(2), "{text}");
+        assert!(!text.contains("secret"), "the error shows a password: {text}");
+    }
     // Nobody listens there.
     let (code, text) = fsck(&["redis://127.0.0.1:1/?ns=shop"]);
     assert_eq!(code, Some(2), "{text}");
