@@ -100,5 +100,5 @@ pub use self::{
         RateStatus, Reason, Refusal, Requests, Standing,
     },
     reply::{Fields, Repeated, Reply},
-    store::{JobId, JobState, Loss, OnFailure, Store},
+    store::{JobId, JobState, LockLoss, OnFailure, Store},
 };

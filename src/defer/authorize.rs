@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     gate::{Deferred, Head, Replay},
-    store::Verdict,
+    store::Settlement,
 };
 
 /// Why a run was denied, as its job tells it.
@@ -90,7 +90,7 @@ impl Visit {
         request: &StoredRequest,
         marker: &Replay,
         started: &Started,
-    ) -> Result<(), Option<Verdict>> {
+    ) -> Result<(), Option<Settlement>> {
         let Some(check) = &self.worker.authorize else { return Ok(()) };
         let StoredRequest { head, carried, .. } = request.clone();
         let run = PendingRun { head, deferred: marker.deferred().clone(), carried };
@@ -102,7 +102,7 @@ impl Visit {
         let authorization = tokio::select! {
             // In this order: no run begins on a lock that is lost, or after the end was told.
             biased;
-            loss = started.hold.facts().lost() => {
+            loss = started.hold.state().wait_for_loss() => {
                 tracing::error!(job = ?id, ?loss, "run abandoned: lock lost");
                 return Err(None);
             }
@@ -121,10 +121,10 @@ impl Visit {
             Authorization::Denied => {
                 tracing::warn!(job = ?id, "deferred request not run: not authorized any more");
                 let retention = self.worker.rules.keep_dead;
-                Err(Some(Verdict::Dead { reason: NOT_AUTHORIZED, retention }))
+                Err(Some(Settlement::Dead { reason: NOT_AUTHORIZED, retention }))
             }
             Authorization::Unknown => {
-                Err(Some(Verdict::Back { delay: by_age(*first_seen), reason: UNDECIDED }))
+                Err(Some(Settlement::Postpone { delay: by_age(*first_seen), reason: UNDECIDED }))
             }
         }
     }

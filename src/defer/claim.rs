@@ -11,8 +11,8 @@ use super::{
 use crate::{
     error::ErrorKind,
     store::{
-        Attempt, Claim, Claimed, Hold, JobId, Mode, NextRun, Run, Settle, SettledRun, Terms,
-        Verdict,
+        GrantAttempt, ClaimCommand, ClaimOutcome, LockHold, JobId, LockMode, NextClaim, ClaimedRun, SettleCommand, SettleOutcome, LeaseTerms,
+        Settlement,
     },
 };
 
@@ -30,8 +30,8 @@ const LAST: Duration = Duration::from_millis(10);
 
 /// A run that has begun, and its lock.
 pub(super) struct Started {
-    pub(super) run: Run,
-    pub(super) hold: Hold,
+    pub(super) run: ClaimedRun,
+    pub(super) hold: LockHold,
 }
 
 impl Visit {
@@ -40,12 +40,12 @@ impl Visit {
         for _ in 0..HEADS {
             // None is known: the claim says which it is, or that there is none, and then mends the line.
             let id = head.take().unwrap_or_else(|| JobId::new(&self.key));
-            let mut attempt = Attempt::claim(&self.worker.store, &self.key, &id);
+            let mut attempt = GrantAttempt::for_claim(&self.worker.store, &self.key, &id);
             let Some(claimed) = self.send_claim(&mut attempt, &id).await else {
                 return Err(Next::After(Duration::from_millis(200)));
             };
-            if let Claimed::Claimed(run) = claimed {
-                return match attempt.granted(run.fence, self.terms(&run.id)) {
+            if let ClaimOutcome::Claimed(run) = claimed {
+                return match attempt.accept_grant(run.fence, self.terms(&run.id)) {
                     Ok(hold) => Ok(Started { run, hold }),
                     // It goes back uncharged: it would not have its lock.
                     Err(error) => {
@@ -54,36 +54,36 @@ impl Visit {
                     }
                 };
             }
-            attempt.refused();
+            attempt.mark_refused();
             match claimed {
-                Claimed::Busy(wait) | Claimed::Later(wait) => return Err(Next::After(wait)),
-                Claimed::Empty => return Err(Next::WhenTold),
-                Claimed::Dead(id) => {
+                ClaimOutcome::Busy(wait) | ClaimOutcome::NotDue(wait) => return Err(Next::After(wait)),
+                ClaimOutcome::QueueEmpty => return Err(Next::WhenTold),
+                ClaimOutcome::Ended(id) => {
                     tracing::error!(job = ?id, "deferred request has ended: crashed, lost or too late");
                 }
-                Claimed::Moved(first) => head = Some(first),
-                Claimed::Claimed(_) => {}
+                ClaimOutcome::NotFirst(first) => head = Some(first),
+                ClaimOutcome::Claimed(_) => {}
             }
         }
         Err(Next::After(Duration::ZERO))
     }
 
-    fn terms(&self, id: &JobId) -> Terms {
+    fn terms(&self, id: &JobId) -> LeaseTerms {
         let DeferWorker { lease, max_run, .. } = &*self.worker;
-        let (job, mode) = (Some(id.clone()), Mode::Exclusive);
-        Terms { lease: *lease, renew: true, max_hold: *max_run, job, mode }
+        let (job, mode) = (Some(id.clone()), LockMode::Exclusive);
+        LeaseTerms { lease: *lease, renews: true, max_hold: *max_run, job, mode }
     }
 
     /// The claim, with the same token as long as a claim that got through unanswered would be sure to
     /// hold: given up too soon, it would leave a job that looks as if its worker had died.
-    async fn send_claim(&self, attempt: &mut Attempt, id: &JobId) -> Option<Claimed> {
+    async fn send_claim(&self, attempt: &mut GrantAttempt, id: &JobId) -> Option<ClaimOutcome> {
         let DeferWorker { store, lease, rules, .. } = &*self.worker;
         let (mut give_up, mut odd) = (None, 0);
         loop {
-            let call = Claim {
+            let call = ClaimCommand {
                 key: self.key.clone(),
                 id: id.clone(),
-                me: attempt.me.clone(),
+                token: attempt.token.clone(),
                 lease: *lease,
                 retention: rules.keep_dead,
             };
@@ -93,7 +93,7 @@ impl Visit {
             };
             tracing::warn!(job = ?id, %error, "claim failed");
             if error.may_have_run() {
-                give_up.get_or_insert(attempt.sure_until());
+                give_up.get_or_insert(attempt.valid_until());
             }
             // What is wrong there is so again, most likely; nobody else has to wait for this one.
             odd += u32::from(error.kind() == ErrorKind::Protocol);
@@ -112,28 +112,28 @@ impl Visit {
     pub(super) async fn settle(
         &self,
         started: Started,
-        verdict: Verdict,
+        verdict: Settlement,
         goes_on: bool,
     ) -> Option<Option<Started>> {
         let Started { run, mut hold } = started;
         // Dropped without an answer, it puts back what it may have claimed.
-        let mut next = goes_on.then(|| Attempt::claim_next(&self.worker.store, &self.key));
+        let mut next = goes_on.then(|| GrantAttempt::for_next_claim(&self.worker.store, &self.key));
         let settled = self.send_settle(&run.id, &hold, verdict, next.as_mut()).await?;
         let begun = match settled {
-            SettledRun::Lost => None,
-            SettledRun::Stands(begun) => {
-                hold.run_settled(run.id.clone());
+            SettleOutcome::RunLost => None,
+            SettleOutcome::Settled(begun) => {
+                hold.mark_run_settled(run.id.clone());
                 Some(begun)
             }
         };
         match (begun, next) {
             (Some(Some(run)), Some(mut attempt)) => {
                 // Too late, it goes back uncharged, and whoever looks next claims it.
-                let hold = attempt.granted(run.fence, self.terms(&run.id)).ok();
+                let hold = attempt.accept_grant(run.fence, self.terms(&run.id)).ok();
                 Some(hold.map(|hold| Started { run, hold }))
             }
             (begun, next) => {
-                next.into_iter().for_each(Attempt::refused);
+                next.into_iter().for_each(GrantAttempt::mark_refused);
                 begun.map(|_| None)
             }
         }
@@ -142,22 +142,22 @@ impl Visit {
     async fn send_settle(
         &self,
         id: &JobId,
-        hold: &Hold,
-        verdict: Verdict,
-        mut next: Option<&mut Attempt>,
-    ) -> Option<SettledRun> {
+        hold: &LockHold,
+        verdict: Settlement,
+        mut next: Option<&mut GrantAttempt>,
+    ) -> Option<SettleOutcome> {
         let DeferWorker { store, lease, rules, .. } = &*self.worker;
-        let facts = hold.facts();
+        let facts = hold.state();
         let mut pause = Duration::from_millis(10);
         loop {
-            let token = |attempt: &&mut Attempt| attempt.me.clone();
-            let call = Settle {
+            let token = |attempt: &&mut GrantAttempt| attempt.token.clone();
+            let call = SettleCommand {
                 key: self.key.clone(),
                 id: id.clone(),
-                me: facts.lease.me.clone(),
-                verdict: verdict.clone(),
-                next: next.as_ref().map(token).map(|me| NextRun {
-                    me,
+                token: facts.lease.token.clone(),
+                settlement: verdict.clone(),
+                next_claim: next.as_ref().map(token).map(|me| NextClaim {
+                    token: me,
                     lease: *lease,
                     retention: rules.keep_dead,
                 }),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::visit::Visit;
 use crate::{
     gate::Replay,
-    store::{HoldFacts, Verdict},
+    store::{HoldState, Settlement},
 };
 
 /// How long a handler in another thread has to be dropped, once its worker has stopped: that thread may be busy.
@@ -13,7 +13,7 @@ const LET_GO: Duration = Duration::from_secs(1);
 
 impl Visit {
     /// What becomes of a run that the end of its worker has cut off. `None`: it can't be ended.
-    pub(super) async fn cut_off(&self, marker: &Replay, idempotent: bool) -> Option<Verdict> {
+    pub(super) async fn cut_off(&self, marker: &Replay, idempotent: bool) -> Option<Settlement> {
         // What has not come to its lock has not come to its handler, and never will.
         if marker.give_up() {
             return Some(drained());
@@ -35,7 +35,7 @@ impl Visit {
             drained()
         } else {
             let retention = self.worker.rules.keep_dead;
-            Verdict::Dead { reason: "drained, may have run", retention }
+            Settlement::Dead { reason: "drained, may have run", retention }
         })
     }
 }
@@ -44,11 +44,11 @@ impl Visit {
 /// lock is not given back: others come when the lease ends, as if this process had died.
 pub(super) struct Attended<'a> {
     marker: &'a Replay,
-    hold: &'a HoldFacts,
+    hold: &'a HoldState,
 }
 
 impl<'a> Attended<'a> {
-    pub(super) fn new(marker: &'a Replay, hold: &'a HoldFacts) -> Self {
+    pub(super) fn new(marker: &'a Replay, hold: &'a HoldState) -> Self {
         Self { marker, hold }
     }
 }
@@ -56,11 +56,11 @@ impl<'a> Attended<'a> {
 impl Drop for Attended<'_> {
     fn drop(&mut self) {
         if !self.marker.give_up() && self.marker.is_under_way() {
-            self.hold.leave_to_lapse();
+            self.hold.let_expire_on_drop();
         }
     }
 }
 
-pub(super) fn drained() -> Verdict {
-    Verdict::Hand { delay: Duration::from_millis(1), reason: "drained" }
+pub(super) fn drained() -> Settlement {
+    Settlement::ReturnToQueue { delay: Duration::from_millis(1), reason: "drained" }
 }

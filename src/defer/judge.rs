@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     gate::{Deferred, Replay},
-    store::Verdict,
+    store::Settlement,
 };
 
 /// It could not be sent to where it runs.
@@ -44,18 +44,18 @@ pub(super) fn is_success(status: u16) -> bool {
 
 impl Run<'_> {
     /// Success is any answer but 401, 403, 408, 425, 429 and 5xx.
-    pub(super) fn judge(&self, ran: Ran) -> Verdict {
+    pub(super) fn judge(&self, ran: Ran) -> Settlement {
         let answer = match ran {
             Ran::Answered(answer) => answer,
             Ran::Panicked => return self.failed("panicked", None),
             Ran::Failed => return self.failed("error", None),
             Ran::Unreachable => {
-                return Verdict::Back { delay: self.by_age(), reason: UNREACHABLE };
+                return Settlement::Postpone { delay: self.by_age(), reason: UNREACHABLE };
             }
         };
         // Another lock on the way was busy, or the store was away: nothing has run, nothing is charged.
         if self.marker.was_busy_with(answer.status) {
-            return Verdict::Back { delay: Duration::from_secs(1), reason: "busy" };
+            return Settlement::Postpone { delay: Duration::from_secs(1), reason: "busy" };
         }
         if matches!(answer.status, 401 | 403) {
             tracing::error!(
@@ -83,11 +83,11 @@ impl Run<'_> {
     }
 
     /// The run did not come through the job's own LockLayer.
-    fn missed(&self, status: u16) -> Verdict {
+    fn missed(&self, status: u16) -> Settlement {
         let id = &self.marker.deferred().id;
         if matches!(status, 404 | 405) {
             tracing::error!(job = ?id, "deferred request matches no route of this worker");
-            return Verdict::Back { delay: self.by_age(), reason: UNROUTABLE };
+            return Settlement::Postpone { delay: self.by_age(), reason: UNROUTABLE };
         }
         tracing::error!(
             job = ?id, status,
@@ -97,19 +97,19 @@ impl Run<'_> {
         self.dead("wiring")
     }
 
-    fn failed(&self, reason: &'static str, asked: Option<Duration>) -> Verdict {
+    fn failed(&self, reason: &'static str, asked: Option<Duration>) -> Settlement {
         let attempt = self.marker.deferred().attempt;
         if attempt >= self.max_attempts {
             return self.dead(reason);
         }
-        Verdict::Retry { delay: self.rules.backoff.after(attempt, asked), reason }
+        Settlement::Retry { delay: self.rules.backoff.after(attempt, asked), reason }
     }
 
-    fn dead(&self, reason: &'static str) -> Verdict {
-        Verdict::Dead { reason, retention: self.rules.keep_dead }
+    fn dead(&self, reason: &'static str) -> Settlement {
+        Settlement::Dead { reason, retention: self.rules.keep_dead }
     }
 
-    fn done(&self, answer: Answer) -> Verdict {
+    fn done(&self, answer: Answer) -> Settlement {
         let (stored, body) = match answer.body {
             Kept::Body(body) => (Stored::Body, body),
             Kept::TooLong => (Stored::TooLong, bytes::Bytes::new()),
@@ -118,7 +118,7 @@ impl Run<'_> {
         let headers = of_response(answer.headers, &self.rules.keep_headers);
         let head = StoredHead { status: answer.status, headers, stored };
         let response = write_response(self.at, &head, &body);
-        Verdict::Done { response, status: answer.status, retention: self.rules.keep_done }
+        Settlement::Done { response, status: answer.status, retention: self.rules.keep_done }
     }
 
     fn by_age(&self) -> Duration {

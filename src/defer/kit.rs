@@ -18,7 +18,7 @@ use crate::{
     error::Error,
     gate::{Head, Replay},
     key::{Key, SHARDS},
-    store::{Beat, Hint, JobId},
+    store::{Heartbeat, WakeupMessage, JobId},
 };
 
 /// Passes over everything that is due, after the last one that ran something: a line may need one to be
@@ -46,7 +46,7 @@ pub struct RanJob {
 
 pub(crate) struct Stepper {
     worker: Arc<DeferWorker>,
-    hints: mpsc::UnboundedReceiver<Hint>,
+    hints: mpsc::UnboundedReceiver<WakeupMessage>,
     ran: Runs,
     /// Never sent: nothing is told to stop.
     stop: watch::Sender<Stop>,
@@ -63,27 +63,27 @@ impl Stepper {
             Arc::new(Noting { inner: Arc::clone(&worker.replayer), ran: Arc::clone(&ran) });
         // Its clock stands still meanwhile: who waited for leave would wait for ever.
         worker.limits.only_tries = true;
-        let hints = worker.store.hints().work();
+        let hints = worker.store.wakeups().subscribe_work();
         let (stop, passes) = (watch::Sender::new(Stop::No), PASSES);
         Self { worker: Arc::new(worker), hints, ran, stop, passes }
     }
 
     /// Counts as a live worker that watches everything, as long as no clock runs for a year.
-    pub(crate) async fn watch(&self) -> Result<Beat, Error> {
+    pub(crate) async fn watch(&self) -> Result<Heartbeat, Error> {
         let store = &self.worker.store;
-        store.backend().beat(store.node().clone(), LONGEST).await
+        store.backend().heartbeat(store.node().clone(), LONGEST).await
     }
 
     /// Runs everything that is due, one after the other, until nothing is; nothing while the queue is paused.
     #[expect(clippy::panic, reason = "a test that would go on for ever is to fail")]
     pub(crate) async fn run_due(&mut self) -> Result<Vec<RanJob>, Error> {
-        if self.watch().await?.paused {
+        if self.watch().await?.is_paused {
             return Ok(Vec::new());
         }
         let mut idle = 0;
         for _ in 0..self.passes {
             // A lock that a test has just dropped is given back in the background.
-            self.worker.store.agent().drained().await;
+            self.worker.store.agent().wait_until_drained().await;
             let due = self.due().await?;
             let before = self.ran.lock().len();
             for (key, head) in due {
@@ -106,12 +106,12 @@ impl Stepper {
     /// Lines that are worth a visit now, in the order of their names.
     async fn due(&mut self) -> Result<BTreeMap<Key, Option<JobId>>, Error> {
         let mut lines = BTreeMap::new();
-        for due in self.worker.store.backend().due((0..SHARDS).collect(), 100).await? {
-            lines.extend(due.names);
+        for due in self.worker.store.backend().poll_due((0..SHARDS).collect(), 100).await? {
+            lines.extend(due.locks);
         }
         // What was offered is not due before the offer has lapsed.
         while let Ok(hint) = self.hints.try_recv() {
-            if let Hint::Work(key, head) = hint {
+            if let WakeupMessage::JobOffer(key, head) = hint {
                 lines.insert(key, Some(head));
             }
         }

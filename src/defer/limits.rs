@@ -13,8 +13,8 @@ use crate::{
     error::Error,
     key::Key,
     store::{
-        Acquire, Acquired, Attempt, By, Charge, Hold, Item, Mode, Rule, SettleCharge, Settled,
-        Store, Terms, Window,
+        AcquireCommand, AcquireReply, GrantAttempt, AdjustmentKind, ChargeCommand, LockHold, ChargeItem, LockMode, QuotaRule, SettleChargeCommand, ChargeAdjustment,
+        Store, LeaseTerms, ChargedWindow,
     },
 };
 
@@ -44,9 +44,9 @@ pub(super) struct Limits {
 /// Leave to start runs, one after the other.
 #[derive(Debug, Default)]
 pub(super) struct Leave {
-    permit: Option<Hold>,
+    permit: Option<LockHold>,
     /// The window of a charge that no run has used yet.
-    charged: Option<Window>,
+    charged: Option<ChargedWindow>,
 }
 
 impl Limits {
@@ -74,7 +74,7 @@ impl Limits {
 
     /// Whether another run may start at once under the same leave.
     pub(super) async fn again(&self, store: &Store, leave: &mut Leave) -> bool {
-        let permitted = leave.permit.as_ref().is_none_or(|hold| hold.facts().loss().is_none());
+        let permitted = leave.permit.as_ref().is_none_or(|hold| hold.state().loss().is_none());
         permitted && self.charge(store, leave).await.is_ok()
     }
 
@@ -84,23 +84,23 @@ impl Limits {
             return Ok(());
         };
         let key = Key::of_workers();
-        let item = Item {
+        let item = ChargeItem {
             policy: RATE.into(),
             subject: key.clone(),
             rule: rule(runs, window),
             cost: 1,
             penalty: None,
         };
-        let call = Charge { tag: key, items: Arc::new([item]), times: 1 };
+        let call = ChargeCommand { tag: key, items: Arc::new([item]), repetitions: 1 };
         match store.backend().charge(call).await {
             Ok(charged) => {
-                let state = charged.states.first();
+                let state = charged.snapshots.first();
                 if charged.admitted > 0 {
-                    leave.charged = state.map(|state| state.window);
+                    leave.charged = state.map(|state| state.charged_window);
                     return Ok(());
                 }
                 Err(state
-                    .map_or(PAUSE, |state| state.retry.clamp(Duration::from_millis(1), window)))
+                    .map_or(PAUSE, |state| state.retry_after.clamp(Duration::from_millis(1), window)))
             }
             Err(error) => {
                 tracing::warn!(node = %store.node(), %error, "the queue's rate can't be charged");
@@ -114,10 +114,10 @@ impl Limits {
         let Leave { permit, charged } = leave;
         if let (Some(window), Some((runs, time))) = (charged, self.rate) {
             let key = Key::of_workers();
-            let by = By::Refund { units: 1, window };
+            let by = AdjustmentKind::Refund { units: 1, window };
             let rule = rule(runs, time);
-            let back = Settled { policy: RATE.into(), subject: key.clone(), rule, by };
-            let call = SettleCharge { tag: key, items: vec![back] };
+            let back = ChargeAdjustment { policy: RATE.into(), subject: key.clone(), rule, kind: by };
+            let call = SettleChargeCommand { tag: key, items: vec![back] };
             if let Err(error) = store.backend().settle_charge(call).await {
                 tracing::debug!(node = %store.node(), %error, "a charge was not given back");
             }
@@ -138,8 +138,8 @@ impl Leave {
 }
 
 /// Evenly, at most a tenth of them at once: within any window no more than that above the rate.
-fn rule(runs: u64, window: Duration) -> Rule {
-    Rule::Gcra { limit: runs, window, burst: runs.div_ceil(10) }
+fn rule(runs: u64, window: Duration) -> QuotaRule {
+    QuotaRule::Gcra { limit: runs, window, burst: runs.div_ceil(10) }
 }
 
 fn not_yet(store: &Store, error: &Error) -> Duration {
@@ -148,36 +148,36 @@ fn not_yet(store: &Store, error: &Error) -> Duration {
 }
 
 /// Stands in line for one of so many, or only tries to have one.
-async fn permit(store: &Store, runs: u32, lease: Duration, only_tries: bool) -> Option<Hold> {
-    let (key, mode) = (Key::of_workers(), Mode::Permits(runs));
-    let mut attempt = Attempt::new(store, &key, mode);
-    let bell = store.hints().place(&attempt.me);
+async fn permit(store: &Store, runs: u32, lease: Duration, only_tries: bool) -> Option<LockHold> {
+    let (key, mode) = (Key::of_workers(), LockMode::Permits(runs));
+    let mut attempt = GrantAttempt::new(store, &key, mode);
+    let bell = store.wakeups().subscribe_offers(&attempt.token);
     let mut old_seq = 0;
     loop {
-        let call = Acquire {
+        let call = AcquireCommand {
             key: key.clone(),
-            me: attempt.me.clone(),
+            token: attempt.token.clone(),
             mode,
             lease,
-            wait: Some(PLACE).filter(|_| !only_tries),
-            old_seq,
-            record: None,
+            max_wait: Some(PLACE).filter(|_| !only_tries),
+            resume_seq: old_seq,
+            record_name: None,
         };
         let look = match attempt.send(lease, || store.backend().acquire(call)).await {
-            Ok(Acquired::Held { fence, .. }) => {
-                let terms = Terms { lease, renew: true, max_hold: LONGEST, job: None, mode };
-                match attempt.granted(fence, terms) {
+            Ok(AcquireReply::Granted { fence, .. }) => {
+                let terms = LeaseTerms { lease, renews: true, max_hold: LONGEST, job: None, mode };
+                match attempt.accept_grant(fence, terms) {
                     Ok(hold) => return Some(hold),
                     Err(_) if only_tries => return None,
                     Err(error) => not_yet(store, &error),
                 }
             }
             _ if only_tries => return None,
-            Ok(Acquired::Busy { left, seq, .. }) => {
+            Ok(AcquireReply::Busy { lease_remaining: left, seq, .. }) => {
                 old_seq = seq;
                 left.clamp(Duration::from_millis(1), LOOK)
             }
-            Ok(Acquired::Known) => PAUSE,
+            Ok(AcquireReply::AlreadyAccepted) => PAUSE,
             Err(error) => not_yet(store, &error),
         };
         let _ = tokio::time::timeout_at(Instant::now() + look, bell.notified()).await;

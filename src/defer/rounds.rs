@@ -50,7 +50,7 @@ use crate::{
     clock::Alarm,
     error::Error,
     key::Key,
-    store::{Beat, Hint, JobId, Node},
+    store::{Heartbeat, WakeupMessage, JobId, NodeId},
 };
 
 /// Life of a watch over a shard; a dead worker's shards are taken over after it, within 15 s of its last sign of life.
@@ -90,7 +90,7 @@ pub(super) struct Rounds {
     looks: BTreeMap<u16, Instant>,
     /// When the first of them is.
     alarm: Alarm,
-    others: Vec<Node>,
+    others: Vec<NodeId>,
     /// Locks being visited, and whether a message about them came meanwhile.
     under_way: HashMap<Key, Option<JobId>>,
     /// Locks that messages and looks were about.
@@ -137,7 +137,7 @@ impl Rounds {
     /// Until `shutdown` resolves, then drains.
     pub(super) async fn run(
         mut self,
-        mut hints: mpsc::UnboundedReceiver<Hint>,
+        mut hints: mpsc::UnboundedReceiver<WakeupMessage>,
         shutdown: impl Future<Output = ()>,
     ) {
         let mut shutdown = std::pin::pin!(shutdown);
@@ -175,10 +175,10 @@ impl Rounds {
     /// have nobody.
     async fn beat(&mut self) {
         // Whoever brings the messages may have ended, with the runtime he was on.
-        self.worker.store.hints();
+        self.worker.store.wakeups();
         let beat = self.send_beat(WATCH).await;
         let now = Instant::now();
-        let Ok(Beat { mine, busy, others, paused, lapse }) = beat else {
+        let Ok(Heartbeat { own_shards: mine, busy_shards: busy, peers: others, is_paused: paused, peer_expires_in: lapse }) = beat else {
             self.next_beat = now + AGAIN;
             return;
         };
@@ -199,29 +199,29 @@ impl Rounds {
     fn send_beat(
         &self,
         lease: Duration,
-    ) -> impl Future<Output = Result<Beat, Error>> + Send + use<> {
+    ) -> impl Future<Output = Result<Heartbeat, Error>> + Send + use<> {
         let store = self.worker.store.clone();
-        async move { store.backend().beat(store.node().clone(), lease).await }
+        async move { store.backend().heartbeat(store.node().clone(), lease).await }
     }
 
-    fn hint(&mut self, hint: Hint) {
+    fn hint(&mut self, hint: WakeupMessage) {
         let now = Instant::now();
         match hint {
-            Hint::Work(..) if self.paused.load(Ordering::Relaxed) => {}
-            Hint::Work(key, id) if self.under_way.contains_key(&key) => {
+            WakeupMessage::JobOffer(..) if self.paused.load(Ordering::Relaxed) => {}
+            WakeupMessage::JobOffer(key, id) if self.under_way.contains_key(&key) => {
                 self.under_way.insert(key, Some(id));
             }
             // Where others may pass, it comes back by an offer.
-            Hint::Work(key, id) if self.is_for_another(&key, &id, now) => {
+            WakeupMessage::JobOffer(key, id) if self.is_for_another(&key, &id, now) => {
                 self.look_at(key.shard(), now + AGAIN);
             }
-            Hint::Work(key, id) => self.told(key, id, now),
-            Hint::Due(shard) => self.look_at(shard, now),
+            WakeupMessage::JobOffer(key, id) => self.told(key, id, now),
+            WakeupMessage::ShardDue(shard) => self.look_at(shard, now),
             // A little later, so that a message about itself does not make it beat again and again.
-            Hint::Workers => self.next_beat = self.next_beat.min(now + SETTLE),
+            WakeupMessage::WorkersChanged => self.next_beat = self.next_beat.min(now + SETTLE),
             // The store may have come back empty: it must learn of this worker before all else.
-            Hint::Resync => self.next_beat = now,
-            Hint::Offer(_) | Hint::Line(..) | Hint::Job(_) | Hint::Tasks(_) => {}
+            WakeupMessage::Resync => self.next_beat = now,
+            WakeupMessage::Offer(_) | WakeupMessage::QueueJoin(..) | WakeupMessage::JobChanged(_) | WakeupMessage::TasksReady(_) => {}
         }
     }
 

@@ -32,10 +32,10 @@ impl Workers {
             }
             seen.looked = Some(now);
         }
-        let Ok(Some(job)) = store.backend().job(id.clone()).await else {
+        let Ok(Some(job)) = store.backend().job_view(id.clone()).await else {
             return false;
         };
-        let unwatched = job.state.is_pending() && !job.watched;
+        let unwatched = job.state.is_pending() && !job.is_watched;
         let before = std::mem::replace(&mut self.0.lock().told, unwatched);
         let news = unwatched && !before;
         if news {

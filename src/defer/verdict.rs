@@ -18,17 +18,17 @@ use super::{
 };
 use crate::{
     gate::{Deferred, Replay},
-    store::Verdict,
+    store::Settlement,
 };
 
 impl Visit {
     /// `None` if the lock is lost before the routes have answered.
-    pub(super) async fn verdict(&self, started: &Started) -> Option<Verdict> {
+    pub(super) async fn verdict(&self, started: &Started) -> Option<Settlement> {
         let worker = &*self.worker;
         let run = &started.run;
         let at = At { store: &worker.store, id: &run.id, lock: &self.key };
         let first_seen = UNIX_EPOCH + Duration::from_micros(run.accepted_us);
-        let back = |reason| Some(Verdict::Back { delay: by_age(first_seen), reason });
+        let back = |reason| Some(Settlement::Postpone { delay: by_age(first_seen), reason });
         let request = match read_request(at, &run.envelope) {
             Ok(request) => request,
             Err(Unreadable::Newer) => return back(NEWER),
@@ -39,7 +39,7 @@ impl Visit {
             Err(Unreadable::Broken) => {
                 tracing::error!(job = ?run.id, "deferred request can't be read: it was changed or moved");
                 let retention = worker.rules.keep_dead;
-                return Some(Verdict::Dead { reason: "unreadable", retention });
+                return Some(Settlement::Dead { reason: "unreadable", retention });
             }
         };
         if *self.stop.borrow() != Stop::No {
@@ -60,7 +60,7 @@ impl Visit {
         };
         let (id, attempt, fence) = (run.id.clone(), run.attempt, run.fence);
         let deferred = Deferred { id, attempt, first_seen, fence };
-        let facts = Arc::clone(started.hold.facts());
+        let facts = Arc::clone(started.hold.state());
         let marker = Replay::restoring(deferred, &worker.store, facts, restored);
         if let Err(ends) = self.authorize(&request, &marker, started).await {
             return ends;
@@ -74,7 +74,7 @@ impl Visit {
         request: &StoredRequest,
         at: At<'_>,
         started: &Started,
-    ) -> Option<Verdict> {
+    ) -> Option<Settlement> {
         let DeferWorker { callbacks, rules, .. } = &*self.worker;
         let crowded = self.crowded.load(Ordering::Relaxed);
         let room = CallRoom { most: self.slot.most(), crowded };
@@ -86,15 +86,15 @@ impl Visit {
             verdict = callback::run(by, rules, (at, &started.run), request, turn) => {
                 Some(verdict.unwrap_or_else(|| self.no_turn(started)))
             }
-            _ = started.hold.facts().lost() => None,
+            _ = started.hold.state().wait_for_loss() => None,
             () = self.told_to(Stop::Now) => Some(drained()),
         }
     }
 
-    fn no_turn(&self, started: &Started) -> Verdict {
+    fn no_turn(&self, started: &Started) -> Settlement {
         let first_seen = UNIX_EPOCH + Duration::from_micros(started.run.accepted_us);
         let delay = self.hosts.delay(&self.key, by_age(first_seen));
-        Verdict::Back { delay, reason: callback::NO_TURN }
+        Settlement::Postpone { delay, reason: callback::NO_TURN }
     }
 
     async fn replay(
@@ -103,7 +103,7 @@ impl Visit {
         at: At<'_>,
         marker: &Replay,
         started: &Started,
-    ) -> Option<Verdict> {
+    ) -> Option<Settlement> {
         let worker = &*self.worker;
         let StoredRequest { mut head, max_attempts, body, .. } = request;
         let idempotent = max_attempts > 1;
@@ -112,11 +112,11 @@ impl Visit {
             head.headers.push((IDEMPOTENCY_KEY.to_owned(), key.into_bytes()));
         }
         let run = Run { marker, at, max_attempts, rules: &worker.rules };
-        let _attended = Attended::new(marker, started.hold.facts());
+        let _attended = Attended::new(marker, started.hold.state());
         tokio::select! {
             // In this order: no handler begins on a lock that is lost, or after the end was told.
             biased;
-            loss = started.hold.facts().lost() => {
+            loss = started.hold.state().wait_for_loss() => {
                 tracing::error!(job = ?marker.deferred().id, ?loss, "run abandoned: lock lost");
                 None
             }
@@ -135,15 +135,15 @@ impl Visit {
         marker: &Replay,
         started: &Started,
         idempotent: bool,
-        verdict: Verdict,
-    ) -> Option<Verdict> {
+        verdict: Settlement,
+    ) -> Option<Settlement> {
         if !marker.is_inside() {
             return Some(verdict);
         }
         tokio::select! {
             biased;
             () = marker.left() => Some(verdict),
-            loss = started.hold.facts().lost() => {
+            loss = started.hold.state().wait_for_loss() => {
                 tracing::error!(job = ?marker.deferred().id, ?loss, "run abandoned: lock lost");
                 None
             }
@@ -161,13 +161,13 @@ pub(super) fn for_others(reason: &str) -> bool {
     matches!(reason, NEWER | NO_KEY | NO_SNAPSHOT | UNREACHABLE | UNROUTABLE | callback::NOBODY)
 }
 
-pub(super) fn word(verdict: &Verdict) -> &'static str {
+pub(super) fn word(verdict: &Settlement) -> &'static str {
     match verdict {
-        Verdict::Done { .. } | Verdict::Told { response: Some(_), .. } => "done",
-        Verdict::Dead { reason, .. }
-        | Verdict::Told { reason, .. }
-        | Verdict::Retry { reason, .. }
-        | Verdict::Back { reason, .. }
-        | Verdict::Hand { reason, .. } => reason,
+        Settlement::Done { .. } | Settlement::WebhookSettled { response: Some(_), .. } => "done",
+        Settlement::Dead { reason, .. }
+        | Settlement::WebhookSettled { reason, .. }
+        | Settlement::Retry { reason, .. }
+        | Settlement::Postpone { reason, .. }
+        | Settlement::ReturnToQueue { reason, .. } => reason,
     }
 }

@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     key::Key,
-    store::{JobId, Run as Begun, Verdict},
+    store::{JobId, ClaimedRun as Begun, Settlement},
 };
 
 /// Jobs of one line that are run one after the other, each claimed as the one before is settled. After so
@@ -135,7 +135,7 @@ impl Visit {
 
     async fn run_job(&self, started: Started, row: Row, leave: &mut Leave) -> Ended {
         let worker = &*self.worker;
-        let Begun { attempt, more, .. } = started.run;
+        let Begun { attempt, has_next: more, .. } = started.run;
         let id = started.run.id.clone();
         tracing::info!(
             node = %worker.store.node(), lock = %self.key.hashed(), job = ?id, attempt, "run started"
@@ -146,7 +146,7 @@ impl Visit {
         };
         let outcome = word(&verdict);
         let next = match verdict {
-            Verdict::Back { delay, reason } if for_others(reason) => {
+            Settlement::Postpone { delay, reason } if for_others(reason) => {
                 Next::Others(id.clone(), delay)
             }
             _ => Next::WhenTold,
@@ -174,7 +174,7 @@ impl Visit {
     async fn settle_outside(
         &self,
         started: Started,
-        verdict: Verdict,
+        verdict: Settlement,
         goes_on: bool,
     ) -> Option<Option<Started>> {
         let mut settling = pin!(self.settle(started, verdict, goes_on));
@@ -192,15 +192,15 @@ impl Visit {
 
     /// Whether the next of the line may be claimed along with this verdict. While others wait, the room is
     /// theirs, unless it is known that there is a next one.
-    fn may_go_on(&self, row: Row, more: bool, verdict: &Verdict) -> bool {
+    fn may_go_on(&self, row: Row, more: bool, verdict: &Settlement) -> bool {
         let (most, time) = WHILE_OTHERS_WAIT;
         let goes = match self.crowded.load(Ordering::Relaxed) {
             true => more && (row.runs < most || row.since.elapsed() < time),
             false => true,
         };
         // One that is to run again at its place is still the first.
-        let ended = matches!(verdict, Verdict::Done { .. } | Verdict::Dead { .. });
-        let moves = ended || matches!(verdict, Verdict::Retry { .. });
+        let ended = matches!(verdict, Settlement::Done { .. } | Settlement::Dead { .. });
+        let moves = ended || matches!(verdict, Settlement::Retry { .. });
         goes && row.runs < IN_A_ROW && moves && *self.stop.borrow() == Stop::No
     }
 

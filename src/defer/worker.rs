@@ -223,7 +223,7 @@ impl DeferWorker {
     /// Works until `shutdown` resolves, then drains: it stops claiming, lets runs end, and gives its
     /// shards up. If this future is dropped instead, runs are aborted, as in a crash.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
-        let hints = self.store.hints().work();
+        let hints = self.store.wakeups().subscribe_work();
         tracing::info!(node = %self.store.node(), "worker started");
         Rounds::new(Arc::new(self)).run(hints, shutdown).await;
     }

@@ -8,7 +8,7 @@ use tokio::{sync::oneshot, time::Instant};
 use crate::{
     error::Error,
     key::Key,
-    store::{Began, Direct, DirectEnd, DirectRun, DirectRuns, Ending, JobId, Store},
+    store::{BeginDirectOutcome, DirectRunCommand, RecordOutcome, DirectRunPermit, DirectRunCounter, RecordCompletion, JobId, Store},
 };
 
 /// Renewals of a run within its lease: two may be late or lost.
@@ -24,7 +24,7 @@ const RENEWALS: u32 = 3;
 pub(crate) struct Begun {
     store: Store,
     /// `None` once it has ended.
-    ending: Option<Box<Ending>>,
+    ending: Option<Box<RecordCompletion>>,
     /// The handler was called.
     started: bool,
     /// Longest time to go on without a client.
@@ -32,7 +32,7 @@ pub(crate) struct Begun {
     /// Ends the renewals when it is dropped.
     renewals: Option<oneshot::Sender<()>>,
     #[expect(dead_code, reason = "the run is counted until it is dropped")]
-    run: DirectRun,
+    run: DirectRunPermit,
 }
 
 /// Bounds of a run.
@@ -61,10 +61,10 @@ impl Begun {
     /// Takes the record.
     pub(crate) async fn begin(
         store: &Store,
-        call: Direct,
+        call: DirectRunCommand,
         limits: RunLimits,
     ) -> Result<Begin, Error> {
-        let Some(run) = store.room::<DirectRuns>().begin(limits.most) else {
+        let Some(run) = store.extension::<DirectRunCounter>().try_begin(limits.most) else {
             crate::throttle::throttled!(
                 warn,
                 node = %store.node(), most = limits.most,
@@ -73,25 +73,25 @@ impl Begun {
             return Ok(Begin::Full);
         };
         // First: if this future is dropped, or there is no answer, the call may have done its work.
-        let ending = Some(Box::new(Ending::of(store, call.clone())));
+        let ending = Some(Box::new(RecordCompletion::new(store, call.clone())));
         let until = Instant::now() + limits.time;
         let store = store.clone();
         let mut begun = Self { store, ending, started: false, until, renewals: None, run };
         let answer = begun.store.backend().begin_direct(call.clone()).await;
         let is_there =
-            begun.ending.as_mut().is_some_and(|ending| ending.heard(&begun.store, &answer));
+            begun.ending.as_mut().is_some_and(|ending| ending.record_reply(&begun.store, &answer));
         begun.ending = begun.ending.take().filter(|_| is_there);
         Ok(match answer? {
-            Began::Begun => {
+            BeginDirectOutcome::Started => {
                 begun.renew(call);
                 Begin::Begun(begun)
             }
-            Began::Taken(job) => {
+            BeginDirectOutcome::RecordTaken(job) => {
                 tracing::debug!(node = %begun.store.node(), ?job, "not begun: its record is taken");
                 Begin::Taken
             }
-            Began::Lost => Begin::Lost,
-            Began::TooManyKeys(left) => {
+            BeginDirectOutcome::LockLost => Begin::Lost,
+            BeginDirectOutcome::TooManyRecords(left) => {
                 crate::throttle::throttled!(
                     warn,
                     node = %begun.store.node(),
@@ -103,12 +103,12 @@ impl Begun {
     }
 
     /// Renews the run until it has ended, beside the agent: the handler may keep its own task busy.
-    fn renew(&mut self, call: Direct) {
+    fn renew(&mut self, call: DirectRunCommand) {
         let (renewals, mut ended) = oneshot::channel();
         self.renewals = Some(renewals);
         // Not a handle that keeps the store alive.
         let store = self.store.downgrade();
-        self.store.keep(async move {
+        self.store.spawn_long_running(async move {
             loop {
                 let pause = tokio::time::sleep(call.lease / RENEWALS);
                 tokio::select! {
@@ -133,7 +133,7 @@ impl Begun {
 
     /// Its id, and the lock it runs under; `None` once it has ended.
     pub(crate) fn is(&self) -> Option<(&JobId, &Key)> {
-        self.ending.as_ref().map(|ending| (&ending.call.id, &ending.call.key))
+        self.ending.as_ref().map(|ending| (&ending.command.id, &ending.command.key))
     }
 
     /// When it must have ended if its client has left.
@@ -148,14 +148,14 @@ impl Begun {
 
     /// True if a run of unknown outcome may be repeated.
     pub(crate) fn may_run_again(&self) -> bool {
-        self.ending.as_ref().is_none_or(|ending| ending.call.again)
+        self.ending.as_ref().is_none_or(|ending| ending.command.retry_after_crash)
     }
 
     /// Ends it with its response, which is kept for so long, and its fingerprint if there is one.
     pub(crate) async fn keep(mut self, life: Duration, response: Bytes, print: Option<String>) {
         if let Some(ending) = &mut self.ending {
-            (ending.call.life, ending.call.print) = (life, print);
-            ending.end = DirectEnd::Done(response);
+            (ending.command.retention, ending.command.fingerprint) = (life, print);
+            ending.outcome = RecordOutcome::Done(response);
         }
         self.end().await;
     }
@@ -168,7 +168,7 @@ impl Begun {
     /// Ends it as one that may have run.
     pub(crate) async fn bury(mut self, reason: &'static str) {
         if let Some(ending) = &mut self.ending {
-            ending.end = DirectEnd::Dead(reason);
+            ending.outcome = RecordOutcome::Dead(reason);
         }
         self.end().await;
     }
@@ -177,13 +177,13 @@ impl Begun {
         // What becomes of it is known now, whatever was called.
         self.started = false;
         let Some(ending) = &self.ending else { return };
-        let (call, end) = (ending.call.clone(), ending.end.clone());
+        let (call, end) = (ending.command.clone(), ending.outcome.clone());
         let job = call.id.clone();
-        match end.send(self.store.backend(), call).await {
+        match end.apply(self.store.backend(), call).await {
             Ok(_) => {
-                self.ending = self.ending.take().filter(|ending| ending.is_in_doubt());
+                self.ending = self.ending.take().filter(|ending| ending.may_be_retaken());
                 if let Some(ending) = &mut self.ending {
-                    ending.ended();
+                    ending.mark_completed();
                 }
             }
             // Again when it is dropped.
@@ -200,10 +200,10 @@ impl Begun {
 impl Drop for Begun {
     fn drop(&mut self) {
         let Some(mut ending) = self.ending.take() else { return };
-        if self.started && !ending.call.again {
-            ending.end = DirectEnd::Dead(STOPPED);
+        if self.started && !ending.command.retry_after_crash {
+            ending.outcome = RecordOutcome::Dead(STOPPED);
         }
-        ending.hand_over(&self.store);
+        ending.complete_in_background(&self.store);
     }
 }
 

@@ -21,7 +21,7 @@ use tokio::sync::Notify;
 use super::view::View;
 use crate::{
     key::Key,
-    store::{HoldFacts, JobId, Store},
+    store::{HoldState, JobId, Store},
 };
 
 /// The field by which a run in another process is known, and checked there: see `remote`.
@@ -85,7 +85,7 @@ struct Inner {
     deferred: Deferred,
     /// The one that the job lies in.
     store: Store,
-    hold: Arc<HoldFacts>,
+    hold: Arc<HoldState>,
     /// What the replayer puts into the request's extensions.
     restored: Vec<Box<dyn Any + Send + Sync>>,
     /// `WAITING`, then one of the others: which of them is decided once, however many threads the run is in.
@@ -110,7 +110,7 @@ impl Replay {
     pub(crate) fn restoring(
         deferred: Deferred,
         store: &Store,
-        hold: Arc<HoldFacts>,
+        hold: Arc<HoldState>,
         restored: Vec<Box<dyn Any + Send + Sync>>,
     ) -> Self {
         Self(Arc::new(Inner {
@@ -158,11 +158,11 @@ impl Replay {
         &self,
         store: &Store,
         keys: &[Key],
-    ) -> Result<Option<Arc<HoldFacts>>, GivenUp> {
+    ) -> Result<Option<Arc<HoldState>>, GivenUp> {
         let hold = &self.0.hold;
         let own = self.names_one_of(keys) && self.store().is_same_as(store) == Some(true);
         let stands = if own { self.begin() } else { !self.is_given_up() };
-        if !stands || hold.is_over() || hold.loss().is_some() {
+        if !stands || hold.is_closed() || hold.loss().is_some() {
             return Err(GivenUp);
         }
         Ok(own.then(|| {
@@ -252,7 +252,7 @@ impl Replay {
     }
 
     #[cfg(feature = "http-replay")]
-    pub(crate) fn hold(&self) -> Arc<HoldFacts> {
+    pub(crate) fn hold(&self) -> Arc<HoldState> {
         Arc::clone(&self.0.hold)
     }
 

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::{begun::Begun, print::Print, refusals::RememberedRun, view::View};
 use crate::{
     key::Key,
-    store::{Caps, Store},
+    store::{StorageLimits, Store},
 };
 
 /// What the lock knew when it parked the request.
@@ -89,7 +89,7 @@ pub(crate) struct Remember {
     /// Most that run at once in this process.
     pub(crate) runs: usize,
     /// Of these, what is kept of it.
-    pub(crate) caps: Caps,
+    pub(crate) caps: StorageLimits,
 }
 
 #[derive(Default)]

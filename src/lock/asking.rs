@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::line::HandOver;
 use crate::{
     clock::LONGEST,
-    store::{Mode, SPARE_FENCES, Terms},
+    store::{LockMode, SPARE_FENCES, LeaseTerms},
 };
 
 /// Most waiters of one lock in one process, unless told otherwise: a line as long as this is served in
@@ -24,7 +24,7 @@ const MIN_HOLD: Duration = MIN_LEASE;
 /// What is asked for.
 #[derive(Debug, Clone)]
 pub(super) struct Asking {
-    pub(super) terms: Terms,
+    pub(super) terms: LeaseTerms,
     pub(super) hand_over: HandOver,
     /// Replicas that must have a grant before it counts.
     pub(super) replicas: u32,
@@ -34,12 +34,12 @@ pub(super) struct Asking {
 
 impl Default for Asking {
     fn default() -> Self {
-        let terms = Terms {
+        let terms = LeaseTerms {
             lease: Duration::from_secs(10),
-            renew: true,
+            renews: true,
             max_hold: Duration::from_secs(60),
             job: None,
-            mode: Mode::Exclusive,
+            mode: LockMode::Exclusive,
         };
         Self { terms, hand_over: HandOver::default(), replicas: 0, max_waiters: MAX_WAITERS }
     }
@@ -50,8 +50,8 @@ impl Asking {
     /// at a time, and one that was handed on would have an older fence than another's new one.
     pub(super) fn bounds(&self) -> HandOver {
         match self.terms.mode {
-            Mode::Exclusive => self.hand_over,
-            Mode::Shared | Mode::Permits(_) => HandOver { most: 0, within: Duration::ZERO },
+            LockMode::Exclusive => self.hand_over,
+            LockMode::Shared | LockMode::Permits(_) => HandOver { most: 0, within: Duration::ZERO },
         }
     }
 
@@ -62,7 +62,7 @@ impl Asking {
 
     pub(super) fn set_lease(&mut self, lease: Duration, renew: bool) {
         self.terms.lease = lease.clamp(MIN_LEASE, LONGEST);
-        self.terms.renew = renew;
+        self.terms.renews = renew;
     }
 
     pub(super) fn set_max_hold(&mut self, max_hold: Duration) {

@@ -23,7 +23,7 @@ use super::held::{Elsewhere, HeldLock};
 use crate::{
     gate::{REPLAY_FIELD, View},
     key::{Key, hex},
-    store::{Mode, Store},
+    store::{LockMode, Store},
 };
 
 /// The header. Its value is `2;<store>;<mode>;<fence>;<end, Unix milliseconds>;<key>;<HMAC-SHA256, hex>`: the store by its
@@ -110,7 +110,7 @@ impl HeldLock {
         let (fence, mode) =
             (self.fence()?, self.mode().filter(|_| self.is_in(store) == Some(true))?);
         let end = now.checked_add(left)?.duration_since(UNIX_EPOCH).ok()?.as_millis();
-        let (space, mode) = (store.backend().spaces().pop()?, written(mode));
+        let (space, mode) = (store.backend().identities().pop()?, written(mode));
         let text = format!("2;{space};{mode};{fence};{end};{}", self.key());
         let mac = secret.mac(&text).finalize().into_bytes();
         Some((FIELD, format!("{text};{}", hex(&mac))))
@@ -216,20 +216,20 @@ fn said(text: &str, now: SystemTime) -> Option<HeldLock> {
     Some(HeldLock::elsewhere(Key::from_store(key), said))
 }
 
-fn written(mode: Mode) -> String {
+fn written(mode: LockMode) -> String {
     match mode {
-        Mode::Exclusive | Mode::Shared => mode.letter().to_owned(),
-        Mode::Permits(most) => format!("{}{most}", mode.letter()),
+        LockMode::Exclusive | LockMode::Shared => mode.wire_letter().to_owned(),
+        LockMode::Permits(most) => format!("{}{most}", mode.wire_letter()),
     }
 }
 
-fn read_mode(text: &str) -> Option<Mode> {
+fn read_mode(text: &str) -> Option<LockMode> {
     match text {
-        "x" => Some(Mode::Exclusive),
-        "s" => Some(Mode::Shared),
+        "x" => Some(LockMode::Exclusive),
+        "s" => Some(LockMode::Shared),
         _ => {
             let most = text.strip_prefix('p')?.parse().ok()?;
-            (most > 0).then_some(Mode::Permits(most))
+            (most > 0).then_some(LockMode::Permits(most))
         }
     }
 }

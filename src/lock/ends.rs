@@ -16,7 +16,7 @@ use super::{
 use crate::{
     gate::{Outcome, Parting},
     reply::{Reply, problem},
-    store::Loss,
+    store::LockLoss,
 };
 
 /// What becomes of a request that loses its lock while its handler runs.
@@ -240,7 +240,7 @@ impl Ends {
     fn lost<T, P>(
         self,
         held: &HeldLocks,
-        loss: Loss,
+        loss: LockLoss,
         tells: bool,
         outcome: Outcome,
     ) -> Parting<T, P> {
@@ -275,11 +275,11 @@ fn was_unmatched(outcome: Outcome, told: &AtomicBool) {
     }
 }
 
-fn token(loss: Loss) -> &'static str {
+fn token(loss: LockLoss) -> &'static str {
     match loss {
-        Loss::Taken => "taken",
-        Loss::Lapsed => "lapsed",
-        Loss::TooLong => "too-long",
+        LockLoss::Taken => "taken",
+        LockLoss::Lapsed => "lapsed",
+        LockLoss::HeldTooLong => "too-long",
     }
 }
 
@@ -289,7 +289,7 @@ fn too_slow() -> Reply {
 }
 
 /// Says what is known of the change: whoever sends it again has to know.
-fn lost_reply(loss: Loss, stopped: bool) -> Reply {
+fn lost_reply(loss: LockLoss, stopped: bool) -> Reply {
     let detail = if stopped {
         "It was stopped where it was; a part of it may have been done."
     } else {

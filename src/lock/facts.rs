@@ -16,7 +16,7 @@ use crate::{
     },
     key::Key,
     reply::Reply,
-    store::{Mode, Store},
+    store::{LockMode, Store},
 };
 
 /// What a lock needs of a request. It is moved with the future of every request, so what most don't have lies apart.
@@ -25,7 +25,7 @@ pub struct LockFacts {
     pub(super) store: Store,
     /// One at least, each once.
     pub(super) keys: Vec<Key>,
-    pub(super) mode: Mode,
+    pub(super) mode: LockMode,
     /// An outer layer would take the request over, and says how long to wait before.
     pub(super) slot: Option<Slot>,
     pub(super) brought: Option<Box<Brought>>,
@@ -131,7 +131,7 @@ impl Brought {
     }
 
     /// Decides whether the request has all of these locks already.
-    fn decide(&mut self, store: &Store, keys: &[Key], mode: Mode) -> Result<(), Reply> {
+    fn decide(&mut self, store: &Store, keys: &[Key], mode: LockMode) -> Result<(), Reply> {
         let run = match &self.replay {
             Some(replay) => replay.hold_among(store, keys).map_err(|_| given_up())?,
             None => None,
@@ -216,8 +216,8 @@ impl<N: ?Sized> LockGate<N> {
     }
 }
 
-fn fits_a_job(keys: &[Key], mode: Mode) -> bool {
-    keys.len() == 1 && mode == Mode::Exclusive
+fn fits_a_job(keys: &[Key], mode: LockMode) -> bool {
+    keys.len() == 1 && mode == LockMode::Exclusive
 }
 
 /// Nobody reads it: the worker has gone on without this run.

@@ -7,20 +7,20 @@ use super::{
     held::HeldLocks,
     several::LockSet,
 };
-use crate::store::Loss;
+use crate::store::LockLoss;
 
 /// What is waited for.
 pub(super) enum Giving {
     /// Nothing; how it was lost.
-    Over(Option<Loss>),
+    Over(Option<LockLoss>),
     One(Ending),
     /// Several, or those that are left; how one of them was lost.
-    Several(BoxFuture<'static, Released>, Option<Loss>),
+    Several(BoxFuture<'static, Released>, Option<LockLoss>),
 }
 
 impl Giving {
     /// A lost lock is given back all the same, but there is nothing to wait for. Those beside it are held still.
-    pub(super) fn back(mut guards: LockSet, loss: Option<Loss>) -> Self {
+    pub(super) fn back(mut guards: LockSet, loss: Option<LockLoss>) -> Self {
         if loss.is_none() {
             return match guards.only() {
                 Ok(guard) => Self::One(guard.end()),
@@ -35,7 +35,7 @@ impl Giving {
     }
 
     /// How it was lost, as far as is known.
-    pub(super) async fn loss(self, held: &HeldLocks) -> Option<Loss> {
+    pub(super) async fn loss(self, held: &HeldLocks) -> Option<LockLoss> {
         let (released, known) = match self {
             Self::Over(loss) => return loss,
             Self::One(ending) => (ending.released().await, None),
@@ -44,7 +44,7 @@ impl Giving {
         let found = match released {
             // Another layer has it too, or the handler has left a guard behind: that gives it back.
             Released::Released | Released::StillHeld => None,
-            Released::AlreadyLost => held.loss().or(Some(Loss::Taken)),
+            Released::AlreadyLost => held.loss().or(Some(LockLoss::Taken)),
             Released::Unknown => {
                 crate::throttle::throttled!(
                     warn,

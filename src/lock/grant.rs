@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     error::Error,
-    store::{GaveBack, Hold, HoldFacts, Store},
+    store::{ReleaseOutcome, LockHold, HoldState, Store},
 };
 
 /// What the guards of one grant share.
@@ -25,7 +25,7 @@ pub(super) struct Grant {
 
 #[derive(Debug)]
 struct Held {
-    hold: Hold,
+    hold: LockHold,
     /// `None`: it is given back, whoever waits.
     turn: Option<Turn>,
 }
@@ -43,23 +43,23 @@ impl fmt::Debug for Turn {
 }
 
 impl Grant {
-    pub(super) fn new(hold: Hold, turn: Option<Turn>) -> Self {
+    pub(super) fn new(hold: LockHold, turn: Option<Turn>) -> Self {
         Self { held: Some(Held { hold, turn }) }
     }
 
     #[expect(clippy::expect_used, reason = "only a call that consumes the grant takes it out")]
-    pub(super) fn hold(&self) -> &Hold {
+    pub(super) fn hold(&self) -> &LockHold {
         // Only what consumes the grant takes it.
         &self.held.as_ref().expect("the grant is held until it is consumed").hold
     }
 
-    pub(super) fn facts(&self) -> &Arc<HoldFacts> {
-        self.hold().facts()
+    pub(super) fn facts(&self) -> &Arc<HoldState> {
+        self.hold().state()
     }
 
     /// Not passed on when they are dropped.
     #[expect(clippy::expect_used, reason = "only a call that consumes the grant takes it out")]
-    pub(super) fn into_parts(mut self) -> (Hold, Option<Turn>) {
+    pub(super) fn into_parts(mut self) -> (LockHold, Option<Turn>) {
         let Held { hold, turn } = self.held.take().expect("the grant is held until it is consumed");
         (hold, turn)
     }
@@ -80,14 +80,14 @@ impl Drop for Grant {
 /// What becomes of a hold whose guard has ended.
 pub(super) enum Ended {
     HandedOver,
-    GiveBack(Hold),
+    GiveBack(LockHold),
     Pass(Pass),
 }
 
 /// It is given back, and the next of this process asks for it, in one call.
 pub(super) struct Pass {
     lines: Arc<Lines>,
-    hold: Hold,
+    hold: LockHold,
     bell: Arc<Notify>,
 }
 
@@ -105,7 +105,7 @@ impl Pass {
 }
 
 impl Ended {
-    pub(super) fn of(hold: Hold, turn: Option<Turn>) -> Self {
+    pub(super) fn of(hold: LockHold, turn: Option<Turn>) -> Self {
         let Some(turn) = turn else {
             return Self::GiveBack(hold);
         };
@@ -119,15 +119,15 @@ impl Ended {
 }
 
 /// What a release came to, for its holder.
-pub(super) fn outcome(facts: &HoldFacts, gave_back: &Result<GaveBack, Error>) -> Released {
+pub(super) fn outcome(facts: &HoldState, gave_back: &Result<ReleaseOutcome, Error>) -> Released {
     match gave_back {
         _ if facts.loss().is_some() => Released::AlreadyLost,
-        Ok(GaveBack::Released) => Released::Released,
+        Ok(ReleaseOutcome::Released) => Released::Released,
         // The first of two calls may have done it: within the lease nobody else can have.
-        Ok(GaveBack::NothingOnRetry) if facts.valid_until() > Instant::now() => Released::Released,
-        Ok(GaveBack::NothingOnRetry) | Err(_) => Released::Unknown,
+        Ok(ReleaseOutcome::NotFoundOnRetry) if facts.valid_until() > Instant::now() => Released::Released,
+        Ok(ReleaseOutcome::NotFoundOnRetry) | Err(_) => Released::Unknown,
         Ok(_) => {
-            facts.had_been_lost();
+            facts.report_loss_on_release();
             Released::AlreadyLost
         }
     }

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     error::{Error, ErrorKind},
     key::Key,
-    store::{Hold, HoldFacts, Lease, Loss, Mode, Store},
+    store::{LockHold, HoldState, LockLease, LockLoss, LockMode, Store},
 };
 
 /// A lock that is held, and renewed, until this is dropped or released.
@@ -58,14 +58,14 @@ pub enum Released {
 /// What is left of a release. Dropping it leaves that to the background.
 pub(super) enum Ending {
     Ended(Released),
-    GiveBack(Arc<HoldFacts>, Hold),
+    GiveBack(Arc<HoldState>, LockHold),
     /// Somebody gives it back and asks for the next in one call, and tells of it.
     Passes(Store, oneshot::Receiver<Released>),
 }
 
 impl Ending {
     /// Another guard has it too.
-    fn still_held(loss: Option<Loss>) -> Self {
+    fn still_held(loss: Option<LockLoss>) -> Self {
         Self::Ended(loss.map_or(Released::StillHeld, |_| Released::AlreadyLost))
     }
 
@@ -74,21 +74,21 @@ impl Ending {
         match self {
             Self::Ended(released) => released,
             Self::GiveBack(facts, hold) => outcome(&facts, &hold.release().await),
-            Self::Passes(store, told) => store.hear(told).await.unwrap_or(Released::Unknown),
+            Self::Passes(store, told) => store.await_reply(told).await.unwrap_or(Released::Unknown),
         }
     }
 }
 
 impl LockGuard {
-    pub(super) fn new(hold: Hold, turn: Option<Turn>) -> Self {
+    pub(super) fn new(hold: LockHold, turn: Option<Turn>) -> Self {
         Self(Share::Of(Arc::new(Grant::new(hold, turn))))
     }
 
     /// The same turn on another lease: copies of the one before are copies of this.
-    fn in_place_of(before: &HoldFacts, hold: Hold) -> Self {
-        let (facts, grant) = (Arc::clone(hold.facts()), Arc::new(Grant::new(hold, None)));
+    fn in_place_of(before: &HoldState, hold: LockHold) -> Self {
+        let (facts, grant) = (Arc::clone(hold.state()), Arc::new(Grant::new(hold, None)));
         let weak = Arc::downgrade(&grant);
-        before.go_on_as(&facts, weak);
+        before.set_successor(&facts, weak);
         Self::share(grant)
     }
 
@@ -111,7 +111,7 @@ impl LockGuard {
     }
 
     /// The turn, if it is one of this process's own.
-    pub(crate) fn facts(&self) -> Option<&Arc<HoldFacts>> {
+    pub(crate) fn facts(&self) -> Option<&Arc<HoldState>> {
         match &self.0 {
             Share::Of(grant) => Some(grant.facts()),
             Share::Lent(_) => None,
@@ -121,24 +121,24 @@ impl LockGuard {
     /// It is about to lie there for somebody who waits.
     pub(super) fn await_fetch(&self) {
         if let Some(facts) = self.facts() {
-            facts.await_fetch();
+            facts.mark_unreceived();
         }
     }
 
     /// Whoever has waited for it has it; false if it has ended meanwhile.
     pub(super) fn fetch(&self) -> bool {
         match &self.0 {
-            Share::Of(grant) => grant.hold().fetch(),
+            Share::Of(grant) => grant.hold().mark_received(),
             Share::Lent(_) => true,
         }
     }
 
-    pub(crate) fn lease(&self) -> Option<&Arc<Lease>> {
+    pub(crate) fn lease(&self) -> Option<&Arc<LockLease>> {
         self.facts().map(|facts| &facts.lease)
     }
 
     /// Its parts, if it is the only guard: they are not passed on when they are dropped.
-    pub(super) fn into_parts(self) -> Result<(Hold, Option<Turn>), Self> {
+    pub(super) fn into_parts(self) -> Result<(LockHold, Option<Turn>), Self> {
         match self.0 {
             Share::Of(grant) => match Arc::try_unwrap(grant) {
                 Ok(grant) => Ok(grant.into_parts()),
@@ -175,7 +175,7 @@ impl LockGuard {
 
     /// Why it was lost, if it was: what [`lost`](Self::lost) waits for, asked at once.
     #[must_use]
-    pub fn loss(&self) -> Option<Loss> {
+    pub fn loss(&self) -> Option<LockLoss> {
         match &self.0 {
             Share::Of(grant) => grant.facts().loss(),
             Share::Lent(held) => held.loss(),
@@ -183,7 +183,7 @@ impl LockGuard {
     }
 
     /// Resolves when the lock is lost, with the reason; never if it is released first. Cancel safe.
-    pub async fn lost(&self) -> Loss {
+    pub async fn lost(&self) -> LockLoss {
         self.held().lost().await
     }
 
@@ -230,7 +230,7 @@ impl LockGuard {
     /// [`NotAcquired::Busy`] if it was lost before; [`NotAcquired::Fault`] if the store could not be
     /// asked. Either way the lock is gone.
     pub async fn downgrade(self) -> Result<Self, NotAcquired> {
-        if self.lease().is_some_and(|lease| lease.terms.mode != Mode::Exclusive) {
+        if self.lease().is_some_and(|lease| lease.terms.mode != LockMode::Exclusive) {
             return Ok(self);
         }
         let (hold, turn) = match self.into_parts() {
@@ -240,7 +240,7 @@ impl LockGuard {
         if let Some(Turn { lines, .. }) = turn {
             lines.leave_turn(hold.lease());
         }
-        let before = Arc::clone(hold.facts());
+        let before = Arc::clone(hold.state());
         match hold.downgrade().await? {
             Some(hold) => Ok(Self::in_place_of(&before, hold)),
             None => Err(NotAcquired::Busy(Busy { left: Duration::ZERO, line: 0, waited: None })),

@@ -13,7 +13,7 @@ use super::{grant::Grant, guard::LockGuard};
 use crate::{
     error::Error,
     key::Key,
-    store::{HoldFacts, Loss, Mode, Store, WeakStore, replicate},
+    store::{HoldState, LockLoss, LockMode, Store, WeakStore, ensure_replicated},
 };
 
 /// The lock this request runs under, as its handler sees it. Cloning it holds nothing.
@@ -28,7 +28,7 @@ enum Kind {
     /// The store was away and the layer's policy let the request pass without a lock.
     Admitted,
     Here {
-        facts: Arc<HoldFacts>,
+        facts: Arc<HoldState>,
         store: WeakStore,
         of: Owner,
     },
@@ -50,7 +50,7 @@ pub(super) struct Elsewhere {
     /// Identity of the store that the lock is in.
     pub(super) space: Arc<str>,
     pub(super) fence: u64,
-    pub(super) mode: Mode,
+    pub(super) mode: LockMode,
     pub(super) until: Instant,
 }
 
@@ -62,7 +62,7 @@ impl HeldLock {
     }
 
     /// The lock of a deferred run, which is in this store.
-    pub(crate) fn of_run(store: &Store, facts: Arc<HoldFacts>) -> Self {
+    pub(crate) fn of_run(store: &Store, facts: Arc<HoldState>) -> Self {
         let (store, of) = (store.downgrade(), Owner::Worker);
         Self { key: facts.key().clone(), kind: Kind::Here { facts, store, of } }
     }
@@ -97,8 +97,8 @@ impl HeldLock {
     pub fn remaining(&self) -> Duration {
         match &self.kind {
             // Lost, or given back: a copy in a handler's own task may outlive the request.
-            Kind::Here { facts, .. } => match facts.now() {
-                now if now.loss().is_none() && !now.is_over() => {
+            Kind::Here { facts, .. } => match facts.current() {
+                now if now.loss().is_none() && !now.is_closed() => {
                     now.valid_until().saturating_duration_since(Instant::now())
                 }
                 _ => Duration::ZERO,
@@ -110,23 +110,23 @@ impl HeldLock {
 
     /// Why it was lost, if it was.
     #[must_use]
-    pub fn loss(&self) -> Option<Loss> {
+    pub fn loss(&self) -> Option<LockLoss> {
         match &self.kind {
             Kind::Admitted => None,
-            Kind::Here { facts, .. } => facts.now().loss(),
-            Kind::Elsewhere(said) => (Instant::now() >= said.until).then_some(Loss::Lapsed),
+            Kind::Here { facts, .. } => facts.current().loss(),
+            Kind::Elsewhere(said) => (Instant::now() >= said.until).then_some(LockLoss::Lapsed),
         }
     }
 
     /// Resolves when the lock is lost; never if it is given back first, or was never held. A lock that
     /// another service has ends here when that service's word for it does. Cancel safe.
-    pub async fn lost(&self) -> Loss {
+    pub async fn lost(&self) -> LockLoss {
         match &self.kind {
             Kind::Admitted => std::future::pending().await,
-            Kind::Here { facts, .. } => facts.lost().await,
+            Kind::Here { facts, .. } => facts.wait_for_loss().await,
             Kind::Elsewhere(said) => {
                 tokio::time::sleep_until(said.until).await;
-                Loss::Lapsed
+                LockLoss::Lapsed
             }
         }
     }
@@ -141,7 +141,7 @@ impl HeldLock {
                 None => Some(false),
             },
             Kind::Elsewhere(said) => {
-                let spaces = store.backend().spaces();
+                let spaces = store.backend().identities();
                 (!spaces.is_empty()).then(|| spaces.contains(&said.space))
             }
         }
@@ -167,13 +167,13 @@ impl HeldLock {
             && match (&self.kind, &other.kind) {
                 (Kind::Admitted, Kind::Admitted) => true,
                 (Kind::Here { facts, .. }, Kind::Here { facts: others, .. }) => {
-                    facts.lease.me == others.lease.me
+                    facts.lease.token == others.lease.token
                 }
                 (Kind::Elsewhere(said), Kind::Elsewhere(others)) => said.space == others.space,
                 (Kind::Elsewhere(said), Kind::Here { store, .. })
                 | (Kind::Here { store, .. }, Kind::Elsewhere(said)) => store
                     .upgrade()
-                    .is_some_and(|store| store.backend().spaces().contains(&said.space)),
+                    .is_some_and(|store| store.backend().identities().contains(&said.space)),
                 _ => false,
             }
     }
@@ -185,20 +185,20 @@ impl HeldLock {
             Kind::Admitted => Ok(()),
             Kind::Here { facts, store: own, .. } => {
                 let own = own.upgrade().unwrap_or_else(|| store.clone());
-                facts.now().lease.replicate(&own, wanted).await
+                facts.current().lease.ensure_replicated(&own, wanted).await
             }
             Kind::Elsewhere(_) => {
-                let servers = store.backend().servers();
-                replicate(store, &self.key, wanted, servers).await.map(drop)
+                let servers = store.backend().server_generation();
+                ensure_replicated(store, &self.key, wanted, servers).await.map(drop)
             }
         }
     }
 
     /// How it is held, if it is.
-    pub(super) fn mode(&self) -> Option<Mode> {
+    pub(super) fn mode(&self) -> Option<LockMode> {
         match &self.kind {
             Kind::Admitted => None,
-            Kind::Here { facts, .. } => Some(facts.now().lease.terms.mode),
+            Kind::Here { facts, .. } => Some(facts.current().lease.terms.mode),
             Kind::Elsewhere(said) => Some(said.mode),
         }
     }
@@ -206,11 +206,11 @@ impl HeldLock {
     /// A guard on it; `None` once it has ended.
     pub(super) fn share(&self) -> Option<LockGuard> {
         match &self.kind {
-            Kind::Here { facts, .. } if facts.now().is_over() || facts.now().loss().is_some() => {
+            Kind::Here { facts, .. } if facts.current().is_closed() || facts.current().loss().is_some() => {
                 None
             }
             Kind::Here { facts, of: Owner::Guards(grant), .. } => {
-                let grant = match facts.after() {
+                let grant = match facts.successor() {
                     Some((_, owner)) => owner.upgrade()?.downcast().ok(),
                     None => grant.upgrade(),
                 };

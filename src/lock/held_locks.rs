@@ -10,7 +10,7 @@ use crate::{
     error::Error,
     gate::Scope,
     key::Key,
-    store::{Loss, Mode, Store},
+    store::{LockLoss, LockMode, Store},
 };
 
 /// All locks this request runs under, those of the outermost layer first, each layer's in the order in
@@ -88,12 +88,12 @@ impl HeldLocks {
 
     /// Why one of them was lost, if one was.
     #[must_use]
-    pub fn loss(&self) -> Option<Loss> {
+    pub fn loss(&self) -> Option<LockLoss> {
         self.iter().find_map(HeldLock::loss)
     }
 
     /// Resolves when one of them is lost; never if all are given back first. Cancel safe.
-    pub async fn lost(&self) -> Loss {
+    pub async fn lost(&self) -> LockLoss {
         if self.is_empty() {
             return std::future::pending().await;
         }
@@ -126,7 +126,7 @@ impl HeldLocks {
         &self,
         store: &Store,
         key: &Key,
-        mode: Mode,
+        mode: LockMode,
     ) -> Result<Option<LockGuard>, NotAcquired> {
         let of_key = self.iter().rev().filter(|held| held.key() == key);
         let mut here = of_key.filter(|held| held.is_in(store) == Some(true));
@@ -192,10 +192,10 @@ impl fmt::Debug for HeldLocks {
 ///
 /// A grant of permits(n) was given with at most n - 1 others beside it, so permits(10) does for permits(20), and
 /// not for permits(1). Readers are not counted, so shared does for no number of permits.
-fn covers(has: Mode, wanted: Mode) -> bool {
+fn covers(has: LockMode, wanted: LockMode) -> bool {
     match (has, wanted) {
-        (Mode::Exclusive, _) | (Mode::Shared, Mode::Shared) => true,
-        (Mode::Permits(has), Mode::Permits(wanted)) => has <= wanted,
-        (Mode::Shared | Mode::Permits(_), _) => false,
+        (LockMode::Exclusive, _) | (LockMode::Shared, LockMode::Shared) => true,
+        (LockMode::Permits(has), LockMode::Permits(wanted)) => has <= wanted,
+        (LockMode::Shared | LockMode::Permits(_), _) => false,
     }
 }

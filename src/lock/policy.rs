@@ -15,7 +15,7 @@ use crate::{
     gate::{KeySource, Methods, View, goes_on},
     key::Key,
     outage::LockOutage,
-    store::{Mode, Store},
+    store::{LockMode, Store},
 };
 
 /// What a request does that meets a busy lock.
@@ -70,9 +70,9 @@ impl Default for Policy {
 
 impl Policy {
     /// How requests of this method take the lock; `None` if they don't.
-    pub(super) fn mode(&self, method: &str) -> Option<Mode> {
+    pub(super) fn mode(&self, method: &str) -> Option<LockMode> {
         let reads = self.read_write && matches!(method, "GET" | "HEAD");
-        let mode = if reads { Mode::Shared } else { self.asking.terms.mode };
+        let mode = if reads { LockMode::Shared } else { self.asking.terms.mode };
         self.methods.include(method).then_some(mode)
     }
 
@@ -141,7 +141,7 @@ impl Policy {
         &self,
         store: &Store,
         key: &Key,
-        mode: Mode,
+        mode: LockMode,
         taken_over: Option<Duration>,
     ) -> LockRequest {
         let mut asking = self.asking.clone();
@@ -191,7 +191,7 @@ impl<N: ?Sized> LockGate<N> {
     pub fn read_write(self) -> Self {
         self.with(|policy| {
             policy.read_write = true;
-            policy.asking.terms.mode = Mode::Exclusive;
+            policy.asking.terms.mode = LockMode::Exclusive;
             if let Methods::Unsafe = policy.methods {
                 policy.methods = Methods::ReadOrWrite;
             }
@@ -207,7 +207,7 @@ impl<N: ?Sized> LockGate<N> {
     pub fn permits(self, most: u32) -> Self {
         assert!(most > 0, "LockLayer::permits: with 0 permits nobody would ever be let in");
         self.with(|policy| {
-            policy.asking.terms.mode = Mode::Permits(most);
+            policy.asking.terms.mode = LockMode::Permits(most);
             policy.read_write = false;
             if let Methods::ReadOrWrite = policy.methods {
                 policy.methods = Methods::Unsafe;

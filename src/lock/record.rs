@@ -10,7 +10,7 @@ use super::{
     line::Lines,
     request::LockRequest,
 };
-use crate::store::{Loss, Mode};
+use crate::store::{LockLoss, LockMode};
 
 impl LockRequest {
     /// The record is looked up before the wait, and again after it: another request under it may have been
@@ -49,9 +49,9 @@ impl LockRequest {
             // The first has been lost, or both are readers: one is enough. What is lost is handed to nobody.
             Answer::Granted(second) => {
                 if let Some(lease) =
-                    guard.lease().filter(|_| self.asking.terms.mode == Mode::Exclusive)
+                    guard.lease().filter(|_| self.asking.terms.mode == LockMode::Exclusive)
                 {
-                    lease.lose(Loss::Taken);
+                    lease.mark_lost(LockLoss::Taken);
                 }
                 Ok(Answer::Granted(second))
             }

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     error::Error,
     key::Key,
-    store::{Acquire, Acquired, Attempt, Mode, Store, replicate},
+    store::{AcquireCommand, AcquireReply, GrantAttempt, LockMode, Store, ensure_replicated},
 };
 
 /// How a lock is asked for. Made by [`Store::lock`].
@@ -121,7 +121,7 @@ impl LockRequest {
     /// Who comes while an exclusive one waits stands behind it, unless others of its process waited for it before that
     /// one came: it may come in with them, within 300 ms.
     pub fn shared(mut self) -> Self {
-        self.asking.terms.mode = Mode::Shared;
+        self.asking.terms.mode = LockMode::Shared;
         self
     }
 
@@ -134,7 +134,7 @@ impl LockRequest {
     /// If `most` is 0: nobody would ever be let in.
     pub fn permits(mut self, most: u32) -> Self {
         assert!(most > 0, "LockRequest::permits: with 0 permits nobody would ever be let in");
-        self.asking.terms.mode = Mode::Permits(most);
+        self.asking.terms.mode = LockMode::Permits(most);
         self
     }
 
@@ -208,7 +208,7 @@ impl LockRequest {
     /// As `acquire`, with the idempotency record that is looked up first.
     pub(super) async fn ask(self, record: Option<Arc<str>>) -> Result<Answer, NotAcquired> {
         let wanted = self.asking.replicas;
-        let since = self.store.backend().servers();
+        let since = self.store.backend().server_generation();
         let answer = match self.retry {
             Some(retry) => self.retried(retry, record).await?,
             None => self.ask_once(record).await?,
@@ -216,9 +216,9 @@ impl LockRequest {
         match answer {
             Answer::Granted(guard) if wanted > 0 => {
                 // If this future is dropped, or fails, so is the guard: the lock is given back.
-                let have = replicate(&self.store, guard.key(), wanted, since).await?;
+                let have = ensure_replicated(&self.store, guard.key(), wanted, since).await?;
                 if let Some(lease) = guard.lease() {
-                    lease.note_replicas(have, since);
+                    lease.record_replicas(have, since);
                 }
                 guard.still_sure().map(Answer::Granted)
             }
@@ -233,7 +233,7 @@ impl LockRequest {
 
     /// As [`ask`](Self::ask), for what [is one call](Self::is_one_call).
     pub(super) async fn at_once(&self, record: Option<&Arc<str>>) -> Result<Answer, NotAcquired> {
-        Ok(self.once(&self.store.room::<Lines>(), record).await?)
+        Ok(self.once(&self.store.extension::<Lines>(), record).await?)
     }
 
     pub(super) fn waits(&self) -> bool {
@@ -244,7 +244,7 @@ impl LockRequest {
     pub(super) async fn ask_once(&self, record: Option<Arc<str>>) -> Result<Answer, NotAcquired> {
         let Some(wait) = self.wait else { return self.at_once(record.as_ref()).await };
         let started = Instant::now();
-        let lines = self.store.room::<Lines>();
+        let lines = self.store.extension::<Lines>();
         let until = started + wait;
         if let Some(record) = record {
             return self.wait_unless_known(&lines, record, started, until).await;
@@ -274,21 +274,21 @@ impl LockRequest {
         record: Option<&Arc<str>>,
     ) -> Result<Answer, Error> {
         let Asking { terms, .. } = &self.asking;
-        let lease = terms.for_the_first_time();
-        let mut attempt = Attempt::new(&self.store, &self.key, terms.mode);
-        let call = Acquire { record: record.cloned(), ..attempt.acquisition(lease) };
+        let lease = terms.initial_lease();
+        let mut attempt = GrantAttempt::new(&self.store, &self.key, terms.mode);
+        let call = AcquireCommand { record_name: record.cloned(), ..attempt.try_acquire_command(lease) };
         match attempt.send(lease, || self.store.backend().acquire(call)).await? {
-            Acquired::Held { fence, others, now, .. } => {
-                let word = Word::new(attempt.sent(), now, others);
-                let hold = attempt.granted(fence, terms.clone())?;
+            AcquireReply::Granted { fence, contenders: others, server_us: now, .. } => {
+                let word = Word::new(attempt.sent_at(), now, others);
+                let hold = attempt.accept_grant(fence, terms.clone())?;
                 Ok(Answer::Granted(lines.granted(hold, &self.asking, word)))
             }
-            Acquired::Busy { left, line, .. } => {
-                attempt.refused();
+            AcquireReply::Busy { lease_remaining: left, queue_length: line, .. } => {
+                attempt.mark_refused();
                 Ok(Answer::Busy(Busy { left, line, waited: None }))
             }
-            Acquired::Known => {
-                attempt.refused();
+            AcquireReply::AlreadyAccepted => {
+                attempt.mark_refused();
                 Ok(Answer::Known)
             }
         }

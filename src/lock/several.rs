@@ -21,7 +21,7 @@ use crate::{
     error::Error,
     gate::each_once,
     key::Key,
-    store::{Loss, Store},
+    store::{LockLoss, Store},
 };
 
 /// How several locks are asked for. Made by [`Store::locks`].
@@ -252,12 +252,12 @@ impl LockSet {
 
     /// Why one of them was lost, if one was.
     #[must_use]
-    pub fn loss(&self) -> Option<Loss> {
+    pub fn loss(&self) -> Option<LockLoss> {
         self.guards.iter().find_map(|(_, guard)| guard.loss())
     }
 
     /// Resolves when one of them is lost, with the reason; never if they are released first. Cancel safe.
-    pub async fn lost(&self) -> Loss {
+    pub async fn lost(&self) -> LockLoss {
         self.held().lost().await
     }
 

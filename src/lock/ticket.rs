@@ -14,7 +14,7 @@ use super::{
 use crate::{
     gate::{Inside, Replay, Slot},
     key::Key,
-    store::{Mode, Store},
+    store::{LockMode, Store},
 };
 
 /// A request that matched no route, and has no lock: it is looked at once more when it has been answered.
@@ -102,7 +102,7 @@ impl Ticket {
     pub(super) fn of_what_is_held(
         store: &Store,
         keys: &[Key],
-        mode: Mode,
+        mode: LockMode,
         held: &HeldLocks,
         run: Option<(&HeldLock, &Replay)>,
     ) -> Result<Option<Self>, NotAcquired> {
@@ -118,7 +118,7 @@ impl Ticket {
     }
 
     /// Of a request that passes though the store is away: what it has of further out, and for all else no lock.
-    pub(super) fn admitted(store: &Store, keys: Vec<Key>, mode: Mode, outer: &HeldLocks) -> Self {
+    pub(super) fn admitted(store: &Store, keys: Vec<Key>, mode: LockMode, outer: &HeldLocks) -> Self {
         let mut shares = Vec::new();
         let held = keys.into_iter().map(|key| match outer.find(store, &key, mode) {
             Ok(Some(share)) => {

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     error::Error,
     key::Key,
-    store::{Acquired, Attempt},
+    store::{AcquireReply, GrantAttempt},
 };
 
 /// Most locks in one call: it holds up all others at the server.
@@ -26,28 +26,28 @@ impl LockRequest {
         if !(2..=TOGETHER).contains(&keys.len()) || self.asking.replicas > 0 {
             return Ok(None);
         }
-        let lines = self.store.room::<Lines>();
+        let lines = self.store.extension::<Lines>();
         let terms = &self.asking.terms;
         // It comes to who stands in line, or none may stand there any more: neither needs a call that would be refused.
         if lines.has_one_of(keys.iter().map(|(_, key)| *key), terms.mode) {
             return Ok(None);
         }
-        let lease = terms.for_the_first_time();
-        let attempt = |(_, key): &(usize, &Key)| Attempt::new(&self.store, key, terms.mode);
+        let lease = terms.initial_lease();
+        let attempt = |(_, key): &(usize, &Key)| GrantAttempt::new(&self.store, key, terms.mode);
         let mut attempts = Vec::from_iter(keys.iter().map(attempt));
-        let calls = Vec::from_iter(attempts.iter().map(|attempt| attempt.acquisition(lease)));
+        let calls = Vec::from_iter(attempts.iter().map(|attempt| attempt.try_acquire_command(lease)));
         let call = || self.store.backend().acquire_all(&calls);
-        let granted = Attempt::send_all(&mut attempts, lease, call).await?;
+        let granted = GrantAttempt::send_all(&mut attempts, lease, call).await?;
         let Some(granted) = granted else {
-            attempts.into_iter().for_each(Attempt::refused);
+            attempts.into_iter().for_each(GrantAttempt::mark_refused);
             return Ok(None);
         };
         let mut guards = Vec::with_capacity(keys.len());
         for ((mut attempt, (place, _)), granted) in attempts.into_iter().zip(keys).zip(granted) {
             // (What is not held, or no longer for sure, is given back as it is dropped, and so are the others.)
-            if let Acquired::Held { fence, others, now, .. } = granted {
-                let word = Word::new(attempt.sent(), now, others);
-                let hold = match attempt.granted(fence, terms.clone()) {
+            if let AcquireReply::Granted { fence, contenders: others, server_us: now, .. } = granted {
+                let word = Word::new(attempt.sent_at(), now, others);
+                let hold = match attempt.accept_grant(fence, terms.clone()) {
                     Ok(hold) => hold,
                     // The answer came too late: who waits asks for one after the other.
                     Err(_) if self.waits() => return Ok(None),

@@ -52,7 +52,7 @@ impl<B: Body<Data = Bytes> + 'static> Untimed<B> {
         Ok(body.expect("it is of this type"))
     }
 
-    /// Leaves it as it is, and logs once that the setting does nothing here.
+    /// Leaves it is, and logs once that the setting does nothing here.
     pub fn give_up(self) -> B {
         static TOLD: Once = Once::new();
         let tell = || {

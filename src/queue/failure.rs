@@ -2,7 +2,7 @@
 
 use std::{error::Error as StdError, fmt, io, iter::successors, time::Duration};
 
-use crate::{clock::LONGEST, store::REASON};
+use crate::{clock::LONGEST, store::MAX_REASON_BYTES};
 
 /// What the errors of handlers convert into: every error that may go to another thread, `String`, `anyhow::Error`, what
 /// a tower middleware answers with, and [`Failure`].
@@ -120,7 +120,7 @@ fn within(error: Cause<'_>) -> Option<Cause<'_>> {
 fn told(error: &dyn StdError, cause: Option<Cause<'_>>) -> String {
     let mut text = error.to_string();
     for cause in causes(cause) {
-        if text.len() >= REASON {
+        if text.len() >= MAX_REASON_BYTES {
             break;
         }
         let cause = cause.to_string();
@@ -134,9 +134,9 @@ fn told(error: &dyn StdError, cause: Option<Cause<'_>>) -> String {
 
 /// A history has a line for each attempt.
 fn one_line(text: &str) -> String {
-    let mut out = String::with_capacity(text.len().min(REASON));
+    let mut out = String::with_capacity(text.len().min(MAX_REASON_BYTES));
     for one in text.chars() {
-        if out.len() + one.len_utf8() > REASON {
+        if out.len() + one.len_utf8() > MAX_REASON_BYTES {
             break;
         }
         out.push(if one.is_control() { ' ' } else { one });

@@ -12,7 +12,7 @@ use super::{
     turn::{Refused, answer_to},
     worker::QueueWorker,
 };
-use crate::store::{TaskFault, TaskId, Turn};
+use crate::store::{TaskFault, TaskId, TaskPollCommand};
 
 /// Most turns of one call, each of which runs a task: tasks that push tasks without end are a fault of the test. This crate's
 /// own test of it need not run as many.
@@ -57,14 +57,14 @@ impl Stepper {
                 return std::mem::take(&mut *self.ran.lock());
             }
         }
-        let last = Turn { want: 0, ..self.rounds.next_turn() };
+        let last = TaskPollCommand { max_runs: 0, ..self.rounds.next_turn() };
         self.take(last).await;
         panic!(
             "TestQueueWorker::run_due: {RUNS} runs, and there may be more; do tasks push tasks without end?"
         );
     }
 
-    async fn take(&mut self, turn: Turn) {
+    async fn take(&mut self, turn: TaskPollCommand) {
         let answer = answer_to(self.rounds.worker.store.clone(), turn, Refused::default()).await;
         self.rounds.answered(answer);
         while let Some(ended) = self.rounds.runs.join_next().await {

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::{rounds::Rounds, worker::QueueWorker};
 use crate::{
     key::Key,
-    store::{MOST_RUNS, RunToken, Store},
+    store::{MAX_TASKS_PER_STEP, RunToken, Store},
 };
 
 /// Runs that are still this worker's, or are not; and when they were asked about.
@@ -63,7 +63,7 @@ pub(super) fn soon(until: Instant, lease: Duration) -> Instant {
 
 async fn renew(store: Store, queue: Key, runs: Vec<RunToken>, lease: Duration) -> Renewed {
     let (since, mut out, mut answered) = (Instant::now(), Vec::with_capacity(runs.len()), true);
-    for some in runs.chunks(MOST_RUNS) {
+    for some in runs.chunks(MAX_TASKS_PER_STEP) {
         match store.backend().renew_runs(queue.clone(), some.to_vec(), lease).await {
             Ok(held) => out.extend(some.iter().cloned().zip(held)),
             Err(_) => answered = false,

@@ -12,7 +12,7 @@ use super::{handle::Queue, sealed::opened, task::time};
 use crate::{
     clock::LONGEST,
     error::{Error, ErrorKind, NoCursor},
-    store::{MOST_RUNS, QueueStats, TaskFault, TaskId, TaskState, TaskView},
+    store::{MAX_TASKS_PER_STEP, QueueStats, TaskFault, TaskId, TaskState, TaskView},
 };
 
 /// What is told of a task; never its payload.
@@ -79,7 +79,7 @@ impl FromStr for DeadCursor {
 
 impl From<TaskView> for TaskInfo {
     fn from(view: TaskView) -> Self {
-        let past = view.meta.history.into_iter().map(|past| PastAttempt {
+        let past = view.history.failures.into_iter().map(|past| PastAttempt {
             at: time(past.at_us),
             fault: past.fault,
             reason: past.reason,
@@ -87,11 +87,11 @@ impl From<TaskView> for TaskInfo {
         Self {
             id: view.id,
             state: view.state,
-            due_in: view.due,
+            due_in: view.due_in,
             pushed_at: time(view.pushed_us),
-            bytes: view.bytes,
-            attempts: view.meta.attempts,
-            crashes: view.meta.crashes,
+            bytes: view.payload_bytes,
+            attempts: view.history.attempts,
+            crashes: view.history.crashes,
             history: past.collect(),
         }
     }
@@ -106,7 +106,7 @@ impl<T> Queue<T> {
     ///
     /// The store is away.
     pub async fn get(&self, id: &TaskId) -> Result<Option<TaskInfo>, Error> {
-        let view = self.store.backend().task(self.name.clone(), id.clone()).await?;
+        let view = self.store.backend().task_view(self.name.clone(), id.clone()).await?;
         Ok(view.map(Into::into))
     }
 
@@ -127,8 +127,8 @@ impl<T> Queue<T> {
     ///
     /// The store is away.
     pub async fn dead(&self, after: Option<DeadCursor>, most: usize) -> Result<TaskPage, Error> {
-        let (after, most) = (after.map_or(0, |cursor| cursor.0), most.clamp(1, MOST_RUNS));
-        let page = self.store.backend().dead_tasks(self.name.clone(), after, most).await?;
+        let (after, most) = (after.map_or(0, |cursor| cursor.0), most.clamp(1, MAX_TASKS_PER_STEP));
+        let page = self.store.backend().list_dead_letters(self.name.clone(), after, most).await?;
         let tasks = page.letters.into_iter().map(Into::into).collect();
         Ok(TaskPage { tasks, next: page.next.map(DeadCursor) })
     }
@@ -143,7 +143,7 @@ impl<T> Queue<T> {
     ///
     /// The store is away. On a timeout it may have been done.
     pub async fn redrive(&self, id: &TaskId) -> Result<bool, Error> {
-        self.store.backend().redrive_task(self.name.clone(), id.clone()).await
+        self.store.backend().redrive_dead_letter(self.name.clone(), id.clone()).await
     }
 
     /// As [`redrive`](Self::redrive), for all dead letters there are now, the oldest first; each becomes due by
@@ -157,11 +157,11 @@ impl<T> Queue<T> {
         let all = self.stats().await?.dead_letters;
         let spacing = spacing.min(LONGEST);
         while moved < all {
-            let left = usize::try_from(all - moved).unwrap_or(MOST_RUNS).min(MOST_RUNS);
+            let left = usize::try_from(all - moved).unwrap_or(MAX_TASKS_PER_STEP).min(MAX_TASKS_PER_STEP);
             let first = spacing.saturating_mul(u32::try_from(moved).unwrap_or(u32::MAX));
             let first = first.min(LONGEST);
             let name = self.name.clone();
-            let page = backend.redrive_tasks(name, left, first, spacing).await?;
+            let page = backend.redrive_dead_letters(name, left, first, spacing).await?;
             if page == 0 {
                 break;
             }
@@ -181,8 +181,8 @@ impl<T> Queue<T> {
         let (mut gone, mut walk) = (0, None);
         loop {
             let name = self.name.clone();
-            let page = self.store.backend().purge_waiting(name, walk, MOST_RUNS).await?;
-            gone += page.gone as u64;
+            let page = self.store.backend().purge_waiting(name, walk, MAX_TASKS_PER_STEP).await?;
+            gone += page.purged as u64;
             walk = page.next;
             if walk.is_none() {
                 return Ok(gone);
@@ -196,7 +196,7 @@ impl<T> Queue<T> {
     ///
     /// The store is away. On a timeout it may be gone.
     pub async fn purge(&self, id: &TaskId) -> Result<bool, Error> {
-        self.store.backend().purge_letter(self.name.clone(), id.clone()).await
+        self.store.backend().purge_dead_letter(self.name.clone(), id.clone()).await
     }
 
     /// Throws away the dead letters; how many.
@@ -208,7 +208,7 @@ impl<T> Queue<T> {
         // No more than there were when it began: others may die all the time.
         let (all, mut gone) = (self.stats().await?.dead_letters, 0);
         while gone < all {
-            let page = self.store.backend().purge_letters(self.name.clone()).await?;
+            let page = self.store.backend().purge_dead_letters(self.name.clone()).await?;
             if page == 0 {
                 break;
             }
@@ -224,7 +224,7 @@ impl<T> Queue<T> {
     ///
     /// The store is away. On a timeout it may be paused; asking again does no harm.
     pub async fn pause(&self) -> Result<(), Error> {
-        self.store.backend().pause_tasks(self.name.clone(), true).await
+        self.store.backend().set_tasks_paused(self.name.clone(), true).await
     }
 
     /// Ends a [pause](Self::pause), and wakes a worker.
@@ -233,7 +233,7 @@ impl<T> Queue<T> {
     ///
     /// As `pause`.
     pub async fn resume(&self) -> Result<(), Error> {
-        self.store.backend().pause_tasks(self.name.clone(), false).await
+        self.store.backend().set_tasks_paused(self.name.clone(), false).await
     }
 
     /// How many tasks there are, and what has become of all there were.
@@ -242,7 +242,7 @@ impl<T> Queue<T> {
     ///
     /// The store is away.
     pub async fn stats(&self) -> Result<QueueStats, Error> {
-        self.store.backend().task_stats(self.name.clone()).await
+        self.store.backend().queue_stats(self.name.clone()).await
     }
 }
 
@@ -257,7 +257,7 @@ impl<T: DeserializeOwned> Queue<T> {
         let odd = || Error::new(ErrorKind::Protocol, "payload");
         let text = self.store.backend().task_payload(self.name.clone(), id.clone()).await?;
         let Some(text) = text else { return Ok(None) };
-        let record = crate::store::Record::read(&text).ok_or_else(odd)?;
+        let record = crate::store::TaskRecord::decode(&text).ok_or_else(odd)?;
         let payload = opened(&self.store, &self.name, id, &record.payload);
         let payload = payload.map_err(|why| odd().with(why.to_string()))?;
         serde_json::from_slice(&payload).map(Some).map_err(|error| odd().with(error))

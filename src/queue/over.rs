@@ -7,7 +7,7 @@ use super::{
     rounds::Rounds,
     run::{Ran, Running, judge},
 };
-use crate::store::{End, EndAs, MOST_BYTES, MOST_RUNS, RunToken};
+use crate::store::{TaskSettlement, TaskOutcome, MAX_BYTES_PER_STEP, MAX_TASKS_PER_STEP, RunToken};
 
 impl Rounds {
     /// A run has ended, and perhaps others with it: they go together.
@@ -44,19 +44,19 @@ impl Rounds {
             self.strange.leaves(delay);
         }
         let verdict = judge(ran, attempt, max_attempts, self.worker.backoff);
-        self.ends.push(End { run: token, bytes, unique, verdict });
+        self.ends.push(TaskSettlement { run: token, record_bytes: bytes, unique_key: unique, outcome: verdict });
     }
 }
 
 /// How many of these ends go with one turn. What is first again has its record read by the store, which does nothing else
 /// meanwhile; the others go with the next turn, which follows at once.
-pub(super) fn in_a_turn(ends: &[End]) -> usize {
+pub(super) fn in_a_turn(ends: &[TaskSettlement]) -> usize {
     let mut bytes = 0u64;
-    let fits = |end: &&End| {
+    let fits = |end: &&TaskSettlement| {
         let (is_read, others) =
-            (matches!(end.verdict, EndAs::Back { delay } if delay.is_zero()), bytes);
-        bytes = bytes.saturating_add(if is_read { end.bytes } else { 0 });
-        !is_read || others == 0 || bytes <= MOST_BYTES
+            (matches!(end.outcome, TaskOutcome::ReturnToQueue { delay } if delay.is_zero()), bytes);
+        bytes = bytes.saturating_add(if is_read { end.record_bytes } else { 0 });
+        !is_read || others == 0 || bytes <= MAX_BYTES_PER_STEP
     };
-    ends.iter().take(MOST_RUNS).take_while(fits).count()
+    ends.iter().take(MAX_TASKS_PER_STEP).take_while(fits).count()
 }

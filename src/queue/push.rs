@@ -14,7 +14,7 @@ use crate::{
     clock::{FARTHEST, LONGEST},
     error::Error,
     key::Key,
-    store::{Push, PushedAs, Store, TaskId, Unique},
+    store::{TaskPushCommand, TaskPushOutcome, Store, TaskId, UniqueKey},
 };
 
 /// What became of a push.
@@ -115,7 +115,7 @@ pub struct PushRequest {
     pub(super) payload: Result<Vec<u8>, PushError>,
     pub(super) terms: Terms,
     pub(super) delay: Duration,
-    pub(super) unique: Option<Unique>,
+    pub(super) unique: Option<UniqueKey>,
 }
 
 impl PushRequest {
@@ -130,7 +130,7 @@ impl PushRequest {
     /// bound of one, by this process's clock, so it is as exact as that agrees with the store's. The embedded store has
     /// a clock of its own, which it goes by: `TestKit::now` tells that of the test kit.
     pub fn run_at(self, at: SystemTime) -> Self {
-        let now = time(self.store.backend().now_us());
+        let now = time(self.store.backend().estimated_now_us());
         self.delay(at.duration_since(now).unwrap_or_default())
     }
 
@@ -138,7 +138,7 @@ impl PushRequest {
     /// id. A dead letter has no key any more. Keys of [`unique_for`](Self::unique_for) are others: neither sees those of
     /// the other.
     pub fn unique(mut self, key: &str) -> Self {
-        self.unique = Some(Unique { name: Key::custom(key), window: None });
+        self.unique = Some(UniqueKey { name: Key::custom(key), window: None });
         self
     }
 
@@ -147,7 +147,7 @@ impl PushRequest {
     /// others: neither sees those of the other.
     pub fn unique_for(mut self, key: &str, window: Duration) -> Self {
         let window = window.clamp(Duration::from_millis(1), LONGEST);
-        self.unique = Some(Unique { name: Key::custom(key), window: Some(window) });
+        self.unique = Some(UniqueKey { name: Key::custom(key), window: Some(window) });
         self
     }
 
@@ -173,11 +173,11 @@ impl PushRequest {
         }
         let payload = sealed(&store, &queue, &id, payload.into());
         let call =
-            Push { queue, id: id.clone(), delay, unique, again, max_attempts, payload, caps };
+            TaskPushCommand { queue, id: id.clone(), delay, unique, retry_after_crash: again, max_attempts, payload, capacity: caps };
         match store.backend().push_task(call).await? {
-            PushedAs::Stored => Ok(Pushed::New(id)),
-            PushedAs::Known(id) => Ok(Pushed::Known(id)),
-            PushedAs::Full => Err(PushError::Full),
+            TaskPushOutcome::Stored => Ok(Pushed::New(id)),
+            TaskPushOutcome::Duplicate(id) => Ok(Pushed::Known(id)),
+            TaskPushOutcome::Full => Err(PushError::Full),
         }
     }
 }

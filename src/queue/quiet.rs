@@ -14,7 +14,7 @@ use super::{
     rounds::Rounds,
     turn::{Answer, Refused, answer_to},
 };
-use crate::store::{Store, Turn};
+use crate::store::{Store, TaskPollCommand};
 
 /// An idle worker looks so often, in case it was not told.
 pub(super) const BEAT: Duration = Duration::from_secs(5);
@@ -47,12 +47,12 @@ impl Quiet {
     }
 
     /// Itself, later, if it is so still. An error is no answer: the turn that follows waits for one.
-    async fn still(self, store: &Store, turn: &Turn) -> Option<Self> {
+    async fn still(self, store: &Store, turn: &TaskPollCommand) -> Option<Self> {
         let now = Instant::now();
         let (queue, node, worker) =
             (turn.queue.clone(), turn.node.clone(), Arc::clone(&turn.worker));
         let longer = now.duration_since(self.since);
-        let still = store.backend().still_idle(queue, node, worker, longer).await;
+        let still = store.backend().poll_idle(queue, node, worker, longer).await;
         still.unwrap_or(false).then_some(Self { since: now, looks: self.looks + 1 })
     }
 }
@@ -61,7 +61,7 @@ impl Quiet {
 pub(super) async fn look(
     store: Store,
     quiet: Option<Quiet>,
-    turn: Turn,
+    turn: TaskPollCommand,
     refused: Refused,
 ) -> Looked {
     if let Some(quiet) = quiet

@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     clock::Alarm,
-    store::{End, EndAs, MOST_RUNS, Record, RunToken, Started, TaskId, Turn, random_name},
+    store::{TaskSettlement, TaskOutcome, MAX_TASKS_PER_STEP, TaskRecord, RunToken, StartedTask, TaskId, TaskPollCommand, random_hex_id},
 };
 
 pub(super) struct Rounds {
@@ -33,7 +33,7 @@ pub(super) struct Rounds {
     pub(super) bell: Arc<Notify>,
     pub(super) runs: JoinSet<(RunToken, Ran)>,
     pub(super) running: HashMap<TaskId, Running>,
-    pub(super) ends: Vec<End>,
+    pub(super) ends: Vec<TaskSettlement>,
     /// Of the last turn.
     pub(super) number: u64,
     /// It may stand among the idle.
@@ -63,8 +63,8 @@ pub(super) struct Rounds {
 
 impl Rounds {
     pub(super) fn new(worker: QueueWorker) -> Self {
-        let id = random_name();
-        let bell = worker.store.hints().tasks(&id);
+        let id = random_hex_id();
+        let bell = worker.store.wakeups().subscribe_tasks(&id);
         Self {
             id,
             bell,
@@ -154,81 +154,81 @@ impl Rounds {
             return;
         }
         // Whoever brings the messages may have ended, with the runtime he was on.
-        self.worker.store.hints();
+        self.worker.store.wakeups();
         let (quiet, mut turn, store) =
             (self.was_quiet(), self.next_turn(), self.worker.store.clone());
         if !due && self.strange.is_now() {
             // It only hands back, and takes no others for that.
-            turn.want = 0;
+            turn.max_runs = 0;
         }
-        (self.look, self.told, self.tells) = (None, false, turn.ends.len());
+        (self.look, self.told, self.tells) = (None, false, turn.settlements.len());
         self.refused = Refused::default();
         self.turn = Some(Box::pin(look(store, quiet, turn, Arc::clone(&self.refused))));
     }
 
-    pub(super) fn next_turn(&mut self) -> Turn {
+    pub(super) fn next_turn(&mut self) -> TaskPollCommand {
         let QueueWorker { store, queue, lease, limits, graves, .. } = &self.worker;
         self.number += 1;
         let ends = self.ends.drain(..in_a_turn(&self.ends)).collect();
-        Turn {
+        TaskPollCommand {
             queue: queue.clone(),
             node: store.node().clone(),
             worker: Arc::clone(&self.id),
-            number: self.number,
-            want: self.room().min(MOST_RUNS),
+            poll_number: self.number,
+            max_runs: self.room().min(MAX_TASKS_PER_STEP),
             lease: *lease,
             limits: *limits,
-            idle: if self.stopping || self.strange.is_now() { Duration::ZERO } else { IDLE },
-            listed: self.listed,
-            graves: *graves,
-            ends,
+            idle_timeout: if self.stopping || self.strange.is_now() { Duration::ZERO } else { IDLE },
+            can_stay_idle: self.listed,
+            dead_letter_limits: *graves,
+            settlements: ends,
         }
     }
 
     pub(super) fn answered(&mut self, answer: Answer) {
         let Answer { turn, turned: answer, since, asked } = answer;
-        let Turn { ends, number, want, .. } = turn;
-        for (end, _) in ends.iter().zip(&answer.stood).filter(|(_, stood)| !**stood) {
+        let TaskPollCommand { settlements: ends, poll_number: number, max_runs: want, .. } = turn;
+        for (end, _) in ends.iter().zip(&answer.settled).filter(|(_, stood)| !**stood) {
             tracing::warn!(task = ?end.run.id, "a run was over before it ended: it had been lost");
         }
         // Who is told does not know whether it was taken from among the idle: the one with the timer is told and stays,
         // and a look that was under way may have put it back. So it says that it may stand there until a turn says no.
-        self.listed = answer.listed;
-        self.quiet = answer.quiet.then(|| Quiet::found(asked));
-        let (now, full) = (Instant::now(), answer.runs.len() >= want);
-        if !answer.runs.is_empty() && now >= asked + self.worker.lease && !self.slow {
+        self.listed = answer.is_listed_idle;
+        self.quiet = answer.is_queue_idle.then(|| Quiet::found(asked));
+        let (now, full) = (Instant::now(), answer.started.len() >= want);
+        if !answer.started.is_empty() && now >= asked + self.worker.lease && !self.slow {
             self.slow = true;
             tracing::warn!(queue = %self.worker.queue.hashed(), lease = ?self.worker.lease, "the store answers later than \
                 a lease lasts: tasks go back without having run; give the worker a longer lease");
         }
         let by: Arc<str> = format!("{}.{}", self.id, number).into();
-        for run in answer.runs {
+        for run in answer.started {
             self.start(run, &by, since + self.worker.lease);
         }
         if !self.told {
             let strange = self.strange.is_now();
             let most = self.strange.next_look().unwrap_or(BEAT).min(BEAT);
-            let wait = answer.wait.map_or(most, |wait| wait.min(most));
+            let wait = answer.next_poll_in.map_or(most, |wait| wait.min(most));
             self.exact = wait < most;
             // It has all it wanted: there may be more. Unless others are to have it.
             self.look = Some(if full && !strange { now } else { now + wait });
         }
     }
 
-    fn start(&mut self, run: Started, by: &Arc<str>, until: Instant) {
-        let Started { id, attempt, record } = run;
-        let (token, bytes) = (RunToken { id, by: Arc::clone(by) }, record.len() as u64);
+    fn start(&mut self, run: StartedTask, by: &Arc<str>, until: Instant) {
+        let StartedTask { id, attempt, record } = run;
+        let (token, bytes) = (RunToken { id, owner: Arc::clone(by) }, record.len() as u64);
         // What is of another layout is left as one that can't be read.
-        let record = Record::read(&record).unwrap_or_else(|| Record {
+        let record = TaskRecord::decode(&record).unwrap_or_else(|| TaskRecord {
             pushed_us: 0,
             due_us: 0,
-            again: true,
+            retry_after_crash: true,
             max_attempts: 1,
             unique: None,
             payload: record,
         });
         let late = self.stopping || Instant::now() >= until;
-        let Record { again, max_attempts, pushed_us, due_us, unique, payload } = record;
+        let TaskRecord { retry_after_crash: again, max_attempts, pushed_us, due_us, unique, payload } = record;
         let QueueWorker { store, queue, .. } = &self.worker;
         let payload = match late {
             true => Err(Duration::ZERO),
@@ -238,8 +238,8 @@ impl Rounds {
             Ok(payload) => payload,
             Err(delay) => {
                 self.strange.leaves(delay);
-                let verdict = EndAs::Back { delay };
-                self.ends.push(End { run: token, bytes, unique, verdict });
+                let verdict = TaskOutcome::ReturnToQueue { delay };
+                self.ends.push(TaskSettlement { run: token, record_bytes: bytes, unique_key: unique, outcome: verdict });
                 return;
             }
         };

@@ -17,7 +17,7 @@ use super::{
     sealed::pause,
     task::{Facts, Raw, Task},
 };
-use crate::store::{EndAs, RunToken, Store, TaskFault};
+use crate::store::{TaskOutcome, RunToken, Store, TaskFault};
 
 /// What runs a task whose payload has not been read yet.
 pub(super) type Handler = Arc<dyn Fn(Raw) -> BoxFuture<'static, Ran> + Send + Sync>;
@@ -81,7 +81,7 @@ fn unread(
     if payload.is_empty() {
         return Failure::dead(why);
     }
-    let age = Duration::from_micros(store.backend().now_us().saturating_sub(facts.due_us));
+    let age = Duration::from_micros(store.backend().estimated_now_us().saturating_sub(facts.due_us));
     if age >= UNREAD {
         return Failure::new(why);
     }
@@ -147,16 +147,16 @@ fn said(panic: &(dyn std::any::Any + Send)) -> &str {
 }
 
 /// What becomes of a task after this attempt.
-pub(super) fn judge(ran: Ran, attempt: u32, max_attempts: u32, backoff: Backoff) -> EndAs {
+pub(super) fn judge(ran: Ran, attempt: u32, max_attempts: u32, backoff: Backoff) -> TaskOutcome {
     let Err((fault, Failure { reason, then })) = ran else {
-        return EndAs::Done;
+        return TaskOutcome::Done;
     };
     let delay = match then {
-        Then::Dead => return EndAs::Dead { fault, reason },
-        Then::Back(delay) => return EndAs::Back { delay },
-        _ if attempt >= max_attempts => return EndAs::Dead { fault, reason },
+        Then::Dead => return TaskOutcome::Dead { fault, reason },
+        Then::Back(delay) => return TaskOutcome::ReturnToQueue { delay },
+        _ if attempt >= max_attempts => return TaskOutcome::Dead { fault, reason },
         Then::Retry => backoff.after(attempt),
         Then::RetryAfter(delay) => delay,
     };
-    EndAs::Retry { delay, fault, reason }
+    TaskOutcome::Retry { delay, fault, reason }
 }

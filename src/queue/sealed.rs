@@ -53,7 +53,7 @@ pub(super) fn to_run(
         Err(NotOpened::Newer | NotOpened::NoKey) => {
             tracing::error!(task = ?id, "a task is sealed with a key that is not here: it waits for another worker");
             // By this process's clock, where the store has another one; no more than a pause hangs on that.
-            let late = store.backend().now_us().saturating_sub(due_us);
+            let late = store.backend().estimated_now_us().saturating_sub(due_us);
             Err(pause(Duration::from_micros(late)))
         }
     }

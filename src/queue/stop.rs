@@ -12,7 +12,7 @@ use super::{
     run::{Ran, Running},
     turn::{Refused, answer_to},
 };
-use crate::store::{End, EndAs, RunToken, TaskFault};
+use crate::store::{TaskSettlement, TaskOutcome, RunToken, TaskFault};
 
 /// How often it is looked whether the store is away.
 const AGAIN: Duration = Duration::from_millis(100);
@@ -45,7 +45,7 @@ impl Rounds {
             // Also to be among the idle ones no more.
             loop {
                 let turn = self.next_turn();
-                self.tells = turn.ends.len();
+                self.tells = turn.settlements.len();
                 let answer = answer_to(self.worker.store.clone(), turn, Refused::default()).await;
                 self.tells = 0;
                 self.answered(answer);
@@ -91,11 +91,11 @@ impl Rounds {
         for (_, run) in self.running.extract_if(|_, run| dropped.contains(&run.abort.id())) {
             let Running { token, bytes, unique, again, .. } = run;
             let verdict = if again {
-                EndAs::Back { delay: Duration::ZERO }
+                TaskOutcome::ReturnToQueue { delay: Duration::ZERO }
             } else {
-                EndAs::Dead { fault: TaskFault::Crashed, reason: "drained, may have run".into() }
+                TaskOutcome::Dead { fault: TaskFault::Crashed, reason: "drained, may have run".into() }
             };
-            self.ends.push(End { run: token, bytes, unique, verdict });
+            self.ends.push(TaskSettlement { run: token, record_bytes: bytes, unique_key: unique, outcome: verdict });
         }
     }
 

@@ -10,15 +10,15 @@ use std::{
 
 use tokio::time::Instant;
 
-use crate::store::{Store, Turn, Turned};
+use crate::store::{Store, TaskPollCommand, TaskPollOutcome};
 
 /// Pauses between two calls of which the first was not answered.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
 /// What came of a turn.
 pub(super) struct Answer {
-    pub(super) turn: Turn,
-    pub(super) turned: Turned,
+    pub(super) turn: TaskPollCommand,
+    pub(super) turned: TaskPollOutcome,
     /// When the first copy was sent that may have run.
     pub(super) since: Instant,
     /// When the copy was sent that was answered.
@@ -29,14 +29,14 @@ pub(super) struct Answer {
 pub(super) type Refused = Arc<AtomicBool>;
 
 /// Asks until it is answered: under its number, a turn happens once.
-pub(super) async fn answer_to(store: Store, turn: Turn, refused: Refused) -> Answer {
+pub(super) async fn answer_to(store: Store, turn: TaskPollCommand, refused: Refused) -> Answer {
     let (mut since, mut pause, mut may_have_run) = (Instant::now(), PAUSES.0, false);
     loop {
         let asked = Instant::now();
         if !may_have_run {
             since = asked;
         }
-        match store.backend().turn(turn.clone()).await {
+        match store.backend().poll_tasks(turn.clone()).await {
             Ok(turned) => return Answer { turn, turned, since, asked },
             Err(error) => {
                 may_have_run |= error.may_have_run();

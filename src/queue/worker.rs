@@ -6,7 +6,7 @@ use super::{retry::Backoff, rounds::Rounds, run::Handler};
 use crate::{
     clock::{LONGEST, micros},
     key::Key,
-    store::{Graves, Limits, Store},
+    store::{DeadLetterLimits, TaskRunLimits, Store},
 };
 
 /// Runs tasks of a queue until it is told to stop. Made by [`Queue::worker`](super::Queue::worker).
@@ -23,8 +23,8 @@ pub struct QueueWorker {
     pub(super) longest: Option<Duration>,
     pub(super) drain: Duration,
     pub(super) backoff: Backoff,
-    pub(super) limits: Limits,
-    pub(super) graves: Graves,
+    pub(super) limits: TaskRunLimits,
+    pub(super) graves: DeadLetterLimits,
 }
 
 impl QueueWorker {
@@ -40,8 +40,8 @@ impl QueueWorker {
             longest: None,
             drain: Duration::from_secs(10),
             backoff: Backoff { base, cap },
-            limits: Limits::default(),
-            graves: Graves { keep, most: 10_000, bytes: 1 << 30, crashes: 3 },
+            limits: TaskRunLimits::default(),
+            graves: DeadLetterLimits { retention: keep, max_count: 10_000, max_bytes: 1 << 30, max_crashes: 3 },
         }
     }
 
@@ -61,7 +61,7 @@ impl QueueWorker {
     /// A run whose worker has died counts until its lease is over. Default: any number, since nobody but the application
     /// knows what its handlers share, and a bound is one more look for each turn.
     pub fn queue_concurrency(mut self, most: u32) -> Self {
-        self.limits.running = most.max(1).into();
+        self.limits.max_running = most.max(1).into();
         self
     }
 
@@ -78,7 +78,7 @@ impl QueueWorker {
             "QueueWorker::queue_rate: {starts} per {per:?}; take at least one per time, up to a year"
         );
         let interval_us = micros(per).div_ceil(starts).max(1);
-        (self.limits.interval_us, self.limits.burst) = (interval_us, starts);
+        (self.limits.start_interval_us, self.limits.start_burst) = (interval_us, starts);
         self
     }
 
@@ -123,7 +123,7 @@ impl QueueWorker {
     /// Crashes after which a task is dead whatever attempts it has left: it may be what kills the workers. Default 3, at
     /// least 1: a task that is there when a deployment or a lack of memory kills its worker is unlucky once, perhaps twice.
     pub fn max_crashes(mut self, crashes: u32) -> Self {
-        self.graves.crashes = crashes.max(1);
+        self.graves.max_crashes = crashes.max(1);
         self
     }
 
@@ -131,7 +131,7 @@ impl QueueWorker {
     /// [counted](super::QueueStats::trimmed). Default a week, so that what died on a holiday is there when somebody looks;
     /// and 10,000, as of deferred requests in a shard: more than anybody reads one by one.
     pub fn keep_dead(mut self, retention: Duration, most: u64) -> Self {
-        self.graves = Graves { keep: retention.min(LONGEST), most, ..self.graves };
+        self.graves = DeadLetterLimits { retention: retention.min(LONGEST), max_count: most, ..self.graves };
         self
     }
 
@@ -140,7 +140,7 @@ impl QueueWorker {
     /// many bytes do not fill the server before there are too many of them. Each turn of a worker takes a hundred away
     /// at most, the next one more.
     pub fn dead_bytes(mut self, most: u64) -> Self {
-        self.graves.bytes = most;
+        self.graves.max_bytes = most;
         self
     }
 

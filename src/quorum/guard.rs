@@ -9,7 +9,7 @@ use super::held::Held;
 use crate::{
     key::Key,
     lock::Released,
-    store::{GaveBack, Hold, Loss},
+    store::{ReleaseOutcome, LockHold, LockLoss},
 };
 
 /// A lock of a majority, held and renewed until this is dropped or released.
@@ -64,12 +64,12 @@ impl QuorumGuard {
 
     /// Why it was lost, if it was.
     #[must_use]
-    pub fn loss(&self) -> Option<Loss> {
+    pub fn loss(&self) -> Option<LockLoss> {
         self.0.loss()
     }
 
     /// Resolves when no majority is held any more, with the reason; that is final. Cancel safe.
-    pub async fn lost(&self) -> Loss {
+    pub async fn lost(&self) -> LockLoss {
         match self.0.ended().await {
             Some(loss) => loss,
             // Given back, which takes the guard: nobody is left to ask.
@@ -109,15 +109,15 @@ impl QuorumGuard {
     }
 }
 
-fn give_back(hold: Hold) -> impl Future<Output = Said> {
-    let (facts, store) = (Arc::clone(hold.facts()), hold.store().clone());
+fn give_back(hold: LockHold) -> impl Future<Output = Said> {
+    let (facts, store) = (Arc::clone(hold.state()), hold.store().clone());
     let told = hold.send_release();
     async move {
-        match store.hear(told).await {
-            Some(Ok(GaveBack::Released)) => Said::Had,
+        match store.await_reply(told).await {
+            Some(Ok(ReleaseOutcome::Released)) => Said::Had,
             // The first of two calls may have done it: within the lease nobody else can have.
-            Some(Ok(GaveBack::NothingOnRetry)) if facts.valid_until() > Instant::now() => Said::Had,
-            Some(Ok(GaveBack::NothingOnRetry) | Err(_)) | None => Said::Unknown,
+            Some(Ok(ReleaseOutcome::NotFoundOnRetry)) if facts.valid_until() > Instant::now() => Said::Had,
+            Some(Ok(ReleaseOutcome::NotFoundOnRetry) | Err(_)) | None => Said::Unknown,
             Some(Ok(_)) => Said::Lost,
         }
     }

@@ -19,7 +19,7 @@ use tokio::{sync::Notify, time::Instant};
 use super::round::{Open, Vote};
 use crate::{
     key::Key,
-    store::{Hold, HoldFacts, Loss},
+    store::{LockHold, HoldState, LockLoss},
 };
 
 #[derive(Debug)]
@@ -30,14 +30,14 @@ pub(super) struct Held {
     /// When it is over, renewed or not.
     pub(super) end: Instant,
     seats: Mutex<Seats>,
-    lost: OnceLock<Loss>,
+    lost: OnceLock<LockLoss>,
     /// A node has come, or all is over.
     changed: Notify,
 }
 
 #[derive(Debug)]
 struct Seats {
-    holds: BTreeMap<usize, Hold>,
+    holds: BTreeMap<usize, LockHold>,
     /// In here, so that it is dropped with the rest, and not when a task gets to it.
     under_way: UnderWay,
     /// Lost, or given back: nobody comes any more.
@@ -49,13 +49,13 @@ struct Seats {
 struct UnderWay {
     votes: Open,
     /// Votes whose node is told the fence.
-    raises: FuturesUnordered<BoxFuture<'static, (usize, Hold)>>,
+    raises: FuturesUnordered<BoxFuture<'static, (usize, LockHold)>>,
 }
 
 /// See [`Held::next`].
 pub(super) enum Next {
     Vote(Vote),
-    Raised(usize, Hold),
+    Raised(usize, LockHold),
 }
 
 impl Held {
@@ -64,7 +64,7 @@ impl Held {
         fence: u64,
         nodes: usize,
         max_hold: Duration,
-        holds: BTreeMap<usize, Hold>,
+        holds: BTreeMap<usize, LockHold>,
         votes: Open,
     ) -> Arc<Self> {
         let lock = key.hashed();
@@ -90,7 +90,7 @@ impl Held {
 
     /// Looks at each node's lease. Once it is lost it stays so, whatever comes back afterwards: what is left
     /// of it is given back, so that the next one need not wait for it.
-    pub(super) fn loss(&self) -> Option<Loss> {
+    pub(super) fn loss(&self) -> Option<LockLoss> {
         // Who notices a loss tells it, and who is told may look here: not under the mutex.
         for facts in self.facts() {
             let _ = facts.loss();
@@ -99,14 +99,14 @@ impl Held {
         if seats.over {
             return self.lost.get().copied();
         }
-        let ended = |(at, hold): (&usize, &Hold)| Some((*at, hold.facts().told_loss()?));
+        let ended = |(at, hold): (&usize, &LockHold)| Some((*at, hold.state().reported_loss()?));
         let ended: Vec<_> = seats.holds.iter().filter_map(ended).collect();
         let gone: Vec<_> = ended.iter().filter_map(|(at, _)| seats.holds.remove(at)).collect();
         if seats.holds.len() >= self.majority() {
             return None;
         }
         seats.over = true;
-        let loss = ended.last().map_or(Loss::Lapsed, |(_, loss)| *loss);
+        let loss = ended.last().map_or(LockLoss::Lapsed, |(_, loss)| *loss);
         let _ = self.lost.set(loss);
         let left = (std::mem::take(&mut seats.under_way), std::mem::take(&mut seats.holds));
         drop(seats);
@@ -117,7 +117,7 @@ impl Held {
     }
 
     /// Resolves when it is lost (with the reason) or given back.
-    pub(super) async fn ended(&self) -> Option<Loss> {
+    pub(super) async fn ended(&self) -> Option<LockLoss> {
         loop {
             let mut changed = pin!(self.changed.notified());
             // Before the look: what is told from here on is not missed.
@@ -127,7 +127,7 @@ impl Held {
                 return loss;
             }
             let facts: Vec<_> = self.facts();
-            let mut any: FuturesUnordered<_> = facts.iter().map(|facts| facts.lost()).collect();
+            let mut any: FuturesUnordered<_> = facts.iter().map(|facts| facts.wait_for_loss()).collect();
             tokio::select! {
                 () = changed => {}
                 _ = any.next() => {}
@@ -139,8 +139,8 @@ impl Held {
         self.seats.lock().over
     }
 
-    pub(super) fn facts(&self) -> Vec<Arc<HoldFacts>> {
-        self.seats.lock().holds.values().map(|hold| Arc::clone(hold.facts())).collect()
+    pub(super) fn facts(&self) -> Vec<Arc<HoldState>> {
+        self.seats.lock().holds.values().map(|hold| Arc::clone(hold.state())).collect()
     }
 
     #[cfg(test)]
@@ -173,7 +173,7 @@ impl Held {
     }
 
     /// The node of this vote is told the fence before it counts.
-    pub(super) fn tell(&self, raise: BoxFuture<'static, (usize, Hold)>) {
+    pub(super) fn tell(&self, raise: BoxFuture<'static, (usize, LockHold)>) {
         let seats = self.seats.lock();
         if !seats.over {
             seats.under_way.raises.push(raise);
@@ -197,7 +197,7 @@ impl Held {
     }
 
     /// One more node. It was granted while there was a majority without it, or comes too late.
-    pub(super) fn join(&self, at: usize, hold: Hold) {
+    pub(super) fn join(&self, at: usize, hold: LockHold) {
         // Before it counts: a majority that was lost meanwhile is not made whole by it.
         let _ = self.loss();
         let mut seats = self.seats.lock();
@@ -213,7 +213,7 @@ impl Held {
     }
 
     /// Ends it, and hands out what is to be given back; nothing, if it is over already.
-    pub(super) fn close(&self) -> BTreeMap<usize, Hold> {
+    pub(super) fn close(&self) -> BTreeMap<usize, LockHold> {
         let mut seats = self.seats.lock();
         seats.over = true;
         let (under_way, holds) =

@@ -10,7 +10,7 @@ use crate::{
     error::{Error, ErrorKind},
     key::Key,
     lock::NotAcquired,
-    store::{Mode, Store, Terms},
+    store::{LockMode, Store, LeaseTerms},
 };
 
 /// How many stores there may be: with one there is no majority to speak of, and each more is one more call
@@ -61,12 +61,12 @@ impl Store {
 impl Quorum {
     /// A lock of this name; text becomes [`Key::custom`].
     pub fn lock(&self, key: impl Into<Key>) -> QuorumRequest {
-        let terms = Terms {
+        let terms = LeaseTerms {
             lease: Duration::from_secs(10),
-            renew: true,
+            renews: true,
             max_hold: Duration::from_secs(60),
             job: None,
-            mode: Mode::Exclusive,
+            mode: LockMode::Exclusive,
         };
         QuorumRequest {
             asking: Asking { nodes: Arc::clone(&self.nodes), key: key.into(), terms },
@@ -106,7 +106,7 @@ impl QuorumRequest {
     /// store. At least 100 ms. Each node is given a tenth of it to answer, between 10 ms and 250 ms, and never
     /// more than its store's own deadline.
     pub fn lease(mut self, lease: Duration) -> Self {
-        (self.asking.terms.lease, self.asking.terms.renew) =
+        (self.asking.terms.lease, self.asking.terms.renews) =
             (lease.clamp(MIN_LEASE, LONGEST), true);
         self
     }
@@ -114,7 +114,7 @@ impl QuorumRequest {
     /// A lease that is never renewed: the lock ends after it, whatever its holder does, or after
     /// [`max_hold`](Self::max_hold) if that is sooner.
     pub fn lease_fixed(mut self, lease: Duration) -> Self {
-        (self.asking.terms.lease, self.asking.terms.renew) =
+        (self.asking.terms.lease, self.asking.terms.renews) =
             (lease.clamp(MIN_LEASE, LONGEST), false);
         self
     }

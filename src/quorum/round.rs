@@ -13,7 +13,7 @@ use crate::{
     error::{Error, ErrorKind},
     key::Key,
     lock::{Busy, NotAcquired},
-    store::{Acquire, Acquired, Attempt, Hold, HoldFacts, Mode, SPARE_FENCES, Store, Terms},
+    store::{AcquireCommand, AcquireReply, GrantAttempt, LockHold, HoldState, LockMode, SPARE_FENCES, Store, LeaseTerms},
 };
 
 /// What is asked of whom.
@@ -21,7 +21,7 @@ use crate::{
 pub(super) struct Asking {
     pub(super) nodes: Arc<[Store]>,
     pub(super) key: Key,
-    pub(super) terms: Terms,
+    pub(super) terms: LeaseTerms,
 }
 
 /// Why a node has not granted it.
@@ -32,7 +32,7 @@ pub(super) enum No {
 }
 
 /// A node's answer.
-pub(super) type Vote = (usize, Result<Hold, No>);
+pub(super) type Vote = (usize, Result<LockHold, No>);
 
 /// Those that have not answered. Dropped, each gives back what its node may yet grant.
 pub(super) type Open = FuturesUnordered<BoxFuture<'static, Vote>>;
@@ -44,7 +44,7 @@ impl Asking {
 
     /// How long a node may take: small against the lease, or one that hangs would cost what is to be sure.
     fn patience(&self) -> Duration {
-        let lease = self.terms.for_the_first_time();
+        let lease = self.terms.initial_lease();
         (lease / 10).clamp(Duration::from_millis(10), Duration::from_millis(250))
     }
 
@@ -64,7 +64,7 @@ impl Asking {
                     None => {}
                 }
             }
-            let fence = got.values().map(|hold| hold.facts().fence).max().unwrap_or_default();
+            let fence = got.values().map(|hold| hold.state().fence).max().unwrap_or_default();
             self.write_back(fence, &mut got, &mut noes).await;
             if got.len() < self.majority() {
                 continue;
@@ -84,9 +84,9 @@ impl Asking {
     /// Has every node of the majority give larger fences from now on. The next majority has one of these nodes
     /// in it, and can have that one only after this holder: so it is told a larger fence. Therefore a node
     /// counts only if it is held while its mark is raised, and its own fence was in the reckoning.
-    async fn write_back(&self, fence: u64, got: &mut BTreeMap<usize, Hold>, noes: &mut Vec<No>) {
+    async fn write_back(&self, fence: u64, got: &mut BTreeMap<usize, LockHold>, noes: &mut Vec<No>) {
         let raises = got.iter().map(|(at, hold)| async {
-            (*at, raise(hold.store(), hold.facts(), fence, self.patience()).await)
+            (*at, raise(hold.store(), hold.state(), fence, self.patience()).await)
         });
         for (at, raised) in join_all(raises).await {
             if let Err(error) = raised {
@@ -97,7 +97,7 @@ impl Asking {
     }
 
     /// One node's vote.
-    pub(super) fn vote(&self, at: usize, terms: &Terms) -> BoxFuture<'static, Vote> {
+    pub(super) fn vote(&self, at: usize, terms: &LeaseTerms) -> BoxFuture<'static, Vote> {
         let (key, terms, patience) = (self.key.clone(), terms.clone(), self.patience());
         let store = self.nodes.get(at).cloned();
         Box::pin(async move {
@@ -112,13 +112,13 @@ impl Asking {
     pub(super) fn raised(
         &self,
         at: usize,
-        hold: Hold,
+        hold: LockHold,
         fence: u64,
-    ) -> BoxFuture<'static, (usize, Hold)> {
+    ) -> BoxFuture<'static, (usize, LockHold)> {
         let patience = self.patience();
         Box::pin(async move {
             // The lock stands without it: a majority has been told.
-            let _ = raise(hold.store(), hold.facts(), fence, patience).await;
+            let _ = raise(hold.store(), hold.state(), fence, patience).await;
             (at, hold)
         })
     }
@@ -164,15 +164,15 @@ impl Asking {
 /// counts: clocks that agree to some microseconds need no second call.
 async fn raise(
     store: &Store,
-    facts: &HoldFacts,
+    facts: &HoldState,
     fence: u64,
     patience: Duration,
 ) -> Result<(), Error> {
     if facts.fence + SPARE_FENCES >= fence {
         return Ok(());
     }
-    let (key, me) = (facts.key().clone(), facts.lease.me.clone());
-    let call = store.backend().raise_fence(key, me, fence);
+    let (key, me) = (facts.key().clone(), facts.lease.token.clone());
+    let call = store.backend().advance_fence(key, me, fence);
     match tokio::time::timeout(patience, call).await {
         Ok(Ok(true)) => Ok(()),
         Ok(Ok(false)) => Err(Error::new(ErrorKind::Timeout, "quorum: the lease had ended")),
@@ -181,28 +181,28 @@ async fn raise(
     }
 }
 
-async fn vote(store: &Store, key: Key, terms: Terms, patience: Duration) -> Result<Hold, No> {
+async fn vote(store: &Store, key: Key, terms: LeaseTerms, patience: Duration) -> Result<LockHold, No> {
     // Whatever ends this early, a time-out included, drops the attempt, and so gives it back.
-    let mut attempt = Attempt::new(store, &key, Mode::Exclusive);
-    let lease = terms.for_the_first_time();
-    let call = Acquire {
+    let mut attempt = GrantAttempt::new(store, &key, LockMode::Exclusive);
+    let lease = terms.initial_lease();
+    let call = AcquireCommand {
         key,
-        me: attempt.me.clone(),
-        mode: Mode::Exclusive,
+        token: attempt.token.clone(),
+        mode: LockMode::Exclusive,
         lease,
         // No place in the line: there is none that spans the nodes.
-        wait: None,
-        old_seq: 0,
-        record: None,
+        max_wait: None,
+        resume_seq: 0,
+        record_name: None,
     };
     let asked = attempt.send(lease, || store.backend().acquire(call));
     match tokio::time::timeout(patience, asked).await {
-        Ok(Ok(Acquired::Held { fence, .. })) => attempt.granted(fence, terms).map_err(No::Fault),
-        Ok(Ok(Acquired::Busy { left, line, .. })) => {
-            attempt.refused();
+        Ok(Ok(AcquireReply::Granted { fence, .. })) => attempt.accept_grant(fence, terms).map_err(No::Fault),
+        Ok(Ok(AcquireReply::Busy { lease_remaining: left, queue_length: line, .. })) => {
+            attempt.mark_refused();
             Err(No::Busy { left, line })
         }
-        Ok(Ok(Acquired::Known)) => Err(No::Fault(Error::new(ErrorKind::Protocol, "acquire"))),
+        Ok(Ok(AcquireReply::AlreadyAccepted)) => Err(No::Fault(Error::new(ErrorKind::Protocol, "acquire"))),
         Ok(Err(error)) => Err(No::Fault(error)),
         Err(_) => Err(No::Fault(Error::new(ErrorKind::Timeout, "acquire"))),
     }

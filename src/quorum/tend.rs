@@ -11,14 +11,14 @@ use super::{
     held::{Held, Next},
     round::{Asking, Vote},
 };
-use crate::store::Terms;
+use crate::store::LeaseTerms;
 
 /// Begins it. It ends with the lock.
 pub(super) fn begin(asking: &Asking, held: &Arc<Held>) {
     let Some(first) = asking.nodes.first() else { return };
     // The guard ends the lock when it goes, whoever has this besides.
     let tender = Tender { asking: asking.clone(), held: Arc::clone(held) };
-    first.spawn(tender.run());
+    first.spawn_background(tender.run());
 }
 
 struct Tender {
@@ -57,8 +57,8 @@ impl Tender {
     fn ask_again(&self) {
         let terms = &self.asking.terms;
         let left = self.held.end.saturating_duration_since(Instant::now());
-        if terms.renew && left >= terms.lease {
-            let terms = Terms { max_hold: left, ..terms.clone() };
+        if terms.renews && left >= terms.lease {
+            let terms = LeaseTerms { max_hold: left, ..terms.clone() };
             for at in self.held.missing() {
                 self.held.ask(self.asking.vote(at, &terms));
             }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use smallvec::SmallVec;
 
 use super::{policy::Policy, quota::Quota};
-use crate::store::State;
+use crate::store::QuotaSnapshot;
 
 /// What became of one check, over all its policies.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -145,8 +145,8 @@ impl PolicyDecision {
 }
 
 impl Told {
-    pub(super) fn of(state: &State) -> Self {
-        let State { remaining, reset, retry, .. } = *state;
+    pub(super) fn of(state: &QuotaSnapshot) -> Self {
+        let QuotaSnapshot { remaining, reset_after: reset, retry_after: retry, .. } = *state;
         Self { remaining, reset, retry }
     }
 }

@@ -185,7 +185,7 @@ impl Policy {
     }
 
     pub(super) fn penalised(&self) -> Option<Penalty> {
-        self.penalty.map(|(after, block)| Penalty { after, block })
+        self.penalty.map(|(after, block)| Penalty { after_refusals: after, block_for: block })
     }
 
     pub(super) fn outage(&self) -> Outage {

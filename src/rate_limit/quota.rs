@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{clock::LONGEST, store::Rule};
+use crate::{clock::LONGEST, store::QuotaRule};
 
 /// So many requests per window.
 ///
@@ -116,7 +116,7 @@ impl Quota {
     #[must_use]
     pub const fn most_charged(&self) -> u64 {
         match self.rule() {
-            Some(rule) => rule.most_charged(),
+            Some(rule) => rule.max_charge(),
             None => u64::MAX,
         }
     }
@@ -140,22 +140,22 @@ impl Quota {
     }
 
     /// What the store counts so: the other way round than [`rule`](Self::rule).
-    pub(super) const fn of(rule: Rule) -> Self {
+    pub(super) const fn of(rule: QuotaRule) -> Self {
         let (limit, window, counting) = match rule {
-            Rule::Fixed { limit, window } => (limit, window, Counting::Fixed),
-            Rule::Sliding { limit, window } => (limit, window, Counting::Sliding),
-            Rule::Gcra { limit, window, burst } => (limit, window, Counting::Gcra { burst }),
+            QuotaRule::Fixed { limit, window } => (limit, window, Counting::Fixed),
+            QuotaRule::Sliding { limit, window } => (limit, window, Counting::Sliding),
+            QuotaRule::Gcra { limit, window, burst } => (limit, window, Counting::Gcra { burst }),
         };
         Self { limit, window, counting }
     }
 
     /// How the store counts it; `None` if there is nothing to count.
-    pub(super) const fn rule(&self) -> Option<Rule> {
+    pub(super) const fn rule(&self) -> Option<QuotaRule> {
         let Self { limit, window, counting } = *self;
         match counting {
-            Counting::Fixed => Some(Rule::Fixed { limit, window }),
-            Counting::Sliding => Some(Rule::Sliding { limit, window }),
-            Counting::Gcra { burst } => Some(Rule::Gcra { limit, window, burst }),
+            Counting::Fixed => Some(QuotaRule::Fixed { limit, window }),
+            Counting::Sliding => Some(QuotaRule::Sliding { limit, window }),
+            Counting::Gcra { burst } => Some(QuotaRule::Gcra { limit, window, burst }),
             Counting::Unlimited => None,
         }
     }

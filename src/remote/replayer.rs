@@ -191,7 +191,7 @@ impl HttpReplayer {
         let deferred = marker.deferred();
         let unix = |time: SystemTime| time.duration_since(UNIX_EPOCH).unwrap_or_default();
         Some(Word {
-            store: marker.store().backend().spaces().pop()?.to_string(),
+            store: marker.store().backend().identities().pop()?.to_string(),
             id: deferred.id.as_str().to_owned(),
             attempt: deferred.attempt,
             fence: deferred.fence,

@@ -72,12 +72,12 @@ impl ReplayVerifier {
             return Err(NotVerified::Expired);
         }
         self.store.identify().await.map_err(NotVerified::Fault)?;
-        if !self.store.backend().spaces().iter().any(|space| **space == *word.store) {
+        if !self.store.backend().identities().iter().any(|space| **space == *word.store) {
             return Err(NotVerified::Forged);
         }
-        let run = self.store.backend().running(id.clone()).await.map_err(NotVerified::Fault)?;
+        let run = self.store.backend().active_run(id.clone()).await.map_err(NotVerified::Fault)?;
         // One that was given back uncharged runs again under the same number, with a larger fence.
-        if !run.is_some_and(|run| run.attempt == word.attempt && run.fence <= word.fence) {
+        if !run.is_some_and(|run| run.attempt == word.attempt && run.first_fence <= word.fence) {
             return Err(NotVerified::NotRunning);
         }
         let first_seen = UNIX_EPOCH + Duration::from_millis(word.first_seen_ms);

@@ -147,7 +147,7 @@ fn short(id: &str) -> u8 {
 struct Ring(RwLock<Option<Keyring>>);
 
 pub(super) fn of(store: &Store) -> Option<Keyring> {
-    store.room::<Ring>().0.read().clone()
+    store.extension::<Ring>().0.read().clone()
 }
 
 impl Store {
@@ -165,7 +165,7 @@ impl Store {
     /// write to the store can also say there whose a request is.
     #[must_use]
     pub fn sealed_with(self, keyring: Keyring) -> Self {
-        *self.room::<Ring>().0.write() = Some(keyring);
+        *self.extension::<Ring>().0.write() = Some(keyring);
         self
     }
 }

@@ -10,12 +10,12 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::{Store, backend::JobView, job::JobId};
+use super::{Store, backend::JobView, job_id::JobId};
 use crate::error::Error;
 
 /// How long the poll of another one is waited for. Its future may be one that is not polled: its runtime has ended, or its
 /// thread is at something else.
-const PATIENCE: Duration = Duration::from_secs(1);
+const PEER_POLL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Announces that a job has changed, and polls the store once for all that wait for that.
 ///
@@ -24,70 +24,70 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub(crate) struct JobWatch {
     changes: watch::Sender<u64>,
     /// How often [`Since::Now`] was asked for.
-    asked: AtomicU64,
-    last: Mutex<Option<Poll>>,
+    fresh_requests: AtomicU64,
+    last_poll: Mutex<Option<JobPoll>>,
 }
 
 /// The oldest answer that will do.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Since {
+pub(crate) enum PollFreshness {
     /// Of a poll that begins after this call: whoever asks may have changed the job just before.
     Now,
     /// Of one that began after this change was announced.
-    Change(u64),
+    AfterChange(u64),
     /// Of one that began after this moment.
-    Moment(Instant),
+    AfterInstant(Instant),
 }
 
 #[derive(Debug)]
-struct Poll {
-    began: Instant,
-    asked: u64,
+struct JobPoll {
+    started_at: Instant,
+    fresh_requests: u64,
     changes: u64,
-    job: Result<Option<JobView>, Error>,
+    result: Result<Option<JobView>, Error>,
 }
 
-impl Poll {
-    fn covers(&self, since: Since, number: u64) -> bool {
+impl JobPoll {
+    fn satisfies(&self, since: PollFreshness, number: u64) -> bool {
         match since {
-            Since::Now => number < self.asked,
-            Since::Change(change) => change <= self.changes,
-            Since::Moment(moment) => moment <= self.began,
+            PollFreshness::Now => number < self.fresh_requests,
+            PollFreshness::AfterChange(change) => change <= self.changes,
+            PollFreshness::AfterInstant(moment) => moment <= self.started_at,
         }
     }
 }
 
 impl JobWatch {
-    pub(crate) fn announce(&self) {
+    pub(crate) fn notify_changed(&self) {
         self.changes.send_modify(|changes| *changes += 1);
     }
 
     /// Counts the changes that are announced from now on.
-    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+    pub(crate) fn subscribe_changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
 
     /// The job, by a poll of the store that others may have made. Cancel safe.
-    pub(crate) async fn job(
+    pub(crate) async fn poll_job(
         &self,
         store: &Store,
         id: &JobId,
-        since: Since,
+        since: PollFreshness,
     ) -> Result<Option<JobView>, Error> {
         let number = match since {
-            Since::Now => self.asked.fetch_add(1, Ordering::AcqRel),
-            Since::Change(_) | Since::Moment(_) => 0,
+            PollFreshness::Now => self.fresh_requests.fetch_add(1, Ordering::AcqRel),
+            PollFreshness::AfterChange(_) | PollFreshness::AfterInstant(_) => 0,
         };
-        let Ok(mut last) = timeout(PATIENCE, self.last.lock()).await else {
-            return store.backend().job(id.clone()).await;
+        let Ok(mut last) = timeout(PEER_POLL_TIMEOUT, self.last_poll.lock()).await else {
+            return store.backend().job_view(id.clone()).await;
         };
-        if let Some(poll) = last.as_ref().filter(|poll| poll.covers(since, number)) {
-            return poll.job.clone();
+        if let Some(poll) = last.as_ref().filter(|poll| poll.satisfies(since, number)) {
+            return poll.result.clone();
         }
-        let (began, asked) = (Instant::now(), self.asked.load(Ordering::Acquire));
+        let (began, asked) = (Instant::now(), self.fresh_requests.load(Ordering::Acquire));
         let changes = *self.changes.borrow();
-        let job = store.backend().job(id.clone()).await;
-        *last = Some(Poll { began, asked, changes, job: job.clone() });
+        let job = store.backend().job_view(id.clone()).await;
+        *last = Some(JobPoll { started_at: began, fresh_requests: asked, changes, result: job.clone() });
         job
     }
 }

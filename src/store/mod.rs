@@ -4,44 +4,44 @@
 //! things behind one trait: Redis (or Valkey), for more than one process, or [`Store::memory`], the
 //! same steps in this process. What every request is promised here: an answer within the deadline.
 
-mod agent;
-mod attempt;
+mod lease_agent;
+mod grant_attempt;
 mod backend;
-mod charging;
+mod charge_future;
 mod deferred;
-mod direct_runs;
-mod ending;
-mod facts;
+mod direct_run_counter;
+mod record_completion;
+mod hold_state;
 #[cfg(any(test, feature = "fsck"))]
 mod fsck;
-mod handle;
-mod hints;
-mod hold;
-mod job;
+mod store_handle;
+mod wakeups;
+mod lock_hold;
+mod job_id;
 mod job_watch;
 #[cfg(any(feature = "redis", test))]
-mod keys;
-mod lease;
+mod key_names;
+mod lock_lease;
 mod memory;
 mod rate;
 #[cfg(feature = "redis")]
 mod redis;
-mod rounds;
-mod seat;
+mod renewal_scheduler;
+mod agent_runtime;
 mod tasks;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use self::backend::{
-    ACCEPT_WINDOW, Acquire, Acquired, Beat, Began, Call, Caps, Charging, Claim, Claimed, Direct,
-    Due, Enqueue, Enqueued, GaveBack, JobPolicy, JobView, Listing, Merge, Mode, NextRun, Node,
-    Others, PendingMark, Run, SPARE_FENCES, Settle, SettledRun, Tally, Token, Verdict, Wins,
-    random_name,
+    OFFER_TIMEOUT, AcquireCommand, AcquireReply, Heartbeat, BeginDirectOutcome, WebhookJobSpec, StorageLimits, ChargeFuture, ClaimCommand, ClaimOutcome, DirectRunCommand,
+    DueLocks, EnqueueCommand, EnqueueOutcome, ReleaseOutcome, JobPolicy, JobView, EndedFilter, MergePolicy, LockMode, NextClaim, NodeId,
+    Contenders, PendingCursor, ClaimedRun, SPARE_FENCES, SettleCommand, SettleOutcome, ShardStats, LockToken, Settlement, MergeMode,
+    random_hex_id,
 };
 #[cfg(any(test, feature = "fsck"))]
 pub use self::fsck::{Check, CheckReport, Finding, FindingKind};
-pub(crate) use self::hints::{Hint, Joined};
-pub(crate) use self::job_watch::{JobWatch, Since};
+pub(crate) use self::wakeups::{WakeupMessage, JoinListener};
+pub(crate) use self::job_watch::{JobWatch, PollFreshness};
 #[cfg(test)]
 pub(crate) use self::keys::{Keys, Kind};
 #[cfg(any(test, feature = "test-kit"))]
@@ -49,30 +49,30 @@ pub(crate) use self::memory::Memory;
 #[cfg(test)]
 pub(crate) use self::rate::Algorithm;
 pub(crate) use self::rate::{
-    By, Charge, Charged, Counter, Item, Penalty, Rule, SettleCharge, Settled, State, States, Window,
+    AdjustmentKind, ChargeCommand, ChargeOutcome, CounterName, ChargeItem, Penalty, QuotaRule, SettleChargeCommand, ChargeAdjustment, QuotaSnapshot, QuotaSnapshots, ChargedWindow,
 };
 #[cfg(feature = "redis")]
 pub use self::redis::StoreBuilder;
 pub(crate) use self::tasks::{
-    End, EndAs, Graves, Limits, MOST as MOST_RUNS, MOST_BYTES, Push, PushedAs, REASON, Record,
-    RunToken, Started, TaskView, Turn, Turned, Unique,
+    TaskSettlement, TaskOutcome, DeadLetterLimits, TaskRunLimits, MAX_TASKS_PER_STEP, MAX_BYTES_PER_STEP, TaskPushCommand, TaskPushOutcome, MAX_REASON_BYTES, TaskRecord,
+    RunToken, StartedTask, TaskView, TaskPollCommand, TaskPollOutcome, UniqueKey,
 };
 #[cfg(test)]
 pub(crate) use self::tests::{Fault, Faults, Log, elsewhere, faulty, faulty_with_clock, spawn};
 #[cfg(all(test, feature = "redis"))]
 pub(crate) use self::tests::{Front, says};
 pub(crate) use self::{
-    attempt::Attempt,
-    direct_runs::{DirectRun, DirectRuns},
-    ending::{DirectEnd, Ending},
-    facts::Facts as HoldFacts,
-    handle::WeakStore,
-    hold::Hold,
-    lease::{Lease, LossWatcher, Terms, replicate},
+    grant_attempt::GrantAttempt,
+    direct_run_counter::{DirectRunPermit, DirectRunCounter},
+    record_completion::{RecordOutcome, RecordCompletion},
+    hold_state::HoldState,
+    store_handle::WeakStore,
+    lock_hold::LockHold,
+    lock_lease::{LockLease, LossWatcher, LeaseTerms, ensure_replicated},
 };
-pub use self::{deferred::OnFailure, facts::Loss};
+pub use self::{deferred::OnFailure, hold_state::LockLoss};
 pub use self::{
-    handle::Store,
-    job::{JobId, JobState},
+    store_handle::Store,
+    job_id::{JobId, JobState},
     tasks::{QueueStats, TaskFault, TaskId, TaskState},
 };

@@ -8,33 +8,33 @@
 //! All are integers, in every store, and none passes 2^53, up to which Lua's are exact: limits, costs and what
 //! is spent count up to [`MOST`], what goes beyond counts as that.
 
-mod count;
-mod pace;
+mod counter_value;
+mod gcra_rate;
 
 use std::{sync::Arc, time::Duration};
 
 use smallvec::SmallVec;
 
 pub(crate) use self::{
-    count::{Count, part},
-    pace::{PARTS, Pace},
+    counter_value::{CounterValue, scale_ceil},
+    gcra_rate::{MAX_DEBT_PARTS, GcraRate},
 };
 use crate::{error::Error, key::Key};
 
 /// Most units of a limit, of a cost, and of what can be spent: 2^50.
-pub(crate) const MOST: u64 = 1 << 50;
+pub(crate) const MAX_UNITS: u64 = 1 << 50;
 
 /// How many times its quota a charge after the fact may be: enough for what a handler finds out too late, and a key
 /// is refused for ten windows at worst, or for as long as ten bursts take.
-const DEBT: u64 = 10;
+const MAX_CHARGE_QUOTAS: u64 = 10;
 
 /// Most counters of one call.
-pub(crate) const ITEMS: usize = 100;
+pub(crate) const MAX_ITEMS_PER_CHARGE: usize = 100;
 
 /// How a counter counts. Lengths of windows are whole milliseconds, rounded up; those of [`Gcra`](Self::Gcra)
 /// whole microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Rule {
+pub(crate) enum QuotaRule {
     /// A window starts at the first charge and ends `window` later.
     Fixed { limit: u64, window: Duration },
     /// Sliding window counter: windows follow one another; what was spent in the previous one counts by the
@@ -53,7 +53,7 @@ pub(crate) enum Algorithm {
     Gcra,
 }
 
-impl Rule {
+impl QuotaRule {
     pub(crate) fn algorithm(&self) -> Algorithm {
         match self {
             Self::Fixed { .. } => Algorithm::Fixed,
@@ -71,17 +71,17 @@ impl Rule {
     }
 
     /// Most that one charge counts after the fact.
-    pub(crate) const fn most_charged(&self) -> u64 {
+    pub(crate) const fn max_charge(&self) -> u64 {
         let most = match *self {
             Self::Fixed { limit, .. } | Self::Sliding { limit, .. } => limit,
             Self::Gcra { limit, burst, .. } if limit > 0 && burst > limit => burst,
             Self::Gcra { limit, .. } => limit,
         };
-        most.saturating_mul(DEBT)
+        most.saturating_mul(MAX_CHARGE_QUOTAS)
     }
 
     /// Both at once: one counter that is asked for twice is held to what both allow.
-    fn and(self, other: Self) -> Self {
+    fn intersect(self, other: Self) -> Self {
         let slower = |(l, w): (u64, Duration), (m, v): (u64, Duration)| {
             u128::from(l) * v.as_micros() <= u128::from(m) * w.as_micros()
         };
@@ -112,24 +112,24 @@ impl Rule {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Penalty {
     /// At least 1.
-    pub(crate) after: u32,
-    pub(crate) block: Duration,
+    pub(crate) after_refusals: u32,
+    pub(crate) block_for: Duration,
 }
 
 /// One policy's counter, and what is asked of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Item {
+pub(crate) struct ChargeItem {
     /// The policy's name. The quota is not in it: a changed quota keeps what was spent.
     pub(crate) policy: Arc<str>,
     pub(crate) subject: Key,
-    pub(crate) rule: Rule,
+    pub(crate) rule: QuotaRule,
     /// 0: it is looked at, and refuses only while it is blocked.
     pub(crate) cost: u64,
     pub(crate) penalty: Option<Penalty>,
 }
 
-impl Item {
-    fn is_of_the_counter_of(&self, other: &Self) -> bool {
+impl ChargeItem {
+    fn has_same_counter(&self, other: &Self) -> bool {
         self.policy == other.policy
             && self.subject == other.subject
             && self.rule.algorithm() == other.rule.algorithm()
@@ -138,41 +138,41 @@ impl Item {
 
 /// All items or none, `times` times one after the other.
 #[derive(Debug, Clone)]
-pub(crate) struct Charge {
+pub(crate) struct ChargeCommand {
     /// Decides the shard, and is part of the counters' names where it is not the subject itself: a policy
     /// counts apart under each tag.
     pub(crate) tag: Key,
     /// At most [`ITEMS`]. A counter that is named twice is charged the sum, or nothing, by a rule within both.
-    pub(crate) items: Arc<[Item]>,
+    pub(crate) items: Arc<[ChargeItem]>,
     /// 0: nothing is charged and nothing counts as refused; the states are told.
-    pub(crate) times: u32,
+    pub(crate) repetitions: u32,
 }
 
-impl Charge {
-    pub(crate) fn checked(&self) -> Result<(), Error> {
-        bounded(self.items.len())
+impl ChargeCommand {
+    pub(crate) fn validate(&self) -> Result<(), Error> {
+        check_item_count(self.items.len())
     }
 
     /// The same charge with each counter once, and of each item which of those is its own. `None` if they
     /// are.
     #[expect(clippy::indexing_slicing, reason = "places of its own items")]
-    pub(crate) fn merged(&self) -> Option<(Self, Vec<usize>)> {
+    pub(crate) fn merge_duplicates(&self) -> Option<(Self, Vec<usize>)> {
         if self.items.len() < 2 {
             return None;
         }
-        let twice = |(at, item): (usize, &Item)| {
-            self.items[..at].iter().any(|other| item.is_of_the_counter_of(other))
+        let twice = |(at, item): (usize, &ChargeItem)| {
+            self.items[..at].iter().any(|other| item.has_same_counter(other))
         };
         if !self.items.iter().enumerate().any(twice) {
             return None;
         }
-        let (mut once, mut places) = (Vec::<Item>::new(), Vec::with_capacity(self.items.len()));
+        let (mut once, mut places) = (Vec::<ChargeItem>::new(), Vec::with_capacity(self.items.len()));
         for item in &*self.items {
-            match once.iter().position(|other| item.is_of_the_counter_of(other)) {
+            match once.iter().position(|other| item.has_same_counter(other)) {
                 Some(at) => {
                     let first = &mut once[at];
                     first.cost = first.cost.saturating_add(item.cost);
-                    first.rule = first.rule.and(item.rule);
+                    first.rule = first.rule.intersect(item.rule);
                     first.penalty = first.penalty.or(item.penalty);
                     places.push(at);
                 }
@@ -187,110 +187,110 @@ impl Charge {
 }
 
 /// One for each item; most charges are of one.
-pub(crate) type States = SmallVec<[State; 1]>;
+pub(crate) type QuotaSnapshots = SmallVec<[QuotaSnapshot; 1]>;
 
 /// What became of a [`Charge`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Charged {
+pub(crate) struct ChargeOutcome {
     /// The first so many of `times`.
     pub(crate) admitted: u32,
     /// Of each item, after the call.
-    pub(crate) states: States,
+    pub(crate) snapshots: QuotaSnapshots,
 }
 
-impl Charged {
+impl ChargeOutcome {
     /// The answer to a charge whose items share counters, from that to the merged one.
-    pub(crate) fn spread(mut self, places: &[usize]) -> Self {
-        self.states = places.iter().filter_map(|at| self.states.get(*at).cloned()).collect();
+    pub(crate) fn expand_duplicates(mut self, places: &[usize]) -> Self {
+        self.snapshots = places.iter().filter_map(|at| self.snapshots.get(*at).cloned()).collect();
         self
     }
 }
 
 /// What a counter says. Times are from the server's answer on; those a client may rely on are rounded up.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct State {
+pub(crate) struct QuotaSnapshot {
     /// What may be spent at once now.
     pub(crate) remaining: u64,
     /// Until there is more quota. Fixed: the end of the window (a whole one if none has begun). Sliding and
     /// GCRA: until one more unit is there; zero if all are.
-    pub(crate) reset: Duration,
+    pub(crate) reset_after: Duration,
     /// How long `cost` has to wait at this counter if nobody else spends; zero if it would be let in.
     /// [`Duration::MAX`] if it never can be: it is more than the limit, or the burst.
-    pub(crate) retry: Duration,
+    pub(crate) retry_after: Duration,
     /// Until the whole quota is there again. (Whoever keeps this state may forget it then.)
-    pub(crate) full: Duration,
+    pub(crate) full_after: Duration,
     /// What was charged; for [`Settled`].
-    pub(crate) window: Window,
+    pub(crate) charged_window: ChargedWindow,
     /// How long for, if it is by a penalty: `retry` may be longer.
-    pub(crate) blocked: Option<Duration>,
+    pub(crate) blocked_for: Option<Duration>,
 }
 
 /// Which window of a counter was charged, or which of its debts. Means nothing to anybody but the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Window {
+pub(crate) struct ChargedWindow {
     /// Fixed: its end, sliding: its beginning, in ms. GCRA: when what was charged is paid off, if nothing is given
     /// back, in us.
-    pub(crate) at: u64,
+    pub(crate) boundary: u64,
     /// GCRA: which debt it is part of; 0 if nothing is owed. One that was paid off or forgotten never comes back,
     /// and neither does one of another pace or of before the clock was put back.
-    pub(crate) debt: u64,
+    pub(crate) debt_id: u64,
 }
 
 /// What is put right of one counter after the fact.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Settled {
+pub(crate) struct ChargeAdjustment {
     pub(crate) policy: Arc<str>,
     pub(crate) subject: Key,
-    pub(crate) rule: Rule,
-    pub(crate) by: By,
+    pub(crate) rule: QuotaRule,
+    pub(crate) kind: AdjustmentKind,
 }
 
-impl Settled {
+impl ChargeAdjustment {
     /// A charge counts [`Rule::most_charged`] at most.
-    pub(crate) fn new(policy: Arc<str>, subject: Key, rule: Rule, by: By) -> Self {
+    pub(crate) fn new(policy: Arc<str>, subject: Key, rule: QuotaRule, by: AdjustmentKind) -> Self {
         let by = match by {
-            By::Charge { units } => By::Charge { units: units.min(rule.most_charged()) },
-            By::Refund { .. } => by,
+            AdjustmentKind::Charge { units } => AdjustmentKind::Charge { units: units.min(rule.max_charge()) },
+            AdjustmentKind::Refund { .. } => by,
         };
-        Self { policy, subject, rule, by }
+        Self { policy, subject, rule, kind: by }
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum By {
+pub(crate) enum AdjustmentKind {
     /// Gives back what was charged, or less, in the window that [`State::window`] told then. It lapses with
     /// that window, and never moves it.
-    Refund { units: u64, window: Window },
+    Refund { units: u64, window: ChargedWindow },
     /// Charges so much more now, even beyond the limit; begins a window where there is none.
     Charge { units: u64 },
 }
 
 /// Of each counter by itself. NOT idempotent, as a charge is not.
 #[derive(Debug, Clone)]
-pub(crate) struct SettleCharge {
+pub(crate) struct SettleChargeCommand {
     /// As of the charge.
     pub(crate) tag: Key,
     /// At most [`ITEMS`].
-    pub(crate) items: Vec<Settled>,
+    pub(crate) items: Vec<ChargeAdjustment>,
 }
 
-impl SettleCharge {
-    pub(crate) fn checked(&self) -> Result<(), Error> {
-        bounded(self.items.len())
+impl SettleChargeCommand {
+    pub(crate) fn validate(&self) -> Result<(), Error> {
+        check_item_count(self.items.len())
     }
 }
 
 /// Scripts are bounded.
-pub(crate) fn bounded(items: usize) -> Result<(), Error> {
-    if items <= ITEMS {
+pub(crate) fn check_item_count(items: usize) -> Result<(), Error> {
+    if items <= MAX_ITEMS_PER_CHARGE {
         return Ok(());
     }
-    Err(Error::config(format!("{items} quotas in one check; there can be {ITEMS}")))
+    Err(Error::config(format!("{items} quotas in one check; there can be {MAX_ITEMS_PER_CHARGE}")))
 }
 
 /// A counter by its name.
 #[derive(Debug, Clone)]
-pub(crate) struct Counter {
+pub(crate) struct CounterName {
     pub(crate) policy: Arc<str>,
     pub(crate) subject: Key,
     pub(crate) algorithm: Algorithm,

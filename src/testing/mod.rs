@@ -94,7 +94,7 @@ impl TestKit {
     pub fn new() -> Self {
         let clock = Clock::manual();
         let memory = Arc::new(Memory::new(clock.clone()));
-        Self { store: Store::on(Arc::clone(&memory) as _), memory, clock }
+        Self { store: Store::with_backend(Arc::clone(&memory) as _), memory, clock }
     }
 
     /// The store, for the application. Its clones are the same one.

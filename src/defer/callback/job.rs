@@ -17,7 +17,7 @@ use crate::{
     error::Error,
     gate::Head,
     key::{Key, SHARDS, digest, hex},
-    store::{Call, JobId, JobState, JobView, Run, Store, Verdict},
+    store::{WebhookJobSpec, JobId, JobState, JobView, ClaimedRun, Store, Settlement},
 };
 
 /// The method of a call that is stored. No request can have it.
@@ -60,18 +60,18 @@ pub(in crate::defer) enum Delivered {
 
 /// Whether this job is a call. It is nobody's request, and the status resource has nothing to tell of it.
 pub(in crate::defer) fn is_callback(job: &JobView) -> bool {
-    job.past.lock.as_ref().is_some_and(Key::is_of_callback)
+    job.history.lock.as_ref().is_some_and(Key::is_of_callback)
 }
 
 /// The call about this job. It is stored along with it, and becomes a job of its own in the step that ends that one.
-pub(in crate::defer) fn call(store: &Store, about: &JobId, url: String) -> Call {
+pub(in crate::defer) fn call(store: &Store, about: &JobId, url: String) -> WebhookJobSpec {
     let key = Key::of_callback(about.as_str(), about.shard());
     let id = id_of(&key);
     let head = Head::new(METHOD, url, Headers::new(), None);
     let at = At { store, id: &id, lock: &key };
     let body = about.as_str().as_bytes();
     let envelope = write_request(at, head, Headers::new(), Vec::new(), ATTEMPTS, body);
-    Call { key, id, envelope, max_attempts: ATTEMPTS }
+    WebhookJobSpec { key, id, envelope, max_attempts: ATTEMPTS }
 }
 
 /// The id of the call that has this lock. In the shard of its lock, as every job's.
@@ -85,12 +85,12 @@ pub(in crate::defer) fn id_of(key: &Key) -> JobId {
 pub(in crate::defer) async fn run(
     by: Option<&dyn Deliver>,
     rules: &Rules,
-    (at, run): (At<'_>, &Run),
+    (at, run): (At<'_>, &ClaimedRun),
     request: &StoredRequest,
     turn: Turn,
-) -> Option<Verdict> {
-    let dead = |reason| Verdict::Dead { reason, retention: rules.keep_dead };
-    let back = |delay, reason| Verdict::Back { delay, reason };
+) -> Option<Settlement> {
+    let dead = |reason| Settlement::Dead { reason, retention: rules.keep_dead };
+    let back = |delay, reason| Settlement::Postpone { delay, reason };
     let first_seen = std::time::UNIX_EPOCH + Duration::from_micros(run.accepted_us);
     let Some(by) = by else {
         tracing::error!(job = ?run.id, "a callback waits for a worker with .callbacks(..)");
@@ -121,21 +121,21 @@ fn judge(
     delivered: Delivered,
     ended_us: u64,
     last: bool,
-    (at, run): (At<'_>, &Run),
+    (at, run): (At<'_>, &ClaimedRun),
     rules: &Rules,
-) -> Verdict {
+) -> Settlement {
     let retention = rules.keep_dead;
     // It may have ended again by now, and nobody else would tell of that: the step that settles this finds out.
-    let dead = |reason| Verdict::Told { ended_us, response: None, reason, retention };
+    let dead = |reason| Settlement::WebhookSettled { ended_us, response: None, reason, retention };
     let retry = |reason| match last {
         true => dead(reason),
-        false => Verdict::Retry { delay: rules.backoff.after(run.attempt, None), reason },
+        false => Settlement::Retry { delay: rules.backoff.after(run.attempt, None), reason },
     };
     match delivered {
         Delivered::Answered(status @ 200..=299) => {
             let head = StoredHead { status, headers: Headers::new(), stored: Stored::Body };
             let response = Some((write_response(at, &head, b""), status));
-            Verdict::Told { ended_us, response, reason: "", retention: rules.keep_done }
+            Settlement::WebhookSettled { ended_us, response, reason: "", retention: rules.keep_done }
         }
         Delivered::Answered(410) => dead("nobody wants it"),
         Delivered::Answered(status) => {
@@ -146,7 +146,7 @@ fn judge(
             tracing::warn!(job = ?run.id, error, "a callback failed");
             retry("not sent")
         }
-        Delivered::NoTurn => Verdict::Back { delay: Duration::from_secs(1), reason: NO_TURN },
+        Delivered::NoTurn => Settlement::Postpone { delay: Duration::from_secs(1), reason: NO_TURN },
         Delivered::Refused(why) => {
             tracing::error!(job = ?run.id, why, "a callback must not be sent there");
             dead("refused address")
@@ -157,8 +157,8 @@ fn judge(
 /// The last end of its job, which the step that ended that has left with the call: the job itself may have been
 /// forgotten by now, or put back.
 async fn end_of(at: At<'_>) -> Result<Option<End>, Error> {
-    let call = at.store.backend().job(at.id.clone()).await?;
-    Ok(call.and_then(|call| End::read(&call.past.tells?)))
+    let call = at.store.backend().job_view(at.id.clone()).await?;
+    Ok(call.and_then(|call| End::read(&call.history.webhook_event?)))
 }
 
 /// How a job has ended.

@@ -21,7 +21,7 @@ use crate::{
     gate::{Head, Parked, Print, Trying},
     key::{digest, hex},
     reply::Reply,
-    store::{Caps, Enqueue, Enqueued, JobId, JobPolicy, JobState, Merge},
+    store::{StorageLimits, EnqueueCommand, EnqueueOutcome, JobId, JobPolicy, JobState, MergePolicy},
 };
 
 /// Of a request whose body is not known.
@@ -37,7 +37,7 @@ impl How {
     fn policy(&self, method: &str, needs_worker: bool) -> JobPolicy {
         let again = self.may_run_again(method);
         JobPolicy {
-            again,
+            retry_after_crash: again,
             max_attempts: if again { self.max_attempts } else { 1 },
             delay: self.delay,
             deadline: self.deadline,
@@ -47,10 +47,10 @@ impl How {
     }
 
     /// One owner's requests replace each other, and nobody else's.
-    fn merge(&self, owner: &str, head: &Head) -> Option<Merge> {
+    fn merge(&self, owner: &str, head: &Head) -> Option<MergePolicy> {
         let wins = self.wins.filter(|_| is_idempotent(&head.method))?;
         let parts = [owner, &head.method, &head.target].map(str::as_bytes);
-        Some(Merge { group: hex(&digest(&parts)[..16]).into(), wins })
+        Some(MergePolicy { group: hex(&digest(&parts)[..16]).into(), mode: wins })
     }
 }
 
@@ -82,15 +82,15 @@ impl<N: ?Sized> DeferGate<N> {
         let key = &parked.parked.key;
         let id = JobId::new(key);
         let at = At { store: &parked.parked.store, id: &id, lock: key };
-        let call = Enqueue {
-            call: url.map(|url| callback::call(at.store, &id, url)),
+        let call = EnqueueCommand {
+            webhook: url.map(|url| callback::call(at.store, &id, url)),
             key: key.clone(),
             envelope: write_request(at, head, headers, carried, policy.max_attempts, body),
             id,
             policy,
-            record: self.record(&parked, print),
+            idempotency_record: self.record(&parked, print),
             merge,
-            caps: settings.caps,
+            limits: settings.caps,
             owner: parked.owner.clone(),
         };
         self.enqueue(parked, call).await
@@ -103,16 +103,16 @@ impl<N: ?Sized> DeferGate<N> {
         print: Option<String>,
     ) -> Option<Reply> {
         let key = &parked.parked.key;
-        let call = Enqueue {
+        let call = EnqueueCommand {
             key: key.clone(),
             id: JobId::new(key),
             envelope: Bytes::new(),
             policy: JobPolicy::default(),
-            record: self.record(&parked, print.unwrap_or_else(|| NO_PRINT.to_owned())),
+            idempotency_record: self.record(&parked, print.unwrap_or_else(|| NO_PRINT.to_owned())),
             merge: None,
-            caps: Caps::all(0),
+            limits: StorageLimits::uniform(0),
             owner: parked.owner.clone(),
-            call: None,
+            webhook: None,
         };
         self.enqueue(parked, call).await
     }
@@ -126,9 +126,9 @@ impl<N: ?Sized> DeferGate<N> {
         Some((record.name.clone(), print, self.0.keys.life))
     }
 
-    async fn enqueue(&self, parked: DeferParked, call: Enqueue) -> Option<Reply> {
+    async fn enqueue(&self, parked: DeferParked, call: EnqueueCommand) -> Option<Reply> {
         // Who has the record may have been forgotten as it was looked at, so that a retry runs: this one.
-        let again = call.record.is_some().then(|| call.clone());
+        let again = call.idempotency_record.is_some().then(|| call.clone());
         let first = match self.enqueue_once(&parked, call).await {
             Told::Answer(reply) => return reply,
             Told::Gone(job) => job,
@@ -140,22 +140,22 @@ impl<N: ?Sized> DeferGate<N> {
         }
     }
 
-    async fn enqueue_once(&self, parked: &DeferParked, call: Enqueue) -> Told {
+    async fn enqueue_once(&self, parked: &DeferParked, call: EnqueueCommand) -> Told {
         let id = call.id.clone();
         let stores = !call.envelope.is_empty();
         let doubt = Doubt::of(&call);
-        let has_print = call.record.as_ref().is_some_and(|(_, print, _)| print != NO_PRINT);
+        let has_print = call.idempotency_record.as_ref().is_some_and(|(_, print, _)| print != NO_PRINT);
         let Parked { store, key, .. } = &parked.parked;
         let (node, lock) = (store.node(), key.hashed());
-        let since = store.backend().servers();
+        let since = store.backend().server_generation();
         Told::Answer(match store.backend().enqueue(call).await {
-            Ok(Enqueued::Stored { position }) => {
+            Ok(EnqueueOutcome::Stored { position }) => {
                 tracing::info!(%node, %lock, job = ?id, position, "request deferred");
-                store.room::<Workers>().look(store, &id).await;
+                store.extension::<Workers>().look(store, &id).await;
                 let reply = self.accepted(parked, &id, JobState::Queued, position);
                 Some(self.if_replicated(parked, &id, (since, doubt), reply).await)
             }
-            Ok(Enqueued::Known(id) | Enqueued::Merged(id)) => match self.known(parked, &id).await {
+            Ok(EnqueueOutcome::Duplicate(id) | EnqueueOutcome::Merged(id)) => match self.known(parked, &id).await {
                 // The first answer may have been a 503 for want of replicas.
                 Known::Reply(reply) => {
                     Some(self.if_replicated(parked, &id, (since, doubt), reply).await)
@@ -164,19 +164,19 @@ impl<N: ?Sized> DeferGate<N> {
                 Known::Gone => return Told::Gone(id),
             },
             // Of a request that could not be read nobody knows whether it is the same.
-            Ok(Enqueued::Mismatch) => has_print.then(idempotency_key_reused),
-            Ok(Enqueued::Full) => {
+            Ok(EnqueueOutcome::FingerprintMismatch) => has_print.then(idempotency_key_reused),
+            Ok(EnqueueOutcome::Full) => {
                 crate::throttle::throttled!(warn, %node, %lock, "not deferred: a line is full");
                 None
             }
-            Ok(Enqueued::TooManyKeys(left)) => {
+            Ok(EnqueueOutcome::TooManyRecords(left)) => {
                 crate::throttle::throttled!(
                     warn,
                     %node, %lock, "not deferred: too many idempotency keys are kept"
                 );
                 Some(Reply::too_many_keys(left))
             }
-            Ok(Enqueued::Unmanned) => {
+            Ok(EnqueueOutcome::NoWorker) => {
                 crate::throttle::throttled!(warn, %node, %lock, "not deferred: no worker is alive");
                 None
             }
@@ -211,7 +211,7 @@ impl<N: ?Sized> DeferGate<N> {
             return true;
         }
         let Parked { store, key, .. } = &parked.parked;
-        match store.backend().replicated(key.shard(), wanted, since).await {
+        match store.backend().wait_for_replicas(key.shard(), wanted, since).await {
             Ok(have) if have >= wanted => true,
             Ok(have) => {
                 crate::throttle::throttled!(
@@ -247,8 +247,8 @@ struct Doubt {
 
 impl Doubt {
     /// Of a call that is about to be sent.
-    fn of(call: &Enqueue) -> Self {
-        let life = call.record.as_ref().map(|(.., life)| *life);
+    fn of(call: &EnqueueCommand) -> Self {
+        let life = call.idempotency_record.as_ref().map(|(.., life)| *life);
         let known = life.unwrap_or_default().max(KNOWN);
         Self { since: Instant::now(), known, keyed: life.is_some() }
     }

@@ -55,9 +55,9 @@ impl<N: ?Sized> DeferGate<N> {
 
     /// A request whose record names this job: what has become of that.
     pub(super) async fn known(&self, parked: &DeferParked, id: &JobId) -> Known {
-        Known::Reply(match parked.parked.store.backend().job(id.clone()).await {
+        Known::Reply(match parked.parked.store.backend().job_view(id.clone()).await {
             Ok(Some(job)) if runs_at_once(&job) => return Known::RunsAtOnce,
-            Ok(Some(job)) if job.tombstone => no_longer_kept(Some(&job)),
+            Ok(Some(job)) if job.is_tombstone => no_longer_kept(Some(&job)),
             Ok(Some(job)) => self.accepted(parked, id, job.state, job.position.unwrap_or(0)),
             Ok(None) => return Known::Gone,
             // Nothing says that it is stored, where it may be one that runs at once.
@@ -83,7 +83,7 @@ pub(super) enum Known {
 
 /// Of what is stored there are bytes.
 fn runs_at_once(job: &JobView) -> bool {
-    job.state == JobState::Running && job.past.bytes == 0
+    job.state == JobState::Running && job.history.bytes == 0
 }
 
 pub(super) fn idempotency_key_reused() -> Reply {

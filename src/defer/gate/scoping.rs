@@ -1,7 +1,7 @@
 //! The owner of a request, which scopes everything that requests of one layer could share.
 
 use super::settings::{Settings, What};
-use crate::{defer::snapshot::Captured, store::Wins};
+use crate::{defer::snapshot::Captured, store::MergeMode};
 
 impl<N: ?Sized> Settings<N> {
     /// The owner that the application names, else the identity in a carried snapshot. Empty: none is known.
@@ -69,8 +69,8 @@ impl<N: ?Sized> Settings<N> {
     /// The setting by which requests share jobs or answers, if there is one.
     fn shares(&self) -> Option<&'static str> {
         match self.how.wins {
-            Some(Wins::First) => Some("first_wins"),
-            Some(Wins::Last) => Some("last_wins"),
+            Some(MergeMode::Coalesce) => Some("first_wins"),
+            Some(MergeMode::Supersede) => Some("last_wins"),
             None => self.keys.direct.then_some("remember_direct"),
         }
     }

@@ -8,7 +8,7 @@ use crate::{
     defer::{headers::Fields, snapshot::Captures},
     gate::{ClientAddress, Head, Methods},
     key::SHARDS,
-    store::{Caps, OnFailure, Wins},
+    store::{StorageLimits, OnFailure, MergeMode},
 };
 
 /// Whom to tell of a request that has ended.
@@ -27,7 +27,7 @@ pub(super) struct Settings<N: ?Sized> {
     pub(super) what: What,
     pub(super) how: How,
     pub(super) keys: Keys,
-    pub(super) caps: Caps,
+    pub(super) caps: StorageLimits,
     /// How many must have what a 202 speaks of.
     pub(super) replicas: u32,
     pub(super) owner: Option<Arc<Owner<N>>>,
@@ -71,7 +71,7 @@ pub(super) struct How {
     pub(super) delay: Duration,
     pub(super) deadline: Option<Duration>,
     pub(super) on_failure: OnFailure,
-    pub(super) wins: Option<Wins>,
+    pub(super) wins: Option<MergeMode>,
 }
 
 /// What is remembered of an `Idempotency-Key`.
@@ -142,7 +142,7 @@ const MAX_WAIT: Duration = Duration::from_secs(600);
 
 /// What is stored at most. What one resource takes, an owner may have in its shard, and there is room left beside it: else
 /// a resource could not fill its line, or would keep the others of its shard out.
-const CAPS: Caps = Caps {
+const CAPS: StorageLimits = StorageLimits {
     resource_jobs: 1_000,
     resource_bytes: 8 << 20,
     shard_jobs: of_a_shard(100_000),

@@ -48,7 +48,7 @@ where
         if seen.state != JobState::Queued {
             return Ok(Some(Cancelled::Seen(Box::new(seen))));
         }
-        let state = store.backend().cancel(id.clone(), seen.past.began_us, KEEP).await?;
+        let state = store.backend().cancel_waiting_job(id.clone(), seen.history.started_us, KEEP).await?;
         if state != Some(JobState::Queued) {
             return Ok(state.map(Cancelled::Now));
         }

@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-use crate::{error::NoCursor, key::SHARDS, store::PendingMark};
+use crate::{error::NoCursor, key::SHARDS, store::PendingCursor};
 
 /// Where a page begins. The default is the first one; as text it can go through an address: it tells no
 /// name and no id. It is of the listing that gave it; elsewhere it is where that one's part begins.
@@ -18,7 +18,7 @@ pub(super) enum Mark {
     /// Of those that have ended: the first at or behind this, 0 = all.
     Ended(u64),
     /// Of those that wait or run.
-    Pending(PendingMark),
+    Pending(PendingCursor),
 }
 
 impl JobCursor {
@@ -36,9 +36,9 @@ impl Mark {
         }
     }
 
-    pub(super) fn pending(self) -> PendingMark {
+    pub(super) fn pending(self) -> PendingCursor {
         match self {
-            Self::Ended(_) => PendingMark::default(),
+            Self::Ended(_) => PendingCursor::default(),
             Self::Pending(mark) => mark,
         }
     }
@@ -54,7 +54,7 @@ impl fmt::Display for JobCursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.at {
             Mark::Ended(from) => write!(f, "{}.{from}", self.shard),
-            Mark::Pending(PendingMark { in_line, scan, hash, seq }) => {
+            Mark::Pending(PendingCursor { in_queues: in_line, scan_cursor: scan, after_hash: hash, after_seq: seq }) => {
                 write!(f, "{}.{}.{scan}.{hash:x}.{seq}", self.shard, u8::from(in_line))
             }
         }
@@ -71,7 +71,7 @@ impl FromStr for JobCursor {
             [shard, part @ ("0" | "1"), scan, hash, seq] => {
                 let hash = u64::from_str_radix(hash, 16).map_err(|_| NoCursor)?;
                 let (in_line, scan, seq) = (part == "1", number(scan)?, number(seq)?);
-                (shard, Mark::Pending(PendingMark { in_line, scan, hash, seq }))
+                (shard, Mark::Pending(PendingCursor { in_queues: in_line, scan_cursor: scan, after_hash: hash, after_seq: seq }))
             }
             _ => return Err(NoCursor),
         };

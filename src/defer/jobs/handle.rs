@@ -41,7 +41,7 @@ impl DeferredJobs {
     ///
     /// If the store is away.
     pub async fn get(&self, id: &JobId) -> Result<Option<JobInfo>, Error> {
-        let job = self.store.backend().job(id.clone()).await?;
+        let job = self.store.backend().job_view(id.clone()).await?;
         Ok(job.map(|job| JobInfo::of(id.clone(), job)))
     }
 
@@ -52,11 +52,11 @@ impl DeferredJobs {
     ///
     /// If the store is away.
     pub async fn peek(&self, id: &JobId) -> Result<Option<JobHead>, Error> {
-        let job = self.store.backend().job(id.clone()).await?;
-        let Some(lock) = job.and_then(|job| job.past.lock) else {
+        let job = self.store.backend().job_view(id.clone()).await?;
+        let Some(lock) = job.and_then(|job| job.history.lock) else {
             return Ok(None);
         };
-        let Some(envelope) = self.store.backend().envelope(id.clone()).await? else {
+        let Some(envelope) = self.store.backend().job_envelope(id.clone()).await? else {
             return Ok(None);
         };
         let at = At { store: &self.store, id, lock: &lock };
@@ -71,7 +71,7 @@ impl DeferredJobs {
     ///
     /// If the store is away.
     pub async fn cancel(&self, id: &JobId) -> Result<Option<JobState>, Error> {
-        let cancelled = cancel(&self.store, id, || self.store.backend().job(id.clone())).await?;
+        let cancelled = cancel(&self.store, id, || self.store.backend().job_view(id.clone())).await?;
         Ok(cancelled.map(|cancelled| cancelled.state()))
     }
 
@@ -87,9 +87,9 @@ impl DeferredJobs {
     /// If the store is away.
     pub async fn redrive(&self, id: &JobId) -> Result<Option<JobState>, Error> {
         let backend = self.store.backend();
-        match backend.job(id.clone()).await? {
-            Some(JobView { state: JobState::Dead, past, .. }) => {
-                backend.redrive(id.clone(), past.ended_us).await
+        match backend.job_view(id.clone()).await? {
+            Some(JobView { state: JobState::Dead, history: past, .. }) => {
+                backend.redrive_job(id.clone(), past.ended_us).await
             }
             other => Ok(other.map(|job| job.state)),
         }
@@ -104,12 +104,12 @@ impl DeferredJobs {
     /// If the store is away.
     pub async fn purge(&self, id: &JobId) -> Result<bool, Error> {
         let backend = self.store.backend();
-        let seen = backend.job(id.clone()).await?;
+        let seen = backend.job_view(id.clone()).await?;
         if seen.as_ref().is_some_and(|job| job.state.is_pending()) {
             return Ok(false);
         }
         // Of one whose facts have vanished what is left goes.
-        backend.purge(id.clone(), seen.map_or(0, |job| job.past.ended_us)).await
+        backend.purge_job(id.clone(), seen.map_or(0, |job| job.history.ended_us)).await
     }
 
     /// Stops the workers of all processes from starting jobs; what runs goes on. Requests are still
@@ -123,7 +123,7 @@ impl DeferredJobs {
     /// If the store is away. Where its answer was lost the queue may be paused all the same; pause it again to be sure. It is
     /// never sent again by itself: a copy that came late would undo a [`resume`](Self::resume).
     pub async fn pause(&self) -> Result<(), Error> {
-        self.store.backend().set_paused(true).await
+        self.store.backend().set_jobs_paused(true).await
     }
 
     /// Lets the workers go on.
@@ -132,7 +132,7 @@ impl DeferredJobs {
     ///
     /// If the store is away. Where its answer was lost they may go on all the same, as with [`pause`](Self::pause).
     pub async fn resume(&self) -> Result<(), Error> {
-        self.store.backend().set_paused(false).await
+        self.store.backend().set_jobs_paused(false).await
     }
 
     /// Whether the queue is [paused](Self::pause): whoever has done it, in whichever process.
@@ -141,7 +141,7 @@ impl DeferredJobs {
     ///
     /// If the store is away.
     pub async fn is_paused(&self) -> Result<bool, Error> {
-        self.store.backend().is_paused().await
+        self.store.backend().are_jobs_paused().await
     }
 
     /// How many there are, summed over all shards. They are read one after the other, so a job that ends
@@ -151,7 +151,7 @@ impl DeferredJobs {
     ///
     /// If the store is away.
     pub async fn stats(&self) -> Result<DeferStats, Error> {
-        let tallies = stream::iter(0..SHARDS).map(|shard| self.store.backend().tally(shard));
+        let tallies = stream::iter(0..SHARDS).map(|shard| self.store.backend().shard_stats(shard));
         let add = |sum: DeferStats, tally| async move { Ok(sum.plus(tally)) };
         tallies.buffer_unordered(AT_ONCE).try_fold(DeferStats::default(), add).await
     }

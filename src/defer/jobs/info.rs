@@ -9,7 +9,7 @@ use super::cursor::JobCursor;
 use crate::{
     defer::envelope::StoredRequest,
     key::{Hashed, Key},
-    store::{JobId, JobState, JobView, Tally},
+    store::{JobId, JobState, JobView, ShardStats},
 };
 
 /// One deferred request.
@@ -138,7 +138,7 @@ pub struct DeferStats {
 
 impl JobInfo {
     pub(super) fn of(id: JobId, job: JobView) -> Self {
-        let past = job.past;
+        let past = job.history;
         Self {
             id,
             state: job.state,
@@ -149,14 +149,14 @@ impl JobInfo {
             lock: past.lock,
             bytes: past.bytes,
             accepted: time(past.accepted_us),
-            began: time(past.began_us),
+            began: time(past.started_us),
             ended: time(past.ended_us).filter(|_| !job.state.is_pending()),
             due_in: past.due_in,
-            crashes: past.crashes,
-            busy: past.busy,
-            runs: past.runs.iter().filter_map(|run| JobRun::read(run)).collect(),
-            superseded_by: past.by,
-            tombstone: job.tombstone,
+            crashes: past.crash_count,
+            busy: past.busy_count,
+            runs: past.recent_runs.iter().filter_map(|run| JobRun::read(run)).collect(),
+            superseded_by: past.superseded_by,
+            tombstone: job.is_tombstone,
         }
     }
 }
@@ -186,11 +186,11 @@ impl JobHead {
 }
 
 impl DeferStats {
-    pub(super) fn plus(self, tally: Tally) -> Self {
+    pub(super) fn plus(self, tally: ShardStats) -> Self {
         Self {
             pending: self.pending + tally.pending,
             bytes: self.bytes + tally.bytes,
-            late: self.late + tally.late,
+            late: self.late + tally.delayed,
             done: self.done + tally.done,
             dead: self.dead + tally.dead,
             trimmed_done: self.trimmed_done + tally.trimmed_done,

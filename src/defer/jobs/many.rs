@@ -13,7 +13,7 @@ use crate::{
     clock::{LONGEST, micros},
     error::Error,
     key::SHARDS,
-    store::{JobId, JobState, JobView, Listing},
+    store::{JobId, JobState, JobView, EndedFilter},
 };
 
 /// Most that one call lists.
@@ -27,7 +27,7 @@ impl DeferredJobs {
     ///
     /// If the store is away.
     pub async fn dead(&self, from: JobCursor, most: usize) -> Result<JobPage, Error> {
-        self.list(Listing::Dead, from, most).await
+        self.list(EndedFilter::Dead, from, most).await
     }
 
     /// As [`dead`](Self::dead), those that have run and whose response is kept; also those that ran at once and are
@@ -38,7 +38,7 @@ impl DeferredJobs {
     ///
     /// If the store is away.
     pub async fn done(&self, from: JobCursor, most: usize) -> Result<JobPage, Error> {
-        self.list(Listing::Done, from, most).await
+        self.list(EndedFilter::Done, from, most).await
     }
 
     /// As [`dead`](Self::dead), those that wait or run: which they are, how they stand in their lines, when they are due,
@@ -54,8 +54,8 @@ impl DeferredJobs {
     /// If the store is away.
     pub async fn pending(&self, from: JobCursor, most: usize) -> Result<JobPage, Error> {
         let page = |shard, at: Mark, most| {
-            let page = self.store.backend().pending(shard, at.pending(), most);
-            async { page.await.map(|page| (page.jobs, page.next.map(Mark::Pending))) }
+            let page = self.store.backend().list_pending(shard, at.pending(), most);
+            async { page.await.map(|page| (page.jobs, page.next_mark.map(Mark::Pending))) }
         };
         pages(from, most, page).await
     }
@@ -74,11 +74,11 @@ impl DeferredJobs {
         let mut moved = 0;
         for shard in 0..SHARDS {
             // First all ids of the shard: what is put back and dies again would else be found again.
-            for (id, job) in self.shard(shard, Listing::Dead).await? {
+            for (id, job) in self.shard(shard, EndedFilter::Dead).await? {
                 sleep_until(next).await;
                 // From now on, not from when it was due: a slow store is not caught up with.
                 next = Instant::now() + every.min(LONGEST);
-                let state = self.store.backend().redrive(id, job.past.ended_us).await?;
+                let state = self.store.backend().redrive_job(id, job.history.ended_us).await?;
                 moved += u64::from(state.is_some_and(JobState::is_pending));
             }
         }
@@ -92,12 +92,12 @@ impl DeferredJobs {
     ///
     /// If the store is away. Those that it has forgotten stay so.
     pub async fn purge_dead(&self, older_than: Duration) -> Result<u64, Error> {
-        let until = self.store.backend().clock().await?.saturating_sub(micros(older_than));
+        let until = self.store.backend().server_time_us().await?.saturating_sub(micros(older_than));
         let mut purged = 0;
         for shard in 0..SHARDS {
-            for (id, job) in self.shard(shard, Listing::Dead).await? {
-                if job.past.ended_us <= until {
-                    purged += u64::from(self.store.backend().purge(id, job.past.ended_us).await?);
+            for (id, job) in self.shard(shard, EndedFilter::Dead).await? {
+                if job.history.ended_us <= until {
+                    purged += u64::from(self.store.backend().purge_job(id, job.history.ended_us).await?);
                 }
             }
         }
@@ -105,22 +105,22 @@ impl DeferredJobs {
         Ok(purged)
     }
 
-    async fn list(&self, which: Listing, from: JobCursor, most: usize) -> Result<JobPage, Error> {
+    async fn list(&self, which: EndedFilter, from: JobCursor, most: usize) -> Result<JobPage, Error> {
         let page = |shard, at: Mark, most| {
-            let page = self.store.backend().list(shard, which, at.ended(), most);
-            async { page.await.map(|page| (page.jobs, page.next.map(Mark::Ended))) }
+            let page = self.store.backend().list_ended(shard, which, at.ended(), most);
+            async { page.await.map(|page| (page.jobs, page.next_mark.map(Mark::Ended))) }
         };
         pages(from, most, page).await
     }
 
     /// All of a shard, which its caps keep to a few thousand.
-    async fn shard(&self, shard: u16, which: Listing) -> Result<Vec<(JobId, JobView)>, Error> {
+    async fn shard(&self, shard: u16, which: EndedFilter) -> Result<Vec<(JobId, JobView)>, Error> {
         let mut jobs = Vec::new();
         let mut at = Some(0);
         while let Some(from) = at {
-            let page = self.store.backend().list(shard, which, from, PAGE).await?;
+            let page = self.store.backend().list_ended(shard, which, from, PAGE).await?;
             jobs.extend(page.jobs);
-            at = page.next;
+            at = page.next_mark;
         }
         Ok(jobs)
     }

@@ -72,11 +72,11 @@ impl DeferredJobs {
     ///
     /// If the store is away.
     pub async fn request(&self, id: &JobId) -> Result<KeptRequest, Error> {
-        let Some(job) = self.store.backend().job(id.clone()).await? else {
+        let Some(job) = self.store.backend().job_view(id.clone()).await? else {
             return Ok(KeptRequest::Unknown);
         };
-        let envelope = self.store.backend().envelope(id.clone()).await?;
-        let Some((envelope, lock)) = envelope.zip(job.past.lock) else {
+        let envelope = self.store.backend().job_envelope(id.clone()).await?;
+        let Some((envelope, lock)) = envelope.zip(job.history.lock) else {
             return Ok(KeptRequest::NotKept);
         };
         let at = At { store: &self.store, id, lock: &lock };

@@ -173,7 +173,7 @@ impl Calls {
 
 /// Of one that is not there, or that a store that is away can't tell, nobody: the claim finds out.
 async fn owner(store: &Store, key: Key) -> (Key, Arc<str>) {
-    let job = store.backend().job(id_of(&key)).await;
+    let job = store.backend().job_view(id_of(&key)).await;
     let owner = job.ok().flatten().map_or_else(String::new, |job| job.owner);
     (key, owner.into())
 }

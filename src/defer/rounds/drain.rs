@@ -18,7 +18,7 @@ impl Rounds {
         async move {
             while !left {
                 tokio::time::sleep(AGAIN).await;
-                left = store.backend().beat(store.node().clone(), Duration::ZERO).await.is_ok();
+                left = store.backend().heartbeat(store.node().clone(), Duration::ZERO).await.is_ok();
             }
         }
     }
@@ -30,7 +30,7 @@ impl Rounds {
         // First of all: no more offers to this worker. Where another one goes on in this process, they are its own,
         // and so are the shards.
         let left =
-            self.worker.store.hints().workers() > 0 || self.send_beat(Duration::ZERO).await.is_ok();
+            self.worker.store.wakeups().job_worker_count() > 0 || self.send_beat(Duration::ZERO).await.is_ok();
         let leave = self.leave(left);
         let ended = async { while self.visits.join_next().await.is_some() {} };
         let ended = async {

@@ -9,7 +9,7 @@ use super::{AGAIN, MOST_NAMES, Rounds};
 use crate::{
     error::Error,
     key::Key,
-    store::{Due, JobId},
+    store::{DueLocks, JobId},
 };
 
 /// Locks of requests that wait for room, below which more are looked up: enough for the time of a look.
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub(super) struct Looked {
     /// Those that were asked, and since when they were due.
     shards: Vec<(u16, Instant)>,
-    found: Result<Vec<Due>, Error>,
+    found: Result<Vec<DueLocks>, Error>,
 }
 
 impl Rounds {
@@ -57,7 +57,7 @@ impl Rounds {
         let store = self.worker.store.clone();
         self.looking = Some(Box::pin(async move {
             let asked = shards.iter().map(|(shard, _)| *shard).collect();
-            let found = store.backend().due(asked, MOST_NAMES).await;
+            let found = store.backend().poll_due(asked, MOST_NAMES).await;
             Looked { shards, found }
         }));
     }
@@ -73,17 +73,17 @@ impl Rounds {
                 let known = self.under_way.contains_key(key) || self.waiting.contains(key);
                 !known && (!key.is_of_callback() || self.waiting.takes(key))
             };
-            let least = match &due.names[..] {
+            let least = match &due.locks[..] {
                 // There was no room for its names: it comes first the next time.
                 [] => since,
                 names if names.iter().any(|(key, _)| unknown(key)) => now,
                 // What is known and can't be visited yet is no reason to look again and again.
                 _ => now + AGAIN,
             };
-            if let Some(next) = due.next {
+            if let Some(next) = due.next_due_in {
                 self.look_at(shard, if next.is_zero() { least } else { now + next });
             }
-            due.names.into_iter().for_each(|(key, head)| self.due(&key, head, now));
+            due.locks.into_iter().for_each(|(key, head)| self.due(&key, head, now));
         }
         self.serve();
     }

@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use super::{super::waiting::PATIENCE, AGAIN, MOST_NAMES, Rounds};
 use crate::{
     key::Key,
-    store::{Hint, JobId},
+    store::{WakeupMessage, JobId},
 };
 
 /// A job for another worker.
@@ -47,20 +47,20 @@ impl Rounds {
         let id = id.unwrap_or_else(|| JobId::new(&key));
         let store = self.worker.store.clone();
         let tell = async move {
-            if let Err(error) = store.backend().tell(other, Hint::Work(key, id)).await {
+            if let Err(error) = store.backend().send_wakeup(other, WakeupMessage::JobOffer(key, id)).await {
                 tracing::debug!(%error, "no other worker was told");
             }
         };
-        self.worker.store.spawn(tell);
+        self.worker.store.spawn_background(tell);
         true
     }
 
     /// Tells the workers beside this one, on the same store handle. It hears it itself, too.
     fn tell_beside(&self, key: &Key, id: &JobId) -> bool {
-        let hints = self.worker.store.hints();
-        let others = hints.workers() > 1;
+        let hints = self.worker.store.wakeups();
+        let others = hints.job_worker_count() > 1;
         if others {
-            hints.deliver(Hint::Work(key.clone(), id.clone()));
+            hints.deliver(WakeupMessage::JobOffer(key.clone(), id.clone()));
         }
         others
     }

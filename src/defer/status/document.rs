@@ -41,7 +41,7 @@ impl Document {
 
     pub(super) fn value(&self) -> Value {
         let mut facts = self.facts.clone();
-        if let Some(left) = self.job.past.due_in.filter(|_| self.job.state.is_pending()) {
+        if let Some(left) = self.job.history.due_in.filter(|_| self.job.state.is_pending()) {
             facts.insert("due_in_ms".into(), millis(left).into());
         }
         Value::Object(facts)
@@ -54,7 +54,7 @@ impl Document {
     pub(super) fn reply(&self, store: &Store) -> Reply {
         let reply = self.tagged(Reply::json(200, &self.value()));
         let reply = superseded(reply, &self.job, "./", "");
-        let paces = store.room::<Paces>();
+        let paces = store.extension::<Paces>();
         if self.is_pending() {
             return reply.retry_after(paces.retry_after(&self.job));
         }
@@ -73,7 +73,7 @@ impl Document {
 }
 
 fn facts(store: &Store, id: &JobId, job: &JobView) -> Map<String, Value> {
-    let past = &job.past;
+    let past = &job.history;
     let mut doc = Map::new();
     let mut put = |name: &str, value: Value| doc.insert(name.to_owned(), value);
     put("id", id.as_str().into());
@@ -81,9 +81,9 @@ fn facts(store: &Store, id: &JobId, job: &JobView) -> Map<String, Value> {
     put("position", job.position.into());
     put("attempts", job.attempts.into());
     put("accepted", stamp(past.accepted_us));
-    put("began", stamp(past.began_us));
+    put("began", stamp(past.started_us));
     put("ended", if job.state.is_pending() { Value::Null } else { stamp(past.ended_us) });
-    let unwatched = job.state == JobState::Queued && !job.watched;
+    let unwatched = job.state == JobState::Queued && !job.is_watched;
     if let Some(reason) = &job.reason {
         put("reason", reason.as_str().into());
     } else if unwatched {
@@ -92,15 +92,15 @@ fn facts(store: &Store, id: &JobId, job: &JobView) -> Map<String, Value> {
     if unwatched {
         put("worker", false.into());
     }
-    for (name, times) in [("crashes", past.crashes), ("busy", past.busy)] {
+    for (name, times) in [("crashes", past.crash_count), ("busy", past.busy_count)] {
         if times > 0 {
             put(name, times.into());
         }
     }
-    if !past.runs.is_empty() {
-        put("runs", past.runs.iter().filter_map(|run| told(run)).collect());
+    if !past.recent_runs.is_empty() {
+        put("runs", past.recent_runs.iter().filter_map(|run| told(run)).collect());
     }
-    if let Some(by) = &past.by {
+    if let Some(by) = &past.superseded_by {
         put("superseded_by", by.as_str().into());
     }
     if let Some(Ok((head, body))) = stored(store, id, job) {
@@ -122,13 +122,13 @@ fn told(run: &str) -> Option<Value> {
 /// The job that has taken its place, as a reference relative to the address that was asked for: nothing
 /// here knows under which path the application has mounted it.
 fn superseded(reply: Reply, job: &JobView, base: &str, end: &str) -> Reply {
-    match &job.past.by {
+    match &job.history.superseded_by {
         Some(by) => reply.field("link", format!("<{base}{by}{end}>; rel=\"successor-version\"")),
         None => reply,
     }
 }
 
-/// The stored response inside the document: JSON as JSON, text as text, other bytes by reference.
+/// The stored response inside the document: JSON, text, other bytes by reference.
 fn embedded(head: &StoredHead, body: &Bytes) -> Value {
     let mut fields = Map::new();
     for (name, value) in &head.headers {
@@ -147,7 +147,7 @@ fn embedded(head: &StoredHead, body: &Bytes) -> Value {
 /// The response as it was. 410 of one kind for all that will never have one: a 5xx would be taken for a
 /// fault of this resource, and asked for again.
 pub(super) fn verbatim(store: &Store, id: &JobId, job: &JobView) -> Reply {
-    if job.tombstone {
+    if job.is_tombstone {
         return no_longer_kept(Some(job));
     }
     let state = job.state.as_str();
@@ -156,7 +156,7 @@ pub(super) fn verbatim(store: &Store, id: &JobId, job: &JobView) -> Reply {
         doc.insert("state".into(), state.into());
         doc.insert("position".into(), job.position.into());
         return Reply::json(202, &Value::Object(doc))
-            .retry_after(store.room::<Paces>().retry_after(job));
+            .retry_after(store.extension::<Paces>().retry_after(job));
     }
     let (head, body) = match stored(store, id, job) {
         Some(Ok(response)) => response,
@@ -196,7 +196,7 @@ pub(in crate::defer) fn no_longer_kept(job: Option<&JobView>) -> Reply {
     let title = "This request was accepted and has ended; what was kept of it is gone";
     let mut reply = Reply::problem(410, problem::NO_LONGER_KEPT, title);
     if let Some(job) = job {
-        reply = reply.member("state", job.state.as_str()).member("ended", stamp(job.past.ended_us));
+        reply = reply.member("state", job.state.as_str()).member("ended", stamp(job.history.ended_us));
         if let Some(reason) = &job.reason {
             reply = reply.member("reason", reason.as_str());
         }
@@ -220,7 +220,7 @@ fn no_response(job: &JobView, state: &str) -> Reply {
     if let Some(reason) = &job.reason {
         reply = reply.member("reason", reason.as_str());
     }
-    if let Some(by) = &job.past.by {
+    if let Some(by) = &job.history.superseded_by {
         reply = reply.member("superseded_by", by.as_str());
     }
     superseded(reply, job, "../", "/response")
@@ -233,7 +233,7 @@ fn stored(
 ) -> Option<Result<(StoredHead, Bytes), Unreadable>> {
     let response = job.response.as_ref()?;
     // What is not sealed says nothing about its lock.
-    let lock = job.past.lock.clone().unwrap_or_else(|| Key::custom(""));
+    let lock = job.history.lock.clone().unwrap_or_else(|| Key::custom(""));
     let response = read_response(At { store, id, lock: &lock }, response);
     if let Err(why) = &response {
         crate::throttle::throttled!(error, job = ?id, ?why, "a stored response can't be read");

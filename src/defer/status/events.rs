@@ -26,7 +26,7 @@ use super::{
 use crate::{
     error::Error,
     reply::Reply,
-    store::{JobWatch, Since},
+    store::{JobWatch, PollFreshness},
 };
 
 /// How long one stream lasts: a client comes back by itself and says what it has seen. It is less than a
@@ -57,12 +57,12 @@ impl StatusEvents {
     /// The answer to who has seen this event last.
     pub(super) async fn answer(look: Look, seen: Option<String>) -> Result<StatusAnswer, Error> {
         // Listen first, then poll: what happens in between is announced.
-        let watch = look.store.hints().job(&look.id);
-        let news = watch.changes();
-        let Some(job) = look.shared_job(&watch, Since::Now).await? else {
+        let watch = look.store.wakeups().subscribe_job(&look.id);
+        let news = watch.subscribe_changes();
+        let Some(job) = look.shared_job(&watch, PollFreshness::Now).await? else {
             return Ok(StatusAnswer::Whole(not_found()));
         };
-        if job.tombstone {
+        if job.is_tombstone {
             return Ok(StatusAnswer::Whole(no_longer_kept(Some(&job))));
         }
         let first = Document::of(&look.store, &look.id, &job);
@@ -86,7 +86,7 @@ impl StatusEvents {
             look,
             watch,
             news,
-            since: Since::Now,
+            since: PollFreshness::Now,
             first,
             seen,
             told: None,
@@ -119,7 +119,7 @@ struct Watching {
     watch: Arc<JobWatch>,
     news: watch::Receiver<u64>,
     /// How old the next answer may be.
-    since: Since,
+    since: PollFreshness,
     first: Option<Document>,
     /// The last event that was sent.
     seen: Option<String>,
@@ -144,7 +144,7 @@ impl Watching {
         }
         while Instant::now() < self.until {
             match self.look.shared_job(&self.watch, self.since).await {
-                Ok(Some(job)) if !job.tombstone => {
+                Ok(Some(job)) if !job.is_tombstone => {
                     let document = Document::of(&self.look.store, &self.look.id, &job);
                     if self.seen.as_deref() != Some(document.tag()) {
                         return Some(self.tell(&document));

@@ -33,12 +33,12 @@ struct Pace {
 impl Paces {
     /// Learns from a job that has ended.
     pub(super) fn note(&self, job: &JobView) {
-        let past = &job.past;
+        let past = &job.history;
         let (Some(lock), JobState::Done) = (&past.lock, job.state) else {
             return;
         };
-        let took = past.ended_us.saturating_sub(past.began_us);
-        if past.began_us == 0 || took == 0 {
+        let took = past.ended_us.saturating_sub(past.started_us);
+        if past.started_us == 0 || took == 0 {
             return;
         }
         let mut paces = self.0.lock();
@@ -60,11 +60,11 @@ impl Paces {
     /// least, an hour at most.
     pub(super) fn retry_after(&self, job: &JobView) -> Duration {
         let soonest = Duration::from_secs(1);
-        let due = job.past.due_in.unwrap_or_default();
-        if !job.watched && job.state == JobState::Queued {
+        let due = job.history.due_in.unwrap_or_default();
+        if !job.is_watched && job.state == JobState::Queued {
             return due.clamp(NOBODY, LONGEST);
         }
-        let usual = self.usual(job.past.lock.as_ref());
+        let usual = self.usual(job.history.lock.as_ref());
         let turns = job.position.unwrap_or(1).clamp(1, 1_000_000);
         let wait = Duration::from_micros(usual.saturating_mul(turns).min(micros(LONGEST)));
         (due + wait).clamp(soonest, LONGEST)

@@ -20,7 +20,7 @@ use crate::{
     },
     error::Error,
     reply::{Reply, problem},
-    store::{JobId, JobState, JobView, JobWatch, Since, Store},
+    store::{JobId, JobState, JobView, JobWatch, PollFreshness, Store},
 };
 
 /// Longest time between two looks while waiting: bounds a lost message.
@@ -122,16 +122,16 @@ pub(super) struct Look {
 impl Look {
     /// A poll of its own.
     async fn job(&self) -> Result<Option<JobView>, Error> {
-        Ok(self.seen(self.store.backend().job(self.id.clone()).await?))
+        Ok(self.seen(self.store.backend().job_view(self.id.clone()).await?))
     }
 
     /// A poll that is shared with others that wait for news of the job.
     pub(super) async fn shared_job(
         &self,
         watch: &JobWatch,
-        since: Since,
+        since: PollFreshness,
     ) -> Result<Option<JobView>, Error> {
-        Ok(self.seen(watch.job(&self.store, &self.id, since).await?))
+        Ok(self.seen(watch.poll_job(&self.store, &self.id, since).await?))
     }
 
     fn seen(&self, job: Option<JobView>) -> Option<JobView> {
@@ -146,7 +146,7 @@ impl Look {
 
     /// Leave to wait for a change.
     pub(super) fn may_wait(&self) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.store.room::<Watchers>().0).try_acquire_owned().ok()
+        Arc::clone(&self.store.extension::<Watchers>().0).try_acquire_owned().ok()
     }
 
     async fn document(&self, known: &Known, wait: Option<Duration>) -> Result<Reply, Error> {
@@ -155,7 +155,7 @@ impl Look {
         let Some((job, document)) = self.changed(Some(known), wait).await? else {
             return Ok(not_found());
         };
-        let reply = if job.tombstone {
+        let reply = if job.is_tombstone {
             no_longer_kept(Some(&job))
         } else if known.has(document.tag()) {
             document.unchanged()
@@ -183,9 +183,9 @@ impl Look {
     ) -> Result<Option<(JobView, Document)>, Error> {
         let until = Instant::now() + wait.unwrap_or_default();
         // Listen first, then poll: what happens in between is announced.
-        let watch = wait.map(|_| self.store.hints().job(&self.id));
-        let mut news = watch.as_ref().map(|watch| watch.changes());
-        let (mut first, mut since) = (None, Since::Now);
+        let watch = wait.map(|_| self.store.wakeups().subscribe_job(&self.id));
+        let mut news = watch.as_ref().map(|watch| watch.subscribe_changes());
+        let (mut first, mut since) = (None, PollFreshness::Now);
         loop {
             let job = match &watch {
                 Some(watch) => self.shared_job(watch, since).await?,
@@ -210,7 +210,7 @@ impl Look {
 
     async fn cancel(&self) -> Result<Reply, Error> {
         Ok(match cancel(&self.store, &self.id, || self.job()).await? {
-            Some(Cancelled::Seen(job)) if job.tombstone => no_longer_kept(Some(&job)),
+            Some(Cancelled::Seen(job)) if job.is_tombstone => no_longer_kept(Some(&job)),
             Some(other) if other.state() == JobState::Cancelled => {
                 tracing::info!(job = ?self.id, "deferred request cancelled");
                 Reply::new(204)
@@ -230,10 +230,10 @@ pub(super) async fn next_poll(
     news: &mut watch::Receiver<u64>,
     moment: Instant,
     age: Duration,
-) -> Since {
+) -> PollFreshness {
     match tokio::time::timeout_at(moment, news.changed()).await {
-        Ok(_) => Since::Change(*news.borrow_and_update()),
-        Err(_) => Since::Moment(moment.checked_sub(age).unwrap_or(moment)),
+        Ok(_) => PollFreshness::AfterChange(*news.borrow_and_update()),
+        Err(_) => PollFreshness::AfterInstant(moment.checked_sub(age).unwrap_or(moment)),
     }
 }
 

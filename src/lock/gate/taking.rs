@@ -15,7 +15,7 @@ use crate::{
         ticket::{LockTicket, Ticket},
     },
     reply::Reply,
-    store::{Direct, JobId, Store},
+    store::{DirectRunCommand, JobId, Store},
 };
 
 /// Longest time that a request goes on without its client, where `max_hold` has no end.
@@ -139,7 +139,7 @@ impl<N: ?Sized> LockGate<N> {
         if facts.fits_a_job() {
             let request = self.policy.request(store, &keys[0], *mode, Some(Duration::ZERO));
             // The lock itself is not to be had, as whoever lends it has it. Or had it: then it is given back at once.
-            let lines = store.room::<Lines>();
+            let lines = store.extension::<Lines>();
             if matches!(request.once(&lines, Some(&record.name)).await?, Answer::Known) {
                 return Ok(Some(Instead::Known));
             }
@@ -187,23 +187,23 @@ impl<N: ?Sized> LockGate<N> {
 
     /// The record of a request that runs at once and is remembered. It outlives the lock, and the process: a run that is
     /// not renewed within the lease has crashed.
-    fn remembered(&self, slot: &Slot, guard: &LockGuard) -> Option<(Direct, RunLimits)> {
+    fn remembered(&self, slot: &Slot, guard: &LockGuard) -> Option<(DirectRunCommand, RunLimits)> {
         let record = slot.record().filter(|_| !slot.has_begun())?;
         let Remember { owner, life, again, runs, caps, .. } = record.remember.as_ref()?;
         let (terms, key, lease) = (&self.policy.asking.terms, guard.key(), guard.lease()?);
         let time = terms.max_hold.saturating_add(terms.lease).min(MAX_RUN);
-        let call = Direct {
+        let call = DirectRunCommand {
             key: key.clone(),
-            me: lease.me.clone(),
+            token: lease.token.clone(),
             mode: lease.terms.mode,
-            record: Arc::clone(&record.name),
+            record_name: Arc::clone(&record.name),
             id: JobId::new(key),
             owner: owner.clone(),
-            life: *life,
+            retention: *life,
             lease: terms.lease,
-            again: *again,
-            caps: *caps,
-            print: None,
+            retry_after_crash: *again,
+            limits: *caps,
+            fingerprint: None,
         };
         Some((call, RunLimits { most: *runs, time }))
     }

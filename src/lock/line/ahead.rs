@@ -32,7 +32,7 @@ use super::{
     map::{Line, Name},
     rules::{Fences, HandOver, Word},
 };
-use crate::store::{Store, Token};
+use crate::store::{Store, LockToken};
 
 /// Turns shorter than this end before the store could answer.
 const SHORT: Duration = Duration::from_micros(100);
@@ -58,7 +58,7 @@ pub(super) struct Ahead {
     /// The turn in which the store was asked, or will be.
     asked: Option<u64>,
     /// The fence of a word that has come, whose lease it is, and how many turns there had been when it was asked for.
-    more: Option<(Token, u64, u64)>,
+    more: Option<(LockToken, u64, u64)>,
 }
 
 impl Ahead {
@@ -88,7 +88,7 @@ impl Ahead {
     }
 
     /// The fences of a later word, if it has come.
-    pub(super) fn bring(&mut self, me: &Token, fences: &mut Fences) {
+    pub(super) fn bring(&mut self, me: &LockToken, fences: &mut Fences) {
         if let Some((_, fence, asked)) = self.more.take_if(|(whose, ..)| whose == me) {
             fences.anew(fence, self.turns - asked);
         }
@@ -114,7 +114,7 @@ impl Ahead {
 /// To be put to the store in one turn.
 pub(super) struct Question {
     due: Instant,
-    me: Token,
+    me: LockToken,
     turn: u64,
 }
 
@@ -148,7 +148,7 @@ impl Lines {
     ) {
         if let Some(question) = question {
             let (lines, name, weak) = (Arc::downgrade(self), name.clone(), store.downgrade());
-            store.spawn(async move {
+            store.spawn_background(async move {
                 tokio::time::sleep_until(question.due).await;
                 if let (Some(lines), Some(store)) = (lines.upgrade(), weak.upgrade()) {
                     lines.ask_ahead(&store, &name, question).await;
@@ -163,12 +163,12 @@ impl Lines {
         }
         let Question { me, turn, .. } = question;
         let sent = Instant::now();
-        let answer = store.backend().still(name.0.clone(), me.clone()).await;
+        let answer = store.backend().refresh_grant(name.0.clone(), me.clone()).await;
         let mut lines = self.lines.lock();
         let Some(line) = lines.get(name).filter(|line| line.turns.contains(&me)) else { return };
         match (answer, &mut line.word) {
             (Ok(Some(still)), Some(word)) => {
-                let later = word.followed_by(Word::new(sent, still.now, still.others));
+                let later = word.followed_by(Word::new(sent, still.server_us, still.contenders));
                 let first = line.waiters.front().map(|first| first.came);
                 // Two turns may each have asked, and the younger answer be here already.
                 let is_later = sent >= word.sent();
@@ -177,7 +177,7 @@ impl Lines {
                     *word = later;
                     line.ahead.more = Some((me, still.fence, turn));
                 } else {
-                    word.joined(still.others);
+                    word.joined(still.contenders);
                 }
             }
             (Ok(None), word) => *word = None,

@@ -18,7 +18,7 @@ use crate::{
     error::{Error, ErrorKind},
     key::Key,
     lock::{answer::Busy, asking::Asking},
-    store::{ACCEPT_WINDOW, Store},
+    store::{OFFER_TIMEOUT, Store},
 };
 
 /// How a newcomer goes on.
@@ -146,7 +146,7 @@ impl Lines {
         waiting: &mut Waiting,
         until: Instant,
     ) -> Result<Result<Waited, oneshot::error::RecvError>, Elapsed> {
-        let soon = Instant::now() + ACCEPT_WINDOW;
+        let soon = Instant::now() + OFFER_TIMEOUT;
         if let Some(opening) = waiting.opening.take().filter(|_| soon < until) {
             if let Ok(told) = timeout_at(soon, &mut waiting.told).await {
                 return Ok(told);
@@ -241,7 +241,7 @@ impl Opening {
             let (store, bell) = (&self.store, Arc::clone(&self.bell));
             Keeper::spawn(&self.lines, store, &self.name, bell, Start::At(place, pause));
         } else if !has_place {
-            place.attempt.refused();
+            place.attempt.mark_refused();
         }
         way
     }

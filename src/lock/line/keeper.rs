@@ -19,12 +19,12 @@ use super::{
 use crate::{
     error::{Error, ErrorKind},
     lock::{asking::Asking, grant::outcome, guard::Released},
-    store::{ACCEPT_WINDOW, GaveBack, Hold, HoldFacts, Mode, Store},
+    store::{OFFER_TIMEOUT, ReleaseOutcome, LockHold, HoldState, LockMode, Store},
 };
 
 /// Longest time between two looks at the store, whatever the lease says: bounds a lost message, and
 /// what a dead process before this one costs beyond its accept window.
-const LOOK: Duration = ACCEPT_WINDOW;
+const LOOK: Duration = OFFER_TIMEOUT;
 
 /// So long before its end a place is kept for longer, if somebody wants it: a call and what may delay it.
 const IN_TIME: Duration = Duration::from_millis(10);
@@ -42,7 +42,7 @@ pub(in crate::lock) enum Start {
     /// At a place that has been taken, to be looked at after this pause.
     At(Place, Duration),
     /// With a lease that is given back in the same call; who gave it back may want to know.
-    Pass(Hold, Option<oneshot::Sender<Released>>),
+    Pass(LockHold, Option<oneshot::Sender<Released>>),
 }
 
 pub(in crate::lock) struct Keeper {
@@ -79,7 +79,7 @@ impl Keeper {
             away_since: None,
             done: false,
         };
-        store.spawn(keeper.run(start));
+        store.spawn_background(keeper.run(start));
     }
 
     async fn run(mut self, start: Start) {
@@ -124,8 +124,8 @@ impl Keeper {
     }
 
     /// Gives back what this process has, and asks for the next of it, in one call.
-    async fn pass(&mut self, hold: Hold, tell: Option<oneshot::Sender<Released>>) -> Next {
-        let facts = Arc::clone(hold.facts());
+    async fn pass(&mut self, hold: LockHold, tell: Option<oneshot::Sender<Released>>) -> Next {
+        let facts = Arc::clone(hold.state());
         let Some(front) = self.lines.front_for_now(&self.name) else {
             // All have left. The agent gives it back, for which a shutdown waits; and until it has that in hand, the
             // line has a keeper, for which a shutdown waits too.
@@ -139,8 +139,8 @@ impl Keeper {
         };
         let Front { asking, .. } = &front;
         let mut place = self.new_place();
-        let (lease, call) = (asking.terms.for_the_first_time(), place.call(&front));
-        let answer = place.attempt.send(lease, || hold.pass(call)).await;
+        let (lease, call) = (asking.terms.initial_lease(), place.call(&front));
+        let answer = place.attempt.send(lease, || hold.release_and_reacquire(call)).await;
         let (gave_back, answer) = match answer {
             Ok((gave_back, acquired)) => (Ok(gave_back), Ok(acquired)),
             Err(error) => (Err(Error::new(error.kind(), "release")), Err(error)),
@@ -157,8 +157,8 @@ impl Keeper {
     fn tell(
         &self,
         tell: Option<oneshot::Sender<Released>>,
-        facts: &HoldFacts,
-        gave_back: &Result<GaveBack, Error>,
+        facts: &HoldState,
+        gave_back: &Result<ReleaseOutcome, Error>,
     ) {
         if let Some(tell) = tell {
             let _ = tell.send(outcome(facts, gave_back));
@@ -201,10 +201,10 @@ impl Keeper {
 
     /// The first of the line gets it. An exclusive lock comes to the others from guard to guard; of the
     /// other modes there may be more to be had.
-    async fn serve(&mut self, hold: Hold, word: Word, seq: u64, asking: &Asking) -> Next {
+    async fn serve(&mut self, hold: LockHold, word: Word, seq: u64, asking: &Asking) -> Next {
         self.lines.note_time(&self.name, word);
         let guard = self.lines.granted(hold, asking, word);
-        let exclusive = asking.terms.mode == Mode::Exclusive;
+        let exclusive = asking.terms.mode == LockMode::Exclusive;
         if exclusive {
             self.done = true;
             // Before the guard is given away: when it ends, it looks whether somebody asks already.
@@ -214,7 +214,7 @@ impl Keeper {
         if exclusive {
             return Next::Ended;
         }
-        if asking.terms.mode == Mode::Shared && !self.let_in_readers(seq).await {
+        if asking.terms.mode == LockMode::Shared && !self.let_in_readers(seq).await {
             self.done = true;
             return Next::Ended;
         }
@@ -236,7 +236,7 @@ impl Keeper {
             match place.try_once(&front).await {
                 Looked::Held(hold, word, _) => Some(self.lines.granted(hold, &front.asking, word)),
                 Looked::Busy(place, _) => {
-                    place.attempt.refused();
+                    place.attempt.mark_refused();
                     None
                 }
                 Looked::Overdue(..) | Looked::Failed(..) => None,

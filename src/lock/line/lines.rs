@@ -18,7 +18,7 @@ use crate::{
     error::{Error, ErrorKind},
     key::Key,
     lock::{answer::Busy, asking::Asking},
-    store::{Joined, Lease, LossWatcher, Mode, Others, Store},
+    store::{JoinListener, LockLease, LossWatcher, LockMode, Contenders, Store},
 };
 
 /// Most waiters of all locks in one process: bounds the memory that a flood of requests can take.
@@ -52,11 +52,11 @@ pub(super) struct Front {
 impl Lines {
     /// Subscribes to the processes that join the store's lines, once.
     pub(super) fn listen(self: &Arc<Self>, store: &Store) {
-        let hints = store.hints();
+        let hints = store.wakeups();
         self.listens.get_or_init(|| {
             let me: Arc<Self> = Arc::clone(self);
-            let me: Arc<dyn Joined> = me;
-            hints.tell_of_lines(Arc::downgrade(&me));
+            let me: Arc<dyn JoinListener> = me;
+            hints.set_join_listener(Arc::downgrade(&me));
         });
     }
 
@@ -95,7 +95,7 @@ impl Lines {
     /// What the store has said with a grant to a reader. Readers are handed nothing, but by its time it is known when those
     /// of them came who wait still: they ask for the places they would have, had each asked when it came.
     pub(super) fn note_time(&self, name: &Name, word: Word) {
-        if let Some(line) = self.lines.lock().get(name).filter(|_| name.1 == Mode::Shared) {
+        if let Some(line) = self.lines.lock().get(name).filter(|_| name.1 == LockMode::Shared) {
             line.word = Some(word);
         }
     }
@@ -105,14 +105,14 @@ impl Lines {
     pub(in crate::lock) fn has_one_of<'a>(
         &self,
         mut keys: impl Iterator<Item = &'a Key>,
-        mode: Mode,
+        mode: LockMode,
     ) -> bool {
         let mut lines = self.lines.lock();
         // Whoever has it alone, or waits for that, keeps all others out.
         keys.any(|key| {
             let alone = lines.exclusive.get(key);
-            alone.is_some_and(|line| line.has_a_line(Mode::Exclusive))
-                || (mode != Mode::Exclusive
+            alone.is_some_and(|line| line.has_a_line(LockMode::Exclusive))
+                || (mode != LockMode::Exclusive
                     && lines.get(&(key.clone(), mode)).is_some_and(|line| line.has_a_line(mode)))
         })
     }
@@ -128,7 +128,7 @@ impl Lines {
             let mut lines = self.lines.lock();
             let Some(line) = lines.get(name).filter(|line| mine(line)) else { return };
             line.keeper = None;
-            name.1 == Mode::Exclusive && !line.turns.is_empty()
+            name.1 == LockMode::Exclusive && !line.turns.is_empty()
         };
         if !served {
             self.ask_for_them(name);
@@ -185,10 +185,10 @@ impl Lines {
     }
 
     /// The lease is not to be handed on any more; those who wait behind it ask the store.
-    pub(in crate::lock) fn leave_turn(self: &Arc<Self>, lease: &Lease) {
+    pub(in crate::lock) fn leave_turn(self: &Arc<Self>, lease: &LockLease) {
         let name = (lease.key.clone(), lease.terms.mode);
         if let Some(line) = self.lines.lock().get(&name) {
-            line.turns.retain(|turn| *turn != lease.me);
+            line.turns.retain(|turn| *turn != lease.token);
         }
         self.ask_for_them(&name);
     }
@@ -225,14 +225,14 @@ fn front(line: &mut Line, gone: &mut Gone) -> Option<Front> {
 }
 
 impl LossWatcher for Lines {
-    fn lost(self: Arc<Self>, lease: &Lease) {
+    fn on_loss(self: Arc<Self>, lease: &LockLease) {
         // They need not wait for what the loser still does.
         self.leave_turn(lease);
     }
 }
 
-impl Joined for Lines {
-    fn joined(&self, key: &Key, who: Others) {
+impl JoinListener for Lines {
+    fn on_join(&self, key: &Key, who: Contenders) {
         let mut lines = self.lines.lock();
         let none = !lines.exclusive.contains_key(key);
         for line in lines.all(key) {

@@ -17,11 +17,11 @@ use super::{
 use crate::{
     key::Key,
     lock::answer::Busy,
-    store::{Lease, Mode, Others, Token},
+    store::{LockLease, LockMode, Contenders, LockToken},
 };
 
 /// A lock in one mode: what has a line of its own.
-pub(super) type Name = (Key, Mode);
+pub(super) type Name = (Key, LockMode);
 
 /// Nearly all are exclusive; a word about a lock has to find all of its lines.
 #[derive(Default)]
@@ -33,7 +33,7 @@ pub(super) struct Map {
 }
 
 /// The lines of one lock in other modes, of which it has one as a rule.
-type Modes = SmallVec<[(Mode, Box<Line>); 1]>;
+type Modes = SmallVec<[(LockMode, Box<Line>); 1]>;
 
 /// So many are remembered, for so long: far more than there are calls without a line under way, and longer than any is. A
 /// message that is forgotten costs what a lost one does.
@@ -44,7 +44,7 @@ const TOLD: (usize, Duration) = (256, Duration::from_secs(10));
 pub(super) struct Line {
     pub(super) waiters: VecDeque<Waiter>,
     /// The leases of this process that can be handed on.
-    pub(super) turns: SmallVec<[Token; 1]>,
+    pub(super) turns: SmallVec<[LockToken; 1]>,
     /// Somebody asks the store for this process; rung when a waiter leaves.
     pub(super) keeper: Option<Arc<Notify>>,
     /// It is one of those who came, in its own future, and no task.
@@ -63,8 +63,8 @@ impl Line {
     }
 
     /// Whether a newcomer stands behind others of this process, who are or will be served.
-    pub(super) fn has_a_line(&self, mode: Mode) -> bool {
-        let mine = mode == Mode::Exclusive && !self.turns.is_empty();
+    pub(super) fn has_a_line(&self, mode: LockMode) -> bool {
+        let mine = mode == LockMode::Exclusive && !self.turns.is_empty();
         mine || self.keeper.is_some() || !self.waiters.is_empty()
     }
 
@@ -84,7 +84,7 @@ impl Line {
     }
 
     /// Somebody joined the store's line.
-    pub(super) fn joined(&mut self, who: Others) {
+    pub(super) fn joined(&mut self, who: Contenders) {
         if let Some(word) = &mut self.word {
             word.joined(who);
         }
@@ -107,17 +107,17 @@ impl Line {
     /// The next waiter and its fence, if the lock may be handed over to it.
     pub(super) fn next_turn(
         &mut self,
-        lease: &Lease,
+        lease: &LockLease,
         fences: &mut Fences,
     ) -> Option<(Waiter, u64)> {
-        self.ahead.bring(&lease.me, fences);
+        self.ahead.bring(&lease.token, fences);
         let first = self.waiters.front()?;
         let word = self.word.as_ref()?;
-        let may = self.turns.contains(&lease.me)
+        let may = self.turns.contains(&lease.token)
             && first.asking.terms == lease.terms
             && first.asking.hand_over == fences.asked()
             && word.allows(first.came, fences)
-            && lease.bears_another_turn();
+            && lease.allows_handover();
         let fence = if may { fences.next()? } else { return None };
         self.ahead.handed_on(fences);
         Some((self.waiters.pop_front()?, fence))
@@ -125,7 +125,7 @@ impl Line {
 
     /// The turn is over, and nobody was handed it. A bell for the keeper, if one is needed: those who
     /// wait have nobody who asks for them.
-    pub(super) fn turn_ends(&mut self, me: &Token) -> Option<Arc<Notify>> {
+    pub(super) fn turn_ends(&mut self, me: &LockToken) -> Option<Arc<Notify>> {
         self.turns.retain(|turn| turn != me);
         self.ahead.turn_ended();
         if self.waiters.is_empty() || self.keeper.is_some() {
@@ -142,8 +142,8 @@ impl Line {
     }
 
     /// Whether who has asked asks for those who wait from here on, too: unless somebody else does, or it comes to them.
-    pub(super) fn goes_on_with(&mut self, bell: &Arc<Notify>, mode: Mode) -> bool {
-        let served = mode == Mode::Exclusive && !self.turns.is_empty();
+    pub(super) fn goes_on_with(&mut self, bell: &Arc<Notify>, mode: LockMode) -> bool {
+        let served = mode == LockMode::Exclusive && !self.turns.is_empty();
         let nobody = self.keeper.is_none() && !served;
         if !nobody && !self.is_kept_by(bell) {
             return false;
@@ -159,7 +159,7 @@ impl Line {
 
 impl Map {
     /// Somebody joined the store's line of a lock that nobody here stands in line for.
-    pub(super) fn joined(&mut self, key: &Key, who: Others) {
+    pub(super) fn joined(&mut self, key: &Key, who: Contenders) {
         let (most, age) = TOLD;
         if self.told.len() >= most {
             self.told.retain(|_, told| !told.is_older_than(age));
@@ -197,7 +197,7 @@ impl Map {
 
     pub(super) fn get(&mut self, name: &Name) -> Option<&mut Line> {
         match name.1 {
-            Mode::Exclusive => self.exclusive.get_mut(&name.0),
+            LockMode::Exclusive => self.exclusive.get_mut(&name.0),
             mode => {
                 let lines = self.others.get_mut(&name.0)?;
                 lines.iter_mut().find(|(other, _)| *other == mode).map(|(_, line)| &mut **line)
@@ -208,7 +208,7 @@ impl Map {
     #[expect(clippy::indexing_slicing, reason = "it is there, or has been put there")]
     pub(super) fn entry(&mut self, name: &Name) -> &mut Line {
         match name.1 {
-            Mode::Exclusive => self.exclusive.entry(name.0.clone()).or_default(),
+            LockMode::Exclusive => self.exclusive.entry(name.0.clone()).or_default(),
             mode => {
                 let lines = self.others.entry(name.0.clone()).or_default();
                 let at = lines.iter().position(|(other, _)| *other == mode).unwrap_or(lines.len());
@@ -223,7 +223,7 @@ impl Map {
     pub(super) fn sweep(&mut self, name: &Name) {
         // By one look-up: each hashes the name.
         match name.1 {
-            Mode::Exclusive => {
+            LockMode::Exclusive => {
                 if let Entry::Occupied(line) = self.exclusive.entry(name.0.clone())
                     && line.get().is_empty()
                 {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::store::Others;
+use crate::store::Contenders;
 
 /// Bounds of local hand-over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,19 +70,19 @@ pub(in crate::lock) struct Word {
     /// The server's time then, microseconds.
     server_us: u64,
     /// Their sequences are times of the server too.
-    others: Others,
+    others: Contenders,
 }
 
 impl Word {
     /// Made when the answer is there.
-    pub(in crate::lock) fn new(sent: Instant, server_us: u64, others: Others) -> Self {
+    pub(in crate::lock) fn new(sent: Instant, server_us: u64, others: Contenders) -> Self {
         let ran = sent + sent.elapsed() / 2;
         Self { sent, ran, server_us, others }
     }
 
     /// The same, said later; this one was told meanwhile of those that joined.
     pub(super) fn followed_by(&self, later: Self) -> Self {
-        Self { others: self.others.and(later.others), ..later }
+        Self { others: self.others.merge(later.others), ..later }
     }
 
     /// When it was asked for.
@@ -96,12 +96,12 @@ impl Word {
     }
 
     /// Somebody joined the line.
-    pub(super) fn joined(&mut self, who: Others) {
-        self.others = self.others.and(who);
+    pub(super) fn joined(&mut self, who: Contenders) {
+        self.others = self.others.merge(who);
     }
 
     pub(super) fn others_wait(&self) -> bool {
-        self.others != Others::NOBODY
+        self.others != Contenders::NONE
     }
 
     /// Whether the word is fresh enough to act on, and no job it tells of came before `came`. Places of other processes
@@ -136,15 +136,15 @@ impl Word {
 /// joined, and come after the message.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Told {
-    who: Others,
+    who: Contenders,
     /// When it was told the last time.
     at: Instant,
 }
 
 impl Told {
     /// Somebody joined the line.
-    pub(super) fn joined(before: Option<Self>, who: Others) -> Self {
-        Self { who: before.map_or(who, |told| told.who.and(who)), at: Instant::now() }
+    pub(super) fn joined(before: Option<Self>, who: Contenders) -> Self {
+        Self { who: before.map_or(who, |told| told.who.merge(who)), at: Instant::now() }
     }
 
     pub(super) fn is_older_than(&self, age: Duration) -> bool {

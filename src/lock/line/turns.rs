@@ -12,42 +12,42 @@ use super::{
 };
 use crate::{
     lock::{asking::Asking, grant::Turn, guard::LockGuard},
-    store::{Hold, LossWatcher, Mode},
+    store::{LockHold, LossWatcher, LockMode},
 };
 
 /// What becomes of a lease when its guard has ended.
 pub(in crate::lock) enum TurnEnd {
     /// The next of this process has it.
     HandedOver,
-    GiveBack(Hold),
+    GiveBack(LockHold),
     /// It is given back, and a keeper with this bell asks for the next in the same call.
-    Pass(Hold, Arc<Notify>),
+    Pass(LockHold, Arc<Notify>),
 }
 
 impl Lines {
     /// A grant of the store: from now on newcomers of this process stand behind it.
     pub(in crate::lock) fn granted(
         self: &Arc<Self>,
-        hold: Hold,
+        hold: LockHold,
         asking: &Asking,
         word: Word,
     ) -> LockGuard {
-        let (lease, fence) = (Arc::clone(hold.lease()), hold.facts().fence);
-        if lease.terms.mode == Mode::Shared {
+        let (lease, fence) = (Arc::clone(hold.lease()), hold.state().fence);
+        if lease.terms.mode == LockMode::Shared {
             return LockGuard::new(hold, None);
         }
         let me: Arc<Self> = Arc::clone(self);
         let watcher: Arc<dyn LossWatcher> = me;
-        hold.watched_by(Arc::downgrade(&watcher));
+        hold.set_loss_watcher(Arc::downgrade(&watcher));
         let name = (lease.key.clone(), lease.terms.mode);
         let mut lines = self.lines.lock();
         let word = lines.word(&name, word);
         let line = lines.entry(&name);
-        line.turns.push(lease.me.clone());
+        line.turns.push(lease.token.clone());
         line.word = Some(word);
         line.ahead.granted(asking.bounds());
         drop(lines);
-        if lease.is_over() {
+        if lease.is_closed() {
             // Lost before anybody was told of it: nobody stands behind it.
             self.leave_turn(&lease);
         }
@@ -81,7 +81,7 @@ impl Lines {
     }
 
     /// A guard has ended, whose lease can be handed on.
-    pub(in crate::lock) fn end_turn(self: &Arc<Self>, mut hold: Hold, mut turn: Turn) -> TurnEnd {
+    pub(in crate::lock) fn end_turn(self: &Arc<Self>, mut hold: LockHold, mut turn: Turn) -> TurnEnd {
         let lease = Arc::clone(hold.lease());
         let name = (lease.key.clone(), lease.terms.mode);
         loop {
@@ -93,7 +93,7 @@ impl Lines {
                 match line.next_turn(&lease, &mut turn.fences) {
                     Some(next) => (next, line.question()),
                     None => {
-                        let bell = line.turn_ends(&lease.me);
+                        let bell = line.turn_ends(&lease.token);
                         lines.sweep(&name);
                         return match bell {
                             Some(bell) => TurnEnd::Pass(hold, bell),
@@ -102,7 +102,7 @@ impl Lines {
                     }
                 }
             };
-            let guard = match hold.hand_on(fence) {
+            let guard = match hold.hand_over(fence) {
                 Ok(next) => LockGuard::new(next, Some(turn)),
                 // Lost meanwhile, or at its end: this waiter is out of the line, and those behind it need not wait for it.
                 Err(lost) => {

@@ -197,7 +197,7 @@ macro_rules! __defer_layer_names {
             /// Stores a field that is dropped by default, because it carries a credential. A request that
             /// carries one is otherwise not deferred, unless the layer [carries](Self::carry) whose it
             /// is; the log says so once of each. A stored credential lies in the store for as long as the
-            /// request waits, and a run shows it as it was: it may have expired by then. It names no
+            /// request waits, and a run shows it was: it may have expired by then. It names no
             /// [owner](Self::owner): where the layer carries a snapshot as well, and the request has none, its
             /// `Idempotency-Key` is answered with 500.
             ///

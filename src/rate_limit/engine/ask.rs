@@ -8,7 +8,7 @@ use super::counter_map::Spot;
 use crate::{
     key::Key,
     rate_limit::{decision::Told, policy::Policy, quota::Quota},
-    store::{By, Counter, Item, Settled},
+    store::{AdjustmentKind, CounterName, ChargeItem, ChargeAdjustment},
 };
 
 /// For how long a refusal is remembered that may end sooner than the store said.
@@ -89,8 +89,8 @@ impl Question {
             && kind(self) == kind(other)
     }
 
-    pub(super) fn item(&self) -> Option<Item> {
-        Some(Item {
+    pub(super) fn item(&self) -> Option<ChargeItem> {
+        Some(ChargeItem {
             policy: Arc::clone(self.policy.counter()),
             subject: self.key.clone(),
             rule: self.quota.rule()?,
@@ -99,15 +99,15 @@ impl Question {
         })
     }
 
-    pub(super) fn counter(&self) -> Option<Counter> {
+    pub(super) fn counter(&self) -> Option<CounterName> {
         let (policy, subject) = (Arc::clone(self.policy.counter()), self.key.clone());
-        Some(Counter { policy, subject, algorithm: self.quota.rule()?.algorithm() })
+        Some(CounterName { policy, subject, algorithm: self.quota.rule()?.algorithm() })
     }
 
     /// A change of what was charged.
-    pub(super) fn settled(&self, by: By) -> Option<Settled> {
+    pub(super) fn settled(&self, by: AdjustmentKind) -> Option<ChargeAdjustment> {
         let (policy, subject) = (Arc::clone(self.policy.counter()), self.key.clone());
-        Some(Settled::new(policy, subject, self.quota.rule()?, by))
+        Some(ChargeAdjustment::new(policy, subject, self.quota.rule()?, by))
     }
 }
 

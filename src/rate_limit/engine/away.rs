@@ -53,7 +53,7 @@ struct Part {
 
 /// The part that a key is of. The processes are counted in the first one.
 fn part(store: &Store, tag: &Key) -> u16 {
-    if store.backend().is_apart() { tag.shard() } else { COMMON }
+    if store.backend().is_clustered() { tag.shard() } else { COMMON }
 }
 
 impl Away {

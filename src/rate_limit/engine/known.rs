@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     rate_limit::decision::{Decision, PolicyDecision, Told},
-    store::State,
+    store::QuotaSnapshot,
 };
 
 #[derive(Debug)]
@@ -65,11 +65,11 @@ impl Known {
     }
 
     /// What is left, if nothing newer is known of that.
-    fn hear(&mut self, sent: Instant, state: &State) {
+    fn hear(&mut self, sent: Instant, state: &QuotaSnapshot) {
         if self.sent <= sent {
             (self.sent, self.remaining) = (sent, state.remaining);
-            self.reset_at = after(Instant::now(), state.reset);
-            self.full_at = after(sent, state.full);
+            self.reset_at = after(Instant::now(), state.reset_after);
+            self.full_at = after(sent, state.full_after);
         }
     }
 
@@ -119,23 +119,23 @@ impl Engine {
         ask: &Ask,
         question: &Question,
         answer: &Answer,
-        state: &State,
+        state: &QuotaSnapshot,
         given_back: bool,
     ) {
         let (sent, most) = (answer.sent, question.remembered(given_back));
         // The store has run in between. Nobody is refused for longer than it said, nor told a time that is too short.
         let heard = Instant::now();
         // Each refusal counts towards a penalty, so the store has to see them all, until it blocks.
-        let counted = question.policy.penalised().is_some() && state.blocked.is_none();
-        let lasts = !state.retry.is_zero() && state.retry < Duration::MAX;
+        let counted = question.policy.penalised().is_some() && state.blocked_for.is_none();
+        let lasts = !state.retry_after.is_zero() && state.retry_after < Duration::MAX;
         let keep = lasts && !counted && !self.is_by_hand();
         let refused = keep.then(|| Refusal {
             cost: ask.charged(question),
             // Until the window ends, whatever it costs.
-            alike: question.quota.is_fixed() && state.blocked.is_none(),
+            alike: question.quota.is_fixed() && state.blocked_for.is_none(),
             // And again when it blocks no more.
-            until: after(sent, state.retry.min(most).min(state.blocked.unwrap_or(most))),
-            retry_at: after(heard, state.retry),
+            until: after(sent, state.retry_after.min(most).min(state.blocked_for.unwrap_or(most))),
+            retry_at: after(heard, state.retry_after),
         });
         self.known.enter(
             ask.spot(question),
@@ -147,8 +147,8 @@ impl Engine {
                 *known = Known {
                     sent,
                     remaining: state.remaining,
-                    reset_at: after(heard, state.reset),
-                    full_at: after(sent, state.full),
+                    reset_at: after(heard, state.reset_after),
+                    full_at: after(sent, state.full_after),
                     // Who was refused for less knows too little now: somebody has spent since.
                     refused,
                     void_before: known.void_before,
@@ -159,7 +159,7 @@ impl Engine {
 
     /// A lease was filled: this is what the store has left beside it. Whoever was refused before may have a unit now, so
     /// that is void, as by [`forget`](Self::forget).
-    pub(super) fn note_rest(&self, spot: Spot<'_>, sent: Instant, state: &State) {
+    pub(super) fn note_rest(&self, spot: Spot<'_>, sent: Instant, state: &QuotaSnapshot) {
         let rest = |known: &mut Known| {
             known.void(Instant::now());
             known.hear(sent, state);
@@ -168,7 +168,7 @@ impl Engine {
     }
 
     /// Charges were changed, and this is left. Who was refused before is as he was.
-    pub(super) fn note_changed(&self, spot: Spot<'_>, sent: Instant, state: &State) {
+    pub(super) fn note_changed(&self, spot: Spot<'_>, sent: Instant, state: &QuotaSnapshot) {
         let changed = |known: &mut Known| {
             if known.void_before.is_none_or(|moment| moment <= sent) {
                 known.hear(sent, state);

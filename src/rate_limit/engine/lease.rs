@@ -21,7 +21,7 @@ use super::{
 use crate::{
     error::Error,
     rate_limit::decision::{Decision, PolicyDecision, Told},
-    store::{By, Charge, Item, SettleCharge, State, Store, Window},
+    store::{AdjustmentKind, ChargeCommand, ChargeItem, SettleChargeCommand, QuotaSnapshot, Store, ChargedWindow},
 };
 
 /// What is left of the charges that were taken of one counter.
@@ -30,9 +30,9 @@ pub(super) struct Lease {
     pub(super) units: u64,
     /// When the window has ended in which they are good.
     pub(super) until: Instant,
-    pub(super) window: Window,
+    pub(super) window: ChargedWindow,
     pub(super) used: Instant,
-    state: Option<State>,
+    state: Option<QuotaSnapshot>,
     fetching: bool,
     /// When it was filled the last time; `None` if what was asked for ahead did not come.
     filled: Option<Instant>,
@@ -43,7 +43,7 @@ pub(super) struct Lease {
 /// A charge that was made in advance, in this window.
 #[derive(Debug)]
 pub(super) struct Unit {
-    window: Window,
+    window: ChargedWindow,
 }
 
 /// What a request has of a lease.
@@ -51,7 +51,7 @@ pub(super) struct Unit {
 pub(super) struct Spent {
     /// When the store was asked, if it was.
     pub(super) sent: Option<Instant>,
-    pub(super) state: State,
+    pub(super) state: QuotaSnapshot,
     /// None if the quota is spent.
     pub(super) unit: Option<Unit>,
 }
@@ -77,7 +77,7 @@ impl Lease {
         Self {
             units: 0,
             until: now,
-            window: Window::default(),
+            window: ChargedWindow::default(),
             used: now,
             state: None,
             fetching: false,
@@ -88,7 +88,7 @@ impl Lease {
 
     /// What is left is worth nothing any more, and neither is what is under way.
     pub(super) fn void(&mut self) {
-        (self.units, self.state, self.window) = (0, None, Window::default());
+        (self.units, self.state, self.window) = (0, None, ChargedWindow::default());
         self.voids += 1;
     }
 
@@ -97,8 +97,8 @@ impl Lease {
     }
 
     /// Whether that is its window. The store tells a window by its end, to the millisecond or so.
-    fn is_of(&self, window: Window) -> bool {
-        self.window.at.abs_diff(window.at) <= 2
+    fn is_of(&self, window: ChargedWindow) -> bool {
+        self.window.boundary.abs_diff(window.boundary) <= 2
     }
 
     /// Spends one that is there.
@@ -107,7 +107,7 @@ impl Lease {
         let state = self.state.as_ref().filter(|_| now < self.until && self.units > 0)?;
         self.units -= 1;
         let (reset, remaining) = (self.until - now, state.remaining + self.units);
-        let state = State { reset, remaining, ..state.clone() };
+        let state = QuotaSnapshot { reset_after: reset, remaining, ..state.clone() };
         Some(Spent { sent: None, state, unit: Some(Unit { window: self.window }) })
     }
 
@@ -197,15 +197,15 @@ impl Engine {
         self: &Arc<Self>,
         store: &Store,
         spot: Spot<'_>,
-        item: Option<Item>,
+        item: Option<ChargeItem>,
         times: u32,
     ) -> Result<Option<Spent>, Error> {
         let (tx, rx) = oneshot::channel();
         // A shutdown waits for what comes, to give it back.
         let (fetching, begun) = (Fetching::new(self, spot), self.pending.begin());
-        let charge = Charge { tag: spot.tag.clone(), items: item.into_iter().collect(), times };
+        let charge = ChargeCommand { tag: spot.tag.clone(), items: item.into_iter().collect(), repetitions: times };
         let with = store.clone();
-        store.spawn(async move {
+        store.spawn_background(async move {
             let spent = fetching.fetch(&with, charge).await;
             if let Err(Ok(Some(Spent { unit: Some(unit), .. }))) = tx.send(spent) {
                 fetching.put_back(&unit);
@@ -213,7 +213,7 @@ impl Engine {
             drop(begun);
         });
         // Nobody fetches where there is no runtime, or where it stands still.
-        store.hear(rx).await.unwrap_or(Ok(None))
+        store.await_reply(rx).await.unwrap_or(Ok(None))
     }
 
     pub(super) fn has_units(&self, spot: Spot<'_>) -> bool {
@@ -228,7 +228,7 @@ impl Engine {
     }
 
     /// A unit that is not needed after all. If its lease has gone meanwhile, it is for the store to take back.
-    pub(super) fn put_back(&self, place: &Place, unit: &Unit) -> Option<SettleCharge> {
+    pub(super) fn put_back(&self, place: &Place, unit: &Unit) -> Option<SettleChargeCommand> {
         let back = |lease: &mut Lease| {
             let is_there = lease.is_of(unit.window);
             lease.units += u64::from(is_there);
@@ -238,7 +238,7 @@ impl Engine {
             return None;
         }
         self.forget(place.spot());
-        place.settled(By::Refund { units: 1, window: unit.window })
+        place.settled(AdjustmentKind::Refund { units: 1, window: unit.window })
     }
 
     pub(super) fn has_leases(&self) -> bool {

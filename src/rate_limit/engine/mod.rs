@@ -59,7 +59,7 @@ struct Tended {
 impl Engine {
     /// The one of this store handle.
     pub(super) fn of(store: &Store) -> Arc<Self> {
-        let engine = store.room::<Self>();
+        let engine = store.extension::<Self>();
         engine.by_hand.get_or_init(|| {
             let weak = Arc::downgrade(&engine);
             store.on_shutdown(move |store| {
@@ -70,7 +70,7 @@ impl Engine {
                     }
                 })
             });
-            store.backend().is_by_hand()
+            store.backend().has_manual_clock()
         });
         engine
     }
@@ -86,7 +86,7 @@ impl Engine {
             self.leases.each(ask.spot(question), Lease::void);
             let Some(counter) = question.counter() else { continue };
             let _forgets = Forgets(self, ask.spot(question));
-            store.backend().reset_charges(ask.tag(question).clone(), vec![counter]).await?;
+            store.backend().reset_counters(ask.tag(question).clone(), vec![counter]).await?;
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     key::Key,
-    store::{By, SettleCharge, Settled, Store, Window},
+    store::{AdjustmentKind, SettleChargeCommand, ChargeAdjustment, Store, ChargedWindow},
 };
 
 /// Charges that can still be changed. Dropped, all of it is given back, in the background.
@@ -29,7 +29,7 @@ struct Paid {
     at: usize,
     tag: Key,
     question: Question,
-    window: Window,
+    window: ChargedWindow,
 }
 
 impl Receipt {
@@ -39,7 +39,7 @@ impl Receipt {
         self
     }
 
-    pub(super) fn add(&mut self, tag: &Key, question: &Question, at: usize, window: Window) {
+    pub(super) fn add(&mut self, tag: &Key, question: &Question, at: usize, window: ChargedWindow) {
         self.charges.push(Paid { at, tag: tag.clone(), question: question.clone(), window });
     }
 
@@ -81,24 +81,24 @@ impl Receipt {
 
     fn change(&mut self, costs: impl Fn(usize, u64) -> u64) -> Option<Done> {
         let (engine, store) = self.of.as_ref()?;
-        let mut calls: Vec<SettleCharge> = Vec::new();
+        let mut calls: Vec<SettleChargeCommand> = Vec::new();
         for (at, place, unit) in self.units.drain(..) {
             match costs(at, 1) {
                 0 => calls.extend(engine.put_back(&place, &unit)),
                 1 => {}
-                more => calls.extend(place.settled(By::Charge { units: more - 1 })),
+                more => calls.extend(place.settled(AdjustmentKind::Charge { units: more - 1 })),
             }
         }
         for paid in self.charges.drain(..) {
             let Some(settled) = paid.settled(costs(paid.at, paid.question.cost)) else { continue };
-            if matches!(settled.by, By::Refund { .. }) {
+            if matches!(settled.kind, AdjustmentKind::Refund { .. }) {
                 let group = Some(paid.tag.clone());
                 let ask = Ask { questions: smallvec::SmallVec::new(), group };
                 engine.forget(ask.spot(&paid.question));
             }
             match calls.iter_mut().find(|call| call.tag == paid.tag) {
                 Some(call) => call.items.push(settled),
-                None => calls.push(SettleCharge { tag: paid.tag, items: vec![settled] }),
+                None => calls.push(SettleChargeCommand { tag: paid.tag, items: vec![settled] }),
             }
         }
         (!calls.is_empty()).then(|| engine.settle(store, calls))
@@ -113,13 +113,13 @@ impl Engine {
         ask: &Ask,
         charges: impl Fn(usize) -> bool,
     ) -> Option<Done> {
-        let mut calls: Vec<SettleCharge> = Vec::new();
+        let mut calls: Vec<SettleChargeCommand> = Vec::new();
         for question in ask.questions.iter().filter(|each| charges(each.place) && each.cost > 0) {
-            let (tag, by) = (ask.tag(question), By::Charge { units: question.cost });
+            let (tag, by) = (ask.tag(question), AdjustmentKind::Charge { units: question.cost });
             let Some(settled) = question.settled(by) else { continue };
             match calls.iter_mut().find(|call| call.tag == *tag) {
                 Some(call) => call.items.push(settled),
-                None => calls.push(SettleCharge { tag: tag.clone(), items: vec![settled] }),
+                None => calls.push(SettleChargeCommand { tag: tag.clone(), items: vec![settled] }),
             }
         }
         (!calls.is_empty()).then(|| self.settle(store, calls))
@@ -128,11 +128,11 @@ impl Engine {
 
 impl Paid {
     /// What has to be changed for it to have cost this.
-    fn settled(&self, cost: u64) -> Option<Settled> {
+    fn settled(&self, cost: u64) -> Option<ChargeAdjustment> {
         let (was, window) = (self.question.cost, self.window);
         let by = match cost {
-            less if less < was => By::Refund { units: was - less, window },
-            more if more > was => By::Charge { units: more - was },
+            less if less < was => AdjustmentKind::Refund { units: was - less, window },
+            more if more > was => AdjustmentKind::Charge { units: more - was },
             _ => return None,
         };
         self.question.settled(by)

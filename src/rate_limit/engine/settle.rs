@@ -15,7 +15,7 @@ use super::{Engine, counter_map::Spot, pending::Begun};
 use crate::{
     error::ErrorKind,
     rate_limit::quota::Quota,
-    store::{SettleCharge, State, Store, WeakStore},
+    store::{SettleChargeCommand, QuotaSnapshot, Store, WeakStore},
 };
 
 /// Most calls that are under way together: the leases of many keys may have to go back.
@@ -39,17 +39,17 @@ impl Done {
     /// Resolves when they are, or have to wait, or never will be.
     pub(in crate::rate_limit) async fn wait(self) {
         // It is done, or its runtime has ended, or keeps nobody here for longer than a store does.
-        let _ = self.store.hear(self.settled).await;
+        let _ = self.store.await_reply(self.settled).await;
     }
 }
 
 impl Engine {
     /// In the background.
-    pub(super) fn settle(self: &Arc<Self>, store: &Store, calls: Vec<SettleCharge>) -> Done {
+    pub(super) fn settle(self: &Arc<Self>, store: &Store, calls: Vec<SettleChargeCommand>) -> Done {
         let (done, settled) = oneshot::channel::<()>();
         let (with, begun) = (store.clone(), self.pending.begin());
         let engine = Arc::clone(self);
-        store.spawn(async move {
+        store.spawn_background(async move {
             let since = Instant::now();
             let left = engine.change(&with, calls).await;
             // A response may wait for this, but not for a store that is away; and no handle is kept for it.
@@ -63,11 +63,11 @@ impl Engine {
     }
 
     /// Makes the changes; returns those that were not made.
-    async fn change(&self, store: &Store, calls: Vec<SettleCharge>) -> Vec<SettleCharge> {
+    async fn change(&self, store: &Store, calls: Vec<SettleChargeCommand>) -> Vec<SettleChargeCommand> {
         let mut left = Vec::new();
         for some in calls.chunks(AT_ONCE) {
             let sent = Instant::now();
-            let settle = |call: &SettleCharge| store.backend().settle_charge(call.clone());
+            let settle = |call: &SettleChargeCommand| store.backend().settle_charge(call.clone());
             let answers = join_all(some.iter().map(settle)).await;
             for (call, answer) in some.iter().zip(answers) {
                 match answer {
@@ -88,7 +88,7 @@ impl Engine {
     }
 
     /// Notes what is left: an outage begins with that, and not with what the request was charged when it came.
-    fn hear_changed(&self, sent: Instant, call: &SettleCharge, states: &[State]) {
+    fn hear_changed(&self, sent: Instant, call: &SettleChargeCommand, states: &[QuotaSnapshot]) {
         for (item, state) in call.items.iter().zip(states) {
             let quota = Quota::of(item.rule);
             let (policy, tag, subject) = (&item.policy, &call.tag, &item.subject);
@@ -101,7 +101,7 @@ impl Engine {
 async fn try_again(
     engine: &Engine,
     store: WeakStore,
-    left: Vec<SettleCharge>,
+    left: Vec<SettleChargeCommand>,
     since: Instant,
     begun: &Begun,
 ) {
@@ -122,16 +122,16 @@ async fn try_again(
 }
 
 /// Whether there may be a window still that it is about.
-fn lives(call: &SettleCharge, after: Duration) -> bool {
+fn lives(call: &SettleChargeCommand, after: Duration) -> bool {
     let longest = call.items.iter().map(|item| item.rule.window()).max();
     after < PATIENCE.min(longest.unwrap_or_default())
 }
 
-fn counters(calls: &[SettleCharge]) -> usize {
+fn counters(calls: &[SettleChargeCommand]) -> usize {
     calls.iter().map(|call| call.items.len()).sum()
 }
 
-fn give_up(calls: &[SettleCharge]) {
+fn give_up(calls: &[SettleChargeCommand]) {
     if !calls.is_empty() {
         let counters = counters(calls);
         crate::throttle::throttled!(

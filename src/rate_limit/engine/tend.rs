@@ -17,7 +17,7 @@ use super::{
 use crate::{
     key::COMMON,
     outage::Outage,
-    store::{By, Store, WeakStore},
+    store::{AdjustmentKind, Store, WeakStore},
 };
 
 /// How often the processes are counted.
@@ -42,7 +42,7 @@ impl Engine {
             question.policy.outage() == Outage::Local || question.leased().is_some()
         };
         if self.tended.used.load(Ordering::Relaxed) {
-            store.agent().attend();
+            store.agent().ensure_started();
             return;
         }
         if !ask.binding().any(needs) {
@@ -53,7 +53,7 @@ impl Engine {
             return;
         }
         let guard = Running(Arc::downgrade(self));
-        store.keep(run(guard, store.downgrade()));
+        store.spawn_long_running(run(guard, store.downgrade()));
     }
 
     pub(super) fn is_tended(&self) -> bool {
@@ -66,13 +66,13 @@ impl Engine {
 
     /// Says that this process is there, and looks at what is away.
     async fn beats(&self, store: &Store) {
-        match store.backend().limiters(store.node().clone(), PRESENT).await {
+        match store.backend().register_limiter(store.node().clone(), PRESENT).await {
             Ok(processes) => self.away.counts(processes),
             Err(_) => self.away.heard_ill(COMMON),
         }
         let looks =
             self.away.gone().into_iter().filter(|part| *part != COMMON).map(
-                async |part| match store.backend().reaches(part).await {
+                async |part| match store.backend().ping_shard(part).await {
                     Ok(()) => self.away.heard_well(part),
                     Err(_) => self.away.heard_ill(part),
                 },
@@ -101,7 +101,7 @@ impl Engine {
         for (place, units, window) in &idle {
             // An outage that begins now has them, too.
             self.unspend(place.spot(), *units);
-            calls.extend(place.settled(By::Refund { units: *units, window: *window }));
+            calls.extend(place.settled(AdjustmentKind::Refund { units: *units, window: *window }));
         }
         self.settle(store, calls).wait().await;
         // Who was refused until now may be let in: also by a policy of this name that leases nothing.
@@ -114,7 +114,7 @@ impl Engine {
         self.pending.none().await;
         self.give_back_leases(&store, after(Instant::now(), UNUSED)).await;
         if self.is_tended() {
-            let _ = store.backend().limiters(store.node().clone(), Duration::ZERO).await;
+            let _ = store.backend().register_limiter(store.node().clone(), Duration::ZERO).await;
         }
         self.pending.none().await;
     }

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     key::Key,
     store::{
-        backend::{JobId, JobState, Mode},
+        backend::{JobId, JobState, LockMode},
         fsck::{Finding, FindingKind},
     },
 };
@@ -110,7 +110,7 @@ impl Look<'_> {
         if bytes != line.bytes {
             self.find(FindingKind::WrongTally, name, format!("{} for {bytes}", line.bytes));
         }
-        let exclusive = Mode::Exclusive.letter();
+        let exclusive = LockMode::Exclusive.wire_letter();
         let mut live = line.holders.iter().filter(|(_, end)| *end > now);
         if live.clone().count() > 1 && live.any(|(member, _)| member.letter() == exclusive) {
             self.find(FindingKind::Odd, name, "two who exclude each other".to_owned());

@@ -101,7 +101,7 @@ impl Redis {
             for names in names.chunks(PAGE) {
                 let mut look = Look { redis: self, shard, mend, found: &mut found };
                 let names =
-                    Vec::from_iter(names.iter().map(|name| self.keys.channels().to_owned() + name));
+                    Vec::from_iter(names.iter().map(|name| self.keys.channel_prefix().to_owned() + name));
                 let (_, lines) = look.at("keys", "-", &names).await?;
                 found.lines.extend(lines.into_iter().map(|line| (shard, line)));
             }
@@ -116,7 +116,7 @@ impl Redis {
 
     /// A page of the names that the server of this shard has, without the prefix of the namespace.
     async fn names(&self, shard: u16, from: u64) -> Result<(Option<u64>, Vec<String>), Error> {
-        let prefix = self.keys.channels();
+        let prefix = self.keys.channel_prefix();
         let plain = |c: char| !matches!(c, '*' | '?' | '[' | ']' | '\\');
         let escape = |c: char| if plain(c) { String::from(c) } else { format!("\\{c}") };
         let pattern: String = prefix.chars().map(escape).collect();
@@ -142,7 +142,7 @@ impl Redis {
         name: String,
         mend: bool,
     ) -> Result<Option<Finding>, Error> {
-        let key = self.keys.channels().to_owned() + &name;
+        let key = self.keys.channel_prefix().to_owned() + &name;
         let (want, must_end) = want_of(&name).unwrap_or_default();
         let mut pipe = redis::pipe();
         pipe.cmd("TYPE").arg(&key).cmd("PTTL").arg(&key);
@@ -196,7 +196,7 @@ impl Redis {
     }
 
     async fn fsck_queue(&self, queue: &Key, mend: bool) -> Result<FsckFound, Error> {
-        let (mut found, keys) = (FsckFound::default(), self.keys.tasks(queue));
+        let (mut found, keys) = (FsckFound::default(), self.keys.queue_keys(queue));
         for look in ["z", "zl", "zd", "zm", "zu", "zt", "sum"] {
             let mut from = FIRST.to_owned();
             for _ in 0..PAGES {
@@ -236,7 +236,7 @@ impl Look<'_> {
         from: &str,
         names: &[String],
     ) -> Result<(String, Vec<String>), Error> {
-        let keys = [self.redis.keys.shard(self.shard, "f")];
+        let keys = [self.redis.keys.shard_key(self.shard, "f")];
         let mut args = vec![what.into(), flag(self.mend), from.into()];
         args.extend(names.iter().map(|name| name.clone().into_bytes()));
         let reply = self.redis.script(self.shard, &SHARD, &keys, &args).await?;

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::{job::Job, line::Member, visit::Visit};
 use crate::clock::millis;
-use crate::store::backend::{Began, Direct, JobId, JobState};
+use crate::store::backend::{BeginDirectOutcome, DirectRunCommand, JobId, JobState};
 
 /// What is found of a run whose process did not renew it in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,62 +17,62 @@ enum Crashed {
 }
 
 impl Visit<'_> {
-    pub(super) fn begin_direct(&mut self, call: &Direct) -> Began {
-        let name = (self.key.clone(), Arc::clone(&call.record));
+    pub(super) fn begin_direct(&mut self, call: &DirectRunCommand) -> BeginDirectOutcome {
+        let name = (self.key.clone(), Arc::clone(&call.record_name));
         if let Some((id, _)) = self.records.get(&name, self.now.ms).cloned() {
             if id == call.id {
-                return Began::Begun;
+                return BeginDirectOutcome::Started;
             }
-            if !self.settle_crashed(&call.record, &id) {
-                return Began::Taken(id);
+            if !self.settle_crashed(&call.record_name, &id) {
+                return BeginDirectOutcome::RecordTaken(id);
             }
         }
-        let holds = Member::holds(call.mode, &call.me);
+        let holds = Member::holds(call.mode, &call.token);
         if self.line.deadline(&holds).is_none_or(|end| end <= self.now.ms) {
-            return Began::Lost;
+            return BeginDirectOutcome::LockLost;
         }
-        if let Some(left) = self.records_full(&call.owner, call.caps.owner_records) {
-            return Began::TooManyKeys(left);
+        if let Some(left) = self.records_full(&call.owner, call.limits.owner_records) {
+            return BeginDirectOutcome::TooManyRecords(left);
         }
-        let end = self.now.after(call.life.max(call.lease));
+        let end = self.now.after(call.retention.max(call.lease));
         self.put_record(&name, (call.id.clone(), "-".to_owned()), end, &call.owner);
         let job = Job {
             state: JobState::Running,
             attempts: 1,
             owner: call.owner.clone(),
-            records: vec![(Arc::clone(&call.record), 0)],
+            records: vec![(Arc::clone(&call.record_name), 0)],
             direct: true,
             til: self.now.after(call.lease),
-            again: call.again,
+            again: call.retry_after_crash,
             began_us: self.now.us,
             ..Job::new(self.key, self.now)
         };
         self.jobs.put(&call.id, job, Some(end));
-        Began::Begun
+        BeginDirectOutcome::Started
     }
 
-    pub(super) fn end_direct(&mut self, call: &Direct, response: Option<&Bytes>) -> bool {
-        let name = (self.key.clone(), Arc::clone(&call.record));
+    pub(super) fn end_direct(&mut self, call: &DirectRunCommand, response: Option<&Bytes>) -> bool {
+        let name = (self.key.clone(), Arc::clone(&call.record_name));
         let record = self.records.get(&name, self.now.ms);
         let mine = record.is_some_and(|(id, _)| *id == call.id);
         let job = self.jobs.get_mut(&call.id, self.now.ms);
         let known = job.is_some();
         let job = job.filter(|job| job.direct && job.state == JobState::Running);
         let runs = job.is_some();
-        let end = self.now.after(call.life);
+        let end = self.now.after(call.retention);
         if let (Some(job), Some(response)) = (job, response) {
             job.ends(JobState::Done, "", self.now.us);
             job.response = Some(response.clone());
             self.jobs.end_at(&call.id, Some(end));
-            self.facts.keep = Some(call.caps.ended_bytes);
-            let until = self.now.us + 1000 * millis(call.life);
+            self.facts.keep = Some(call.limits.ended_bytes);
+            let until = self.now.us + 1000 * millis(call.retention);
             let kept = (until, response.len() as u64);
             let whose = (&call.id, &*call.owner);
             for oldest in self.facts.ended(JobState::Done, whose, kept, self.now) {
                 self.facts.entomb(self.jobs, &oldest, self.now);
             }
             if mine {
-                let print = call.print.clone().unwrap_or_else(|| "-".to_owned());
+                let print = call.fingerprint.clone().unwrap_or_else(|| "-".to_owned());
                 self.put_record(&name, (call.id.clone(), print), end, &call.owner);
             }
         }
@@ -89,7 +89,7 @@ impl Visit<'_> {
         runs
     }
 
-    pub(super) fn renew_direct(&mut self, call: &Direct) -> bool {
+    pub(super) fn renew_direct(&mut self, call: &DirectRunCommand) -> bool {
         let until = self.now.after(call.lease);
         let job = self.jobs.get_mut(&call.id, self.now.ms);
         let Some(job) = job.filter(|job| job.direct && job.state == JobState::Running) else {
@@ -99,16 +99,16 @@ impl Visit<'_> {
         // Its life may be shorter than its run.
         let end = self.jobs.end_of(&call.id).map(|end| end.max(until));
         self.jobs.end_at(&call.id, end);
-        self.keep_record(&call.record, &call.id, until);
+        self.keep_record(&call.record_name, &call.id, until);
         true
     }
 
-    pub(super) fn bury_direct(&mut self, call: &Direct, reason: &'static str) -> bool {
+    pub(super) fn bury_direct(&mut self, call: &DirectRunCommand, reason: &'static str) -> bool {
         let job = self.jobs.get(&call.id, self.now.ms);
         let runs = job.is_some_and(|job| job.direct && job.state == JobState::Running);
         if runs {
-            self.facts.keep = Some(call.caps.ended_bytes);
-            self.end_as_dead(&call.record, &call.id, reason, self.now.after(call.life));
+            self.facts.keep = Some(call.limits.ended_bytes);
+            self.end_as_dead(&call.record_name, &call.id, reason, self.now.after(call.retention));
         }
         runs
     }

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     key::Key,
-    store::backend::{Due, JobId},
+    store::backend::{DueLocks, JobId},
 };
 
 /// After how many ms the line of a callback comes again.
@@ -40,10 +40,10 @@ fn ripe(index: &Index<JobId>, most: &mut usize, now: Now) -> Vec<JobId> {
 
 impl Shard {
     /// `due.lua`, one shard. What is left to be done is for the next call.
-    pub(super) fn due(&mut self, left: &mut Left, now: Now, post: &mut Vec<Mail>) -> Due {
+    pub(super) fn due(&mut self, left: &mut Left, now: Now, post: &mut Vec<Mail>) -> DueLocks {
         if left.names == 0 {
             // Its turn is the next time.
-            return Due { names: Vec::new(), next: Some(Duration::ZERO) };
+            return DueLocks { locks: Vec::new(), next_due_in: Some(Duration::ZERO) };
         }
         self.sweep(now);
         for id in ripe(&self.facts.late, &mut left.comes, now) {
@@ -76,9 +76,9 @@ impl Shard {
             let head = self.head(&name, now);
             (name, head)
         };
-        Due {
-            names: names.into_iter().map(with_head).collect(),
-            next: next
+        DueLocks {
+            locks: names.into_iter().map(with_head).collect(),
+            next_due_in: next
                 .map(|at| Duration::from_micros(at.saturating_mul(1_000).saturating_sub(now.us))),
         }
     }

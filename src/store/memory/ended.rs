@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use crate::store::backend::{ENDED_SIZE, JobId};
+use crate::store::backend::{ENDED_JOB_OVERHEAD, JobId};
 
 /// Most dead jobs that a shard keeps.
 pub(super) const DEAD: usize = 10_000;
@@ -53,7 +53,7 @@ impl Ended {
             until += 1;
         }
         self.last = until;
-        let (size, owner) = (ENDED_SIZE + bytes, owner.to_owned());
+        let (size, owner) = (ENDED_JOB_OVERHEAD + bytes, owner.to_owned());
         self.jobs.insert(until, id.clone());
         self.change(&owner, |share| {
             share.bytes += size;

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     key::Key,
-    store::backend::{Call, JobId, JobState},
+    store::backend::{WebhookJobSpec, JobId, JobState},
 };
 
 /// Most tombstones of one owner in a shard.
@@ -48,7 +48,7 @@ pub(super) struct Facts {
     /// What requests were merged into.
     pub(super) merged: Expiring<JobId, JobId>,
     /// Calls about jobs that this step has ended; each becomes a job when the step has left its line.
-    pub(super) calls: Vec<(Call, String, String)>,
+    pub(super) calls: Vec<(WebhookJobSpec, String, String)>,
     /// Ended jobs that are kept.
     pub(super) done: Ended,
     pub(super) dead: Ended,

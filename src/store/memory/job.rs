@@ -8,7 +8,7 @@ use super::shard::Now;
 use crate::{
     clock::millis,
     key::Key,
-    store::backend::{Call, JobId, JobState, Token, Verdict},
+    store::backend::{WebhookJobSpec, JobId, JobState, LockToken, Settlement},
 };
 
 /// How long it is known of a job at least that it was stored.
@@ -20,7 +20,7 @@ pub(super) struct Job {
     pub(super) seq: u64,
     pub(super) state: JobState,
     /// The run token; it stays when the run has ended, so that settling twice is the same as once.
-    pub(super) run: Option<Token>,
+    pub(super) run: Option<LockToken>,
     /// The first that its last run was given.
     pub(super) fence: u64,
     pub(super) attempts: u32,
@@ -32,7 +32,7 @@ pub(super) struct Job {
     /// whatever becomes of the job.
     pub(super) records: Vec<(Arc<str>, u64)>,
     /// Who is told of its end.
-    pub(super) call: Option<Call>,
+    pub(super) call: Option<WebhookJobSpec>,
     pub(super) accepted_us: u64,
     pub(super) bytes: u64,
     pub(super) envelope: Bytes,
@@ -122,14 +122,14 @@ impl Job {
     }
 
     /// What the end of a call comes to: another end may have come that it has to tell of.
-    pub(super) fn told(&self, verdict: Verdict) -> Verdict {
+    pub(super) fn told(&self, verdict: Settlement) -> Settlement {
         let last = self.tells.as_ref().and_then(|end| end.split(' ').nth(2)?.parse().ok());
         match verdict {
-            Verdict::Told { ended_us, .. } if last.is_some_and(|last: u64| last != ended_us) => {
-                Verdict::Back { delay: Duration::from_millis(1), reason: "ended again" }
+            Settlement::WebhookSettled { ended_us, .. } if last.is_some_and(|last: u64| last != ended_us) => {
+                Settlement::Postpone { delay: Duration::from_millis(1), reason: "ended again" }
             }
-            Verdict::Told { response: Some((response, status)), retention, .. } => {
-                Verdict::Done { response, status, retention }
+            Settlement::WebhookSettled { response: Some((response, status)), retention, .. } => {
+                Settlement::Done { response, status, retention }
             }
             other => other,
         }

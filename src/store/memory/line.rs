@@ -4,29 +4,29 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::backoffs::Backoffs;
 use super::shard::Now;
-use crate::store::backend::{JobId, Mode, Token};
+use crate::store::backend::{JobId, LockMode, LockToken};
 
 /// Who stands in h: holders, and those who have been offered the lock; with the letter of their mode.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum Member {
-    Holds(&'static str, Token),
-    Offered(&'static str, Token),
+    Holds(&'static str, LockToken),
+    Offered(&'static str, LockToken),
     Job(JobId),
 }
 
 impl Member {
-    pub(super) fn holds(mode: Mode, me: &Token) -> Self {
-        Self::Holds(mode.letter(), me.clone())
+    pub(super) fn holds(mode: LockMode, me: &LockToken) -> Self {
+        Self::Holds(mode.wire_letter(), me.clone())
     }
 
-    pub(super) fn offered(mode: Mode, me: &Token) -> Self {
-        Self::Offered(mode.letter(), me.clone())
+    pub(super) fn offered(mode: LockMode, me: &LockToken) -> Self {
+        Self::Offered(mode.wire_letter(), me.clone())
     }
 
     pub(super) fn letter(&self) -> &'static str {
         match self {
             Self::Holds(letter, _) | Self::Offered(letter, _) => letter,
-            Self::Job(_) => Mode::Exclusive.letter(),
+            Self::Job(_) => LockMode::Exclusive.wire_letter(),
         }
     }
 }
@@ -36,8 +36,8 @@ impl Member {
 pub(super) struct Place {
     pub(super) seq: u64,
     pub(super) deadline: u64,
-    pub(super) me: Token,
-    pub(super) mode: Mode,
+    pub(super) me: LockToken,
+    pub(super) mode: LockMode,
 }
 
 /// The keys h, l, q and g of one lock.
@@ -50,7 +50,7 @@ pub(super) struct Line {
     pub(super) places: BTreeSet<Place>,
     places_end: u64,
     /// The fields '@<place>' of l.
-    own: HashMap<Token, Place>,
+    own: HashMap<LockToken, Place>,
     pub(super) jobs: BTreeSet<(u64, JobId)>,
     /// From when on the jobs are passed over, because the offer to them has lapsed.
     pub(super) park: Option<u64>,
@@ -129,7 +129,7 @@ impl Line {
     }
 
     /// Moves the deadline of a live holder, and never back: what it is then. `None` if it is none.
-    pub(super) fn extend(&mut self, me: &Token, mode: Mode, now: Now, until: u64) -> Option<u64> {
+    pub(super) fn extend(&mut self, me: &LockToken, mode: LockMode, now: Now, until: u64) -> Option<u64> {
         let member = Member::holds(mode, me);
         let end = self.deadline(&member).filter(|end| *end > now.ms)?.max(until);
         self.put(member, end);
@@ -137,7 +137,7 @@ impl Line {
     }
 
     /// This nonce's place, if it has one.
-    pub(super) fn place_of(&self, me: &Token) -> Option<Place> {
+    pub(super) fn place_of(&self, me: &LockToken) -> Option<Place> {
         self.own.get(me).cloned()
     }
 

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     key::{Key, digest},
     store::backend::{
-        JobId, JobState, JobView, Listed, Listing, Mode, Past, PendingMark, Running, Tally,
+        JobId, JobState, JobView, JobListPage, EndedFilter, LockMode, JobHistory, PendingCursor, ActiveRun, ShardStats,
     },
 };
 
@@ -28,61 +28,61 @@ impl Shard {
         let view = job.view();
         Some(JobView {
             position,
-            watched: self.facts.is_manned(now),
+            is_watched: self.facts.is_manned(now),
             response: job.response.clone(),
-            past: Past {
+            history: JobHistory {
                 due_in: waits.map(|at| Duration::from_millis(at - now.ms)),
-                tells: job.tells.clone(),
-                ..view.past
+                webhook_event: job.tells.clone(),
+                ..view.history
             },
             ..view
         })
     }
 
-    pub(super) fn running(&self, id: &JobId, now: Now) -> Option<Running> {
+    pub(super) fn running(&self, id: &JobId, now: Now) -> Option<ActiveRun> {
         let job = self.jobs.get(id, now.ms).filter(|job| job.state == JobState::Running)?;
-        let holds = Member::holds(Mode::Exclusive, job.run.as_ref()?);
+        let holds = Member::holds(LockMode::Exclusive, job.run.as_ref()?);
         let until = self.lines.get(&job.lock, now.ms)?.deadline(&holds)?;
-        (until > now.ms).then_some(Running { attempt: job.attempts, fence: job.fence })
+        (until > now.ms).then_some(ActiveRun { attempt: job.attempts, first_fence: job.fence })
     }
 
-    fn index(&self, which: Listing) -> &Ended {
+    fn index(&self, which: EndedFilter) -> &Ended {
         match which {
-            Listing::Dead => &self.facts.dead,
-            Listing::Done => &self.facts.done,
+            EndedFilter::Dead => &self.facts.dead,
+            EndedFilter::Done => &self.facts.done,
         }
     }
 
-    pub(super) fn list(&self, which: Listing, from: u64, most: usize, now: Now) -> Listed {
+    pub(super) fn list(&self, which: EndedFilter, from: u64, most: usize, now: Now) -> JobListPage {
         let most = most.min(100);
         let mut marks = self.index(which).from(from, now.us);
         let mut jobs = Vec::new();
         for (_, id) in marks.by_ref().take(most) {
             if let Some(job) = self.jobs.get(id, now.ms) {
                 let watched = self.facts.is_manned(now);
-                jobs.push((id.clone(), JobView { watched, ..job.view() }));
+                jobs.push((id.clone(), JobView { is_watched: watched, ..job.view() }));
             }
         }
-        Listed { jobs, next: marks.next().map(|(mark, _)| mark) }
+        JobListPage { jobs, next_mark: marks.next().map(|(mark, _)| mark) }
     }
 
     /// In the order of marks, whatever comes and goes meanwhile.
-    pub(super) fn pending(&self, from: PendingMark, most: usize, now: Now) -> Listed<PendingMark> {
-        let late = self.facts.late.iter().map(|(_, id)| (PendingMark::late(id), id));
+    pub(super) fn pending(&self, from: PendingCursor, most: usize, now: Now) -> JobListPage<PendingCursor> {
+        let late = self.facts.late.iter().map(|(_, id)| (PendingCursor::late(id), id));
         let lines = self.facts.due.iter().flat_map(|(_, name)| {
             let jobs = self.lines.get(name, now.ms).into_iter().flat_map(|line| &line.jobs);
-            jobs.map(|(seq, id)| (PendingMark::in_line(name, *seq), id))
+            jobs.map(|(seq, id)| (PendingCursor::in_line(name, *seq), id))
         });
         let mut all: Vec<_> = late.chain(lines).filter(|(mark, _)| *mark > from).collect();
         all.sort_unstable();
         let more = all.len() > most.clamp(1, 100);
         all.truncate(most.clamp(1, 100));
         let next = all.last().map(|(mark, _)| *mark).filter(|_| more);
-        let view = |(_, id): (PendingMark, &JobId)| {
+        let view = |(_, id): (PendingCursor, &JobId)| {
             let job = self.job(id, now).filter(|job| job.state.is_pending())?;
-            Some((id.clone(), JobView { past: Past { tells: None, ..job.past }, ..job }))
+            Some((id.clone(), JobView { history: JobHistory { webhook_event: None, ..job.history }, ..job }))
         };
-        Listed { jobs: all.into_iter().filter_map(view).collect(), next }
+        JobListPage { jobs: all.into_iter().filter_map(view).collect(), next_mark: next }
     }
 
     pub(super) fn purge(&mut self, id: &JobId, ended_us: u64, now: Now) -> bool {
@@ -96,14 +96,14 @@ impl Shard {
         true
     }
 
-    pub(super) fn tally(&self, now: Now) -> Tally {
+    pub(super) fn tally(&self, now: Now) -> ShardStats {
         let facts = &self.facts;
         let (done, trimmed_done) = facts.done.count(now.us);
         let (dead, trimmed_dead) = facts.dead.count(now.us);
-        Tally {
+        ShardStats {
             pending: facts.jobs,
             bytes: facts.bytes,
-            late: facts.late.iter().count() as u64,
+            delayed: facts.late.iter().count() as u64,
             done,
             dead,
             trimmed_done,
@@ -114,13 +114,13 @@ impl Shard {
     }
 }
 
-impl PendingMark {
+impl PendingCursor {
     fn late(id: &JobId) -> Self {
-        Self { hash: hash(id.as_str()), seq: 1, ..Self::default() }
+        Self { after_hash: hash(id.as_str()), after_seq: 1, ..Self::default() }
     }
 
     fn in_line(name: &Key, seq: u64) -> Self {
-        Self { in_line: true, hash: hash(name.as_str()), seq, ..Self::default() }
+        Self { in_queues: true, after_hash: hash(name.as_str()), after_seq: seq, ..Self::default() }
     }
 }
 
@@ -157,21 +157,21 @@ impl Job {
             position: None,
             reason: Some(self.reason.to_owned()).filter(|reason| !reason.is_empty()),
             owner: self.owner.clone(),
-            watched: false,
+            is_watched: false,
             response: None,
-            tombstone: self.gone,
-            past: Past {
+            is_tombstone: self.gone,
+            history: JobHistory {
                 lock: Some(self.lock.clone()),
                 bytes: self.bytes,
                 accepted_us: self.accepted_us,
-                began_us: self.began_us,
+                started_us: self.began_us,
                 ended_us: self.ended_us,
-                crashes: self.crashes,
-                busy: self.busy,
+                crash_count: self.crashes,
+                busy_count: self.busy,
                 due_in: None,
-                runs: self.runs.clone(),
-                by: self.by.clone(),
-                tells: None,
+                recent_runs: self.runs.clone(),
+                superseded_by: self.by.clone(),
+                webhook_event: None,
             },
         }
     }

@@ -6,24 +6,24 @@ use super::{
     line::{Member, Place},
     visit::Visit,
 };
-use crate::store::backend::{Acquire, Acquired, GaveBack, Mode, Others, Still, Token};
+use crate::store::backend::{AcquireCommand, AcquireReply, ReleaseOutcome, LockMode, Contenders, GrantRefresh, LockToken};
 
 impl Visit<'_> {
-    pub(super) fn acquire(&mut self, call: &Acquire) -> Acquired {
-        let Acquire { me, mode, .. } = call;
+    pub(super) fn acquire(&mut self, call: &AcquireCommand) -> AcquireReply {
+        let AcquireCommand { token: me, mode, .. } = call;
         self.held_until();
         let mine = self.line.deadline(&Member::holds(*mode, me)).is_some();
         if !mine && self.is_known(call) {
-            return Acquired::Known;
+            return AcquireReply::AlreadyAccepted;
         }
         if mine || self.line.take(&Member::offered(*mode, me)) {
             return self.granted(call);
         }
         // Who has a place has no other: also where this call comes a second time.
         let has_place = self.line.place_of(me).is_some();
-        let mut old_seq = if has_place { 0 } else { call.old_seq };
-        let exclusive = Mode::Exclusive.letter();
-        let room = mode.letter() != exclusive && self.held() != Some(exclusive);
+        let mut old_seq = if has_place { 0 } else { call.resume_seq };
+        let exclusive = LockMode::Exclusive.wire_letter();
+        let room = mode.wire_letter() != exclusive && self.held() != Some(exclusive);
         if room && self.passes_too_late(old_seq) {
             old_seq = 0;
         }
@@ -39,51 +39,51 @@ impl Visit<'_> {
             }
             return self.granted(call);
         }
-        let joined = call.wait.is_some() && self.line.place_of(me).is_none();
-        let seq = call.wait.map_or(0, |wait| self.join(call, old_seq, wait));
+        let joined = call.max_wait.is_some() && self.line.place_of(me).is_none();
+        let seq = call.max_wait.map_or(0, |wait| self.join(call, old_seq, wait));
         // Every visit to a lock with room moves its line on. Those before the caller may have been of its
         // mode: then it is among those who come in.
         self.move_on();
-        if *mode != Mode::Exclusive && self.line.take(&Member::offered(*mode, me)) {
+        if *mode != LockMode::Exclusive && self.line.take(&Member::offered(*mode, me)) {
             return self.granted(call);
         }
         let (left, line) = self.busy_for(*mode);
-        Acquired::Busy { left, line, seq, joined }
+        AcquireReply::Busy { lease_remaining: left, queue_length: line, seq, has_joined: joined }
     }
 
     /// Before a free lock is taken: a retry after a lost 202 must find its job, not run again.
-    fn is_known(&mut self, call: &Acquire) -> bool {
-        let Some(record) = &call.record else { return false };
+    fn is_known(&mut self, call: &AcquireCommand) -> bool {
+        let Some(record) = &call.record_name else { return false };
         let name = (self.key.clone(), Arc::clone(record));
         let known = self.records.get(&name, self.now.ms).map(|(id, _)| id.clone());
         known.is_some_and(|id| !self.frees_record(record, &id))
     }
 
-    fn granted(&mut self, call: &Acquire) -> Acquired {
-        let fence = self.grant(&call.me, call.mode, call.lease);
+    fn granted(&mut self, call: &AcquireCommand) -> AcquireReply {
+        let fence = self.grant(&call.token, call.mode, call.lease);
         // Others of its mode may stand next, and nobody else will tell them.
-        if call.mode != Mode::Exclusive {
+        if call.mode != LockMode::Exclusive {
             self.move_on();
         }
         let line = self.line.len();
-        Acquired::Held { fence, line, others: self.others(), now: self.now.us }
+        AcquireReply::Granted { fence, queue_length: line, contenders: self.others(), server_us: self.now.us }
     }
 
     /// `None` if it was not held any more.
-    pub(super) fn still(&mut self, me: &Token) -> Option<Still> {
-        let held = self.line.deadline(&Member::holds(Mode::Exclusive, me));
+    pub(super) fn still(&mut self, me: &LockToken) -> Option<GrantRefresh> {
+        let held = self.line.deadline(&Member::holds(LockMode::Exclusive, me));
         held.filter(|deadline| *deadline > self.now.ms)?;
         let fence = self.next_fence();
-        Some(Still { fence, others: self.others(), now: self.now.us })
+        Some(GrantRefresh { fence, contenders: self.others(), server_us: self.now.us })
     }
 
-    fn others(&mut self) -> Others {
-        let place = self.live_head().map_or(Others::NOBODY, |place| Others::place(place.seq));
-        place.and(self.jobs_head().map_or(Others::NOBODY, |(seq, _)| Others::job(seq)))
+    fn others(&mut self) -> Contenders {
+        let place = self.live_head().map_or(Contenders::NONE, |place| Contenders::from_waiter(place.seq));
+        place.merge(self.jobs_head().map_or(Contenders::NONE, |(seq, _)| Contenders::from_job(seq)))
     }
 
     /// Whether nobody stands before the caller.
-    fn may_take(&mut self, me: &Token, old_seq: u64) -> bool {
+    fn may_take(&mut self, me: &LockToken, old_seq: u64) -> bool {
         match self.head() {
             None => true,
             Some((seq, place)) => {
@@ -110,8 +110,8 @@ impl Visit<'_> {
     }
 
     /// Takes a place in the line, or keeps the one it has for longer; returns its sequence.
-    fn join(&mut self, call: &Acquire, old_seq: u64, wait: Duration) -> u64 {
-        let Acquire { me, mode, .. } = call;
+    fn join(&mut self, call: &AcquireCommand, old_seq: u64, wait: Duration) -> u64 {
+        let AcquireCommand { token: me, mode, .. } = call;
         let seq = match self.line.place_of(me) {
             Some(place) => {
                 self.line.drop_place(&place);
@@ -122,7 +122,7 @@ impl Visit<'_> {
                 if old_seq > 0 {
                     seq = seq.min(old_seq);
                 }
-                self.tell_holders(Others::place(seq));
+                self.tell_holders(Contenders::from_waiter(seq));
                 seq
             }
         };
@@ -137,21 +137,21 @@ impl Visit<'_> {
         self.facts.seq
     }
 
-    pub(super) fn release(&mut self, me: &Token, mode: Mode) -> GaveBack {
+    pub(super) fn release(&mut self, me: &LockToken, mode: LockMode) -> ReleaseOutcome {
         self.release_before(me, mode, 0)
     }
 
     /// In front of an acquisition in the same call, of one who came at this time of the store, if it is known: a lock that
     /// was had alone is left to it if nobody in line came before.
-    pub(super) fn release_before(&mut self, me: &Token, mode: Mode, came: u64) -> GaveBack {
+    pub(super) fn release_before(&mut self, me: &LockToken, mode: LockMode, came: u64) -> ReleaseOutcome {
         let asked = Member::offered(mode, me);
         let asked_for = mode;
         let (mut mode, mut holds) = (mode, Member::holds(mode, me));
-        let shared = Member::holds(Mode::Shared, me);
+        let shared = Member::holds(LockMode::Shared, me);
         let none = self.line.deadline(&holds).is_none();
-        if none && mode == Mode::Exclusive && self.line.deadline(&shared).is_some() {
+        if none && mode == LockMode::Exclusive && self.line.deadline(&shared).is_some() {
             // What a downgrade has made of it, whose answer was lost.
-            (mode, holds) = (Mode::Shared, shared);
+            (mode, holds) = (LockMode::Shared, shared);
         }
         let held = self.line.deadline(&holds);
         let place = self.line.place_of(me);
@@ -162,16 +162,16 @@ impl Visit<'_> {
         let offered = self.line.take(&Member::offered(mode, me)) | self.line.take(&asked);
         let taken = self.line.take(&holds) | offered;
         if !taken && place.is_none() {
-            return GaveBack::Nothing;
+            return ReleaseOutcome::NotFound;
         }
         let in_time = held.is_some_and(|deadline| deadline > self.now.ms);
-        if !(in_time && asked_for == Mode::Exclusive && self.is_before_all(came)) {
+        if !(in_time && asked_for == LockMode::Exclusive && self.is_before_all(came)) {
             self.move_on();
         }
         match held {
-            None => GaveBack::Left,
-            Some(deadline) if deadline > self.now.ms => GaveBack::Released,
-            Some(_) => GaveBack::Lost,
+            None => ReleaseOutcome::Withdrawn,
+            Some(deadline) if deadline > self.now.ms => ReleaseOutcome::Released,
+            Some(_) => ReleaseOutcome::AlreadyExpired,
         }
     }
 
@@ -183,9 +183,9 @@ impl Visit<'_> {
     }
 
     /// False if it was not held any more.
-    pub(super) fn downgrade(&mut self, me: &Token, lease: Duration) -> bool {
+    pub(super) fn downgrade(&mut self, me: &LockToken, lease: Duration) -> bool {
         let now = self.now.ms;
-        let (shared, held) = (Member::holds(Mode::Shared, me), Member::holds(Mode::Exclusive, me));
+        let (shared, held) = (Member::holds(LockMode::Shared, me), Member::holds(LockMode::Exclusive, me));
         if let Some(deadline) = self.line.deadline(&shared) {
             return deadline > now;
         }

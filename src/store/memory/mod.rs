@@ -59,11 +59,11 @@ use self::{
 use super::fsck::{FsckFound, FsckPart};
 use super::{
     backend::{
-        Acquire, Acquired, Backend, Charge, Charging, Counter, GaveBack, JobId, JobState, Mode,
-        Node, Renewal, SettleCharge, State, Step, Still, Token,
+        AcquireCommand, AcquireReply, Backend, ChargeCommand, ChargeFuture, CounterName, ReleaseOutcome, JobId, JobState, LockMode,
+        NodeId, LeaseRenewal, SettleChargeCommand, QuotaSnapshot, StoreFuture, GrantRefresh, LockToken,
     },
-    hints::Hints,
-    rate::bounded,
+    wakeups::Wakeups,
+    rate::check_item_count,
 };
 use crate::{
     clock::Clock,
@@ -78,9 +78,9 @@ pub(crate) struct Memory {
     /// One for each shard number.
     shards: Vec<Mutex<Shard>>,
     /// Live workers, and when each one's lease ends.
-    workers: Mutex<HashMap<Node, u64>>,
+    workers: Mutex<HashMap<NodeId, u64>>,
     /// Live limiters.
-    limiters: Mutex<HashMap<Node, u64>>,
+    limiters: Mutex<HashMap<NodeId, u64>>,
     paused: AtomicBool,
     queues: tasks::Queues,
     post: Post,
@@ -132,16 +132,16 @@ impl Memory {
 
     /// Taken and given back, so that whatever goes before a free lock has its say.
     #[cfg(any(test, feature = "test-kit"))]
-    fn pretended(&self, call: &Acquire, acquired: Acquired) -> Acquired {
-        let Acquired::Held { line, .. } = acquired else {
+    fn pretended(&self, call: &AcquireCommand, acquired: AcquireReply) -> AcquireReply {
+        let AcquireReply::Granted { queue_length: line, .. } = acquired else {
             return acquired;
         };
         // What workers share among them is no resource: those that can't have a permit run nothing.
         if !self.pretends_busy.load(Ordering::SeqCst) || call.key == Key::of_workers() {
             return acquired;
         }
-        self.visit(&call.key, |visit| visit.release(&call.me, call.mode));
-        Acquired::Busy { left: Duration::from_secs(1), line, seq: 0, joined: false }
+        self.visit(&call.key, |visit| visit.release(&call.token, call.mode));
+        AcquireReply::Busy { lease_remaining: Duration::from_secs(1), queue_length: line, seq: 0, has_joined: false }
     }
 
     /// Locks, jobs, records, counters and due entries, those that are over but not yet swept included.
@@ -189,88 +189,88 @@ impl Memory {
 }
 
 impl Backend for Memory {
-    fn spaces(&self) -> Vec<Arc<str>> {
+    fn identities(&self) -> Vec<Arc<str>> {
         vec![Arc::clone(&self.space)]
     }
 
-    fn identify(&self) -> Step<'_, Arc<str>> {
+    fn identify(&self) -> StoreFuture<'_, Arc<str>> {
         Box::pin(std::future::ready(Ok(Arc::clone(&self.space))))
     }
 
-    fn now_us(&self) -> u64 {
+    fn estimated_now_us(&self) -> u64 {
         self.clock.now_us()
     }
 
-    fn is_by_hand(&self) -> bool {
+    fn has_manual_clock(&self) -> bool {
         self.clock.is_by_hand()
     }
 
-    fn acquire(&self, call: Acquire) -> Step<'_, Acquired> {
+    fn acquire(&self, call: AcquireCommand) -> StoreFuture<'_, AcquireReply> {
         let acquired = self.visit(&call.key, |visit| visit.acquire(&call));
         #[cfg(any(test, feature = "test-kit"))]
         let acquired = self.pretended(&call, acquired);
         done(acquired)
     }
 
-    fn release(&self, key: Key, me: Token, mode: Mode) -> Step<'_, GaveBack> {
+    fn release(&self, key: Key, me: LockToken, mode: LockMode) -> StoreFuture<'_, ReleaseOutcome> {
         done(self.visit(&key, |visit| visit.release(&me, mode)))
     }
 
-    fn send_release(&self, key: Key, me: Token, mode: Mode) -> Option<Step<'static, GaveBack>> {
+    fn send_release(&self, key: Key, me: LockToken, mode: LockMode) -> Option<StoreFuture<'static, ReleaseOutcome>> {
         Some(done(self.visit(&key, |visit| visit.release(&me, mode))))
     }
 
-    fn pass(&self, me: Token, mode: Mode, next: Acquire) -> Step<'_, (GaveBack, Acquired)> {
+    fn release_and_reacquire(&self, me: LockToken, mode: LockMode, next: AcquireCommand) -> StoreFuture<'_, (ReleaseOutcome, AcquireReply)> {
         done(self.visit(&next.key, |visit| {
-            let came = if next.record.is_none() { next.old_seq } else { 0 };
+            let came = if next.record_name.is_none() { next.resume_seq } else { 0 };
             (visit.release_before(&me, mode, came), visit.acquire(&next))
         }))
     }
 
-    fn still(&self, key: Key, me: Token) -> Step<'_, Option<Still>> {
+    fn refresh_grant(&self, key: Key, me: LockToken) -> StoreFuture<'_, Option<GrantRefresh>> {
         done(self.visit(&key, |visit| visit.still(&me)))
     }
 
-    fn downgrade(&self, key: Key, me: Token, lease: Duration) -> Step<'_, bool> {
+    fn downgrade(&self, key: Key, me: LockToken, lease: Duration) -> StoreFuture<'_, bool> {
         done(self.visit(&key, |visit| visit.downgrade(&me, lease)))
     }
 
-    fn renew(&self, items: Vec<Renewal>) -> Step<'_, Vec<bool>> {
-        let one = |item: &Renewal| self.at(item.key.shard(), |shard, now| shard.renew(item, now));
+    fn renew(&self, items: Vec<LeaseRenewal>) -> StoreFuture<'_, Vec<bool>> {
+        let one = |item: &LeaseRenewal| self.at(item.key.shard(), |shard, now| shard.renew(item, now));
         done(items.iter().map(one).collect())
     }
 
-    fn raise_fence(&self, key: Key, me: Token, fence: u64) -> Step<'_, bool> {
+    fn advance_fence(&self, key: Key, me: LockToken, fence: u64) -> StoreFuture<'_, bool> {
         done(self.at(key.shard(), |shard, now| shard.raise_fence(&key, &me, fence, now)))
     }
 
-    fn charge(&self, call: Charge) -> Charging<'_> {
+    fn charge(&self, call: ChargeCommand) -> ChargeFuture<'_> {
         let charge =
-            |call: &Charge| self.at(call.tag.shard(), |shard, now| shard.charge(call, now));
-        Charging::Boxed(told(call.checked().map(|()| match call.merged() {
+            |call: &ChargeCommand| self.at(call.tag.shard(), |shard, now| shard.charge(call, now));
+        ChargeFuture::Boxed(told(call.validate().map(|()| match call.merge_duplicates() {
             None => charge(&call),
-            Some((merged, places)) => charge(&merged).spread(&places),
+            Some((merged, places)) => charge(&merged).expand_duplicates(&places),
         })))
     }
 
-    fn settle_charge(&self, call: SettleCharge) -> Step<'_, Vec<State>> {
+    fn settle_charge(&self, call: SettleChargeCommand) -> StoreFuture<'_, Vec<QuotaSnapshot>> {
         let settle = |()| self.at(call.tag.shard(), |shard, now| shard.settle_charge(&call, now));
-        told(call.checked().map(settle))
+        told(call.validate().map(settle))
     }
 
-    fn reset_charges(&self, tag: Key, counters: Vec<Counter>) -> Step<'_, ()> {
+    fn reset_counters(&self, tag: Key, counters: Vec<CounterName>) -> StoreFuture<'_, ()> {
         let reset = |()| self.at(tag.shard(), |shard, _| shard.reset_charges(&tag, &counters));
-        told(bounded(counters.len()).map(reset))
+        told(check_item_count(counters.len()).map(reset))
     }
 
-    fn limiters(&self, node: Node, lease: Duration) -> Step<'_, usize> {
+    fn register_limiter(&self, node: NodeId, lease: Duration) -> StoreFuture<'_, usize> {
         let now = Now::of(self.clock.now_us());
         done(live(&mut self.limiters.lock(), node, lease, now).1)
     }
 
     /// Ignores `mend`: data of this process can't be broken by hand, so a finding is a fault of this store.
     #[cfg(any(test, feature = "fsck"))]
-    fn fsck(&self, part: FsckPart, _mend: bool) -> Step<'_, FsckFound> {
+    fn fsck(&self, part: FsckPart, _mend: bool) -> StoreFuture<'_, FsckFound> {
         // Nobody has mistyped its name.
         let mut found = FsckFound { scans: true, owned: 1, ..FsckFound::default() };
         if let FsckPart::Shard { shard: number, .. } = part {
@@ -280,11 +280,11 @@ impl Backend for Memory {
         done(found)
     }
 
-    fn ping(&self) -> Step<'_, ()> {
+    fn ping(&self) -> StoreFuture<'_, ()> {
         done(())
     }
 
-    fn listen(&self, node: Node, hints: &Arc<Hints>) -> Option<BoxFuture<'static, ()>> {
+    fn subscribe(&self, node: NodeId, hints: &Arc<Wakeups>) -> Option<BoxFuture<'static, ()>> {
         self.post.listen(&node, hints);
         None
     }
@@ -298,7 +298,7 @@ impl fmt::Debug for Memory {
 }
 
 /// `living.lua`: whether one has come, left or died, and how many there are.
-fn live(nodes: &mut HashMap<Node, u64>, node: Node, lease: Duration, now: Now) -> (bool, usize) {
+fn live(nodes: &mut HashMap<NodeId, u64>, node: NodeId, lease: Duration, now: Now) -> (bool, usize) {
     let mut gone = false;
     nodes.retain(|other, end| {
         let lives = *end > now.ms;
@@ -313,10 +313,10 @@ fn live(nodes: &mut HashMap<Node, u64>, node: Node, lease: Duration, now: Now) -
     (gone || changed, nodes.len())
 }
 
-fn done<T: Send + 'static>(answer: T) -> Step<'static, T> {
+fn done<T: Send + 'static>(answer: T) -> StoreFuture<'static, T> {
     told(Ok(answer))
 }
 
-fn told<T: Send + 'static>(outcome: Result<T, Error>) -> Step<'static, T> {
+fn told<T: Send + 'static>(outcome: Result<T, Error>) -> StoreFuture<'static, T> {
     Box::pin(ready(outcome))
 }

@@ -6,8 +6,8 @@ use bytes::Bytes;
 
 use super::{ends::Index, facts::Facts, job::Job, line::Member, visit::Visit};
 use crate::store::{
-    backend::{Call, JobId, JobState, Others},
-    hints::Hint,
+    backend::{WebhookJobSpec, JobId, JobState, Contenders},
+    wakeups::WakeupMessage,
 };
 
 /// How long it is known of a job that it was superseded, or that its time was over.
@@ -27,7 +27,7 @@ impl Visit<'_> {
         index.set(id, at);
         let sooner = first.is_none_or(|first| at < first);
         if let Some(node) = self.facts.watcher(self.now).filter(|_| sooner).cloned() {
-            self.tell(&node, Hint::Due(self.key.shard()));
+            self.tell(&node, WakeupMessage::ShardDue(self.key.shard()));
         }
     }
 
@@ -58,7 +58,7 @@ impl Visit<'_> {
         self.line.jobs.insert((seq, id.clone()));
         match self.held_until() {
             Some(last) => {
-                self.tell_holders(Others::job(seq));
+                self.tell_holders(Contenders::from_job(seq));
                 if self.facts.due.get(self.key).is_none() {
                     self.arm(last);
                 }
@@ -113,8 +113,8 @@ impl Visit<'_> {
     }
 
     /// A call becomes a job, unless it is one already: then it tells of the last end, with all attempts to come.
-    pub(super) fn stand_call(&mut self, call: Call, end: String, owner: String) {
-        let Call { id, envelope, max_attempts, .. } = call;
+    pub(super) fn stand_call(&mut self, call: WebhookJobSpec, end: String, owner: String) {
+        let WebhookJobSpec { id, envelope, max_attempts, .. } = call;
         let waits = self.jobs.get_mut(&id, self.now.ms).filter(|job| job.state.is_pending());
         if let Some(job) = waits {
             (job.tells, job.attempts) = (Some(end), 0);

@@ -8,8 +8,8 @@ use std::{
 use parking_lot::Mutex;
 
 use crate::store::{
-    backend::Node,
-    hints::{Hint, Hints},
+    backend::NodeId,
+    wakeups::{WakeupMessage, Wakeups},
 };
 
 /// A message on its way. A step collects its messages; they go out when its shard is unlocked, since
@@ -17,16 +17,16 @@ use crate::store::{
 pub(super) struct Mail {
     /// The node it is for; `None` = every node.
     pub(super) to: Option<Arc<str>>,
-    pub(super) hint: Hint,
+    pub(super) hint: WakeupMessage,
 }
 
 #[derive(Default)]
 pub(super) struct Post {
-    listeners: Mutex<HashMap<Arc<str>, Weak<Hints>>>,
+    listeners: Mutex<HashMap<Arc<str>, Weak<Wakeups>>>,
 }
 
 impl Post {
-    pub(super) fn listen(&self, node: &Node, hints: &Arc<Hints>) {
+    pub(super) fn listen(&self, node: &NodeId, hints: &Arc<Wakeups>) {
         let mut listeners = self.listeners.lock();
         // Handles come and go: those that have gone are swept by those that come.
         listeners.retain(|_, hints| hints.strong_count() > 0);
@@ -46,7 +46,7 @@ impl Post {
         }
     }
 
-    fn of(&self, node: Option<&str>) -> Vec<Arc<Hints>> {
+    fn of(&self, node: Option<&str>) -> Vec<Arc<Wakeups>> {
         let listeners = self.listeners.lock();
         match node {
             Some(node) => Vec::from_iter(listeners.get(node).and_then(Weak::upgrade)),

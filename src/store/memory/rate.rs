@@ -11,7 +11,7 @@ use crate::{
     clock::millis,
     key::Key,
     store::rate::{
-        By, Charge, Charged, Counter, Item, Pace, Penalty, Rule, SettleCharge, Settled, State,
+        AdjustmentKind, ChargeCommand, ChargeOutcome, CounterName, ChargeItem, GcraRate, Penalty, QuotaRule, SettleChargeCommand, ChargeAdjustment, QuotaSnapshot,
     },
 };
 
@@ -25,14 +25,14 @@ struct Open {
 
 impl Shard {
     /// `charge.lua`: no counter is named twice.
-    pub(super) fn charge(&mut self, call: &Charge, now: Now) -> Charged {
+    pub(super) fn charge(&mut self, call: &ChargeCommand, now: Now) -> ChargeOutcome {
         let mut open: Vec<_> =
             call.items.iter().map(|item| self.open(&call.tag, item, now)).collect();
         let each = || call.items.iter().zip(&open);
-        let room = |(item, open): (&Item, &Open)| {
+        let room = |(item, open): (&ChargeItem, &Open)| {
             if open.blocked > 0 { 0 } else { open.at.room(&item.rule, item.cost, now) }
         };
-        let times = u64::from(call.times);
+        let times = u64::from(call.repetitions);
         let admitted = each().map(room).min().unwrap_or(times).min(times);
         let refused = times - admitted;
         for (item, open) in call.items.iter().zip(&mut open) {
@@ -49,17 +49,17 @@ impl Shard {
         }
         self.counters.sweep(now.ms, SWEEP + call.items.len());
         let state =
-            |(item, open): (&Item, &Open)| item.state(open.at.count(now), now.us, open.blocked);
+            |(item, open): (&ChargeItem, &Open)| item.evaluate(open.at.count(now), now.us, open.blocked);
         let states = call.items.iter().zip(&open).map(state).collect();
         // No more than `times`.
-        let admitted = u32::try_from(admitted).unwrap_or(call.times);
-        Charged { admitted, states }
+        let admitted = u32::try_from(admitted).unwrap_or(call.repetitions);
+        ChargeOutcome { admitted, snapshots: states }
     }
 
     /// `settle_charge.lua`.
-    pub(super) fn settle_charge(&mut self, call: &SettleCharge, now: Now) -> Vec<State> {
-        let one = |settled: &Settled| {
-            let item = Item {
+    pub(super) fn settle_charge(&mut self, call: &SettleChargeCommand, now: Now) -> Vec<QuotaSnapshot> {
+        let one = |settled: &ChargeAdjustment| {
+            let item = ChargeItem {
                 policy: Arc::clone(&settled.policy),
                 subject: settled.subject.clone(),
                 rule: settled.rule,
@@ -67,13 +67,13 @@ impl Shard {
                 penalty: None,
             };
             let mut open = self.open(&call.tag, &item, now);
-            match settled.by {
-                By::Charge { units: 0 } => {}
-                By::Charge { units } => {
+            match settled.kind {
+                AdjustmentKind::Charge { units: 0 } => {}
+                AdjustmentKind::Charge { units } => {
                     open.at.spend(units);
                     self.keep(&mut open, now);
                 }
-                By::Refund { units, window } => {
+                AdjustmentKind::Refund { units, window } => {
                     let before = open.at;
                     open.at.refund(units, window, &item.rule, now);
                     if open.at != before {
@@ -81,14 +81,14 @@ impl Shard {
                     }
                 }
             }
-            item.state(open.at.count(now), now.us, 0)
+            item.evaluate(open.at.count(now), now.us, 0)
         };
         call.items.iter().map(one).collect()
     }
 
     /// `reset_charges.lua`.
-    pub(super) fn reset_charges(&mut self, tag: &Key, counters: &[Counter]) {
-        for Counter { policy, subject, algorithm } in counters {
+    pub(super) fn reset_charges(&mut self, tag: &Key, counters: &[CounterName]) {
+        for CounterName { policy, subject, algorithm } in counters {
             for refusals in [false, true] {
                 self.counters.remove(&Name {
                     algorithm: *algorithm,
@@ -101,7 +101,7 @@ impl Shard {
         }
     }
 
-    fn open(&mut self, tag: &Key, item: &Item, now: Now) -> Open {
+    fn open(&mut self, tag: &Key, item: &ChargeItem, now: Now) -> Open {
         let name = Name {
             algorithm: item.rule.algorithm(),
             refusals: false,
@@ -115,7 +115,7 @@ impl Shard {
         // if nothing is charged. What is told would not come true otherwise.
         let mut repair = false;
         let at = match item.rule {
-            Rule::Fixed { .. } => {
+            QuotaRule::Fixed { .. } => {
                 let whole = now.after(window);
                 let (spent, end) = match kept {
                     Some((Kept::Fixed { spent }, end)) => (spent, end),
@@ -127,7 +127,7 @@ impl Shard {
                 }
                 Present::Fixed { spent, end: end.min(whole) }
             }
-            Rule::Sliding { .. } => {
+            QuotaRule::Sliding { .. } => {
                 let length = millis(window);
                 Present::Sliding(match kept {
                     Some((Kept::Sliding(windows), _)) => {
@@ -137,11 +137,11 @@ impl Shard {
                     _ => Windows::new(now.ms, length, 0),
                 })
             }
-            Rule::Gcra { limit, burst, .. } => {
-                let pace = Pace::of(limit, window, burst);
+            QuotaRule::Gcra { limit, burst, .. } => {
+                let pace = GcraRate::new(limit, window, burst);
                 let (mut which, mut parts) = (0, [0, 0]);
                 if let Some((Kept::Gcra { debt, gross, which: kept, since, pace: old }, _)) = kept {
-                    repair = since > now.us || !old.has_the_rate_of(&pace);
+                    repair = since > now.us || !old.has_same_rate(&pace);
                     parts = [debt, gross].map(|parts| owed(parts, since, &old, &pace, now));
                     // One that is brought to what is so now is another one: refunds know when the old one
                     // would be paid off, not this one.
@@ -175,9 +175,9 @@ impl Shard {
                     *which = self.debts;
                 }
                 let (debt, gross, which, pace) = (*debt, *gross, *which, *pace);
-                let since = now.us - now.us % pace.tick;
+                let since = now.us - now.us % pace.tick_us;
                 // It lives through the millisecond in which the last of it is paid.
-                let end = since.saturating_add(pace.time(gross)).div_ceil(1000);
+                let end = since.saturating_add(pace.drain_time_us(gross)).div_ceil(1000);
                 (Kept::Gcra { debt, gross, which, since, pace }, end)
             }
         };
@@ -188,12 +188,12 @@ impl Shard {
         }
     }
 
-    fn blocked(&mut self, name: &Name, rule: &Rule, penalty: Penalty, now: Now) -> u64 {
+    fn blocked(&mut self, name: &Name, rule: &QuotaRule, penalty: Penalty, now: Now) -> u64 {
         let name = refusals(name);
         let Some((kept, end)) = self.kept(&name, now) else { return 0 };
         let blocks = matches!(kept, Kept::Blocked);
         // Neither counts, nor blocks, for longer than from now on.
-        let longest = now.after(if blocks { penalty.block } else { rule.window() });
+        let longest = now.after(if blocks { penalty.block_for } else { rule.window() });
         if end > longest {
             self.counters.end_at(&name, Some(longest));
         }
@@ -204,7 +204,7 @@ impl Shard {
     fn strike(
         &mut self,
         name: &Name,
-        rule: &Rule,
+        rule: &QuotaRule,
         penalty: Penalty,
         refused: u64,
         now: Now,
@@ -216,12 +216,12 @@ impl Shard {
             _ => (0, whole),
         };
         let strikes = before + refused;
-        if strikes < u64::from(penalty.after) {
+        if strikes < u64::from(penalty.after_refusals) {
             self.counters.put(&name, Kept::Strikes(strikes), Some(end));
             return 0;
         }
-        self.counters.put(&name, Kept::Blocked, Some(now.after(penalty.block)));
-        millis(penalty.block)
+        self.counters.put(&name, Kept::Blocked, Some(now.after(penalty.block_for)));
+        millis(penalty.block_for)
     }
 }
 
@@ -230,12 +230,12 @@ fn refusals(name: &Name) -> Name {
 }
 
 /// Whether such a cost can never be let in.
-fn never(rule: &Rule, cost: u64) -> bool {
+fn never(rule: &QuotaRule, cost: u64) -> bool {
     match *rule {
-        Rule::Fixed { limit, .. } | Rule::Sliding { limit, .. } => cost > limit,
-        Rule::Gcra { limit, window, burst } => {
-            let pace = Pace::of(limit, window, burst);
-            pace.parts(cost) > pace.most
+        QuotaRule::Fixed { limit, .. } | QuotaRule::Sliding { limit, .. } => cost > limit,
+        QuotaRule::Gcra { limit, window, burst } => {
+            let pace = GcraRate::new(limit, window, burst);
+            pace.units_to_parts(cost) > pace.max_debt
         }
     }
 }

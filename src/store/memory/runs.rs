@@ -11,8 +11,8 @@ use super::{
 use crate::{
     clock::millis,
     store::backend::{
-        ACCEPT_WINDOW, Claim, Claimed, JobId, JobState, Mode, NextRun, Run, Settle, SettledRun,
-        Token, Verdict,
+        OFFER_TIMEOUT, ClaimCommand, ClaimOutcome, JobId, JobState, LockMode, NextClaim, ClaimedRun, SettleCommand, SettleOutcome,
+        LockToken, Settlement,
     },
 };
 
@@ -23,60 +23,60 @@ const HEADS: usize = 8;
 const BEAT: Duration = Duration::from_secs(10);
 
 impl Visit<'_> {
-    pub(super) fn claim(&mut self, call: &Claim) -> Claimed {
+    pub(super) fn claim(&mut self, call: &ClaimCommand) -> ClaimOutcome {
         self.line.park = None;
         let Some((seq, first)) = self.line.first_job().cloned() else {
             self.facts.due.remove(self.key);
             self.line.back.clear();
-            return Claimed::Empty;
+            return ClaimOutcome::QueueEmpty;
         };
         if first != call.id {
             // An older job has come back in front of a run that goes on: a repeated claim is that run's all the
             // same, or it would be nobody's.
-            let begun = self.again(&call.id, &call.me, call.lease);
-            return begun.map_or(Claimed::Moved(first), Claimed::Claimed);
+            let begun = self.again(&call.id, &call.token, call.lease);
+            return begun.map_or(ClaimOutcome::NotFirst(first), ClaimOutcome::Claimed);
         }
         let job = self.jobs.get(&first, self.now.ms);
-        if job.is_some_and(|job| job.run.as_ref() == Some(&call.me)) {
+        if job.is_some_and(|job| job.run.as_ref() == Some(&call.token)) {
             // A token starts one run. It comes again, late, after that run was settled, given back or
             // lost: nobody would execute another one.
-            let again = self.again(&first, &call.me, call.lease);
-            return again.map_or(Claimed::Busy(ACCEPT_WINDOW), Claimed::Claimed);
+            let again = self.again(&first, &call.token, call.lease);
+            return again.map_or(ClaimOutcome::Busy(OFFER_TIMEOUT), ClaimOutcome::Claimed);
         }
         if let Some(not_now) = self.in_its_way(seq, &first) {
             return not_now;
         }
         self.line.back.forget(&first);
-        let next = NextRun { me: call.me.clone(), lease: call.lease, retention: call.retention };
+        let next = NextClaim { token: call.token.clone(), lease: call.lease, retention: call.retention };
         match self.begin(&first, &next) {
-            Some(run) => Claimed::Claimed(run),
+            Some(run) => ClaimOutcome::Claimed(run),
             None => {
                 self.move_on();
-                Claimed::Dead(first)
+                ClaimOutcome::Ended(first)
             }
         }
     }
 
     /// Why the first job can not start now: its backoff, a holder, or a live place before it.
-    fn in_its_way(&mut self, seq: u64, id: &JobId) -> Option<Claimed> {
+    fn in_its_way(&mut self, seq: u64, id: &JobId) -> Option<ClaimOutcome> {
         let last = self.held_until();
         if let Some(back) = self.backoff(id) {
             self.facts.due.set(self.key, back);
             self.move_on();
-            return Some(Claimed::Later(Duration::from_millis(back - self.now.ms)));
+            return Some(ClaimOutcome::NotDue(Duration::from_millis(back - self.now.ms)));
         }
         let offered = self.line.deadline(&Member::Job(id.clone())).is_some();
         match last {
             Some(last) if !offered => {
                 self.facts.due.set(self.key, last);
-                return Some(Claimed::Busy(Duration::from_millis(last - self.now.ms)));
+                return Some(ClaimOutcome::Busy(Duration::from_millis(last - self.now.ms)));
             }
             // A live place stands before the job: a worker's visit moves the line on for it too.
             None if self.live_head().is_some_and(|place| place.seq < seq) => {
                 // A visit has to move what is due, or it would be due at once again.
                 self.facts.due.set(self.key, self.accept_until());
                 self.move_on();
-                return Some(Claimed::Busy(ACCEPT_WINDOW));
+                return Some(ClaimOutcome::Busy(OFFER_TIMEOUT));
             }
             _ => {}
         }
@@ -85,26 +85,26 @@ impl Visit<'_> {
     }
 
     /// The run that this token has begun, if it goes on.
-    fn again(&mut self, id: &JobId, me: &Token, lease: Duration) -> Option<Run> {
-        let holds = Member::holds(Mode::Exclusive, me);
+    fn again(&mut self, id: &JobId, me: &LockToken, lease: Duration) -> Option<ClaimedRun> {
+        let holds = Member::holds(LockMode::Exclusive, me);
         let held = self.line.deadline(&holds).is_some_and(|end| end > self.now.ms);
         let job = self.jobs.get(id, self.now.ms)?;
         if !held || job.state != JobState::Running || job.run.as_ref() != Some(me) {
             return None;
         }
-        let run = Run {
+        let run = ClaimedRun {
             id: id.clone(),
             fence: 0,
             attempt: job.attempts,
             envelope: job.envelope.clone(),
             accepted_us: job.accepted_us,
-            more: self.line.jobs.len() > 1,
+            has_next: self.line.jobs.len() > 1,
         };
-        Some(Run { fence: self.grant(me, Mode::Exclusive, lease), ..run })
+        Some(ClaimedRun { fence: self.grant(me, LockMode::Exclusive, lease), ..run })
     }
 
     /// Starts a run of the first job, or ends the job if it may have none.
-    fn begin(&mut self, id: &JobId, next: &NextRun) -> Option<Run> {
+    fn begin(&mut self, id: &JobId, next: &NextClaim) -> Option<ClaimedRun> {
         let now = self.now;
         let job = self.jobs.get_mut(id, now.ms)?;
         if job.state == JobState::Running {
@@ -116,7 +116,7 @@ impl Visit<'_> {
             return None;
         }
         job.state = JobState::Running;
-        job.run = Some(next.me.clone());
+        job.run = Some(next.token.clone());
         job.attempts += 1;
         job.began_us = now.us;
         job.reason = "";
@@ -126,9 +126,9 @@ impl Visit<'_> {
             false => self.facts.due.set(self.key, now.after(next.lease)),
         }
         self.tell_all(id);
-        let holds = Member::holds(Mode::Exclusive, &next.me);
+        let holds = Member::holds(LockMode::Exclusive, &next.token);
         self.line.put(holds, now.after(next.lease));
-        let run = self.again(id, &next.me, next.lease)?;
+        let run = self.again(id, &next.token, next.lease)?;
         self.jobs.get_mut(id, now.ms)?.fence = run.fence;
         Some(run)
     }
@@ -172,54 +172,54 @@ impl Visit<'_> {
         self.tell_all(id);
     }
 
-    pub(super) fn settle(&mut self, call: Settle) -> SettledRun {
-        let Settle { id, me, verdict, next, .. } = call;
+    pub(super) fn settle(&mut self, call: SettleCommand) -> SettleOutcome {
+        let SettleCommand { id, token: me, settlement: verdict, next_claim: next, .. } = call;
         let run = self.jobs.get(&id, self.now.ms).and_then(|job| job.run.as_ref());
         if run != Some(&me) {
-            return SettledRun::Lost;
+            return SettleOutcome::RunLost;
         }
         if self.jobs.get(&id, self.now.ms).is_some_and(|job| job.state != JobState::Running) {
-            return SettledRun::Stands(next.and_then(|next| self.repeated(&next)));
+            return SettleOutcome::Settled(next.and_then(|next| self.repeated(&next)));
         }
-        let holds = Member::holds(Mode::Exclusive, &me);
+        let holds = Member::holds(LockMode::Exclusive, &me);
         let held = self.line.deadline(&holds).is_some_and(|end| end > self.now.ms);
         if !held {
-            return SettledRun::Lost;
+            return SettleOutcome::RunLost;
         }
         self.line.take(&holds);
         if !self.judged(&id, verdict) {
-            return SettledRun::Stands(None);
+            return SettleOutcome::Settled(None);
         }
         let begun = next.as_ref().and_then(|next| self.begin_next(next));
         if begun.is_none() {
             // The lock is free: moving on says when a worker should look again.
             self.move_on();
         }
-        SettledRun::Stands(begun)
+        SettleOutcome::Settled(begun)
     }
 
     /// Writes the verdict down. False if that has moved the line on.
-    fn judged(&mut self, id: &JobId, verdict: Verdict) -> bool {
+    fn judged(&mut self, id: &JobId, verdict: Settlement) -> bool {
         let now = self.now;
         let Some(job) = self.jobs.get_mut(id, now.ms) else {
             return true;
         };
         let (seq, bytes) = (job.seq, job.bytes);
         let (state, reason, retention) = match job.told(verdict) {
-            Verdict::Done { response, status, retention } => {
+            Settlement::Done { response, status, retention } => {
                 job.has_run(now.us, "done");
                 job.status = status;
                 job.response = Some(response);
                 job.envelope = Bytes::new();
                 (JobState::Done, "", retention)
             }
-            Verdict::Dead { reason, retention } | Verdict::Told { reason, retention, .. } => {
+            Settlement::Dead { reason, retention } | Settlement::WebhookSettled { reason, retention, .. } => {
                 job.has_run(now.us, reason);
                 (JobState::Dead, reason, retention)
             }
-            Verdict::Retry { delay, reason } => return self.waits(id, delay, reason, (true, true)),
-            Verdict::Back { delay, reason } => return self.waits(id, delay, reason, (false, true)),
-            Verdict::Hand { delay, reason } => {
+            Settlement::Retry { delay, reason } => return self.waits(id, delay, reason, (true, true)),
+            Settlement::Postpone { delay, reason } => return self.waits(id, delay, reason, (false, true)),
+            Settlement::ReturnToQueue { delay, reason } => {
                 return self.waits(id, delay, reason, (false, false));
             }
         };
@@ -262,7 +262,7 @@ impl Visit<'_> {
     }
 
     /// The run of the next job that may have one, if it is in turn.
-    fn begin_next(&mut self, next: &NextRun) -> Option<Run> {
+    fn begin_next(&mut self, next: &NextClaim) -> Option<ClaimedRun> {
         for _ in 0..HEADS {
             let (seq, first) = self.line.first_job().cloned()?;
             let before = self.live_head().is_some_and(|place| place.seq < seq);
@@ -285,24 +285,24 @@ impl Visit<'_> {
 
     /// The job in this line whose run has this token. A running one stands at the front: only those that come
     /// back to an older place can be before it.
-    fn of_run(&self, me: &Token) -> Option<JobId> {
+    fn of_run(&self, me: &LockToken) -> Option<JobId> {
         let mut jobs = self.line.jobs.iter().take(SCAN).map(|(_, id)| id);
         jobs.find(|id| self.runs_by(id, me)).cloned()
     }
 
-    fn runs_by(&self, id: &JobId, me: &Token) -> bool {
+    fn runs_by(&self, id: &JobId, me: &LockToken) -> bool {
         self.jobs.get(id, self.now.ms).is_some_and(|job| job.run.as_ref() == Some(me))
     }
 
     /// What a call with these tokens has begun before. It begins nothing: it may be a late one, whose caller
     /// has gone.
-    fn repeated(&mut self, next: &NextRun) -> Option<Run> {
-        let id = self.of_run(&next.me)?;
-        self.again(&id, &next.me, next.lease)
+    fn repeated(&mut self, next: &NextClaim) -> Option<ClaimedRun> {
+        let id = self.of_run(&next.token)?;
+        self.again(&id, &next.token, next.lease)
     }
 
     /// The undo of a claim, whichever job it was about.
-    pub(super) fn unclaim(&mut self, me: &Token, id: Option<JobId>) -> bool {
+    pub(super) fn unclaim(&mut self, me: &LockToken, id: Option<JobId>) -> bool {
         let now = self.now.ms;
         let Some(id) = id.filter(|id| self.runs_by(id, me)).or_else(|| self.of_run(me)) else {
             return false;
@@ -313,7 +313,7 @@ impl Visit<'_> {
         if job.state != JobState::Running {
             return false;
         }
-        let holds = Member::holds(Mode::Exclusive, me);
+        let holds = Member::holds(LockMode::Exclusive, me);
         if self.line.deadline(&holds).is_none_or(|end| end <= now) {
             return false;
         }

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     key::Key,
-    store::backend::{JobId, Mode, Renewal, Token},
+    store::backend::{JobId, LockMode, LeaseRenewal, LockToken},
 };
 
 /// Values of each kind that a step looks at for their end. It makes fewer, so what has ended goes
@@ -109,19 +109,19 @@ impl Shard {
     }
 
     /// `renew.lua`, one item.
-    pub(super) fn renew(&mut self, item: &Renewal, now: Now) -> bool {
+    pub(super) fn renew(&mut self, item: &LeaseRenewal, now: Now) -> bool {
         let until = now.after(item.lease);
         let Some(line) = self.lines.get_mut(&item.key, now.ms) else {
             return false;
         };
         line.expire(now);
-        let Some(until) = line.extend(&item.me, item.mode, now, until) else {
+        let Some(until) = line.extend(&item.token, item.mode, now, until) else {
             return false;
         };
         let end = line.end();
         self.lines.end_at(&item.key, end);
         if let Some(id) = &item.job {
-            let runs = |job: &Job| job.run.as_ref() == Some(&item.me);
+            let runs = |job: &Job| job.run.as_ref() == Some(&item.token);
             if self.jobs.get(id, now.ms).is_some_and(runs) {
                 self.facts.due.set(&item.key, until);
             }
@@ -130,8 +130,8 @@ impl Shard {
     }
 
     /// `raise.lua`.
-    pub(super) fn raise_fence(&mut self, key: &Key, me: &Token, fence: u64, now: Now) -> bool {
-        let member = Member::holds(Mode::Exclusive, me);
+    pub(super) fn raise_fence(&mut self, key: &Key, me: &LockToken, fence: u64, now: Now) -> bool {
+        let member = Member::holds(LockMode::Exclusive, me);
         let deadline = self.lines.get(key, now.ms).and_then(|line| line.deadline(&member));
         let held = deadline.is_some_and(|deadline| deadline > now.ms);
         if held {

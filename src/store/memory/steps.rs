@@ -9,62 +9,62 @@ use crate::{
     key::Key,
     store::{
         backend::{
-            Beat, Began, Claim, Claimed, Direct, Due, Enqueue, Enqueued, JobId, JobState, JobView,
-            Jobs, Listed, Listing, Node, PendingMark, Running, Settle, SettledRun, Step, Tally,
-            Token,
+            Heartbeat, BeginDirectOutcome, ClaimCommand, ClaimOutcome, DirectRunCommand, DueLocks, EnqueueCommand, EnqueueOutcome, JobId, JobState, JobView,
+            JobBackend, JobListPage, EndedFilter, NodeId, PendingCursor, ActiveRun, SettleCommand, SettleOutcome, StoreFuture, ShardStats,
+            LockToken,
         },
-        hints::Hint,
+        wakeups::WakeupMessage,
     },
 };
 
-impl Jobs for Memory {
-    fn enqueue(&self, call: Enqueue) -> Step<'_, Enqueued> {
+impl JobBackend for Memory {
+    fn enqueue(&self, call: EnqueueCommand) -> StoreFuture<'_, EnqueueOutcome> {
         let key = call.key.clone();
         done(self.visit(&key, |visit| visit.enqueue(call)))
     }
 
-    fn begin_direct(&self, call: Direct) -> Step<'_, Began> {
+    fn begin_direct(&self, call: DirectRunCommand) -> StoreFuture<'_, BeginDirectOutcome> {
         done(self.visit(&call.key, |visit| visit.begin_direct(&call)))
     }
 
-    fn end_direct(&self, call: Direct, response: Option<Bytes>) -> Step<'_, bool> {
+    fn finish_direct(&self, call: DirectRunCommand, response: Option<Bytes>) -> StoreFuture<'_, bool> {
         done(self.visit(&call.key, |visit| visit.end_direct(&call, response.as_ref())))
     }
 
-    fn renew_direct(&self, call: Direct) -> Step<'_, bool> {
+    fn renew_direct(&self, call: DirectRunCommand) -> StoreFuture<'_, bool> {
         done(self.visit(&call.key, |visit| visit.renew_direct(&call)))
     }
 
-    fn bury_direct(&self, call: Direct, reason: &'static str) -> Step<'_, bool> {
+    fn mark_direct_dead(&self, call: DirectRunCommand, reason: &'static str) -> StoreFuture<'_, bool> {
         done(self.visit(&call.key, |visit| visit.bury_direct(&call, reason)))
     }
 
-    fn claim(&self, call: Claim) -> Step<'_, Claimed> {
+    fn claim(&self, call: ClaimCommand) -> StoreFuture<'_, ClaimOutcome> {
         done(self.visit(&call.key, |visit| visit.claim(&call)))
     }
 
-    fn settle(&self, call: Settle) -> Step<'_, SettledRun> {
+    fn settle(&self, call: SettleCommand) -> StoreFuture<'_, SettleOutcome> {
         let key = call.key.clone();
         done(self.visit(&key, |visit| visit.settle(call)))
     }
 
-    fn cancel(&self, id: JobId, began_us: u64, retention: Duration) -> Step<'_, Option<JobState>> {
+    fn cancel_waiting_job(&self, id: JobId, began_us: u64, retention: Duration) -> StoreFuture<'_, Option<JobState>> {
         done(self.cancel_job(&id, began_us, retention))
     }
 
-    fn job(&self, id: JobId) -> Step<'_, Option<JobView>> {
+    fn job_view(&self, id: JobId) -> StoreFuture<'_, Option<JobView>> {
         done(self.at(id.shard(), |shard, now| shard.job(&id, now)))
     }
 
-    fn running(&self, id: JobId) -> Step<'_, Option<Running>> {
+    fn active_run(&self, id: JobId) -> StoreFuture<'_, Option<ActiveRun>> {
         done(self.at(id.shard(), |shard, now| shard.running(&id, now)))
     }
 
-    fn envelope(&self, id: JobId) -> Step<'_, Option<Bytes>> {
+    fn job_envelope(&self, id: JobId) -> StoreFuture<'_, Option<Bytes>> {
         done(self.at(id.shard(), |shard, now| shard.envelope(&id, now)))
     }
 
-    fn clock(&self) -> Step<'_, u64> {
+    fn server_time_us(&self) -> StoreFuture<'_, u64> {
         done(self.clock.now_us())
     }
 
@@ -74,7 +74,7 @@ impl Jobs for Memory {
         done(keys.iter().map(one).collect())
     }
 
-    fn due(&self, shards: Vec<u16>, most: usize) -> Step<'_, Vec<Due>> {
+    fn poll_due(&self, shards: Vec<u16>, most: usize) -> StoreFuture<'_, Vec<DueLocks>> {
         let (mut left, mut post) = (Left::new(most), Vec::new());
         let one = |shard: &u16| self.at(*shard, |shard, now| shard.due(&mut left, now, &mut post));
         let due = shards.iter().map(one).collect();
@@ -82,47 +82,47 @@ impl Jobs for Memory {
         done(due)
     }
 
-    fn unclaim(&self, key: Key, me: Token, id: Option<JobId>) -> Step<'_, bool> {
+    fn unclaim(&self, key: Key, me: LockToken, id: Option<JobId>) -> StoreFuture<'_, bool> {
         done(self.visit(&key, |visit| visit.unclaim(&me, id)))
     }
 
-    fn beat(&self, node: Node, lease: Duration) -> Step<'_, Beat> {
+    fn heartbeat(&self, node: NodeId, lease: Duration) -> StoreFuture<'_, Heartbeat> {
         done(self.beats(&node, lease))
     }
 
-    fn tell(&self, node: Node, hint: Hint) -> Step<'_, ()> {
-        if hint.text().is_some() {
+    fn send_wakeup(&self, node: NodeId, hint: WakeupMessage) -> StoreFuture<'_, ()> {
+        if hint.encode().is_some() {
             self.post.send(vec![Mail { to: Some(node.as_str().into()), hint }]);
         }
         done(())
     }
 
-    fn list(&self, shard: u16, which: Listing, from: u64, most: usize) -> Step<'_, Listed> {
+    fn list_ended(&self, shard: u16, which: EndedFilter, from: u64, most: usize) -> StoreFuture<'_, JobListPage> {
         done(self.at(shard, |shard, now| shard.list(which, from, most, now)))
     }
 
-    fn pending(&self, shard: u16, from: PendingMark, most: usize) -> Step<'_, Listed<PendingMark>> {
+    fn list_pending(&self, shard: u16, from: PendingCursor, most: usize) -> StoreFuture<'_, JobListPage<PendingCursor>> {
         done(self.at(shard, |shard, now| shard.pending(from, most, now)))
     }
 
-    fn redrive(&self, id: JobId, ended_us: u64) -> Step<'_, Option<JobState>> {
+    fn redrive_job(&self, id: JobId, ended_us: u64) -> StoreFuture<'_, Option<JobState>> {
         let key = self.at(id.shard(), |shard, now| shard.lock_of(&id, now));
         done(key.and_then(|key| self.visit(&key, |visit| visit.redrive(&id, ended_us))))
     }
 
-    fn purge(&self, id: JobId, ended_us: u64) -> Step<'_, bool> {
+    fn purge_job(&self, id: JobId, ended_us: u64) -> StoreFuture<'_, bool> {
         done(self.at(id.shard(), |shard, now| shard.purge(&id, ended_us, now)))
     }
 
-    fn tally(&self, shard: u16) -> Step<'_, Tally> {
+    fn shard_stats(&self, shard: u16) -> StoreFuture<'_, ShardStats> {
         done(self.at(shard, |shard, now| shard.tally(now)))
     }
 
-    fn is_paused(&self) -> Step<'_, bool> {
+    fn are_jobs_paused(&self) -> StoreFuture<'_, bool> {
         done(self.paused.load(std::sync::atomic::Ordering::SeqCst))
     }
 
-    fn set_paused(&self, paused: bool) -> Step<'_, ()> {
+    fn set_jobs_paused(&self, paused: bool) -> StoreFuture<'_, ()> {
         self.pause(paused);
         done(())
     }

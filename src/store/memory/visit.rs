@@ -13,8 +13,8 @@ use super::{
 use crate::{
     key::Key,
     store::{
-        backend::{ACCEPT_WINDOW, JobId, Mode, Others, SPARE_FENCES, Token},
-        hints::Hint,
+        backend::{OFFER_TIMEOUT, JobId, LockMode, Contenders, SPARE_FENCES, LockToken},
+        wakeups::WakeupMessage,
     },
 };
 
@@ -37,16 +37,16 @@ pub(super) struct Visit<'a> {
 
 impl Visit<'_> {
     pub(super) fn accept_until(&self) -> u64 {
-        self.now.after(ACCEPT_WINDOW)
+        self.now.after(OFFER_TIMEOUT)
     }
 
-    pub(super) fn tell(&mut self, node: &str, hint: Hint) {
+    pub(super) fn tell(&mut self, node: &str, hint: WakeupMessage) {
         let to = Some(node.into());
         self.post.push(Mail { to, hint });
     }
 
     pub(super) fn tell_all(&mut self, id: &JobId) {
-        let hint = Hint::Job(id.clone());
+        let hint = WakeupMessage::JobChanged(id.clone());
         self.post.push(Mail { to: None, hint });
     }
 
@@ -64,24 +64,24 @@ impl Visit<'_> {
     }
 
     /// Whether one more of this mode may come in.
-    pub(super) fn fits(&mut self, mode: Mode) -> bool {
+    pub(super) fn fits(&mut self, mode: LockMode) -> bool {
         match self.held() {
             None => true,
-            Some(held) if held != mode.letter() => false,
+            Some(held) if held != mode.wire_letter() => false,
             Some(_) => match mode {
-                Mode::Exclusive => false,
-                Mode::Shared => true,
-                Mode::Permits(most) => self.line.holders.len() < most as usize,
+                LockMode::Exclusive => false,
+                LockMode::Shared => true,
+                LockMode::Permits(most) => self.line.holders.len() < most as usize,
             },
         }
     }
 
     /// What a request that was not let in is told: until when, and the length of the line. Where nothing
     /// but permits is wanting, it waits for the one that leaves fewer than there may be.
-    pub(super) fn busy_for(&mut self, mode: Mode) -> (Duration, u64) {
+    pub(super) fn busy_for(&mut self, mode: LockMode) -> (Duration, u64) {
         let mut until = self.held_until();
-        if let Mode::Permits(most) = mode
-            && self.held() == Some(mode.letter())
+        if let LockMode::Permits(most) = mode
+            && self.held() == Some(mode.wire_letter())
         {
             let mut ends = Vec::from_iter(self.line.holders.iter().map(|(_, end)| *end));
             ends.sort_unstable();
@@ -93,7 +93,7 @@ impl Visit<'_> {
     }
 
     /// A fence above every fence ever given in this shard; the spare ones are the holder's too.
-    pub(super) fn grant(&mut self, me: &Token, mode: Mode, lease: Duration) -> u64 {
+    pub(super) fn grant(&mut self, me: &LockToken, mode: LockMode, lease: Duration) -> u64 {
         let (fence, member) = (self.next_fence(), Member::holds(mode, me));
         // A copy of a call that was late shortens nothing.
         let until = self.line.deadline(&member).unwrap_or(0).max(self.now.after(lease));
@@ -114,7 +114,7 @@ impl Visit<'_> {
         self.facts.due.set(self.key, at);
         let sooner = first.is_none_or(|first| first <= self.now.ms || at < first);
         if let Some(node) = self.facts.watcher(self.now).filter(|_| sooner).cloned() {
-            self.tell(&node, Hint::Due(self.key.shard()));
+            self.tell(&node, WakeupMessage::ShardDue(self.key.shard()));
         }
     }
 
@@ -127,14 +127,14 @@ impl Visit<'_> {
     }
 
     /// Tells the processes of all holders who joined the line, each once.
-    pub(super) fn tell_holders(&mut self, who: Others) {
+    pub(super) fn tell_holders(&mut self, who: Contenders) {
         let mut told = HashSet::new();
         for (member, _) in self.line.holders.iter().take(SCAN) {
             if let Member::Holds(_, me) = member
                 && told.insert(me.node())
             {
                 let to = Some(me.node().into());
-                let hint = Hint::Line(self.key.clone(), who);
+                let hint = WakeupMessage::QueueJoin(self.key.clone(), who);
                 self.post.push(Mail { to, hint });
             }
         }
@@ -184,7 +184,7 @@ impl Visit<'_> {
     pub(super) fn move_on(&mut self) {
         for _ in 0..SCAN {
             let held = self.held();
-            if held == Some(Mode::Exclusive.letter()) {
+            if held == Some(LockMode::Exclusive.wire_letter()) {
                 return;
             }
             match self.head() {
@@ -193,7 +193,7 @@ impl Visit<'_> {
                         return;
                     }
                     self.offer_to(&place);
-                    if place.mode == Mode::Exclusive {
+                    if place.mode == LockMode::Exclusive {
                         return;
                     }
                 }
@@ -215,7 +215,7 @@ impl Visit<'_> {
         let until = self.accept_until();
         self.line.drop_place(place);
         self.line.put(Member::offered(place.mode, &place.me), until);
-        self.tell(place.me.node(), Hint::Offer(place.me.clone()));
+        self.tell(place.me.node(), WakeupMessage::Offer(place.me.clone()));
         if !self.line.jobs.is_empty() {
             self.arm_by(until);
         }
@@ -230,7 +230,7 @@ impl Visit<'_> {
         self.line.park = Some(until);
         self.facts.due.set(self.key, self.now.ms);
         if let Some(node) = self.facts.watcher(self.now).cloned() {
-            self.tell(&node, Hint::Work(self.key.clone(), id));
+            self.tell(&node, WakeupMessage::JobOffer(self.key.clone(), id));
         }
     }
 }

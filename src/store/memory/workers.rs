@@ -6,8 +6,8 @@ use super::{Memory, post::Mail, shard::Now};
 use crate::{
     key::SHARDS,
     store::{
-        backend::{Beat, HAND_OVER, Node},
-        hints::Hint,
+        backend::{Heartbeat, SHARD_VACANCY_GRACE, NodeId},
+        wakeups::WakeupMessage,
     },
 };
 
@@ -15,7 +15,7 @@ use crate::{
 const OTHERS: usize = 100;
 
 impl Memory {
-    pub(super) fn beats(&self, node: &Node, lease: Duration) -> Beat {
+    pub(super) fn beats(&self, node: &NodeId, lease: Duration) -> Heartbeat {
         let now = Now::of(self.clock.now_us());
         let (mut told, others, living, lapse) = self.present(node, lease, now);
         let paused = self.paused.load(Ordering::SeqCst);
@@ -35,17 +35,17 @@ impl Memory {
         }
         let has_work = |shard: &u16| self.at(*shard, |shard, _| shard.has_work());
         let busy = mine.iter().copied().filter(has_work).collect();
-        Beat { mine, busy, others, paused, lapse }
+        Heartbeat { own_shards: mine, busy_shards: busy, peers: others, is_paused: paused, peer_expires_in: lapse }
     }
 
     /// Whether this one has come or left, or another one has died; the others that live, and how many live; how soon the lease of the one
     /// that this one looks after ends.
     fn present(
         &self,
-        node: &Node,
+        node: &NodeId,
         lease: Duration,
         now: Now,
-    ) -> (bool, Vec<Node>, usize, Option<Duration>) {
+    ) -> (bool, Vec<NodeId>, usize, Option<Duration>) {
         let mut workers = self.workers.lock();
         let (changed, living) = super::live(&mut workers, node.clone(), lease, now);
         let others = || workers.iter().filter(|(other, _)| *other != node);
@@ -60,7 +60,7 @@ impl Memory {
     /// The shards of this node from now on, and whether it gave some up.
     fn divide(
         &self,
-        node: &Node,
+        node: &NodeId,
         lease: Duration,
         (most, heirs): (usize, bool),
     ) -> (Vec<u16>, bool) {
@@ -68,7 +68,7 @@ impl Memory {
         for shard in 0..SHARDS {
             let keep = mine.len() < most;
             let kept = |shard: &mut super::shard::Shard, now: Now| {
-                let left = heirs.then(|| now.after(HAND_OVER));
+                let left = heirs.then(|| now.after(SHARD_VACANCY_GRACE));
                 shard.facts.keep_watch(node.as_str(), keep, (now.after(lease), left), now)
             };
             match self.at(shard, kept) {
@@ -99,6 +99,6 @@ impl Memory {
     }
 
     pub(super) fn tell_workers(&self) {
-        self.post.send(vec![Mail { to: None, hint: Hint::Workers }]);
+        self.post.send(vec![Mail { to: None, hint: WakeupMessage::WorkersChanged }]);
     }
 }

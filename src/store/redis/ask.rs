@@ -9,8 +9,8 @@ use crate::{
     clock::millis,
     key::Key,
     store::{
-        backend::{Acquire, Mode, Token},
-        keys::Keys,
+        backend::{AcquireCommand, LockMode, LockToken},
+        key_names::KeyNames,
     },
 };
 
@@ -20,26 +20,26 @@ const SIZE: (usize, usize) = (190, 4);
 /// What is asked of a lock.
 #[derive(Debug)]
 pub(super) enum Ask {
-    Acquire(Acquire),
+    Acquire(AcquireCommand),
     /// Of a lock that is held in mode exclusive.
     Still {
         key: Key,
-        me: Token,
+        me: LockToken,
     },
     Release {
         key: Key,
-        me: Token,
-        mode: Mode,
+        me: LockToken,
+        mode: LockMode,
     },
     /// Two steps.
     Pass {
-        me: Token,
-        mode: Mode,
-        next: Acquire,
+        me: LockToken,
+        mode: LockMode,
+        next: AcquireCommand,
     },
     Downgrade {
         key: Key,
-        me: Token,
+        me: LockToken,
         lease: Duration,
     },
 }
@@ -60,7 +60,7 @@ impl Ask {
 
     fn record(&self) -> Option<&str> {
         match self {
-            Self::Acquire(call) | Self::Pass { next: call, .. } => call.record.as_deref(),
+            Self::Acquire(call) | Self::Pass { next: call, .. } => call.record_name.as_deref(),
             Self::Still { .. } | Self::Release { .. } | Self::Downgrade { .. } => None,
         }
     }
@@ -69,13 +69,13 @@ impl Ask {
         self.steps() + usize::from(self.record().is_some())
     }
 
-    fn write_keys(&self, keys: &Keys, out: &mut Cmd) {
+    fn write_keys(&self, keys: &KeyNames, out: &mut Cmd) {
         let key = self.key();
         for _ in 0..self.steps() {
-            joined(out, &keys.holders_in_parts(key));
+            joined(out, &keys.holders_parts(key));
         }
         if let Some(record) = self.record() {
-            out.write_arg(keys.record(key, record).as_bytes());
+            out.write_arg(keys.idempotency_record(key, record).as_bytes());
         }
     }
 
@@ -84,52 +84,52 @@ impl Ask {
             Self::Acquire(call) => acquire(call, out),
             Self::Still { me, .. } => {
                 out.write_arg(b"sx");
-                holder(me, Mode::Exclusive, out);
+                holder(me, LockMode::Exclusive, out);
             }
             Self::Release { me, mode, .. } => release(me, *mode, 0, out),
             Self::Pass { me, mode, next } => {
-                let leaves = *mode == Mode::Exclusive && next.record.is_none();
-                let came = if leaves { next.old_seq } else { 0 };
+                let leaves = *mode == LockMode::Exclusive && next.record_name.is_none();
+                let came = if leaves { next.resume_seq } else { 0 };
                 release(me, *mode, came, out);
                 acquire(next, out);
             }
             Self::Downgrade { me, lease, .. } => {
                 out.write_arg(b"dx");
-                holder(me, Mode::Exclusive, out);
+                holder(me, LockMode::Exclusive, out);
                 number(out, millis(*lease));
             }
         }
     }
 }
 
-fn acquire(call: &Acquire, out: &mut Cmd) {
-    let Acquire { me, mode, lease, wait, old_seq, record, .. } = call;
+fn acquire(call: &AcquireCommand, out: &mut Cmd) {
+    let AcquireCommand { token: me, mode, lease, max_wait: wait, resume_seq: old_seq, record_name: record, .. } = call;
     let verb = match (record, mode) {
-        (None, Mode::Exclusive) => "ax",
-        (None, Mode::Shared) => "as",
-        (None, Mode::Permits(_)) => "ap",
-        (Some(_), Mode::Exclusive) => "kx",
-        (Some(_), Mode::Shared) => "ks",
-        (Some(_), Mode::Permits(_)) => "kp",
+        (None, LockMode::Exclusive) => "ax",
+        (None, LockMode::Shared) => "as",
+        (None, LockMode::Permits(_)) => "ap",
+        (Some(_), LockMode::Exclusive) => "kx",
+        (Some(_), LockMode::Shared) => "ks",
+        (Some(_), LockMode::Permits(_)) => "kp",
     };
     let wait = wait.map_or(0, millis);
-    terms(out, verb, [mode.limit(), wait, *old_seq]);
+    terms(out, verb, [mode.max_permits(), wait, *old_seq]);
     holder(me, *mode, out);
     number(out, millis(*lease));
 }
 
 /// `came`: when whoever asks in the next step came; 0: nobody does.
-fn release(me: &Token, mode: Mode, came: u64, out: &mut Cmd) {
+fn release(me: &LockToken, mode: LockMode, came: u64, out: &mut Cmd) {
     match came {
-        0 => joined(out, &["r", mode.letter()]),
-        _ => joined(out, &["r", mode.letter(), " ", itoa::Buffer::new().format(came)]),
+        0 => joined(out, &["r", mode.wire_letter()]),
+        _ => joined(out, &["r", mode.wire_letter(), " ", itoa::Buffer::new().format(came)]),
     }
     holder(me, mode, out);
 }
 
 /// What a holder is called in h.
-fn holder(me: &Token, mode: Mode, out: &mut Cmd) {
-    joined(out, &["h", mode.tag(), me.as_str()]);
+fn holder(me: &LockToken, mode: LockMode, out: &mut Cmd) {
+    joined(out, &["h", mode.member_tag(), me.as_str()]);
 }
 
 pub(super) fn number(out: &mut Cmd, n: u64) {
@@ -141,7 +141,7 @@ pub(super) fn number(out: &mut Cmd, n: u64) {
 /// One server takes steps of any shards in one call. A cluster does not: there each shard has a queue of its
 /// own, so that all of them are of one.
 pub(super) fn command<'a>(
-    keys: &Keys,
+    keys: &KeyNames,
     asks: impl Iterator<Item = &'a Ask> + Clone,
     by_text: bool,
 ) -> Cmd {
@@ -150,7 +150,7 @@ pub(super) fn command<'a>(
     let script = if by_text { ["EVAL", CALLS.code] } else { ["EVALSHA", CALLS.sha()] };
     let mut out = Cmd::with_capacity(3 + SIZE.1 * steps, script[1].len() + 64 + SIZE.0 * steps);
     script.iter().for_each(|text| out.write_arg(text.as_bytes()));
-    let never = asks.clone().next().and_then(|ask| keys.never(ask.key().shard()));
+    let never = asks.clone().next().and_then(|ask| keys.slot_guard_key(ask.key().shard()));
     number(&mut out, (count + never.iter().len()) as u64);
     asks.clone().for_each(|ask| ask.write_keys(keys, &mut out));
     never.iter().for_each(|parts| joined(&mut out, parts));

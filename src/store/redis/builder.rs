@@ -280,7 +280,7 @@ impl StoreBuilder {
             Err(error) => tracing::warn!(%error, "the store is away; connected lazily"),
             Ok(()) => {}
         }
-        Ok(Store::on(Arc::new(redis)))
+        Ok(Store::with_backend(Arc::new(redis)))
     }
 }
 

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind},
-    store::backend::Step,
+    store::backend::StoreFuture,
 };
 
 /// How far a call has come.
@@ -58,7 +58,7 @@ impl Redis {
 
     /// As [`Redis::ask`], but the step stands in its lane's queue when this returns, and is sent whatever
     /// becomes of the future. `None` if there is no runtime that would send it.
-    pub(super) fn tell(&self, ask: Ask) -> Option<Step<'static, Answer<Said>>> {
+    pub(super) fn tell(&self, ask: Ask) -> Option<StoreFuture<'static, Answer<Said>>> {
         let shard = ask.key().shard();
         if let Err(error) = self.pass(shard, CALLS.name) {
             return Some(Box::pin(ready(Err(error))));
@@ -99,7 +99,7 @@ impl Redis {
     ) -> Result<Value, Error> {
         let command = |verb: &str, text: &str| {
             let mut command = redis::cmd(verb);
-            let never = self.keys.never(shard).map(|parts| parts.concat());
+            let never = self.keys.slot_guard_key(shard).map(|parts| parts.concat());
             command.arg(text).arg(keys.len() + never.iter().len()).arg(keys).arg(never).arg(args);
             command
         };
@@ -152,9 +152,9 @@ impl Redis {
     /// A write that changes nothing, which is answered where scripts are run.
     pub(super) async fn touch(&self, shard: u16) -> Result<(), Error> {
         let mut pipe = redis::pipe();
-        match self.keys.never(shard) {
+        match self.keys.slot_guard_key(shard) {
             Some(never) => pipe.cmd("DEL").arg(never.concat()),
-            None => pipe.cmd("HDEL").arg(self.keys.meta()).arg("never"),
+            None => pipe.cmd("HDEL").arg(self.keys.namespace_meta()).arg("never"),
         };
         let outcome = self.in_time(shard, "reaches", &pipe, Copies::Any).await;
         self.note(shard, &outcome);

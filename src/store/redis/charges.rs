@@ -9,7 +9,7 @@ use redis::{Cmd, Value};
 
 use self::groups::{Firsts, Group, Place};
 use super::{
-    Keys, Lanes,
+    KeyNames, Lanes,
     ask::{joined, number, texts},
     combine::{self, Flights},
     connect::Socket,
@@ -22,8 +22,8 @@ use crate::{
     error::{Error, ErrorKind},
     key::Key,
     store::{
-        keys::Kind,
-        rate::{Charge, ITEMS, Item, Pace, Rule},
+        key_names::CounterKeyKind,
+        rate::{ChargeCommand, MAX_ITEMS_PER_CHARGE, ChargeItem, GcraRate, QuotaRule},
     },
 };
 
@@ -34,18 +34,18 @@ const SIZE: (usize, usize) = (128, 8);
 pub(super) struct Charges {
     pub(super) lanes: Arc<Lanes>,
     pub(super) lane: usize,
-    pub(super) keys: Keys,
+    pub(super) keys: KeyNames,
 }
 
 /// A charge on its way.
 pub(super) struct Asked {
-    pub(super) charge: Charge,
+    pub(super) charge: ChargeCommand,
     /// Of the tag.
     fnv: u64,
 }
 
 impl Asked {
-    pub(super) fn new(charge: Charge) -> Self {
+    pub(super) fn new(charge: ChargeCommand) -> Self {
         Self { fnv: charge.tag.fnv(), charge }
     }
 
@@ -61,7 +61,7 @@ impl Asked {
     /// before. Not those with a penalty: each refusal would have to be told apart.
     fn is_another_of(&self, other: &Self) -> bool {
         let (a, b) = (&self.charge, &other.charge);
-        (a.times == 0) == (b.times == 0)
+        (a.repetitions == 0) == (b.repetitions == 0)
             && (Arc::ptr_eq(&a.items, &b.items) || a.items == b.items)
             && a.items.iter().all(|item| item.penalty.is_none())
     }
@@ -79,7 +79,7 @@ impl Flights for Charges {
     type Path = Socket;
     type Load = Load;
 
-    const BATCH: usize = ITEMS;
+    const BATCH: usize = MAX_ITEMS_PER_CHARGE;
     // It would be charged twice.
     const REPEATABLE: bool = false;
 
@@ -146,14 +146,14 @@ impl Load {
 
 /// The call of these steps, in this order. One server takes steps of any shards in one call; in a cluster they
 /// are of one.
-fn command(keys: &Keys, groups: &[(&Asked, Group)], by_text: bool) -> Cmd {
+fn command(keys: &KeyNames, groups: &[(&Asked, Group)], by_text: bool) -> Cmd {
     let counters: usize = groups.iter().map(|(step, _)| step.charge.items.len()).sum();
     let names: usize = groups.iter().map(|(step, _)| names(&step.charge)).sum();
     let script = if by_text { ["EVAL", CHARGE.code] } else { ["EVALSHA", CHARGE.sha()] };
     let mut out =
         Cmd::with_capacity(3 + SIZE.1 * counters, script[1].len() + 64 + SIZE.0 * counters);
     texts(&mut out, script);
-    let never = groups.first().and_then(|(step, _)| keys.never(step.shard()));
+    let never = groups.first().and_then(|(step, _)| keys.slot_guard_key(step.shard()));
     number(&mut out, (names + never.iter().len()) as u64);
     for (step, _) in groups {
         write_keys(keys, step, &mut out);
@@ -187,29 +187,29 @@ fn write_alike(alike: &mut u64, out: &mut Cmd) {
 }
 
 /// Rule and cost of a charge that is no more than one fixed window.
-fn fixed(charge: &Charge) -> Option<(Rule, u64)> {
+fn fixed(charge: &ChargeCommand) -> Option<(QuotaRule, u64)> {
     match &*charge.items {
-        [Item { rule: rule @ Rule::Fixed { .. }, cost, penalty: None, .. }] => Some((*rule, *cost)),
+        [ChargeItem { rule: rule @ QuotaRule::Fixed { .. }, cost, penalty: None, .. }] => Some((*rule, *cost)),
         _ => None,
     }
 }
 
-fn names(charge: &Charge) -> usize {
+fn names(charge: &ChargeCommand) -> usize {
     charge.items.iter().map(|item| 1 + usize::from(item.penalty.is_some())).sum()
 }
 
-fn write_keys(keys: &Keys, step: &Asked, out: &mut Cmd) {
+fn write_keys(keys: &KeyNames, step: &Asked, out: &mut Cmd) {
     let (tag, shard) = (&step.charge.tag, step.shard());
     for item in &*step.charge.items {
         let (algorithm, of) = (item.rule.algorithm(), (&*item.policy, &item.subject));
-        joined(out, &keys.counter_in_parts(tag, shard, Kind::spent(algorithm), of));
+        joined(out, &keys.counter_parts(tag, shard, CounterKeyKind::spent_units(algorithm), of));
         if item.penalty.is_some() {
-            joined(out, &keys.counter_in_parts(tag, shard, Kind::refusals(algorithm), of));
+            joined(out, &keys.counter_parts(tag, shard, CounterKeyKind::refusals(algorithm), of));
         }
     }
 }
 
-fn write_args(charge: &Charge, times: u64, out: &mut Cmd) {
+fn write_args(charge: &ChargeCommand, times: u64, out: &mut Cmd) {
     if let Some((rule, cost)) = fixed(charge) {
         write_counter(&rule, cost, out);
         number(out, times);
@@ -220,31 +220,31 @@ fn write_args(charge: &Charge, times: u64, out: &mut Cmd) {
     number(out, times);
     for item in &*charge.items {
         write_counter(&item.rule, item.cost, out);
-        let (after, block) = item.penalty.map_or((0, 0), |p| (p.after.max(1), millis(p.block)));
+        let (after, block) = item.penalty.map_or((0, 0), |p| (p.after_refusals.max(1), millis(p.block_for)));
         number(out, after.into());
         number(out, block);
     }
 }
 
 /// One counter, as `rate.lua` reads it: what it counts, and how much is asked of it.
-pub(super) fn write_counter(rule: &Rule, cost: u64, out: &mut Cmd) {
+pub(super) fn write_counter(rule: &QuotaRule, cost: u64, out: &mut Cmd) {
     // More than any limit: it is refused, and Lua can count it.
-    let units = cost.min(crate::store::rate::MOST + 1);
+    let units = cost.min(crate::store::rate::MAX_UNITS + 1);
     match *rule {
-        Rule::Fixed { limit, window } => {
+        QuotaRule::Fixed { limit, window } => {
             texts(out, ["f"]);
             [limit, millis(window), units].iter().for_each(|n| number(out, *n));
         }
-        Rule::Sliding { limit, window } => {
+        QuotaRule::Sliding { limit, window } => {
             texts(out, ["s"]);
             [limit, millis(window), units].iter().for_each(|n| number(out, *n));
         }
-        Rule::Gcra { limit, window, burst } => {
-            let pace = Pace::of(limit, window, burst);
+        QuotaRule::Gcra { limit, window, burst } => {
+            let pace = GcraRate::new(limit, window, burst);
             texts(out, ["g"]);
-            let numbers = [pace.most, millis(window), pace.parts(cost)];
+            let numbers = [pace.max_debt, millis(window), pace.units_to_parts(cost)];
             numbers.iter().for_each(|n| number(out, *n));
-            [pace.unit, pace.drain, pace.tick].iter().for_each(|n| number(out, *n));
+            [pace.parts_per_unit, pace.parts_per_tick, pace.tick_us].iter().for_each(|n| number(out, *n));
         }
     }
 }

@@ -27,7 +27,7 @@ use std::{
 pub(super) use self::lane::Lane;
 use self::{life::Life, manager::Manager};
 use super::{
-    Keys,
+    KeyNames,
     fault::judged,
     incarnation::Incarnation,
     nodes::{Nodes, Place},
@@ -36,7 +36,7 @@ use super::{
 use crate::{
     error::{Error, ErrorKind},
     key::SHARDS,
-    store::keys::COMMON,
+    store::key_names::COMMON,
 };
 use futures_util::future::join_all;
 use redis::Cmd;
@@ -172,7 +172,7 @@ enum Ways {
 }
 
 impl Lanes {
-    pub(super) fn new(target: &Target, keys: &Keys, number: usize, deadline: Duration) -> Self {
+    pub(super) fn new(target: &Target, keys: &KeyNames, number: usize, deadline: Duration) -> Self {
         let incarnation = match target {
             Target::Cluster(cluster) => Arc::clone(cluster.incarnation()),
             _ => Arc::default(),
@@ -222,7 +222,7 @@ impl Lanes {
     }
 
     /// Whether calls of this lane would be answered. It tells nobody of a new server: calls are still refused.
-    pub(super) async fn could_work(&self, lane: usize, keys: &Keys) -> bool {
+    pub(super) async fn could_work(&self, lane: usize, keys: &KeyNames) -> bool {
         match &self.ways {
             Ways::One(lanes) => {
                 let living = lanes.iter().find_map(|lane| lane.known()?.give());
@@ -230,7 +230,7 @@ impl Lanes {
                     // What is refused there is refused on another one, too.
                     Some(socket) => {
                         let mut write = redis::cmd("HDEL");
-                        write.arg(keys.meta()).arg("never");
+                        write.arg(keys.namespace_meta()).arg("never");
                         socket.takes(&write, self.probe.deadline).await
                     }
                     // A new connection can be made and written to.

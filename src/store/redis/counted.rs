@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind},
-    store::rate::{Count, Item, Rule, States},
+    store::rate::{CounterValue, ChargeItem, QuotaRule, QuotaSnapshots},
 };
 
 /// The numbers of one step.
@@ -35,10 +35,10 @@ enum Words {
 const FEW: usize = 4;
 
 /// How many numbers tell of a counter.
-pub(super) fn shape(item: &Item) -> usize {
+pub(super) fn shape(item: &ChargeItem) -> usize {
     let spent = match item.rule {
-        Rule::Fixed { .. } => 2,
-        Rule::Sliding { .. } | Rule::Gcra { .. } => 3,
+        QuotaRule::Fixed { .. } => 2,
+        QuotaRule::Sliding { .. } | QuotaRule::Gcra { .. } => 3,
     };
     spent + usize::from(item.penalty.is_some())
 }
@@ -51,15 +51,15 @@ impl Counted {
     }
 
     /// What each of its counters says.
-    pub(super) fn states(&self, items: &[Item]) -> States {
+    pub(super) fn states(&self, items: &[ChargeItem]) -> QuotaSnapshots {
         let mut words = self.words.all();
-        let mut state = |item: &Item| {
+        let mut state = |item: &ChargeItem| {
             let (own, rest) = words.split_at_checked(shape(item)).unwrap_or((&[], &[]));
             words = rest;
             let blocked = if item.penalty.is_some() { own.last().copied() } else { None };
             let units = self.later.saturating_mul(item.cost);
-            let count = count(&item.rule, own).earlier(&item.rule, units);
-            item.state(count, self.now_us, blocked.unwrap_or(0))
+            let count = count(&item.rule, own).without_units(&item.rule, units);
+            item.evaluate(count, self.now_us, blocked.unwrap_or(0))
         };
         match items {
             [one] => smallvec![state(one)],
@@ -139,14 +139,14 @@ impl Words {
 }
 
 /// What a counter holds, by what was told of it.
-pub(super) fn count(rule: &Rule, words: &[u64]) -> Count {
+pub(super) fn count(rule: &QuotaRule, words: &[u64]) -> CounterValue {
     let word = |at: usize| words.get(at).copied().unwrap_or(0);
     match rule {
-        Rule::Fixed { .. } => Count::Fixed { spent: word(0), left: word(1) },
-        Rule::Sliding { .. } => {
-            Count::Sliding { before: word(0), spent: word(1), left: word(2).max(1) }
+        QuotaRule::Fixed { .. } => CounterValue::Fixed { spent: word(0), left_ms: word(1) },
+        QuotaRule::Sliding { .. } => {
+            CounterValue::Sliding { previous: word(0), spent: word(1), left_ms: word(2).max(1) }
         }
-        Rule::Gcra { .. } => Count::Gcra { debt: word(0), gross: word(1), which: word(2) },
+        QuotaRule::Gcra { .. } => CounterValue::Gcra { debt: word(0), gross_debt: word(1), debt_id: word(2) },
     }
 }
 

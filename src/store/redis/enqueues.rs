@@ -8,7 +8,7 @@ use std::sync::Arc;
 use redis::{Cmd, RedisWrite as _, Value};
 
 use super::{
-    Keys, Lanes,
+    KeyNames, Lanes,
     ask::{joined, number, terms, texts},
     combine::{self, Flights},
     connect::Socket,
@@ -18,7 +18,7 @@ use super::{
 use crate::{
     clock::millis,
     error::{Error, ErrorKind},
-    store::backend::{Call, Enqueue, OnFailure, Wins},
+    store::backend::{WebhookJobSpec, EnqueueCommand, OnFailure, MergeMode},
 };
 
 /// Bytes and arguments that a job takes besides its request, about.
@@ -31,22 +31,22 @@ const HEAVY: usize = 64 * 1024;
 pub(super) struct Enqueues {
     pub(super) lanes: Arc<Lanes>,
     pub(super) lane: usize,
-    pub(super) keys: Keys,
+    pub(super) keys: KeyNames,
 }
 
 impl Flights for Enqueues {
-    type Step = Enqueue;
+    type Step = EnqueueCommand;
     type Reply = Value;
     type Path = Socket;
     type Load = Cmd;
 
     const BATCH: usize = 16;
 
-    fn weight(step: &Enqueue) -> usize {
+    fn weight(step: &EnqueueCommand) -> usize {
         (1 + step.envelope.len() / HEAVY).min(Self::BATCH)
     }
 
-    fn replies(_: &Enqueue) -> usize {
+    fn replies(_: &EnqueueCommand) -> usize {
         1
     }
 
@@ -54,7 +54,7 @@ impl Flights for Enqueues {
         self.lanes.socket(self.lane).await
     }
 
-    fn load<'a>(&self, steps: impl Iterator<Item = &'a Enqueue> + Clone, by_text: bool) -> Cmd {
+    fn load<'a>(&self, steps: impl Iterator<Item = &'a EnqueueCommand> + Clone, by_text: bool) -> Cmd {
         command(&self.keys, steps, by_text)
     }
 
@@ -78,8 +78,8 @@ impl Flights for Enqueues {
 /// The call of these steps, in this order. One server takes steps of any shards in one call; in a cluster they
 /// are of one.
 fn command<'a>(
-    keys: &Keys,
-    steps: impl Iterator<Item = &'a Enqueue> + Clone,
+    keys: &KeyNames,
+    steps: impl Iterator<Item = &'a EnqueueCommand> + Clone,
     by_text: bool,
 ) -> Cmd {
     let sized = steps.clone().fold((0, 0), |(n, bytes), step| (n + 1, bytes + step.envelope.len()));
@@ -88,7 +88,7 @@ fn command<'a>(
     let room = script[1].len() + 64 + SIZE.0 * count + bytes;
     let mut out = Cmd::with_capacity(3 + SIZE.1 * count, room);
     texts(&mut out, script);
-    let never = steps.clone().next().and_then(|step| keys.never(step.key.shard()));
+    let never = steps.clone().next().and_then(|step| keys.slot_guard_key(step.key.shard()));
     let declared: usize = steps.clone().map(|step| 1 + usize::from(print(step).is_some())).sum();
     number(&mut out, (declared + never.iter().len()) as u64);
     steps.clone().for_each(|step| write_keys(keys, step, &mut out));
@@ -98,23 +98,23 @@ fn command<'a>(
 }
 
 /// The record of a request that has a fingerprint, the fingerprint, and the record's life.
-fn print(step: &Enqueue) -> Option<(&str, &str, u64)> {
-    let (record, print, life) = step.record.as_ref()?;
+fn print(step: &EnqueueCommand) -> Option<(&str, &str, u64)> {
+    let (record, print, life) = step.idempotency_record.as_ref()?;
     (!print.is_empty()).then(|| (&**record, &**print, millis(*life)))
 }
 
-fn write_keys(keys: &Keys, step: &Enqueue, out: &mut Cmd) {
-    joined(out, &keys.holders_in_parts(&step.key));
+fn write_keys(keys: &KeyNames, step: &EnqueueCommand, out: &mut Cmd) {
+    joined(out, &keys.holders_parts(&step.key));
     if let Some((record, ..)) = print(step) {
-        texts(out, [&keys.record(&step.key, record)]);
+        texts(out, [&keys.idempotency_record(&step.key, record)]);
     }
 }
 
-fn write_args(step: &Enqueue, out: &mut Cmd) {
-    let Enqueue { id, envelope, policy, merge, caps, owner, call, .. } = step;
+fn write_args(step: &EnqueueCommand, out: &mut Cmd) {
+    let EnqueueCommand { id, envelope, policy, merge, limits: caps, owner, webhook: call, .. } = step;
     let print = print(step);
     let numbers = [
-        policy.again.into(),
+        policy.retry_after_crash.into(),
         policy.max_attempts.into(),
         (policy.on_failure == OnFailure::Skip).into(),
         policy.needs_worker.into(),
@@ -131,11 +131,11 @@ fn write_args(step: &Enqueue, out: &mut Cmd) {
         caps.ended_bytes,
         caps.owner_records,
     ];
-    let wins = |wins| if wins == Wins::First { "f" } else { "l" };
+    let wins = |wins| if wins == MergeMode::Coalesce { "f" } else { "l" };
     let letters = [
         print.map_or("", |_| "p"),
         if owner.is_empty() { "" } else { "o" },
-        merge.as_ref().map_or("", |merge| wins(merge.wins)),
+        merge.as_ref().map_or("", |merge| wins(merge.mode)),
         call.as_ref().map_or("", |_| "c"),
     ];
     texts(out, [id.as_str()]);
@@ -146,7 +146,7 @@ fn write_args(step: &Enqueue, out: &mut Cmd) {
         texts(out, [owner]);
     }
     merge.iter().for_each(|merge| texts(out, [&merge.group]));
-    if let Some(Call { id, key, envelope, max_attempts }) = call {
+    if let Some(WebhookJobSpec { id, key, envelope, max_attempts }) = call {
         let head = format!("{id} {max_attempts} {key}\n");
         out.write_arg(&[head.as_bytes(), envelope].concat());
     }

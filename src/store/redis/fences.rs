@@ -6,7 +6,7 @@
 use redis::Cmd;
 
 use super::{
-    Keys,
+    KeyNames,
     script::FENCES,
     target::{Connection, Failure},
 };
@@ -15,20 +15,20 @@ use crate::key::SHARDS;
 /// Of all shards, which are on one server.
 pub(super) async fn raise(
     connection: &mut Connection,
-    keys: &Keys,
+    keys: &KeyNames,
     run_id: &str,
 ) -> Result<(), Failure> {
-    let mut all = vec![keys.meta()];
-    all.extend((0..SHARDS).map(|shard| keys.shard(shard, "f")));
+    let mut all = vec![keys.namespace_meta()];
+    all.extend((0..SHARDS).map(|shard| keys.shard_key(shard, "f")));
     let answer = command(&all, run_id).query_async::<()>(connection).await;
     answer.map_err(|error| Failure::of(&error))
 }
 
 /// Of one shard, whose node it is sent to.
-pub(super) fn of_shard(keys: &Keys, shard: u16, run_id: &str) -> Cmd {
-    let f = keys.shard(shard, "f");
+pub(super) fn of_shard(keys: &KeyNames, shard: u16, run_id: &str) -> Cmd {
+    let f = keys.shard_key(shard, "f");
     let mut all = vec![f.clone(), f];
-    all.extend(keys.never(shard).map(|parts| parts.concat()));
+    all.extend(keys.slot_guard_key(shard).map(|parts| parts.concat()));
     command(&all, run_id)
 }
 

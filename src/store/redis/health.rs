@@ -7,20 +7,20 @@ use std::{error::Error as _, sync::Arc, time::Duration};
 
 use redis::RedisError;
 
-use super::{Keys, Lanes, breaker::Breaker};
+use super::{KeyNames, Lanes, breaker::Breaker};
 use crate::error::{Error, ErrorKind};
 
 pub(super) struct Health {
     breaker: Breaker,
     lanes: Arc<Lanes>,
     lane: usize,
-    keys: Keys,
+    keys: KeyNames,
 }
 
 impl Health {
-    pub(super) fn all(lanes: &Arc<Lanes>, keys: &Keys, deadline: Duration) -> Vec<Arc<Self>> {
+    pub(super) fn all(lanes: &Arc<Lanes>, keys: &KeyNames, deadline: Duration) -> Vec<Arc<Self>> {
         // A look makes a connection, and writes: a deadline each.
-        let number = if keys.are_apart() { lanes.number() } else { 1 };
+        let number = if keys.is_clustered() { lanes.number() } else { 1 };
         let one = |lane| {
             let (lanes, keys) = (Arc::clone(lanes), keys.clone());
             Arc::new(Self { breaker: Breaker::new(deadline.saturating_mul(2)), lanes, lane, keys })

@@ -62,7 +62,7 @@ use self::{
     watch::Watch,
     wire::Wire,
 };
-use super::keys::Keys;
+use super::key_names::KeyNames;
 use crate::error::{Error, ErrorKind};
 
 pub use self::builder::StoreBuilder;
@@ -84,7 +84,7 @@ pub(super) struct Redis {
     pushed: AtomicU64,
     health: Vec<Arc<Health>>,
     replicas: Arc<Replicas>,
-    keys: Keys,
+    keys: KeyNames,
     deadline: Duration,
     _watch: Option<Watch>,
 }

@@ -10,7 +10,7 @@ use redis::{ErrorKind as RedisErrorKind, RedisError, ServerErrorKind};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{
-    Keys,
+    KeyNames,
     combine::PAUSE,
     connect::{Lane, Socket, is_there},
     fault::{Fault, answer_of},
@@ -63,7 +63,7 @@ type MakeLane = Box<dyn Fn(&Arc<Place>) -> Result<Lane, Failure> + Send + Sync>;
 
 pub(super) struct Nodes {
     cluster: Cluster,
-    keys: Keys,
+    keys: KeyNames,
     /// Sockets to each of them.
     number: usize,
     make: MakeLane,
@@ -76,7 +76,7 @@ pub(super) struct Nodes {
 impl Nodes {
     pub(super) fn new(
         cluster: Cluster,
-        keys: Keys,
+        keys: KeyNames,
         number: usize,
         within: Duration,
         make: MakeLane,
@@ -185,13 +185,13 @@ impl Nodes {
 
     /// Whether a call about this shard would be answered. A node that has just been told that it has the shard, or that
     /// is giving it away, would not.
-    pub(super) async fn could_work(&self, shard: usize, keys: &Keys) -> bool {
+    pub(super) async fn could_work(&self, shard: usize, keys: &KeyNames) -> bool {
         let socket = match self.socket(shard).await {
             Ok(socket) => socket,
             met => return is_there(&met),
         };
         let shard = u16::try_from(shard).unwrap_or(u16::MAX);
-        let Some(never) = keys.never(shard) else { return false };
+        let Some(never) = keys.slot_guard_key(shard) else { return false };
         let mut write = redis::cmd("DEL");
         write.arg(never.concat());
         socket.takes(&write, self.within).await

@@ -21,7 +21,7 @@ use redis::RedisError;
 use tokio::{runtime::Handle, time::timeout};
 
 use super::{
-    Keys, Redis,
+    KeyNames, Redis,
     connect::Lanes,
     home::at_home,
     server::Facts,
@@ -69,7 +69,7 @@ type Slots = HashMap<Option<Endpoint>, Arc<tokio::sync::Mutex<Slot>>>;
 pub(super) struct Replicas {
     target: Target,
     lanes: Arc<Lanes>,
-    keys: Keys,
+    keys: KeyNames,
     deadline: Duration,
     /// What is on a disk counts, where the server can tell.
     on_disk: bool,
@@ -82,7 +82,7 @@ impl Replicas {
     pub(super) fn new(
         target: &Target,
         lanes: &Arc<Lanes>,
-        keys: &Keys,
+        keys: &KeyNames,
         deadline: Duration,
         on_disk: bool,
     ) -> Arc<Self> {
@@ -170,7 +170,7 @@ impl Replicas {
     }
 
     async fn ask(&self, kept: &mut Kept, shard: u16, wanted: u32) -> Result<u32, RedisError> {
-        let mark = self.keys.shard(shard, "replicas");
+        let mark = self.keys.shard_key(shard, "replicas");
         let patience = millis(self.deadline.saturating_sub(self.deadline / 5)).max(1);
         let mut pipe = redis::pipe();
         pipe.cmd("SET").arg(&mark).arg(1).arg("PX").arg(millis(Duration::from_secs(1))).ignore();

@@ -8,20 +8,20 @@ use std::error::Error as _;
 use redis::{Cmd, RedisError};
 
 use super::{
-    Keys,
+    KeyNames,
     script::MAY,
     target::{Connection, Failure, not_allowed},
 };
 use crate::error::Error;
 
 /// An error if not.
-pub(super) fn question(keys: &Keys) -> Cmd {
+pub(super) fn question(keys: &KeyNames) -> Cmd {
     let mut question = redis::cmd("EVAL");
-    question.arg(MAY.code).arg(0).arg(keys.unheard()).arg(u8::from(keys.are_apart()));
+    question.arg(MAY.code).arg(0).arg(keys.acl_probe_channel()).arg(u8::from(keys.is_clustered()));
     question
 }
 
-pub(super) async fn check(connection: &mut Connection, keys: &Keys) -> Result<(), Failure> {
+pub(super) async fn check(connection: &mut Connection, keys: &KeyNames) -> Result<(), Failure> {
     let answer = question(keys).query_async::<()>(connection).await;
     answer.map_err(|error| Failure::of(&error))
 }

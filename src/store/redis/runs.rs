@@ -8,7 +8,7 @@ use bytes::Bytes;
 use redis::{Cmd, RedisWrite as _, Value};
 
 use super::{
-    Keys, Lanes,
+    KeyNames, Lanes,
     ask::{joined, number, texts},
     combine::{self, BATCH, Flights},
     connect::Socket,
@@ -19,7 +19,7 @@ use crate::{
     clock::millis,
     error::{Error, ErrorKind},
     key::Key,
-    store::backend::{Claim, JobId, NextRun, Settle, Token, Verdict},
+    store::backend::{ClaimCommand, JobId, NextClaim, SettleCommand, LockToken, Settlement},
 };
 
 /// Bytes and arguments that a step takes besides a response, about.
@@ -30,34 +30,34 @@ const HEAVY: usize = 32 * 1024;
 
 /// What is asked about a run.
 pub(super) enum RunAsk {
-    Claim(Claim),
-    Settle(Settle),
+    Claim(ClaimCommand),
+    Settle(SettleCommand),
     /// The claim under this token had nobody to run it; which job it was may not be known.
     Undo {
         key: Key,
         id: Option<JobId>,
-        me: Token,
+        me: LockToken,
     },
 }
 
 impl RunAsk {
     pub(super) fn key(&self) -> &Key {
         match self {
-            Self::Claim(Claim { key, .. })
-            | Self::Settle(Settle { key, .. })
+            Self::Claim(ClaimCommand { key, .. })
+            | Self::Settle(SettleCommand { key, .. })
             | Self::Undo { key, .. } => key,
         }
     }
 
     /// A run is over, and nothing of its line goes on.
     pub(super) fn makes_room(&self) -> bool {
-        matches!(self, Self::Settle(Settle { next: None, .. }))
+        matches!(self, Self::Settle(SettleCommand { next_claim: None, .. }))
     }
 
     fn response(&self) -> Option<&Bytes> {
         match self {
-            Self::Settle(Settle { verdict: Verdict::Done { response, .. }, .. }) => Some(response),
-            Self::Settle(Settle { verdict: Verdict::Told { response, .. }, .. }) => {
+            Self::Settle(SettleCommand { settlement: Settlement::Done { response, .. }, .. }) => Some(response),
+            Self::Settle(SettleCommand { settlement: Settlement::WebhookSettled { response, .. }, .. }) => {
                 response.as_ref().map(|(response, _)| response)
             }
             _ => None,
@@ -71,21 +71,21 @@ impl RunAsk {
     fn write_args(&self, out: &mut Cmd) {
         let mut digits = itoa::Buffer::new();
         match self {
-            Self::Claim(Claim { id, me, lease, retention, .. }) => {
+            Self::Claim(ClaimCommand { id, token: me, lease, retention, .. }) => {
                 texts(out, ["c", id.as_str(), me.as_str()]);
                 [lease, retention].into_iter().for_each(|time| number(out, millis(*time)));
             }
-            Self::Settle(Settle { id, me, verdict, next, .. }) => {
+            Self::Settle(SettleCommand { id, token: me, settlement: verdict, next_claim: next, .. }) => {
                 let words;
                 let (verb, time, reason) = match verdict {
-                    Verdict::Done { status, retention, .. } => {
+                    Settlement::Done { status, retention, .. } => {
                         ("done", retention, digits.format(*status))
                     }
-                    Verdict::Dead { reason, retention } => ("dead", retention, *reason),
-                    Verdict::Retry { delay, reason } => ("retry", delay, *reason),
-                    Verdict::Back { delay, reason } => ("back", delay, *reason),
-                    Verdict::Hand { delay, reason } => ("hand", delay, *reason),
-                    Verdict::Told { ended_us, response, reason, retention } => {
+                    Settlement::Dead { reason, retention } => ("dead", retention, *reason),
+                    Settlement::Retry { delay, reason } => ("retry", delay, *reason),
+                    Settlement::Postpone { delay, reason } => ("back", delay, *reason),
+                    Settlement::ReturnToQueue { delay, reason } => ("hand", delay, *reason),
+                    Settlement::WebhookSettled { ended_us, response, reason, retention } => {
                         let status = response.as_ref().map_or(0, |(_, status)| *status);
                         words = format!("{ended_us} {status} {reason}");
                         ("told", retention, &*words)
@@ -107,9 +107,9 @@ impl RunAsk {
     }
 }
 
-fn next_run(next: Option<&NextRun>, out: &mut Cmd) {
+fn next_run(next: Option<&NextClaim>, out: &mut Cmd) {
     match next {
-        Some(NextRun { me, lease, retention }) => {
+        Some(NextClaim { token: me, lease, retention }) => {
             texts(out, [me.as_str()]);
             [lease, retention].into_iter().for_each(|time| number(out, millis(*time)));
         }
@@ -121,7 +121,7 @@ fn next_run(next: Option<&NextRun>, out: &mut Cmd) {
 pub(super) struct Runs {
     pub(super) lanes: Arc<Lanes>,
     pub(super) lane: usize,
-    pub(super) keys: Keys,
+    pub(super) keys: KeyNames,
 }
 
 impl Flights for Runs {
@@ -169,16 +169,16 @@ impl Flights for Runs {
 
 /// The call of these steps, in this order. One server takes steps of any shards in one call; in a cluster they
 /// are of one.
-fn command<'a>(keys: &Keys, steps: impl Iterator<Item = &'a RunAsk> + Clone, by_text: bool) -> Cmd {
+fn command<'a>(keys: &KeyNames, steps: impl Iterator<Item = &'a RunAsk> + Clone, by_text: bool) -> Cmd {
     let sized = steps.clone().fold((0, 0), |(n, bytes), step| (n + 1, bytes + step.size()));
     let (count, bytes): (usize, usize) = sized;
     let script = if by_text { ["EVAL", RUNS.code] } else { ["EVALSHA", RUNS.sha()] };
     let room = script[1].len() + 64 + SIZE.0 * count + bytes;
     let mut out = Cmd::with_capacity(3 + SIZE.1 * count, room);
     texts(&mut out, script);
-    let never = steps.clone().next().and_then(|step| keys.never(step.key().shard()));
+    let never = steps.clone().next().and_then(|step| keys.slot_guard_key(step.key().shard()));
     number(&mut out, (count + never.iter().len()) as u64);
-    steps.clone().for_each(|step| joined(&mut out, &keys.holders_in_parts(step.key())));
+    steps.clone().for_each(|step| joined(&mut out, &keys.holders_parts(step.key())));
     never.iter().for_each(|parts| joined(&mut out, parts));
     steps.for_each(|step| step.write_args(&mut out));
     out

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use redis::{Cmd, RedisWrite as _, Value};
 
 use super::{
-    Keys, Lanes,
+    KeyNames, Lanes,
     ask::{joined, number, texts},
     combine::{self, Flights},
     connect::Socket,
@@ -16,7 +16,7 @@ use super::{
 use crate::{
     clock::{micros, millis},
     error::{Error, ErrorKind},
-    store::tasks::{MOST, Push, PushedAs, Record, TaskId},
+    store::tasks::{MAX_TASKS_PER_STEP, TaskPushCommand, TaskPushOutcome, TaskRecord, TaskId},
 };
 
 /// Bytes that count as much as a task: a flight of large ones is shorter.
@@ -29,26 +29,26 @@ const SLOTS: u64 = 4096;
 pub(super) struct Pushes {
     pub(super) lanes: Arc<Lanes>,
     pub(super) lane: usize,
-    pub(super) keys: Keys,
+    pub(super) keys: KeyNames,
     /// Whose numbers its pushes have.
     pub(super) process: Arc<str>,
 }
 
 /// A push on its way.
 pub(super) struct Asked {
-    pub(super) push: Push,
+    pub(super) push: TaskPushCommand,
     record: Bytes,
     /// Of this process: by it the store knows a push that it has had.
     number: u64,
 }
 
 impl Asked {
-    pub(super) fn new(push: Push, number: u64) -> Self {
-        Self { record: Record::rest(&push).into(), push, number }
+    pub(super) fn new(push: TaskPushCommand, number: u64) -> Self {
+        Self { record: TaskRecord::encode_tail(&push).into(), push, number }
     }
 
     fn goes_with(&self, other: &Self) -> bool {
-        self.push.queue == other.push.queue && self.push.caps == other.push.caps
+        self.push.queue == other.push.queue && self.push.capacity == other.push.capacity
     }
 
     fn window(&self) -> Option<(&str, u64)> {
@@ -59,16 +59,16 @@ impl Asked {
 
 impl Flights for Pushes {
     type Step = Asked;
-    type Reply = Result<PushedAs, Error>;
+    type Reply = Result<TaskPushOutcome, Error>;
     type Path = Socket;
     type Load = Cmd;
 
-    const BATCH: usize = MOST;
+    const BATCH: usize = MAX_TASKS_PER_STEP;
     /// Producers of one process that all wait for one flight leave the server idle while they make the next ready.
     const ENOUGH: usize = 8;
 
     fn weight(step: &Asked) -> usize {
-        (1 + step.record.len() / LARGE).min(MOST)
+        (1 + step.record.len() / LARGE).min(MAX_TASKS_PER_STEP)
     }
 
     fn replies(_: &Asked) -> usize {
@@ -89,7 +89,7 @@ impl Flights for Pushes {
         let mut out = Cmd::with_capacity(8 + 7 * count, script[1].len() + 1024 + bytes);
         texts(&mut out, script);
         let windows = steps().filter(|step| step.window().is_some()).count();
-        let never = steps().next().and_then(|step| self.keys.never(step.push.queue.shard()));
+        let never = steps().next().and_then(|step| self.keys.slot_guard_key(step.push.queue.shard()));
         number(&mut out, (2 * groups.len() + windows + never.iter().len()) as u64);
         groups.iter().for_each(|group| self.write_keys(group, &mut out));
         never.iter().for_each(|parts| joined(&mut out, parts));
@@ -125,10 +125,10 @@ impl Pushes {
     #[expect(clippy::indexing_slicing, reason = "a group has at least one")]
     fn write_keys(&self, group: &[&Asked], out: &mut Cmd) {
         let queue = &group[0].push.queue;
-        joined(out, &self.keys.task_in_parts(queue, "z", ""));
-        joined(out, &self.keys.pushes_in_parts(queue.shard(), &self.process));
+        joined(out, &self.keys.queue_key_parts(queue, "z", ""));
+        joined(out, &self.keys.pushes_parts(queue.shard(), &self.process));
         for (unique, _) in group.iter().filter_map(|step| step.window()) {
-            joined(out, &self.keys.task_in_parts(queue, "zu", unique));
+            joined(out, &self.keys.queue_key_parts(queue, "zu", unique));
         }
     }
 }
@@ -148,7 +148,7 @@ fn groups<'a>(steps: impl Iterator<Item = &'a Asked>) -> Vec<Vec<&'a Asked>> {
 
 #[expect(clippy::indexing_slicing, reason = "a group has at least one")]
 fn write_args(group: &[&Asked], out: &mut Cmd) {
-    let (tasks, bytes) = group[0].push.caps;
+    let (tasks, bytes) = group[0].push.capacity;
     out.write_arg(format!("{} {tasks} {bytes}", group.len()).as_bytes());
     for step in group {
         let push = &step.push;
@@ -167,7 +167,7 @@ fn write_args(group: &[&Asked], out: &mut Cmd) {
 }
 
 /// To each push its own.
-fn read(reply: Value) -> Option<Vec<Result<PushedAs, Error>>> {
+fn read(reply: Value) -> Option<Vec<Result<TaskPushOutcome, Error>>> {
     let words = match reply {
         Value::Array(words) => words,
         letters => vec![letters],
@@ -180,9 +180,9 @@ fn read(reply: Value) -> Option<Vec<Result<PushedAs, Error>>> {
     };
     let one = |letter: u8| {
         Some(match letter {
-            b'1' => Ok(PushedAs::Stored),
-            b'f' => Ok(PushedAs::Full),
-            b'k' => Ok(PushedAs::Known(known()?)),
+            b'1' => Ok(TaskPushOutcome::Stored),
+            b'f' => Ok(TaskPushOutcome::Full),
+            b'k' => Ok(TaskPushOutcome::Duplicate(known()?)),
             b'?' => Err(Error::new(ErrorKind::Timeout, PUSH_TASKS.name)),
             b'!' => Err(Error::new(ErrorKind::Protocol, PUSH_TASKS.name)),
             _ => return None,

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use redis::{Cmd, Value};
 
 use super::{
-    Keys, Lanes,
+    KeyNames, Lanes,
     ask::{self, Ask},
     combine::{self, Flights},
     connect::Socket,
@@ -19,7 +19,7 @@ use crate::error::{Error, ErrorKind};
 pub(super) struct Wire {
     pub(super) lanes: Arc<Lanes>,
     pub(super) lane: usize,
-    pub(super) keys: Keys,
+    pub(super) keys: KeyNames,
 }
 
 /// What the server says to one step.

@@ -3,22 +3,22 @@
 //! Each method of [`Tasks`] is one atomic step, as those of `Backend` are; `lua/tasks_*.lua` has them for
 //! Redis. Everything of a queue is in one shard, that of its name.
 
-mod id;
-mod push;
-mod record;
-mod steps;
-mod turn;
-mod view;
+mod task_id;
+mod task_push_command;
+mod task_record;
+mod task_backend;
+mod task_poll_command;
+mod task_view;
 
 pub use self::{
-    id::TaskId,
-    record::TaskFault,
-    view::{QueueStats, TaskState},
+    task_id::TaskId,
+    task_record::TaskFault,
+    task_view::{QueueStats, TaskState},
 };
 pub(crate) use self::{
-    push::{OVERDUE_US, Push, PushedAs, Unique},
-    record::{HISTORY, Meta, Past, REASON, Record},
-    steps::{MOST, MOST_BYTES, Tasks},
-    turn::{End, EndAs, Graves, Limits, RunToken, Started, Turn, Turned},
-    view::{DeadPage, TaskView, Walk, Walked},
+    task_push_command::{OVERDUE_US, TaskPushCommand, TaskPushOutcome, UniqueKey},
+    task_record::{MAX_HISTORY, TaskHistory, AttemptFailure, MAX_REASON_BYTES, TaskRecord},
+    task_backend::{MAX_TASKS_PER_STEP, MAX_BYTES_PER_STEP, TaskBackend},
+    task_poll_command::{TaskSettlement, TaskOutcome, DeadLetterLimits, TaskRunLimits, RunToken, StartedTask, TaskPollCommand, TaskPollOutcome},
+    task_view::{DeadLetterPage, TaskView, PurgeCursor, PurgePage},
 };

@@ -7,7 +7,7 @@ use crate::{
     clock::LONGEST,
     defer::snapshot::Snapshot,
     gate::{ClientAddress, Head, Methods, field_name},
-    store::{OnFailure, Wins},
+    store::{OnFailure, MergeMode},
 };
 
 // Which requests, and whose.
@@ -261,13 +261,13 @@ impl<N: ?Sized> DeferGate<N> {
     /// See `DeferLayer::first_wins`.
     #[must_use]
     pub fn first_wins(self) -> Self {
-        self.with(|settings| settings.how.wins = Some(Wins::First))
+        self.with(|settings| settings.how.wins = Some(MergeMode::Coalesce))
     }
 
     /// See `DeferLayer::last_wins`.
     #[must_use]
     pub fn last_wins(self) -> Self {
-        self.with(|settings| settings.how.wins = Some(Wins::Last))
+        self.with(|settings| settings.how.wins = Some(MergeMode::Supersede))
     }
 
     /// See `DeferLayer::idempotency_for`.

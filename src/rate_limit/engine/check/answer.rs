@@ -12,7 +12,7 @@ use crate::{
         decision::Told,
         engine::ask::{Group, Question},
     },
-    store::{Charge, Charged, Charging, States, Store, Window},
+    store::{ChargeCommand, ChargeOutcome, ChargeFuture, QuotaSnapshots, Store, ChargedWindow},
 };
 
 /// What the store said.
@@ -21,12 +21,12 @@ pub(in crate::rate_limit::engine) struct Answer {
     /// A moment before it was asked.
     pub(in crate::rate_limit::engine) sent: Instant,
     pub(in crate::rate_limit::engine) admitted: bool,
-    pub(in crate::rate_limit::engine) states: States,
+    pub(in crate::rate_limit::engine) states: QuotaSnapshots,
 }
 
 impl Answer {
-    pub(super) fn of(sent: Instant, said: Result<Charged, Error>) -> Result<Self, Error> {
-        let Charged { admitted, states } = said?;
+    pub(super) fn of(sent: Instant, said: Result<ChargeOutcome, Error>) -> Result<Self, Error> {
+        let ChargeOutcome { admitted, snapshots: states } = said?;
         Ok(Self { sent, admitted: admitted > 0, states })
     }
 }
@@ -36,9 +36,9 @@ pub(super) fn asked<'a>(
     store: &'a Store,
     question: &Question,
     tag: &Key,
-) -> (Instant, Charging<'a>) {
+) -> (Instant, ChargeFuture<'a>) {
     let items = question.item().map_or_else(|| Arc::new([]) as Arc<[_]>, |item| Arc::new([item]));
-    let charge = Charge { tag: tag.clone(), items, times: 1 };
+    let charge = ChargeCommand { tag: tag.clone(), items, repetitions: 1 };
     (Instant::now(), store.backend().charge(charge))
 }
 
@@ -84,7 +84,7 @@ impl Checking<'_> {
         let (tag, members) = group;
         let receipt = self.receipt.of(self.engine, self.store);
         for (at, state) in members.iter().zip(&answer.states) {
-            receipt.add(tag, &self.ask.questions[*at], *at, state.window);
+            receipt.add(tag, &self.ask.questions[*at], *at, state.charged_window);
         }
     }
 
@@ -93,7 +93,7 @@ impl Checking<'_> {
         let (ask, all) = (self.ask, self.ask.questions.iter().enumerate());
         for (at, question) in all.filter(|(_, each)| each.cost == 0 && !each.quota.is_unlimited()) {
             let receipt = self.receipt.of(self.engine, self.store);
-            receipt.add(ask.tag(question), question, at, Window::default());
+            receipt.add(ask.tag(question), question, at, ChargedWindow::default());
         }
     }
 
@@ -104,7 +104,7 @@ impl Checking<'_> {
     pub(super) async fn call(&self, group: &Group<'_>, times: u32) -> Result<Answer, Error> {
         let (tag, members) = group;
         let items = members.iter().filter_map(|at| self.ask.questions[*at].item()).collect();
-        let charge = Charge { tag: (*tag).clone(), items, times };
+        let charge = ChargeCommand { tag: (*tag).clone(), items, repetitions: times };
         let sent = Instant::now();
         Answer::of(sent, self.store.backend().charge(charge).await)
     }
@@ -119,7 +119,7 @@ impl Checking<'_> {
         for (at, state) in members.iter().zip(&answer.states) {
             let each = &mut self.each[*at];
             let told = Told::of(state);
-            each.violated = !answer.admitted && !state.retry.is_zero();
+            each.violated = !answer.admitted && !state.retry_after.is_zero();
             let retry = if each.violated { told.retry } else { Duration::ZERO };
             each.told = Some(Told { retry, ..told });
             self.engine.note(self.ask, &self.ask.questions[*at], answer, state, given_back);

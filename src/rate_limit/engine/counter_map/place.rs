@@ -10,7 +10,7 @@ use quick_cache::Equivalent;
 use crate::{
     key::Key,
     rate_limit::quota::Quota,
-    store::{By, SettleCharge, Settled},
+    store::{AdjustmentKind, SettleChargeCommand, ChargeAdjustment},
 };
 
 /// A counter and a quota. A changed quota is another spot, although the counter in the store may be
@@ -76,10 +76,10 @@ impl Place {
     }
 
     /// Returns the call that changes a charge made here.
-    pub(in crate::rate_limit::engine) fn settled(&self, by: By) -> Option<SettleCharge> {
+    pub(in crate::rate_limit::engine) fn settled(&self, by: AdjustmentKind) -> Option<SettleChargeCommand> {
         let Counter { policy, tag, subject } = self.counter.clone();
-        let settled = Settled::new(policy, subject, self.quota.rule()?, by);
-        Some(SettleCharge { tag, items: vec![settled] })
+        let settled = ChargeAdjustment::new(policy, subject, self.quota.rule()?, by);
+        Some(SettleChargeCommand { tag, items: vec![settled] })
     }
 
     pub(in crate::rate_limit::engine) fn spot(&self) -> Spot<'_> {

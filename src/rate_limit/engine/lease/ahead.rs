@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::{Fetching, Lease, Spent};
 use crate::{
     rate_limit::engine::{Engine, counter_map::Spot},
-    store::{Charge, Item, Store},
+    store::{ChargeCommand, ChargeItem, Store},
 };
 
 /// Half of a smaller lease is hardly worth a call.
@@ -42,13 +42,13 @@ impl Engine {
         self: &Arc<Self>,
         store: &Store,
         spot: Spot<'_>,
-        item: Option<Item>,
+        item: Option<ChargeItem>,
         times: u32,
     ) {
         let (fetching, begun) = (Fetching::new(self, spot), self.pending.begin());
-        let charge = Charge { tag: spot.tag.clone(), items: item.into_iter().collect(), times };
+        let charge = ChargeCommand { tag: spot.tag.clone(), items: item.into_iter().collect(), repetitions: times };
         let with = store.clone();
-        store.spawn(async move {
+        store.spawn_background(async move {
             match fetching.fetch(&with, charge).await {
                 Ok(Some(Spent { unit: Some(unit), .. })) => fetching.put_back(&unit),
                 Ok(_) => {}

@@ -12,7 +12,7 @@ use crate::{
         counter_map::{Place, Spot},
         known::after,
     },
-    store::{Charge, State, Store},
+    store::{ChargeCommand, QuotaSnapshot, Store},
 };
 
 /// While more is fetched. Others fetch again when it has gone.
@@ -33,11 +33,11 @@ impl Fetching {
     pub(super) async fn fetch(
         &self,
         store: &Store,
-        charge: Charge,
+        charge: ChargeCommand,
     ) -> Result<Option<Spent>, Error> {
         let sent = Instant::now();
         let charged = store.backend().charge(charge).await?;
-        let state = charged.states.into_iter().next();
+        let state = charged.snapshots.into_iter().next();
         Ok(state.map(|state| self.fill(sent, state, charged.admitted)))
     }
 
@@ -47,15 +47,15 @@ impl Fetching {
     }
 
     /// Puts what was let in into the lease, but one.
-    fn fill(&self, sent: Instant, state: State, admitted: u32) -> Spent {
+    fn fill(&self, sent: Instant, state: QuotaSnapshot, admitted: u32) -> Spent {
         let Some(more) = admitted.checked_sub(1) else {
             return Spent { sent: Some(sent), state, unit: None };
         };
         // Refused were those at the end, whom nobody has asked for yet.
-        let state = State { retry: Duration::ZERO, ..state };
+        let state = QuotaSnapshot { retry_after: Duration::ZERO, ..state };
         // The store's windows are of whole milliseconds, and may begin in the middle of the first.
-        let until = after(sent, state.reset.saturating_sub(Duration::from_millis(1)));
-        let (window, units) = (state.window, u64::from(more));
+        let until = after(sent, state.reset_after.saturating_sub(Duration::from_millis(1)));
+        let (window, units) = (state.charged_window, u64::from(more));
         let filled = self.engine.leases.with(self.place.spot(), |lease| {
             if lease.voids != self.voids {
                 // The reset has forgotten them, if they were charged before it; if not, they stay charged.
@@ -73,7 +73,7 @@ impl Fetching {
         } else {
             self.engine.forget(self.place.spot());
         }
-        let told = State { remaining: state.remaining + units, ..state };
+        let told = QuotaSnapshot { remaining: state.remaining + units, ..state };
         Spent { sent: Some(sent), state: told, unit: Some(Unit { window }) }
     }
 }

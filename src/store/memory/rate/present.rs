@@ -7,7 +7,7 @@ use crate::{
     key::Key,
     store::{
         memory::shard::Now,
-        rate::{Algorithm, Count, MOST, PARTS, Pace, Rule, Window, part},
+        rate::{Algorithm, CounterValue, MAX_UNITS, MAX_DEBT_PARTS, GcraRate, QuotaRule, ChargedWindow, scale_ceil},
     },
 };
 
@@ -26,7 +26,7 @@ pub(in crate::store::memory) struct Name {
 pub(in crate::store::memory) enum Kept {
     Fixed { spent: u64 },
     Sliding(Windows),
-    Gcra { debt: u64, gross: u64, which: u64, since: u64, pace: Pace },
+    Gcra { debt: u64, gross: u64, which: u64, since: u64, pace: GcraRate },
     Strikes(u64),
     Blocked,
 }
@@ -68,7 +68,7 @@ impl Windows {
     }
 
     fn used(&self, now: u64) -> u64 {
-        (self.spent + part(self.before, self.left(now), self.length)).min(MOST)
+        (self.spent + scale_ceil(self.before, self.left(now), self.length)).min(MAX_UNITS)
     }
 
     /// When nothing of it counts any more.
@@ -91,32 +91,32 @@ pub(super) enum Present {
         debt: u64,
         gross: u64,
         which: u64,
-        pace: Pace,
+        pace: GcraRate,
     },
 }
 
 impl Present {
-    pub(super) fn count(&self, now: Now) -> Count {
+    pub(super) fn count(&self, now: Now) -> CounterValue {
         match self {
-            Self::Fixed { spent, end } => Count::Fixed { spent: *spent, left: end - now.ms },
-            Self::Sliding(windows) => Count::Sliding {
-                before: windows.before,
+            Self::Fixed { spent, end } => CounterValue::Fixed { spent: *spent, left_ms: end - now.ms },
+            Self::Sliding(windows) => CounterValue::Sliding {
+                previous: windows.before,
                 spent: windows.spent,
-                left: windows.left(now.ms),
+                left_ms: windows.left(now.ms),
             },
             Self::Gcra { debt, gross, which, .. } => {
-                Count::Gcra { debt: *debt, gross: *gross, which: *which }
+                CounterValue::Gcra { debt: *debt, gross_debt: *gross, debt_id: *which }
             }
         }
     }
 
     /// How often `cost` fits in.
-    pub(super) fn room(&self, rule: &Rule, cost: u64, now: Now) -> u64 {
+    pub(super) fn room(&self, rule: &QuotaRule, cost: u64, now: Now) -> u64 {
         let fits = |most: u64, used: u64, cost: u64| most.saturating_sub(used).checked_div(cost);
         let room = match (self, rule) {
-            (Self::Gcra { debt, pace, .. }, _) => fits(pace.most, *debt, pace.parts(cost)),
-            (Self::Fixed { spent, .. }, Rule::Fixed { limit, .. }) => fits(*limit, *spent, cost),
-            (Self::Sliding(windows), Rule::Sliding { limit, .. }) => {
+            (Self::Gcra { debt, pace, .. }, _) => fits(pace.max_debt, *debt, pace.units_to_parts(cost)),
+            (Self::Fixed { spent, .. }, QuotaRule::Fixed { limit, .. }) => fits(*limit, *spent, cost),
+            (Self::Sliding(windows), QuotaRule::Sliding { limit, .. }) => {
                 fits(*limit, windows.used(now.ms), cost)
             }
             _ => Some(0),
@@ -128,36 +128,36 @@ impl Present {
         let add =
             |spent: &mut u64, units: u64, most| *spent = spent.saturating_add(units).min(most);
         match self {
-            Self::Fixed { spent, .. } => add(spent, units, MOST),
-            Self::Sliding(windows) => add(&mut windows.spent, units, MOST),
+            Self::Fixed { spent, .. } => add(spent, units, MAX_UNITS),
+            Self::Sliding(windows) => add(&mut windows.spent, units, MAX_UNITS),
             Self::Gcra { debt, gross, pace, .. } => {
-                let parts = pace.parts(units);
-                add(debt, parts, PARTS);
-                add(gross, parts, PARTS);
+                let parts = pace.units_to_parts(units);
+                add(debt, parts, MAX_DEBT_PARTS);
+                add(gross, parts, MAX_DEBT_PARTS);
             }
         }
     }
 
     /// Gives back what is still there of that window, or that debt.
-    pub(super) fn refund(&mut self, units: u64, window: Window, rule: &Rule, now: Now) {
+    pub(super) fn refund(&mut self, units: u64, window: ChargedWindow, rule: &QuotaRule, now: Now) {
         // Two readings of a clock, each rounded; and no mistaking a very short window for the next one.
         let near = ((millis(rule.window()) - 1) / 2).min(2);
         match self {
-            Self::Fixed { spent, end } if end.abs_diff(window.at) <= near => {
+            Self::Fixed { spent, end } if end.abs_diff(window.boundary) <= near => {
                 *spent = spent.saturating_sub(units);
             }
-            Self::Sliding(windows) if windows.start == window.at => {
+            Self::Sliding(windows) if windows.start == window.boundary => {
                 windows.spent = windows.spent.saturating_sub(units);
             }
-            Self::Sliding(windows) if windows.start == window.at + windows.length => {
+            Self::Sliding(windows) if windows.start == window.boundary + windows.length => {
                 windows.before = windows.before.saturating_sub(units);
             }
             // No more than is sure to be owed still: if debts are paid off in the order they were made, and all
             // that was given back was of those before this one.
-            Self::Gcra { debt, gross, which, pace } if *which == window.debt && *gross < PARTS => {
-                let ticks = window.at.saturating_sub(now.us) / pace.tick;
-                let owed = ticks.saturating_mul(pace.drain).saturating_sub(*gross - *debt);
-                *debt = debt.saturating_sub(pace.parts(units).min(owed));
+            Self::Gcra { debt, gross, which, pace } if *which == window.debt_id && *gross < MAX_DEBT_PARTS => {
+                let ticks = window.boundary.saturating_sub(now.us) / pace.tick_us;
+                let owed = ticks.saturating_mul(pace.parts_per_tick).saturating_sub(*gross - *debt);
+                *debt = debt.saturating_sub(pace.units_to_parts(units).min(owed));
             }
             Self::Fixed { .. } | Self::Sliding(_) | Self::Gcra { .. } => {}
         }
@@ -165,8 +165,8 @@ impl Present {
 }
 
 /// What is left of a debt, in the parts of a pace that may be another by now: until now the old one counts.
-pub(super) fn owed(debt: u64, since: u64, old: &Pace, new: &Pace, now: Now) -> u64 {
-    let ticks = now.us.saturating_sub(since) / old.tick;
-    let left = debt.saturating_sub(ticks.saturating_mul(old.drain));
-    if old.unit == new.unit { left } else { part(left, new.unit, old.unit).min(PARTS) }
+pub(super) fn owed(debt: u64, since: u64, old: &GcraRate, new: &GcraRate, now: Now) -> u64 {
+    let ticks = now.us.saturating_sub(since) / old.tick_us;
+    let left = debt.saturating_sub(ticks.saturating_mul(old.parts_per_tick));
+    if old.parts_per_unit == new.parts_per_unit { left } else { scale_ceil(left, new.parts_per_unit, old.parts_per_unit).min(MAX_DEBT_PARTS) }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::At;
 use crate::{
     clock::micros,
-    store::tasks::{DeadPage, MOST_BYTES, QueueStats, Record, TaskId, TaskState, Walk, Walked},
+    store::tasks::{DeadLetterPage, MAX_BYTES_PER_STEP, QueueStats, TaskRecord, TaskId, TaskState, PurgeCursor, PurgePage},
 };
 
 impl At<'_> {
@@ -21,7 +21,7 @@ impl At<'_> {
     fn forget(&mut self, id: &TaskId) {
         self.queue.waiting.remove(id);
         let record = self.queue.records.remove(id).unwrap_or_default();
-        let unique = Record::read(&record).and_then(|record| record.unique);
+        let unique = TaskRecord::decode(&record).and_then(|record| record.unique);
         self.give_up(unique.as_ref(), id);
         self.queue.metas.remove(id);
         let numbers = &mut self.queue.numbers;
@@ -29,13 +29,13 @@ impl At<'_> {
         numbers.cancelled += 1;
     }
 
-    pub(super) fn dead_letters(&self, after: u64, most: usize) -> DeadPage {
+    pub(super) fn dead_letters(&self, after: u64, most: usize) -> DeadLetterPage {
         let mut rows: Vec<_> = self.queue.dead.after(after).take(most).collect();
         let (fit, full) = (self.that_fit(rows.iter().map(|(_, id)| *id)), rows.len() == most);
         let leads_on = full || fit < rows.len();
         rows.truncate(fit);
         let next = rows.last().filter(|_| leads_on).map(|(at, _)| *at);
-        DeadPage { letters: rows.iter().filter_map(|(_, id)| self.view(id)).collect(), next }
+        DeadLetterPage { letters: rows.iter().filter_map(|(_, id)| self.view(id)).collect(), next }
     }
 
     fn redrive(&mut self, id: &TaskId, delay: u64) {
@@ -46,7 +46,7 @@ impl At<'_> {
         };
         let length = record.len() as u64;
         // It waits under its key again, unless that is another's by now.
-        if let Some(unique) = Record::read(record).and_then(|record| record.unique) {
+        if let Some(unique) = TaskRecord::decode(record).and_then(|record| record.unique) {
             self.queue.uniques.entry(unique).or_insert_with(|| id.clone());
         }
         let at = self.now.saturating_add(delay);
@@ -95,22 +95,22 @@ impl At<'_> {
         ids.len()
     }
 
-    pub(super) fn purge_waiting(&mut self, walk: Option<Walk>, most: usize) -> Walked {
-        let Some(walk) = walk.or_else(|| self.walk()) else { return Walked::default() };
-        let waiting = self.queue.waiting.iter().skip_while(|(at, _)| *at < walk.from);
-        let page = waiting.take_while(|(at, _)| *at <= walk.til).take(most);
+    pub(super) fn purge_waiting(&mut self, walk: Option<PurgeCursor>, most: usize) -> PurgePage {
+        let Some(walk) = walk.or_else(|| self.walk()) else { return PurgePage::default() };
+        let waiting = self.queue.waiting.iter().skip_while(|(at, _)| *at < walk.from_us);
+        let page = waiting.take_while(|(at, _)| *at <= walk.until_us).take(most);
         let page: Vec<_> = page.map(|(at, id)| (at, id.clone())).collect();
         let (mut gone, mut bytes, mut cut, mut last) = (0, 0, false, None);
         for (at, id) in &page {
             bytes += self.length(id);
             // A page that ends here has thrown something away, or has come on: else the next would be the same.
-            let may_end = last.is_some_and(|last| gone > 0 || last > walk.from);
-            cut = bytes > MOST_BYTES && may_end;
+            let may_end = last.is_some_and(|last| gone > 0 || last > walk.from_us);
+            cut = bytes > MAX_BYTES_PER_STEP && may_end;
             if cut {
                 break;
             }
-            let record = self.queue.records.get(id).and_then(Record::read);
-            if record.is_none_or(|record| record.pushed_us <= walk.pushed) {
+            let record = self.queue.records.get(id).and_then(TaskRecord::decode);
+            if record.is_none_or(|record| record.pushed_us <= walk.last_push) {
                 self.forget(id);
                 gone += 1;
             }
@@ -118,18 +118,18 @@ impl At<'_> {
         }
         let last = last.filter(|_| cut || page.len() == most);
         // Others may be due at the same time; where all of a page are, and stay, it would be the same page again.
-        let stays = |at: u64| at == walk.from && gone == 0;
+        let stays = |at: u64| at == walk.from_us && gone == 0;
         let from = last.map(|at| at.saturating_add(u64::from(stays(at))));
-        let next = from.filter(|from| *from <= walk.til).map(|from| Walk { from, ..walk });
-        Walked { gone, next }
+        let next = from.filter(|from| *from <= walk.until_us).map(|from| PurgeCursor { from_us: from, ..walk });
+        PurgePage { purged: gone, next }
     }
 
     /// One that begins now: what is pushed later comes behind it. `None` if nothing waits.
-    fn walk(&mut self) -> Option<Walk> {
+    fn walk(&mut self) -> Option<PurgeCursor> {
         let til = self.queue.waiting.end()?;
         let pushed = self.now.max(self.queue.next_push);
         self.queue.next_push = pushed.saturating_add(1);
-        Some(Walk { pushed, from: 0, til })
+        Some(PurgeCursor { last_push: pushed, from_us: 0, until_us: til })
     }
 
     pub(super) fn pause(&mut self, pause: bool) {
@@ -159,7 +159,7 @@ impl At<'_> {
         let mut bytes = 0;
         let fits = |(place, id): &(usize, &TaskId)| {
             bytes += self.length(id);
-            *place == 0 || bytes <= MOST_BYTES
+            *place == 0 || bytes <= MAX_BYTES_PER_STEP
         };
         ids.enumerate().take_while(fits).count()
     }

@@ -23,11 +23,11 @@ use super::{
 use crate::{
     key::Key,
     store::{
-        backend::{Node, Step},
-        hints::Hint,
+        backend::{NodeId, StoreFuture},
+        wakeups::WakeupMessage,
         tasks::{
-            DeadPage, MOST, Meta, Push, PushedAs, QueueStats, RunToken, TaskId, TaskState,
-            TaskView, Tasks, Turn, Turned, Walk, Walked,
+            DeadLetterPage, MAX_TASKS_PER_STEP, TaskHistory, TaskPushCommand, TaskPushOutcome, QueueStats, RunToken, TaskId, TaskState,
+            TaskView, TaskBackend, TaskPollCommand, TaskPollOutcome, PurgeCursor, PurgePage,
         },
     },
 };
@@ -40,7 +40,7 @@ pub(super) struct Queue {
     waiting: Line,
     running: Index<RunToken>,
     records: HashMap<TaskId, Bytes>,
-    metas: HashMap<TaskId, Meta>,
+    metas: HashMap<TaskId, TaskHistory>,
     uniques: HashMap<Arc<str>, TaskId>,
     windows: Expiring<Key, TaskId>,
     dead: Graves,
@@ -177,7 +177,7 @@ impl At<'_> {
         let (node, worker) = who.split_once(':').unwrap_or((who, ""));
         let heard = self.mails.hears(node);
         if heard {
-            self.post.push(Mail { to: Some(node.into()), hint: Hint::Tasks(worker.into()) });
+            self.post.push(Mail { to: Some(node.into()), hint: WakeupMessage::TasksReady(worker.into()) });
         }
         heard
     }
@@ -204,10 +204,10 @@ impl At<'_> {
         Some(TaskView {
             id: id.clone(),
             state,
-            due: Duration::from_micros(at.unwrap_or(0).saturating_sub(self.now)),
+            due_in: Duration::from_micros(at.unwrap_or(0).saturating_sub(self.now)),
             pushed_us: head.split(' ').next().and_then(|at| at.parse().ok()).unwrap_or(0),
-            bytes: (record.len() - line).saturating_sub(1) as u64,
-            meta: self.queue.metas.get(id).cloned().unwrap_or_default(),
+            payload_bytes: (record.len() - line).saturating_sub(1) as u64,
+            history: self.queue.metas.get(id).cloned().unwrap_or_default(),
         })
     }
 
@@ -218,26 +218,26 @@ impl At<'_> {
     }
 }
 
-impl Tasks for Memory {
-    fn push_task(&self, call: Push) -> Step<'_, PushedAs> {
+impl TaskBackend for Memory {
+    fn push_task(&self, call: TaskPushCommand) -> StoreFuture<'_, TaskPushOutcome> {
         done(self.at_queue(&call.queue, |at| at.push(&call)))
     }
 
-    fn turn(&self, call: Turn) -> Step<'_, Turned> {
+    fn poll_tasks(&self, call: TaskPollCommand) -> StoreFuture<'_, TaskPollOutcome> {
         done(self.at_queue(&call.queue, |at| at.turn(&call)))
     }
 
-    fn still_idle(
+    fn poll_idle(
         &self,
         queue: Key,
-        node: Node,
+        node: NodeId,
         worker: Arc<str>,
         longer: Duration,
-    ) -> Step<'_, bool> {
+    ) -> StoreFuture<'_, bool> {
         done(self.at_queue(&queue, |at| at.still_idle(&node, &worker, longer)))
     }
 
-    fn renew_runs(&self, queue: Key, runs: Vec<RunToken>, lease: Duration) -> Step<'_, Vec<bool>> {
+    fn renew_runs(&self, queue: Key, runs: Vec<RunToken>, lease: Duration) -> StoreFuture<'_, Vec<bool>> {
         done(self.at_queue(&queue, |at| {
             let until = at.now.saturating_add(crate::clock::micros(lease));
             let renew = |run: &RunToken| {
@@ -251,54 +251,54 @@ impl Tasks for Memory {
         }))
     }
 
-    fn task(&self, queue: Key, id: TaskId) -> Step<'_, Option<TaskView>> {
+    fn task_view(&self, queue: Key, id: TaskId) -> StoreFuture<'_, Option<TaskView>> {
         done(self.look_at_queue(&queue, |at| at.view(&id)))
     }
 
-    fn task_payload(&self, queue: Key, id: TaskId) -> Step<'_, Option<Bytes>> {
+    fn task_payload(&self, queue: Key, id: TaskId) -> StoreFuture<'_, Option<Bytes>> {
         done(self.look_at_queue(&queue, |at| at.queue.records.get(&id).cloned()))
     }
 
-    fn cancel_task(&self, queue: Key, id: TaskId) -> Step<'_, Option<TaskState>> {
+    fn cancel_task(&self, queue: Key, id: TaskId) -> StoreFuture<'_, Option<TaskState>> {
         done(self.at_queue(&queue, |at| at.cancel(&id)))
     }
 
-    fn dead_tasks(&self, queue: Key, after: u64, most: usize) -> Step<'_, DeadPage> {
+    fn list_dead_letters(&self, queue: Key, after: u64, most: usize) -> StoreFuture<'_, DeadLetterPage> {
         done(self.look_at_queue(&queue, |at| at.dead_letters(after, most)))
     }
 
-    fn redrive_task(&self, queue: Key, id: TaskId) -> Step<'_, bool> {
+    fn redrive_dead_letter(&self, queue: Key, id: TaskId) -> StoreFuture<'_, bool> {
         done(self.at_queue(&queue, |at| at.redrive_one(&id)))
     }
 
-    fn redrive_tasks(
+    fn redrive_dead_letters(
         &self,
         queue: Key,
         most: usize,
         first: Duration,
         spacing: Duration,
-    ) -> Step<'_, usize> {
+    ) -> StoreFuture<'_, usize> {
         done(self.at_queue(&queue, |at| at.redrive_all(most, first, spacing)))
     }
 
-    fn purge_letter(&self, queue: Key, id: TaskId) -> Step<'_, bool> {
+    fn purge_dead_letter(&self, queue: Key, id: TaskId) -> StoreFuture<'_, bool> {
         done(self.at_queue(&queue, |at| at.purge_letter(&id)))
     }
 
-    fn purge_letters(&self, queue: Key) -> Step<'_, usize> {
-        done(self.at_queue(&queue, |at| at.purge_letters(MOST)))
+    fn purge_dead_letters(&self, queue: Key) -> StoreFuture<'_, usize> {
+        done(self.at_queue(&queue, |at| at.purge_letters(MAX_TASKS_PER_STEP)))
     }
 
-    fn purge_waiting(&self, queue: Key, walk: Option<Walk>, most: usize) -> Step<'_, Walked> {
+    fn purge_waiting(&self, queue: Key, walk: Option<PurgeCursor>, most: usize) -> StoreFuture<'_, PurgePage> {
         done(self.at_queue(&queue, |at| at.purge_waiting(walk, most)))
     }
 
-    fn pause_tasks(&self, queue: Key, pause: bool) -> Step<'_, ()> {
+    fn set_tasks_paused(&self, queue: Key, pause: bool) -> StoreFuture<'_, ()> {
         self.at_queue(&queue, |at| at.pause(pause));
         done(())
     }
 
-    fn task_stats(&self, queue: Key) -> Step<'_, QueueStats> {
+    fn queue_stats(&self, queue: Key) -> StoreFuture<'_, QueueStats> {
         done(self.look_at_queue(&queue, |at| at.stats()))
     }
 }

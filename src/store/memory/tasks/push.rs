@@ -7,25 +7,25 @@ use bytes::Bytes;
 use super::{At, Now};
 use crate::{
     clock::micros,
-    store::tasks::{OVERDUE_US, Push, PushedAs, Record, TaskId, Unique},
+    store::tasks::{OVERDUE_US, TaskPushCommand, TaskPushOutcome, TaskRecord, TaskId, UniqueKey},
 };
 
 impl At<'_> {
-    pub(super) fn push(&mut self, call: &Push) -> PushedAs {
+    pub(super) fn push(&mut self, call: &TaskPushCommand) -> TaskPushOutcome {
         self.sweep();
-        let rest = Record::rest(call);
+        let rest = TaskRecord::encode_tail(call);
         let length = rest.len() as u64 + 16;
-        let (tasks, room) = call.caps;
+        let (tasks, room) = call.capacity;
         let waiting = self.queue.waiting.len() as u64;
         // A full queue has those that it has: whoever pushes one of them is told so.
         let fits = waiting < tasks && self.queue.numbers.bytes + length <= room;
         if let Some(unique) = &call.unique
             && let Some(other) = self.other(unique, &call.id, fits)
         {
-            return PushedAs::Known(other);
+            return TaskPushOutcome::Duplicate(other);
         }
         if !fits {
-            return PushedAs::Full;
+            return TaskPushOutcome::Full;
         }
         let pushed = self.now.max(self.queue.next_push);
         let mut record = format!("{pushed:016}").into_bytes();
@@ -35,11 +35,11 @@ impl At<'_> {
         self.queue.numbers.pushed += 1;
         self.queue.waiting.set(&call.id, self.now.saturating_add(micros(call.delay)));
         self.announce(&call.id);
-        PushedAs::Stored
+        TaskPushOutcome::Stored
     }
 
     /// The task that has what is this one's alone, if it is another; if none has, this one has it, where there is room.
-    fn other(&mut self, unique: &Unique, id: &TaskId, fits: bool) -> Option<TaskId> {
+    fn other(&mut self, unique: &UniqueKey, id: &TaskId, fits: bool) -> Option<TaskId> {
         let now = Now::of(self.now);
         if let Some(window) = unique.window {
             let end = Some(now.after(window.max(Duration::from_millis(1))));

@@ -4,13 +4,13 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     super::{
-        Charges, Combiner, Enqueues, Health, Keys, Lanes, Pushes, Redis, Replicas, Runs, Watch,
+        Charges, Combiner, Enqueues, Health, KeyNames, Lanes, Pushes, Redis, Replicas, Runs, Watch,
         Wire,
         script::{CALLS, CHARGE, ENQUEUE, PUSH_TASKS, RUNS},
     },
     StoreBuilder,
 };
-use crate::{error::Error, store::backend::random_name};
+use crate::{error::Error, store::backend::random_hex_id};
 
 /// Longest namespace, in bytes.
 const NAMESPACE: usize = 32;
@@ -26,14 +26,14 @@ impl StoreBuilder {
         if !(1..=8).contains(&self.connections) {
             return Err(Error::config("a store needs 1 to 8 connections"));
         }
-        let keys = Keys::new(&namespace);
-        let keys = if target.is_apart() { keys.apart() } else { keys };
+        let keys = KeyNames::new(&namespace);
+        let keys = if target.is_apart() { keys.clustered() } else { keys };
         let lanes = Arc::new(Lanes::new(&target, &keys, self.connections, self.deadline));
         let combiner = |lane| {
             let wire = Wire { lanes: Arc::clone(&lanes), lane, keys: keys.clone() };
             Combiner::new(wire, CALLS.name, self.deadline)
         };
-        let together = if keys.are_apart() { lanes.number() } else { 1 };
+        let together = if keys.is_clustered() { lanes.number() } else { 1 };
         let charges = |lane| {
             let charges = Charges { lanes: Arc::clone(&lanes), lane, keys: keys.clone() };
             Combiner::new(charges, CHARGE.name, self.deadline)
@@ -46,7 +46,7 @@ impl StoreBuilder {
             let enqueues = Enqueues { lanes: Arc::clone(&lanes), lane, keys: keys.clone() };
             Combiner::new(enqueues, ENQUEUE.name, self.deadline)
         };
-        let process = random_name();
+        let process = random_hex_id();
         let pushes = |lane| {
             let process = Arc::clone(&process);
             let pushes = Pushes { lanes: Arc::clone(&lanes), lane, keys: keys.clone(), process };

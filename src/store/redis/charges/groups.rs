@@ -5,7 +5,7 @@ use crate::{
     clock::millis,
     error::Error,
     store::{
-        rate::Rule,
+        rate::QuotaRule,
         redis::counted::{Counted, shape},
     },
 };
@@ -45,7 +45,7 @@ const NONE: u8 = u8::MAX;
 impl<'a> Firsts<'a> {
     #[expect(clippy::indexing_slicing, reason = "what is noted are places of its own groups")]
     pub(super) fn place(&mut self, step: &'a Asked) -> Place {
-        let times = step.charge.times;
+        let times = step.charge.repetitions;
         let (slot, last) = self.last_of(step);
         let group = match last {
             Some(group) if step.is_another_of(self.groups[group].0) => group,
@@ -84,7 +84,7 @@ impl<'a> Firsts<'a> {
         let group = self.groups.len();
         let words = 1 + step.charge.items.iter().map(shape).sum::<usize>();
         let fixed = match fixed(&step.charge) {
-            Some((Rule::Fixed { window, .. }, cost)) => Some([cost, millis(window)]),
+            Some((QuotaRule::Fixed { window, .. }, cost)) => Some([cost, millis(window)]),
             _ => None,
         };
         self.groups.push((step, Group { words, times: 0, fixed }));

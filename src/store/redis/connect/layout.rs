@@ -11,7 +11,7 @@ use uuid::Uuid;
 use crate::{
     key::{SHARDS, digest, hex},
     store::{
-        keys::Keys,
+        key_names::KeyNames,
         redis::{
             incarnation::Data,
             target::{Connection, Failure},
@@ -35,13 +35,13 @@ type Written = (Option<String>, Data);
 /// has `meta` (`as_node`). Where there is no layout, writes it, or returns `None` unless `writes`.
 pub(super) async fn check(
     connection: &mut Connection,
-    keys: &Keys,
+    keys: &KeyNames,
     as_node: bool,
     writes: bool,
 ) -> Result<Option<Data>, Failure> {
     let mut pipe = redis::pipe();
     // A write, which a replica refuses. One that a server without room takes: calls that make room go through here.
-    pipe.cmd("HDEL").arg(keys.meta()).arg("never").ignore();
+    pipe.cmd("HDEL").arg(keys.namespace_meta()).arg("never").ignore();
     let written = match read(pipe, connection, keys).await {
         Err(error) if as_node && error.is_cluster_error() => return Ok(None),
         Ok((None, _) | (_, Data(None))) if !writes => return Ok(None),
@@ -49,7 +49,7 @@ pub(super) async fn check(
         written => written,
     };
     match written.map_err(|error| Failure::of(&error))? {
-        (Some(layout), data) => match refusal(&layout, keys.channels()) {
+        (Some(layout), data) => match refusal(&layout, keys.channel_prefix()) {
             Some(sentence) => Err(Failure::Config(sentence)),
             None => Ok(Some(data)),
         },
@@ -60,11 +60,11 @@ pub(super) async fn check(
 
 /// Writes what no other process has written meanwhile. The layout comes last: a process that reads it can read the name
 /// as well.
-async fn write(connection: &mut Connection, keys: &Keys) -> RedisResult<Written> {
+async fn write(connection: &mut Connection, keys: &KeyNames) -> RedisResult<Written> {
     let mut pipe = redis::pipe();
     let name = Uuid::new_v4().simple().to_string();
-    pipe.cmd("HSETNX").arg(keys.meta()).arg("data").arg(name).ignore();
-    pipe.cmd("HSETNX").arg(keys.meta()).arg("shards").arg(LAYOUT).ignore();
+    pipe.cmd("HSETNX").arg(keys.namespace_meta()).arg("data").arg(name).ignore();
+    pipe.cmd("HSETNX").arg(keys.namespace_meta()).arg("shards").arg(LAYOUT).ignore();
     read(pipe, connection, keys).await
 }
 
@@ -72,17 +72,17 @@ async fn write(connection: &mut Connection, keys: &Keys) -> RedisResult<Written>
 async fn read(
     mut pipe: Pipeline,
     connection: &mut Connection,
-    keys: &Keys,
+    keys: &KeyNames,
 ) -> RedisResult<Written> {
-    pipe.cmd("HMGET").arg(keys.meta()).arg("shards").arg("data");
+    pipe.cmd("HMGET").arg(keys.namespace_meta()).arg("shards").arg("data");
     let ((layout, data),): ((_, Option<String>),) = pipe.query_async(connection).await?;
     let identity = data.map(|name| identity(keys, &name, connection.get_db()));
     Ok((layout, Data(identity)))
 }
 
 /// Tells these data from those of every other server, database and namespace.
-fn identity(keys: &Keys, name: &str, database: i64) -> String {
-    let parts = [keys.channels().as_bytes(), name.as_bytes(), &database.to_be_bytes()];
+fn identity(keys: &KeyNames, name: &str, database: i64) -> String {
+    let parts = [keys.channel_prefix().as_bytes(), name.as_bytes(), &database.to_be_bytes()];
     hex(&digest(&parts)[..16])
 }
 

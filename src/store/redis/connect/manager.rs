@@ -16,7 +16,7 @@ use super::{Socket, layout, life::Life};
 use crate::{
     error::{Error, ErrorKind},
     store::{
-        keys::{COMMON, Keys},
+        key_names::{COMMON, KeyNames},
         redis::{
             fences,
             home::at_home,
@@ -94,7 +94,7 @@ impl Drop for Making<'_> {
 #[derive(Clone)]
 pub(super) struct Manager {
     pub(super) target: Target,
-    pub(super) keys: Keys,
+    pub(super) keys: KeyNames,
     pub(super) deadline: Duration,
     pub(super) failures: Arc<Failures>,
     pub(super) incarnation: Option<Arc<Incarnation>>,

@@ -19,8 +19,8 @@ use tokio::{
 
 use super::{Listener, Pause, deliver, deliver_all};
 use crate::store::{
-    hints::{Hint, Hints},
-    keys::COMMON,
+    wakeups::{WakeupMessage, Wakeups},
+    key_names::COMMON,
     redis::target::{Cluster, Endpoint, Messages},
 };
 
@@ -39,7 +39,7 @@ enum Ear<'a> {
 
 impl Listener {
     /// Delivers for as long as the map stays; false at once if nobody could be heard.
-    pub(super) async fn hear_apart(&self, cluster: &Cluster, hints: &Weak<Hints>) -> bool {
+    pub(super) async fn hear_apart(&self, cluster: &Cluster, hints: &Weak<Wakeups>) -> bool {
         // Whoever has it, the map is known then.
         let _ = timeout(self.connect_within, cluster.owner(COMMON)).await;
         let shares = cluster.shares();
@@ -49,7 +49,7 @@ impl Listener {
             return false;
         }
         // One for all of them.
-        deliver(hints, Some(Hint::Resync));
+        deliver(hints, Some(WakeupMessage::Resync));
         let heard = shares.iter().zip(ears).map(|(share, ear)| {
             let all = &all;
             async move { self.keep_hearing(cluster, share, all, ear, hints).await }
@@ -65,7 +65,7 @@ impl Listener {
         share: &Share,
         all: &'a Semaphore,
         mut ear: Ear<'a>,
-        hints: &Weak<Hints>,
+        hints: &Weak<Wakeups>,
     ) {
         let mut pause = Pause::default();
         loop {
@@ -83,7 +83,7 @@ impl Listener {
             pause.sleep().await;
             ear = self.ear(cluster, share, all).await;
             if matches!(ear, Ear::Hears(_) | Ear::HearsAll(..)) {
-                deliver(hints, Some(Hint::Resync));
+                deliver(hints, Some(WakeupMessage::Resync));
             }
         }
     }
@@ -101,14 +101,14 @@ impl Listener {
     ) -> Option<Ear<'a>> {
         let node = cluster.node(node).ok()?;
         let channels =
-            shards.iter().map(|&shard| self.keys.heard_of(shard, &self.node, self.hears_jobs()));
+            shards.iter().map(|&shard| self.keys.shard_subscriptions(shard, &self.node, self.hears_jobs()));
         let channels: Vec<_> = channels.flatten().collect();
         if let Some(messages) = node.subscribe_to_shards(&channels).await.ok()? {
             return Some(Ear::Hears(messages));
         }
         let Ok(permit) = all.try_acquire() else { return Some(Ear::Elsewhere) };
         let messages =
-            node.subscribe(&self.keys.heard(&self.node, self.hears_jobs())).await.ok()?;
+            node.subscribe(&self.keys.subscriptions(&self.node, self.hears_jobs())).await.ok()?;
         Some(Ear::HearsAll(messages, permit))
     }
 }

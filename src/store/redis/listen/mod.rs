@@ -18,12 +18,12 @@ use redis::Msg;
 use tokio::sync::watch;
 
 use super::{
-    Keys,
+    KeyNames,
     target::{Messages, Target},
 };
 use crate::store::{
-    backend::Node,
-    hints::{Hint, Hints},
+    backend::NodeId,
+    wakeups::{WakeupMessage, Wakeups},
 };
 
 /// Pause before another attempt to subscribe: the first, and the longest.
@@ -31,8 +31,8 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(1)
 
 pub(super) struct Listener {
     pub(super) target: Target,
-    pub(super) keys: Keys,
-    pub(super) node: Node,
+    pub(super) keys: KeyNames,
+    pub(super) node: NodeId,
     pub(super) connect_within: Duration,
     pub(super) servers: watch::Receiver<u64>,
     /// Whether changes of jobs are heard.
@@ -43,9 +43,9 @@ impl Listener {
     /// Ends when the store handle is gone.
     pub(super) fn run(
         mut self,
-        hints: &Arc<Hints>,
+        hints: &Arc<Wakeups>,
     ) -> impl Future<Output = ()> + Send + use<> + 'static {
-        let (hints, mut life) = (Arc::downgrade(hints), hints.life());
+        let (hints, mut life) = (Arc::downgrade(hints), hints.lifetime());
         async move {
             let mut pause = Pause::default();
             loop {
@@ -60,7 +60,7 @@ impl Listener {
     }
 
     /// Delivers until the connection breaks; false if it could not be made. Another server ends it at once.
-    async fn listen(&mut self, hints: &Weak<Hints>) -> bool {
+    async fn listen(&mut self, hints: &Weak<Wakeups>) -> bool {
         loop {
             // What changes from here on is not missed.
             self.servers.mark_unchanged();
@@ -81,40 +81,40 @@ impl Listener {
         *self.jobs.borrow()
     }
 
-    async fn hear(&self, hints: &Weak<Hints>) -> bool {
+    async fn hear(&self, hints: &Weak<Wakeups>) -> bool {
         if let Target::Cluster(cluster) = &self.target {
             return self.hear_apart(cluster, hints).await;
         }
-        let channels = self.keys.heard(&self.node, self.hears_jobs());
+        let channels = self.keys.subscriptions(&self.node, self.hears_jobs());
         let subscribe = self.target.subscribe(&channels);
         let Ok(Ok(messages)) = tokio::time::timeout(self.connect_within, subscribe).await else {
             return false;
         };
-        deliver(hints, Some(Hint::Resync));
+        deliver(hints, Some(WakeupMessage::Resync));
         deliver_all(hints, messages).await;
         true
     }
 }
 
 /// Until there are no more.
-async fn deliver_all(hints: &Weak<Hints>, mut messages: Messages) {
+async fn deliver_all(hints: &Weak<Wakeups>, mut messages: Messages) {
     while let Some(message) = messages.next().await {
         read(&message, |hint| deliver(hints, hint));
     }
 }
 
-fn read(message: &Msg, deliver: impl Fn(Option<Hint>)) {
+fn read(message: &Msg, deliver: impl Fn(Option<WakeupMessage>)) {
     let Ok(text) = std::str::from_utf8(message.get_payload_bytes()) else {
         return;
     };
-    if Keys::tells_events(message.get_channel_name()) {
-        Hint::parse_events(text).for_each(|hint| deliver(Some(hint)));
+    if KeyNames::is_event_channel(message.get_channel_name()) {
+        WakeupMessage::parse_events(text).for_each(|hint| deliver(Some(hint)));
     } else {
-        deliver(Hint::parse(text));
+        deliver(WakeupMessage::parse(text));
     }
 }
 
-fn deliver(hints: &Weak<Hints>, hint: Option<Hint>) {
+fn deliver(hints: &Weak<Wakeups>, hint: Option<WakeupMessage>) {
     if let (Some(hints), Some(hint)) = (hints.upgrade(), hint) {
         hints.deliver(hint);
     }

@@ -14,8 +14,8 @@ use crate::{
     error::Error,
     key::SHARDS,
     store::{
-        backend::{Beat, Due, HAND_OVER, Node},
-        keys::COMMON,
+        backend::{Heartbeat, DueLocks, SHARD_VACANCY_GRACE, NodeId},
+        key_names::COMMON,
         redis::{Redis, call::Copies, read::Row, script},
     },
 };
@@ -70,7 +70,7 @@ fn divide(
 }
 
 impl Redis {
-    pub(super) async fn beat_apart(&self, node: Node, lease: Duration) -> Result<Beat, Error> {
+    pub(super) async fn beat_apart(&self, node: NodeId, lease: Duration) -> Result<Heartbeat, Error> {
         let keys = [self.keys.workers(), self.keys.paused()];
         let args = [node.as_str().into(), number(watched_until(lease))];
         let workers = match self.script(COMMON, &script::WORKERS, &keys, &args).await {
@@ -87,7 +87,7 @@ impl Redis {
         let most = if works { usize::from(SHARDS).div_ceil(living.max(1)) } else { 0 };
         let known = self.whose(&node).await;
         let division = divide(known.into_iter(), most, lease.is_zero() && living == 0);
-        let hand_over = if others.is_empty() || paused { 0 } else { watched_until(HAND_OVER) };
+        let hand_over = if others.is_empty() || paused { 0 } else { watched_until(SHARD_VACANCY_GRACE) };
         let all = |shards: &[u16], verb: &'static str, ms: u64| {
             join_all(shards.iter().map(|&shard| self.watch(shard, &node, verb, ms)))
         };
@@ -96,7 +96,7 @@ impl Redis {
             all(&division.leave, "leave", hand_over),
             all(&division.free, "free", 0),
         );
-        let beat = Beat { paused, others, lapse, mine, busy };
+        let beat = Heartbeat { is_paused: paused, peers: others, peer_expires_in: lapse, own_shards: mine, busy_shards: busy };
         if told || !division.leave.is_empty() || !division.free.is_empty() {
             self.tell_workers().await?;
         }
@@ -104,13 +104,13 @@ impl Redis {
     }
 
     /// Whose the shards are. Of one that can't be asked nothing is known: it is neither taken nor left.
-    async fn whose(&self, node: &Node) -> Vec<(u16, Whose)> {
+    async fn whose(&self, node: &NodeId) -> Vec<(u16, Whose)> {
         let looks = join_all((0..SHARDS).map(|shard| self.watch(shard, node, "look", 0))).await;
         (0..).zip(looks).filter_map(|(shard, look)| Some((shard, look?.0))).collect()
     }
 
     /// Keeps and takes these; those that are this node's then, and those of them that have something to do.
-    async fn keep(&self, node: &Node, lease: Duration, mut keep: Vec<u16>) -> (Vec<u16>, Vec<u16>) {
+    async fn keep(&self, node: &NodeId, lease: Duration, mut keep: Vec<u16>) -> (Vec<u16>, Vec<u16>) {
         keep.sort_unstable();
         let ms = watched_until(lease);
         let kept = join_all(keep.iter().map(|&shard| self.watch(shard, node, "keep", ms))).await;
@@ -128,7 +128,7 @@ impl Redis {
     /// must not go without a worker for that. What this one watches it keeps, also if this comes so late, for the sake of
     /// those that do not answer, that it has lapsed: whoever else has come for it has it. None is taken and none is left. `None`
     /// if there is nothing to keep.
-    async fn hold_on(&self, node: &Node, lease: Duration) -> Option<Beat> {
+    async fn hold_on(&self, node: &NodeId, lease: Duration) -> Option<Heartbeat> {
         if lease.is_zero() {
             return None;
         }
@@ -136,12 +136,12 @@ impl Redis {
         let mine = known.filter(|(_, whose)| matches!(whose, Whose::Mine | Whose::Lapsed));
         let mine = mine.map(|(shard, _)| shard);
         let (mine, busy) = self.keep(node, lease, mine.collect()).await;
-        (!mine.is_empty()).then(|| Beat { mine, busy, lapse: Some(SOON), ..Beat::default() })
+        (!mine.is_empty()).then(|| Heartbeat { own_shards: mine, busy_shards: busy, peer_expires_in: Some(SOON), ..Heartbeat::default() })
     }
 
     /// Whose a shard is after this, and whether it has anything to do; `None` if it can't be asked.
-    async fn watch(&self, shard: u16, node: &Node, verb: &str, ms: u64) -> Option<(Whose, bool)> {
-        let keys = ["watch", "due", "late", "exp"].map(|kind| self.keys.shard(shard, kind));
+    async fn watch(&self, shard: u16, node: &NodeId, verb: &str, ms: u64) -> Option<(Whose, bool)> {
+        let keys = ["watch", "due", "late", "exp"].map(|kind| self.keys.shard_key(shard, kind));
         let args = [node.as_str().into(), verb.into(), number(ms)];
         let reply = self.script(shard, &script::WATCH, &keys, &args).await.ok()?;
         let mut row = Row::of("watch", reply);
@@ -160,16 +160,16 @@ impl Redis {
     pub(super) async fn unwatch_apart(&self) -> Result<(), Error> {
         let deleted = join_all((0..SHARDS).map(async |shard| {
             let mut pipe = redis::pipe();
-            pipe.cmd("DEL").arg(self.keys.shard(shard, "watch"));
+            pipe.cmd("DEL").arg(self.keys.shard_key(shard, "watch"));
             self.write(shard, "pause", &pipe, Copies::Any).await.map(drop)
         }));
         deleted.await.into_iter().collect()
     }
 
     /// Fails if none of them can be asked.
-    pub(super) async fn due_apart(&self, shards: &[u16], most: usize) -> Result<Vec<Due>, Error> {
+    pub(super) async fn due_apart(&self, shards: &[u16], most: usize) -> Result<Vec<DueLocks>, Error> {
         let one = async |&shard: &u16| {
-            let (keys, args) = ([self.keys.shard(shard, "due")], [number(most as u64), number(1)]);
+            let (keys, args) = ([self.keys.shard_key(shard, "due")], [number(most as u64), number(1)]);
             let mut rows = Row::of("due", self.script(shard, &script::DUE, &keys, &args).await?);
             due(rows.row()?)
         };
@@ -181,13 +181,13 @@ impl Redis {
         }
         let mut room = most;
         let bounded = looked.into_iter().map(|looked| {
-            let Ok(mut due) = looked else { return Due { names: Vec::new(), next: Some(AGAIN) } };
-            if due.names.len() > room {
+            let Ok(mut due) = looked else { return DueLocks { locks: Vec::new(), next_due_in: Some(AGAIN) } };
+            if due.locks.len() > room {
                 // They stay due.
-                due.names.truncate(room);
-                due.next = Some(Duration::ZERO);
+                due.locks.truncate(room);
+                due.next_due_in = Some(Duration::ZERO);
             }
-            room -= due.names.len();
+            room -= due.locks.len();
             due
         });
         Ok(bounded.collect())

@@ -8,62 +8,62 @@ use crate::{
     key::Key,
     store::{
         backend::{
-            Beat, Began, Claim, Claimed, Direct, Due, Enqueue, Enqueued, JobId, JobState, JobView,
-            Jobs, Listed, Listing, Node, PendingMark, Running, Settle, SettledRun, Step, Tally,
-            Token,
+            Heartbeat, BeginDirectOutcome, ClaimCommand, ClaimOutcome, DirectRunCommand, DueLocks, EnqueueCommand, EnqueueOutcome, JobId, JobState, JobView,
+            JobBackend, JobListPage, EndedFilter, NodeId, PendingCursor, ActiveRun, SettleCommand, SettleOutcome, StoreFuture, ShardStats,
+            LockToken,
         },
-        hints::Hint,
+        wakeups::WakeupMessage,
         redis::Redis,
     },
 };
 
-impl Jobs for Redis {
-    fn enqueue(&self, call: Enqueue) -> Step<'_, Enqueued> {
+impl JobBackend for Redis {
+    fn enqueue(&self, call: EnqueueCommand) -> StoreFuture<'_, EnqueueOutcome> {
         Box::pin(self.do_enqueue(call))
     }
 
-    fn begin_direct(&self, call: Direct) -> Step<'_, Began> {
+    fn begin_direct(&self, call: DirectRunCommand) -> StoreFuture<'_, BeginDirectOutcome> {
         Box::pin(self.do_begin_direct(call))
     }
 
-    fn end_direct(&self, call: Direct, response: Option<Bytes>) -> Step<'_, bool> {
+    fn finish_direct(&self, call: DirectRunCommand, response: Option<Bytes>) -> StoreFuture<'_, bool> {
         let verb = if response.is_some() { "end" } else { "forget" };
         Box::pin(self.do_direct(verb, call, response.unwrap_or_default()))
     }
 
-    fn renew_direct(&self, call: Direct) -> Step<'_, bool> {
+    fn renew_direct(&self, call: DirectRunCommand) -> StoreFuture<'_, bool> {
         Box::pin(self.do_direct("renew", call, Bytes::new()))
     }
 
-    fn bury_direct(&self, call: Direct, reason: &'static str) -> Step<'_, bool> {
+    fn mark_direct_dead(&self, call: DirectRunCommand, reason: &'static str) -> StoreFuture<'_, bool> {
         Box::pin(self.do_direct("bury", call, Bytes::from_static(reason.as_bytes())))
     }
 
-    fn claim(&self, call: Claim) -> Step<'_, Claimed> {
+    fn claim(&self, call: ClaimCommand) -> StoreFuture<'_, ClaimOutcome> {
         Box::pin(self.do_claim(call))
     }
 
-    fn settle(&self, call: Settle) -> Step<'_, SettledRun> {
+    fn settle(&self, call: SettleCommand) -> StoreFuture<'_, SettleOutcome> {
         Box::pin(self.do_settle(call))
     }
 
-    fn cancel(&self, id: JobId, began_us: u64, retention: Duration) -> Step<'_, Option<JobState>> {
+    fn cancel_waiting_job(&self, id: JobId, began_us: u64, retention: Duration) -> StoreFuture<'_, Option<JobState>> {
         Box::pin(self.do_cancel(id, began_us, retention))
     }
 
-    fn job(&self, id: JobId) -> Step<'_, Option<JobView>> {
+    fn job_view(&self, id: JobId) -> StoreFuture<'_, Option<JobView>> {
         Box::pin(self.do_job(id))
     }
 
-    fn running(&self, id: JobId) -> Step<'_, Option<Running>> {
+    fn active_run(&self, id: JobId) -> StoreFuture<'_, Option<ActiveRun>> {
         Box::pin(self.do_running(id))
     }
 
-    fn envelope(&self, id: JobId) -> Step<'_, Option<Bytes>> {
+    fn job_envelope(&self, id: JobId) -> StoreFuture<'_, Option<Bytes>> {
         Box::pin(self.do_envelope(id))
     }
 
-    fn clock(&self) -> Step<'_, u64> {
+    fn server_time_us(&self) -> StoreFuture<'_, u64> {
         Box::pin(self.do_clock())
     }
 
@@ -72,47 +72,47 @@ impl Jobs for Redis {
         Box::pin(self.do_heads(keys))
     }
 
-    fn due(&self, shards: Vec<u16>, most: usize) -> Step<'_, Vec<Due>> {
+    fn poll_due(&self, shards: Vec<u16>, most: usize) -> StoreFuture<'_, Vec<DueLocks>> {
         Box::pin(self.do_due(shards, most))
     }
 
-    fn unclaim(&self, key: Key, me: Token, id: Option<JobId>) -> Step<'_, bool> {
+    fn unclaim(&self, key: Key, me: LockToken, id: Option<JobId>) -> StoreFuture<'_, bool> {
         Box::pin(self.do_unclaim(key, me, id))
     }
 
-    fn beat(&self, node: Node, lease: Duration) -> Step<'_, Beat> {
+    fn heartbeat(&self, node: NodeId, lease: Duration) -> StoreFuture<'_, Heartbeat> {
         Box::pin(self.do_beat(node, lease))
     }
 
-    fn tell(&self, node: Node, hint: Hint) -> Step<'_, ()> {
+    fn send_wakeup(&self, node: NodeId, hint: WakeupMessage) -> StoreFuture<'_, ()> {
         Box::pin(self.do_tell(node, hint))
     }
 
-    fn list(&self, shard: u16, which: Listing, from: u64, most: usize) -> Step<'_, Listed> {
+    fn list_ended(&self, shard: u16, which: EndedFilter, from: u64, most: usize) -> StoreFuture<'_, JobListPage> {
         Box::pin(self.do_list(shard, which, from, most))
     }
 
-    fn pending(&self, shard: u16, from: PendingMark, most: usize) -> Step<'_, Listed<PendingMark>> {
+    fn list_pending(&self, shard: u16, from: PendingCursor, most: usize) -> StoreFuture<'_, JobListPage<PendingCursor>> {
         Box::pin(self.do_pending(shard, from, most))
     }
 
-    fn redrive(&self, id: JobId, ended_us: u64) -> Step<'_, Option<JobState>> {
+    fn redrive_job(&self, id: JobId, ended_us: u64) -> StoreFuture<'_, Option<JobState>> {
         Box::pin(self.do_redrive(id, ended_us))
     }
 
-    fn purge(&self, id: JobId, ended_us: u64) -> Step<'_, bool> {
+    fn purge_job(&self, id: JobId, ended_us: u64) -> StoreFuture<'_, bool> {
         Box::pin(self.do_purge(id, ended_us))
     }
 
-    fn tally(&self, shard: u16) -> Step<'_, Tally> {
+    fn shard_stats(&self, shard: u16) -> StoreFuture<'_, ShardStats> {
         Box::pin(self.do_tally(shard))
     }
 
-    fn set_paused(&self, paused: bool) -> Step<'_, ()> {
+    fn set_jobs_paused(&self, paused: bool) -> StoreFuture<'_, ()> {
         Box::pin(self.do_set_paused(paused))
     }
 
-    fn is_paused(&self) -> Step<'_, bool> {
+    fn are_jobs_paused(&self) -> StoreFuture<'_, bool> {
         Box::pin(self.do_is_paused())
     }
 }

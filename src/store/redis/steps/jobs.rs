@@ -10,7 +10,7 @@ use crate::{
     error::Error,
     key::Key,
     store::{
-        backend::{JobId, JobState, JobView, Past, Running},
+        backend::{JobId, JobState, JobView, JobHistory, ActiveRun},
         redis::{Redis, read::Row, script},
     },
 };
@@ -18,21 +18,21 @@ use crate::{
 impl Redis {
     pub(super) async fn do_job(&self, id: JobId) -> Result<Option<JobView>, Error> {
         let shard = id.shard();
-        let keys = [self.keys.job(&id), self.keys.response(&id), self.keys.shard(shard, "watch")];
+        let keys = [self.keys.job(&id), self.keys.response(&id), self.keys.shard_key(shard, "watch")];
         let args = [id.as_str().into()];
         let mut row = Row::of("job", self.script(shard, &script::JOB, &keys, &args).await?);
         if row.is_empty() {
             return Ok(None);
         }
         let mut view = view(&mut row)?;
-        view.watched = row.number()? == 1;
+        view.is_watched = row.number()? == 1;
         // Nil where the response has vanished.
         view.response = row.bytes().ok().filter(|_| view.state == JobState::Done);
-        view.past.tells = Some(row.text()?).filter(|end| !end.is_empty());
+        view.history.webhook_event = Some(row.text()?).filter(|end| !end.is_empty());
         Ok(Some(view))
     }
 
-    pub(super) async fn do_running(&self, id: JobId) -> Result<Option<Running>, Error> {
+    pub(super) async fn do_running(&self, id: JobId) -> Result<Option<ActiveRun>, Error> {
         let (keys, args) = ([self.keys.job(&id)], [id.as_str().into()]);
         let reply = self.script(id.shard(), &script::RUNNING, &keys, &args).await?;
         let mut row = Row::of("running", reply);
@@ -40,7 +40,7 @@ impl Redis {
             return Ok(None);
         }
         let attempt = row.number()?.try_into().map_err(|_| row.odd())?;
-        Ok(Some(Running { attempt, fence: row.number()? }))
+        Ok(Some(ActiveRun { attempt, first_fence: row.number()? }))
     }
 
     pub(super) async fn do_envelope(&self, id: JobId) -> Result<Option<bytes::Bytes>, Error> {
@@ -86,24 +86,24 @@ pub(super) fn view(row: &mut Row) -> Result<JobView, Error> {
     }
     let attempts = count(row)?;
     let (reason, owner, lock) = (row.text()?, row.text()?, row.text()?);
-    let past = Past {
+    let past = JobHistory {
         lock: Some(lock).filter(|lock| !lock.is_empty()).map(|lock| Key::from_store(&lock)),
         bytes: count(row)?,
         accepted_us: count(row)?,
-        began_us: count(row)?,
+        started_us: count(row)?,
         ended_us: count(row)?,
-        crashes: count(row)?,
-        busy: count(row)?,
-        runs: row.text()?.lines().map(str::to_owned).collect(),
-        by: JobId::parse(&row.text()?),
-        tells: None,
+        crash_count: count(row)?,
+        busy_count: count(row)?,
+        recent_runs: row.text()?.lines().map(str::to_owned).collect(),
+        superseded_by: JobId::parse(&row.text()?),
+        webhook_event: None,
         due_in: None,
     };
     let position = Some(row.number()?).filter(|position| *position > 0);
     // -1: nothing to wait for.
     let due_in = row.text()?.parse().ok().map(Duration::from_millis);
-    let past = Past { due_in, ..past };
+    let past = JobHistory { due_in, ..past };
     let reason = Some(reason).filter(|reason| !reason.is_empty());
     let (watched, response, tombstone) = (false, None, row.number()? == 1);
-    Ok(JobView { state, attempts, position, reason, owner, watched, response, tombstone, past })
+    Ok(JobView { state, attempts, position, reason, owner, is_watched: watched, response, is_tombstone: tombstone, history: past })
 }

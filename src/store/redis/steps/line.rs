@@ -10,30 +10,30 @@ use crate::{
     error::{Error, ErrorKind},
     key::Key,
     store::{
-        backend::{Acquire, Acquired, GaveBack, JobId, Mode, Others, Renewal, Step, Still, Token},
+        backend::{AcquireCommand, AcquireReply, ReleaseOutcome, JobId, LockMode, Contenders, LeaseRenewal, StoreFuture, GrantRefresh, LockToken},
         redis::{Redis, ask::Ask, read::Row, script, wire::Said},
     },
 };
 
 impl Redis {
-    pub(super) async fn do_acquire(&self, call: Acquire) -> Result<Acquired, Error> {
-        let looks = call.record.is_some();
+    pub(super) async fn do_acquire(&self, call: AcquireCommand) -> Result<AcquireReply, Error> {
+        let looks = call.record_name.is_some();
         let answer = self.ask(Ask::Acquire(call)).await?;
         acquired(answer.first, looks, answer.sent)
     }
 
     pub(super) async fn do_acquire_all(
         &self,
-        calls: Vec<Acquire>,
-    ) -> Result<Option<Vec<Acquired>>, Error> {
-        let Some(Acquire { key, mode, lease, .. }) = calls.first() else { return Ok(None) };
+        calls: Vec<AcquireCommand>,
+    ) -> Result<Option<Vec<AcquireReply>>, Error> {
+        let Some(AcquireCommand { key, mode, lease, .. }) = calls.first() else { return Ok(None) };
         let shard = key.shard();
-        if self.keys.are_apart() && calls.iter().any(|call| call.key.shard() != shard) {
+        if self.keys.is_clustered() && calls.iter().any(|call| call.key.shard() != shard) {
             return Ok(None);
         }
         let keys = Vec::from_iter(calls.iter().map(|call| self.keys.holders(&call.key)));
-        let terms = [mode.letter().into(), number(millis(*lease)), number(mode.limit())];
-        let tokens = calls.iter().map(|call| call.me.as_str().into());
+        let terms = [mode.wire_letter().into(), number(millis(*lease)), number(mode.max_permits())];
+        let tokens = calls.iter().map(|call| call.token.as_str().into());
         let args = Vec::from_iter(terms.into_iter().chain(tokens));
         let reply = self.script(shard, &script::SEVERAL, &keys, &args).await?;
         let mut rows = Row::of(script::SEVERAL.name, reply);
@@ -44,14 +44,14 @@ impl Redis {
         each.collect::<Result<_, _>>().map(Some)
     }
 
-    pub(super) async fn do_still(&self, key: Key, me: Token) -> Result<Option<Still>, Error> {
+    pub(super) async fn do_still(&self, key: Key, me: LockToken) -> Result<Option<GrantRefresh>, Error> {
         let answer = self.ask(Ask::Still { key, me }).await?;
         if matches!(&answer.first, Said::Words(words) if words == "lost") {
             return Ok(None);
         }
         match acquired(answer.first, false, answer.sent)? {
-            Acquired::Held { fence, others, now, .. } => Ok(Some(Still { fence, others, now })),
-            Acquired::Busy { .. } | Acquired::Known => {
+            AcquireReply::Granted { fence, contenders: others, server_us: now, .. } => Ok(Some(GrantRefresh { fence, contenders: others, server_us: now })),
+            AcquireReply::Busy { .. } | AcquireReply::AlreadyAccepted => {
                 Err(Error::new(ErrorKind::Protocol, script::CALLS.name))
             }
         }
@@ -60,9 +60,9 @@ impl Redis {
     pub(super) async fn do_release(
         &self,
         key: Key,
-        me: Token,
-        mode: Mode,
-    ) -> Result<GaveBack, Error> {
+        me: LockToken,
+        mode: LockMode,
+    ) -> Result<ReleaseOutcome, Error> {
         let answer = self.ask(Ask::Release { key, me, mode }).await?;
         gave_back(answer.first, answer.sent)
     }
@@ -70,9 +70,9 @@ impl Redis {
     pub(super) fn do_send_release(
         &self,
         key: Key,
-        me: Token,
-        mode: Mode,
-    ) -> Option<Step<'static, GaveBack>> {
+        me: LockToken,
+        mode: LockMode,
+    ) -> Option<StoreFuture<'static, ReleaseOutcome>> {
         let answer = self.tell(Ask::Release { key, me, mode })?;
         Some(Box::pin(async move {
             let answer = answer.await?;
@@ -82,11 +82,11 @@ impl Redis {
 
     pub(super) async fn do_pass(
         &self,
-        me: Token,
-        mode: Mode,
-        next: Acquire,
-    ) -> Result<(GaveBack, Acquired), Error> {
-        let looks = next.record.is_some();
+        me: LockToken,
+        mode: LockMode,
+        next: AcquireCommand,
+    ) -> Result<(ReleaseOutcome, AcquireReply), Error> {
+        let looks = next.record_name.is_some();
         let answer = self.ask(Ask::Pass { me, mode, next }).await?;
         let gave_back = gave_back(answer.first, answer.sent)?;
         let second = answer.second.unwrap_or(Said::Value(Value::Nil));
@@ -96,7 +96,7 @@ impl Redis {
     pub(super) async fn do_downgrade(
         &self,
         key: Key,
-        me: Token,
+        me: LockToken,
         lease: Duration,
     ) -> Result<bool, Error> {
         let answer = self.ask(Ask::Downgrade { key, me, lease }).await?;
@@ -108,19 +108,19 @@ impl Redis {
         }
     }
 
-    pub(super) async fn do_renew(&self, items: Vec<Renewal>) -> Result<Vec<bool>, Error> {
+    pub(super) async fn do_renew(&self, items: Vec<LeaseRenewal>) -> Result<Vec<bool>, Error> {
         let Some(shard) = items.first().map(|item| item.key.shard()) else {
             return Ok(Vec::new());
         };
         let (mut keys, mut args) = (Vec::new(), Vec::new());
-        for Renewal { key, me, mode, lease, job } in &items {
+        for LeaseRenewal { key, token: me, mode, lease, job } in &items {
             keys.push(self.keys.holders(key));
-            keys.push(self.keys.shard(key.shard(), "due"));
+            keys.push(self.keys.shard_key(key.shard(), "due"));
             // A key that is not touched: it only has to carry the shard.
             keys.push(job.as_ref().map_or_else(|| self.keys.holders(key), |id| self.keys.job(id)));
             let job = job.as_ref().map_or("", JobId::as_str);
             let lease = number(millis(*lease));
-            let tag = mode.tag().into();
+            let tag = mode.member_tag().into();
             args.extend([me.as_str().into(), lease, key.as_str().into(), job.into(), tag]);
         }
         let reply = self.script(shard, &script::RENEW, &keys, &args).await?;
@@ -133,11 +133,11 @@ impl Redis {
     pub(super) async fn do_raise_fence(
         &self,
         key: Key,
-        me: Token,
+        me: LockToken,
         fence: u64,
     ) -> Result<bool, Error> {
         let shard = key.shard();
-        let keys = [self.keys.holders(&key), self.keys.shard(shard, "f")];
+        let keys = [self.keys.holders(&key), self.keys.shard_key(shard, "f")];
         let args = [format!("h{}", me.as_str()).into_bytes(), number(fence)];
         let reply = self.script(shard, &script::RAISE, &keys, &args).await?;
         Ok(Row::of(script::RAISE.name, reply).number()? == 1)
@@ -161,7 +161,7 @@ fn row(reply: Said, sent: u32) -> Result<Row, Error> {
     }
 }
 
-fn acquired(reply: Said, looks: bool, sent: u32) -> Result<Acquired, Error> {
+fn acquired(reply: Said, looks: bool, sent: u32) -> Result<AcquireReply, Error> {
     if let Said::Words(words) = &reply
         && let Some(acquired) = in_words(words)
     {
@@ -170,30 +170,30 @@ fn acquired(reply: Said, looks: bool, sent: u32) -> Result<Acquired, Error> {
     let mut row = row(reply, sent)?;
     match row.text()?.as_str() {
         "held" => granted(&mut row),
-        "busy" => Ok(Acquired::Busy {
-            left: row.millis()?,
-            line: row.number()?,
+        "busy" => Ok(AcquireReply::Busy {
+            lease_remaining: row.millis()?,
+            queue_length: row.number()?,
             seq: row.number()?,
-            joined: row.number()? == 1,
+            has_joined: row.number()? == 1,
         }),
         // Only to those who asked: the engines rely on it.
-        "known" if looks => Ok(Acquired::Known),
+        "known" if looks => Ok(AcquireReply::AlreadyAccepted),
         _ => Err(row.odd()),
     }
 }
 
 /// What follows `held`.
-fn granted(row: &mut Row) -> Result<Acquired, Error> {
-    Ok(Acquired::Held {
+fn granted(row: &mut Row) -> Result<AcquireReply, Error> {
+    Ok(AcquireReply::Granted {
         fence: row.number()?,
-        line: row.number()?,
-        others: Others { first: row.number()?, job: row.number()? },
-        now: row.number()?,
+        queue_length: row.number()?,
+        contenders: Contenders { first: row.number()?, job: row.number()? },
+        server_us: row.number()?,
     })
 }
 
 /// One of several, of which all are held.
-fn held_in(row: &mut Row) -> Result<Acquired, Error> {
+fn held_in(row: &mut Row) -> Result<AcquireReply, Error> {
     match row.text()?.as_str() {
         "held" => granted(row),
         _ => Err(row.odd()),
@@ -201,23 +201,23 @@ fn held_in(row: &mut Row) -> Result<Acquired, Error> {
 }
 
 /// Parses an answer of `usual.lua`: a grant of a lock without waiters.
-fn in_words(text: &[u8]) -> Option<Acquired> {
+fn in_words(text: &[u8]) -> Option<AcquireReply> {
     let (fence, now) = std::str::from_utf8(text).ok()?.strip_prefix("held ")?.split_once(' ')?;
     let (fence, now) = (fence.parse().ok()?, now.parse().ok()?);
-    Some(Acquired::Held { fence, line: 0, others: Others::place(0), now })
+    Some(AcquireReply::Granted { fence, queue_length: 0, contenders: Contenders::from_waiter(0), server_us: now })
 }
 
-fn gave_back(reply: Said, sent: u32) -> Result<GaveBack, Error> {
+fn gave_back(reply: Said, sent: u32) -> Result<ReleaseOutcome, Error> {
     if matches!(&reply, Said::Words(words) if words == "released") {
-        return Ok(GaveBack::Released);
+        return Ok(ReleaseOutcome::Released);
     }
     let mut row = row(reply, sent)?;
     match row.text()?.as_str() {
-        "none" if sent > 1 => Ok(GaveBack::NothingOnRetry),
-        "released" => Ok(GaveBack::Released),
-        "left" => Ok(GaveBack::Left),
-        "lost" => Ok(GaveBack::Lost),
-        "none" => Ok(GaveBack::Nothing),
+        "none" if sent > 1 => Ok(ReleaseOutcome::NotFoundOnRetry),
+        "released" => Ok(ReleaseOutcome::Released),
+        "left" => Ok(ReleaseOutcome::Withdrawn),
+        "lost" => Ok(ReleaseOutcome::AlreadyExpired),
+        "none" => Ok(ReleaseOutcome::NotFound),
         _ => Err(row.odd()),
     }
 }

@@ -4,7 +4,7 @@ use super::number;
 use crate::{
     error::Error,
     store::{
-        backend::{JobId, JobState, JobView, Listed, Listing, PendingMark, Tally},
+        backend::{JobId, JobState, JobView, JobListPage, EndedFilter, PendingCursor, ShardStats},
         redis::{Redis, read::Row, script, steps::jobs::view},
     },
 };
@@ -16,41 +16,41 @@ impl Redis {
     pub(super) async fn do_list(
         &self,
         shard: u16,
-        which: Listing,
+        which: EndedFilter,
         from: u64,
         most: usize,
-    ) -> Result<Listed, Error> {
+    ) -> Result<JobListPage, Error> {
         let index = match which {
-            Listing::Dead => "dead",
-            Listing::Done => "done",
+            EndedFilter::Dead => "dead",
+            EndedFilter::Done => "done",
         };
-        let keys = [self.keys.shard(shard, index), self.keys.shard(shard, "watch")];
+        let keys = [self.keys.shard_key(shard, index), self.keys.shard_key(shard, "watch")];
         let most = number(most.min(PAGE) as u64);
-        let args = [number(from), most, self.keys.shard(shard, "j:").into_bytes()];
+        let args = [number(from), most, self.keys.shard_key(shard, "j:").into_bytes()];
         let mut row = Row::of("list", self.script(shard, &script::LIST, &keys, &args).await?);
         let next = row.text()?.parse().ok();
-        Ok(Listed { jobs: jobs(&mut row)?, next })
+        Ok(JobListPage { jobs: jobs(&mut row)?, next_mark: next })
     }
 
     pub(super) async fn do_pending(
         &self,
         shard: u16,
-        from: PendingMark,
+        from: PendingCursor,
         most: usize,
-    ) -> Result<Listed<PendingMark>, Error> {
-        let keys = ["due", "late", "watch"].map(|kind| self.keys.shard(shard, kind));
-        let index = if from.in_line { "due" } else { "late" };
+    ) -> Result<JobListPage<PendingCursor>, Error> {
+        let keys = ["due", "late", "watch"].map(|kind| self.keys.shard_key(shard, kind));
+        let index = if from.in_queues { "due" } else { "late" };
         let args = [
             index.into(),
-            number(from.scan),
-            format!("{:016x}", from.hash).into_bytes(),
-            number(from.seq),
+            number(from.scan_cursor),
+            format!("{:016x}", from.after_hash).into_bytes(),
+            number(from.after_seq),
             number(most.clamp(1, PAGE) as u64),
         ];
         let reply = self.script(shard, &script::PENDING, &keys, &args).await?;
         let mut row = Row::of("pending", reply);
         let next = mark(&mut row.row()?)?;
-        Ok(Listed { jobs: jobs(&mut row)?, next })
+        Ok(JobListPage { jobs: jobs(&mut row)?, next_mark: next })
     }
 
     pub(super) async fn do_redrive(
@@ -66,20 +66,20 @@ impl Redis {
 
     pub(super) async fn do_purge(&self, id: JobId, ended_us: u64) -> Result<bool, Error> {
         let shard = id.shard();
-        let mut keys = self.keys.of_job(&id).to_vec();
-        keys.extend(["done", "dead", "f"].map(|kind| self.keys.shard(shard, kind)));
+        let mut keys = self.keys.job_keys(&id).to_vec();
+        keys.extend(["done", "dead", "f"].map(|kind| self.keys.shard_key(shard, kind)));
         let args = [id.as_str().into(), number(ended_us)];
         let reply = self.script(shard, &script::PURGE, &keys, &args).await?;
         Ok(Row::of("purge", reply).number()? == 1)
     }
 
-    pub(super) async fn do_tally(&self, shard: u16) -> Result<Tally, Error> {
-        let keys = ["f", "late", "done", "dead"].map(|kind| self.keys.shard(shard, kind));
+    pub(super) async fn do_tally(&self, shard: u16) -> Result<ShardStats, Error> {
+        let keys = ["f", "late", "done", "dead"].map(|kind| self.keys.shard_key(shard, kind));
         let mut row = Row::of("tally", self.script(shard, &script::TALLY, &keys, &[]).await?);
-        Ok(Tally {
+        Ok(ShardStats {
             pending: row.number()?,
             bytes: row.number()?,
-            late: row.number()?,
+            delayed: row.number()?,
             done: row.number()?,
             dead: row.number()?,
             trimmed_done: row.number()?,
@@ -98,14 +98,14 @@ fn jobs(row: &mut Row) -> Result<Vec<(JobId, JobView)>, Error> {
         let id = JobId::parse(&job.text()?).ok_or_else(|| job.odd())?;
         let mut facts = job.row()?;
         let mut view = view(&mut facts)?;
-        view.watched = facts.number()? == 1;
+        view.is_watched = facts.number()? == 1;
         jobs.push((id, view));
     }
     Ok(jobs)
 }
 
 /// `None`: there is nothing more.
-fn mark(row: &mut Row) -> Result<Option<PendingMark>, Error> {
+fn mark(row: &mut Row) -> Result<Option<PendingCursor>, Error> {
     if row.is_empty() {
         return Ok(None);
     }
@@ -113,5 +113,5 @@ fn mark(row: &mut Row) -> Result<Option<PendingMark>, Error> {
     let scan = row.text()?.parse().map_err(|_| row.odd())?;
     let hash = u64::from_str_radix(&row.text()?, 16).map_err(|_| row.odd())?;
     let seq = row.text()?.parse().map_err(|_| row.odd())?;
-    Ok(Some(PendingMark { in_line, scan, hash, seq }))
+    Ok(Some(PendingCursor { in_queues: in_line, scan_cursor: scan, after_hash: hash, after_seq: seq }))
 }

@@ -31,21 +31,21 @@ use crate::{
     key::Key,
     store::{
         backend::{
-            Acquire, Acquired, Backend, Charge, Charging, Counter, GaveBack, Mode, Node, Renewal,
-            SettleCharge, State, Step, Still, Token,
+            AcquireCommand, AcquireReply, Backend, ChargeCommand, ChargeFuture, CounterName, ReleaseOutcome, LockMode, NodeId, LeaseRenewal,
+            SettleChargeCommand, QuotaSnapshot, StoreFuture, GrantRefresh, LockToken,
         },
-        hints::Hints,
+        wakeups::Wakeups,
     },
 };
 
 type Args = Vec<Vec<u8>>;
 
 impl Backend for Redis {
-    fn spaces(&self) -> Vec<Arc<str>> {
+    fn identities(&self) -> Vec<Arc<str>> {
         self.lanes.incarnation().spaces()
     }
 
-    fn identify(&self) -> Step<'_, Arc<str>> {
+    fn identify(&self) -> StoreFuture<'_, Arc<str>> {
         Box::pin(self.do_identify())
     }
 
@@ -53,84 +53,84 @@ impl Backend for Redis {
         self.deadline
     }
 
-    fn acquire_all(&self, calls: &[Acquire]) -> Step<'_, Option<Vec<Acquired>>> {
+    fn acquire_all(&self, calls: &[AcquireCommand]) -> StoreFuture<'_, Option<Vec<AcquireReply>>> {
         Box::pin(self.do_acquire_all(calls.to_vec()))
     }
 
-    fn acquire(&self, call: Acquire) -> Step<'_, Acquired> {
+    fn acquire(&self, call: AcquireCommand) -> StoreFuture<'_, AcquireReply> {
         Box::pin(self.do_acquire(call))
     }
 
-    fn release(&self, key: Key, me: Token, mode: Mode) -> Step<'_, GaveBack> {
+    fn release(&self, key: Key, me: LockToken, mode: LockMode) -> StoreFuture<'_, ReleaseOutcome> {
         Box::pin(self.do_release(key, me, mode))
     }
 
-    fn send_release(&self, key: Key, me: Token, mode: Mode) -> Option<Step<'static, GaveBack>> {
+    fn send_release(&self, key: Key, me: LockToken, mode: LockMode) -> Option<StoreFuture<'static, ReleaseOutcome>> {
         self.do_send_release(key, me, mode)
     }
 
-    fn pass(&self, me: Token, mode: Mode, next: Acquire) -> Step<'_, (GaveBack, Acquired)> {
+    fn release_and_reacquire(&self, me: LockToken, mode: LockMode, next: AcquireCommand) -> StoreFuture<'_, (ReleaseOutcome, AcquireReply)> {
         Box::pin(self.do_pass(me, mode, next))
     }
 
-    fn still(&self, key: Key, me: Token) -> Step<'_, Option<Still>> {
+    fn refresh_grant(&self, key: Key, me: LockToken) -> StoreFuture<'_, Option<GrantRefresh>> {
         Box::pin(self.do_still(key, me))
     }
 
-    fn downgrade(&self, key: Key, me: Token, lease: Duration) -> Step<'_, bool> {
+    fn downgrade(&self, key: Key, me: LockToken, lease: Duration) -> StoreFuture<'_, bool> {
         Box::pin(self.do_downgrade(key, me, lease))
     }
 
-    fn silences(&self) -> u64 {
+    fn connection_resets(&self) -> u64 {
         self.lanes.silences()
     }
 
-    fn is_apart(&self) -> bool {
-        self.keys.are_apart()
+    fn is_clustered(&self) -> bool {
+        self.keys.is_clustered()
     }
 
-    fn renew(&self, items: Vec<Renewal>) -> Step<'_, Vec<bool>> {
+    fn renew(&self, items: Vec<LeaseRenewal>) -> StoreFuture<'_, Vec<bool>> {
         Box::pin(self.do_renew(items))
     }
 
-    fn raise_fence(&self, key: Key, me: Token, fence: u64) -> Step<'_, bool> {
+    fn advance_fence(&self, key: Key, me: LockToken, fence: u64) -> StoreFuture<'_, bool> {
         Box::pin(self.do_raise_fence(key, me, fence))
     }
 
-    fn charge(&self, call: Charge) -> Charging<'_> {
+    fn charge(&self, call: ChargeCommand) -> ChargeFuture<'_> {
         self.do_charge(call)
     }
 
-    fn settle_charge(&self, call: SettleCharge) -> Step<'_, Vec<State>> {
+    fn settle_charge(&self, call: SettleChargeCommand) -> StoreFuture<'_, Vec<QuotaSnapshot>> {
         Box::pin(self.do_settle_charge(call))
     }
 
-    fn reset_charges(&self, tag: Key, counters: Vec<Counter>) -> Step<'_, ()> {
+    fn reset_counters(&self, tag: Key, counters: Vec<CounterName>) -> StoreFuture<'_, ()> {
         Box::pin(self.do_reset_charges(tag, counters))
     }
 
-    fn limiters(&self, node: Node, lease: Duration) -> Step<'_, usize> {
+    fn register_limiter(&self, node: NodeId, lease: Duration) -> StoreFuture<'_, usize> {
         Box::pin(self.do_limiters(node, lease))
     }
 
-    fn servers(&self) -> u64 {
+    fn server_generation(&self) -> u64 {
         self.lanes.incarnation().count()
     }
 
-    fn replicated(&self, shard: u16, wanted: u32, since: u64) -> Step<'_, u32> {
+    fn wait_for_replicas(&self, shard: u16, wanted: u32, since: u64) -> StoreFuture<'_, u32> {
         Box::pin(self.do_replicated(shard, wanted, since))
     }
 
     #[cfg(any(test, feature = "fsck"))]
-    fn fsck(&self, part: FsckPart, mend: bool) -> Step<'_, FsckFound> {
+    fn fsck(&self, part: FsckPart, mend: bool) -> StoreFuture<'_, FsckFound> {
         Box::pin(self.do_fsck(part, mend))
     }
 
-    fn ping(&self) -> Step<'_, ()> {
+    fn ping(&self) -> StoreFuture<'_, ()> {
         Box::pin(self.do_ping())
     }
 
-    fn reaches(&self, shard: u16) -> Step<'_, ()> {
+    fn ping_shard(&self, shard: u16) -> StoreFuture<'_, ()> {
         Box::pin(self.do_reaches(shard))
     }
 
@@ -138,7 +138,7 @@ impl Backend for Redis {
         self.lanes.on_new_server(tell);
     }
 
-    fn listen(&self, node: Node, hints: &Arc<Hints>) -> Option<BoxFuture<'static, ()>> {
+    fn subscribe(&self, node: NodeId, hints: &Arc<Wakeups>) -> Option<BoxFuture<'static, ()>> {
         let listener = Listener {
             target: self.target.clone(),
             keys: self.keys.clone(),

@@ -13,14 +13,14 @@ use crate::{
     error::{Error, ErrorKind},
     key::Key,
     store::{
-        backend::{Began, Direct, Due, Enqueue, Enqueued, JobId, JobState},
+        backend::{BeginDirectOutcome, DirectRunCommand, DueLocks, EnqueueCommand, EnqueueOutcome, JobId, JobState},
         redis::{Redis, combine::Answer, read::Row, script},
     },
 };
 
 impl Redis {
     #[expect(clippy::indexing_slicing, reason = "there are as many as lanes")]
-    pub(super) async fn do_enqueue(&self, call: Enqueue) -> Result<Enqueued, Error> {
+    pub(super) async fn do_enqueue(&self, call: EnqueueCommand) -> Result<EnqueueOutcome, Error> {
         let name = script::ENQUEUE.name;
         let shard = call.key.shard();
         self.pass(shard, name)?;
@@ -33,7 +33,7 @@ impl Redis {
         let stored = enqueued(first)?;
         let refused = matches!(
             stored,
-            Enqueued::Full | Enqueued::Unmanned | Enqueued::Mismatch | Enqueued::TooManyKeys(_)
+            EnqueueOutcome::Full | EnqueueOutcome::NoWorker | EnqueueOutcome::FingerprintMismatch | EnqueueOutcome::TooManyRecords(_)
         );
         // An earlier copy may be delivered yet, and be stored if there is room then.
         if refused && stores && sent > 1 {
@@ -54,17 +54,17 @@ impl Redis {
         Ok(JobState::parse(&Row::of("cancel", reply).text()?))
     }
 
-    pub(super) async fn do_begin_direct(&self, call: Direct) -> Result<Began, Error> {
-        let holds = format!("h{}{}", call.mode.tag(), call.me.as_str()).into();
+    pub(super) async fn do_begin_direct(&self, call: DirectRunCommand) -> Result<BeginDirectOutcome, Error> {
+        let holds = format!("h{}{}", call.mode.member_tag(), call.token.as_str()).into();
         let mut row = self.direct("begin", call, holds).await?;
         match row.text()?.as_str() {
-            "" => Ok(Began::Begun),
-            "lost" => Ok(Began::Lost),
+            "" => Ok(BeginDirectOutcome::Started),
+            "lost" => Ok(BeginDirectOutcome::LockLost),
             known if known.starts_with("keys ") => {
                 let left = known.trim_start_matches("keys ").parse().map_err(|_| row.odd())?;
-                Ok(Began::TooManyKeys(Duration::from_millis(left)))
+                Ok(BeginDirectOutcome::TooManyRecords(Duration::from_millis(left)))
             }
-            known => JobId::parse(known).map(Began::Taken).ok_or_else(|| row.odd()),
+            known => JobId::parse(known).map(BeginDirectOutcome::RecordTaken).ok_or_else(|| row.odd()),
         }
     }
 
@@ -72,20 +72,20 @@ impl Redis {
     pub(super) async fn do_direct(
         &self,
         verb: &'static str,
-        call: Direct,
+        call: DirectRunCommand,
         what: Bytes,
     ) -> Result<bool, Error> {
         let mut row = self.direct(verb, call, what).await?;
         Ok(!row.text()?.is_empty())
     }
 
-    async fn direct(&self, verb: &str, call: Direct, what: Bytes) -> Result<Row, Error> {
-        let Direct { key, record, id, owner, life, lease, again, caps, print, .. } = call;
+    async fn direct(&self, verb: &str, call: DirectRunCommand, what: Bytes) -> Result<Row, Error> {
+        let DirectRunCommand { key, record_name: record, id, owner, retention: life, lease, retry_after_crash: again, limits: caps, fingerprint: print, .. } = call;
         let keys = [
             self.keys.holders(&key),
             self.keys.job(&id),
             self.keys.response(&id),
-            self.keys.record(&key, &record),
+            self.keys.idempotency_record(&key, &record),
         ];
         let args = [
             verb.into(),
@@ -103,14 +103,14 @@ impl Redis {
         Ok(Row::of(script::DIRECT.name, reply))
     }
 
-    pub(super) async fn do_due(&self, shards: Vec<u16>, most: usize) -> Result<Vec<Due>, Error> {
+    pub(super) async fn do_due(&self, shards: Vec<u16>, most: usize) -> Result<Vec<DueLocks>, Error> {
         let Some(&lane) = shards.first() else {
             return Ok(Vec::new());
         };
-        if self.keys.are_apart() {
+        if self.keys.is_clustered() {
             return self.due_apart(&shards, most).await;
         }
-        let keys: Vec<_> = shards.iter().map(|&shard| self.keys.shard(shard, "due")).collect();
+        let keys: Vec<_> = shards.iter().map(|&shard| self.keys.shard_key(shard, "due")).collect();
         let args = [number(most as u64), number(shards.len() as u64)];
         let reply = self.script(lane, &script::DUE, &keys, &args).await?;
         let mut rows = Row::of("due", reply);
@@ -118,27 +118,27 @@ impl Redis {
     }
 }
 
-fn enqueued(reply: Value) -> Result<Enqueued, Error> {
+fn enqueued(reply: Value) -> Result<EnqueueOutcome, Error> {
     if let Value::Int(position) = reply {
-        return Ok(Enqueued::Stored { position: u64::try_from(position).unwrap_or(0) });
+        return Ok(EnqueueOutcome::Stored { position: u64::try_from(position).unwrap_or(0) });
     }
     let mut row = Row::of(script::ENQUEUE.name, reply);
     if let Some(error) = row.refusal() {
         return Err(error);
     }
     match row.text()?.as_str() {
-        "stored" => Ok(Enqueued::Stored { position: row.number()? }),
-        "known" => id(&mut row).map(Enqueued::Known),
-        "mismatch" => Ok(Enqueued::Mismatch),
-        "full" => Ok(Enqueued::Full),
-        "keys" => Ok(Enqueued::TooManyKeys(row.millis()?)),
-        "unmanned" => Ok(Enqueued::Unmanned),
-        "merged" => id(&mut row).map(Enqueued::Merged),
+        "stored" => Ok(EnqueueOutcome::Stored { position: row.number()? }),
+        "known" => id(&mut row).map(EnqueueOutcome::Duplicate),
+        "mismatch" => Ok(EnqueueOutcome::FingerprintMismatch),
+        "full" => Ok(EnqueueOutcome::Full),
+        "keys" => Ok(EnqueueOutcome::TooManyRecords(row.millis()?)),
+        "unmanned" => Ok(EnqueueOutcome::NoWorker),
+        "merged" => id(&mut row).map(EnqueueOutcome::Merged),
         _ => Err(row.odd()),
     }
 }
 
-pub(super) fn due(mut row: Row) -> Result<Due, Error> {
+pub(super) fn due(mut row: Row) -> Result<DueLocks, Error> {
     // -1: nothing to come.
     let next = row.text()?.parse().ok().map(Duration::from_micros);
     let mut names = Vec::new();
@@ -146,7 +146,7 @@ pub(super) fn due(mut row: Row) -> Result<Due, Error> {
         let name = Key::from_store(&row.text()?);
         names.push((name, JobId::parse(&row.text()?)));
     }
-    Ok(Due { names, next })
+    Ok(DueLocks { locks: names, next_due_in: next })
 }
 
 fn id(row: &mut Row) -> Result<JobId, Error> {

@@ -14,9 +14,9 @@ use crate::{
     error::{Error, ErrorKind},
     key::Key,
     store::{
-        backend::{Charge, Charged, Charging, Counter, SettleCharge, State},
-        keys::Kind,
-        rate::{By, Item, Settled, States, Window, bounded},
+        backend::{ChargeCommand, ChargeOutcome, ChargeFuture, CounterName, SettleChargeCommand, QuotaSnapshot},
+        key_names::CounterKeyKind,
+        rate::{AdjustmentKind, ChargeItem, ChargeAdjustment, QuotaSnapshots, ChargedWindow, check_item_count},
         redis::{
             Redis,
             ask::{number, texts},
@@ -32,61 +32,61 @@ use crate::{
 pub(crate) struct Together<'a> {
     redis: &'a Redis,
     shard: u16,
-    items: Arc<[Item]>,
+    items: Arc<[ChargeItem]>,
     call: Calling<Charges>,
 }
 
 impl Future for Together<'_> {
-    type Output = Result<Charged, Error>;
+    type Output = Result<ChargeOutcome, Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let outcome = ready!(Pin::new(&mut self.call).poll(cx));
         self.redis.note(self.shard, &outcome);
         let counted = outcome?.first?;
         let admitted = u32::try_from(counted.admitted).unwrap_or(u32::MAX);
-        Poll::Ready(Ok(Charged { admitted, states: counted.states(&self.items) }))
+        Poll::Ready(Ok(ChargeOutcome { admitted, snapshots: counted.states(&self.items) }))
     }
 }
 
 impl Redis {
-    pub(super) fn do_charge(&self, call: Charge) -> Charging<'_> {
-        if let Err(error) = call.checked() {
-            return Charging::Boxed(Box::pin(ready(Err(error))));
+    pub(super) fn do_charge(&self, call: ChargeCommand) -> ChargeFuture<'_> {
+        if let Err(error) = call.validate() {
+            return ChargeFuture::Boxed(Box::pin(ready(Err(error))));
         }
         if call.items.is_empty() {
-            let charged = Charged { admitted: call.times, states: States::new() };
-            return Charging::Boxed(Box::pin(ready(Ok(charged))));
+            let charged = ChargeOutcome { admitted: call.repetitions, snapshots: QuotaSnapshots::new() };
+            return ChargeFuture::Boxed(Box::pin(ready(Ok(charged))));
         }
-        match call.merged() {
+        match call.merge_duplicates() {
             None => self.send_charge(call),
             Some((merged, places)) => {
                 let charged = self.send_charge(merged);
-                Charging::Boxed(Box::pin(charged.map_ok(move |charged| charged.spread(&places))))
+                ChargeFuture::Boxed(Box::pin(charged.map_ok(move |charged| charged.expand_duplicates(&places))))
             }
         }
     }
 
-    fn send_charge(&self, call: Charge) -> Charging<'_> {
+    fn send_charge(&self, call: ChargeCommand) -> ChargeFuture<'_> {
         let (items, asked) = (Arc::clone(&call.items), Asked::new(call));
         let shard = asked.shard();
         if let Err(error) = self.pass(shard, CHARGE.name) {
-            return Charging::Boxed(Box::pin(ready(Err(error))));
+            return ChargeFuture::Boxed(Box::pin(ready(Err(error))));
         }
         let now = Instant::now();
         let call = self.charges_of(shard).begin(asked, now, now + self.deadline);
-        Charging::Together(Together { redis: self, shard, items, call })
+        ChargeFuture::Batched(Together { redis: self, shard, items, call })
     }
 
-    pub(super) async fn do_settle_charge(&self, call: SettleCharge) -> Result<Vec<State>, Error> {
-        call.checked()?;
-        let SettleCharge { tag, items } = call;
+    pub(super) async fn do_settle_charge(&self, call: SettleChargeCommand) -> Result<Vec<QuotaSnapshot>, Error> {
+        call.validate()?;
+        let SettleChargeCommand { tag, items } = call;
         if items.is_empty() {
             return Ok(Vec::new());
         }
         let shard = tag.shard();
         let keys = items.iter().map(|item| {
-            let kind = Kind::spent(item.rule.algorithm());
-            self.keys.counter_in_parts(&tag, shard, kind, (&item.policy, &item.subject)).concat()
+            let kind = CounterKeyKind::spent_units(item.rule.algorithm());
+            self.keys.counter_parts(&tag, shard, kind, (&item.policy, &item.subject)).concat()
         });
         let keys: Vec<_> = keys.collect();
         let mut args = Cmd::new();
@@ -106,7 +106,7 @@ impl Redis {
             let item = looked_at(settled);
             let mut next = || counted::number(SETTLE_CHARGE.name, words.next().as_ref());
             let own: Vec<u64> = (0..shape(&item)).map(|_| next()).collect::<Result<_, _>>()?;
-            states.push(item.state(count(&item.rule, &own), now_us, 0));
+            states.push(item.evaluate(count(&item.rule, &own), now_us, 0));
         }
         failed.map_or(Ok(states), Err)
     }
@@ -114,16 +114,16 @@ impl Redis {
     pub(super) async fn do_reset_charges(
         &self,
         tag: Key,
-        counters: Vec<Counter>,
+        counters: Vec<CounterName>,
     ) -> Result<(), Error> {
-        bounded(counters.len())?;
+        check_item_count(counters.len())?;
         if counters.is_empty() {
             return Ok(());
         }
         let shard = tag.shard();
-        let names = counters.iter().flat_map(|Counter { policy, subject, algorithm }| {
-            [Kind::spent(*algorithm), Kind::refusals(*algorithm)].map(|kind| {
-                self.keys.counter_in_parts(&tag, shard, kind, (policy, subject)).concat()
+        let names = counters.iter().flat_map(|CounterName { policy, subject, algorithm }| {
+            [CounterKeyKind::spent_units(*algorithm), CounterKeyKind::refusals(*algorithm)].map(|kind| {
+                self.keys.counter_parts(&tag, shard, kind, (policy, subject)).concat()
             })
         });
         let names: Vec<_> = names.collect();
@@ -131,19 +131,19 @@ impl Redis {
     }
 }
 
-fn looked_at(settled: Settled) -> Item {
-    let Settled { policy, subject, rule, .. } = settled;
-    Item { policy, subject, rule, cost: 0, penalty: None }
+fn looked_at(settled: ChargeAdjustment) -> ChargeItem {
+    let ChargeAdjustment { policy, subject, rule, .. } = settled;
+    ChargeItem { policy, subject, rule, cost: 0, penalty: None }
 }
 
-fn write_settled(settled: &Settled, out: &mut Cmd) {
-    let (verb, units, window) = match settled.by {
-        By::Refund { units, window } => ("refund", units, window),
-        By::Charge { units } => ("charge", units, Window::default()),
+fn write_settled(settled: &ChargeAdjustment, out: &mut Cmd) {
+    let (verb, units, window) = match settled.kind {
+        AdjustmentKind::Refund { units, window } => ("refund", units, window),
+        AdjustmentKind::Charge { units } => ("charge", units, ChargedWindow::default()),
     };
     texts(out, [verb]);
-    number(out, window.at);
-    number(out, window.debt);
+    number(out, window.boundary);
+    number(out, window.debt_id);
     write_counter(&settled.rule, units, out);
 }
 

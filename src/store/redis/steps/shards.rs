@@ -9,21 +9,21 @@ use crate::{
     clock::millis,
     error::{Error, ErrorKind},
     store::{
-        backend::Node,
-        keys::COMMON,
+        backend::NodeId,
+        key_names::COMMON,
         redis::{Redis, read::Row, rights, script},
     },
 };
 
 impl Redis {
-    pub(super) async fn do_limiters(&self, node: Node, lease: Duration) -> Result<usize, Error> {
+    pub(super) async fn do_limiters(&self, node: NodeId, lease: Duration) -> Result<usize, Error> {
         self.live(self.keys.limiters(), node, lease, "").await
     }
 
     async fn live(
         &self,
         key: String,
-        node: Node,
+        node: NodeId,
         lease: Duration,
         channel: &str,
     ) -> Result<usize, Error> {
@@ -35,7 +35,7 @@ impl Redis {
 
     pub(super) async fn do_ping(&self) -> Result<(), Error> {
         self.ping_one(COMMON).await?;
-        if self.keys.are_apart() {
+        if self.keys.is_clustered() {
             // Each node: one that refuses the password must be known before it is needed.
             let nodes = self.lanes.representatives();
             let answers = join_all(nodes.into_iter().map(|shard| self.ping_one(shard))).await;

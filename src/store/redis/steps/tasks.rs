@@ -15,35 +15,35 @@ use crate::{
     error::{Error, ErrorKind},
     key::Key,
     store::{
-        backend::{Node, Step},
+        backend::{NodeId, StoreFuture},
         redis::{Redis, call::Copies, combine::Answer, read::Row, script, tasks::Asked},
         tasks::{
-            DeadPage, Meta, Push, PushedAs, QueueStats, RunToken, TaskId, TaskState, TaskView,
-            Tasks, Turn, Turned, Walk, Walked,
+            DeadLetterPage, TaskHistory, TaskPushCommand, TaskPushOutcome, QueueStats, RunToken, TaskId, TaskState, TaskView,
+            TaskBackend, TaskPollCommand, TaskPollOutcome, PurgeCursor, PurgePage,
         },
     },
 };
 
 type Args = Vec<Vec<u8>>;
 
-impl Tasks for Redis {
-    fn push_task(&self, call: Push) -> Step<'_, PushedAs> {
+impl TaskBackend for Redis {
+    fn push_task(&self, call: TaskPushCommand) -> StoreFuture<'_, TaskPushOutcome> {
         Box::pin(self.do_push(call))
     }
 
-    fn turn(&self, call: Turn) -> Step<'_, Turned> {
+    fn poll_tasks(&self, call: TaskPollCommand) -> StoreFuture<'_, TaskPollOutcome> {
         Box::pin(self.do_turn(call))
     }
 
-    fn still_idle(
+    fn poll_idle(
         &self,
         queue: Key,
-        node: Node,
+        node: NodeId,
         worker: Arc<str>,
         longer: Duration,
-    ) -> Step<'_, bool> {
+    ) -> StoreFuture<'_, bool> {
         let [waiting, running, idle] =
-            ["z", "zl", "zw"].map(|kind| self.keys.task(&queue, kind, ""));
+            ["z", "zl", "zw"].map(|kind| self.keys.queue_key(&queue, kind, ""));
         let mut pipe = redis::pipe();
         pipe.cmd("EXISTS").arg(waiting).arg(running);
         // Who is not among them any more was told of something, or passed over: that is not to be undone here.
@@ -56,18 +56,18 @@ impl Tasks for Redis {
         })
     }
 
-    fn renew_runs(&self, queue: Key, runs: Vec<RunToken>, lease: Duration) -> Step<'_, Vec<bool>> {
+    fn renew_runs(&self, queue: Key, runs: Vec<RunToken>, lease: Duration) -> StoreFuture<'_, Vec<bool>> {
         Box::pin(async move {
             let mut args = vec![number(micros(lease))];
-            args.extend(runs.iter().map(|run| run.member().into_bytes()));
-            let keys = [self.keys.task(&queue, "zl", "")];
+            args.extend(runs.iter().map(|run| run.to_member().into_bytes()));
+            let keys = [self.keys.queue_key(&queue, "zl", "")];
             let reply = self.script(queue.shard(), &script::RENEW_RUNS, &keys, &args).await?;
             let held = Row::of("tasks_renew", reply).text()?;
             Ok(held.bytes().map(|b| b == b'1').collect())
         })
     }
 
-    fn task(&self, queue: Key, id: TaskId) -> Step<'_, Option<TaskView>> {
+    fn task_view(&self, queue: Key, id: TaskId) -> StoreFuture<'_, Option<TaskView>> {
         Box::pin(async move {
             let mut row = self.look(&queue, "task", [id.as_str().into()].into()).await?;
             row.text()?;
@@ -75,21 +75,21 @@ impl Tasks for Redis {
         })
     }
 
-    fn task_payload(&self, queue: Key, id: TaskId) -> Step<'_, Option<Bytes>> {
+    fn task_payload(&self, queue: Key, id: TaskId) -> StoreFuture<'_, Option<Bytes>> {
         Box::pin(async move {
             let mut row = self.look(&queue, "payload", [id.as_str().into()].into()).await?;
             if row.is_empty() { Ok(None) } else { row.bytes().map(Some) }
         })
     }
 
-    fn cancel_task(&self, queue: Key, id: TaskId) -> Step<'_, Option<TaskState>> {
+    fn cancel_task(&self, queue: Key, id: TaskId) -> StoreFuture<'_, Option<TaskState>> {
         Box::pin(async move {
             let mut row = self.edit(&queue, "cancel", [id.as_str().into()].into()).await?;
             Ok(state(&row.text()?))
         })
     }
 
-    fn dead_tasks(&self, queue: Key, after: u64, most: usize) -> Step<'_, DeadPage> {
+    fn list_dead_letters(&self, queue: Key, after: u64, most: usize) -> StoreFuture<'_, DeadLetterPage> {
         Box::pin(async move {
             let args = [number(after), number(most as u64)];
             let mut row = self.look(&queue, "dead", args.into()).await?;
@@ -98,62 +98,62 @@ impl Tasks for Redis {
             while !row.is_empty() {
                 letters.push(view(&mut row)?);
             }
-            Ok(DeadPage { letters, next })
+            Ok(DeadLetterPage { letters, next })
         })
     }
 
-    fn redrive_task(&self, queue: Key, id: TaskId) -> Step<'_, bool> {
+    fn redrive_dead_letter(&self, queue: Key, id: TaskId) -> StoreFuture<'_, bool> {
         Box::pin(async move {
             let mut row = self.edit(&queue, "redrive", [id.as_str().into()].into()).await?;
             Ok(row.number()? == 1)
         })
     }
 
-    fn redrive_tasks(
+    fn redrive_dead_letters(
         &self,
         queue: Key,
         most: usize,
         first: Duration,
         spacing: Duration,
-    ) -> Step<'_, usize> {
+    ) -> StoreFuture<'_, usize> {
         let args = [number(most as u64), number(micros(first)), number(micros(spacing))];
         Box::pin(self.count(queue, "redrives", args.into()))
     }
 
-    fn purge_letter(&self, queue: Key, id: TaskId) -> Step<'_, bool> {
+    fn purge_dead_letter(&self, queue: Key, id: TaskId) -> StoreFuture<'_, bool> {
         Box::pin(async move {
             let mut row = self.edit(&queue, "purge_one", [id.as_str().into()].into()).await?;
             Ok(row.number()? == 1)
         })
     }
 
-    fn purge_letters(&self, queue: Key) -> Step<'_, usize> {
-        let args = [number(crate::store::MOST_RUNS as u64)];
+    fn purge_dead_letters(&self, queue: Key) -> StoreFuture<'_, usize> {
+        let args = [number(crate::store::MAX_TASKS_PER_STEP as u64)];
         Box::pin(self.count(queue, "purge", args.into()))
     }
 
-    fn purge_waiting(&self, queue: Key, walk: Option<Walk>, most: usize) -> Step<'_, Walked> {
+    fn purge_waiting(&self, queue: Key, walk: Option<PurgeCursor>, most: usize) -> StoreFuture<'_, PurgePage> {
         let mut args = vec![number(most as u64)];
-        if let Some(Walk { pushed, from, til }) = walk {
+        if let Some(PurgeCursor { last_push: pushed, from_us: from, until_us: til }) = walk {
             args.extend([pushed, from, til].map(number));
         }
         Box::pin(async move {
             let mut row = self.edit(&queue, "purge_waiting", args).await?;
             let gone = usize::try_from(row.number()?).unwrap_or(usize::MAX);
             if row.is_empty() {
-                return Ok(Walked { gone, next: None });
+                return Ok(PurgePage { purged: gone, next: None });
             }
             let (pushed, from, til) = (row.number()?, row.number()?, row.number()?);
-            Ok(Walked { gone, next: Some(Walk { pushed, from, til }) })
+            Ok(PurgePage { purged: gone, next: Some(PurgeCursor { last_push: pushed, from_us: from, until_us: til }) })
         })
     }
 
-    fn pause_tasks(&self, queue: Key, pause: bool) -> Step<'_, ()> {
+    fn set_tasks_paused(&self, queue: Key, pause: bool) -> StoreFuture<'_, ()> {
         let verb = if pause { "pause" } else { "resume" };
         Box::pin(async move { self.edit(&queue, verb, Args::new()).await.map(drop) })
     }
 
-    fn task_stats(&self, queue: Key) -> Step<'_, QueueStats> {
+    fn queue_stats(&self, queue: Key) -> StoreFuture<'_, QueueStats> {
         Box::pin(async move {
             let mut row = self.look(&queue, "stats", Args::new()).await?;
             let mut next = || row.number();
@@ -181,7 +181,7 @@ impl Tasks for Redis {
 
 impl Redis {
     #[expect(clippy::indexing_slicing, reason = "there are as many as lanes")]
-    async fn do_push(&self, call: Push) -> Result<PushedAs, Error> {
+    async fn do_push(&self, call: TaskPushCommand) -> Result<TaskPushOutcome, Error> {
         let shard = call.queue.shard();
         self.pass(shard, script::PUSH_TASKS.name)?;
         let until = Instant::now() + self.deadline;
@@ -192,7 +192,7 @@ impl Redis {
         let Answer { first, sent, .. } = outcome?;
         match first {
             // An earlier copy may be delivered yet, and be stored if there is room then, or nobody of that name.
-            Ok(PushedAs::Full | PushedAs::Known(_)) if sent > 1 => {
+            Ok(TaskPushOutcome::Full | TaskPushOutcome::Duplicate(_)) if sent > 1 => {
                 Err(Error::new(ErrorKind::Timeout, script::PUSH_TASKS.name))
             }
             told => told,
@@ -202,7 +202,7 @@ impl Redis {
     async fn look(&self, queue: &Key, verb: &str, args: Args) -> Result<Row, Error> {
         let mut all = vec![verb.into()];
         all.extend(args);
-        let keys = self.keys.tasks(queue);
+        let keys = self.keys.queue_keys(queue);
         let reply = self.script(queue.shard(), &script::LOOK_AT_TASKS, &keys, &all).await?;
         Ok(Row::of("tasks_look", reply))
     }
@@ -210,7 +210,7 @@ impl Redis {
     async fn edit(&self, queue: &Key, verb: &str, args: Args) -> Result<Row, Error> {
         let mut all = vec![verb.into()];
         all.extend(args);
-        let keys = self.keys.tasks(queue);
+        let keys = self.keys.queue_keys(queue);
         let reply: Value = self.script(queue.shard(), &script::EDIT_TASKS, &keys, &all).await?;
         Ok(Row::of("tasks_edit", reply))
     }
@@ -236,5 +236,5 @@ fn view(row: &mut Row) -> Result<TaskView, Error> {
     let due = Duration::from_micros(row.number()?);
     let head = row.text()?;
     let pushed_us = head.split(' ').next().and_then(|at| at.parse().ok()).unwrap_or(0);
-    Ok(TaskView { id, state, due, pushed_us, bytes: row.number()?, meta: Meta::read(&row.text()?) })
+    Ok(TaskView { id, state, due_in: due, pushed_us, payload_bytes: row.number()?, history: TaskHistory::decode(&row.text()?) })
 }

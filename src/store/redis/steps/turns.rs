@@ -7,68 +7,68 @@ use crate::{
     error::Error,
     store::{
         redis::{Redis, read::Row, script},
-        tasks::{End, EndAs, Started, TaskId, Turn, Turned},
+        tasks::{TaskSettlement, TaskOutcome, StartedTask, TaskId, TaskPollCommand, TaskPollOutcome},
     },
 };
 
 type Args = Vec<Vec<u8>>;
 
 impl Redis {
-    pub(super) async fn do_turn(&self, call: Turn) -> Result<Turned, Error> {
+    pub(super) async fn do_turn(&self, call: TaskPollCommand) -> Result<TaskPollOutcome, Error> {
         let keys =
-            [self.keys.task(&call.queue, "z", ""), self.keys.task(&call.queue, "zr", &call.worker)];
+            [self.keys.queue_key(&call.queue, "z", ""), self.keys.queue_key(&call.queue, "zr", &call.worker)];
         let mut args: Args = vec![terms(&call).into()];
-        call.ends.iter().for_each(|end| write_end(end, &mut args));
+        call.settlements.iter().for_each(|end| write_end(end, &mut args));
         let reply = self.script(call.queue.shard(), &script::TURN, &keys, &args).await?;
-        turned(Row::of(script::TURN.name, reply), call.ends.len())
+        turned(Row::of(script::TURN.name, reply), call.settlements.len())
     }
 }
 
-fn terms(call: &Turn) -> String {
-    let Turn { node, worker, number, lease, limits, graves, .. } = call;
-    let mixed = call.ends.iter().any(|end| !is_mere_success(end));
+fn terms(call: &TaskPollCommand) -> String {
+    let TaskPollCommand { node, worker, poll_number: number, lease, limits, dead_letter_limits: graves, .. } = call;
+    let mixed = call.settlements.iter().any(|end| !is_mere_success(end));
     // What was told of a turn is kept for ten minutes longer than its runs.
     format!(
         "{node}:{worker}.{number} {} {} {} {} {} {} {} {} {} {} {} {} {}",
-        call.want + 1,
-        u64::from(call.listed),
+        call.max_runs + 1,
+        u64::from(call.can_stay_idle),
         u64::from(mixed),
         micros(*lease),
         millis(*lease + Duration::from_secs(600)),
-        micros(call.idle),
-        limits.running,
-        limits.interval_us,
-        limits.burst,
-        micros(graves.keep),
-        graves.most,
-        graves.bytes,
-        graves.crashes,
+        micros(call.idle_timeout),
+        limits.max_running,
+        limits.start_interval_us,
+        limits.start_burst,
+        micros(graves.retention),
+        graves.max_count,
+        graves.max_bytes,
+        graves.max_crashes,
     )
 }
 
-fn is_mere_success(end: &End) -> bool {
-    matches!(end.verdict, EndAs::Done) && end.unique.is_none()
+fn is_mere_success(end: &TaskSettlement) -> bool {
+    matches!(end.outcome, TaskOutcome::Done) && end.unique_key.is_none()
 }
 
-fn write_end(end: &End, args: &mut Args) {
-    let letter = |small: &'static str, capital| end.unique.as_ref().map_or(small, |_| capital);
-    let bytes = end.bytes;
-    args.push(match &end.verdict {
-        EndAs::Done => format!("{}{bytes}", letter("d", "D")).into(),
-        EndAs::Retry { delay, fault, reason } => {
+fn write_end(end: &TaskSettlement, args: &mut Args) {
+    let letter = |small: &'static str, capital| end.unique_key.as_ref().map_or(small, |_| capital);
+    let bytes = end.record_bytes;
+    args.push(match &end.outcome {
+        TaskOutcome::Done => format!("{}{bytes}", letter("d", "D")).into(),
+        TaskOutcome::Retry { delay, fault, reason } => {
             let (letter, delay) = (letter("r", "R"), micros(*delay));
-            format!("{letter}{bytes} {delay} {} {reason}", fault.letter()).into()
+            format!("{letter}{bytes} {delay} {} {reason}", fault.wire_letter()).into()
         }
-        EndAs::Dead { fault, reason } => {
-            format!("{}{bytes} 0 {} {reason}", letter("k", "K"), fault.letter()).into()
+        TaskOutcome::Dead { fault, reason } => {
+            format!("{}{bytes} 0 {} {reason}", letter("k", "K"), fault.wire_letter()).into()
         }
-        EndAs::Back { delay } => format!("{}{bytes} {}  ", letter("b", "B"), micros(*delay)).into(),
+        TaskOutcome::ReturnToQueue { delay } => format!("{}{bytes} {}  ", letter("b", "B"), micros(*delay)).into(),
     });
-    args.push(end.run.member().into_bytes());
-    args.extend(end.unique.iter().map(|unique| unique.as_bytes().to_vec()));
+    args.push(end.run.to_member().into_bytes());
+    args.extend(end.unique_key.iter().map(|unique| unique.as_bytes().to_vec()));
 }
 
-fn turned(mut row: Row, ends: usize) -> Result<Turned, Error> {
+fn turned(mut row: Row, ends: usize) -> Result<TaskPollOutcome, Error> {
     let mut stood: Vec<bool> = row.text()?.bytes().map(|b| b == b'1').collect();
     // A turn that was too late is told nothing: it has nothing any more.
     stood.resize(ends, false);
@@ -78,7 +78,7 @@ fn turned(mut row: Row, ends: usize) -> Result<Turned, Error> {
     while !row.is_empty() {
         let id = TaskId::parse(&row.text()?).ok_or_else(|| row.odd())?;
         let attempt = u32::try_from(row.number()?).unwrap_or(u32::MAX);
-        runs.push(Started { id, attempt, record: row.bytes()? });
+        runs.push(StartedTask { id, attempt, record: row.bytes()? });
     }
-    Ok(Turned { stood, runs, wait, listed: place > 0, quiet: place > 1 })
+    Ok(TaskPollOutcome { settled: stood, started: runs, next_poll_in: wait, is_listed_idle: place > 0, is_queue_idle: place > 1 })
 }

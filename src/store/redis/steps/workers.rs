@@ -8,35 +8,35 @@ use crate::{
     error::Error,
     key::SHARDS,
     store::{
-        backend::{Beat, Node},
-        hints::Hint,
-        keys::COMMON,
+        backend::{Heartbeat, NodeId},
+        wakeups::WakeupMessage,
+        key_names::COMMON,
         redis::{Redis, read::Row, script},
     },
 };
 
 impl Redis {
-    pub(super) async fn do_beat(&self, node: Node, lease: Duration) -> Result<Beat, Error> {
-        if self.keys.are_apart() {
+    pub(super) async fn do_beat(&self, node: NodeId, lease: Duration) -> Result<Heartbeat, Error> {
+        if self.keys.is_clustered() {
             return self.beat_apart(node, lease).await;
         }
         let mut keys = vec![self.keys.workers(), self.keys.paused()];
         keys.extend(self.watches());
-        let (lease, channels) = (number(watched_until(lease)), self.keys.channels().into());
+        let (lease, channels) = (number(watched_until(lease)), self.keys.channel_prefix().into());
         let args = [node.as_str().into(), lease, channels];
         let mut row = Row::of("beat", self.script(COMMON, &script::BEAT, &keys, &args).await?);
-        Ok(Beat {
-            paused: row.number()? == 1,
-            mine: shards(&mut row.row()?)?,
-            busy: shards(&mut row.row()?)?,
-            others: nodes(&mut row.row()?)?,
-            lapse: row.text()?.parse().ok().map(Duration::from_millis),
+        Ok(Heartbeat {
+            is_paused: row.number()? == 1,
+            own_shards: shards(&mut row.row()?)?,
+            busy_shards: shards(&mut row.row()?)?,
+            peers: nodes(&mut row.row()?)?,
+            peer_expires_in: row.text()?.parse().ok().map(Duration::from_millis),
         })
     }
 
-    pub(super) async fn do_tell(&self, node: Node, hint: Hint) -> Result<(), Error> {
-        match (hint.text(), hint) {
-            (Some(text), Hint::Work(key, _)) => {
+    pub(super) async fn do_tell(&self, node: NodeId, hint: WakeupMessage) -> Result<(), Error> {
+        match (hint.encode(), hint) {
+            (Some(text), WakeupMessage::JobOffer(key, _)) => {
                 self.publish(key.shard(), format!("w:{node}"), text).await
             }
             _ => Ok(()),
@@ -50,9 +50,9 @@ impl Redis {
 
     /// In a cluster by the node of a shard, which knows what kind of messages it has.
     async fn publish(&self, shard: u16, channel: String, text: String) -> Result<(), Error> {
-        let prefix = self.keys.channels();
-        if self.keys.are_apart() {
-            let (keys, args) = ([self.keys.shard(shard, "watch")], [prefix, &channel, &text]);
+        let prefix = self.keys.channel_prefix();
+        if self.keys.is_clustered() {
+            let (keys, args) = ([self.keys.shard_key(shard, "watch")], [prefix, &channel, &text]);
             let args = args.map(|arg| arg.as_bytes().to_vec());
             return self.script(shard, &script::TELL, &keys, &args).await.map(drop);
         }
@@ -63,12 +63,12 @@ impl Redis {
 
     pub(super) async fn do_set_paused(&self, paused: bool) -> Result<(), Error> {
         let mut keys = vec![self.keys.paused()];
-        if !self.keys.are_apart() {
+        if !self.keys.is_clustered() {
             keys.extend(self.watches());
         }
-        let args = [number(paused.into()), self.keys.channels().into()];
+        let args = [number(paused.into()), self.keys.channel_prefix().into()];
         self.script(COMMON, &script::PAUSE, &keys, &args).await?;
-        if paused && self.keys.are_apart() { self.unwatch_apart().await } else { Ok(()) }
+        if paused && self.keys.is_clustered() { self.unwatch_apart().await } else { Ok(()) }
     }
 
     pub(super) async fn do_is_paused(&self) -> Result<bool, Error> {
@@ -79,7 +79,7 @@ impl Redis {
     }
 
     fn watches(&self) -> impl Iterator<Item = String> {
-        (0..SHARDS).map(|shard| self.keys.shard(shard, "watch"))
+        (0..SHARDS).map(|shard| self.keys.shard_key(shard, "watch"))
     }
 }
 
@@ -97,10 +97,10 @@ fn shards(row: &mut Row) -> Result<Vec<u16>, Error> {
     Ok(shards)
 }
 
-pub(super) fn nodes(row: &mut Row) -> Result<Vec<Node>, Error> {
+pub(super) fn nodes(row: &mut Row) -> Result<Vec<NodeId>, Error> {
     let mut nodes = Vec::new();
     while !row.is_empty() {
-        nodes.push(Node::parse(&row.text()?).ok_or_else(|| row.odd())?);
+        nodes.push(NodeId::parse(&row.text()?).ok_or_else(|| row.odd())?);
     }
     Ok(nodes)
 }

@@ -15,7 +15,7 @@ type Path = Vec<usize>;
 pub(super) struct Graph {
     moves: Vec<Move>,
     paths: Vec<Path>,
-    /// Of each state, the moves that leave it as it is; they let no time pass.
+    /// Of each state, the moves that leave it is; they let no time pass.
     idle: Vec<Path>,
     /// States of which all steps were tried.
     tried: usize,

@@ -9,28 +9,28 @@ use tokio::sync::Notify;
 
 /// Number of remembered requests that run now, of one store handle.
 #[derive(Debug, Default)]
-pub(crate) struct DirectRuns {
-    under_way: AtomicUsize,
+pub(crate) struct DirectRunCounter {
+    running: AtomicUsize,
     idle: Notify,
 }
 
 /// One of them, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct DirectRun(Arc<DirectRuns>);
+pub(crate) struct DirectRunPermit(Arc<DirectRunCounter>);
 
-impl DirectRuns {
+impl DirectRunCounter {
     /// `None` if `most` run already.
-    pub(crate) fn begin(self: &Arc<Self>, most: usize) -> Option<DirectRun> {
+    pub(crate) fn try_begin(self: &Arc<Self>, most: usize) -> Option<DirectRunPermit> {
         let one_more = |runs: usize| (runs < most).then_some(runs + 1);
-        let begun = self.under_way.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more);
-        begun.ok().map(|_| DirectRun(Arc::clone(self)))
+        let begun = self.running.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more);
+        begun.ok().map(|_| DirectRunPermit(Arc::clone(self)))
     }
 
     /// Resolves when none runs. Cancel safe.
-    pub(crate) async fn ended(&self) {
+    pub(crate) async fn wait_until_idle(&self) {
         loop {
             let idle = self.idle.notified();
-            if self.under_way.load(Ordering::Acquire) == 0 {
+            if self.running.load(Ordering::Acquire) == 0 {
                 return;
             }
             idle.await;
@@ -38,9 +38,9 @@ impl DirectRuns {
     }
 }
 
-impl Drop for DirectRun {
+impl Drop for DirectRunPermit {
     fn drop(&mut self) {
-        if self.0.under_way.fetch_sub(1, Ordering::AcqRel) == 1 {
+        if self.0.running.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.0.idle.notify_waiters();
         }
     }

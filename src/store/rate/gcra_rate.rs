@@ -5,11 +5,11 @@ use std::time::Duration;
 use crate::clock::micros;
 
 /// Most parts of a debt: half of what Lua counts exactly, so that two can be added.
-pub(crate) const PARTS: u64 = 1 << 52;
+pub(crate) const MAX_DEBT_PARTS: u64 = 1 << 52;
 
 /// Parts that a tick has to give back at least where the rate is not exact: so it is too low by less than a
 /// millionth.
-const FINE: u128 = 1 << 20;
+const MIN_PARTS_PER_TICK: u128 = 1 << 20;
 
 /// How the debt of a GCRA counter grows and falls. A unit is so many parts, and each tick gives some back: with
 /// limit and window reduced by their greatest common divisor both are integers, and nothing drifts.
@@ -18,21 +18,21 @@ const FINE: u128 = 1 << 20;
 /// too short for that, the rate is rounded down, by less than a millionth; where it can't be (a small limit, a
 /// long window and a burst beyond 2^27), ticks are seconds and the burst is cut to what fits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Pace {
+pub(crate) struct GcraRate {
     /// Parts of one unit.
-    pub(crate) unit: u64,
+    pub(crate) parts_per_unit: u64,
     /// Parts that a tick gives back.
-    pub(crate) drain: u64,
+    pub(crate) parts_per_tick: u64,
     /// Microseconds of a tick.
-    pub(crate) tick: u64,
+    pub(crate) tick_us: u64,
     /// Most parts of a debt with which a charge is let in: the burst.
-    pub(crate) most: u64,
+    pub(crate) max_debt: u64,
 }
 
-impl Pace {
-    pub(crate) fn of(limit: u64, window: Duration, burst: u64) -> Self {
-        let limit = limit.clamp(1, super::MOST);
-        let burst = burst.min(super::MOST);
+impl GcraRate {
+    pub(crate) fn new(limit: u64, window: Duration, burst: u64) -> Self {
+        let limit = limit.clamp(1, super::MAX_UNITS);
+        let burst = burst.min(super::MAX_UNITS);
         let window = micros(window).max(1);
         let reduced = |tick: u64| {
             // A window that is no whole number of ticks is lengthened: fewer are let in.
@@ -42,40 +42,40 @@ impl Pace {
         };
         for tick in [1, 1000] {
             let (unit, drain) = reduced(tick);
-            if let Some(most) = fits(unit, burst) {
-                return Self { unit, drain, tick, most };
+            if let Some(most) = burst_parts(unit, burst) {
+                return Self { parts_per_unit: unit, parts_per_tick: drain, tick_us: tick, max_debt: most };
             }
         }
         let (unit, drain) = reduced(1000);
-        let coarse = (PARTS / burst.max(1)).max(1);
+        let coarse = (MAX_DEBT_PARTS / burst.max(1)).max(1);
         let rounded = u128::from(drain) * u128::from(coarse) / u128::from(unit);
-        if rounded >= FINE
-            && let (Some(most), Ok(drain)) = (fits(coarse, burst), u64::try_from(rounded))
+        if rounded >= MIN_PARTS_PER_TICK
+            && let (Some(most), Ok(drain)) = (burst_parts(coarse, burst), u64::try_from(rounded))
         {
-            return Self { unit: coarse, drain, tick: 1000, most };
+            return Self { parts_per_unit: coarse, parts_per_tick: drain, tick_us: 1000, max_debt: most };
         }
         let (unit, drain) = reduced(1_000_000);
-        let most = fits(unit, burst).unwrap_or(PARTS / unit * unit);
-        Self { unit, drain, tick: 1_000_000, most }
+        let most = burst_parts(unit, burst).unwrap_or(MAX_DEBT_PARTS / unit * unit);
+        Self { parts_per_unit: unit, parts_per_tick: drain, tick_us: 1_000_000, max_debt: most }
     }
 
     /// Parts of so many units, as far as they can be counted.
-    pub(crate) fn parts(&self, units: u64) -> u64 {
-        units.saturating_mul(self.unit).min(2 * PARTS - 1)
+    pub(crate) fn units_to_parts(&self, units: u64) -> u64 {
+        units.saturating_mul(self.parts_per_unit).min(2 * MAX_DEBT_PARTS - 1)
     }
 
-    pub(crate) fn has_the_rate_of(&self, other: &Self) -> bool {
-        (self.unit, self.drain, self.tick) == (other.unit, other.drain, other.tick)
+    pub(crate) fn has_same_rate(&self, other: &Self) -> bool {
+        (self.parts_per_unit, self.parts_per_tick, self.tick_us) == (other.parts_per_unit, other.parts_per_tick, other.tick_us)
     }
 
     /// Microseconds until a debt has fallen by so much.
-    pub(crate) fn time(&self, parts: u64) -> u64 {
-        parts.div_ceil(self.drain).saturating_mul(self.tick)
+    pub(crate) fn drain_time_us(&self, parts: u64) -> u64 {
+        parts.div_ceil(self.parts_per_tick).saturating_mul(self.tick_us)
     }
 }
 
-fn fits(unit: u64, burst: u64) -> Option<u64> {
-    unit.checked_mul(burst).filter(|parts| *parts <= PARTS)
+fn burst_parts(unit: u64, burst: u64) -> Option<u64> {
+    unit.checked_mul(burst).filter(|parts| *parts <= MAX_DEBT_PARTS)
 }
 
 fn gcd(a: u64, b: u64) -> u64 {

@@ -12,10 +12,10 @@ use parking_lot::Mutex;
 use tokio::{runtime::Handle, sync::oneshot};
 
 use super::{
-    agent::Agent,
-    backend::{Backend, Node},
-    direct_runs::DirectRuns,
-    hints::{Hints, Listening},
+    lease_agent::LeaseAgent,
+    backend::{Backend, NodeId},
+    direct_run_counter::DirectRunCounter,
+    wakeups::{Wakeups, SubscriptionState},
     memory::Memory,
 };
 use crate::{clock::Clock, error::Error};
@@ -31,29 +31,29 @@ use crate::{clock::Clock, error::Error};
 /// default, with the same semantics inside one process.
 #[derive(Clone)]
 pub struct Store {
-    shared: Arc<Shared>,
+    inner: Arc<StoreInner>,
 }
 
-struct Shared {
+struct StoreInner {
     backend: Arc<dyn Backend>,
-    node: Node,
-    hints: Arc<Hints>,
-    agent: Agent,
+    node: NodeId,
+    wakeups: Arc<Wakeups>,
+    agent: LeaseAgent,
     /// A handful, and one of them is looked for with every request: sooner found by going through them.
-    rooms: Mutex<Vec<(TypeId, Arc<dyn Any + Send + Sync>)>>,
-    closing: Mutex<Vec<Arc<Closing>>>,
+    extensions: Mutex<Vec<(TypeId, Arc<dyn Any + Send + Sync>)>>,
+    shutdown_hooks: Mutex<Vec<Arc<ShutdownHook>>>,
 }
 
 /// What an engine has to give back when the store is shut down.
-type Closing = dyn Fn(Store) -> BoxFuture<'static, ()> + Send + Sync;
+type ShutdownHook = dyn Fn(Store) -> BoxFuture<'static, ()> + Send + Sync;
 
 /// A handle that does not keep the store alive.
 #[derive(Clone)]
-pub(crate) struct WeakStore(Weak<Shared>);
+pub(crate) struct WeakStore(Weak<StoreInner>);
 
 impl WeakStore {
     pub(crate) fn upgrade(&self) -> Option<Store> {
-        self.0.upgrade().map(|shared| Store { shared })
+        self.0.upgrade().map(|shared| Store { inner: shared })
     }
 }
 
@@ -68,7 +68,7 @@ impl Store {
     /// As [`Store::memory`], with a clock of the caller's.
     #[must_use]
     pub fn memory_with_clock(clock: Clock) -> Self {
-        Self::on(Arc::new(Memory::new(clock)))
+        Self::with_backend(Arc::new(Memory::new(clock)))
     }
 
     /// Another handle on the same data that counts as another process: its own node, waiting lines
@@ -76,7 +76,7 @@ impl Store {
     #[cfg(any(test, feature = "test-kit"))]
     #[must_use]
     pub fn as_another_process(&self) -> Self {
-        Self::on(Arc::clone(&self.shared.backend))
+        Self::with_backend(Arc::clone(&self.inner.backend))
     }
 
     /// Fails if the store is away or unusable: the answer of a health check.
@@ -100,12 +100,12 @@ impl Store {
     pub async fn shutdown(&self, deadline: Duration) -> bool {
         let drained = async {
             // Beside each other: a run that takes long must not keep the engines from giving back.
-            let closing = self.shared.closing.lock().clone();
+            let closing = self.inner.shutdown_hooks.lock().clone();
             let closing = join_all(closing.iter().map(|close| close(self.clone())));
-            join(closing, self.room::<DirectRuns>().ended()).await;
+            join(closing, self.extension::<DirectRunCounter>().wait_until_idle()).await;
             loop {
-                let settled = self.shared.hints.drain();
-                self.shared.agent.drained().await;
+                let settled = self.inner.wakeups.drain();
+                self.inner.agent.wait_until_drained().await;
                 if settled {
                     return;
                 }
@@ -122,50 +122,50 @@ impl Store {
     /// by the end of its runtime counts as crashed.
     ///
     /// Cancel safe: it changes nothing. Requests may begin while it waits.
-    pub async fn finish_remembered(&self, deadline: Duration) -> bool {
-        tokio::time::timeout(deadline, self.room::<DirectRuns>().ended()).await.is_ok()
+    pub async fn wait_for_direct_runs(&self, deadline: Duration) -> bool {
+        tokio::time::timeout(deadline, self.extension::<DirectRunCounter>().wait_until_idle()).await.is_ok()
     }
 
-    pub(crate) fn on(backend: Arc<dyn Backend>) -> Self {
-        let agent = Agent::new(Arc::clone(&backend));
+    pub(crate) fn with_backend(backend: Arc<dyn Backend>) -> Self {
+        let agent = LeaseAgent::new(Arc::clone(&backend));
         Self {
-            shared: Arc::new(Shared {
+            inner: Arc::new(StoreInner {
                 backend,
-                node: Node::new(),
-                hints: Arc::new(Hints::default()),
+                node: NodeId::new(),
+                wakeups: Arc::new(Wakeups::default()),
                 agent,
-                rooms: Mutex::default(),
-                closing: Mutex::default(),
+                extensions: Mutex::default(),
+                shutdown_hooks: Mutex::default(),
             }),
         }
     }
 
     pub(crate) fn backend(&self) -> &dyn Backend {
-        &*self.shared.backend
+        &*self.inner.backend
     }
 
-    pub(crate) fn node(&self) -> &Node {
-        &self.shared.node
+    pub(crate) fn node(&self) -> &NodeId {
+        &self.inner.node
     }
 
-    pub(crate) fn agent(&self) -> &Agent {
-        &self.shared.agent
+    pub(crate) fn agent(&self) -> &LeaseAgent {
+        &self.inner.agent
     }
 
     /// The listeners of this handle; the first call makes the store deliver messages.
-    pub(crate) fn hints(&self) -> &Arc<Hints> {
-        let hints = &self.shared.hints;
-        hints.ensure(|| match self.backend().listen(self.node().clone(), hints) {
-            Some(listens) => self.shared.agent.keep(listens).map(Listening::Runs),
-            None => Some(Listening::Always),
+    pub(crate) fn wakeups(&self) -> &Arc<Wakeups> {
+        let hints = &self.inner.wakeups;
+        hints.ensure_subscribed(|| match self.backend().subscribe(self.node().clone(), hints) {
+            Some(listens) => self.inner.agent.spawn_long_running(listens).map(SubscriptionState::Task),
+            None => Some(SubscriptionState::BuiltIn),
         });
-        self.shared.agent.attend();
+        self.inner.agent.ensure_started();
         hints
     }
 
     /// Runs work in the background, on a runtime that lives as long as the store, if there is one and somebody drives it.
-    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        if let Some(runtime) = self.shared.agent.runtime() {
+    pub(crate) fn spawn_background(&self, work: impl Future<Output = ()> + Send + 'static) {
+        if let Some(runtime) = self.inner.agent.runtime_handle() {
             // Boxed, so that the machinery of a task is compiled once for all of them.
             runtime.spawn(Box::pin(work) as BoxFuture<'static, ()>);
         }
@@ -173,13 +173,13 @@ impl Store {
 
     /// Runs what goes on for as long as the store is used beside the agent, wherever that begins: at home it does so at
     /// once, and only where nobody drives that a while later, elsewhere. Dropped if there is no runtime at all.
-    pub(crate) fn keep(&self, work: impl Future<Output = ()> + Send + 'static) {
-        drop(self.shared.agent.keep(work));
+    pub(crate) fn spawn_long_running(&self, work: impl Future<Output = ()> + Send + 'static) {
+        drop(self.inner.agent.spawn_long_running(work));
     }
 
     /// What a step in the background has come to. `None`: it ended without a word, or the runtime that it is on stands still
     /// for longer than a step may take; it goes on then, and nobody is told.
-    pub(crate) async fn hear<T>(&self, told: oneshot::Receiver<T>) -> Option<T> {
+    pub(crate) async fn await_reply<T>(&self, told: oneshot::Receiver<T>) -> Option<T> {
         // Its own end comes first, where its runtime lives.
         let patience = self.backend().deadline() * 2;
         if Handle::try_current().is_err() {
@@ -193,16 +193,16 @@ impl Store {
         &self,
         close: impl Fn(Self) -> BoxFuture<'static, ()> + Send + Sync + 'static,
     ) {
-        self.shared.closing.lock().push(Arc::new(close));
+        self.inner.shutdown_hooks.lock().push(Arc::new(close));
     }
 
     /// Returns true if both are handles on one server, database and namespace. `None` if one of them has
     /// never connected, and so does not know: see [`identify`](Self::identify).
     pub(crate) fn is_same_as(&self, other: &Self) -> Option<bool> {
-        if Arc::ptr_eq(&self.shared.backend, &other.shared.backend) {
+        if Arc::ptr_eq(&self.inner.backend, &other.inner.backend) {
             return Some(true);
         }
-        let (own, others) = (self.backend().spaces(), other.backend().spaces());
+        let (own, others) = (self.backend().identities(), other.backend().identities());
         let is_known = !own.is_empty() && !others.is_empty();
         is_known.then(|| own.iter().any(|space| others.contains(space)))
     }
@@ -213,12 +213,12 @@ impl Store {
     }
 
     pub(crate) fn downgrade(&self) -> WeakStore {
-        WeakStore(Arc::downgrade(&self.shared))
+        WeakStore(Arc::downgrade(&self.inner))
     }
 
     /// What an engine keeps beside this handle, such as the local waiting lines: one of each type.
-    pub(crate) fn room<T: Default + Send + Sync + 'static>(&self) -> Arc<T> {
-        let (mut rooms, kind) = (self.shared.rooms.lock(), TypeId::of::<T>());
+    pub(crate) fn extension<T: Default + Send + Sync + 'static>(&self) -> Arc<T> {
+        let (mut rooms, kind) = (self.inner.extensions.lock(), TypeId::of::<T>());
         if let Some((_, room)) = rooms.iter().find(|(of, _)| *of == kind) {
             let room = Arc::clone(room).downcast();
             #[expect(clippy::unreachable, reason = "it was put there under the name of its type")]
@@ -232,7 +232,7 @@ impl Store {
 
 impl fmt::Debug for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Shared { backend, node, .. } = &*self.shared;
+        let StoreInner { backend, node, .. } = &*self.inner;
         f.debug_struct("Store").field("backend", backend).field("node", node).finish()
     }
 }

@@ -5,24 +5,24 @@ use std::{
     task::{Context, Poll},
 };
 
-use super::backend::{Charged, Step};
+use super::backend::{ChargeOutcome, StoreFuture};
 use crate::error::Error;
 
 /// What a charge comes to.
-pub(crate) enum Charging<'a> {
-    Boxed(Step<'a, Charged>),
+pub(crate) enum ChargeFuture<'a> {
+    Boxed(StoreFuture<'a, ChargeOutcome>),
     #[cfg(feature = "redis")]
-    Together(super::redis::Together<'a>),
+    Batched(super::redis::Together<'a>),
 }
 
-impl Future for Charging<'_> {
-    type Output = Result<Charged, Error>;
+impl Future for ChargeFuture<'_> {
+    type Output = Result<ChargeOutcome, Error>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.get_mut() {
             Self::Boxed(step) => step.as_mut().poll(cx),
             #[cfg(feature = "redis")]
-            Self::Together(together) => Pin::new(together).poll(cx),
+            Self::Batched(together) => Pin::new(together).poll(cx),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use crate::key::Hashed;
 
 /// Length of the text of a [`TaskId`].
-const ID: usize = 22;
+const ID_LEN: usize = 22;
 
 /// The id of a task: 128 bits, of which 122 are random, as 22 letters of `A-Z a-z 0-9 - _`.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -17,7 +17,7 @@ impl TaskId {
         const LETTERS: &[u8; 64] =
             b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
         let mut bits = uuid::Uuid::new_v4().as_u128();
-        let mut text = [b'A'; ID];
+        let mut text = [b'A'; ID_LEN];
         for letter in &mut text {
             *letter = LETTERS[usize::try_from(bits & 63).unwrap_or(0)];
             bits >>= 6;
@@ -29,7 +29,7 @@ impl TaskId {
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
-        (text.len() == ID && text.bytes().all(plain)).then(|| Self(text.into()))
+        (text.len() == ID_LEN && text.bytes().all(plain)).then(|| Self(text.into()))
     }
 
     /// The id as text.

@@ -13,74 +13,74 @@ use std::{
 
 use tokio::{sync::Notify, time::Instant};
 
-use super::lease::Lease;
+use super::lock_lease::LockLease;
 use crate::key::Key;
 
 /// How a hold ended before it was given back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Loss {
+pub enum LockLoss {
     /// The store says that it is somebody else's, or nobody's.
     Taken,
     /// It could not be renewed while it was sure to be valid.
     Lapsed,
     /// It was held for longer than `max_hold`, or its fixed lease ended.
-    TooLong,
+    HeldTooLong,
 }
 
 /// The shared facts of a turn; what handlers see of it.
-pub(crate) struct Facts {
-    pub(crate) lease: Arc<Lease>,
+pub(crate) struct HoldState {
+    pub(crate) lease: Arc<LockLease>,
     pub(crate) fence: u64,
-    pub(crate) since: Instant,
+    pub(crate) held_since: Instant,
     /// When the turn is over, renewed or not.
-    pub(super) end: Instant,
-    lost: OnceLock<Loss>,
-    told: Notify,
-    over: AtomicBool,
+    pub(super) ends_at: Instant,
+    loss: OnceLock<LockLoss>,
+    changed: Notify,
+    closed: AtomicBool,
     /// Whether who waited for it has it.
-    fetched: AtomicU8,
+    receipt: AtomicU8,
     /// What it is held for goes on, where nobody can end it: it is not given back before its time.
-    lapses: AtomicBool,
+    expires_on_drop: AtomicBool,
     /// The same turn on a lease of another mode, once its holder has stepped down; and whoever ends that one now, which
     /// is no business of this room.
-    after: OnceLock<(Arc<Self>, Weak<dyn Any + Send + Sync>)>,
+    successor: OnceLock<(Arc<Self>, Weak<dyn Any + Send + Sync>)>,
 }
 
-impl Facts {
-    pub(super) fn new(lease: Arc<Lease>, fence: u64) -> Arc<Self> {
+impl HoldState {
+    pub(super) fn new(lease: Arc<LockLease>, fence: u64) -> Arc<Self> {
         let since = Instant::now();
         let end = since + lease.terms.max_hold;
-        Self::of(lease, fence, since, end)
+        Self::with_times(lease, fence, since, end)
     }
 
-    pub(super) fn until(lease: Arc<Lease>, fence: u64, end: Instant) -> Arc<Self> {
-        Self::of(lease, fence, Instant::now(), end)
+    pub(super) fn with_end(lease: Arc<LockLease>, fence: u64, end: Instant) -> Arc<Self> {
+        Self::with_times(lease, fence, Instant::now(), end)
     }
 
-    fn of(lease: Arc<Lease>, fence: u64, since: Instant, end: Instant) -> Arc<Self> {
+    fn with_times(lease: Arc<LockLease>, fence: u64, since: Instant, end: Instant) -> Arc<Self> {
         let (lost, told) = (OnceLock::new(), Notify::new());
         let (over, lapses) = (AtomicBool::new(false), AtomicBool::new(false));
-        let (after, fetched) = (OnceLock::new(), AtomicU8::new(FETCHED));
-        Arc::new(Self { lease, fence, since, end, lost, told, over, fetched, lapses, after })
+        let (after, fetched) = (OnceLock::new(), AtomicU8::new(RECEIVED));
+        Arc::new(Self { lease, fence, held_since: since, ends_at: end, loss: lost, changed: told, closed: over, receipt: fetched, expires_on_drop: lapses, successor: after })
     }
 
     /// It goes on as these, with this owner. Who has a copy follows.
-    pub(crate) fn go_on_as(&self, next: &Arc<Self>, owner: Weak<dyn Any + Send + Sync>) {
-        if self.after.set((Arc::clone(next), owner)).is_ok() {
-            self.told.notify_waiters();
+    pub(crate) fn set_successor(&self, next: &Arc<Self>, owner: Weak<dyn Any + Send + Sync>) {
+        if self.successor.set((Arc::clone(next), owner)).is_ok() {
+            self.changed.notify_waiters();
         }
     }
 
     /// As what it goes on, and who owns that.
-    pub(crate) fn after(&self) -> Option<&(Arc<Self>, Weak<dyn Any + Send + Sync>)> {
-        self.after.get()
+    pub(crate) fn successor(&self) -> Option<&(Arc<Self>, Weak<dyn Any + Send + Sync>)> {
+        self.successor.get()
     }
 
     /// The facts that count now.
-    pub(crate) fn now(&self) -> &Self {
+    pub(crate) fn current(&self) -> &Self {
         let mut facts = self;
-        while let Some((next, _)) = facts.after() {
+        while let Some((next, _)) = facts.successor() {
             facts = next;
         }
         facts
@@ -94,28 +94,28 @@ impl Facts {
         self.lease.valid_until()
     }
 
-    pub(crate) fn loss(&self) -> Option<Loss> {
+    pub(crate) fn loss(&self) -> Option<LockLoss> {
         // Not only when the agent says so: its runtime may stand still.
-        if !self.is_over() && Instant::now() >= self.valid_until() + BEHIND {
-            let last = self.lease.last.load(Ordering::Acquire);
-            self.lease.lose(if last { Loss::TooLong } else { Loss::Lapsed });
+        if !self.is_closed() && Instant::now() >= self.valid_until() + LOSS_DETECTION_DELAY {
+            let last = self.lease.is_final.load(Ordering::Acquire);
+            self.lease.mark_lost(if last { LockLoss::HeldTooLong } else { LockLoss::Lapsed });
         }
-        self.lost.get().copied()
+        self.loss.get().copied()
     }
 
     /// As [`Facts::loss`], as far as it has been told: it wakes nobody.
-    pub(crate) fn told_loss(&self) -> Option<Loss> {
-        self.lost.get().copied()
+    pub(crate) fn reported_loss(&self) -> Option<LockLoss> {
+        self.loss.get().copied()
     }
 
     /// Resolves when the hold is lost, also if only its release finds that; never if it is given back before.
-    pub(crate) async fn lost(&self) -> Loss {
+    pub(crate) async fn wait_for_loss(&self) -> LockLoss {
         let mut facts = self;
         loop {
-            let mut told = pin!(facts.told.notified());
+            let mut told = pin!(facts.changed.notified());
             // Before the look: what is told from here on is not missed.
             told.as_mut().enable();
-            if let Some((next, _)) = facts.after() {
+            if let Some((next, _)) = facts.successor() {
                 facts = next;
                 continue;
             }
@@ -123,89 +123,89 @@ impl Facts {
                 return loss;
             }
             let until = facts.valid_until();
-            if facts.is_over() {
+            if facts.is_closed() {
                 // Given back or handed on, and nothing ends by time any more. But what the release finds is told
                 // yet, and so is a loss that another thread is in the middle of telling.
                 told.await;
             } else {
                 tokio::select! {
                     () = told => {}
-                    () = tokio::time::sleep_until(until + BEHIND) => {}
+                    () = tokio::time::sleep_until(until + LOSS_DETECTION_DELAY) => {}
                 }
             }
         }
     }
 
     /// True once it was given back, handed on or lost.
-    pub(crate) fn is_over(&self) -> bool {
-        self.over.load(Ordering::Acquire)
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
     }
 
     /// It is given back, or its lease passes on.
     pub(super) fn close(&self) {
-        self.over.store(true, Ordering::Release);
+        self.closed.store(true, Ordering::Release);
     }
 
     /// From now on it lies there for somebody whose future may not be polled. Until he fetches it, it is not renewed: nobody
     /// runs under it.
-    pub(crate) fn await_fetch(&self) {
+    pub(crate) fn mark_unreceived(&self) {
         // Told to another one, it may not have been renewed since the first.
-        let (was, order) = (FETCHED, Ordering::AcqRel);
-        let _ = self.fetched.compare_exchange(was, WAITS, order, Ordering::Acquire);
+        let (was, order) = (RECEIVED, Ordering::AcqRel);
+        let _ = self.receipt.compare_exchange(was, UNRECEIVED, order, Ordering::Acquire);
     }
 
     /// Who waited for it has it. True if it was not renewed because of that.
-    pub(crate) fn fetch(&self) -> bool {
-        self.fetched.swap(FETCHED, Ordering::AcqRel) == NOT_RENEWED
+    pub(crate) fn mark_received(&self) -> bool {
+        self.receipt.swap(RECEIVED, Ordering::AcqRel) == RENEWAL_SKIPPED
     }
 
     /// Leaves it unrenewed if it lies there; false if whoever it is for has it.
-    pub(super) fn skip_renewal(&self) -> bool {
-        let left = |state| (state != FETCHED).then_some(NOT_RENEWED);
-        self.fetched.fetch_update(Ordering::AcqRel, Ordering::Acquire, left).is_ok()
+    pub(super) fn skip_renewal_if_unreceived(&self) -> bool {
+        let left = |state| (state != RECEIVED).then_some(RENEWAL_SKIPPED);
+        self.receipt.fetch_update(Ordering::AcqRel, Ordering::Acquire, left).is_ok()
     }
 
     /// Dropped, it is renewed no more, and ends when its lease does: as if this process had died.
-    pub(crate) fn leave_to_lapse(&self) {
-        self.lapses.store(true, Ordering::Release);
+    pub(crate) fn let_expire_on_drop(&self) {
+        self.expires_on_drop.store(true, Ordering::Release);
     }
 
-    pub(super) fn lapses(&self) -> bool {
-        self.lapses.load(Ordering::Acquire)
+    pub(super) fn expires_on_drop(&self) -> bool {
+        self.expires_on_drop.load(Ordering::Acquire)
     }
 
     /// Found when it was given back: whoever has a copy may want to know.
-    pub(crate) fn had_been_lost(&self) {
-        self.tell(Loss::Taken);
+    pub(crate) fn report_loss_on_release(&self) {
+        self.report(LockLoss::Taken);
     }
 
-    pub(super) fn lose(&self, loss: Loss) {
-        if !self.over.swap(true, Ordering::AcqRel) {
-            self.tell(loss);
+    pub(super) fn mark_lost(&self, loss: LockLoss) {
+        if !self.closed.swap(true, Ordering::AcqRel) {
+            self.report(loss);
         }
     }
 
     /// The first reason stands.
-    fn tell(&self, loss: Loss) {
-        if self.lost.set(loss).is_ok() {
-            self.told.notify_waiters();
+    fn report(&self, loss: LockLoss) {
+        if self.loss.set(loss).is_ok() {
+            self.changed.notify_waiters();
         }
     }
 }
 
-impl fmt::Debug for Facts {
+impl fmt::Debug for HoldState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (key, fence) = (self.key(), self.fence);
         f.debug_struct("Hold").field("key", key).field("fence", &fence).finish_non_exhaustive()
     }
 }
 
-const FETCHED: u8 = 0;
-const WAITS: u8 = 1;
-const NOT_RENEWED: u8 = 2;
+const RECEIVED: u8 = 0;
+const UNRECEIVED: u8 = 1;
+const RENEWAL_SKIPPED: u8 = 2;
 
 /// How much later than the agent a hold notices its own end: the agent knows the reason.
-const BEHIND: Duration = Duration::from_millis(5);
+const LOSS_DETECTION_DELAY: Duration = Duration::from_millis(5);
 
 #[cfg(test)]
 mod tests {

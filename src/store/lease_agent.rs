@@ -24,161 +24,161 @@ use tokio::{
 };
 
 use super::{
-    backend::{Backend, GaveBack, JobId, Mode, Step, Token},
-    ending::Ending,
-    lease::Lease,
-    rounds::Rounds,
-    seat::{Mailbox, Seat},
+    backend::{Backend, ReleaseOutcome, JobId, LockMode, StoreFuture, LockToken},
+    record_completion::RecordCompletion,
+    lock_lease::LockLease,
+    renewal_scheduler::RenewalScheduler,
+    agent_runtime::{AgentMailbox, AgentRuntime},
 };
 use crate::{error::Error, key::Key};
 
-pub(crate) struct Agent {
-    seat: Arc<Seat>,
+pub(crate) struct LeaseAgent {
+    runtime: Arc<AgentRuntime>,
     /// Called by the store when it has become another server; it lives as long as this.
-    _verify: Arc<dyn Fn() + Send + Sync>,
+    _on_new_server: Arc<dyn Fn() + Send + Sync>,
 }
 
-pub(super) struct Shared {
+pub(super) struct AgentState {
     backend: Arc<dyn Backend>,
-    pub(super) rounds: Arc<Rounds>,
+    pub(super) renewals: Arc<RenewalScheduler>,
     /// Messages that are not dealt with yet.
-    pending: AtomicUsize,
-    idle: Notify,
+    pending_undos: AtomicUsize,
+    undos_done: Notify,
     /// An agent of this store has run.
-    begun: AtomicBool,
+    has_started: AtomicBool,
 }
 
-pub(super) enum Message {
+pub(super) enum AgentMessage {
     /// What is to be given back, and the outcome of the first call if it is on its way.
-    GiveBack(GiveBack, Option<Step<'static, GaveBack>>, Pending),
+    Undo(UndoRequest, Option<StoreFuture<'static, ReleaseOutcome>>, PendingUndoGuard),
     /// What is to run beside the agent.
-    Run(BoxFuture<'static, ()>),
+    Spawn(BoxFuture<'static, ()>),
 }
 
 /// What is to be given back.
-pub(super) struct GiveBack {
+pub(super) struct UndoRequest {
     pub(super) key: Key,
-    pub(super) me: Token,
-    pub(super) mode: Mode,
-    pub(super) undo: Undo,
+    pub(super) token: LockToken,
+    pub(super) mode: LockMode,
+    pub(super) action: UndoAction,
     /// When it has ended by itself.
-    pub(super) until: Instant,
+    pub(super) expires_at: Instant,
     /// How many of its calls may each have done something that is not undone, one after the undo of the other. Those that ran
     /// before it are undone as one.
-    pub(super) finds: u32,
+    pub(super) possible_grants: u32,
     /// The call to be undone may still lie in a broken socket: "nothing there" is not the last word.
-    pub(super) doubtful: bool,
+    pub(super) may_arrive_late: bool,
     /// How often ways to the store had been left ([`Backend::silences`]) when the call was sent that is to be undone,
     /// if it has not been answered. Left since then, it may come behind its undo.
-    pub(super) silences: Option<u64>,
+    pub(super) resets_when_sent: Option<u64>,
     /// A shutdown waits until it is undone. Not for what may merely come yet, when all that is known is undone.
-    pub(super) is_known: bool,
+    pub(super) blocks_shutdown: bool,
     /// Is told what the first call came to; it goes on without whether anybody listens or not.
-    pub(super) tell: Option<Told>,
+    pub(super) reply_to: Option<ReleaseOutcomeSender>,
 }
 
 /// Somebody who wants to know how giving back went.
-pub(super) type Told = oneshot::Sender<Result<GaveBack, Error>>;
+pub(super) type ReleaseOutcomeSender = oneshot::Sender<Result<ReleaseOutcome, Error>>;
 
 /// What undoes a call.
 #[derive(Debug, Clone)]
-pub(super) enum Undo {
+pub(super) enum UndoAction {
     Release,
     /// Of a claim: the job goes back in line, together with its lock. Which one it is may not be known.
     Unclaim(Option<JobId>),
     /// Of the record of a request that runs at once; and until when a call for it that is on its way may take it.
-    End(Box<Ending>, Instant),
+    CompleteRecord(Box<RecordCompletion>, Instant),
 }
 
-impl Agent {
+impl LeaseAgent {
     pub(super) fn new(backend: Arc<dyn Backend>) -> Self {
-        let rounds = Arc::new(Rounds::new(Arc::clone(&backend)));
+        let rounds = Arc::new(RenewalScheduler::new(Arc::clone(&backend)));
         let (pending, begun) = (AtomicUsize::new(0), AtomicBool::new(false));
-        let shared = Shared { backend, rounds, pending, idle: Notify::new(), begun };
-        let seat = Arc::new(Seat::new(shared));
+        let shared = AgentState { backend, renewals: rounds, pending_undos: pending, undos_done: Notify::new(), has_started: begun };
+        let seat = Arc::new(AgentRuntime::new(shared));
         let weak = Arc::downgrade(&seat);
         let verify: Arc<dyn Fn() + Send + Sync> = Arc::new(move || {
             if let Some(seat) = weak.upgrade() {
-                seat.verify();
+                seat.recheck_all();
             }
         });
         seat.shared.backend.on_new_server(Arc::downgrade(&verify));
-        Self { seat, _verify: verify }
+        Self { runtime: seat, _on_new_server: verify }
     }
 
     /// Takes care of a new hold: renewal, and its end.
-    pub(super) fn watch_over(&self, lease: &Arc<Lease>) {
-        self.seat.running();
-        self.seat.shared.rounds.begin(lease);
+    pub(super) fn track_lease(&self, lease: &Arc<LockLease>) {
+        self.runtime.ensure_running();
+        self.runtime.shared.renewals.track(lease);
     }
 
     /// A hold that is over leaves the rounds at once: they are as long as the number of holds.
-    pub(super) fn look_away(&self, lease: &Lease) {
-        self.seat.shared.rounds.forget(lease);
+    pub(super) fn untrack_lease(&self, lease: &LockLease) {
+        self.runtime.shared.renewals.untrack(lease);
     }
 
     /// Makes the lease last for so long from now; false if it is lost.
-    pub(super) async fn extend(&self, lease: &Arc<Lease>, by: Duration) -> Result<bool, Error> {
-        self.seat.shared.rounds.extend(lease, by).await
+    pub(super) async fn extend(&self, lease: &Arc<LockLease>, by: Duration) -> Result<bool, Error> {
+        self.runtime.shared.renewals.extend(lease, by).await
     }
 
     /// Has something given back, ordered after the call that may have taken it (calls about one lock
     /// share a connection). Never waits; if there is no runtime left to do it, the lease ends by itself.
-    pub(super) fn give_back(&self, message: GiveBack) {
-        let pending = Pending::new(&self.seat.shared, message.is_known);
+    pub(super) fn schedule_undo(&self, message: UndoRequest) {
+        let pending = PendingUndoGuard::new(&self.runtime.shared, message.blocks_shutdown);
         // On its way before anything that is asked of this lock from now on. The undo of a claim is another
         // step, and has time: its job is nobody's until then.
-        let first = match message.undo {
-            Undo::Release => {
-                let GiveBack { key, me, mode, .. } = &message;
-                self.seat.shared.backend.send_release(key.clone(), me.clone(), *mode)
+        let first = match message.action {
+            UndoAction::Release => {
+                let UndoRequest { key, token: me, mode, .. } = &message;
+                self.runtime.shared.backend.send_release(key.clone(), me.clone(), *mode)
             }
-            Undo::Unclaim(_) | Undo::End(..) => None,
+            UndoAction::Unclaim(_) | UndoAction::CompleteRecord(..) => None,
         };
-        if let Some(mailbox) = self.seat.running() {
+        if let Some(mailbox) = self.runtime.ensure_running() {
             // A message that is not heard any more is dropped, and with it what counts it.
-            let _ = mailbox.tx.send(Message::GiveBack(message, first, pending));
+            let _ = mailbox.tx.send(AgentMessage::Undo(message, first, pending));
         }
     }
 
     /// Resolves when nothing is left to give back.
-    pub(crate) async fn drained(&self) {
+    pub(crate) async fn wait_until_drained(&self) {
         loop {
-            let idle = self.seat.shared.idle.notified();
-            if self.seat.shared.pending.load(Ordering::Acquire) == 0 {
+            let idle = self.runtime.shared.undos_done.notified();
+            if self.runtime.shared.pending_undos.load(Ordering::Acquire) == 0 {
                 return;
             }
             // Whoever was told of it may be on a runtime that nobody drives.
-            self.seat.running();
+            self.runtime.ensure_running();
             idle.await;
         }
     }
 
     /// Has this run beside the agent: on a runtime that somebody drives, though it be a while until that is known.
     /// Dead once it has ended, or was dropped with its runtime; `None` if there is none.
-    pub(super) fn keep(&self, work: impl Future<Output = ()> + Send + 'static) -> Option<Weak<()>> {
+    pub(super) fn spawn_long_running(&self, work: impl Future<Output = ()> + Send + 'static) -> Option<Weak<()>> {
         let life = Arc::new(());
         let alive = Arc::downgrade(&life);
         let work = async move {
             let _life = life;
             work.await;
         };
-        self.seat.running()?.tx.send(Message::Run(Box::pin(work))).ok()?;
+        self.runtime.ensure_running()?.tx.send(AgentMessage::Spawn(Box::pin(work))).ok()?;
         Some(alive)
     }
 
     /// To be called where something is used that was given to [`keep`](Self::keep): whoever gave it may have gone before anybody
     /// was found who drives his runtime or the store's own.
-    pub(crate) fn attend(&self) {
-        if !self.seat.shared.begun.load(Ordering::Acquire) {
-            self.seat.running();
+    pub(crate) fn ensure_started(&self) {
+        if !self.runtime.shared.has_started.load(Ordering::Acquire) {
+            self.runtime.ensure_running();
         }
     }
 
     /// Where work in the background should run: a runtime that lives as long as the store, if there is
     /// one, rather than that of the request that happens to ask. The caller's until something has run there.
-    pub(super) fn runtime(&self) -> Option<Handle> {
-        self.seat.running().map(Mailbox::runtime)
+    pub(super) fn runtime_handle(&self) -> Option<Handle> {
+        self.runtime.ensure_running().map(AgentMailbox::runtime_handle)
     }
 }
 
@@ -190,45 +190,45 @@ impl Agent {
     }
 }
 
-impl fmt::Debug for Agent {
+impl fmt::Debug for LeaseAgent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Agent").field("held", &self.seat.shared.rounds.len()).finish()
+        f.debug_struct("Agent").field("held", &self.runtime.shared.renewals.len()).finish()
     }
 }
 
 /// Counts a message until it is dealt with, or dropped with the runtime that was to deal with it.
-pub(super) struct Pending {
-    shared: Arc<Shared>,
-    counts: bool,
+pub(super) struct PendingUndoGuard {
+    shared: Arc<AgentState>,
+    is_counted: bool,
 }
 
-impl Pending {
-    fn new(shared: &Arc<Shared>, counts: bool) -> Self {
+impl PendingUndoGuard {
+    fn new(shared: &Arc<AgentState>, counts: bool) -> Self {
         if counts {
-            shared.pending.fetch_add(1, Ordering::AcqRel);
+            shared.pending_undos.fetch_add(1, Ordering::AcqRel);
         }
-        Self { shared: Arc::clone(shared), counts }
+        Self { shared: Arc::clone(shared), is_counted: counts }
     }
 
-    fn is_over(&mut self) {
-        let counted = std::mem::take(&mut self.counts);
-        if counted && self.shared.pending.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.shared.idle.notify_waiters();
+    fn finish(&mut self) {
+        let counted = std::mem::take(&mut self.is_counted);
+        if counted && self.shared.pending_undos.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.shared.undos_done.notify_waiters();
         }
     }
 }
 
-impl Drop for Pending {
+impl Drop for PendingUndoGuard {
     fn drop(&mut self) {
-        self.is_over();
+        self.finish();
     }
 }
 
 /// Ends when the store handle is gone and its mailbox is empty.
-pub(super) async fn run(shared: Arc<Shared>, mut mailbox: mpsc::UnboundedReceiver<Message>) {
-    shared.begun.store(true, Ordering::Release);
+pub(super) async fn run_agent(shared: Arc<AgentState>, mut mailbox: mpsc::UnboundedReceiver<AgentMessage>) {
+    shared.has_started.store(true, Ordering::Release);
     loop {
-        let next = shared.rounds.next();
+        let next = shared.renewals.next_wakeup();
         let round = async {
             match next {
                 Some(at) => tokio::time::sleep_until(at).await,
@@ -237,43 +237,43 @@ pub(super) async fn run(shared: Arc<Shared>, mut mailbox: mpsc::UnboundedReceive
         };
         tokio::select! {
             message = mailbox.recv() => match message {
-                Some(Message::GiveBack(message, first, pending)) => {
-                    drop(tokio::spawn(give_back(message, first, pending)));
+                Some(AgentMessage::Undo(message, first, pending)) => {
+                    drop(tokio::spawn(run_undo(message, first, pending)));
                 }
-                Some(Message::Run(work)) => drop(tokio::spawn(work)),
+                Some(AgentMessage::Spawn(work)) => drop(tokio::spawn(work)),
                 None => return,
             },
-            () = round => shared.rounds.look(),
-            () = shared.rounds.sooner() => {}
+            () = round => shared.renewals.tick(),
+            () = shared.renewals.rescheduled() => {}
         }
     }
 }
 
-async fn give_back(
-    message: GiveBack,
-    mut first: Option<Step<'static, GaveBack>>,
-    mut pending: Pending,
+async fn run_undo(
+    message: UndoRequest,
+    mut first: Option<StoreFuture<'static, ReleaseOutcome>>,
+    mut pending: PendingUndoGuard,
 ) {
     let backend = Arc::clone(&pending.shared.backend);
-    let GiveBack {
-        key, me, mode, undo, mut until, mut finds, doubtful, silences, mut tell, ..
+    let UndoRequest {
+        key, token: me, mode, action: undo, expires_at: mut until, possible_grants: mut finds, may_arrive_late: doubtful, resets_when_sent: silences, reply_to: mut tell, ..
     } = message;
     let mut pause = Duration::from_millis(20);
     loop {
         let outcome = match (first.take(), &undo) {
             (Some(first), _) => first.await,
-            (None, Undo::Release) => backend.release(key.clone(), me.clone(), mode).await,
-            (None, Undo::Unclaim(job)) => unclaim(&*backend, &key, &me, job).await,
-            (None, Undo::End(ending, _)) => ending.send(&*backend).await,
+            (None, UndoAction::Release) => backend.release(key.clone(), me.clone(), mode).await,
+            (None, UndoAction::Unclaim(job)) => undo_claim(&*backend, &key, &me, job).await,
+            (None, UndoAction::CompleteRecord(ending, _)) => ending.complete(&*backend).await,
         };
         if let Some(tell) = tell.take() {
             let _ = tell.send(outcome.clone());
         }
         match outcome {
-            Ok(GaveBack::Nothing | GaveBack::NothingOnRetry)
-                if doubtful || silences.is_some_and(|before| before != backend.silences()) =>
+            Ok(ReleaseOutcome::NotFound | ReleaseOutcome::NotFoundOnRetry)
+                if doubtful || silences.is_some_and(|before| before != backend.connection_resets()) =>
             {
-                if let Undo::End(_, comes) = &undo {
+                if let UndoAction::CompleteRecord(_, comes) = &undo {
                     until = until.min(*comes);
                 }
             }
@@ -284,7 +284,7 @@ async fn give_back(
                 if finds == 0 || !doubtful {
                     break;
                 }
-                pending.is_over();
+                pending.finish();
             }
             // An undo that may have run is no doubt about what it undoes.
             Err(_) => {}
@@ -298,12 +298,12 @@ async fn give_back(
 }
 
 /// The undo of a claim: a mere release would leave a job that looks as if its worker had died.
-async fn unclaim(
+async fn undo_claim(
     backend: &dyn Backend,
     key: &Key,
-    me: &Token,
+    me: &LockToken,
     job: &Option<JobId>,
-) -> Result<GaveBack, Error> {
+) -> Result<ReleaseOutcome, Error> {
     let stood = backend.unclaim(key.clone(), me.clone(), job.clone()).await?;
-    Ok(if stood { GaveBack::Left } else { GaveBack::Nothing })
+    Ok(if stood { ReleaseOutcome::Withdrawn } else { ReleaseOutcome::NotFound })
 }

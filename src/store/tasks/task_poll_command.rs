@@ -5,20 +5,20 @@ use std::{fmt, sync::Arc, time::Duration};
 use bytes::Bytes;
 
 use super::{TaskFault, TaskId};
-use crate::{key::Key, store::backend::Node};
+use crate::{key::Key, store::backend::NodeId};
 
 /// One run of a task: who owns it while it runs.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct RunToken {
     pub(crate) id: TaskId,
     /// `<worker>.<turn>`: no two runs of a task have the same.
-    pub(crate) by: Arc<str>,
+    pub(crate) owner: Arc<str>,
 }
 
 impl RunToken {
     /// The member of `zl`.
-    pub(crate) fn member(&self) -> String {
-        [self.id.as_str(), &self.by].concat()
+    pub(crate) fn to_member(&self) -> String {
+        [self.id.as_str(), &self.owner].concat()
     }
 }
 
@@ -30,60 +30,60 @@ impl fmt::Debug for RunToken {
 
 /// `tasks_turn.lua`.
 #[derive(Debug, Clone)]
-pub(crate) struct Turn {
+pub(crate) struct TaskPollCommand {
     pub(crate) queue: Key,
-    pub(crate) node: Node,
+    pub(crate) node: NodeId,
     /// The worker: random, 16 hex digits.
     pub(crate) worker: Arc<str>,
     /// Counts the worker's turns. One that is sent again has the same number, and the same answer.
-    pub(crate) number: u64,
+    pub(crate) poll_number: u64,
     /// Runs that it would start at once.
-    pub(crate) want: usize,
+    pub(crate) max_runs: usize,
     pub(crate) lease: Duration,
-    pub(crate) limits: Limits,
+    pub(crate) limits: TaskRunLimits,
     /// How long it may be idle without another turn; zero: it is not to be woken.
-    pub(crate) idle: Duration,
+    pub(crate) idle_timeout: Duration,
     /// It may stand among the idle ones.
-    pub(crate) listed: bool,
-    pub(crate) graves: Graves,
-    pub(crate) ends: Vec<End>,
+    pub(crate) can_stay_idle: bool,
+    pub(crate) dead_letter_limits: DeadLetterLimits,
+    pub(crate) settlements: Vec<TaskSettlement>,
 }
 
 /// What binds all workers of a queue together.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Limits {
+pub(crate) struct TaskRunLimits {
     /// Runs at once; 0 = any number.
-    pub(crate) running: u64,
+    pub(crate) max_running: u64,
     /// Between two starts, in us; 0 = no limit.
-    pub(crate) interval_us: u64,
+    pub(crate) start_interval_us: u64,
     /// Starts that may come at once.
-    pub(crate) burst: u64,
+    pub(crate) start_burst: u64,
 }
 
 /// What becomes of dead letters, and when a task is one.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Graves {
-    pub(crate) keep: Duration,
-    pub(crate) most: u64,
+pub(crate) struct DeadLetterLimits {
+    pub(crate) retention: Duration,
+    pub(crate) max_count: u64,
     /// Most bytes of their records.
-    pub(crate) bytes: u64,
+    pub(crate) max_bytes: u64,
     /// Crashes after which a task is dead.
-    pub(crate) crashes: u32,
+    pub(crate) max_crashes: u32,
 }
 
 /// How a run ended.
 #[derive(Debug, Clone)]
-pub(crate) struct End {
+pub(crate) struct TaskSettlement {
     pub(crate) run: RunToken,
     /// Length of the record, which the queue's bytes are counted by.
-    pub(crate) bytes: u64,
+    pub(crate) record_bytes: u64,
     /// The unique key to be given up, if it is kept as long as the task.
-    pub(crate) unique: Option<Arc<str>>,
-    pub(crate) verdict: EndAs,
+    pub(crate) unique_key: Option<Arc<str>>,
+    pub(crate) outcome: TaskOutcome,
 }
 
 #[derive(Debug, Clone)]
-pub(crate) enum EndAs {
+pub(crate) enum TaskOutcome {
     Done,
     Retry {
         delay: Duration,
@@ -95,34 +95,34 @@ pub(crate) enum EndAs {
         reason: String,
     },
     /// Not started, or not to be blamed: no attempt is charged, and it is first again.
-    Back {
+    ReturnToQueue {
         delay: Duration,
     },
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Turned {
+pub(crate) struct TaskPollOutcome {
     /// Whether each end stands; if not, the run had been lost.
-    pub(crate) stood: Vec<bool>,
-    pub(crate) runs: Vec<Started>,
+    pub(crate) settled: Vec<bool>,
+    pub(crate) started: Vec<StartedTask>,
     /// When to look again; `None` = when told.
-    pub(crate) wait: Option<Duration>,
+    pub(crate) next_poll_in: Option<Duration>,
     /// It stands among the idle ones now.
-    pub(crate) listed: bool,
+    pub(crate) is_listed_idle: bool,
     /// And nothing waits, runs, or is to be thrown away.
-    pub(crate) quiet: bool,
+    pub(crate) is_queue_idle: bool,
 }
 
 /// A run that has begun.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Started {
+pub(crate) struct StartedTask {
     pub(crate) id: TaskId,
     /// From 1.
     pub(crate) attempt: u32,
     pub(crate) record: Bytes,
 }
 
-impl fmt::Debug for Started {
+impl fmt::Debug for StartedTask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The record is the user's.
         f.debug_tuple("Started").field(&self.id).field(&self.attempt).finish()

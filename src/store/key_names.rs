@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::{
-    backend::{JobId, Node},
+    backend::{JobId, NodeId},
     rate::Algorithm,
 };
 pub(crate) use crate::key::COMMON;
@@ -15,27 +15,27 @@ use crate::key::{Key, SHARDS};
 
 /// Key names of one namespace.
 #[derive(Debug, Clone)]
-pub(crate) struct Keys {
+pub(crate) struct KeyNames {
     /// `lg:1:<namespace>:`
     prefix: String,
     /// `lg:1:<namespace>:{<shard>}:`, of each shard.
-    tags: Arc<[String]>,
+    shard_prefixes: Arc<[String]>,
     /// The shards may be on different nodes.
-    apart: bool,
+    clustered: bool,
 }
 
 /// A key name in parts: its tag, its kind, and the name.
-pub(crate) type Parts<'a> = [&'a str; 3];
+pub(crate) type KeyParts<'a> = [&'a str; 3];
 
 /// As [`Parts`], of a counter.
-pub(crate) type CounterParts<'a> = [&'a str; 7];
+pub(crate) type CounterKeyParts<'a> = [&'a str; 7];
 
 /// What of a counter is kept under a key.
 #[derive(Clone, Copy)]
-pub(crate) struct Kind(&'static str);
+pub(crate) struct CounterKeyKind(&'static str);
 
-impl Kind {
-    pub(crate) fn spent(algorithm: Algorithm) -> Self {
+impl CounterKeyKind {
+    pub(crate) fn spent_units(algorithm: Algorithm) -> Self {
         Self(match algorithm {
             Algorithm::Fixed => "c:",
             Algorithm::Sliding => "cs:",
@@ -52,20 +52,20 @@ impl Kind {
     }
 }
 
-impl Keys {
+impl KeyNames {
     pub(crate) fn new(namespace: &str) -> Self {
         let prefix = format!("lg:1:{namespace}:");
         let tags = (0..SHARDS).map(|shard| format!("{prefix}{{{shard}}}:")).collect();
-        Self { prefix, tags, apart: false }
+        Self { prefix, shard_prefixes: tags, clustered: false }
     }
 
     /// For a cluster.
-    pub(crate) fn apart(self) -> Self {
-        Self { apart: true, ..self }
+    pub(crate) fn clustered(self) -> Self {
+        Self { clustered: true, ..self }
     }
 
-    pub(crate) fn are_apart(&self) -> bool {
-        self.apart
+    pub(crate) fn is_clustered(&self) -> bool {
+        self.clustered
     }
 
     /// In a cluster: a key of the shard that is never there, for every script call to name.
@@ -77,20 +77,20 @@ impl Keys {
         clippy::indexing_slicing,
         reason = "a shard is below their number, which is the length"
     )]
-    pub(crate) fn never(&self, shard: u16) -> Option<[&str; 2]> {
-        self.apart.then(|| [&*self.tags[usize::from(shard)], "never"])
+    pub(crate) fn slot_guard_key(&self, shard: u16) -> Option<[&str; 2]> {
+        self.clustered.then(|| [&*self.shard_prefixes[usize::from(shard)], "never"])
     }
 
     /// What every channel of the namespace starts with.
-    pub(crate) fn channels(&self) -> &str {
+    pub(crate) fn channel_prefix(&self) -> &str {
         &self.prefix
     }
 
     /// What a process listens to: its own channel, for offers, work and changes of its lines, and that of events,
     /// for words to all workers. If it has ever waited for a job, also that which names each job whose state
     /// changed: those are as many as there are steps of jobs.
-    pub(crate) fn heard(&self, node: &Node, jobs: bool) -> Vec<String> {
-        heard(&self.prefix, node, jobs)
+    pub(crate) fn subscriptions(&self, node: &NodeId, jobs: bool) -> Vec<String> {
+        subscription_channels(&self.prefix, node, jobs)
     }
 
     /// As [`Keys::heard`], of a shard of a cluster whose nodes tell only what is theirs.
@@ -98,38 +98,38 @@ impl Keys {
         clippy::indexing_slicing,
         reason = "a shard is below their number, which is the length"
     )]
-    pub(crate) fn heard_of(&self, shard: u16, node: &Node, jobs: bool) -> Vec<String> {
-        heard(&self.tags[usize::from(shard)], node, jobs)
+    pub(crate) fn shard_subscriptions(&self, shard: u16, node: &NodeId, jobs: bool) -> Vec<String> {
+        subscription_channels(&self.shard_prefixes[usize::from(shard)], node, jobs)
     }
 
     /// A channel that nobody listens to: of no process. A user who may tell the others something may send it.
-    pub(crate) fn unheard(&self) -> String {
-        if self.apart { self.shard(COMMON, "w:") } else { format!("{}w:", self.prefix) }
+    pub(crate) fn acl_probe_channel(&self) -> String {
+        if self.clustered { self.shard_key(COMMON, "w:") } else { format!("{}w:", self.prefix) }
     }
 
     /// Whether it is a channel of events, of those that a process listens to.
-    pub(crate) fn tells_events(channel: &str) -> bool {
+    pub(crate) fn is_event_channel(channel: &str) -> bool {
         channel.ends_with(":e") || channel.ends_with(":c")
     }
 
     /// HASH: facts of the namespace that must never differ between processes.
-    pub(crate) fn meta(&self) -> String {
-        self.shard(COMMON, "meta")
+    pub(crate) fn namespace_meta(&self) -> String {
+        self.shard_key(COMMON, "meta")
     }
 
     /// STRING: live workers, each with its deadline.
     pub(crate) fn workers(&self) -> String {
-        self.shard(COMMON, "workers")
+        self.shard_key(COMMON, "workers")
     }
 
     /// There while the queue of deferred requests is paused.
     pub(crate) fn paused(&self) -> String {
-        self.shard(COMMON, "paused")
+        self.shard_key(COMMON, "paused")
     }
 
     /// ZSET of live limiters.
     pub(crate) fn limiters(&self) -> String {
-        self.shard(COMMON, "limiters")
+        self.shard_key(COMMON, "limiters")
     }
 
     /// The keys of a line, as `line.lua` makes them of the first.
@@ -148,7 +148,7 @@ impl Keys {
 
     /// ZSET: holders and offers of a lock. Scripts make the other names of its line of this one (`line.lua`).
     pub(crate) fn holders(&self, key: &Key) -> String {
-        self.holders_in_parts(key).concat()
+        self.holders_parts(key).concat()
     }
 
     /// As [`Keys::holders`], for those who write it elsewhere.
@@ -156,35 +156,35 @@ impl Keys {
         clippy::indexing_slicing,
         reason = "a shard is below their number, which is the length"
     )]
-    pub(crate) fn holders_in_parts<'a>(&'a self, key: &'a Key) -> Parts<'a> {
+    pub(crate) fn holders_parts<'a>(&'a self, key: &'a Key) -> KeyParts<'a> {
         // Shards of keys are below their number, which is the length.
-        [&self.tags[usize::from(key.shard())], "h:", key.as_str()]
+        [&self.shard_prefixes[usize::from(key.shard())], "h:", key.as_str()]
     }
 
     /// HASH: facts of a job.
     pub(crate) fn job(&self, id: &JobId) -> String {
-        self.of(id.shard(), "j", id.as_str())
+        self.named_key(id.shard(), "j", id.as_str())
     }
 
     /// STRING: the request of a job.
     pub(crate) fn request(&self, id: &JobId) -> String {
-        self.of(id.shard(), "b", id.as_str())
+        self.named_key(id.shard(), "b", id.as_str())
     }
 
     /// STRING: the response of a job.
     pub(crate) fn response(&self, id: &JobId) -> String {
-        self.of(id.shard(), "r", id.as_str())
+        self.named_key(id.shard(), "r", id.as_str())
     }
 
     /// All that is kept of a job by its id: facts, request, response, and the request of the call that tells of
     /// its end.
-    pub(crate) fn of_job(&self, id: &JobId) -> [String; 4] {
-        ["j", "b", "r", "t"].map(|kind| self.of(id.shard(), kind, id.as_str()))
+    pub(crate) fn job_keys(&self, id: &JobId) -> [String; 4] {
+        ["j", "b", "r", "t"].map(|kind| self.named_key(id.shard(), kind, id.as_str()))
     }
 
     /// STRING: an idempotency record, beside the lock it is about.
-    pub(crate) fn record(&self, key: &Key, record: &str) -> String {
-        self.of(key.shard(), "i", &format!("{record}:{key}"))
+    pub(crate) fn idempotency_record(&self, key: &Key, record: &str) -> String {
+        self.named_key(key.shard(), "i", &format!("{record}:{key}"))
     }
 
     /// STRING: the counter of a policy for a subject under a tag, or what is kept of its refusals. The tag is
@@ -193,21 +193,21 @@ impl Keys {
         clippy::indexing_slicing,
         reason = "a shard is below their number, which is the length"
     )]
-    pub(crate) fn counter_in_parts<'a>(
+    pub(crate) fn counter_parts<'a>(
         &'a self,
         tag: &'a Key,
         shard: u16,
-        kind: Kind,
+        kind: CounterKeyKind,
         (policy, subject): (&'a str, &'a Key),
-    ) -> CounterParts<'a> {
+    ) -> CounterKeyParts<'a> {
         let (at, group) = if tag == subject { ("", "") } else { ("@", tag.as_str()) };
-        [&self.tags[usize::from(shard)], kind.0, policy, ":", subject.as_str(), at, group]
+        [&self.shard_prefixes[usize::from(shard)], kind.0, policy, ":", subject.as_str(), at, group]
     }
 
     /// Of a queue of tasks: ZSETs of those that wait and of those that run, HASHes of records, of what went
     /// wrong and of unique keys, ZSETs of dead letters and of idle workers, HASH of numbers.
-    pub(crate) fn tasks(&self, queue: &Key) -> [String; 8] {
-        ["z", "zl", "zt", "zm", "zu", "zd", "zw", "zf"].map(|kind| self.task(queue, kind, ""))
+    pub(crate) fn queue_keys(&self, queue: &Key) -> [String; 8] {
+        ["z", "zl", "zt", "zm", "zu", "zd", "zw", "zf"].map(|kind| self.queue_key(queue, kind, ""))
     }
 
     /// STRING: the last pushes of a process, to whatever queue of the shard: their numbers are the process's, so one
@@ -216,40 +216,40 @@ impl Keys {
         clippy::indexing_slicing,
         reason = "a shard is below their number, which is the length"
     )]
-    pub(crate) fn pushes_in_parts<'a>(&'a self, shard: u16, process: &'a str) -> Parts<'a> {
-        [&self.tags[usize::from(shard)], "zp:", process]
+    pub(crate) fn pushes_parts<'a>(&'a self, shard: u16, process: &'a str) -> KeyParts<'a> {
+        [&self.shard_prefixes[usize::from(shard)], "zp:", process]
     }
 
     /// Of a queue: `zr` STRING the last turn of a worker.
-    pub(crate) fn task(&self, queue: &Key, kind: &str, name: &str) -> String {
-        self.task_in_parts(queue, kind, name).concat()
+    pub(crate) fn queue_key(&self, queue: &Key, kind: &str, name: &str) -> String {
+        self.queue_key_parts(queue, kind, name).concat()
     }
 
     #[expect(
         clippy::indexing_slicing,
         reason = "a shard is below their number, which is the length"
     )]
-    pub(crate) fn task_in_parts<'a>(
+    pub(crate) fn queue_key_parts<'a>(
         &'a self,
         queue: &'a Key,
         kind: &'a str,
         name: &'a str,
     ) -> [&'a str; 6] {
         let joint = if name.is_empty() { "" } else { "@" };
-        [&self.tags[usize::from(queue.shard())], kind, ":", queue.as_str(), joint, name]
+        [&self.shard_prefixes[usize::from(queue.shard())], kind, ":", queue.as_str(), joint, name]
     }
 
     /// One of the shard's own indexes: `due`, `late`, `exp`, `dead`, `done`, `watch`.
-    pub(crate) fn shard(&self, shard: u16, kind: &str) -> String {
+    pub(crate) fn shard_key(&self, shard: u16, kind: &str) -> String {
         format!("{}{{{shard}}}:{kind}", self.prefix)
     }
 
-    fn of(&self, shard: u16, kind: &str, name: &str) -> String {
+    fn named_key(&self, shard: u16, kind: &str, name: &str) -> String {
         format!("{}{{{shard}}}:{kind}:{name}", self.prefix)
     }
 }
 
-fn heard(prefix: &str, node: &Node, jobs: bool) -> Vec<String> {
+fn subscription_channels(prefix: &str, node: &NodeId, jobs: bool) -> Vec<String> {
     let mut channels = vec![format!("{prefix}w:{node}"), format!("{prefix}e")];
     channels.extend(jobs.then(|| format!("{prefix}c")));
     channels

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Meta, TaskId};
+use super::{TaskHistory, TaskId};
 
 /// Where a task is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -22,36 +22,36 @@ pub(crate) struct TaskView {
     pub(crate) id: TaskId,
     pub(crate) state: TaskState,
     /// Until it is due; zero if it is.
-    pub(crate) due: Duration,
+    pub(crate) due_in: Duration,
     pub(crate) pushed_us: u64,
     /// Of the payload.
-    pub(crate) bytes: u64,
-    pub(crate) meta: Meta,
+    pub(crate) payload_bytes: u64,
+    pub(crate) history: TaskHistory,
 }
 
 /// A page of dead letters, and where the next one starts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct DeadPage {
+pub(crate) struct DeadLetterPage {
     pub(crate) letters: Vec<TaskView>,
     pub(crate) next: Option<u64>,
 }
 
 /// A walk along those that wait, by the time at which they are due, for what was pushed before it began. Times are in us.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Walk {
+pub(crate) struct PurgeCursor {
     /// The last place in the order of pushing that is thrown away.
-    pub(crate) pushed: u64,
+    pub(crate) last_push: u64,
     /// Where it goes on.
-    pub(crate) from: u64,
+    pub(crate) from_us: u64,
     /// Where it ends: when the last of them was due as it began.
-    pub(crate) til: u64,
+    pub(crate) until_us: u64,
 }
 
 /// One page of it: how many are gone, and where the next one begins.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Walked {
-    pub(crate) gone: usize,
-    pub(crate) next: Option<Walk>,
+pub(crate) struct PurgePage {
+    pub(crate) purged: usize,
+    pub(crate) next: Option<PurgeCursor>,
 }
 
 /// Numbers of a queue.

@@ -13,59 +13,59 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, watch};
 
 use super::{
-    backend::{JobId, Others, Token},
+    backend::{JobId, Contenders, LockToken},
     job_watch::JobWatch,
 };
 use crate::key::Key;
 
 /// What a message can say.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Hint {
+pub(crate) enum WakeupMessage {
     /// A lock was offered to this place of the process.
-    Offer(Token),
+    Offer(LockToken),
     /// Somebody joined the line of a lock that this process holds.
-    Line(Key, Others),
+    QueueJoin(Key, Contenders),
     /// The lock is offered to its first job.
-    Work(Key, JobId),
+    JobOffer(Key, JobId),
     /// A shard's due index has an earlier entry now.
-    Due(u16),
+    ShardDue(u16),
     /// Something happened to a job.
-    Job(JobId),
+    JobChanged(JobId),
     /// A worker of a queue of tasks has something to do.
-    Tasks(Arc<str>),
+    TasksReady(Arc<str>),
     /// Workers have come or gone, or have given shards up.
-    Workers,
+    WorkersChanged,
     /// Messages may have been missed: everybody looks again.
     Resync,
 }
 
-impl Hint {
+impl WakeupMessage {
     /// Reads a message of the process's own channel.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let mut words = text.split(' ');
         let kind = words.next()?;
         let key = Key::from_store(words.next()?);
         match kind {
-            "o" => Token::parse(words.next()?).map(Self::Offer),
-            "q" => Some(Self::Line(key, Others::place(words.next()?.parse().ok()?))),
-            "g" => Some(Self::Line(key, Others::job(words.next()?.parse().ok()?))),
-            "j" => Some(Self::Work(key, JobId::parse(words.next()?)?)),
-            "d" => Some(Self::Due(key.shard())),
-            "t" => Some(Self::Tasks(key.as_str().into())),
+            "o" => LockToken::parse(words.next()?).map(Self::Offer),
+            "q" => Some(Self::QueueJoin(key, Contenders::from_waiter(words.next()?.parse().ok()?))),
+            "g" => Some(Self::QueueJoin(key, Contenders::from_job(words.next()?.parse().ok()?))),
+            "j" => Some(Self::JobOffer(key, JobId::parse(words.next()?)?)),
+            "d" => Some(Self::ShardDue(key.shard())),
+            "t" => Some(Self::TasksReady(key.as_str().into())),
             _ => None,
         }
     }
 
     /// What a process tells another one; `None`: none of that.
-    pub(crate) fn text(&self) -> Option<String> {
+    pub(crate) fn encode(&self) -> Option<String> {
         match self {
-            Self::Work(key, id) => Some(format!("j {key} {id}")),
-            Self::Line(..)
+            Self::JobOffer(key, id) => Some(format!("j {key} {id}")),
+            Self::QueueJoin(..)
             | Self::Offer(_)
-            | Self::Due(_)
-            | Self::Job(_)
-            | Self::Tasks(_)
-            | Self::Workers
+            | Self::ShardDue(_)
+            | Self::JobChanged(_)
+            | Self::TasksReady(_)
+            | Self::WorkersChanged
             | Self::Resync => None,
         }
     }
@@ -73,16 +73,16 @@ impl Hint {
     /// Reads a message of the namespace's channels of events: a word, or all jobs that one call has changed.
     pub(crate) fn parse_events(text: &str) -> impl Iterator<Item = Self> {
         let event = |word| match word {
-            "workers" => Some(Self::Workers),
-            id => JobId::parse(id).map(Self::Job),
+            "workers" => Some(Self::WorkersChanged),
+            id => JobId::parse(id).map(Self::JobChanged),
         };
         text.split(' ').filter_map(event)
     }
 }
 
 /// Who wants to know of those that join the line of a lock this process holds.
-pub(crate) trait Joined: Send + Sync {
-    fn joined(&self, key: &Key, who: Others);
+pub(crate) trait JoinListener: Send + Sync {
+    fn on_join(&self, key: &Key, who: Contenders);
     /// The store is shut down: what is kept for later is given back now. False while the place of a
     /// waiter who left has still to be given up.
     fn drain(&self) -> bool;
@@ -90,48 +90,48 @@ pub(crate) trait Joined: Send + Sync {
 
 /// The listeners of one store handle.
 #[derive(Default)]
-pub(crate) struct Hints {
-    places: Mutex<HashMap<Token, Weak<Notify>>>,
-    lines: Mutex<Option<Weak<dyn Joined>>>,
-    jobs: Mutex<HashMap<JobId, Weak<JobWatch>>>,
-    tasks: Mutex<HashMap<Arc<str>, Weak<Notify>>>,
-    workers: Mutex<Vec<mpsc::UnboundedSender<Hint>>>,
-    listening: Mutex<Option<Listening>>,
-    life: watch::Sender<()>,
+pub(crate) struct Wakeups {
+    offers: Mutex<HashMap<LockToken, Weak<Notify>>>,
+    join_listener: Mutex<Option<Weak<dyn JoinListener>>>,
+    job_watches: Mutex<HashMap<JobId, Weak<JobWatch>>>,
+    task_workers: Mutex<HashMap<Arc<str>, Weak<Notify>>>,
+    job_workers: Mutex<Vec<mpsc::UnboundedSender<WakeupMessage>>>,
+    subscription: Mutex<Option<SubscriptionState>>,
+    lifetime: watch::Sender<()>,
     /// Somebody has waited for a job.
     jobs_wanted: watch::Sender<bool>,
 }
 
-impl Hints {
+impl Wakeups {
     /// Makes sure that somebody listens: `listen` is called the first time, and again if what it has run was
     /// dropped, or if it could not listen (`None`).
-    pub(crate) fn ensure(&self, listen: impl FnOnce() -> Option<Listening>) {
-        let mut listening = self.listening.lock();
-        if !listening.as_ref().is_some_and(Listening::goes_on) {
+    pub(crate) fn ensure_subscribed(&self, listen: impl FnOnce() -> Option<SubscriptionState>) {
+        let mut listening = self.subscription.lock();
+        if !listening.as_ref().is_some_and(SubscriptionState::is_active) {
             *listening = listen();
         }
     }
 
     /// Closes when these listeners are gone.
     #[cfg(feature = "redis")]
-    pub(crate) fn life(&self) -> watch::Receiver<()> {
-        self.life.subscribe()
+    pub(crate) fn lifetime(&self) -> watch::Receiver<()> {
+        self.lifetime.subscribe()
     }
 
     /// A bell that rings when a lock is offered to this place.
-    pub(crate) fn place(&self, me: &Token) -> Arc<Notify> {
-        bell(&self.places, me)
+    pub(crate) fn subscribe_offers(&self, me: &LockToken) -> Arc<Notify> {
+        get_or_create_notifier(&self.offers, me)
     }
 
     /// Tells this one from now on of those that join lines.
-    pub(crate) fn tell_of_lines(&self, told: Weak<dyn Joined>) {
-        *self.lines.lock() = Some(told);
+    pub(crate) fn set_join_listener(&self, told: Weak<dyn JoinListener>) {
+        *self.join_listener.lock() = Some(told);
     }
 
     /// Announces changes of the job. With the first of them this process begins to hear of jobs,
     /// after which all are announced once: it may have begun only after the first poll.
-    pub(crate) fn job(&self, id: &JobId) -> Arc<JobWatch> {
-        let watch = bell(&self.jobs, id);
+    pub(crate) fn subscribe_job(&self, id: &JobId) -> Arc<JobWatch> {
+        let watch = get_or_create_notifier(&self.job_watches, id);
         self.jobs_wanted.send_if_modified(|wanted| !std::mem::replace(wanted, true));
         watch
     }
@@ -143,87 +143,87 @@ impl Hints {
     }
 
     /// A bell that rings when this worker of a queue should look.
-    pub(crate) fn tasks(&self, worker: &Arc<str>) -> Arc<Notify> {
-        bell(&self.tasks, worker)
+    pub(crate) fn subscribe_tasks(&self, worker: &Arc<str>) -> Arc<Notify> {
+        get_or_create_notifier(&self.task_workers, worker)
     }
 
     /// All hints about work, for a worker of this store handle. Each has all of them: what one has no room for
     /// another one may have, and a claim is refused to all but one.
-    pub(crate) fn work(&self) -> mpsc::UnboundedReceiver<Hint> {
+    pub(crate) fn subscribe_work(&self) -> mpsc::UnboundedReceiver<WakeupMessage> {
         let (tx, rx) = mpsc::unbounded_channel();
-        let mut workers = self.workers.lock();
+        let mut workers = self.job_workers.lock();
         workers.retain(|worker| !worker.is_closed());
         workers.push(tx);
         rx
     }
 
     /// How many workers of this store handle hear of work, and have not closed their ears.
-    pub(crate) fn workers(&self) -> usize {
-        self.workers.lock().iter().filter(|worker| !worker.is_closed()).count()
+    pub(crate) fn job_worker_count(&self) -> usize {
+        self.job_workers.lock().iter().filter(|worker| !worker.is_closed()).count()
     }
 
     pub(crate) fn drain(&self) -> bool {
-        let told = self.lines.lock().as_ref().and_then(Weak::upgrade);
+        let told = self.join_listener.lock().as_ref().and_then(Weak::upgrade);
         told.is_none_or(|told| told.drain())
     }
 
-    pub(crate) fn deliver(&self, hint: Hint) {
+    pub(crate) fn deliver(&self, hint: WakeupMessage) {
         match hint {
-            Hint::Offer(me) => ring(&self.places, &me, Notify::notify_one),
-            Hint::Job(id) => ring(&self.jobs, &id, JobWatch::announce),
-            Hint::Tasks(worker) => ring(&self.tasks, &worker, Notify::notify_one),
-            Hint::Line(key, who) => {
-                let told = self.lines.lock().as_ref().and_then(Weak::upgrade);
+            WakeupMessage::Offer(me) => wake(&self.offers, &me, Notify::notify_one),
+            WakeupMessage::JobChanged(id) => wake(&self.job_watches, &id, JobWatch::notify_changed),
+            WakeupMessage::TasksReady(worker) => wake(&self.task_workers, &worker, Notify::notify_one),
+            WakeupMessage::QueueJoin(key, who) => {
+                let told = self.join_listener.lock().as_ref().and_then(Weak::upgrade);
                 if let Some(told) = told {
-                    told.joined(&key, who);
+                    told.on_join(&key, who);
                 }
             }
-            Hint::Work(..) | Hint::Due(_) | Hint::Workers => self.tell_workers(&hint),
-            Hint::Resync => {
-                ring_all(&self.places, Notify::notify_one);
-                ring_all(&self.jobs, JobWatch::announce);
-                ring_all(&self.tasks, Notify::notify_one);
-                self.tell_workers(&Hint::Resync);
+            WakeupMessage::JobOffer(..) | WakeupMessage::ShardDue(_) | WakeupMessage::WorkersChanged => self.notify_workers(&hint),
+            WakeupMessage::Resync => {
+                wake_all(&self.offers, Notify::notify_one);
+                wake_all(&self.job_watches, JobWatch::notify_changed);
+                wake_all(&self.task_workers, Notify::notify_one);
+                self.notify_workers(&WakeupMessage::Resync);
             }
         }
     }
 
-    fn tell_workers(&self, hint: &Hint) {
+    fn notify_workers(&self, hint: &WakeupMessage) {
         // To send wakes, which may run anything: not under the lock. Those that have closed go with the next that comes.
-        let workers = self.workers.lock().clone();
+        let workers = self.job_workers.lock().clone();
         for worker in workers {
             let _ = worker.send(hint.clone());
         }
     }
 }
 
-impl fmt::Debug for Hints {
+impl fmt::Debug for Wakeups {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hints").field("places", &self.places.lock().len()).finish_non_exhaustive()
+        f.debug_struct("Hints").field("places", &self.offers.lock().len()).finish_non_exhaustive()
     }
 }
 
 /// What listens.
 #[derive(Debug)]
-pub(crate) enum Listening {
+pub(crate) enum SubscriptionState {
     /// Messages come by themselves.
-    Always,
+    BuiltIn,
     /// What was sent to run somewhere, and lives until it is dropped there.
-    Runs(Weak<()>),
+    Task(Weak<()>),
 }
 
-impl Listening {
-    fn goes_on(&self) -> bool {
+impl SubscriptionState {
+    fn is_active(&self) -> bool {
         match self {
-            Self::Always => true,
-            Self::Runs(life) => life.strong_count() > 0,
+            Self::BuiltIn => true,
+            Self::Task(life) => life.strong_count() > 0,
         }
     }
 }
 
-type Bells<K, B> = Mutex<HashMap<K, Weak<B>>>;
+type NotifierMap<K, B> = Mutex<HashMap<K, Weak<B>>>;
 
-fn bell<K: Clone + Eq + std::hash::Hash, B: Default>(bells: &Bells<K, B>, key: &K) -> Arc<B> {
+fn get_or_create_notifier<K: Clone + Eq + std::hash::Hash, B: Default>(bells: &NotifierMap<K, B>, key: &K) -> Arc<B> {
     let mut bells = bells.lock();
     if let Some(bell) = bells.get(key).and_then(Weak::upgrade) {
         return bell;
@@ -244,7 +244,7 @@ fn bell<K: Clone + Eq + std::hash::Hash, B: Default>(bells: &Bells<K, B>, key: &
 }
 
 /// Bells of places have one listener, the keeper: a permit is kept for it if it is between two looks.
-fn ring<K: Eq + std::hash::Hash, B>(bells: &Bells<K, B>, key: &K, how: fn(&B)) {
+fn wake<K: Eq + std::hash::Hash, B>(bells: &NotifierMap<K, B>, key: &K, how: fn(&B)) {
     // Not under the lock: who is woken may run anything.
     let bell = bells.lock().get(key).and_then(Weak::upgrade);
     if let Some(bell) = bell {
@@ -252,7 +252,7 @@ fn ring<K: Eq + std::hash::Hash, B>(bells: &Bells<K, B>, key: &K, how: fn(&B)) {
     }
 }
 
-fn ring_all<K, B>(bells: &Bells<K, B>, how: fn(&B)) {
+fn wake_all<K, B>(bells: &NotifierMap<K, B>, how: fn(&B)) {
     let bells: Vec<_> = bells.lock().values().filter_map(Weak::upgrade).collect();
     for bell in bells {
         how(&bell);

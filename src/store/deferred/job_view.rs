@@ -7,8 +7,8 @@ use bytes::Bytes;
 use crate::{
     key::Key,
     store::{
-        backend::Node,
-        job::{JobId, JobState},
+        backend::NodeId,
+        job_id::{JobId, JobState},
     },
 };
 
@@ -22,94 +22,94 @@ pub(crate) struct JobView {
     pub(crate) reason: Option<String>,
     pub(crate) owner: String,
     /// Whether any worker watches the job's shard.
-    pub(crate) watched: bool,
+    pub(crate) is_watched: bool,
     pub(crate) response: Option<Bytes>,
     /// It was evicted or purged: state, owner, times and reason are all that is left.
-    pub(crate) tombstone: bool,
-    pub(crate) past: Past,
+    pub(crate) is_tombstone: bool,
+    pub(crate) history: JobHistory,
 }
 
 /// What has happened to a job.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Past {
+pub(crate) struct JobHistory {
     pub(crate) lock: Option<Key>,
     pub(crate) bytes: u64,
     pub(crate) accepted_us: u64,
     /// 0 = not yet; the last run.
-    pub(crate) began_us: u64,
+    pub(crate) started_us: u64,
     pub(crate) ended_us: u64,
     /// Runs whose worker died, and runs that met another busy lock.
-    pub(crate) crashes: u32,
-    pub(crate) busy: u32,
+    pub(crate) crash_count: u32,
+    pub(crate) busy_count: u32,
     /// Until it may run (delay, backoff), if that is to come.
     pub(crate) due_in: Option<Duration>,
     /// The last runs, at most 20: `<attempt> <began us> <ended us> <outcome>`, oldest first.
-    pub(crate) runs: Vec<String>,
+    pub(crate) recent_runs: Vec<String>,
     /// The job that has superseded it.
-    pub(crate) by: Option<JobId>,
+    pub(crate) superseded_by: Option<JobId>,
     /// Of a call: the end of another job that it tells of, `<state> <attempts> <ended us> <status or 0> <reason>`. In no
     /// list.
-    pub(crate) tells: Option<String>,
+    pub(crate) webhook_event: Option<String>,
 }
 
 /// One row of `due.lua`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Due {
+pub(crate) struct DueLocks {
     /// Locks that are due, each with its first job.
-    pub(crate) names: Vec<(Key, Option<JobId>)>,
-    pub(crate) next: Option<Duration>,
+    pub(crate) locks: Vec<(Key, Option<JobId>)>,
+    pub(crate) next_due_in: Option<Duration>,
 }
 
 /// What a sign of life is answered with.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Beat {
+pub(crate) struct Heartbeat {
     /// The shards this node watches now.
-    pub(crate) mine: Vec<u16>,
+    pub(crate) own_shards: Vec<u16>,
     /// Those of them that have something due, or to come.
-    pub(crate) busy: Vec<u16>,
+    pub(crate) busy_shards: Vec<u16>,
     /// Other live workers, at most 100 of them.
-    pub(crate) others: Vec<Node>,
+    pub(crate) peers: Vec<NodeId>,
     /// The queue is paused: nobody watches.
-    pub(crate) paused: bool,
+    pub(crate) is_paused: bool,
     /// How soon the lease of one of the others ends, if it does not live: the one after this node, in a ring of all.
-    pub(crate) lapse: Option<Duration>,
+    pub(crate) peer_expires_in: Option<Duration>,
 }
 
 /// Which jobs are listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Listing {
+pub(crate) enum EndedFilter {
     Dead,
     Done,
 }
 
 /// One page of `list.lua` or `pending.lua`: ids and facts, never bodies.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Listed<M = u64> {
+pub(crate) struct JobListPage<M = u64> {
     pub(crate) jobs: Vec<(JobId, JobView)>,
     /// Where the next page begins; `None` = that was all of this shard.
-    pub(crate) next: Option<M>,
+    pub(crate) next_mark: Option<M>,
 }
 
 /// Behind what a page of `pending.lua` begins. The default is the beginning.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct PendingMark {
+pub(crate) struct PendingCursor {
     /// Among the lines; before, among those that wait outside of them.
-    pub(crate) in_line: bool,
+    pub(crate) in_queues: bool,
     /// Where the store's scan of them stands.
-    pub(crate) scan: u64,
+    pub(crate) scan_cursor: u64,
     /// Of what it finds there, by the hash of a line's name or of a job's id: behind this one.
-    pub(crate) hash: u64,
+    pub(crate) after_hash: u64,
     /// Or in this one, behind this sequence.
-    pub(crate) seq: u64,
+    pub(crate) after_seq: u64,
 }
 
 /// What a shard has counted: `tally.lua`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Tally {
+pub(crate) struct ShardStats {
     /// Queued, late and running.
     pub(crate) pending: u64,
     pub(crate) bytes: u64,
-    pub(crate) late: u64,
+    pub(crate) delayed: u64,
     /// Kept at this moment.
     pub(crate) done: u64,
     pub(crate) dead: u64,

@@ -18,9 +18,9 @@ use tokio::time::Instant;
 
 use super::{
     Store,
-    attempt::Strays,
-    backend::{JobId, Mode, Token},
-    facts::{Facts, Loss},
+    grant_attempt::LateCalls,
+    backend::{JobId, LockMode, LockToken},
+    hold_state::{HoldState, LockLoss},
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -29,82 +29,82 @@ use crate::{
 
 /// How a lease is kept alive.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Terms {
+pub(crate) struct LeaseTerms {
     pub(crate) lease: Duration,
     /// False: the lease ends at its end, whoever holds it.
-    pub(crate) renew: bool,
+    pub(crate) renews: bool,
     /// Renewal stops after this; bounds a holder that lives and never ends.
     pub(crate) max_hold: Duration,
     /// The job whose own lease is renewed in the same step.
     pub(crate) job: Option<JobId>,
-    pub(crate) mode: Mode,
+    pub(crate) mode: LockMode,
 }
 
-impl Terms {
+impl LeaseTerms {
     /// The lease to ask for: no longer than it may be held.
-    pub(crate) fn for_the_first_time(&self) -> Duration {
+    pub(crate) fn initial_lease(&self) -> Duration {
         self.lease.min(self.max_hold)
     }
 
     /// Whether there is a renewal after the first lease.
-    fn goes_on(&self) -> bool {
-        self.renew && self.max_hold > self.lease
+    fn is_renewable(&self) -> bool {
+        self.renews && self.max_hold > self.lease
     }
 }
 
 /// Who is told when a lease is lost, besides the holder.
 pub(crate) trait LossWatcher: Send + Sync {
-    fn lost(self: Arc<Self>, lease: &Lease);
+    fn on_loss(self: Arc<Self>, lease: &LockLease);
 }
 
-pub(crate) struct Lease {
+pub(crate) struct LockLease {
     pub(crate) key: Key,
-    pub(crate) me: Token,
-    pub(crate) terms: Terms,
+    pub(crate) token: LockToken,
+    pub(crate) terms: LeaseTerms,
     /// [`Backend::servers`](super::backend::Backend::servers) when the grant was asked for.
-    servers: u64,
+    server_generation: u64,
     /// Most replicas that were seen to have the grant.
-    replicas: AtomicU32,
-    state: Mutex<State>,
+    confirmed_replicas: AtomicU32,
+    state: Mutex<LeaseState>,
     /// Given back, or lost: nobody renews it any more.
-    over: AtomicBool,
+    closed: AtomicBool,
     /// What it has is its last: renewed no more.
-    pub(super) last: AtomicBool,
+    pub(super) is_final: AtomicBool,
     /// A renewal is under way.
     pub(super) renewing: AtomicBool,
     /// Where the agent has it in its rounds.
-    pub(super) round: Mutex<Option<(Instant, usize)>>,
-    watcher: OnceLock<Weak<dyn LossWatcher>>,
+    pub(super) timer_key: Mutex<Option<(Instant, usize)>>,
+    loss_watcher: OnceLock<Weak<dyn LossWatcher>>,
     /// Calls of its token that may arrive after it was given back; mostly none.
-    pub(super) strays: Option<Box<Strays>>,
+    pub(super) late_calls: Option<Box<LateCalls>>,
 }
 
-struct State {
+struct LeaseState {
     valid_until: Instant,
-    turn: Weak<Facts>,
+    hold: Weak<HoldState>,
 }
 
-impl Lease {
+impl LockLease {
     pub(super) fn new(
         key: &Key,
-        me: &Token,
+        me: &LockToken,
         valid_until: Instant,
-        terms: Terms,
+        terms: LeaseTerms,
         servers: u64,
-        strays: Option<Box<Strays>>,
+        strays: Option<Box<LateCalls>>,
     ) -> Arc<Self> {
         Arc::new(Self {
             key: key.clone(),
-            me: me.clone(),
-            servers,
-            replicas: AtomicU32::new(0),
-            state: Mutex::new(State { valid_until, turn: Weak::new() }),
-            over: AtomicBool::new(false),
-            last: AtomicBool::new(!terms.goes_on()),
+            token: me.clone(),
+            server_generation: servers,
+            confirmed_replicas: AtomicU32::new(0),
+            state: Mutex::new(LeaseState { valid_until, hold: Weak::new() }),
+            closed: AtomicBool::new(false),
+            is_final: AtomicBool::new(!terms.is_renewable()),
             renewing: AtomicBool::new(false),
-            round: Mutex::new(None),
-            watcher: OnceLock::new(),
-            strays,
+            timer_key: Mutex::new(None),
+            loss_watcher: OnceLock::new(),
+            late_calls: strays,
             terms,
         })
     }
@@ -118,105 +118,105 @@ impl Lease {
     /// # Errors
     ///
     /// `Unavailable` if too few have it, or if the server is another one than it was granted by.
-    pub(crate) async fn replicate(&self, store: &Store, wanted: u32) -> Result<(), Error> {
-        if self.replicas.load(Ordering::Acquire) >= wanted {
+    pub(crate) async fn ensure_replicated(&self, store: &Store, wanted: u32) -> Result<(), Error> {
+        if self.confirmed_replicas.load(Ordering::Acquire) >= wanted {
             return Ok(());
         }
-        let have = replicate(store, &self.key, wanted, self.servers).await?;
-        self.note_replicas(have, self.servers);
+        let have = ensure_replicated(store, &self.key, wanted, self.server_generation).await?;
+        self.record_replicas(have, self.server_generation);
         Ok(())
     }
 
     /// So many replicas of the server of this number had all that was written there.
-    pub(crate) fn note_replicas(&self, have: u32, servers: u64) {
-        if servers == self.servers {
-            self.replicas.fetch_max(have, Ordering::AcqRel);
+    pub(crate) fn record_replicas(&self, have: u32, servers: u64) {
+        if servers == self.server_generation {
+            self.confirmed_replicas.fetch_max(have, Ordering::AcqRel);
         }
     }
 
-    pub(crate) fn is_over(&self) -> bool {
-        self.over.load(Ordering::Acquire)
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
     }
 
     /// Whether a third of it is left, and there will be more: what a next turn has to begin with. Nor is more left than it
     /// was asked for: who extends it does so for himself, and should this process die others wait for what is left.
-    pub(crate) fn bears_another_turn(&self) -> bool {
+    pub(crate) fn allows_handover(&self) -> bool {
         let (left, lease) =
             (self.valid_until().saturating_duration_since(Instant::now()), self.terms.lease);
-        !self.is_over() && !self.last.load(Ordering::Acquire) && left >= lease / 3 && left <= lease
+        !self.is_closed() && !self.is_final.load(Ordering::Acquire) && left >= lease / 3 && left <= lease
     }
 
     /// Tells this one too if the lease is lost.
-    pub(crate) fn watched_by(&self, watcher: Weak<dyn LossWatcher>) {
-        let _ = self.watcher.set(watcher);
+    pub(crate) fn set_loss_watcher(&self, watcher: Weak<dyn LossWatcher>) {
+        let _ = self.loss_watcher.set(watcher);
     }
 
     /// When whoever's turn it is must be done, renewed or not.
-    pub(super) fn end(&self) -> Instant {
+    pub(super) fn hold_ends_at(&self) -> Instant {
         let state = self.state.lock();
-        state.turn.upgrade().map_or(state.valid_until, |turn| turn.end)
+        state.hold.upgrade().map_or(state.valid_until, |turn| turn.ends_at)
     }
 
     /// Leaves it unrenewed if whoever's turn it is has not come for it; false if he has.
-    pub(super) fn skip_renewal(&self) -> bool {
-        self.state.lock().turn.upgrade().is_some_and(|turn| turn.skip_renewal())
+    pub(super) fn skip_renewal_if_unreceived(&self) -> bool {
+        self.state.lock().hold.upgrade().is_some_and(|turn| turn.skip_renewal_if_unreceived())
     }
 
     /// Begins a turn, unless the lease is over.
-    pub(super) fn begin(&self, turn: &Arc<Facts>) -> bool {
+    pub(super) fn begin_hold(&self, turn: &Arc<HoldState>) -> bool {
         let mut state = self.state.lock();
-        if self.is_over() {
+        if self.is_closed() {
             return false;
         }
-        state.turn = Arc::downgrade(turn);
+        state.hold = Arc::downgrade(turn);
         true
     }
 
     /// Begins the turn after another one, unless the lease is over, or was renewed for the last time meanwhile.
-    pub(super) fn begin_next(&self, turn: &Arc<Facts>) -> bool {
+    pub(super) fn begin_next_hold(&self, turn: &Arc<HoldState>) -> bool {
         let mut state = self.state.lock();
-        if self.is_over() || self.last.load(Ordering::Acquire) {
+        if self.is_closed() || self.is_final.load(Ordering::Acquire) {
             return false;
         }
-        state.turn = Arc::downgrade(turn);
+        state.hold = Arc::downgrade(turn);
         true
     }
 
     /// As [`Lease::extended`], by the agent. Whether that was the last time: whoever's turn it is now has come to its end.
-    pub(super) fn renewed(&self, sent: Instant, lease: Duration) -> bool {
+    pub(super) fn apply_renewal(&self, sent: Instant, lease: Duration) -> bool {
         let mut state = self.state.lock();
-        state.valid_until = sent + sure(lease);
-        let end = state.turn.upgrade().map_or(state.valid_until, |turn| turn.end);
+        state.valid_until = sent + validity_time(lease);
+        let end = state.hold.upgrade().map_or(state.valid_until, |turn| turn.ends_at);
         let last = lease < self.terms.lease && sent + lease >= end;
-        self.last.store(last, Ordering::Release);
+        self.is_final.store(last, Ordering::Release);
         last
     }
 
     /// A renewal that was sent at this time, for this long, has gone well.
-    pub(super) fn extended(&self, sent: Instant, lease: Duration) {
-        self.state.lock().valid_until = sent + sure(lease);
+    pub(super) fn apply_extension(&self, sent: Instant, lease: Duration) {
+        self.state.lock().valid_until = sent + validity_time(lease);
     }
 
     /// Ends it without a loss; false if it was over before.
     pub(super) fn close(&self) -> bool {
         let _state = self.state.lock();
-        !self.over.swap(true, Ordering::AcqRel)
+        !self.closed.swap(true, Ordering::AcqRel)
     }
 
     /// Loss is terminal: the first reason stands, and nothing un-loses a lease.
-    pub(crate) fn lose(&self, loss: Loss) {
+    pub(crate) fn mark_lost(&self, loss: LockLoss) {
         let state = self.state.lock();
-        if self.over.swap(true, Ordering::AcqRel) {
+        if self.closed.swap(true, Ordering::AcqRel) {
             return;
         }
-        let turn = state.turn.upgrade();
+        let turn = state.hold.upgrade();
         drop(state);
-        tracing::warn!(node = self.me.node(), lock = %self.key.hashed(), ?loss, "lock lost");
+        tracing::warn!(node = self.token.node(), lock = %self.key.hashed(), ?loss, "lock lost");
         if let Some(turn) = turn {
-            turn.lose(loss);
+            turn.mark_lost(loss);
         }
-        if let Some(watcher) = self.watcher.get().and_then(Weak::upgrade) {
-            watcher.lost(self);
+        if let Some(watcher) = self.loss_watcher.get().and_then(Weak::upgrade) {
+            watcher.on_loss(self);
         }
     }
 }
@@ -227,13 +227,13 @@ impl Lease {
 /// # Errors
 ///
 /// As [`Lease::replicate`].
-pub(crate) async fn replicate(
+pub(crate) async fn ensure_replicated(
     store: &Store,
     key: &Key,
     wanted: u32,
     servers: u64,
 ) -> Result<u32, Error> {
-    let have = store.backend().replicated(key.shard(), wanted, servers).await?;
+    let have = store.backend().wait_for_replicas(key.shard(), wanted, servers).await?;
     if have < wanted {
         crate::throttle::throttled!(
             warn,
@@ -246,27 +246,27 @@ pub(crate) async fn replicate(
     Ok(have)
 }
 
-impl fmt::Debug for Lease {
+impl fmt::Debug for LockLease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lease").field("key", &self.key).finish_non_exhaustive()
     }
 }
 
 /// Of this much of a lease a part is not sure, and as much again whatever its length.
-const UNSURE: (u32, Duration) = (100, Duration::from_millis(2));
+const DRIFT_ALLOWANCE: (u32, Duration) = (100, Duration::from_millis(2));
 
 /// The part of a lease that is sure: the server's clock may run a little faster than ours.
-pub(crate) fn sure(lease: Duration) -> Duration {
-    let (part, always) = UNSURE;
+pub(crate) fn validity_time(lease: Duration) -> Duration {
+    let (part, always) = DRIFT_ALLOWANCE;
     lease.saturating_sub(lease / part + always)
 }
 
 /// The lease to ask for where so much of it is to be [`sure`]: what is sure already stays so, whatever the store has of it.
-pub(super) fn to_be_sure_of(left: Duration) -> Duration {
+pub(super) fn lease_for_validity(left: Duration) -> Duration {
     if left.is_zero() {
         return left;
     }
-    let (part, always) = UNSURE;
+    let (part, always) = DRIFT_ALLOWANCE;
     let more = left.saturating_add(always);
     // (Parts are rounded down.)
     more.saturating_add(more / (part - 1) + Duration::from_nanos(1))

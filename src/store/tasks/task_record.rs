@@ -4,14 +4,14 @@ use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
 
-use super::Push;
+use super::TaskPushCommand;
 use crate::clock::micros;
 
 /// Entries of a task's history that are kept: the last ones.
-pub(crate) const HISTORY: usize = 8;
+pub(crate) const MAX_HISTORY: usize = 8;
 
 /// Longest reason in bytes that is kept of a failure.
-pub(crate) const REASON: usize = 200;
+pub(crate) const MAX_REASON_BYTES: usize = 200;
 
 /// What went wrong with an attempt of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -28,7 +28,7 @@ pub enum TaskFault {
 }
 
 impl TaskFault {
-    pub(crate) fn letter(self) -> &'static str {
+    pub(crate) fn wire_letter(self) -> &'static str {
         match self {
             Self::Failed => "f",
             Self::Panicked => "p",
@@ -37,9 +37,9 @@ impl TaskFault {
         }
     }
 
-    pub(crate) fn of(letter: &str) -> Option<Self> {
+    pub(crate) fn from_letter(letter: &str) -> Option<Self> {
         let all = [Self::Failed, Self::Panicked, Self::Crashed, Self::Undecodable];
-        all.into_iter().find(|fault| fault.letter() == letter)
+        all.into_iter().find(|fault| fault.wire_letter() == letter)
     }
 }
 
@@ -56,26 +56,26 @@ impl fmt::Display for TaskFault {
 
 /// What is kept of a task as one text: `<pushed us> <again> <max attempts> <unique>[ <delay us>]\n<payload>`. The
 /// first part is the store's.
-pub(crate) struct Record {
+pub(crate) struct TaskRecord {
     pub(crate) pushed_us: u64,
     /// When it was due for the first time.
     pub(crate) due_us: u64,
-    pub(crate) again: bool,
+    pub(crate) retry_after_crash: bool,
     pub(crate) max_attempts: u32,
     pub(crate) unique: Option<Arc<str>>,
     pub(crate) payload: Bytes,
 }
 
-impl Record {
+impl TaskRecord {
     /// The part of it that the store does not write.
-    pub(crate) fn rest(push: &Push) -> Vec<u8> {
+    pub(crate) fn encode_tail(push: &TaskPushCommand) -> Vec<u8> {
         let unique = push.unique.as_ref().filter(|unique| unique.window.is_none());
         let unique = unique.map_or("", |unique| unique.name.as_str());
         let delay = match micros(push.delay) {
             0 => String::new(),
             delay => format!(" {delay}"),
         };
-        let head = format!(" {} {} {unique}{delay}\n", u8::from(push.again), push.max_attempts);
+        let head = format!(" {} {} {unique}{delay}\n", u8::from(push.retry_after_crash), push.max_attempts);
         let mut rest = Vec::with_capacity(head.len() + push.payload.len());
         rest.extend_from_slice(head.as_bytes());
         rest.extend_from_slice(&push.payload);
@@ -83,14 +83,14 @@ impl Record {
     }
 
     #[expect(clippy::indexing_slicing, reason = "a place in it")]
-    pub(crate) fn read(text: &Bytes) -> Option<Self> {
+    pub(crate) fn decode(text: &Bytes) -> Option<Self> {
         let line = text.iter().position(|b| *b == b'\n')?;
         let mut words = std::str::from_utf8(&text[..line]).ok()?.split(' ');
         let mut next = || words.next();
         let pushed_us: u64 = next()?.parse().ok()?;
         Some(Self {
             pushed_us,
-            again: next()? == "1",
+            retry_after_crash: next()? == "1",
             max_attempts: next()?.parse().ok()?,
             unique: Some(next()?).filter(|name| !name.is_empty()).map(Into::into),
             due_us: pushed_us.saturating_add(next().and_then(|us| us.parse().ok()).unwrap_or(0)),
@@ -101,7 +101,7 @@ impl Record {
 
 /// One attempt that went wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Past {
+pub(crate) struct AttemptFailure {
     pub(crate) at_us: u64,
     pub(crate) fault: TaskFault,
     pub(crate) reason: String,
@@ -110,14 +110,14 @@ pub(crate) struct Past {
 /// What is kept beside the record once an attempt has gone wrong: `<attempts> <crashes>\n`, and a line for
 /// each of the last ones.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Meta {
+pub(crate) struct TaskHistory {
     pub(crate) attempts: u32,
     pub(crate) crashes: u32,
-    pub(crate) history: Vec<Past>,
+    pub(crate) failures: Vec<AttemptFailure>,
 }
 
-impl Meta {
-    pub(crate) fn read(text: &str) -> Self {
+impl TaskHistory {
+    pub(crate) fn decode(text: &str) -> Self {
         let mut lines = text.split('\n');
         let mut counts =
             lines.next().unwrap_or_default().split(' ').map(|n| n.parse().unwrap_or(0));
@@ -125,10 +125,10 @@ impl Meta {
         let past = |line: &str| {
             let mut words = line.splitn(3, ' ');
             let at_us = words.next()?.parse().ok()?;
-            let fault = TaskFault::of(words.next()?)?;
-            Some(Past { at_us, fault, reason: words.next().unwrap_or_default().to_owned() })
+            let fault = TaskFault::from_letter(words.next()?)?;
+            Some(AttemptFailure { at_us, fault, reason: words.next().unwrap_or_default().to_owned() })
         };
-        Self { attempts, crashes, history: lines.filter_map(past).collect() }
+        Self { attempts, crashes, failures: lines.filter_map(past).collect() }
     }
 }
 

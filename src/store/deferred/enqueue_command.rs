@@ -7,39 +7,39 @@ use bytes::Bytes;
 use crate::{
     key::Key,
     store::{
-        backend::{Mode, Token},
-        job::JobId,
+        backend::{LockMode, LockToken},
+        job_id::JobId,
     },
 };
 
 /// `enqueue.lua`.
 #[derive(Debug, Clone)]
-pub(crate) struct Enqueue {
+pub(crate) struct EnqueueCommand {
     pub(crate) key: Key,
     pub(crate) id: JobId,
     pub(crate) envelope: Bytes,
     pub(crate) policy: JobPolicy,
     /// Idempotency record, the request's fingerprint, and how long the record lives.
-    pub(crate) record: Option<(Arc<str>, String, Duration)>,
-    pub(crate) merge: Option<Merge>,
-    pub(crate) caps: Caps,
+    pub(crate) idempotency_record: Option<(Arc<str>, String, Duration)>,
+    pub(crate) merge: Option<MergePolicy>,
+    pub(crate) limits: StorageLimits,
     /// Whom the job belongs to, for `visible_to`; empty = nobody in particular.
     pub(crate) owner: String,
     /// Who is told when it has ended, however it has.
-    pub(crate) call: Option<Call>,
+    pub(crate) webhook: Option<WebhookJobSpec>,
 }
 
-impl Enqueue {
+impl EnqueueCommand {
     /// What it takes, with the call that tells of its end.
-    pub(crate) fn bytes(&self) -> u64 {
-        let call = self.call.as_ref().map_or(0, |call| call.envelope.len());
+    pub(crate) fn stored_bytes(&self) -> u64 {
+        let call = self.webhook.as_ref().map_or(0, |call| call.envelope.len());
         (self.envelope.len() + call) as u64
     }
 }
 
 /// A job that there is from the end of another one on: it has to lie in the shard of that one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Call {
+pub(crate) struct WebhookJobSpec {
     pub(crate) key: Key,
     pub(crate) id: JobId,
     pub(crate) envelope: Bytes,
@@ -50,7 +50,7 @@ pub(crate) struct Call {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct JobPolicy {
     /// May run again after a crash.
-    pub(crate) again: bool,
+    pub(crate) retry_after_crash: bool,
     /// At least one.
     pub(crate) max_attempts: u32,
     /// Not before: until then it is late.
@@ -65,7 +65,7 @@ pub(crate) struct JobPolicy {
 impl Default for JobPolicy {
     fn default() -> Self {
         Self {
-            again: false,
+            retry_after_crash: false,
             max_attempts: 1,
             delay: Duration::ZERO,
             deadline: None,
@@ -97,24 +97,24 @@ pub enum OnFailure {
 
 /// Of the queued jobs of one resource and group only one is kept.
 #[derive(Debug, Clone)]
-pub(crate) struct Merge {
+pub(crate) struct MergePolicy {
     /// Hex: what is the same request.
     pub(crate) group: Arc<str>,
-    pub(crate) wins: Wins,
+    pub(crate) mode: MergeMode,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wins {
+pub(crate) enum MergeMode {
     /// The queued one stays, and the new one is it.
-    First,
+    Coalesce,
     /// The new one is stored at the tail, and the queued one is cancelled: `superseded`.
-    Last,
+    Supersede,
 }
 
 /// Most jobs and bytes, of one resource and of one shard; and of one owner in one shard. And most bytes that a shard
 /// keeps of jobs that are done, and of dead ones; and most idempotency records of one owner in one shard.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Caps {
+pub(crate) struct StorageLimits {
     pub(crate) resource_jobs: u64,
     pub(crate) resource_bytes: u64,
     pub(crate) shard_jobs: u64,
@@ -128,30 +128,30 @@ pub(crate) struct Caps {
 /// Part of a shard's jobs and bytes that is reserved, for locks with short queues and owners with few jobs: the name of a lock
 /// says in which shard it lies, so a client can choose names that fill the shard of another one. A job without an owner may
 /// be of that client, and gets half of it.
-pub(crate) const RESERVED: u64 = 4;
-pub(crate) const HALF: u64 = 2 * RESERVED;
+pub(crate) const RESERVED_PART: u64 = 4;
+pub(crate) const OWNERLESS_RESERVED_PART: u64 = 2 * RESERVED_PART;
 
 /// Jobs of a lock and of an owner from which on they get nothing of the reserve.
-pub(crate) const SHORT: u64 = 4;
-pub(crate) const FEW: u64 = 16;
+pub(crate) const SHORT_QUEUE_JOBS: u64 = 4;
+pub(crate) const SMALL_OWNER_JOBS: u64 = 16;
 
 /// Parts of the shard's bytes that such a lock and such an owner have with the new job, unless it is their first.
-pub(crate) const SHORT_BYTES: u64 = 64;
-pub(crate) const FEW_BYTES: u64 = 16;
+pub(crate) const SHORT_QUEUE_BYTES_PART: u64 = 64;
+pub(crate) const SMALL_OWNER_BYTES_PART: u64 = 16;
 
 /// Nothing is reserved of fewer jobs or bytes.
-const LEAST: (u64, u64) = (64, 1 << 20);
+const MIN_RESERVABLE: (u64, u64) = (64, 1 << 20);
 
 /// What an ended job takes besides its request or its response, about: its facts, and its entries here and there.
-pub(crate) const ENDED_SIZE: u64 = 512;
+pub(crate) const ENDED_JOB_OVERHEAD: u64 = 512;
 
-impl Caps {
+impl StorageLimits {
     /// No bounds: all that a number of the scripts can hold.
     #[cfg(test)]
     pub(crate) const NONE: Self = Self::all(u64::MAX >> 12);
 
     /// The same bound for everything.
-    pub(crate) const fn all(most: u64) -> Self {
+    pub(crate) const fn uniform(most: u64) -> Self {
         Self {
             resource_jobs: most,
             resource_bytes: most,
@@ -165,59 +165,59 @@ impl Caps {
     }
 
     /// Most jobs and bytes of a shard without this part of them.
-    pub(crate) fn without(&self, part: u64) -> (u64, u64) {
+    pub(crate) fn shard_limits_without(&self, part: u64) -> (u64, u64) {
         let but_for = |most: u64, least| if most < least { most } else { most - most / part };
-        (but_for(self.shard_jobs, LEAST.0), but_for(self.shard_bytes, LEAST.1))
+        (but_for(self.shard_jobs, MIN_RESERVABLE.0), but_for(self.shard_bytes, MIN_RESERVABLE.1))
     }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Enqueued {
+pub(crate) enum EnqueueOutcome {
     /// The position is from 1; 0 = late.
     Stored {
         position: u64,
     },
-    Known(JobId),
-    Mismatch,
+    Duplicate(JobId),
+    FingerprintMismatch,
     Full,
     /// The owner has as many idempotency records as it may, until the first of them ends.
-    TooManyKeys(Duration),
+    TooManyRecords(Duration),
     /// Nobody watches the shard, and it was wanted that somebody does.
-    Unmanned,
+    NoWorker,
     /// The queued job that this request was merged into.
     Merged(JobId),
 }
 
 /// What beginning one that runs at once comes to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Began {
-    Begun,
+pub(crate) enum BeginDirectOutcome {
+    Started,
     /// This job has the record.
-    Taken(JobId),
+    RecordTaken(JobId),
     /// Its lock is not held: nothing was taken.
-    Lost,
+    LockLost,
     /// The owner has as many idempotency records as it may, until the first of them ends: nothing was taken.
-    TooManyKeys(Duration),
+    TooManyRecords(Duration),
 }
 
 /// A request under an idempotency record that ran at once: `direct.lua`.
 #[derive(Debug, Clone)]
-pub(crate) struct Direct {
+pub(crate) struct DirectRunCommand {
     pub(crate) key: Key,
     /// Who holds its lock, in this mode. A call that comes when that is over takes nothing any more.
-    pub(crate) me: Token,
-    pub(crate) mode: Mode,
-    pub(crate) record: Arc<str>,
+    pub(crate) token: LockToken,
+    pub(crate) mode: LockMode,
+    pub(crate) record_name: Arc<str>,
     pub(crate) id: JobId,
     pub(crate) owner: String,
     /// How long record and job are kept.
-    pub(crate) life: Duration,
+    pub(crate) retention: Duration,
     /// How long the run lasts unless it is renewed.
     pub(crate) lease: Duration,
     /// It may run again after a crash.
-    pub(crate) again: bool,
+    pub(crate) retry_after_crash: bool,
     /// Of these, what is kept of ended jobs and records.
-    pub(crate) caps: Caps,
+    pub(crate) limits: StorageLimits,
     /// The request's fingerprint, once it is known, which is not before its end.
-    pub(crate) print: Option<String>,
+    pub(crate) fingerprint: Option<String>,
 }
