@@ -91,8 +91,8 @@ pub use self::{
     gate::{Absent, ClientAddress, Deferred},
     key::Key,
     lock::{
-        Busy, BusyStatus, HeldLock, HeldLocks, HoldUntil, LockGuard, LockRequest, LockSet,
-        LocksRequest, NotAcquired, OnLoss, Released, SharedSecret,
+        LockBusy, BusyStatus, HeldLock, HeldLocks, HoldUntil, LockGuard, LockRequest, LockSet,
+        LockSetRequest, AcquireError, OnLoss, ReleaseStatus, SharedSecret,
     },
     outage::{LockOutage, Outage},
     rate_limit::{

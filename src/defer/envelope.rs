@@ -14,7 +14,7 @@ use super::{headers::Headers, snapshot::Carried};
 use crate::{
     gate::Head,
     key::{Key, digest},
-    seal::{NotOpened, Place, open, seal},
+    seal::{UnsealError, SealContext, open, seal},
     store::{JobId, Store},
 };
 
@@ -35,12 +35,12 @@ pub(super) enum Unreadable {
     Broken,
 }
 
-impl From<NotOpened> for Unreadable {
-    fn from(why: NotOpened) -> Self {
+impl From<UnsealError> for Unreadable {
+    fn from(why: UnsealError) -> Self {
         match why {
-            NotOpened::Newer => Self::Newer,
-            NotOpened::NoKey => Self::NoKey,
-            NotOpened::Broken => Self::Broken,
+            UnsealError::NewerVersion => Self::Newer,
+            UnsealError::UnknownKey => Self::NoKey,
+            UnsealError::Corrupt => Self::Broken,
         }
     }
 }
@@ -54,8 +54,8 @@ pub(super) struct At<'a> {
 }
 
 impl At<'_> {
-    fn place<'a>(&'a self, lock: &'a str, kind: &'static str) -> Place<'a> {
-        Place { id: self.id.as_str(), lock, kind }
+    fn place<'a>(&'a self, lock: &'a str, kind: &'static str) -> SealContext<'a> {
+        SealContext { id: self.id.as_str(), parent_key: lock, kind }
     }
 
     fn seal(&self, kind: &'static str, plain: Bytes) -> Bytes {
@@ -63,7 +63,7 @@ impl At<'_> {
         seal(self.store, self.place(&lock, kind), plain)
     }
 
-    fn open(&self, kind: &'static str, stored: &Bytes) -> Result<Bytes, NotOpened> {
+    fn open(&self, kind: &'static str, stored: &Bytes) -> Result<Bytes, UnsealError> {
         let lock = self.lock.to_string();
         open(self.store, self.place(&lock, kind), stored)
     }

@@ -1,6 +1,6 @@
 //! `LockGate`: the lock around a request.
 
-mod taking;
+mod acquire;
 
 use std::{
     convert::Infallible,
@@ -14,14 +14,14 @@ use futures_util::FutureExt as _;
 use tokio::time::Instant;
 
 use super::{
-    answer::{Answer, Busy, NotAcquired},
-    ends::Ends,
-    estimate::HoldTimes,
-    facts::{LockFacts, Undecided},
-    held::HeldLocks,
-    policy::Policy,
-    several::LockSet,
-    ticket::{LockTicket, Ticket, Unlocked},
+    outcome::{LockOutcome, LockBusy, AcquireError},
+    release_settings::ReleaseSettings,
+    average_hold_time::AverageHoldTime,
+    lock_context::{LockContext, ReentrancyError},
+    held_lock::HeldLocks,
+    policy::LockPolicy,
+    lock_set::LockSet,
+    ticket::{LockTicket, LockTicketKind, UnmatchedRequest},
 };
 use crate::{
     gate::{
@@ -33,13 +33,13 @@ use crate::{
 
 /// The policy of a `LockLayer`: which requests take which lock, and what they are told when it is busy.
 pub struct LockGate<N: ?Sized> {
-    pub(super) source: KeySource<N>,
-    pub(super) policy: Arc<Policy>,
-    pub(super) ends: Ends,
+    pub(super) key_source: KeySource<N>,
+    pub(super) policy: Arc<LockPolicy>,
+    pub(super) release_settings: ReleaseSettings,
     /// Of all clones of this layer.
-    times: Arc<HoldTimes>,
+    average_hold_time: Arc<AverageHoldTime>,
     /// As well: a request has passed that no route was seen of, and was served.
-    unlocked: Arc<AtomicBool>,
+    unlocked_success_logged: Arc<AtomicBool>,
 }
 
 impl<N: ?Sized> LockGate<N> {
@@ -50,45 +50,45 @@ impl<N: ?Sized> LockGate<N> {
     /// If requests may have no key: see [`KeySource::never_absent`].
     #[must_use]
     pub fn new(source: KeySource<N>) -> Self {
-        let (policy, ends) = (Arc::default(), Ends::default());
+        let (policy, ends) = (Arc::default(), ReleaseSettings::default());
         let (times, unlocked) = (Arc::default(), Arc::default());
         let source = source.never_absent();
-        Self { source, policy, ends, times, unlocked }
+        Self { key_source: source, policy, release_settings: ends, average_hold_time: times, unlocked_success_logged: unlocked }
     }
 
-    fn id(&self) -> GateId {
-        GateId::of(&self.times)
+    fn gate_id(&self) -> GateId {
+        GateId::of(&self.average_hold_time)
     }
 
     /// Notes a refusal for the remembered run that the request belongs to.
-    fn note_refused(&self, facts: &LockFacts, status: u16) {
-        if let Some(run) = facts.run() {
-            run.note_refused(self.id(), status);
+    fn record_refusal(&self, facts: &LockContext, status: u16) {
+        if let Some(run) = facts.remembered_run() {
+            run.note_refused(self.gate_id(), status);
         }
     }
 
     /// An outer layer takes it over untried.
-    fn put_off(&self, facts: LockFacts) -> Verdict<LockTicket> {
+    fn defer_without_attempt(&self, facts: LockContext) -> Verdict<LockTicket> {
         // Nothing is known of the lock; if nothing comes of the taking over, it may well be free.
-        self.busy(facts, &Busy { left: Duration::from_secs(1), line: 0, waited: None }, false)
+        self.busy_verdict(facts, &LockBusy { lease_remaining: Duration::from_secs(1), queue_length: 0, waited: None }, false)
     }
 
-    fn busy(&self, facts: LockFacts, busy: &Busy, known: bool) -> Verdict<LockTicket> {
+    fn busy_verdict(&self, facts: LockContext, busy: &LockBusy, known: bool) -> Verdict<LockTicket> {
         let status = self.policy.busy_status.code();
-        self.note_refused(&facts, status);
+        self.record_refusal(&facts, status);
         let replay = facts.replay().cloned();
-        let unfit = !facts.fits_a_job();
-        let LockFacts { store, keys, slot, .. } = facts;
+        let unfit = !facts.is_deferrable();
+        let LockContext { store, keys, slot, .. } = facts;
         // Of several the one that the record is kept beside; there is none without.
-        let first = keys.into_iter().min_by(LockSet::order);
+        let first = keys.into_iter().min_by(LockSet::compare_keys);
         let Some(key) = first else { return Verdict::Answer(Reply::wiring_fault()) };
         tracing::debug!(
-            node = %store.node(), lock = %key.hashed(), line = busy.line, "request refused: lock busy"
+            node = %store.node(), lock = %key.hashed(), line = busy.queue_length, "request refused: lock busy"
         );
         if let Some(replay) = replay {
             replay.met_a_busy_lock(status);
         }
-        let wait = self.times.retry_after(busy);
+        let wait = self.average_hold_time.retry_after(busy);
         let mut reply =
             Reply::problem(status, problem::BUSY, "The resource is busy").retry_after(wait);
         if let Some(waited) = busy.waited {
@@ -110,25 +110,25 @@ impl<N: ?Sized> LockGate<N> {
             !slot.is_said_to_run()
         });
         if let Some(slot) = &slot {
-            let usual = self.times.usual();
+            let usual = self.average_hold_time.average();
             slot.fill(Parked { store, key, status: reply.status, usual, known, unfit });
         }
         Verdict::Busy(reply, slot)
     }
 
-    fn outage(&self, mut facts: LockFacts, error: &crate::Error) -> Verdict<LockTicket> {
+    fn outage_verdict(&self, mut facts: LockContext, error: &crate::Error) -> Verdict<LockTicket> {
         crate::throttle::throttled!(
             error,
             node = %facts.store.node(), %error, policy = ?self.policy.outage, "no lock: store away"
         );
         if self.policy.outage.admits(error) {
-            let outer = facts.take_held();
-            let admitted = Ticket::admitted(&facts.store, facts.keys, facts.mode, &outer);
+            let outer = facts.take_held_locks();
+            let admitted = LockTicketKind::admitted(&facts.store, facts.keys, facts.mode, &outer);
             return Verdict::Pass(LockTicket::new(admitted, outer));
         }
         // Not kept for an outer layer, though this may be the status of a busy answer too.
         let away = Reply::store_away();
-        self.note_refused(&facts, away.status);
+        self.record_refusal(&facts, away.status);
         if let Some(replay) = facts.replay() {
             // A run that could not even start is not charged.
             replay.met_a_busy_lock(away.status);
@@ -138,98 +138,98 @@ impl<N: ?Sized> LockGate<N> {
 }
 
 impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
-    type Facts = LockFacts;
+    type Facts = LockContext;
     type Ticket = LockTicket;
-    type Quick = Unlocked;
+    type Quick = UnmatchedRequest;
     type Parked = Infallible;
 
-    fn ask<V: View<Native = N>>(&self, view: &mut V) -> Asked<LockFacts, Unlocked> {
-        self.read(view)
+    fn ask<V: View<Native = N>>(&self, view: &mut V) -> Asked<LockContext, UnmatchedRequest> {
+        self.read_request(view)
     }
 
     #[expect(
         clippy::manual_async_fn,
         reason = "what an async fn is given lies in its future twice, and that of a request must stay below 1 KiB"
     )]
-    fn enter(&self, mut facts: LockFacts) -> impl Future<Output = Verdict<LockTicket>> + Send {
+    fn enter(&self, mut facts: LockContext) -> impl Future<Output = Verdict<LockTicket>> + Send {
         async move {
             if let Some(replay) = facts.replay() {
                 replay.asks_a_lock();
             }
-            if facts.is_undecided() {
-                match Box::pin(facts.decide()).await {
+            if facts.is_unresolved() {
+                match Box::pin(facts.resolve_reentrancy()).await {
                     Ok(()) => {}
-                    Err(Undecided::Answer(reply)) => return Verdict::Answer(reply),
-                    Err(Undecided::Fault(error)) => return self.outage(facts, &error),
+                    Err(ReentrancyError::Reply(reply)) => return Verdict::Answer(reply),
+                    Err(ReentrancyError::Fault(error)) => return self.outage_verdict(facts, &error),
                 }
             }
             let tries = |slot: &Slot| matches!(slot.trying(), Trying::For(_));
-            if facts.fits_a_job() && !facts.slot.as_ref().is_none_or(tries) {
-                return self.put_off(facts);
+            if facts.is_deferrable() && !facts.slot.as_ref().is_none_or(tries) {
+                return self.defer_without_attempt(facts);
             }
-            if let Some(lent) = facts.lent() {
-                return Box::pin(self.lend(facts, lent)).await;
+            if let Some(lent) = facts.take_reentrant_ticket() {
+                return Box::pin(self.enter_reentrant(facts, lent)).await;
             }
-            let taken = self.take(&facts).await;
-            forget(facts.slot.as_ref());
+            let taken = self.acquire_locks(&facts).await;
+            clear_slot(facts.slot.as_ref());
             match taken {
-                Ok(Answer::Granted(guard)) => {
-                    let times = Arc::clone(&self.times);
-                    let own = Ticket::Own { guard, times, since: Instant::now() };
-                    Verdict::Pass(LockTicket::new(own, facts.take_held()).of_slot(facts.slot))
+                Ok(LockOutcome::Granted(guard)) => {
+                    let times = Arc::clone(&self.average_hold_time);
+                    let own = LockTicketKind::Acquired { guards: guard, average_hold_time: times, acquired_at: Instant::now() };
+                    Verdict::Pass(LockTicket::new(own, facts.take_held_locks()).with_slot(facts.slot))
                 }
-                Ok(Answer::Busy(busy)) | Err(NotAcquired::Busy(busy)) => {
-                    self.busy(facts, &busy, false)
+                Ok(LockOutcome::Busy(busy)) | Err(AcquireError::Busy(busy)) => {
+                    self.busy_verdict(facts, &busy, false)
                 }
-                Ok(Answer::Known) => self.known(facts),
-                Ok(Answer::TooManyKeys(left)) => {
+                Ok(LockOutcome::RecordExists) => self.duplicate_verdict(facts),
+                Ok(LockOutcome::TooManyKeys(left)) => {
                     let reply = Reply::too_many_keys(left);
-                    self.note_refused(&facts, reply.status);
+                    self.record_refusal(&facts, reply.status);
                     Verdict::Answer(reply)
                 }
-                Err(NotAcquired::WouldDeadlock) => Verdict::Answer(would_deadlock()),
-                Err(NotAcquired::Fault(error)) => self.outage(facts, &error),
+                Err(AcquireError::WouldDeadlock) => Verdict::Answer(would_deadlock_reply()),
+                Err(AcquireError::Fault(error)) => self.outage_verdict(facts, &error),
             }
         }
     }
 
     fn show<V: View<Native = N>>(&self, ticket: &LockTicket, view: &mut V) {
-        let held = ticket.held();
+        let held = ticket.layer_locks();
         if let Some(first) = held.iter().next() {
             view.put(first.clone());
         }
-        self.policy.tell_fences(&held, view);
+        self.policy.set_fence_header(&held, view);
         view.put(ticket.1.clone());
         if let Some(run) = RememberedRun::of(view) {
-            run.note_passed(self.id());
+            run.note_passed(self.gate_id());
         }
         if let Some(slot) = &ticket.2 {
             slot.start();
             if let Some(run) = slot.run() {
-                run.put(view, self.id());
+                run.put(view, self.gate_id());
             }
         }
         UnderLock::note(view);
     }
 
-    fn ticket(&self, _: Unlocked) -> LockTicket {
-        LockTicket::new(Ticket::Unmatched(Arc::clone(&self.unlocked)), HeldLocks::default())
+    fn ticket(&self, _: UnmatchedRequest) -> LockTicket {
+        LockTicket::new(LockTicketKind::Unmatched(Arc::clone(&self.unlocked_success_logged)), HeldLocks::default())
     }
 
     fn within(&self, ticket: &LockTicket) -> Scope {
-        ticket.1.scope()
+        ticket.1.to_scope()
     }
 
     fn watch(&self, ticket: &LockTicket) -> impl Future<Output = ()> + Send + 'static {
-        self.ends.watch(ticket)
+        self.release_settings.wait_for_loss(ticket)
     }
 
     fn body_deadline(&self, ticket: &LockTicket) -> Option<Duration> {
-        self.ends.body_deadline(ticket)
+        self.release_settings.body_deadline_for(ticket)
     }
 
     fn hear(&self, ticket: &mut LockTicket, fields: impl FnOnce() -> Vec<(String, Vec<u8>)>) {
-        self.ends.hear(ticket, fields);
+        self.release_settings.note_reported_loss(ticket, fields);
     }
 
     fn reads_along(
@@ -246,7 +246,7 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
         outcome: Outcome,
     ) -> impl Future<Output = Parting<LockTicket, Self::Parked>> + Send {
         let slot = ticket.2.clone();
-        self.ends.leave(ticket, outcome).inspect(move |parting| {
+        self.release_settings.settle(ticket, outcome).inspect(move |parting| {
             // Else it is unknown how far the handler came.
             let stands = outcome != Outcome::Stopped && !matches!(parting, Parting::Replace(_));
             if let Some(slot) = slot.filter(|_| stands || outcome == Outcome::TooSlow) {
@@ -262,14 +262,14 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
 
 /// A retry layer in between may have come here before, to a busy lock: what runs now, under whatever lock or
 /// because the store is away, must not be accepted too.
-fn forget(slot: Option<&Slot>) {
+fn clear_slot(slot: Option<&Slot>) {
     if let Some(slot) = slot {
         slot.empty();
         slot.note_unanswered();
     }
 }
 
-pub(super) fn would_deadlock() -> Reply {
+pub(super) fn would_deadlock_reply() -> Reply {
     crate::throttle::throttled!(
         error,
         layer = "LockLayer",
@@ -282,18 +282,18 @@ pub(super) fn would_deadlock() -> Reply {
 
 impl<N: ?Sized> Clone for LockGate<N> {
     fn clone(&self) -> Self {
-        let (policy, times) = (Arc::clone(&self.policy), Arc::clone(&self.times));
-        let (source, unlocked) = (self.source.clone(), Arc::clone(&self.unlocked));
-        Self { source, policy, ends: self.ends, times, unlocked }
+        let (policy, times) = (Arc::clone(&self.policy), Arc::clone(&self.average_hold_time));
+        let (source, unlocked) = (self.key_source.clone(), Arc::clone(&self.unlocked_success_logged));
+        Self { key_source: source, policy, release_settings: self.release_settings, average_hold_time: times, unlocked_success_logged: unlocked }
     }
 }
 
 impl<N: ?Sized> fmt::Debug for LockGate<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LockGate")
-            .field("source", &self.source)
+            .field("source", &self.key_source)
             .field("policy", &self.policy)
-            .field("ends", &self.ends)
+            .field("ends", &self.release_settings)
             .finish_non_exhaustive()
     }
 }

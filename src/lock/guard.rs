@@ -5,9 +5,9 @@ use std::{sync::Arc, time::Duration};
 use tokio::sync::oneshot;
 
 use super::{
-    answer::{Busy, NotAcquired},
-    grant::{Ended, Grant, Turn, outcome},
-    held::{HeldLock, HeldLocks},
+    outcome::{LockBusy, AcquireError},
+    shared_grant::{ReleaseAction, SharedGrant, HandoverContext, release_status},
+    held_lock::{HeldLock, HeldLocks},
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -31,20 +31,20 @@ use crate::{
 /// first. In a deferred run the lock is the worker's, and an inner guard ends with the run.
 #[derive(Debug)]
 #[must_use = "the lock is given back when the guard is dropped"]
-pub struct LockGuard(Share);
+pub struct LockGuard(GrantShare);
 
 #[derive(Debug)]
-enum Share {
+enum GrantShare {
     /// The last one ends the grant.
-    Of(Arc<Grant>),
+    Owned(Arc<SharedGrant>),
     /// Somebody else ends it.
-    Lent(HeldLock),
+    Borrowed(HeldLock),
 }
 
 /// How a release went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Released {
+pub enum ReleaseStatus {
     /// It was held to the end, and is given back, or the next of this process has it.
     Released,
     /// It is held still: another guard of the same request has it, and the last one gives it back.
@@ -56,49 +56,49 @@ pub enum Released {
 }
 
 /// What is left of a release. Dropping it leaves that to the background.
-pub(super) enum Ending {
-    Ended(Released),
-    GiveBack(Arc<HoldState>, LockHold),
+pub(super) enum PendingRelease {
+    Done(ReleaseStatus),
+    Release(Arc<HoldState>, LockHold),
     /// Somebody gives it back and asks for the next in one call, and tells of it.
-    Passes(Store, oneshot::Receiver<Released>),
+    ReleaseAndReacquire(Store, oneshot::Receiver<ReleaseStatus>),
 }
 
-impl Ending {
+impl PendingRelease {
     /// Another guard has it too.
     fn still_held(loss: Option<LockLoss>) -> Self {
-        Self::Ended(loss.map_or(Released::StillHeld, |_| Released::AlreadyLost))
+        Self::Done(loss.map_or(ReleaseStatus::StillHeld, |_| ReleaseStatus::AlreadyLost))
     }
 
     /// The rest of it.
-    pub(super) async fn released(self) -> Released {
+    pub(super) async fn finish(self) -> ReleaseStatus {
         match self {
-            Self::Ended(released) => released,
-            Self::GiveBack(facts, hold) => outcome(&facts, &hold.release().await),
-            Self::Passes(store, told) => store.await_reply(told).await.unwrap_or(Released::Unknown),
+            Self::Done(released) => released,
+            Self::Release(facts, hold) => release_status(&facts, &hold.release().await),
+            Self::ReleaseAndReacquire(store, told) => store.await_reply(told).await.unwrap_or(ReleaseStatus::Unknown),
         }
     }
 }
 
 impl LockGuard {
-    pub(super) fn new(hold: LockHold, turn: Option<Turn>) -> Self {
-        Self(Share::Of(Arc::new(Grant::new(hold, turn))))
+    pub(super) fn new(hold: LockHold, turn: Option<HandoverContext>) -> Self {
+        Self(GrantShare::Owned(Arc::new(SharedGrant::new(hold, turn))))
     }
 
     /// The same turn on another lease: copies of the one before are copies of this.
-    fn in_place_of(before: &HoldState, hold: LockHold) -> Self {
-        let (facts, grant) = (Arc::clone(hold.state()), Arc::new(Grant::new(hold, None)));
+    fn replacing(before: &HoldState, hold: LockHold) -> Self {
+        let (facts, grant) = (Arc::clone(hold.state()), Arc::new(SharedGrant::new(hold, None)));
         let weak = Arc::downgrade(&grant);
         before.set_successor(&facts, weak);
-        Self::share(grant)
+        Self::from_grant(grant)
     }
 
     /// Another guard on a grant.
-    pub(super) fn share(grant: Arc<Grant>) -> Self {
-        Self(Share::Of(grant))
+    pub(super) fn from_grant(grant: Arc<SharedGrant>) -> Self {
+        Self(GrantShare::Owned(grant))
     }
 
     /// The same, if it is sure still when another call has been waited for; else it is given back.
-    pub(super) fn still_sure(self) -> Result<Self, NotAcquired> {
+    pub(super) fn ensure_valid(self) -> Result<Self, AcquireError> {
         if self.remaining().is_zero() {
             return Err(Error::new(ErrorKind::Timeout, "grant").into());
         }
@@ -106,45 +106,45 @@ impl LockGuard {
     }
 
     /// A guard on what somebody else gives back.
-    pub(super) fn lent(held: HeldLock) -> Self {
-        Self(Share::Lent(held))
+    pub(super) fn borrowed(held: HeldLock) -> Self {
+        Self(GrantShare::Borrowed(held))
     }
 
     /// The turn, if it is one of this process's own.
-    pub(crate) fn facts(&self) -> Option<&Arc<HoldState>> {
+    pub(crate) fn hold_state(&self) -> Option<&Arc<HoldState>> {
         match &self.0 {
-            Share::Of(grant) => Some(grant.facts()),
-            Share::Lent(_) => None,
+            GrantShare::Owned(grant) => Some(grant.hold_state()),
+            GrantShare::Borrowed(_) => None,
         }
     }
 
     /// It is about to lie there for somebody who waits.
-    pub(super) fn await_fetch(&self) {
-        if let Some(facts) = self.facts() {
+    pub(super) fn mark_awaiting_receipt(&self) {
+        if let Some(facts) = self.hold_state() {
             facts.mark_unreceived();
         }
     }
 
     /// Whoever has waited for it has it; false if it has ended meanwhile.
-    pub(super) fn fetch(&self) -> bool {
+    pub(super) fn mark_received(&self) -> bool {
         match &self.0 {
-            Share::Of(grant) => grant.hold().mark_received(),
-            Share::Lent(_) => true,
+            GrantShare::Owned(grant) => grant.hold().mark_received(),
+            GrantShare::Borrowed(_) => true,
         }
     }
 
     pub(crate) fn lease(&self) -> Option<&Arc<LockLease>> {
-        self.facts().map(|facts| &facts.lease)
+        self.hold_state().map(|facts| &facts.lease)
     }
 
     /// Its parts, if it is the only guard: they are not passed on when they are dropped.
-    pub(super) fn into_parts(self) -> Result<(LockHold, Option<Turn>), Self> {
+    pub(super) fn into_parts(self) -> Result<(LockHold, Option<HandoverContext>), Self> {
         match self.0 {
-            Share::Of(grant) => match Arc::try_unwrap(grant) {
+            GrantShare::Owned(grant) => match Arc::try_unwrap(grant) {
                 Ok(grant) => Ok(grant.into_parts()),
-                Err(grant) => Err(Self::share(grant)),
+                Err(grant) => Err(Self::from_grant(grant)),
             },
-            Share::Lent(held) => Err(Self::lent(held)),
+            GrantShare::Borrowed(held) => Err(Self::borrowed(held)),
         }
     }
 
@@ -152,9 +152,9 @@ impl LockGuard {
     #[must_use]
     pub fn fence(&self) -> u64 {
         match &self.0 {
-            Share::Of(grant) => grant.facts().fence,
+            GrantShare::Owned(grant) => grant.hold_state().fence,
             // What has none is never lent.
-            Share::Lent(held) => held.fence().unwrap_or_default(),
+            GrantShare::Borrowed(held) => held.fence().unwrap_or_default(),
         }
     }
 
@@ -162,37 +162,37 @@ impl LockGuard {
     #[must_use]
     pub fn key(&self) -> &Key {
         match &self.0 {
-            Share::Of(grant) => grant.facts().key(),
-            Share::Lent(held) => held.key(),
+            GrantShare::Owned(grant) => grant.hold_state().key(),
+            GrantShare::Borrowed(held) => held.key(),
         }
     }
 
     /// How long it is sure to be held if no renewal succeeds from now on.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        self.held().remaining()
+        self.held_lock().remaining()
     }
 
     /// Why it was lost, if it was: what [`lost`](Self::lost) waits for, asked at once.
     #[must_use]
     pub fn loss(&self) -> Option<LockLoss> {
         match &self.0 {
-            Share::Of(grant) => grant.facts().loss(),
-            Share::Lent(held) => held.loss(),
+            GrantShare::Owned(grant) => grant.hold_state().loss(),
+            GrantShare::Borrowed(held) => held.loss(),
         }
     }
 
     /// Resolves when the lock is lost, with the reason; never if it is released first. Cancel safe.
     pub async fn lost(&self) -> LockLoss {
-        self.held().lost().await
+        self.held_lock().lost().await
     }
 
     /// A copy to hand to code that must not give it back.
     #[must_use]
-    pub fn held(&self) -> HeldLock {
+    pub fn held_lock(&self) -> HeldLock {
         match &self.0 {
-            Share::Of(grant) => HeldLock::own(grant),
-            Share::Lent(held) => held.clone(),
+            GrantShare::Owned(grant) => HeldLock::from_grant(grant),
+            GrantShare::Borrowed(held) => held.clone(),
         }
     }
 
@@ -201,7 +201,7 @@ impl LockGuard {
     /// takes for itself is not, so that futures joined in one task exclude each other. Tasks that
     /// the future spawns are outside. Cancel safe if the future is.
     pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
-        HeldLocks::current().and([self.held()]).scope().run(future)
+        HeldLocks::current().with_unique([self.held_lock()]).to_scope().run(future)
     }
 
     /// Makes the lease last for so long from now, once, at most until `max_hold`: before a step during
@@ -214,8 +214,8 @@ impl LockGuard {
     /// If the store could not be asked; the lock is held as before.
     pub async fn extend(&self, lease: Duration) -> Result<bool, Error> {
         match &self.0 {
-            Share::Of(grant) => grant.hold().extend(lease).await,
-            Share::Lent(held) => Ok(held.remaining() >= lease),
+            GrantShare::Owned(grant) => grant.hold().extend(lease).await,
+            GrantShare::Borrowed(held) => Ok(held.remaining() >= lease),
         }
     }
 
@@ -229,7 +229,7 @@ impl LockGuard {
     ///
     /// [`NotAcquired::Busy`] if it was lost before; [`NotAcquired::Fault`] if the store could not be
     /// asked. Either way the lock is gone.
-    pub async fn downgrade(self) -> Result<Self, NotAcquired> {
+    pub async fn downgrade(self) -> Result<Self, AcquireError> {
         if self.lease().is_some_and(|lease| lease.terms.mode != LockMode::Exclusive) {
             return Ok(self);
         }
@@ -237,13 +237,13 @@ impl LockGuard {
             Ok(parts) => parts,
             Err(shared) => return Ok(shared),
         };
-        if let Some(Turn { lines, .. }) = turn {
-            lines.leave_turn(hold.lease());
+        if let Some(HandoverContext { local_queues: lines, .. }) = turn {
+            lines.stop_handovers(hold.lease());
         }
         let before = Arc::clone(hold.state());
         match hold.downgrade().await? {
-            Some(hold) => Ok(Self::in_place_of(&before, hold)),
-            None => Err(NotAcquired::Busy(Busy { left: Duration::ZERO, line: 0, waited: None })),
+            Some(hold) => Ok(Self::replacing(&before, hold)),
+            None => Err(AcquireError::Busy(LockBusy { lease_remaining: Duration::ZERO, queue_length: 0, waited: None })),
         }
     }
 
@@ -251,28 +251,28 @@ impl LockGuard {
     /// in the background.
     ///
     /// Of several guards on one grant all but the last return [`Released::StillHeld`], by memory alone.
-    pub async fn release(self) -> Released {
-        self.end().released().await
+    pub async fn release(self) -> ReleaseStatus {
+        self.begin_release().finish().await
     }
 
     /// The part of a release for which nothing is waited.
-    pub(super) fn end(self) -> Ending {
+    pub(super) fn begin_release(self) -> PendingRelease {
         let (facts, last) = match self.0 {
-            Share::Lent(held) => return Ending::still_held(held.loss()),
+            GrantShare::Borrowed(held) => return PendingRelease::still_held(held.loss()),
             // Of two that are released at once, exactly one is the last.
-            Share::Of(grant) => (Arc::clone(grant.facts()), Arc::into_inner(grant)),
+            GrantShare::Owned(grant) => (Arc::clone(grant.hold_state()), Arc::into_inner(grant)),
         };
-        let Some((hold, turn)) = last.map(Grant::into_parts) else {
-            return Ending::still_held(facts.loss());
+        let Some((hold, turn)) = last.map(SharedGrant::into_parts) else {
+            return PendingRelease::still_held(facts.loss());
         };
-        match Ended::of(hold, turn) {
-            Ended::HandedOver => Ending::Ended(Released::Released),
-            Ended::GiveBack(hold) => Ending::GiveBack(facts, hold),
-            Ended::Pass(pass) => {
+        match ReleaseAction::decide(hold, turn) {
+            ReleaseAction::HandedOver => PendingRelease::Done(ReleaseStatus::Released),
+            ReleaseAction::Release(hold) => PendingRelease::Release(facts, hold),
+            ReleaseAction::ReleaseAndReacquire(pass) => {
                 let (tell, told) = oneshot::channel();
                 let store = pass.store().clone();
-                pass.start(Some(tell));
-                Ending::Passes(store, told)
+                pass.spawn(Some(tell));
+                PendingRelease::ReleaseAndReacquire(store, told)
             }
         }
     }

@@ -5,7 +5,7 @@ use std::fmt;
 use futures_util::future::select_all;
 use smallvec::SmallVec;
 
-use super::{answer::NotAcquired, guard::LockGuard, held::HeldLock};
+use super::{outcome::AcquireError, guard::LockGuard, held_lock::HeldLock};
 use crate::{
     error::Error,
     gate::Scope,
@@ -26,10 +26,10 @@ impl HeldLocks {
 
     /// These and more; what is here already, from a layer further out, is here once.
     #[expect(clippy::indexing_slicing, reason = "it only grows")]
-    pub(super) fn and(mut self, more: impl IntoIterator<Item = HeldLock>) -> Self {
+    pub(super) fn with_unique(mut self, more: impl IntoIterator<Item = HeldLock>) -> Self {
         let known = self.len();
         for new in more {
-            if !self.0[..known].iter().any(|held| held.is_same_as(&new)) {
+            if !self.0[..known].iter().any(|held| held.is_same_grant(&new)) {
                 self.0.push(new);
             }
         }
@@ -38,21 +38,21 @@ impl HeldLocks {
 
     /// As `and`.
     /// Removes the delegated locks that are not known to be in this store.
-    pub(super) fn without_delegations_elsewhere(mut self, store: &Store) -> Self {
-        self.0.retain(|held| !held.is_delegated() || held.is_in(store) == Some(true));
+    pub(super) fn without_delegations_of_other_stores(mut self, store: &Store) -> Self {
+        self.0.retain(|held| !held.is_delegated() || held.is_in_store(store) == Some(true));
         self
     }
 
-    pub(super) fn and_all(self, more: Self) -> Self {
-        if self.is_empty() { more } else { self.and(more.0) }
+    pub(super) fn merged_with(self, more: Self) -> Self {
+        if self.is_empty() { more } else { self.with_unique(more.0) }
     }
 
-    pub(super) fn one(held: HeldLock) -> Self {
+    pub(super) fn from_lock(held: HeldLock) -> Self {
         Self(SmallVec::from_buf([held]))
     }
 
     /// What makes code that runs within it know of these.
-    pub(super) fn scope(&self) -> Scope {
+    pub(super) fn to_scope(&self) -> Scope {
         Scope::of(self.clone())
     }
 
@@ -102,19 +102,19 @@ impl HeldLocks {
 
     /// Connects what has to be connected before [`find`](Self::find) can tell which of these locks are in
     /// this store.
-    pub(super) async fn identify(&self, store: &Store, keys: &[Key]) -> Result<(), Error> {
+    pub(super) async fn identify_stores(&self, store: &Store, keys: &[Key]) -> Result<(), Error> {
         for held in self.iter().filter(|held| keys.contains(held.key())) {
-            if held.is_in(store).is_none() {
-                held.identify(store).await?;
+            if held.is_in_store(store).is_none() {
+                held.identify_stores(store).await?;
             }
         }
         Ok(())
     }
 
     /// Returns true if [`find`](Self::find) knows which of these locks are in this store.
-    pub(super) fn are_identified(&self, store: &Store, keys: &[Key]) -> bool {
+    pub(super) fn has_identified_stores(&self, store: &Store, keys: &[Key]) -> bool {
         let mut held = self.iter().filter(|held| keys.contains(held.key()));
-        held.all(|held| held.is_in(store).is_some())
+        held.all(|held| held.is_in_store(store).is_some())
     }
 
     /// A guard on the lock of this key that is already held, the innermost that covers the mode.
@@ -122,35 +122,35 @@ impl HeldLocks {
     /// # Errors
     ///
     /// [`NotAcquired::WouldDeadlock`] if it is held, but never so that it covers the mode.
-    pub(super) fn find(
+    pub(super) fn find_guard(
         &self,
         store: &Store,
         key: &Key,
         mode: LockMode,
-    ) -> Result<Option<LockGuard>, NotAcquired> {
+    ) -> Result<Option<LockGuard>, AcquireError> {
         let of_key = self.iter().rev().filter(|held| held.key() == key);
-        let mut here = of_key.filter(|held| held.is_in(store) == Some(true));
+        let mut here = of_key.filter(|held| held.is_in_store(store) == Some(true));
         let mut is_held = false;
         let found = here.find_map(|held| {
-            let guard = held.share()?;
+            let guard = held.share_guard()?;
             is_held = true;
-            held.mode().is_some_and(|has| covers(has, mode)).then_some(guard)
+            held.mode().is_some_and(|has| mode_covers(has, mode)).then_some(guard)
         });
         match found {
-            None if is_held => Err(NotAcquired::WouldDeadlock),
+            None if is_held => Err(AcquireError::WouldDeadlock),
             found => Ok(found),
         }
     }
 
     /// Their names in a log line.
-    pub(super) fn hashed(&self) -> impl fmt::Display {
-        Hashed(self.clone())
+    pub(super) fn display_hashed(&self) -> impl fmt::Display {
+        HashedLockKeys(self.clone())
     }
 }
 
-struct Hashed(HeldLocks);
+struct HashedLockKeys(HeldLocks);
 
-impl fmt::Display for Hashed {
+impl fmt::Display for HashedLockKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (n, held) in self.0.iter().enumerate() {
             let comma = if n > 0 { "," } else { "" };
@@ -192,7 +192,7 @@ impl fmt::Debug for HeldLocks {
 ///
 /// A grant of permits(n) was given with at most n - 1 others beside it, so permits(10) does for permits(20), and
 /// not for permits(1). Readers are not counted, so shared does for no number of permits.
-fn covers(has: LockMode, wanted: LockMode) -> bool {
+fn mode_covers(has: LockMode, wanted: LockMode) -> bool {
     match (has, wanted) {
         (LockMode::Exclusive, _) | (LockMode::Shared, LockMode::Shared) => true,
         (LockMode::Permits(has), LockMode::Permits(wanted)) => has <= wanted,

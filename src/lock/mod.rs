@@ -88,39 +88,39 @@
 //! that is paused for longer than its lease is told of the loss when it wakes, not before: whoever
 //! writes to something that must not go back checks the **fence**, a number that grows with every grant.
 
-mod answer;
-mod asking;
-mod elsewhere;
-mod ends;
-mod estimate;
-mod facts;
+mod outcome;
+mod acquire_options;
+mod delegation;
+mod release_settings;
+mod average_hold_time;
+mod lock_context;
 mod gate;
-mod giving;
-mod grant;
+mod pending_releases;
+mod shared_grant;
 mod guard;
-mod held;
+mod held_lock;
 mod held_locks;
-mod line;
+mod wait_queue;
 mod policy;
-mod record;
+mod idempotent_acquire;
 mod request;
 mod retry;
-mod several;
-mod terms;
+mod lock_set;
+mod lease_settings;
 #[cfg(test)]
 pub(crate) mod tests;
 mod ticket;
-mod together;
+mod acquire_all;
 
 pub use self::{
-    answer::{Busy, BusyStatus, NotAcquired},
-    elsewhere::SharedSecret,
-    ends::{HoldUntil, OnLoss},
-    facts::LockFacts,
+    outcome::{LockBusy, BusyStatus, AcquireError},
+    delegation::SharedSecret,
+    release_settings::{HoldUntil, OnLoss},
+    lock_context::LockContext,
     gate::LockGate,
-    guard::{LockGuard, Released},
-    held::{HeldLock, HeldLocks},
+    guard::{LockGuard, ReleaseStatus},
+    held_lock::{HeldLock, HeldLocks},
     request::LockRequest,
-    several::{LockSet, LocksRequest},
-    ticket::{LockTicket, Unlocked},
+    lock_set::{LockSet, LockSetRequest},
+    ticket::{LockTicket, UnmatchedRequest},
 };

@@ -3,13 +3,13 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    answer::BusyStatus,
-    asking::{Asking, MAX_WAIT},
-    elsewhere::{self, SharedSecret},
+    outcome::BusyStatus,
+    acquire_options::{AcquireOptions, MAX_WAIT},
+    delegation::{self, SharedSecret},
     gate::LockGate,
-    held::{HeldLock, HeldLocks},
+    held_lock::{HeldLock, HeldLocks},
     request::LockRequest,
-    retry::Retry,
+    retry::LockRetry,
 };
 use crate::{
     gate::{KeySource, Methods, View, goes_on},
@@ -20,66 +20,66 @@ use crate::{
 
 /// What a request does that meets a busy lock.
 #[derive(Debug, Clone, Copy)]
-enum Strategy {
+enum BusyStrategy {
     Reject,
     Wait(Duration),
-    Retry(Retry),
+    Retry(LockRetry),
 }
 
 /// The settings. A gate is cloned for each request, so they lie behind one pointer.
 #[derive(Debug, Clone)]
-pub(super) struct Policy {
+pub(super) struct LockPolicy {
     scope: Option<String>,
-    named: Option<String>,
+    name: Option<String>,
     stripes: Option<u32>,
     pub(super) store: Option<Store>,
-    pub(super) asking: Asking,
+    pub(super) acquire_options: AcquireOptions,
     pub(super) outage: LockOutage,
     pub(super) busy_status: BusyStatus,
-    strategy: Strategy,
+    busy_strategy: BusyStrategy,
     methods: Methods,
     read_write: bool,
     /// In lower case.
     fence_header: Option<String>,
     /// Of services whose word is taken for it that they have a lock.
-    trust: Vec<SharedSecret>,
+    trusted_secrets: Vec<SharedSecret>,
 }
 
 /// Fields of a request that are no client's any more: a layer has said in them what there is to say.
 #[derive(Clone, Default)]
-struct FencesTold(Vec<String>);
+struct FenceHeaderNames(Vec<String>);
 
-impl Default for Policy {
+impl Default for LockPolicy {
     fn default() -> Self {
         Self {
             scope: None,
-            named: None,
+            name: None,
             stripes: None,
             store: None,
-            asking: Asking::default(),
+            acquire_options: AcquireOptions::default(),
             outage: LockOutage::default(),
             busy_status: BusyStatus::default(),
-            strategy: Strategy::Reject,
+            busy_strategy: BusyStrategy::Reject,
             methods: Methods::Unsafe,
             read_write: false,
             fence_header: None,
-            trust: Vec::new(),
+            trusted_secrets: Vec::new(),
         }
     }
 }
 
-impl Policy {
+impl LockPolicy {
     /// How requests of this method take the lock; `None` if they don't.
-    pub(super) fn mode(&self, method: &str) -> Option<LockMode> {
+    pub(super) fn mode_for(&self, method: &str) -> Option<LockMode> {
         let reads = self.read_write && matches!(method, "GET" | "HEAD");
-        let mode = if reads { LockMode::Shared } else { self.asking.terms.mode };
+        let mode = if reads { LockMode::Shared } else { self.acquire_options.terms.mode };
         self.methods.include(method).then_some(mode)
     }
 
     /// The lock of a key.
-    pub(super) fn name(&self, key: &Key) -> Key {
+    pub(super) fn lock_key(&self, key: &Key) -> Key {
         let mut key = key.clone();
-        if let Some(name) = &self.named {
+        if let Some(name) = &self.name {
             key = key.named(name);
         }
         if let Some(scope) = &self.scope {
@@ -93,42 +93,42 @@ impl Policy {
 
     /// Takes out of a request what only a layer may say in it, whether it takes a lock or not. What a layer
     /// further out has said stays.
-    pub(super) fn clean<V: View>(&self, view: &mut V) {
-        let told = |name| view.get::<FencesTold>().is_some_and(|told| told.0.contains(name));
+    pub(super) fn strip_headers<V: View>(&self, view: &mut V) {
+        let told = |name| view.get::<FenceHeaderNames>().is_some_and(|told| told.0.contains(name));
         if let Some(name) = &self.fence_header
             && !view.header(name).is_empty()
             && !told(name)
         {
             view.set_header(name, None);
         }
-        elsewhere::receive(view);
-        if !self.trust.is_empty()
-            && elsewhere::is_said_to_run(view)
+        delegation::strip_headers(view);
+        if !self.trusted_secrets.is_empty()
+            && delegation::has_untrusted_replay(view)
             && let Some(store) = self.store.clone().or_else(|| view.store())
-            && !self.trusted(view, &store).is_empty()
+            && !self.delegated_locks(view, &store).is_empty()
         {
-            elsewhere::give_back(view);
+            delegation::restore_replay_header(view);
         }
     }
 
     /// What another service has of the locks this request may need.
-    pub(super) fn trusted<V: View>(&self, view: &V, store: &Store) -> Vec<HeldLock> {
-        if self.trust.is_empty() {
+    pub(super) fn delegated_locks<V: View>(&self, view: &V, store: &Store) -> Vec<HeldLock> {
+        if self.trusted_secrets.is_empty() {
             Vec::new()
         } else {
-            elsewhere::trusted(view, store, &self.trust)
+            delegation::verify_delegations(view, store, &self.trusted_secrets)
         }
     }
 
     /// Tells the fences to what reads the request's header.
-    pub(super) fn tell_fences<V: View>(&self, held: &HeldLocks, view: &mut V) {
+    pub(super) fn set_fence_header<V: View>(&self, held: &HeldLocks, view: &mut V) {
         if let Some(name) = &self.fence_header {
             let fences: Vec<_> = held.fences().map(|(_, fence)| fence.to_string()).collect();
             // Without a lock there is none here, not that of another lock further out.
             let fences = Some(fences.join(", ")).filter(|fences| !fences.is_empty());
             view.set_header(name, fences.as_deref());
             goes_on(view, name);
-            let mut told = view.take::<FencesTold>().unwrap_or_default();
+            let mut told = view.take::<FenceHeaderNames>().unwrap_or_default();
             if !told.0.contains(name) {
                 told.0.push(name.clone());
             }
@@ -137,27 +137,27 @@ impl Policy {
     }
 
     /// How a request asks for its lock. One that an outer layer takes over waits for as long as that says.
-    pub(super) fn request(
+    pub(super) fn lock_request(
         &self,
         store: &Store,
         key: &Key,
         mode: LockMode,
         taken_over: Option<Duration>,
     ) -> LockRequest {
-        let mut asking = self.asking.clone();
+        let mut asking = self.acquire_options.clone();
         asking.terms.mode = mode;
-        let request = |wait| LockRequest::of(store, key, asking, wait);
-        match (taken_over, self.strategy) {
+        let request = |wait| LockRequest::new(store, key, asking, wait);
+        match (taken_over, self.busy_strategy) {
             (Some(wait), _) => request(Some(wait.min(MAX_WAIT)).filter(|wait| !wait.is_zero())),
-            (None, Strategy::Wait(wait)) => request(Some(wait)),
-            (None, Strategy::Retry(retry)) => request(None).again(Some(retry)),
-            (None, Strategy::Reject) => request(None),
+            (None, BusyStrategy::Wait(wait)) => request(Some(wait)),
+            (None, BusyStrategy::Retry(retry)) => request(None).with_retry(Some(retry)),
+            (None, BusyStrategy::Reject) => request(None),
         }
     }
 }
 
 impl<N: ?Sized> LockGate<N> {
-    pub(super) fn with(mut self, change: impl FnOnce(&mut Policy)) -> Self {
+    pub(super) fn with_policy(mut self, change: impl FnOnce(&mut LockPolicy)) -> Self {
         change(Arc::make_mut(&mut self.policy));
         self
     }
@@ -165,13 +165,13 @@ impl<N: ?Sized> LockGate<N> {
     /// See `LockLayer::scope`.
     #[must_use]
     pub fn scope(self, scope: &str) -> Self {
-        self.with(|policy| policy.scope = Some(scope.to_owned()))
+        self.with_policy(|policy| policy.scope = Some(scope.to_owned()))
     }
 
     /// See `LockLayer::named`.
     #[must_use]
     pub fn named(self, name: &str) -> Self {
-        self.with(|policy| policy.named = Some(name.to_owned()))
+        self.with_policy(|policy| policy.name = Some(name.to_owned()))
     }
 
     /// See `LockLayer::stripes`.
@@ -183,15 +183,15 @@ impl<N: ?Sized> LockGate<N> {
     pub fn stripes(self, n: u32) -> Self {
         // Says now what it would say at the first request.
         let _ = Key::custom("").stripe(n);
-        self.with(|policy| policy.stripes = Some(n))
+        self.with_policy(|policy| policy.stripes = Some(n))
     }
 
     /// See `LockLayer::read_write`.
     #[must_use]
     pub fn read_write(self) -> Self {
-        self.with(|policy| {
+        self.with_policy(|policy| {
             policy.read_write = true;
-            policy.asking.terms.mode = LockMode::Exclusive;
+            policy.acquire_options.terms.mode = LockMode::Exclusive;
             if let Methods::Unsafe = policy.methods {
                 policy.methods = Methods::ReadOrWrite;
             }
@@ -206,8 +206,8 @@ impl<N: ?Sized> LockGate<N> {
     #[must_use]
     pub fn permits(self, most: u32) -> Self {
         assert!(most > 0, "LockLayer::permits: with 0 permits nobody would ever be let in");
-        self.with(|policy| {
-            policy.asking.terms.mode = LockMode::Permits(most);
+        self.with_policy(|policy| {
+            policy.acquire_options.terms.mode = LockMode::Permits(most);
             policy.read_write = false;
             if let Methods::ReadOrWrite = policy.methods {
                 policy.methods = Methods::Unsafe;
@@ -224,56 +224,56 @@ impl<N: ?Sized> LockGate<N> {
     pub fn fence_header(self, name: &str) -> Self {
         let valid = http::HeaderName::from_bytes(name.as_bytes());
         assert!(valid.is_ok(), "LockLayer::fence_header: {name:?} is no header field's name");
-        self.with(|policy| policy.fence_header = Some(name.to_ascii_lowercase()))
+        self.with_policy(|policy| policy.fence_header = Some(name.to_ascii_lowercase()))
     }
 
     /// See `LockLayer::trust`.
     #[must_use]
-    pub fn trust(self, secret: &SharedSecret) -> Self {
-        self.with(|policy| policy.trust.push(secret.clone()))
+    pub fn trust_delegation(self, secret: &SharedSecret) -> Self {
+        self.with_policy(|policy| policy.trusted_secrets.push(secret.clone()))
     }
 
     /// See `LockLayer::and_path_param`, `and_header` and `and_key`.
     #[must_use]
     pub fn and(mut self, source: KeySource<N>) -> Self {
-        self.source = self.source.and(source.never_absent());
+        self.key_source = self.key_source.and(source.never_absent());
         self
     }
 
     /// See `LockLayer::store`.
     #[must_use]
     pub fn store(self, store: &Store) -> Self {
-        self.with(|policy| policy.store = Some(store.clone()))
+        self.with_policy(|policy| policy.store = Some(store.clone()))
     }
 
     /// See `LockLayer::wait`.
     #[must_use]
     pub fn wait(self, wait: Duration) -> Self {
-        self.with(|policy| policy.strategy = Strategy::Wait(wait.min(MAX_WAIT)))
+        self.with_policy(|policy| policy.busy_strategy = BusyStrategy::Wait(wait.min(MAX_WAIT)))
     }
 
     /// See `LockLayer::reject`.
     #[must_use]
     pub fn reject(self) -> Self {
-        self.with(|policy| policy.strategy = Strategy::Reject)
+        self.with_policy(|policy| policy.busy_strategy = BusyStrategy::Reject)
     }
 
     /// See `LockLayer::retry`.
     #[must_use]
     pub fn retry(self, times: u32, every: Duration) -> Self {
-        self.with(|policy| policy.strategy = Strategy::Retry(Retry::new(times, every)))
+        self.with_policy(|policy| policy.busy_strategy = BusyStrategy::Retry(LockRetry::new(times, every)))
     }
 
     /// See `LockLayer::busy_status`.
     #[must_use]
     pub fn busy_status(self, status: BusyStatus) -> Self {
-        self.with(|policy| policy.busy_status = status)
+        self.with_policy(|policy| policy.busy_status = status)
     }
 
     /// See `LockLayer::all_methods`.
     #[must_use]
     pub fn all_methods(self) -> Self {
-        self.with(|policy| policy.methods = Methods::All)
+        self.with_policy(|policy| policy.methods = Methods::All)
     }
 
     /// See `LockLayer::methods`.
@@ -284,12 +284,12 @@ impl<N: ?Sized> LockGate<N> {
     #[must_use]
     pub fn methods<M: AsRef<str>>(self, methods: impl IntoIterator<Item = M>) -> Self {
         let methods = Methods::these("LockLayer", methods);
-        self.with(|policy| policy.methods = methods)
+        self.with_policy(|policy| policy.methods = methods)
     }
 
     /// See `LockLayer::on_outage`.
     #[must_use]
     pub fn on_outage(self, outage: LockOutage) -> Self {
-        self.with(|policy| policy.outage = outage)
+        self.with_policy(|policy| policy.outage = outage)
     }
 }

@@ -5,45 +5,45 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use super::{
-    answer::{Answer, Busy, NotAcquired},
-    asking::MAX_WAIT,
+    outcome::{LockOutcome, LockBusy, AcquireError},
+    acquire_options::MAX_WAIT,
     request::LockRequest,
 };
 
 /// Shortest pause: whoever wants less wants to be woken, which costs the store nothing meanwhile.
-const MIN_PAUSE: Duration = Duration::from_millis(10);
+const MIN_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// So many more attempts, so far apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Retry {
-    times: u32,
-    every: Duration,
+pub(super) struct LockRetry {
+    max_retries: u32,
+    interval: Duration,
 }
 
-impl Retry {
+impl LockRetry {
     pub(super) fn new(times: u32, every: Duration) -> Self {
-        Self { times, every: every.clamp(MIN_PAUSE, MAX_WAIT) }
+        Self { max_retries: times, interval: every.clamp(MIN_RETRY_INTERVAL, MAX_WAIT) }
     }
 
     /// Asks until it is no longer busy, or the attempts are used up.
-    pub(super) async fn run<T, E, F>(self, mut ask: impl FnMut() -> F) -> Result<Result<T, Busy>, E>
+    pub(super) async fn run<T, E, F>(self, mut ask: impl FnMut() -> F) -> Result<Result<T, LockBusy>, E>
     where
-        F: Future<Output = Result<Result<T, Busy>, E>>,
+        F: Future<Output = Result<Result<T, LockBusy>, E>>,
     {
         let started = Instant::now();
-        let mut left = self.times;
+        let mut left = self.max_retries;
         loop {
             let mut busy = match ask().await? {
                 Ok(got) => return Ok(Ok(got)),
                 Err(busy) => busy,
             };
-            busy.waited = (self.times > 0).then(|| started.elapsed());
+            busy.waited = (self.max_retries > 0).then(|| started.elapsed());
             // Slow calls count too: a request is told in bounded time.
-            if left == 0 || started.elapsed() + self.every > MAX_WAIT {
+            if left == 0 || started.elapsed() + self.interval > MAX_WAIT {
                 return Ok(Err(busy));
             }
             left -= 1;
-            tokio::time::sleep(self.every).await;
+            tokio::time::sleep(self.interval).await;
         }
     }
 }
@@ -57,20 +57,20 @@ impl LockRequest {
     /// them. [`wait`](Self::wait) is fair and asks the store less; this holds no place that another one
     /// would have to pass by. The last one set counts.
     pub fn retry(self, times: u32, every: Duration) -> Self {
-        self.again(Some(Retry::new(times, every)))
+        self.with_retry(Some(LockRetry::new(times, every)))
     }
 
-    pub(super) async fn retried(
+    pub(super) async fn acquire_with_retry(
         &self,
-        retry: Retry,
+        retry: LockRetry,
         record: Option<Arc<str>>,
-    ) -> Result<Answer, NotAcquired> {
+    ) -> Result<LockOutcome, AcquireError> {
         let once = || async {
-            Ok::<_, NotAcquired>(match self.ask_once(record.clone()).await? {
-                Answer::Busy(busy) => Err(busy),
+            Ok::<_, AcquireError>(match self.acquire_or_wait(record.clone()).await? {
+                LockOutcome::Busy(busy) => Err(busy),
                 answer => Ok(answer),
             })
         };
-        Ok(retry.run(once).await?.unwrap_or_else(Answer::Busy))
+        Ok(retry.run(once).await?.unwrap_or_else(LockOutcome::Busy))
     }
 }

@@ -5,11 +5,11 @@ use std::sync::{Arc, atomic::AtomicBool};
 use tokio::time::Instant;
 
 use super::{
-    answer::NotAcquired,
-    estimate::HoldTimes,
+    outcome::AcquireError,
+    average_hold_time::AverageHoldTime,
     guard::LockGuard,
-    held::{HeldLock, HeldLocks},
-    several::LockSet,
+    held_lock::{HeldLock, HeldLocks},
+    lock_set::LockSet,
 };
 use crate::{
     gate::{Inside, Replay, Slot},
@@ -19,116 +19,116 @@ use crate::{
 
 /// A request that matched no route, and has no lock: it is looked at once more when it has been answered.
 #[derive(Debug)]
-pub struct Unlocked;
+pub struct UnmatchedRequest;
 
 /// The lock of a request that passed; dropping it gives the lock back. Beside it, all that the request
 /// has, this one included; the slot of a layer further out that remembers it; and whether the answer says already that
 /// a lock was lost.
 #[derive(Debug)]
 pub struct LockTicket(
-    pub(super) Ticket,
+    pub(super) LockTicketKind,
     pub(super) HeldLocks,
     pub(super) Option<Slot>,
     pub(super) bool,
 );
 
 impl LockTicket {
-    pub(super) fn new(ticket: Ticket, outer: HeldLocks) -> Self {
+    pub(super) fn new(ticket: LockTicketKind, outer: HeldLocks) -> Self {
         let mut whole = Self(ticket, HeldLocks::default(), None, false);
-        whole.1 = outer.and_all(whole.held());
+        whole.1 = outer.merged_with(whole.layer_locks());
         whole
     }
 
     /// A layer further in has said that its lock was lost.
-    pub(super) fn told(&mut self) {
+    pub(super) fn mark_loss_reported(&mut self) {
         self.3 = true;
     }
 
     /// Only one that has begun is remembered.
-    pub(super) fn of_slot(mut self, slot: Option<Slot>) -> Self {
+    pub(super) fn with_slot(mut self, slot: Option<Slot>) -> Self {
         self.2 = slot.filter(|slot| slot.record().is_some() && slot.has_begun());
         self
     }
 
     /// What its layer asked for.
-    pub(super) fn held(&self) -> HeldLocks {
+    pub(super) fn layer_locks(&self) -> HeldLocks {
         match &self.0 {
-            Ticket::Own { guard, .. } => guard.held(),
-            Ticket::Lent { held, .. } | Ticket::Scoped { held, .. } | Ticket::Run(held, _) => {
+            LockTicketKind::Acquired { guards: guard, .. } => guard.held_locks(),
+            LockTicketKind::Reentrant { held_locks: held, .. } | LockTicketKind::Scoped { held_locks: held, .. } | LockTicketKind::JobRun(held, _) => {
                 held.clone()
             }
-            Ticket::Unmatched(_) => HeldLocks::default(),
+            LockTicketKind::Unmatched(_) => HeldLocks::default(),
         }
     }
 }
 
 #[derive(Debug)]
-pub(super) enum Ticket {
-    Own {
-        guard: LockSet,
-        times: Arc<HoldTimes>,
-        since: Instant,
+pub(super) enum LockTicketKind {
+    Acquired {
+        guards: LockSet,
+        average_hold_time: Arc<AverageHoldTime>,
+        acquired_at: Instant,
     },
     /// What a layer further out has, or another service, or nobody. Shares of ours are kept with it: the
     /// inner call may have been sent to a task of its own, and go on when the layer further out is gone.
-    Lent {
-        held: HeldLocks,
-        shares: Vec<LockGuard>,
+    Reentrant {
+        held_locks: HeldLocks,
+        guards: Vec<LockGuard>,
     },
     /// The same, of code that is no layer and has scoped its guard: nobody further out looks after the request.
     Scoped {
-        held: HeldLocks,
-        shares: Vec<LockGuard>,
+        held_locks: HeldLocks,
+        guards: Vec<LockGuard>,
     },
     /// A worker gives it back, when it has seen the answer of this run, and nothing of it is under way: the inner call
     /// may go on in a task of its own, when a layer further out has answered for it.
-    Run(HeldLocks, #[expect(dead_code, reason = "it is counted until it is dropped")] Inside),
+    JobRun(HeldLocks, #[expect(dead_code, reason = "it is counted until it is dropped")] Inside),
     /// Nothing: no route has matched. Whether that was told of this layer, should it have been served.
     Unmatched(Arc<AtomicBool>),
 }
 
-impl Ticket {
+impl LockTicketKind {
     /// No layer further out has let it pass.
-    pub(super) fn of_no_layer(self) -> Self {
+    pub(super) fn into_scoped(self) -> Self {
         // (Another service, or a worker, has layers of its own.)
-        let ours = |shares: &[LockGuard]| shares.iter().any(|share| share.facts().is_some());
+        let ours = |shares: &[LockGuard]| shares.iter().any(|share| share.hold_state().is_some());
         match self {
-            Self::Lent { held, shares } if ours(&shares) => Self::Scoped { held, shares },
+            Self::Reentrant { held_locks: held, guards: shares } if ours(&shares) => Self::Scoped { held_locks: held, guards: shares },
             other => other,
         }
     }
 
     /// If the request has all of these locks already, the ticket for them.
-    pub(super) fn of_what_is_held(
+    pub(super) fn reentrant(
         store: &Store,
         keys: &[Key],
         mode: LockMode,
         held: &HeldLocks,
         run: Option<(&HeldLock, &Replay)>,
-    ) -> Result<Option<Self>, NotAcquired> {
+    ) -> Result<Option<Self>, AcquireError> {
         if let (Some((lock, run)), [_]) = (run, keys) {
-            return Ok(Some(Self::Run(HeldLocks::one(lock.clone()), Inside::of(run))));
+            return Ok(Some(Self::JobRun(HeldLocks::from_lock(lock.clone()), Inside::of(run))));
         }
-        let found = keys.iter().map(|key| held.find(store, key, mode));
+        let found = keys.iter().map(|key| held.find_guard(store, key, mode));
         let found: Option<Vec<_>> = found.collect::<Result<_, _>>()?;
         Ok(found.map(|shares| {
-            let held = shares.iter().map(LockGuard::held).collect();
-            Self::Lent { held, shares }
+            let held = shares.iter().map(LockGuard::held_lock).collect();
+            Self::Reentrant { held_locks: held, guards: shares }
         }))
     }
 
     /// Of a request that passes though the store is away: what it has of further out, and for all else no lock.
     pub(super) fn admitted(store: &Store, keys: Vec<Key>, mode: LockMode, outer: &HeldLocks) -> Self {
         let mut shares = Vec::new();
-        let held = keys.into_iter().map(|key| match outer.find(store, &key, mode) {
+        let held = keys.into_iter().map(|key| match outer.find_guard(store, &key, mode) {
             Ok(Some(share)) => {
-                let held = share.held();
+                let held = share.held_lock();
                 shares.push(share);
                 held
             }
             Ok(None) | Err(_) => HeldLock::admitted(key),
         });
         let held = held.collect();
-        Self::Lent { held, shares }
+        Self::Reentrant { held_locks: held, guards: shares }
     }
 }

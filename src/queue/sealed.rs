@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use crate::{
     key::Key,
-    seal::{NotOpened, Place, open, seal},
+    seal::{UnsealError, SealContext, open, seal},
     store::{Store, TaskId},
 };
 
@@ -14,8 +14,8 @@ use crate::{
 const PAUSE: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 
 /// Where a payload belongs: sealed, it opens nowhere else.
-fn place<'a>(queue: &'a Key, id: &'a TaskId) -> Place<'a> {
-    Place { id: id.as_str(), lock: queue.as_str(), kind: "task" }
+fn place<'a>(queue: &'a Key, id: &'a TaskId) -> SealContext<'a> {
+    SealContext { id: id.as_str(), parent_key: queue.as_str(), kind: "task" }
 }
 
 pub(super) fn sealed(store: &Store, queue: &Key, id: &TaskId, payload: Bytes) -> Bytes {
@@ -27,7 +27,7 @@ pub(super) fn opened(
     queue: &Key,
     id: &TaskId,
     payload: &Bytes,
-) -> Result<Bytes, NotOpened> {
+) -> Result<Bytes, UnsealError> {
     open(store, place(queue, id), payload)
 }
 
@@ -49,8 +49,8 @@ pub(super) fn to_run(
     match opened(store, queue, id, payload) {
         Ok(payload) => Ok(payload),
         // Nothing of it: what is not sealed where all has to be might else be run.
-        Err(NotOpened::Broken) => Ok(Bytes::new()),
-        Err(NotOpened::Newer | NotOpened::NoKey) => {
+        Err(UnsealError::Corrupt) => Ok(Bytes::new()),
+        Err(UnsealError::NewerVersion | UnsealError::UnknownKey) => {
             tracing::error!(task = ?id, "a task is sealed with a key that is not here: it waits for another worker");
             // By this process's clock, where the store has another one; no more than a pause hangs on that.
             let late = store.backend().estimated_now_us().saturating_sub(due_us);

@@ -5,10 +5,10 @@ use std::{sync::Arc, time::Duration};
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::time::Instant;
 
-use super::held::Held;
+use super::quorum_hold::QuorumHold;
 use crate::{
     key::Key,
-    lock::Released,
+    lock::ReleaseStatus,
     store::{ReleaseOutcome, LockHold, LockLoss},
 };
 
@@ -18,18 +18,18 @@ use crate::{
 /// store has. If the process dies instead, the lock ends with its lease.
 #[derive(Debug)]
 #[must_use = "the lock is given back when the guard is dropped"]
-pub struct QuorumGuard(Arc<Held>);
+pub struct QuorumGuard(Arc<QuorumHold>);
 
 /// What a node said of a release.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Said {
-    Had,
+enum NodeRelease {
+    Released,
     Lost,
     Unknown,
 }
 
 impl QuorumGuard {
-    pub(super) fn new(held: Arc<Held>) -> Self {
+    pub(super) fn new(held: Arc<QuorumHold>) -> Self {
         Self(held)
     }
 
@@ -65,12 +65,12 @@ impl QuorumGuard {
     /// Why it was lost, if it was.
     #[must_use]
     pub fn loss(&self) -> Option<LockLoss> {
-        self.0.loss()
+        self.0.check_loss()
     }
 
     /// Resolves when no majority is held any more, with the reason; that is final. Cancel safe.
     pub async fn lost(&self) -> LockLoss {
-        match self.0.ended().await {
+        match self.0.await_end().await {
             Some(loss) => loss,
             // Given back, which takes the guard: nobody is left to ask.
             None => std::future::pending().await,
@@ -83,42 +83,42 @@ impl QuorumGuard {
     /// [`Released::Released`]: a majority had it to the end. [`Released::AlreadyLost`]: it had not, and somebody
     /// else may have had the lock meanwhile. [`Released::Unknown`]: too few have answered; they are asked
     /// again in the background until their leases have ended.
-    pub async fn release(self) -> Released {
+    pub async fn release(self) -> ReleaseStatus {
         if self.loss().is_some() {
-            return Released::AlreadyLost;
+            return ReleaseStatus::AlreadyLost;
         }
         let majority = self.0.majority();
         // Sent now, to all of them: whoever drops this future has released it.
-        let mut open: FuturesUnordered<_> = self.0.close().into_values().map(give_back).collect();
+        let mut open: FuturesUnordered<_> = self.0.close().into_values().map(release_node).collect();
         let (mut had, mut unknown) = (0, 0);
         while had < majority && had + unknown + open.len() >= majority {
             match open.next().await {
-                Some(Said::Had) => had += 1,
-                Some(Said::Unknown) => unknown += 1,
-                Some(Said::Lost) => {}
+                Some(NodeRelease::Released) => had += 1,
+                Some(NodeRelease::Unknown) => unknown += 1,
+                Some(NodeRelease::Lost) => {}
                 None => break,
             }
         }
         if had >= majority {
-            Released::Released
+            ReleaseStatus::Released
         } else if had + unknown >= majority {
-            Released::Unknown
+            ReleaseStatus::Unknown
         } else {
-            Released::AlreadyLost
+            ReleaseStatus::AlreadyLost
         }
     }
 }
 
-fn give_back(hold: LockHold) -> impl Future<Output = Said> {
+fn release_node(hold: LockHold) -> impl Future<Output = NodeRelease> {
     let (facts, store) = (Arc::clone(hold.state()), hold.store().clone());
     let told = hold.send_release();
     async move {
         match store.await_reply(told).await {
-            Some(Ok(ReleaseOutcome::Released)) => Said::Had,
+            Some(Ok(ReleaseOutcome::Released)) => NodeRelease::Released,
             // The first of two calls may have done it: within the lease nobody else can have.
-            Some(Ok(ReleaseOutcome::NotFoundOnRetry)) if facts.valid_until() > Instant::now() => Said::Had,
-            Some(Ok(ReleaseOutcome::NotFoundOnRetry) | Err(_)) | None => Said::Unknown,
-            Some(Ok(_)) => Said::Lost,
+            Some(Ok(ReleaseOutcome::NotFoundOnRetry)) if facts.valid_until() > Instant::now() => NodeRelease::Released,
+            Some(Ok(ReleaseOutcome::NotFoundOnRetry) | Err(_)) | None => NodeRelease::Unknown,
+            Some(Ok(_)) => NodeRelease::Lost,
         }
     }
 }

@@ -59,10 +59,10 @@
 //! the same one for all who share the quorum, if other locks live in those servers.
 
 mod guard;
-mod held;
+mod quorum_hold;
 mod request;
-mod round;
-mod tend;
+mod vote_request;
+mod lease_repair;
 #[cfg(test)]
 mod tests;
 

@@ -4,18 +4,18 @@ use std::{ops::RangeInclusive, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{guard::QuorumGuard, round::Asking, tend};
+use super::{guard::QuorumGuard, vote_request::VoteRequest, lease_repair};
 use crate::{
     clock::LONGEST,
     error::{Error, ErrorKind},
     key::Key,
-    lock::NotAcquired,
+    lock::AcquireError,
     store::{LockMode, Store, LeaseTerms},
 };
 
 /// How many stores there may be: with one there is no majority to speak of, and each more is one more call
 /// for each lock.
-const NODES: RangeInclusive<usize> = 3..=9;
+const NODE_COUNTS: RangeInclusive<usize> = 3..=9;
 
 /// Shortest lease, as of any lock.
 const MIN_LEASE: Duration = Duration::from_millis(100);
@@ -24,7 +24,7 @@ const MIN_LEASE: Duration = Duration::from_millis(100);
 const MAX_WAIT: Duration = Duration::from_secs(600);
 
 /// Longest pause between two rounds. It doubles up to this from the first one on.
-const PAUSES: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(200)];
+const RETRY_PAUSE_RANGE: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(200)];
 
 /// Several independent stores of which a majority decides; see the [module](super). Cloning is cheap.
 #[derive(Debug, Clone)]
@@ -42,7 +42,7 @@ impl Store {
     /// handle that has not reached its server yet that is not known.)
     pub fn quorum(stores: impl IntoIterator<Item = Self>) -> Result<Quorum, Error> {
         let nodes: Arc<[Self]> = stores.into_iter().collect();
-        if !NODES.contains(&nodes.len()) || nodes.len().is_multiple_of(2) {
+        if !NODE_COUNTS.contains(&nodes.len()) || nodes.len().is_multiple_of(2) {
             let count = nodes.len();
             return Err(Error::config(format!(
                 "a quorum is of 3, 5, 7 or 9 stores, not of {count}"
@@ -69,7 +69,7 @@ impl Quorum {
             mode: LockMode::Exclusive,
         };
         QuorumRequest {
-            asking: Asking { nodes: Arc::clone(&self.nodes), key: key.into(), terms },
+            vote_request: VoteRequest { nodes: Arc::clone(&self.nodes), key: key.into(), terms },
             wait: None,
         }
     }
@@ -97,7 +97,7 @@ impl Quorum {
 #[derive(Debug, Clone)]
 #[must_use = "nothing is locked until `acquire` is awaited"]
 pub struct QuorumRequest {
-    asking: Asking,
+    vote_request: VoteRequest,
     wait: Option<Duration>,
 }
 
@@ -106,15 +106,15 @@ impl QuorumRequest {
     /// store. At least 100 ms. Each node is given a tenth of it to answer, between 10 ms and 250 ms, and never
     /// more than its store's own deadline.
     pub fn lease(mut self, lease: Duration) -> Self {
-        (self.asking.terms.lease, self.asking.terms.renews) =
+        (self.vote_request.terms.lease, self.vote_request.terms.renews) =
             (lease.clamp(MIN_LEASE, LONGEST), true);
         self
     }
 
     /// A lease that is never renewed: the lock ends after it, whatever its holder does, or after
     /// [`max_hold`](Self::max_hold) if that is sooner.
-    pub fn lease_fixed(mut self, lease: Duration) -> Self {
-        (self.asking.terms.lease, self.asking.terms.renews) =
+    pub fn fixed_lease(mut self, lease: Duration) -> Self {
+        (self.vote_request.terms.lease, self.vote_request.terms.renews) =
             (lease.clamp(MIN_LEASE, LONGEST), false);
         self
     }
@@ -122,7 +122,7 @@ impl QuorumRequest {
     /// How long a living holder may have it in all. Default 60 s: bounds a task that never ends. At least
     /// 100 ms.
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
-        self.asking.terms.max_hold = max_hold.clamp(MIN_LEASE, LONGEST);
+        self.vote_request.terms.max_hold = max_hold.clamp(MIN_LEASE, LONGEST);
         self
     }
 
@@ -143,32 +143,32 @@ impl QuorumRequest {
     ///
     /// [`NotAcquired::Busy`] if so many nodes have granted it to others that no majority was left, after the
     /// wait if there is one; [`NotAcquired::Fault`] if a majority could not be asked.
-    pub async fn acquire(self) -> Result<QuorumGuard, NotAcquired> {
+    pub async fn acquire(self) -> Result<QuorumGuard, AcquireError> {
         let started = Instant::now();
-        let mut longest = PAUSES[0];
+        let mut longest = RETRY_PAUSE_RANGE[0];
         loop {
-            let refused = match self.asking.round().await {
+            let refused = match self.vote_request.acquire_majority().await {
                 Ok(held) => {
-                    tend::begin(&self.asking, &held);
+                    lease_repair::spawn_repair(&self.vote_request, &held);
                     return Ok(QuorumGuard::new(held));
                 }
                 Err(refused) => refused,
             };
-            let pause = random_part(longest);
-            longest = (longest * 2).min(PAUSES[1]);
+            let pause = random_pause(longest);
+            longest = (longest * 2).min(RETRY_PAUSE_RANGE[1]);
             let goes_on = |wait: &Duration| started.elapsed() + pause < *wait;
-            if self.wait.filter(goes_on).is_none() || is_final(&refused) {
-                return Err(self.told(refused, started));
+            if self.wait.filter(goes_on).is_none() || is_permanent(&refused) {
+                return Err(self.with_wait_since(refused, started));
             }
             tokio::time::sleep(pause).await;
         }
     }
 
-    fn told(&self, refused: NotAcquired, started: Instant) -> NotAcquired {
+    fn with_wait_since(&self, refused: AcquireError, started: Instant) -> AcquireError {
         match refused {
-            NotAcquired::Busy(mut busy) => {
+            AcquireError::Busy(mut busy) => {
                 busy.waited = self.wait.map(|_| started.elapsed());
-                NotAcquired::Busy(busy)
+                AcquireError::Busy(busy)
             }
             other => other,
         }
@@ -176,12 +176,12 @@ impl QuorumRequest {
 }
 
 /// Asking again does not help: so many nodes are set up wrongly that the others are no majority.
-fn is_final(refused: &NotAcquired) -> bool {
-    matches!(refused, NotAcquired::Fault(error) if error.kind() == ErrorKind::Config)
+fn is_permanent(refused: &AcquireError) -> bool {
+    matches!(refused, AcquireError::Fault(error) if error.kind() == ErrorKind::Config)
 }
 
 /// Up to the whole: those who kept each other from a majority must not meet again.
-fn random_part(whole: Duration) -> Duration {
+fn random_pause(whole: Duration) -> Duration {
     let (_, dice) = uuid::Uuid::new_v4().as_u64_pair();
     let micros = u64::try_from(whole.as_micros()).unwrap_or(u64::MAX).max(1);
     // The top bits of that half of an id are not random; a remainder is even enough here.

@@ -61,13 +61,13 @@
 //! belongs on connections within the house. A server that does not check it must not be reachable by
 //! others, and one that does must refuse requests whose field does not hold.
 
-mod replayer;
+mod http_replayer;
 #[cfg(test)]
 mod tests;
-mod verify;
-mod word;
+mod replay_verifier;
+mod replay_claims;
 
 pub use self::{
-    replayer::HttpReplayer,
-    verify::{NotVerified, ReplayVerifier},
+    http_replayer::HttpReplayer,
+    replay_verifier::{VerifyError, ReplayVerifier},
 };

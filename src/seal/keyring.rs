@@ -9,14 +9,14 @@ use chacha20poly1305::{
 };
 use parking_lot::RwLock;
 
-use super::{NotOpened, Place, SEALED, VERSION};
+use super::{UnsealError, SealContext, SEALED_MARKER, FORMAT_VERSION};
 use crate::store::Store;
 
 /// Length of a nonce: random ones of this length do not meet.
-const NONCE: usize = 24;
+const NONCE_LEN: usize = 24;
 
 /// Longest id of a key.
-const LONGEST_ID: usize = 32;
+const MAX_KEY_ID_LEN: usize = 32;
 
 /// The keys that stored requests, responses and tasks are sealed with.
 ///
@@ -33,13 +33,13 @@ const LONGEST_ID: usize = 32;
 /// let store = Store::memory().sealed_with(Keyring::new("2026-11", new).opens("2026-05", old));
 /// ```
 #[derive(Clone)]
-pub struct Keyring(Arc<Keys>);
+pub struct Keyring(Arc<SealingKeys>);
 
 #[derive(Clone)]
-struct Keys {
-    seals: String,
-    all: BTreeMap<String, XChaCha20Poly1305>,
-    only_sealed: bool,
+struct SealingKeys {
+    sealing_key_id: String,
+    ciphers: BTreeMap<String, XChaCha20Poly1305>,
+    requires_sealed: bool,
 }
 
 impl Keyring {
@@ -51,8 +51,8 @@ impl Keyring {
     /// If the id is empty, longer than 32 bytes, or not printable ASCII.
     #[must_use]
     pub fn new(id: &str, key: [u8; 32]) -> Self {
-        let keys = Keys { seals: id.to_owned(), all: BTreeMap::new(), only_sealed: false };
-        Self(Arc::new(keys)).opens(id, key)
+        let keys = SealingKeys { sealing_key_id: id.to_owned(), ciphers: BTreeMap::new(), requires_sealed: false };
+        Self(Arc::new(keys)).with_decryption_key(id, key)
     }
 
     /// Opens what was sealed with this key, too.
@@ -61,13 +61,13 @@ impl Keyring {
     ///
     /// As [`new`](Self::new), and if there is a key of this id already.
     #[must_use]
-    pub fn opens(self, id: &str, key: [u8; 32]) -> Self {
+    pub fn with_decryption_key(self, id: &str, key: [u8; 32]) -> Self {
         assert!(
-            (1..=LONGEST_ID).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_graphic()),
-            "Keyring: the id of a key is 1 to {LONGEST_ID} printable ASCII characters"
+            (1..=MAX_KEY_ID_LEN).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_graphic()),
+            "Keyring: the id of a key is 1 to {MAX_KEY_ID_LEN} printable ASCII characters"
         );
         let mut keys = Arc::unwrap_or_clone(self.0);
-        let before = keys.all.insert(id.to_owned(), XChaCha20Poly1305::new(&key.into()));
+        let before = keys.ciphers.insert(id.to_owned(), XChaCha20Poly1305::new(&key.into()));
         assert!(before.is_none(), "Keyring: there are two keys of the id {id}");
         Self(Arc::new(keys))
     }
@@ -76,78 +76,78 @@ impl Keyring {
     /// a keyring still runs. Set it once that is through: until then who can write to the store can put
     /// requests into it.
     #[must_use]
-    pub fn only_sealed(self) -> Self {
+    pub fn require_sealed(self) -> Self {
         let mut keys = Arc::unwrap_or_clone(self.0);
-        keys.only_sealed = true;
+        keys.requires_sealed = true;
         Self(Arc::new(keys))
     }
 
     #[expect(clippy::expect_used, reason = "it fails above 256 GB alone")]
-    pub(super) fn seal(&self, place: Place<'_>, plain: &[u8]) -> Bytes {
-        let Keys { seals, all, .. } = &*self.0;
+    pub(super) fn seal(&self, place: SealContext<'_>, plain: &[u8]) -> Bytes {
+        let SealingKeys { sealing_key_id: seals, ciphers: all, .. } = &*self.0;
         let nonce = XNonce::generate();
-        let aad = aad(seals, place);
+        let aad = associated_data(seals, place);
         let cipher = &all[seals];
         let sealed = cipher.encrypt(&nonce, Payload { msg: plain, aad: &aad });
         // Only what is longer than 256 GiB can't be.
         let sealed = sealed.expect("stored requests are short");
-        let mut out = Vec::with_capacity(3 + seals.len() + NONCE + sealed.len());
-        out.extend_from_slice(&[SEALED, VERSION, short(seals)]);
+        let mut out = Vec::with_capacity(3 + seals.len() + NONCE_LEN + sealed.len());
+        out.extend_from_slice(&[SEALED_MARKER, FORMAT_VERSION, key_id_len(seals)]);
         out.extend_from_slice(seals.as_bytes());
         out.extend_from_slice(&nonce);
         out.extend_from_slice(&sealed);
         out.into()
     }
 
-    pub(super) fn open(&self, place: Place<'_>, stored: &[u8]) -> Result<Bytes, NotOpened> {
-        let (id, nonce, sealed) = take_apart(stored)?;
-        let cipher = self.0.all.get(id).ok_or(NotOpened::NoKey)?;
-        let aad = aad(id, place);
+    pub(super) fn open(&self, place: SealContext<'_>, stored: &[u8]) -> Result<Bytes, UnsealError> {
+        let (id, nonce, sealed) = parse_sealed(stored)?;
+        let cipher = self.0.ciphers.get(id).ok_or(UnsealError::UnknownKey)?;
+        let aad = associated_data(id, place);
         let plain = cipher.decrypt(&nonce, Payload { msg: sealed, aad: &aad });
-        plain.map(Bytes::from).map_err(|_| NotOpened::Broken)
+        plain.map(Bytes::from).map_err(|_| UnsealError::Corrupt)
     }
 
-    pub(super) fn unsealed(&self, stored: &Bytes) -> Result<Bytes, NotOpened> {
-        if self.0.only_sealed { Err(NotOpened::Broken) } else { Ok(stored.clone()) }
+    pub(super) fn accept_unsealed(&self, stored: &Bytes) -> Result<Bytes, UnsealError> {
+        if self.0.requires_sealed { Err(UnsealError::Corrupt) } else { Ok(stored.clone()) }
     }
 }
 
 /// The key's id, the nonce, and the rest.
-fn take_apart(stored: &[u8]) -> Result<(&str, XNonce, &[u8]), NotOpened> {
-    let broken = NotOpened::Broken;
+fn parse_sealed(stored: &[u8]) -> Result<(&str, XNonce, &[u8]), UnsealError> {
+    let broken = UnsealError::Corrupt;
     let [SEALED, version, length, rest @ ..] = stored else { return Err(broken) };
     match *version {
         VERSION => {}
-        newer if newer > VERSION => return Err(NotOpened::Newer),
+        newer if newer > FORMAT_VERSION => return Err(UnsealError::NewerVersion),
         _ => return Err(broken),
     }
     let (id, rest) = rest.split_at_checked(usize::from(*length)).ok_or(broken)?;
-    let (nonce, sealed) = rest.split_first_chunk::<NONCE>().ok_or(broken)?;
+    let (nonce, sealed) = rest.split_first_chunk::<NONCE_LEN>().ok_or(broken)?;
     let id = str::from_utf8(id).map_err(|_| broken)?;
     Ok((id, (*nonce).into(), sealed))
 }
 
 /// What is not in the bytes and yet belongs to them: each part with its length, so that none can pass for
 /// a piece of the next.
-fn aad(key_id: &str, place: Place<'_>) -> Vec<u8> {
-    let mut aad = vec![SEALED, VERSION];
-    for part in ["lockgate", key_id, place.kind, place.id, place.lock] {
+fn associated_data(key_id: &str, place: SealContext<'_>) -> Vec<u8> {
+    let mut aad = vec![SEALED_MARKER, FORMAT_VERSION];
+    for part in ["lockgate", key_id, place.kind, place.id, place.parent_key] {
         aad.extend_from_slice(&(part.len() as u64).to_be_bytes());
         aad.extend_from_slice(part.as_bytes());
     }
     aad
 }
 
-fn short(id: &str) -> u8 {
+fn key_id_len(id: &str) -> u8 {
     u8::try_from(id.len()).unwrap_or(u8::MAX)
 }
 
 /// The keyring of a store handle and its clones.
 #[derive(Default)]
-struct Ring(RwLock<Option<Keyring>>);
+struct StoreKeyring(RwLock<Option<Keyring>>);
 
-pub(super) fn of(store: &Store) -> Option<Keyring> {
-    store.extension::<Ring>().0.read().clone()
+pub(super) fn for_store(store: &Store) -> Option<Keyring> {
+    store.extension::<StoreKeyring>().0.read().clone()
 }
 
 impl Store {
@@ -164,19 +164,19 @@ impl Store {
     /// read the store, or a copy of it, say who may see what ([`StatusGate::visible_to`](crate::defer::StatusGate)). Whoever may
     /// write to the store can also say there whose a request is.
     #[must_use]
-    pub fn sealed_with(self, keyring: Keyring) -> Self {
-        *self.extension::<Ring>().0.write() = Some(keyring);
+    pub fn with_keyring(self, keyring: Keyring) -> Self {
+        *self.extension::<StoreKeyring>().0.write() = Some(keyring);
         self
     }
 }
 
 impl fmt::Debug for Keyring {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let opens: Vec<_> = self.0.all.keys().collect();
+        let opens: Vec<_> = self.0.ciphers.keys().collect();
         f.debug_struct("Keyring")
-            .field("seals", &self.0.seals)
+            .field("seals", &self.0.sealing_key_id)
             .field("opens", &opens)
-            .field("only_sealed", &self.0.only_sealed)
+            .field("only_sealed", &self.0.requires_sealed)
             .finish()
     }
 }

@@ -26,19 +26,19 @@ pub use self::keyring::Keyring;
 use crate::store::Store;
 
 /// First byte of what is sealed.
-const SEALED: u8 = 0;
+const SEALED_MARKER: u8 = 0;
 
 /// The form written by this version.
-const VERSION: u8 = 1;
+const FORMAT_VERSION: u8 = 1;
 
 /// Where bytes belong.
 #[cfg_attr(not(feature = "seal"), allow(dead_code, reason = "nothing is sealed"))]
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place<'a> {
+pub(crate) struct SealContext<'a> {
     /// Of the job, or the task.
     pub(crate) id: &'a str,
     /// What it waits for, as it is named in the store: the lock, or the task's queue.
-    pub(crate) lock: &'a str,
+    pub(crate) parent_key: &'a str,
     /// What of it: `request`, `response`, `task`.
     pub(crate) kind: &'static str,
 }
@@ -46,29 +46,29 @@ pub(crate) struct Place<'a> {
 /// Why bytes can't be opened.
 #[cfg_attr(not(feature = "seal"), allow(dead_code, reason = "nothing is sealed"))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NotOpened {
+pub(crate) enum UnsealError {
     /// Sealed by a newer version: somebody else can open it.
-    Newer,
+    NewerVersion,
     /// This process does not have the key: somebody else may.
-    NoKey,
+    UnknownKey,
     /// Changed, put elsewhere, or not sealed where everything has to be.
-    Broken,
+    Corrupt,
 }
 
-impl fmt::Display for NotOpened {
+impl fmt::Display for UnsealError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Newer => "sealed by a newer version",
-            Self::NoKey => "sealed with a key that is not here",
-            Self::Broken => "changed, put elsewhere, or not sealed",
+            Self::NewerVersion => "sealed by a newer version",
+            Self::UnknownKey => "sealed with a key that is not here",
+            Self::Corrupt => "changed, put elsewhere, or not sealed",
         })
     }
 }
 
 /// Seals these bytes, if the store has a keyring.
-pub(crate) fn seal(store: &Store, place: Place<'_>, plain: Bytes) -> Bytes {
+pub(crate) fn seal(store: &Store, place: SealContext<'_>, plain: Bytes) -> Bytes {
     #[cfg(feature = "seal")]
-    if let Some(ring) = keyring::of(store) {
+    if let Some(ring) = keyring::for_store(store) {
         return ring.seal(place, &plain);
     }
     let _ = (store, place);
@@ -77,16 +77,16 @@ pub(crate) fn seal(store: &Store, place: Place<'_>, plain: Bytes) -> Bytes {
 
 /// Opens what [`seal`] has made. What was stored before there was a keyring is given back as it is, unless
 /// the keyring refuses it.
-pub(crate) fn open(store: &Store, place: Place<'_>, stored: &Bytes) -> Result<Bytes, NotOpened> {
-    let sealed = stored.first() == Some(&SEALED);
+pub(crate) fn open(store: &Store, place: SealContext<'_>, stored: &Bytes) -> Result<Bytes, UnsealError> {
+    let sealed = stored.first() == Some(&SEALED_MARKER);
     #[cfg(feature = "seal")]
-    if let Some(ring) = keyring::of(store) {
-        return if sealed { ring.open(place, stored) } else { ring.unsealed(stored) };
+    if let Some(ring) = keyring::for_store(store) {
+        return if sealed { ring.open(place, stored) } else { ring.accept_unsealed(stored) };
     }
     let _ = (store, place);
     match stored.get(1) {
         _ if !sealed => Ok(stored.clone()),
-        Some(&version) if version > VERSION => Err(NotOpened::Newer),
-        _ => Err(NotOpened::NoKey),
+        Some(&version) if version > FORMAT_VERSION => Err(UnsealError::NewerVersion),
+        _ => Err(UnsealError::UnknownKey),
     }
 }

@@ -72,7 +72,7 @@ use crate::{
     defer::{DeferWorker, Stepper},
     error::{Error, ErrorKind},
     key::Key,
-    lock::{LockGuard, NotAcquired},
+    lock::{LockGuard, AcquireError},
     queue::{self, QueueWorker},
     store::{Memory, Store},
 };
@@ -127,7 +127,7 @@ impl TestKit {
         // Held until it is dropped, unless the clock, or tokio's, is moved by a day.
         let lock = self.store.lock(key).lease(DAY).max_hold(DAY);
         lock.acquire().await.map_err(|refused| match refused {
-            NotAcquired::Fault(error) => error,
+            AcquireError::Fault(error) => error,
             other => Error::new(ErrorKind::Config, "hold").with(other.to_string()),
         })
     }

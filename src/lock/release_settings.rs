@@ -8,10 +8,10 @@ use std::{
 
 use super::{
     gate::LockGate,
-    giving::Giving,
-    held::HeldLocks,
-    several::LockSet,
-    ticket::{LockTicket, Ticket},
+    pending_releases::PendingReleases,
+    held_lock::HeldLocks,
+    lock_set::LockSet,
+    ticket::{LockTicket, LockTicketKind},
 };
 use crate::{
     gate::{Outcome, Parting},
@@ -78,79 +78,79 @@ pub enum HoldUntil {
 
 /// The part of a layer's policy that begins when the handler does.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Ends {
+pub(super) struct ReleaseSettings {
     on_loss: OnLoss,
     hold_until: HoldUntil,
     body_deadline: Duration,
-    in_background: bool,
+    release_in_background: bool,
 }
 
 impl<N: ?Sized> LockGate<N> {
     /// See `LockLayer::on_loss`.
     #[must_use]
     pub fn on_loss(mut self, on_loss: OnLoss) -> Self {
-        self.ends.on_loss = on_loss;
+        self.release_settings.on_loss = on_loss;
         self
     }
 
     /// See `LockLayer::hold_until`.
     #[must_use]
     pub fn hold_until(mut self, hold_until: HoldUntil) -> Self {
-        self.ends.hold_until = hold_until;
+        self.release_settings.hold_until = hold_until;
         self
     }
 
     /// See `LockLayer::body_deadline`.
     #[must_use]
-    pub fn body_deadline(mut self, deadline: Duration) -> Self {
-        self.ends.body_deadline = deadline;
+    pub fn body_read_timeout(mut self, deadline: Duration) -> Self {
+        self.release_settings.body_deadline = deadline;
         self
     }
 
     /// See `LockLayer::release_in_background`.
     #[must_use]
     pub fn release_in_background(mut self) -> Self {
-        self.ends.in_background = true;
+        self.release_settings.release_in_background = true;
         self
     }
 }
 
-impl Default for Ends {
+impl Default for ReleaseSettings {
     fn default() -> Self {
         Self {
             on_loss: OnLoss::default(),
             hold_until: HoldUntil::default(),
             body_deadline: Duration::from_secs(5),
-            in_background: false,
+            release_in_background: false,
         }
     }
 }
 
 /// The field that says it, with [`OnLoss::Finish`].
-const LOST: &str = "lock-lost";
+const LOCK_LOST_HEADER: &str = "lock-lost";
 
-impl Ends {
+impl ReleaseSettings {
     /// What a layer further in has told.
-    pub(super) fn hear(
+    pub(super) fn note_reported_loss(
         self,
         ticket: &mut LockTicket,
         fields: impl FnOnce() -> Vec<(String, Vec<u8>)>,
     ) {
-        if self.on_loss == OnLoss::Finish && fields().iter().any(|(name, _)| name == LOST) {
-            ticket.told();
+        if self.on_loss == OnLoss::Finish && fields().iter().any(|(name, _)| name == LOCK_LOST_HEADER) {
+            ticket.mark_loss_reported();
         }
     }
 
     /// Resolves when the handler has to stop.
-    pub(super) fn watch(self, ticket: &LockTicket) -> impl Future<Output = ()> + Send + 'static {
+    pub(super) fn wait_for_loss(self, ticket: &LockTicket) -> impl Future<Output = ()> + Send + 'static {
         let held = match &ticket.0 {
             _ if self.on_loss != OnLoss::Cancel => None,
-            Ticket::Own { guard, .. } => Some(guard.held()),
+            LockTicketKind::Acquired { guards: guard, .. } => Some(guard.held_locks()),
             // Of a run its worker drops all that it has; not what went to a task of its own. No answer of ours is wanted.
-            Ticket::Lent { held, .. } | Ticket::Scoped { held, .. } | Ticket::Run(held, _) => {
+            LockTicketKind::Reentrant { held_locks: held, .. } | LockTicketKind::Scoped { held_locks: held, .. } | LockTicketKind::JobRun(held, _) => {
                 Some(held.clone())
             }
-            Ticket::Unmatched(_) => None,
+            LockTicketKind::Unmatched(_) => None,
         };
         async move {
             match held {
@@ -164,8 +164,8 @@ impl Ends {
 
     /// Only for the layer's own lock, and one that no layer has: of a run the body is there, and of a lock that a layer
     /// lends that layer counts.
-    pub(super) fn body_deadline(self, ticket: &LockTicket) -> Option<Duration> {
-        let counts = matches!(ticket.0, Ticket::Own { .. } | Ticket::Scoped { .. });
+    pub(super) fn body_deadline_for(self, ticket: &LockTicket) -> Option<Duration> {
+        let counts = matches!(ticket.0, LockTicketKind::Acquired { .. } | LockTicketKind::Scoped { .. });
         (counts && self.body_deadline < Duration::MAX).then_some(self.body_deadline)
     }
 
@@ -174,29 +174,29 @@ impl Ends {
         clippy::manual_async_fn,
         reason = "what an async fn is given lies in its future twice, and that of a request must stay below 1 KiB"
     )]
-    pub(super) fn leave<P>(
+    pub(super) fn settle<P>(
         self,
         ticket: LockTicket,
         outcome: Outcome,
     ) -> impl Future<Output = Parting<LockTicket, P>> + Send + use<P> {
         async move {
-            if self.keeps(&ticket, outcome) {
+            if self.holds_through_body(&ticket, outcome) {
                 return Parting::Keep(ticket);
             }
-            if let Ticket::Unmatched(told) = &ticket.0 {
-                was_unmatched(outcome, told);
+            if let LockTicketKind::Unmatched(told) = &ticket.0 {
+                log_if_served_unlocked(outcome, told);
             }
             let LockTicket(ticket, .., told) = ticket;
-            let Some((held, tells, giving)) = self.ended(ticket) else {
+            let Some((held, tells, giving)) = self.begin_release(ticket) else {
                 return Parting::Fields(Vec::new());
             };
-            let loss = giving.loss(&held).await;
+            let loss = giving.finish(&held).await;
             match loss {
                 _ if outcome == Outcome::TooSlow => {
-                    tracing::info!(lock = %held.hashed(), "request stopped: its body dribbles");
-                    Parting::Replace(too_slow())
+                    tracing::info!(lock = %held.display_hashed(), "request stopped: its body dribbles");
+                    Parting::Replace(body_timeout_reply())
                 }
-                Some(loss) => self.lost(&held, loss, tells && !told, outcome),
+                Some(loss) => self.respond_to_loss(&held, loss, tells && !told, outcome),
                 None => Parting::Fields(Vec::new()),
             }
         }
@@ -204,40 +204,40 @@ impl Ends {
 
     /// What the request had, whether this layer is the one to tell of its loss, and what is waited for when it is given
     /// back. Nothing of a run, which its worker gives back.
-    fn ended(self, ticket: Ticket) -> Option<(HeldLocks, bool, Giving)> {
+    fn begin_release(self, ticket: LockTicketKind) -> Option<(HeldLocks, bool, PendingReleases)> {
         let (held, tells, guards) = match ticket {
-            Ticket::Own { guard, times, since } => {
-                times.note(since.elapsed());
-                (guard.held(), true, guard)
+            LockTicketKind::Acquired { guards: guard, average_hold_time: times, acquired_at: since } => {
+                times.record(since.elapsed());
+                (guard.held_locks(), true, guard)
             }
             // Each is the last one only if the layer further out has gone.
-            Ticket::Lent { held, shares } => (held, false, LockSet::of(shares)),
+            LockTicketKind::Reentrant { held_locks: held, guards: shares } => (held, false, LockSet::from_guards(shares)),
             // No layer further out tells of a loss.
-            Ticket::Scoped { held, shares } => (held, true, LockSet::of(shares)),
-            Ticket::Run(..) | Ticket::Unmatched(_) => return None,
+            LockTicketKind::Scoped { held_locks: held, guards: shares } => (held, true, LockSet::from_guards(shares)),
+            LockTicketKind::JobRun(..) | LockTicketKind::Unmatched(_) => return None,
         };
         let loss = held.loss();
         let giving =
-            if self.in_background { Giving::Over(loss) } else { Giving::back(guards, loss) };
+            if self.release_in_background { PendingReleases::Done(loss) } else { PendingReleases::start(guards, loss) };
         Some((held, tells, giving))
     }
 
     /// A lock that is lost needs no keeping, and its answer can still be given.
-    fn keeps(self, ticket: &LockTicket, outcome: Outcome) -> bool {
+    fn holds_through_body(self, ticket: &LockTicket, outcome: Outcome) -> bool {
         match &ticket.0 {
-            Ticket::Own { guard, .. } => {
+            LockTicketKind::Acquired { guards: guard, .. } => {
                 self.hold_until == HoldUntil::BodyEnd
                     && matches!(outcome, Outcome::Streams(_))
                     && guard.loss().is_none()
             }
-            Ticket::Lent { .. }
-            | Ticket::Scoped { .. }
-            | Ticket::Run(..)
-            | Ticket::Unmatched(_) => false,
+            LockTicketKind::Reentrant { .. }
+            | LockTicketKind::Scoped { .. }
+            | LockTicketKind::JobRun(..)
+            | LockTicketKind::Unmatched(_) => false,
         }
     }
 
-    fn lost<T, P>(
+    fn respond_to_loss<T, P>(
         self,
         held: &HeldLocks,
         loss: LockLoss,
@@ -245,15 +245,15 @@ impl Ends {
         outcome: Outcome,
     ) -> Parting<T, P> {
         let policy = self.on_loss;
-        tracing::warn!(lock = %held.hashed(), ?loss, ?policy, ?outcome, "lost under a request");
+        tracing::warn!(lock = %held.display_hashed(), ?loss, ?policy, ?outcome, "lost under a request");
         match self.on_loss {
             // Its head is out. That of `Cancel` is not to be taken for whole.
             OnLoss::Replace if outcome == Outcome::Ended => Parting::Fields(Vec::new()),
             OnLoss::Cancel | OnLoss::Replace => {
-                Parting::Replace(lost_reply(loss, outcome == Outcome::Stopped))
+                Parting::Replace(lock_lost_reply(loss, outcome == Outcome::Stopped))
             }
             // Of nested layers one says so, once: a field of one value (RFC 9651 section 4.2) can't be sent twice.
-            OnLoss::Finish if tells => Parting::Fields(vec![(LOST.into(), token(loss).into())]),
+            OnLoss::Finish if tells => Parting::Fields(vec![(LOCK_LOST_HEADER.into(), loss_token(loss).into())]),
             OnLoss::Finish => Parting::Fields(Vec::new()),
         }
     }
@@ -262,7 +262,7 @@ impl Ends {
 /// What no route matched is a 404, unless a fallback or a service that is nested has it, of whose routes nothing is known
 /// further out. What that has done is done: the answer stays what it is. Told once of a layer: clients choose how
 /// often it happens.
-fn was_unmatched(outcome: Outcome, told: &AtomicBool) {
+fn log_if_served_unlocked(outcome: Outcome, told: &AtomicBool) {
     if let Some(status) = outcome.status().filter(|status| *status < 400)
         && !told.swap(true, Ordering::Relaxed)
     {
@@ -275,7 +275,7 @@ fn was_unmatched(outcome: Outcome, told: &AtomicBool) {
     }
 }
 
-fn token(loss: LockLoss) -> &'static str {
+fn loss_token(loss: LockLoss) -> &'static str {
     match loss {
         LockLoss::Taken => "taken",
         LockLoss::Lapsed => "lapsed",
@@ -283,13 +283,13 @@ fn token(loss: LockLoss) -> &'static str {
     }
 }
 
-fn too_slow() -> Reply {
+fn body_timeout_reply() -> Reply {
     let title = "The request's body did not arrive in time";
     Reply::problem(408, problem::BODY_TOO_SLOW, title)
 }
 
 /// Says what is known of the change: whoever sends it again has to know.
-fn lost_reply(loss: LockLoss, stopped: bool) -> Reply {
+fn lock_lost_reply(loss: LockLoss, stopped: bool) -> Reply {
     let detail = if stopped {
         "It was stopped where it was; a part of it may have been done."
     } else {
@@ -297,6 +297,6 @@ fn lost_reply(loss: LockLoss, stopped: bool) -> Reply {
     };
     Reply::problem(503, problem::LOCK_LOST, "The request lost its hold on the resource")
         .member("detail", detail)
-        .member("loss", token(loss))
+        .member("loss", loss_token(loss))
         .retry_after(Duration::from_secs(1))
 }

@@ -8,21 +8,21 @@ use super::guard::LockGuard;
 use crate::error::Error;
 
 /// What asking comes to.
-pub(super) enum Answer<G = LockGuard> {
+pub(super) enum LockOutcome<G = LockGuard> {
     Granted(G),
-    Busy(Busy),
-    Known,
+    Busy(LockBusy),
+    RecordExists,
     /// Its owner has as many idempotency records as it may, until the first of them ends.
     TooManyKeys(Duration),
 }
 
-impl<G> Answer<G> {
-    pub(super) fn map<H>(self, granted: impl FnOnce(G) -> H) -> Answer<H> {
+impl<G> LockOutcome<G> {
+    pub(super) fn map_granted<H>(self, granted: impl FnOnce(G) -> H) -> LockOutcome<H> {
         match self {
-            Self::Granted(guard) => Answer::Granted(granted(guard)),
-            Self::Busy(busy) => Answer::Busy(busy),
-            Self::Known => Answer::Known,
-            Self::TooManyKeys(left) => Answer::TooManyKeys(left),
+            Self::Granted(guard) => LockOutcome::Granted(granted(guard)),
+            Self::Busy(busy) => LockOutcome::Busy(busy),
+            Self::RecordExists => LockOutcome::RecordExists,
+            Self::TooManyKeys(left) => LockOutcome::TooManyKeys(left),
         }
     }
 }
@@ -59,11 +59,11 @@ impl BusyStatus {
 /// What is known about a lock that somebody else has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Busy {
+pub struct LockBusy {
     /// When its lease ends if it is not renewed.
-    pub left: Duration,
+    pub lease_remaining: Duration,
     /// How many stand in line.
-    pub line: u64,
+    pub queue_length: u64,
     /// How long this request has waited, if it did.
     pub waited: Option<Duration>,
 }
@@ -71,9 +71,9 @@ pub struct Busy {
 /// Why there is no lock.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum NotAcquired {
+pub enum AcquireError {
     /// Somebody else has it: an outcome, not a fault.
-    Busy(Busy),
+    Busy(LockBusy),
     /// This request has the lock already, shared or by a permit, and asks for it in another way, for which
     /// it would have to wait for itself: a fault of the program. Give it back first, or ask for it alone
     /// from the start.
@@ -82,9 +82,9 @@ pub enum NotAcquired {
     Fault(Error),
 }
 
-impl NotAcquired {
+impl AcquireError {
     /// The wait was for several locks, and began then.
-    pub(super) fn waited_since(self, began: Instant) -> Self {
+    pub(super) fn with_wait_since(self, began: Instant) -> Self {
         match self {
             Self::Busy(mut busy) => {
                 busy.waited = busy.waited.map(|_| began.elapsed());
@@ -95,13 +95,13 @@ impl NotAcquired {
     }
 }
 
-impl From<Error> for NotAcquired {
+impl From<Error> for AcquireError {
     fn from(error: Error) -> Self {
         Self::Fault(error)
     }
 }
 
-impl fmt::Display for NotAcquired {
+impl fmt::Display for AcquireError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Busy(_) => f.write_str("the lock is held by somebody else"),
@@ -113,7 +113,7 @@ impl fmt::Display for NotAcquired {
     }
 }
 
-impl StdError for NotAcquired {
+impl StdError for AcquireError {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match self {
             Self::Busy(_) | Self::WouldDeadlock => None,

@@ -8,20 +8,20 @@
 //!
 //! So a waiter's future holds nothing but the end of a channel, and dropping it leaves nothing behind.
 
-mod ahead;
-mod enter;
-mod keeper;
-mod lines;
-mod map;
-mod place;
-mod rules;
-mod turns;
+mod snapshot_prefetcher;
+mod acquire;
+mod queue_task;
+mod local_queues;
+mod local_queue;
+mod queue_entry;
+mod queue_snapshot;
+mod handover;
 mod waiter;
 
 pub(super) use self::{
-    keeper::{Keeper, Start},
-    lines::Lines,
-    rules::{Fences, HandOver, Word},
-    turns::TurnEnd,
-    waiter::Waited,
+    queue_task::{QueueTask, QueueTaskStart},
+    local_queues::LocalQueues,
+    queue_snapshot::{FenceRange, HandoverLimits, QueueSnapshot},
+    handover::HandoverOutcome,
+    waiter::WaitOutcome,
 };

@@ -28,156 +28,156 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use super::{
-    lines::Lines,
-    map::{Line, Name},
-    rules::{Fences, HandOver, Word},
+    local_queues::LocalQueues,
+    local_queue::{LocalQueue, LocalQueueId},
+    queue_snapshot::{FenceRange, HandoverLimits, QueueSnapshot},
 };
 use crate::store::{Store, LockToken};
 
 /// Turns shorter than this end before the store could answer.
-const SHORT: Duration = Duration::from_micros(100);
+const MIN_PREFETCH_HOLD: Duration = Duration::from_micros(100);
 
 /// Beside turns longer than so many T, a round trip is nothing.
-const LONG: u32 = 20;
+const MAX_PREFETCH_HOLD_WINDOWS: u32 = 20;
 
 /// So few fences are few: while those who have them work, the answer comes.
-const FEW: u64 = 3;
+const LOW_FENCES: u64 = 3;
 
 /// What is known of the turns of a line, to ask in time.
 #[derive(Default)]
-pub(super) struct Ahead {
-    bounds: HandOver,
+pub(super) struct SnapshotPrefetcher {
+    limits: HandoverLimits,
     /// When the turn began that is on.
-    began: Option<Instant>,
+    hold_started_at: Option<Instant>,
     /// How long turns take, a moving average.
-    usual: Option<Duration>,
+    average_hold_time: Option<Duration>,
     /// Turns so far, each with one fence.
-    turns: u64,
+    hold_count: u64,
     /// Fences left to the turn that is on.
-    left: u64,
+    fences_left: u64,
     /// The turn in which the store was asked, or will be.
-    asked: Option<u64>,
+    last_prefetch_hold: Option<u64>,
     /// The fence of a word that has come, whose lease it is, and how many turns there had been when it was asked for.
-    more: Option<(LockToken, u64, u64)>,
+    prefetched_fences: Option<(LockToken, u64, u64)>,
 }
 
-impl Ahead {
+impl SnapshotPrefetcher {
     /// A grant of the store.
-    pub(super) fn granted(&mut self, bounds: HandOver) {
-        (self.bounds, self.left, self.more) = (bounds, bounds.most, None);
-        self.begin();
+    pub(super) fn on_grant(&mut self, bounds: HandoverLimits) {
+        (self.limits, self.fences_left, self.prefetched_fences) = (bounds, bounds.max_handovers, None);
+        self.start_hold();
     }
 
     /// A turn of this process follows another one.
-    pub(super) fn handed_on(&mut self, fences: &Fences) {
-        self.left = fences.left();
-        self.turn_ended();
-        self.begin();
+    pub(super) fn on_handover(&mut self, fences: &FenceRange) {
+        self.fences_left = fences.remaining();
+        self.end_hold();
+        self.start_hold();
     }
 
-    fn begin(&mut self) {
-        self.began = Some(Instant::now());
-        self.turns += 1;
+    fn start_hold(&mut self) {
+        self.hold_started_at = Some(Instant::now());
+        self.hold_count += 1;
     }
 
-    pub(super) fn turn_ended(&mut self) {
-        if let Some(began) = self.began.take() {
+    pub(super) fn end_hold(&mut self) {
+        if let Some(began) = self.hold_started_at.take() {
             let took = began.elapsed();
-            self.usual = Some(self.usual.map_or(took, |usual| (usual * 3 + took) / 4));
+            self.average_hold_time = Some(self.average_hold_time.map_or(took, |usual| (usual * 3 + took) / 4));
         }
     }
 
     /// The fences of a later word, if it has come.
-    pub(super) fn bring(&mut self, me: &LockToken, fences: &mut Fences) {
-        if let Some((_, fence, asked)) = self.more.take_if(|(whose, ..)| whose == me) {
-            fences.anew(fence, self.turns - asked);
+    pub(super) fn apply_prefetched_fences(&mut self, me: &LockToken, fences: &mut FenceRange) {
+        if let Some((_, fence, asked)) = self.prefetched_fences.take_if(|(whose, ..)| whose == me) {
+            fences.advance_to(fence, self.hold_count - asked);
         }
     }
 
     /// When the store should be asked in the turn that is on.
-    fn due(&self, word: &Word) -> Option<Instant> {
-        let HandOver { most, within } = self.bounds;
-        let (began, usual) = (self.began?, self.usual?);
-        let worth = usual >= SHORT && usual / LONG <= within && most > 0;
-        if !worth || self.asked == Some(self.turns) {
+    fn prefetch_due_at(&self, word: &QueueSnapshot) -> Option<Instant> {
+        let HandoverLimits { max_handovers: most, window: within } = self.limits;
+        let (began, usual) = (self.hold_started_at?, self.average_hold_time?);
+        let worth = usual >= MIN_PREFETCH_HOLD && usual / MAX_PREFETCH_HOLD_WINDOWS <= within && most > 0;
+        if !worth || self.last_prefetch_hold == Some(self.hold_count) {
             return None;
         }
         let end = began + usual;
-        if end.saturating_duration_since(word.sent()) >= within / 5 * 4 {
+        if end.saturating_duration_since(word.requested_at()) >= within / 5 * 4 {
             // Late, so that it is good for more turns, and early enough to be there at the end of this one.
             return Some(end.checked_sub(within / 5 * 2).map_or(began, |at| at.max(began)));
         }
-        (self.left <= FEW).then_some(began)
+        (self.fences_left <= LOW_FENCES).then_some(began)
     }
 }
 
 /// To be put to the store in one turn.
-pub(super) struct Question {
-    due: Instant,
-    me: LockToken,
-    turn: u64,
+pub(super) struct PrefetchRequest {
+    due_at: Instant,
+    token: LockToken,
+    hold_number: u64,
 }
 
-impl Line {
+impl LocalQueue {
     /// What the store should be asked in the turn that is on.
-    pub(super) fn question(&mut self) -> Option<Question> {
-        let word = self.word.as_ref()?;
-        let due = self.ahead.due(word)?;
+    pub(super) fn plan_prefetch(&mut self) -> Option<PrefetchRequest> {
+        let word = self.snapshot.as_ref()?;
+        let due = self.prefetcher.prefetch_due_at(word)?;
         let first = self.waiters.front()?;
-        let [me] = &self.turns[..] else { return None };
-        if !word.is_in_turn(first.came) {
+        let [me] = &self.handover_tokens[..] else { return None };
+        if !word.is_first(first.arrived_at) {
             return None;
         }
-        let (me, turn) = (me.clone(), self.ahead.turns);
-        self.ahead.asked = Some(turn);
-        Some(Question { due, me, turn })
+        let (me, turn) = (me.clone(), self.prefetcher.hold_count);
+        self.prefetcher.last_prefetch_hold = Some(turn);
+        Some(PrefetchRequest { due_at: due, token: me, hold_number: turn })
     }
 
-    fn is_in(&self, question: &Question) -> bool {
-        self.turns.contains(&question.me) && self.ahead.turns == question.turn
+    fn is_same_hold(&self, question: &PrefetchRequest) -> bool {
+        self.handover_tokens.contains(&question.token) && self.prefetcher.hold_count == question.hold_number
     }
 }
 
-impl Lines {
+impl LocalQueues {
     /// Puts it when it is due, if that turn is on then.
-    pub(super) fn look_ahead(
+    pub(super) fn schedule_prefetch(
         self: &Arc<Self>,
         store: &Store,
-        name: &Name,
-        question: Option<Question>,
+        name: &LocalQueueId,
+        question: Option<PrefetchRequest>,
     ) {
         if let Some(question) = question {
             let (lines, name, weak) = (Arc::downgrade(self), name.clone(), store.downgrade());
             store.spawn_background(async move {
-                tokio::time::sleep_until(question.due).await;
+                tokio::time::sleep_until(question.due_at).await;
                 if let (Some(lines), Some(store)) = (lines.upgrade(), weak.upgrade()) {
-                    lines.ask_ahead(&store, &name, question).await;
+                    lines.prefetch_snapshot(&store, &name, question).await;
                 }
             });
         }
     }
 
-    async fn ask_ahead(&self, store: &Store, name: &Name, question: Question) {
-        if !self.lines.lock().get(name).is_some_and(|line| line.is_in(&question)) {
+    async fn prefetch_snapshot(&self, store: &Store, name: &LocalQueueId, question: PrefetchRequest) {
+        if !self.queues.lock().get_mut(name).is_some_and(|line| line.is_same_hold(&question)) {
             return;
         }
-        let Question { me, turn, .. } = question;
+        let PrefetchRequest { token: me, hold_number: turn, .. } = question;
         let sent = Instant::now();
         let answer = store.backend().refresh_grant(name.0.clone(), me.clone()).await;
-        let mut lines = self.lines.lock();
-        let Some(line) = lines.get(name).filter(|line| line.turns.contains(&me)) else { return };
-        match (answer, &mut line.word) {
+        let mut lines = self.queues.lock();
+        let Some(line) = lines.get_mut(name).filter(|line| line.handover_tokens.contains(&me)) else { return };
+        match (answer, &mut line.snapshot) {
             (Ok(Some(still)), Some(word)) => {
-                let later = word.followed_by(Word::new(sent, still.server_us, still.contenders));
-                let first = line.waiters.front().map(|first| first.came);
+                let later = word.merged_with_newer(QueueSnapshot::new(sent, still.server_us, still.contenders));
+                let first = line.waiters.front().map(|first| first.arrived_at);
                 // Two turns may each have asked, and the younger answer be here already.
-                let is_later = sent >= word.sent();
+                let is_later = sent >= word.requested_at();
                 // Whoever comes here now came after all that it tells of.
-                if is_later && first.map_or(!later.others_wait(), |came| later.is_in_turn(came)) {
+                if is_later && first.map_or(!later.has_contenders(), |came| later.is_first(came)) {
                     *word = later;
-                    line.ahead.more = Some((me, still.fence, turn));
+                    line.prefetcher.prefetched_fences = Some((me, still.fence, turn));
                 } else {
-                    word.joined(still.contenders);
+                    word.add(still.contenders);
                 }
             }
             (Ok(None), word) => *word = None,

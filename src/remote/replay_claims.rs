@@ -4,14 +4,14 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::{Digest as _, Sha256};
 
 /// The field.
-pub(super) use crate::gate::REPLAY_FIELD as FIELD;
+pub(super) use crate::gate::REPLAY_FIELD as REPLAY_HEADER;
 use crate::{key::hex, lock::SharedSecret};
 
 /// What it says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Word {
+pub(super) struct ReplayClaims {
     /// Identity of the store that the job lies in.
-    pub(super) store: String,
+    pub(super) store_identity: String,
     pub(super) id: String,
     pub(super) attempt: u32,
     pub(super) fence: u64,
@@ -21,34 +21,34 @@ pub(super) struct Word {
 
 /// The request that it is about.
 #[derive(Clone, Copy)]
-pub(super) struct Request<'a> {
+pub(super) struct SignatureInput<'a> {
     pub(super) method: &'a str,
     pub(super) target: &'a str,
     pub(super) body: &'a [u8],
 }
 
-impl Word {
-    fn text(&self) -> String {
-        let Self { store, id, attempt, fence, first_seen_ms, end_ms } = self;
+impl ReplayClaims {
+    fn to_text(&self) -> String {
+        let Self { store_identity: store, id, attempt, fence, first_seen_ms, end_ms } = self;
         format!("2;{store};{id};{attempt};{fence};{first_seen_ms};{end_ms}")
     }
 
-    pub(super) fn sign(&self, secret: &SharedSecret, request: Request<'_>) -> String {
-        let text = self.text();
-        let mac = mac(secret, &text, request).finalize().into_bytes();
+    pub(super) fn sign(&self, secret: &SharedSecret, request: SignatureInput<'_>) -> String {
+        let text = self.to_text();
+        let mac = request_mac(secret, &text, request).finalize().into_bytes();
         format!("{text};{}", hex(&mac))
     }
 
     /// `None`: nobody who knows one of these secrets has signed it.
-    pub(super) fn read(
+    pub(super) fn verify(
         field: &str,
         secrets: &[SharedSecret],
-        request: Request<'_>,
+        request: SignatureInput<'_>,
     ) -> Option<Self> {
         let (text, signed) = field.rsplit_once(';')?;
         let signed = unhex(signed)?;
         // In constant time, each.
-        let holds = |secret| mac(secret, text, request).verify_slice(&signed).is_ok();
+        let holds = |secret| request_mac(secret, text, request).verify_slice(&signed).is_ok();
         if !secrets.iter().any(holds) {
             return None;
         }
@@ -59,18 +59,18 @@ impl Word {
         let (attempt, fence, first_seen_ms, end_ms) = (number()?, number()?, number()?, number()?);
         let attempt = attempt.try_into().ok()?;
         let (store, id) = (store.to_owned(), id.to_owned());
-        Some(Self { store, id, attempt, fence, first_seen_ms, end_ms })
+        Some(Self { store_identity: store, id, attempt, fence, first_seen_ms, end_ms })
     }
 }
 
 /// No part can have a line's end in it, so none can pass for two.
 #[expect(clippy::expect_used, reason = "HMAC takes keys of any length")]
-fn mac(secret: &SharedSecret, text: &str, request: Request<'_>) -> Hmac<Sha256> {
-    let Request { method, target, body } = request;
+fn request_mac(secret: &SharedSecret, text: &str, request: SignatureInput<'_>) -> Hmac<Sha256> {
+    let SignatureInput { method, target, body } = request;
     let body = hex(&Sha256::digest(body));
-    let signed = [FIELD, text, method, target, &body].join("\n");
+    let signed = [REPLAY_HEADER, text, method, target, &body].join("\n");
     let mut mac: Hmac<Sha256> =
-        Hmac::new_from_slice(secret.bytes()).expect("HMAC takes keys of any length");
+        Hmac::new_from_slice(secret.as_bytes()).expect("HMAC takes keys of any length");
     mac.update(signed.as_bytes());
     mac
 }

@@ -8,17 +8,17 @@ use futures_util::{
 };
 use tokio::time::Instant;
 
-use super::held::Held;
+use super::quorum_hold::QuorumHold;
 use crate::{
     error::{Error, ErrorKind},
     key::Key,
-    lock::{Busy, NotAcquired},
+    lock::{LockBusy, AcquireError},
     store::{AcquireCommand, AcquireReply, GrantAttempt, LockHold, HoldState, LockMode, SPARE_FENCES, Store, LeaseTerms},
 };
 
 /// What is asked of whom.
 #[derive(Debug, Clone)]
-pub(super) struct Asking {
+pub(super) struct VoteRequest {
     pub(super) nodes: Arc<[Store]>,
     pub(super) key: Key,
     pub(super) terms: LeaseTerms,
@@ -26,37 +26,37 @@ pub(super) struct Asking {
 
 /// Why a node has not granted it.
 #[derive(Debug)]
-pub(super) enum No {
-    Busy { left: Duration, line: u64 },
+pub(super) enum VoteRefusal {
+    Busy { lease_remaining: Duration, queue_length: u64 },
     Fault(Error),
 }
 
 /// A node's answer.
-pub(super) type Vote = (usize, Result<LockHold, No>);
+pub(super) type NodeVote = (usize, Result<LockHold, VoteRefusal>);
 
 /// Those that have not answered. Dropped, each gives back what its node may yet grant.
-pub(super) type Open = FuturesUnordered<BoxFuture<'static, Vote>>;
+pub(super) type PendingVotes = FuturesUnordered<BoxFuture<'static, NodeVote>>;
 
-impl Asking {
+impl VoteRequest {
     pub(super) fn majority(&self) -> usize {
         self.nodes.len() / 2 + 1
     }
 
     /// How long a node may take: small against the lease, or one that hangs would cost what is to be sure.
-    fn patience(&self) -> Duration {
+    fn node_timeout(&self) -> Duration {
         let lease = self.terms.initial_lease();
         (lease / 10).clamp(Duration::from_millis(10), Duration::from_millis(250))
     }
 
     /// Asks all of them. What they have still to answer comes along.
-    pub(super) async fn round(&self) -> Result<Arc<Held>, NotAcquired> {
-        let mut open: Open = (0..self.nodes.len()).map(|at| self.vote(at, &self.terms)).collect();
+    pub(super) async fn acquire_majority(&self) -> Result<Arc<QuorumHold>, AcquireError> {
+        let mut open: PendingVotes = (0..self.nodes.len()).map(|at| self.request_vote(at, &self.terms)).collect();
         let (mut got, mut noes) = (BTreeMap::new(), Vec::new());
         loop {
             while got.len() < self.majority() {
                 // Who can win no more leaves at once, and with him what is under way.
                 if got.len() + open.len() < self.majority() {
-                    return Err(self.refusal(got.len(), &noes));
+                    return Err(self.acquire_error(got.len(), &noes));
                 }
                 match open.next().await {
                     Some((at, Ok(hold))) => drop(got.insert(at, hold)),
@@ -65,70 +65,70 @@ impl Asking {
                 }
             }
             let fence = got.values().map(|hold| hold.state().fence).max().unwrap_or_default();
-            self.write_back(fence, &mut got, &mut noes).await;
+            self.write_back_fence(fence, &mut got, &mut noes).await;
             if got.len() < self.majority() {
                 continue;
             }
             let held =
-                Held::new(&self.key, fence, self.nodes.len(), self.terms.max_hold, got, open);
+                QuorumHold::new(&self.key, fence, self.nodes.len(), self.terms.max_hold, got, open);
             // It may have taken so long that nothing is sure any more. Then it is given back by this. A loss is told of
             // a little later than that.
-            if held.loss().is_none() && held.valid_until().is_some_and(|end| end > Instant::now()) {
+            if held.check_loss().is_none() && held.valid_until().is_some_and(|end| end > Instant::now()) {
                 return Ok(held);
             }
-            noes.push(No::Fault(Error::new(ErrorKind::Timeout, "quorum")));
-            return Err(self.refusal(0, &noes));
+            noes.push(VoteRefusal::Fault(Error::new(ErrorKind::Timeout, "quorum")));
+            return Err(self.acquire_error(0, &noes));
         }
     }
 
     /// Has every node of the majority give larger fences from now on. The next majority has one of these nodes
     /// in it, and can have that one only after this holder: so it is told a larger fence. Therefore a node
     /// counts only if it is held while its mark is raised, and its own fence was in the reckoning.
-    async fn write_back(&self, fence: u64, got: &mut BTreeMap<usize, LockHold>, noes: &mut Vec<No>) {
+    async fn write_back_fence(&self, fence: u64, got: &mut BTreeMap<usize, LockHold>, noes: &mut Vec<VoteRefusal>) {
         let raises = got.iter().map(|(at, hold)| async {
-            (*at, raise(hold.store(), hold.state(), fence, self.patience()).await)
+            (*at, raise_fence(hold.store(), hold.state(), fence, self.node_timeout()).await)
         });
         for (at, raised) in join_all(raises).await {
             if let Err(error) = raised {
                 got.remove(&at);
-                noes.push(No::Fault(error));
+                noes.push(VoteRefusal::Fault(error));
             }
         }
     }
 
     /// One node's vote.
-    pub(super) fn vote(&self, at: usize, terms: &LeaseTerms) -> BoxFuture<'static, Vote> {
-        let (key, terms, patience) = (self.key.clone(), terms.clone(), self.patience());
+    pub(super) fn request_vote(&self, at: usize, terms: &LeaseTerms) -> BoxFuture<'static, NodeVote> {
+        let (key, terms, patience) = (self.key.clone(), terms.clone(), self.node_timeout());
         let store = self.nodes.get(at).cloned();
         Box::pin(async move {
             let Some(store) = store else {
-                return (at, Err(No::Fault(Error::new(ErrorKind::Config, "quorum"))));
+                return (at, Err(VoteRefusal::Fault(Error::new(ErrorKind::Config, "quorum"))));
             };
-            (at, vote(&store, key, terms, patience).await)
+            (at, acquire_on_node(&store, key, terms, patience).await)
         })
     }
 
     /// The fence of one that comes later, or again: it is to outlive what other nodes may lose.
-    pub(super) fn raised(
+    pub(super) fn raise_node_fence(
         &self,
         at: usize,
         hold: LockHold,
         fence: u64,
     ) -> BoxFuture<'static, (usize, LockHold)> {
-        let patience = self.patience();
+        let patience = self.node_timeout();
         Box::pin(async move {
             // The lock stands without it: a majority has been told.
-            let _ = raise(hold.store(), hold.state(), fence, patience).await;
+            let _ = raise_fence(hold.store(), hold.state(), fence, patience).await;
             (at, hold)
         })
     }
 
-    fn refusal(&self, got: usize, noes: &[No]) -> NotAcquired {
+    fn acquire_error(&self, got: usize, noes: &[VoteRefusal]) -> AcquireError {
         let (mut lefts, mut faults, mut longest) = (Vec::new(), Vec::new(), 0);
         for no in noes {
             match no {
-                No::Fault(error) => faults.push(error),
-                No::Busy { left, line } => {
+                VoteRefusal::Fault(error) => faults.push(error),
+                VoteRefusal::Busy { lease_remaining: left, queue_length: line } => {
                     lefts.push(*left);
                     longest = longest.max(*line);
                 }
@@ -141,7 +141,7 @@ impl Asking {
             // When so many of them are free that there is a majority.
             let missing = self.majority().saturating_sub(got + 1);
             let left = lefts.get(missing).unwrap_or(last);
-            return NotAcquired::Busy(Busy { left: *left, line: longest, waited: None });
+            return AcquireError::Busy(LockBusy { lease_remaining: *left, queue_length: longest, waited: None });
         }
         // What is wrong with a minority does not keep the others from a majority, when they are back.
         let is_wrong = |error: &&&Error| error.kind() == ErrorKind::Config;
@@ -153,7 +153,7 @@ impl Asking {
             (ErrorKind::Unavailable, other.or(faults.first()))
         };
         let error = Error::new(kind, "quorum");
-        NotAcquired::Fault(match told {
+        AcquireError::Fault(match told {
             Some(told) => error.with((*told).clone()),
             None => error,
         })
@@ -162,7 +162,7 @@ impl Asking {
 
 /// Whether the mark of this node is at least this, by a word of its own. What it set aside with the grant
 /// counts: clocks that agree to some microseconds need no second call.
-async fn raise(
+async fn raise_fence(
     store: &Store,
     facts: &HoldState,
     fence: u64,
@@ -181,7 +181,7 @@ async fn raise(
     }
 }
 
-async fn vote(store: &Store, key: Key, terms: LeaseTerms, patience: Duration) -> Result<LockHold, No> {
+async fn acquire_on_node(store: &Store, key: Key, terms: LeaseTerms, patience: Duration) -> Result<LockHold, VoteRefusal> {
     // Whatever ends this early, a time-out included, drops the attempt, and so gives it back.
     let mut attempt = GrantAttempt::new(store, &key, LockMode::Exclusive);
     let lease = terms.initial_lease();
@@ -197,14 +197,14 @@ async fn vote(store: &Store, key: Key, terms: LeaseTerms, patience: Duration) ->
     };
     let asked = attempt.send(lease, || store.backend().acquire(call));
     match tokio::time::timeout(patience, asked).await {
-        Ok(Ok(AcquireReply::Granted { fence, .. })) => attempt.accept_grant(fence, terms).map_err(No::Fault),
+        Ok(Ok(AcquireReply::Granted { fence, .. })) => attempt.accept_grant(fence, terms).map_err(VoteRefusal::Fault),
         Ok(Ok(AcquireReply::Busy { lease_remaining: left, queue_length: line, .. })) => {
             attempt.mark_refused();
-            Err(No::Busy { left, line })
+            Err(VoteRefusal::Busy { lease_remaining: left, queue_length: line })
         }
-        Ok(Ok(AcquireReply::AlreadyAccepted)) => Err(No::Fault(Error::new(ErrorKind::Protocol, "acquire"))),
-        Ok(Err(error)) => Err(No::Fault(error)),
-        Err(_) => Err(No::Fault(Error::new(ErrorKind::Timeout, "acquire"))),
+        Ok(Ok(AcquireReply::AlreadyAccepted)) => Err(VoteRefusal::Fault(Error::new(ErrorKind::Protocol, "acquire"))),
+        Ok(Err(error)) => Err(VoteRefusal::Fault(error)),
+        Err(_) => Err(VoteRefusal::Fault(Error::new(ErrorKind::Timeout, "acquire"))),
     }
 }
 

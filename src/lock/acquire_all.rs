@@ -3,7 +3,7 @@
 
 use super::{
     guard::LockGuard,
-    line::{Lines, Word},
+    wait_queue::{LocalQueues, QueueSnapshot},
     request::LockRequest,
 };
 use crate::{
@@ -13,23 +13,23 @@ use crate::{
 };
 
 /// Most locks in one call: it holds up all others at the server.
-const TOGETHER: usize = 32;
+const MAX_ACQUIRE_ALL_KEYS: usize = 32;
 
 impl LockRequest {
     /// All of these by one call, if each is free and nobody stands in line: a guard for each, with the number that
     /// goes with it. `None`: nothing was taken, and they are to be asked for one after the other.
-    pub(super) async fn together(
+    pub(super) async fn try_acquire_all(
         &self,
         keys: &[(usize, &Key)],
     ) -> Result<Option<Vec<(usize, LockGuard)>>, Error> {
         // Replicas are waited for after each grant, of its own shard.
-        if !(2..=TOGETHER).contains(&keys.len()) || self.asking.replicas > 0 {
+        if !(2..=MAX_ACQUIRE_ALL_KEYS).contains(&keys.len()) || self.options.replicas > 0 {
             return Ok(None);
         }
-        let lines = self.store.extension::<Lines>();
-        let terms = &self.asking.terms;
+        let lines = self.store.extension::<LocalQueues>();
+        let terms = &self.options.terms;
         // It comes to who stands in line, or none may stand there any more: neither needs a call that would be refused.
-        if lines.has_one_of(keys.iter().map(|(_, key)| *key), terms.mode) {
+        if lines.is_any_occupied(keys.iter().map(|(_, key)| *key), terms.mode) {
             return Ok(None);
         }
         let lease = terms.initial_lease();
@@ -46,14 +46,14 @@ impl LockRequest {
         for ((mut attempt, (place, _)), granted) in attempts.into_iter().zip(keys).zip(granted) {
             // (What is not held, or no longer for sure, is given back as it is dropped, and so are the others.)
             if let AcquireReply::Granted { fence, contenders: others, server_us: now, .. } = granted {
-                let word = Word::new(attempt.sent_at(), now, others);
+                let word = QueueSnapshot::new(attempt.sent_at(), now, others);
                 let hold = match attempt.accept_grant(fence, terms.clone()) {
                     Ok(hold) => hold,
                     // The answer came too late: who waits asks for one after the other.
-                    Err(_) if self.waits() => return Ok(None),
+                    Err(_) if self.has_wait() => return Ok(None),
                     Err(error) => return Err(error),
                 };
-                guards.push((*place, lines.granted(hold, &self.asking, word)));
+                guards.push((*place, lines.register_grant(hold, &self.options, word)));
             }
         }
         Ok(Some(guards).filter(|guards| guards.len() == keys.len()))

@@ -4,108 +4,108 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::{sync::Notify, time::Instant};
 
-use super::{lines::Front, map::Name, rules::Word};
+use super::{local_queues::QueueHead, local_queue::LocalQueueId, queue_snapshot::QueueSnapshot};
 use crate::{
     error::Error,
-    lock::{answer::Busy, asking::Asking},
+    lock::{outcome::LockBusy, acquire_options::AcquireOptions},
     store::{AcquireCommand, AcquireReply, GrantAttempt, LockHold, Store},
 };
 
 /// How long the store keeps a place after the last look at it, at most: ten of them, and more than an outage that waiters sit
 /// out. Whoever stands first keeps out those who could go in beside the holders (readers, behind a writer), also if its
 /// process is dead.
-const PLACE: Duration = Duration::from_secs(3);
+const MAX_ENTRY_LIFETIME: Duration = Duration::from_secs(3);
 
 /// The process's place in the store's line, or the way to it. Dropping it gives up what it has there.
-pub(in crate::lock) struct Place {
+pub(in crate::lock) struct QueueEntry {
     pub(super) attempt: GrantAttempt,
     store: Store,
     /// Rings when the lock is offered to it; made before the first call, so that no offer is missed.
-    pub(super) offered: Arc<Notify>,
-    seq: u64,
+    pub(super) offer_notify: Arc<Notify>,
+    sequence: u64,
     /// Where it comes back to if an offer lapsed before it was confirmed; 0 = at the tail.
-    pub(super) old_seq: u64,
-    joins: u32,
+    pub(super) resume_sequence: u64,
+    join_count: u32,
     /// How long the store keeps it.
-    pub(super) until: Instant,
+    pub(super) expires_at: Instant,
 }
 
 /// What a look at the store came to.
-pub(super) enum Looked {
+pub(super) enum AcquireOutcome {
     /// With the sequence of the place, if it had one.
-    Held(LockHold, Word, u64),
-    Busy(Place, Busy),
+    Granted(LockHold, QueueSnapshot, u64),
+    Busy(QueueEntry, LockBusy),
     /// It was granted, and it took too long to hear of that.
-    Overdue(Place, Error),
-    Failed(Place, Error),
+    Overdue(QueueEntry, Error),
+    Failed(QueueEntry, Error),
 }
 
-impl Place {
-    pub(super) fn new(store: &Store, name: &Name) -> Self {
+impl QueueEntry {
+    pub(super) fn new(store: &Store, name: &LocalQueueId) -> Self {
         let attempt = GrantAttempt::new(store, &name.0, name.1);
         let offered = store.wakeups().subscribe_offers(&attempt.token);
         let until = Instant::now();
-        Self { attempt, store: store.clone(), offered, seq: 0, old_seq: 0, joins: 0, until }
+        Self { attempt, store: store.clone(), offer_notify: offered, sequence: 0, resume_sequence: 0, join_count: 0, expires_at: until }
     }
 
     /// Those who waited behind a holder of this process have no place yet: the first of them gets the
     /// one it would have, had it asked when it came.
-    pub(super) fn call(&mut self, front: &Front) -> AcquireCommand {
-        let Front { asking, came, last, .. } = front;
+    pub(super) fn acquire_call(&mut self, front: &QueueHead) -> AcquireCommand {
+        let QueueHead { options: asking, sequence: came, last_deadline: last, .. } = front;
         let now = Instant::now();
-        self.until = (*last).min(now + PLACE);
-        let old_seq = if self.joins == 0 && self.old_seq == 0 { *came } else { self.old_seq };
+        self.expires_at = (*last).min(now + MAX_ENTRY_LIFETIME);
+        let old_seq = if self.join_count == 0 && self.resume_sequence == 0 { *came } else { self.resume_sequence };
         AcquireCommand {
             key: self.attempt.key.clone(),
             token: self.attempt.token.clone(),
             mode: asking.terms.mode,
             lease: asking.terms.initial_lease(),
-            max_wait: Some(self.until.saturating_duration_since(now)),
+            max_wait: Some(self.expires_at.saturating_duration_since(now)),
             resume_seq: old_seq,
             record_name: None,
         }
     }
 
-    pub(super) async fn look(mut self, front: &Front) -> Looked {
-        let call = self.call(front);
-        self.send(call, &front.asking).await
+    pub(super) async fn acquire_or_enqueue(mut self, front: &QueueHead) -> AcquireOutcome {
+        let call = self.acquire_call(front);
+        self.send_acquire(call, &front.options).await
     }
 
-    pub(super) async fn try_once(mut self, front: &Front) -> Looked {
-        let call = AcquireCommand { max_wait: None, ..self.call(front) };
-        self.send(call, &front.asking).await
+    pub(super) async fn try_acquire(mut self, front: &QueueHead) -> AcquireOutcome {
+        let call = AcquireCommand { max_wait: None, ..self.acquire_call(front) };
+        self.send_acquire(call, &front.options).await
     }
 
-    async fn send(mut self, call: AcquireCommand, asking: &Asking) -> Looked {
+    async fn send_acquire(mut self, call: AcquireCommand, asking: &AcquireOptions) -> AcquireOutcome {
         let store = self.store.clone();
         let answer = self.attempt.send(call.lease, || store.backend().acquire(call)).await;
-        self.looked(asking, answer)
+        self.into_outcome(asking, answer)
     }
 
-    pub(super) fn looked(mut self, asking: &Asking, answer: Result<AcquireReply, Error>) -> Looked {
+    pub(super) fn into_outcome(mut self, asking: &AcquireOptions, answer: Result<AcquireReply, Error>) -> AcquireOutcome {
         match answer {
             Ok(AcquireReply::Granted { fence, contenders: others, server_us: now, .. }) => {
-                let word = Word::new(self.attempt.sent_at(), now, others);
+                let word = QueueSnapshot::new(self.attempt.sent_at(), now, others);
                 match self.attempt.accept_grant(fence, asking.terms.clone()) {
-                    Ok(hold) => Looked::Held(hold, word, self.seq),
-                    Err(error) => Looked::Overdue(self, error),
+                    Ok(hold) => AcquireOutcome::Granted(hold, word, self.sequence),
+                    Err(error) => AcquireOutcome::Overdue(self, error),
                 }
             }
             Ok(AcquireReply::Busy { lease_remaining: left, queue_length: line, seq, has_joined: joined }) => {
-                self.joined(seq, joined);
-                Looked::Busy(self, Busy { left, line, waited: None })
+                self.update_sequence(seq, joined);
+                AcquireOutcome::Busy(self, LockBusy { lease_remaining: left, queue_length: line, waited: None })
             }
             #[expect(clippy::unreachable, reason = "said of records only")]
             Ok(AcquireReply::AlreadyAccepted) => unreachable!("no record was asked for"),
-            Err(error) => Looked::Failed(self, error),
+            Err(error) => AcquireOutcome::Failed(self, error),
         }
     }
 
     /// Coming back to the old place is for a slow process, once: a second time would let a process that
     /// never confirms keep everybody behind it waiting.
-    fn joined(&mut self, seq: u64, joined: bool) {
-        self.joins += u32::from(joined);
-        self.old_seq = if self.joins < 2 { seq } else { 0 };
-        self.seq = seq;
+    fn update_sequence(&mut self, seq: u64, joined: bool) {
+        self.join_count += u32::from(joined);
+        self.resume_sequence = if self.join_count < 2 { seq } else { 0 };
+        self.sequence = seq;
     }
 }

@@ -8,126 +8,126 @@ use crate::store::Contenders;
 
 /// Bounds of local hand-over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct HandOver {
+pub(crate) struct HandoverLimits {
     /// H: most hand-overs after a word from the store.
-    pub(crate) most: u64,
+    pub(crate) max_handovers: u64,
     /// T: how long after it.
-    pub(crate) within: Duration,
+    pub(crate) window: Duration,
 }
 
-impl Default for HandOver {
+impl Default for HandoverLimits {
     fn default() -> Self {
-        Self { most: 16, within: Duration::from_millis(10) }
+        Self { max_handovers: 16, window: Duration::from_millis(10) }
     }
 }
 
 /// The fences of a grant that are not used yet, each for one hand-over.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Fences {
-    last: u64,
-    left: u64,
-    asked: HandOver,
+pub(crate) struct FenceRange {
+    last_used: u64,
+    remaining: u64,
+    limits: HandoverLimits,
 }
 
-impl Fences {
+impl FenceRange {
     /// Those after `fence`, as many as were asked for.
-    pub(super) fn after(fence: u64, asked: HandOver) -> Self {
-        Self { last: fence, left: asked.most, asked }
+    pub(super) fn following(fence: u64, asked: HandoverLimits) -> Self {
+        Self { last_used: fence, remaining: asked.max_handovers, limits: asked }
     }
 
     /// Those after the fence of a later word, of which `used` were given since it was asked for. Answers overtake each other:
     /// one whose fence is not above all that were given is of an earlier word.
-    pub(super) fn anew(&mut self, fence: u64, used: u64) {
-        if fence > self.last {
-            (self.last, self.left) = (fence, self.asked.most.saturating_sub(used));
+    pub(super) fn advance_to(&mut self, fence: u64, used: u64) {
+        if fence > self.last_used {
+            (self.last_used, self.remaining) = (fence, self.limits.max_handovers.saturating_sub(used));
         }
     }
 
-    pub(super) fn left(&self) -> u64 {
-        self.left
+    pub(super) fn remaining(&self) -> u64 {
+        self.remaining
     }
 
     /// The bounds they were asked for with.
-    pub(super) fn asked(&self) -> HandOver {
-        self.asked
+    pub(super) fn limits(&self) -> HandoverLimits {
+        self.limits
     }
 
     /// The next one.
-    pub(super) fn next(&mut self) -> Option<u64> {
-        self.left = self.left.checked_sub(1)?;
-        self.last += 1;
-        Some(self.last)
+    pub(super) fn take(&mut self) -> Option<u64> {
+        self.remaining = self.remaining.checked_sub(1)?;
+        self.last_used += 1;
+        Some(self.last_used)
     }
 }
 
 /// What the store has told of others in line.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::lock) struct Word {
+pub(in crate::lock) struct QueueSnapshot {
     /// Before the call was sent that brought it.
-    sent: Instant,
+    requested_at: Instant,
     /// When it ran, as well as this process can know: half way between call and answer.
-    ran: Instant,
+    executed_at: Instant,
     /// The server's time then, microseconds.
     server_us: u64,
     /// Their sequences are times of the server too.
-    others: Contenders,
+    contenders: Contenders,
 }
 
-impl Word {
+impl QueueSnapshot {
     /// Made when the answer is there.
     pub(in crate::lock) fn new(sent: Instant, server_us: u64, others: Contenders) -> Self {
         let ran = sent + sent.elapsed() / 2;
-        Self { sent, ran, server_us, others }
+        Self { requested_at: sent, executed_at: ran, server_us, contenders: others }
     }
 
     /// The same, said later; this one was told meanwhile of those that joined.
-    pub(super) fn followed_by(&self, later: Self) -> Self {
-        Self { others: self.others.merge(later.others), ..later }
+    pub(super) fn merged_with_newer(&self, later: Self) -> Self {
+        Self { contenders: self.contenders.merge(later.contenders), ..later }
     }
 
     /// When it was asked for.
-    pub(super) fn sent(&self) -> Instant {
-        self.sent
+    pub(super) fn requested_at(&self) -> Instant {
+        self.requested_at
     }
 
     /// Whether nobody it tells of came before `came`.
-    pub(super) fn is_in_turn(&self, came: Instant) -> bool {
-        self.is_before(came, self.others.first)
+    pub(super) fn is_first(&self, came: Instant) -> bool {
+        self.precedes(came, self.contenders.first)
     }
 
     /// Somebody joined the line.
-    pub(super) fn joined(&mut self, who: Contenders) {
-        self.others = self.others.merge(who);
+    pub(super) fn add(&mut self, who: Contenders) {
+        self.contenders = self.contenders.merge(who);
     }
 
-    pub(super) fn others_wait(&self) -> bool {
-        self.others != Contenders::NONE
+    pub(super) fn has_contenders(&self) -> bool {
+        self.contenders != Contenders::NONE
     }
 
     /// Whether the word is fresh enough to act on, and no job it tells of came before `came`. Places of other processes
     /// may have.
-    pub(super) fn allows(&self, came: Instant, fences: &Fences) -> bool {
-        !self.good_for(fences).is_zero() && self.is_before(came, self.others.job)
+    pub(super) fn allows_handover_to(&self, came: Instant, fences: &FenceRange) -> bool {
+        !self.time_left(fences).is_zero() && self.precedes(came, self.contenders.job)
     }
 
-    fn is_before(&self, came: Instant, seq: u64) -> bool {
+    fn precedes(&self, came: Instant, seq: u64) -> bool {
         seq == 0 || self.server_time(came) < seq
     }
 
     /// For how long it can be acted on.
-    fn good_for(&self, fences: &Fences) -> Duration {
-        if fences.left == 0 {
+    fn time_left(&self, fences: &FenceRange) -> Duration {
+        if fences.remaining == 0 {
             return Duration::ZERO;
         }
-        fences.asked.within.saturating_sub(self.sent.elapsed())
+        fences.limits.window.saturating_sub(self.requested_at.elapsed())
     }
 
     /// A moment in the server's time, give or take half a round trip.
     pub(super) fn server_time(&self, moment: Instant) -> u64 {
         let us = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-        match moment.checked_duration_since(self.ran) {
+        match moment.checked_duration_since(self.executed_at) {
             Some(later) => self.server_us.saturating_add(us(later)),
-            None => self.server_us.saturating_sub(us(self.ran - moment)),
+            None => self.server_us.saturating_sub(us(self.executed_at - moment)),
         }
     }
 }
@@ -135,26 +135,26 @@ impl Word {
 /// Those of whom this process was told while the store was asked for the lock: the answer may have been made before they
 /// joined, and come after the message.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Told {
-    who: Contenders,
+pub(super) struct JoinBuffer {
+    joined: Contenders,
     /// When it was told the last time.
-    at: Instant,
+    last_at: Instant,
 }
 
-impl Told {
+impl JoinBuffer {
     /// Somebody joined the line.
-    pub(super) fn joined(before: Option<Self>, who: Contenders) -> Self {
-        Self { who: before.map_or(who, |told| told.who.merge(who)), at: Instant::now() }
+    pub(super) fn add(before: Option<Self>, who: Contenders) -> Self {
+        Self { joined: before.map_or(who, |told| told.joined.merge(who)), last_at: Instant::now() }
     }
 
     pub(super) fn is_older_than(&self, age: Duration) -> bool {
-        self.at.elapsed() > age
+        self.last_at.elapsed() > age
     }
 
     /// What was told before the question is in the answer.
-    pub(super) fn adds_to(self, word: &mut Word) {
-        if self.at >= word.sent {
-            word.joined(self.who);
+    pub(super) fn apply_to(self, word: &mut QueueSnapshot) {
+        if self.last_at >= word.requested_at {
+            word.add(self.joined);
         }
     }
 }

@@ -19,7 +19,7 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 use tokio::time::Instant;
 
-use super::held::{Elsewhere, HeldLock};
+use super::held_lock::{DelegatedLock, HeldLock};
 use crate::{
     gate::{REPLAY_FIELD, View},
     key::{Key, hex},
@@ -28,13 +28,13 @@ use crate::{
 
 /// The header. Its value is `2;<store>;<mode>;<fence>;<end, Unix milliseconds>;<key>;<HMAC-SHA256, hex>`: the store by its
 /// identity, the mode as `x`, `s`, or `p` with the number of permits.
-const FIELD: &str = "lockgate-held";
+const DELEGATION_HEADER: &str = "lockgate-held";
 
 /// Most fields of one request that are looked at.
-const MOST: usize = 32;
+const MAX_DELEGATION_HEADERS: usize = 32;
 
 /// Shortest secret, in bytes: as long as the hash it goes into.
-const SHORTEST: usize = 32;
+const MIN_SECRET_LEN: usize = 32;
 
 /// What two services know, and nobody else, so that one takes the other's word for a lock.
 ///
@@ -57,15 +57,15 @@ impl SharedSecret {
     pub fn new(secret: impl AsRef<[u8]>) -> Self {
         let secret = secret.as_ref();
         assert!(
-            secret.len() >= SHORTEST,
-            "SharedSecret::new: {} bytes; take {SHORTEST} or more out of a random source",
+            secret.len() >= MIN_SECRET_LEN,
+            "SharedSecret::new: {} bytes; take {MIN_SECRET_LEN} or more out of a random source",
             secret.len()
         );
         Self(secret.into())
     }
 
     #[cfg(feature = "http-replay")]
-    pub(crate) fn bytes(&self) -> &[u8] {
+    pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
@@ -96,11 +96,11 @@ impl HeldLock {
     /// The word is good for as long as the lock is sure now, at most a lease; sign anew for a later
     /// call. Both clocks count, so they should differ by far less than the lease.
     #[must_use]
-    pub fn header(&self, store: &Store, secret: &SharedSecret) -> Option<(&'static str, String)> {
-        self.header_at(store, secret, SystemTime::now())
+    pub fn delegation_header(&self, store: &Store, secret: &SharedSecret) -> Option<(&'static str, String)> {
+        self.delegation_header_at(store, secret, SystemTime::now())
     }
 
-    fn header_at(
+    fn delegation_header_at(
         &self,
         store: &Store,
         secret: &SharedSecret,
@@ -108,76 +108,76 @@ impl HeldLock {
     ) -> Option<(&'static str, String)> {
         let left = Some(self.remaining()).filter(|left| !left.is_zero())?;
         let (fence, mode) =
-            (self.fence()?, self.mode().filter(|_| self.is_in(store) == Some(true))?);
+            (self.fence()?, self.mode().filter(|_| self.is_in_store(store) == Some(true))?);
         let end = now.checked_add(left)?.duration_since(UNIX_EPOCH).ok()?.as_millis();
-        let (space, mode) = (store.backend().identities().pop()?, written(mode));
+        let (space, mode) = (store.backend().identities().pop()?, encode_mode(mode));
         let text = format!("2;{space};{mode};{fence};{end};{}", self.key());
         let mac = secret.mac(&text).finalize().into_bytes();
-        Some((FIELD, format!("{text};{}", hex(&mac))))
+        Some((DELEGATION_HEADER, format!("{text};{}", hex(&mac))))
     }
 }
 
 /// Fields that were taken out of a request, for layers further in.
 #[derive(Clone)]
-struct Received {
+struct StrippedHeaders {
     /// What it says of locks.
-    held: Arc<[String]>,
+    delegations: Arc<[String]>,
     /// That it is a run.
-    run: Option<Arc<str>>,
+    replay: Option<Arc<str>>,
     /// The service that says so is one of ours: the run is the handler's to check.
-    believed: bool,
+    is_trusted: bool,
 }
 
 /// Takes the fields out of the request's header: they are for layers, and a handler that passes on what it
 /// gets would pass them on; and who has forged them must not be taken for one of ours further in.
-pub(super) fn receive<V: View>(view: &mut V) {
+pub(super) fn strip_headers<V: View>(view: &mut V) {
     // Mostly there are none: one look for both.
-    if !view.has_any(&[FIELD, REPLAY_FIELD]) {
+    if !view.has_any(&[DELEGATION_HEADER, REPLAY_FIELD]) {
         return;
     }
     // What a layer further out has received and believed stands.
-    let before = view.get::<Received>();
-    if before.as_ref().is_some_and(|before| before.believed) && view.header(FIELD).is_empty() {
+    let before = view.get::<StrippedHeaders>();
+    if before.as_ref().is_some_and(|before| before.is_trusted) && view.header(DELEGATION_HEADER).is_empty() {
         return;
     }
     let text = |field: &&[u8]| str::from_utf8(field).ok().map(str::to_owned);
-    let held = view.header(FIELD).iter().take(MOST).filter_map(text).collect();
+    let held = view.header(DELEGATION_HEADER).iter().take(MAX_DELEGATION_HEADERS).filter_map(text).collect();
     let run = view.header(REPLAY_FIELD).iter().find_map(text).map(Arc::from);
-    view.set_header(FIELD, None);
+    view.set_header(DELEGATION_HEADER, None);
     view.set_header(REPLAY_FIELD, None);
-    view.put(Received { held, run, believed: false });
+    view.put(StrippedHeaders { delegations: held, replay: run, is_trusted: false });
 }
 
 /// Whether somebody says that it is a run who has not been believed yet.
-pub(super) fn is_said_to_run<V: View>(view: &V) -> bool {
-    view.get::<Received>().is_some_and(|received| received.run.is_some() && !received.believed)
+pub(super) fn has_untrusted_replay<V: View>(view: &V) -> bool {
+    view.get::<StrippedHeaders>().is_some_and(|received| received.replay.is_some() && !received.is_trusted)
 }
 
 /// Whether somebody says so who has been believed.
-pub(super) fn is_believed_to_run<V: View>(view: &V) -> bool {
-    view.get::<Received>().is_some_and(|received| received.run.is_some() && received.believed)
+pub(super) fn has_trusted_replay<V: View>(view: &V) -> bool {
+    view.get::<StrippedHeaders>().is_some_and(|received| received.replay.is_some() && received.is_trusted)
 }
 
 /// Gives the handler back that it is a run, which it has to check: who says so has been believed about a lock.
-pub(super) fn give_back<V: View>(view: &mut V) {
-    if let Some(mut received) = view.take::<Received>() {
-        if let Some(run) = &received.run {
+pub(super) fn restore_replay_header<V: View>(view: &mut V) {
+    if let Some(mut received) = view.take::<StrippedHeaders>() {
+        if let Some(run) = &received.replay {
             view.set_header(REPLAY_FIELD, Some(run));
         }
-        received.believed = true;
+        received.is_trusted = true;
         view.put(received);
     }
 }
 
 /// The locks in this store of which one of these secrets says that the caller has them. Before the store was
 /// reached for the first time, those that may be.
-pub(super) fn trusted<V: View>(view: &V, store: &Store, secrets: &[SharedSecret]) -> Vec<HeldLock> {
+pub(super) fn verify_delegations<V: View>(view: &V, store: &Store, secrets: &[SharedSecret]) -> Vec<HeldLock> {
     let now = SystemTime::now();
-    let Some(received) = view.get::<Received>() else { return Vec::new() };
+    let Some(received) = view.get::<StrippedHeaders>() else { return Vec::new() };
     let (mut found, mut forged) = (Vec::new(), false);
-    for field in received.held.iter() {
-        match of_a_friend(field, secrets) {
-            Some(text) => found.extend(said(text, now)),
+    for field in received.delegations.iter() {
+        match verify_signature(field, secrets) {
+            Some(text) => found.extend(parse_claims(text, now)),
             None => forged = true,
         }
     }
@@ -189,18 +189,18 @@ pub(super) fn trusted<V: View>(view: &V, store: &Store, secrets: &[SharedSecret]
             "a word about a lock was not believed: another secret, or forged"
         );
     }
-    found.retain(|held| held.is_in(store) != Some(false));
+    found.retain(|held| held.is_in_store(store) != Some(false));
     found
 }
 
-fn of_a_friend<'a>(field: &'a str, secrets: &[SharedSecret]) -> Option<&'a str> {
+fn verify_signature<'a>(field: &'a str, secrets: &[SharedSecret]) -> Option<&'a str> {
     let (text, mac) = field.rsplit_once(';')?;
     let mac = unhex(mac)?;
     // In constant time, each.
     secrets.iter().any(|secret| secret.mac(text).verify_slice(&mac).is_ok()).then_some(text)
 }
 
-fn said(text: &str, now: SystemTime) -> Option<HeldLock> {
+fn parse_claims(text: &str, now: SystemTime) -> Option<HeldLock> {
     let mut parts = text.splitn(6, ';');
     let mut part = || parts.next();
     let ("2", space, mode, fence, end, key) =
@@ -208,22 +208,22 @@ fn said(text: &str, now: SystemTime) -> Option<HeldLock> {
     else {
         return None;
     };
-    let mode = read_mode(mode)?;
+    let mode = parse_mode(mode)?;
     let end = UNIX_EPOCH.checked_add(Duration::from_millis(end.parse().ok()?))?;
     let until = Instant::now().checked_add(end.duration_since(now).ok()?)?;
     let fence = fence.parse().ok()?;
-    let said = Elsewhere { space: space.into(), fence, mode, until };
-    Some(HeldLock::elsewhere(Key::from_store(key), said))
+    let said = DelegatedLock { store_identity: space.into(), fence, mode, expires_at: until };
+    Some(HeldLock::delegated(Key::from_store(key), said))
 }
 
-fn written(mode: LockMode) -> String {
+fn encode_mode(mode: LockMode) -> String {
     match mode {
         LockMode::Exclusive | LockMode::Shared => mode.wire_letter().to_owned(),
         LockMode::Permits(most) => format!("{}{most}", mode.wire_letter()),
     }
 }
 
-fn read_mode(text: &str) -> Option<LockMode> {
+fn parse_mode(text: &str) -> Option<LockMode> {
     match text {
         "x" => Some(LockMode::Exclusive),
         "s" => Some(LockMode::Shared),

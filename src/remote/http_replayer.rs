@@ -19,7 +19,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 use tower_service::Service as _;
 
-use super::word::{self, FIELD, Word};
+use super::replay_claims::{self, REPLAY_HEADER, ReplayClaims};
 use crate::{
     clock::{LONGEST, millis},
     defer::{Answer, Kept, Ran, Replayer},
@@ -33,15 +33,15 @@ use crate::{
 
 /// How long a connection waits for the next run. Servers close idle ones after two seconds (gunicorn), five (node, actix-web)
 /// or more; a run that meets that on its way is not answered, and nobody knows that it has not run.
-const IDLE: Duration = Duration::from_secs(1);
+const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// hyper-util's client, without the type of its connector.
-type Sender = dyn Fn(Request<Full<Bytes>>) -> ResponseFuture + Send + Sync;
+type HttpSender = dyn Fn(Request<Full<Bytes>>) -> ResponseFuture + Send + Sync;
 
 /// Half of a run's time is for its connection: one that nobody answers has not run, and is told apart from one that nobody
 /// answered in time.
 #[allow(clippy::needless_question_mark, reason = "without TLS the connector has another error")]
-fn sender(tls: &Tls, timeout: Duration) -> Arc<Sender> {
+fn build_sender(tls: &Tls, timeout: Duration) -> Arc<HttpSender> {
     let limit = timeout / 2;
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
@@ -55,20 +55,20 @@ fn sender(tls: &Tls, timeout: Duration) -> Arc<Sender> {
     });
     let client = Client::builder(TokioExecutor::new())
         .pool_timer(TokioTimer::new())
-        .pool_idle_timeout(IDLE)
+        .pool_idle_timeout(POOL_IDLE_TIMEOUT)
         .build(connector);
     Arc::new(move |request| client.request(request))
 }
 
 /// A request, and until when what it says of its lock holds.
-type Sent = (Request<Full<Bytes>>, Instant);
+type SignedRequest = (Request<Full<Bytes>>, Instant);
 
 /// Bytes of a problem that are read, to know which one it is.
-const PROBLEM: usize = 4096;
+const MAX_PROBLEM_BYTES: usize = 4096;
 
 /// How much longer than its run the field is good for: so much the clocks of the two machines may differ. Whoever is
 /// asked whether the run goes on has the store's word for that; this is for those who can't ask.
-const GOOD_FOR: Duration = Duration::from_secs(60);
+const CLOCK_SKEW_ALLOWANCE: Duration = Duration::from_secs(60);
 
 /// Runs deferred requests by sending them to another process, over HTTP/1.1. See [`remote`](super) for what it
 /// sends. By `https` it goes with the feature `http-replay-tls`: rustls with ring, and the system's roots.
@@ -80,11 +80,11 @@ const GOOD_FOR: Duration = Duration::from_secs(60);
 /// of what was said of it, and the run has failed then; and if the worker stops before, its lock is left to its lease.
 #[derive(Clone)]
 pub struct HttpReplayer {
-    send: Arc<Sender>,
+    sender: Arc<HttpSender>,
     tls: Tls,
-    base: String,
+    base_url: String,
     /// Of more than the server.
-    has_path: bool,
+    base_has_path: bool,
     store: Store,
     secret: SharedSecret,
     timeout: Duration,
@@ -119,10 +119,10 @@ impl HttpReplayer {
         let (tls, timeout) = (system_tls(https, "runs elsewhere"), Duration::from_secs(8));
         let has_path = url.as_ref().is_some_and(|url| !matches!(url.path(), "" | "/"));
         Self {
-            has_path,
-            send: sender(&tls, timeout),
+            base_has_path: has_path,
+            sender: build_sender(&tls, timeout),
             tls,
-            base: base.trim_end_matches('/').to_owned(),
+            base_url: base.trim_end_matches('/').to_owned(),
             store: store.clone(),
             secret: secret.clone(),
             timeout,
@@ -143,40 +143,40 @@ impl HttpReplayer {
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout.min(LONGEST);
-        self.send = sender(&self.tls, self.timeout);
+        self.sender = build_sender(&self.tls, self.timeout);
         self
     }
 
     /// With the moment until which the lock over there is this run's. `None`: it is not one that can be sent.
-    fn request(&self, head: Head, body: Bytes, marker: &Replay) -> Option<Sent> {
+    fn sign_request(&self, head: Head, body: Bytes, marker: &Replay) -> Option<SignedRequest> {
         // Whatever the path is, the authority and the base stay what they are.
         let target = Some(head.target).filter(|target| target.starts_with('/'))?;
-        if self.has_path && leaves_its_base(&target) {
+        if self.base_has_path && escapes_base_path(&target) {
             crate::throttle::throttled!(
                 error,
                 job = ?marker.deferred().id, "a path with dot segments is not sent: it might leave its base"
             );
             return None;
         }
-        let uri = format!("{}{target}", self.base).parse::<Uri>().ok()?;
-        let signed = word::Request {
+        let uri = format!("{}{target}", self.base_url).parse::<Uri>().ok()?;
+        let signed = replay_claims::SignatureInput {
             method: &head.method,
             target: uri.path_and_query()?.as_str(),
             body: &body,
         };
-        let field = self.word(marker)?.sign(&self.secret, signed);
+        let field = self.replay_claims(marker)?.sign(&self.secret, signed);
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = Method::from_bytes(head.method.as_bytes()).ok()?;
         *request.uri_mut() = uri;
-        let held = HeldLock::of_run(marker.store(), marker.hold());
-        let word = held.header(&self.store, &self.secret);
+        let held = HeldLock::from_run(marker.store(), marker.hold());
+        let word = held.delegation_header(&self.store, &self.secret);
         // After it was signed: it may have been renewed in between, and the word must not outlast this.
         let until = Instant::now() + held.remaining();
-        let own = [(FIELD, field)].into_iter().chain(word);
+        let own = [(REPLAY_HEADER, field)].into_iter().chain(word);
         let own = own.map(|(name, value)| (name.to_owned(), value.into_bytes()));
         let peer: Vec<_> = match head.peer {
-            Some(peer) => went_by(peer).to_vec(),
-            None => unknown_behind(&head.headers).collect(),
+            Some(peer) => forwarded_headers(peer).to_vec(),
+            None => unknown_forwarded_headers(&head.headers).collect(),
         };
         // The host is the one that it is sent to.
         let stored = head.headers.into_iter().filter(|(name, _)| name != "host");
@@ -187,23 +187,23 @@ impl HttpReplayer {
         Some((request, until))
     }
 
-    fn word(&self, marker: &Replay) -> Option<Word> {
+    fn replay_claims(&self, marker: &Replay) -> Option<ReplayClaims> {
         let deferred = marker.deferred();
         let unix = |time: SystemTime| time.duration_since(UNIX_EPOCH).unwrap_or_default();
-        Some(Word {
-            store: marker.store().backend().identities().pop()?.to_string(),
+        Some(ReplayClaims {
+            store_identity: marker.store().backend().identities().pop()?.to_string(),
             id: deferred.id.as_str().to_owned(),
             attempt: deferred.attempt,
             fence: deferred.fence,
             first_seen_ms: millis(unix(deferred.first_seen)),
             end_ms: millis(
-                unix(SystemTime::now()).saturating_add(self.timeout).saturating_add(GOOD_FOR),
+                unix(SystemTime::now()).saturating_add(self.timeout).saturating_add(CLOCK_SKEW_ALLOWANCE),
             ),
         })
     }
 
-    async fn run(self, request: Request<Full<Bytes>>, marker: &Replay, limit: usize) -> Ran {
-        let response = match (self.send)(request).await {
+    async fn send_request(self, request: Request<Full<Bytes>>, marker: &Replay, limit: usize) -> Ran {
+        let response = match (self.sender)(request).await {
             Ok(response) => response,
             Err(error) if error.is_connect() => {
                 marker.is_back();
@@ -216,16 +216,16 @@ impl HttpReplayer {
             }
         };
         let (parts, body) = response.into_parts();
-        if !matches!(parts.status.as_u16(), 404 | 405) || parts.headers.contains_key(FIELD) {
+        if !matches!(parts.status.as_u16(), 404 | 405) || parts.headers.contains_key(REPLAY_HEADER) {
             marker.seen_elsewhere();
         }
         // Of a problem all is read that says which one it is, however little of an answer is kept.
-        let most = if is_problem(&parts.headers) { limit.max(PROBLEM) } else { limit };
+        let most = if is_problem_json(&parts.headers) { limit.max(MAX_PROBLEM_BYTES) } else { limit };
         let Some(mut body) = keep(&parts.headers, body, most).await else { return Ran::Failed };
         let not_run =
-            matches!(&body, Kept::Body(bytes) if is_problem(&parts.headers) && says_not_run(bytes));
+            matches!(&body, Kept::Body(bytes) if is_problem_json(&parts.headers) && reports_not_run(bytes));
         // A gateway may have answered, which waits no longer.
-        if not_run || !is_a_gateways(parts.status) || parts.headers.contains_key(FIELD) {
+        if not_run || !is_gateway_error(parts.status) || parts.headers.contains_key(REPLAY_HEADER) {
             marker.is_back();
         }
         if not_run {
@@ -244,7 +244,7 @@ impl HttpReplayer {
 
 /// Whom a request came from is the last of those it went by: the service over there has this process for its peer, and
 /// what stands before it in these lists was said by that peer, or by its client. RFC 7239 section 4.
-fn went_by(peer: SocketAddr) -> [(String, Vec<u8>); 2] {
+fn forwarded_headers(peer: SocketAddr) -> [(String, Vec<u8>); 2] {
     let ip = peer.ip().to_canonical();
     let node = if ip.is_ipv6() { format!("for=\"[{ip}]\"") } else { format!("for={ip}") };
     [("x-forwarded-for", ip.to_string()), ("forwarded", node)]
@@ -252,7 +252,7 @@ fn went_by(peer: SocketAddr) -> [(String, Vec<u8>); 2] {
 }
 
 /// Where nobody knows whom it came from, what its client has said of that must not be the last word: RFC 7239 section 6.2.
-fn unknown_behind(
+fn unknown_forwarded_headers(
     headers: &[(String, Vec<u8>)],
 ) -> impl Iterator<Item = (String, Vec<u8>)> + use<> {
     let said = [("x-forwarded-for", "unknown"), ("forwarded", "for=unknown")]
@@ -263,7 +263,7 @@ fn unknown_behind(
 
 /// Whether somebody on the way could take the path for one outside of what stands before it: a segment of dots, in
 /// whichever spelling, between anything that somebody takes for the end of a segment.
-fn leaves_its_base(target: &str) -> bool {
+fn escapes_base_path(target: &str) -> bool {
     let path = target.split('?').next().unwrap_or_default().to_ascii_lowercase();
     let path =
         path.replace("%2e", ".").replace("%2f", "/").replace("%5c", "\\").replace("%3b", ";");
@@ -272,11 +272,11 @@ fn leaves_its_base(target: &str) -> bool {
 }
 
 /// What gateways say of a service that has not answered them, those of content networks among it. A handler's own 500 is none.
-fn is_a_gateways(status: StatusCode) -> bool {
+fn is_gateway_error(status: StatusCode) -> bool {
     matches!(status.as_u16(), 502..=504 | 520..=599)
 }
 
-fn is_problem(headers: &HeaderMap) -> bool {
+fn is_problem_json(headers: &HeaderMap) -> bool {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     let kind = kind.unwrap_or_default().split(';').next().unwrap_or_default().trim();
     kind.eq_ignore_ascii_case("application/problem+json")
@@ -284,7 +284,7 @@ fn is_problem(headers: &HeaderMap) -> bool {
 
 /// Whether a problem is that of a lock over there which was busy, or whose store did not answer: whatever the
 /// status, the request has not come to its handler.
-fn says_not_run(problem: &[u8]) -> bool {
+fn reports_not_run(problem: &[u8]) -> bool {
     let problem = serde_json::from_slice::<Value>(problem).ok();
     let kind = problem.as_ref().and_then(|problem| problem.get("type")?.as_str());
     matches!(kind, Some(problem::BUSY | problem::CAPACITY))
@@ -304,7 +304,7 @@ impl Replayer for HttpReplayer {
             if marker.store().identify().await.is_err() {
                 return Ran::Unreachable;
             }
-            let Some((request, until)) = this.request(head, body, &marker) else {
+            let Some((request, until)) = this.sign_request(head, body, &marker) else {
                 return Ran::Failed;
             };
             // From here on it may have run.
@@ -312,7 +312,7 @@ impl Replayer for HttpReplayer {
                 return Ran::Failed;
             }
             marker.goes_elsewhere();
-            let run = this.run(request, &marker, limit);
+            let run = this.send_request(request, &marker, limit);
             let ran = tokio::time::timeout(timeout, run).await.unwrap_or(Ran::Failed);
             if marker.is_elsewhere() {
                 // Over there it may go on, for as long as it was told that it has the lock: the next run must not overlap it.

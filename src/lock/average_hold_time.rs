@@ -5,17 +5,17 @@ use std::{
     time::Duration,
 };
 
-use super::answer::Busy;
+use super::outcome::LockBusy;
 use crate::clock::micros;
 
 /// A moving average of the hold times of one layer in this process; each new one counts for an eighth. One
 /// for each layer, because what they do under their locks differs: those of milliseconds would talk for one
 /// of minutes.
 #[derive(Debug, Default)]
-pub(super) struct HoldTimes(AtomicU64);
+pub(super) struct AverageHoldTime(AtomicU64);
 
-impl HoldTimes {
-    pub(super) fn note(&self, held: Duration) {
+impl AverageHoldTime {
+    pub(super) fn record(&self, held: Duration) {
         let held = micros(held).max(1);
         // Two at once may lose one of them: it is an estimate.
         let old = self.0.load(Ordering::Relaxed);
@@ -24,7 +24,7 @@ impl HoldTimes {
     }
 
     /// How long it usually takes, if that is known.
-    pub(super) fn usual(&self) -> Option<Duration> {
+    pub(super) fn average(&self) -> Option<Duration> {
         match self.0.load(Ordering::Relaxed) {
             0 => None,
             usual => Some(Duration::from_micros(usual)),
@@ -33,8 +33,8 @@ impl HoldTimes {
 
     /// When trying again is worth it: the usual time for everybody before, at most the lease that is
     /// left (a renewed lease says nothing about the end, a dead holder's says all).
-    pub(super) fn retry_after(&self, busy: &Busy) -> Duration {
-        let turns = u32::try_from(busy.line.saturating_add(1)).unwrap_or(u32::MAX);
-        self.usual().map_or(busy.left, |usual| usual.saturating_mul(turns).min(busy.left))
+    pub(super) fn retry_after(&self, busy: &LockBusy) -> Duration {
+        let turns = u32::try_from(busy.queue_length.saturating_add(1)).unwrap_or(u32::MAX);
+        self.average().map_or(busy.lease_remaining, |usual| usual.saturating_mul(turns).min(busy.lease_remaining))
     }
 }

@@ -9,7 +9,7 @@ use std::{
 use tokio::time::Instant;
 
 pub use super::held_locks::HeldLocks;
-use super::{grant::Grant, guard::LockGuard};
+use super::{shared_grant::SharedGrant, guard::LockGuard};
 use crate::{
     error::Error,
     key::Key,
@@ -20,59 +20,59 @@ use crate::{
 #[derive(Clone)]
 pub struct HeldLock {
     key: Key,
-    kind: Kind,
+    kind: HeldLockKind,
 }
 
 #[derive(Clone)]
-enum Kind {
+enum HeldLockKind {
     /// The store was away and the layer's policy let the request pass without a lock.
     Admitted,
-    Here {
-        facts: Arc<HoldState>,
+    Local {
+        hold_state: Arc<HoldState>,
         store: WeakStore,
-        of: Owner,
+        owner: GrantOwner,
     },
     /// Another service said so.
-    Elsewhere(Arc<Elsewhere>),
+    Delegated(Arc<DelegatedLock>),
 }
 
 /// Who gives it back.
 #[derive(Clone)]
-enum Owner {
-    Guards(Weak<Grant>),
+enum GrantOwner {
+    Guards(Weak<SharedGrant>),
     /// The worker of a deferred run.
     Worker,
 }
 
 /// What another service has said of its lock.
 #[derive(Debug)]
-pub(super) struct Elsewhere {
+pub(super) struct DelegatedLock {
     /// Identity of the store that the lock is in.
-    pub(super) space: Arc<str>,
+    pub(super) store_identity: Arc<str>,
     pub(super) fence: u64,
     pub(super) mode: LockMode,
-    pub(super) until: Instant,
+    pub(super) expires_at: Instant,
 }
 
 impl HeldLock {
-    pub(super) fn own(grant: &Arc<Grant>) -> Self {
-        let (facts, of) = (Arc::clone(grant.facts()), Owner::Guards(Arc::downgrade(grant)));
+    pub(super) fn from_grant(grant: &Arc<SharedGrant>) -> Self {
+        let (facts, of) = (Arc::clone(grant.hold_state()), GrantOwner::Guards(Arc::downgrade(grant)));
         let store = grant.hold().store().downgrade();
-        Self { key: facts.key().clone(), kind: Kind::Here { facts, store, of } }
+        Self { key: facts.key().clone(), kind: HeldLockKind::Local { hold_state: facts, store, owner: of } }
     }
 
     /// The lock of a deferred run, which is in this store.
-    pub(crate) fn of_run(store: &Store, facts: Arc<HoldState>) -> Self {
-        let (store, of) = (store.downgrade(), Owner::Worker);
-        Self { key: facts.key().clone(), kind: Kind::Here { facts, store, of } }
+    pub(crate) fn from_run(store: &Store, facts: Arc<HoldState>) -> Self {
+        let (store, of) = (store.downgrade(), GrantOwner::Worker);
+        Self { key: facts.key().clone(), kind: HeldLockKind::Local { hold_state: facts, store, owner: of } }
     }
 
     pub(super) fn admitted(key: Key) -> Self {
-        Self { key, kind: Kind::Admitted }
+        Self { key, kind: HeldLockKind::Admitted }
     }
 
-    pub(super) fn elsewhere(key: Key, said: Elsewhere) -> Self {
-        Self { key, kind: Kind::Elsewhere(Arc::new(said)) }
+    pub(super) fn delegated(key: Key, said: DelegatedLock) -> Self {
+        Self { key, kind: HeldLockKind::Delegated(Arc::new(said)) }
     }
 
     /// The lock's key.
@@ -86,9 +86,9 @@ impl HeldLock {
     #[must_use]
     pub fn fence(&self) -> Option<u64> {
         match &self.kind {
-            Kind::Admitted => None,
-            Kind::Here { facts, .. } => Some(facts.fence),
-            Kind::Elsewhere(said) => Some(said.fence),
+            HeldLockKind::Admitted => None,
+            HeldLockKind::Local { hold_state: facts, .. } => Some(facts.fence),
+            HeldLockKind::Delegated(said) => Some(said.fence),
         }
     }
 
@@ -97,14 +97,14 @@ impl HeldLock {
     pub fn remaining(&self) -> Duration {
         match &self.kind {
             // Lost, or given back: a copy in a handler's own task may outlive the request.
-            Kind::Here { facts, .. } => match facts.current() {
+            HeldLockKind::Local { hold_state: facts, .. } => match facts.current() {
                 now if now.loss().is_none() && !now.is_closed() => {
                     now.valid_until().saturating_duration_since(Instant::now())
                 }
                 _ => Duration::ZERO,
             },
-            Kind::Elsewhere(said) => said.until.saturating_duration_since(Instant::now()),
-            Kind::Admitted => Duration::ZERO,
+            HeldLockKind::Delegated(said) => said.expires_at.saturating_duration_since(Instant::now()),
+            HeldLockKind::Admitted => Duration::ZERO,
         }
     }
 
@@ -112,9 +112,9 @@ impl HeldLock {
     #[must_use]
     pub fn loss(&self) -> Option<LockLoss> {
         match &self.kind {
-            Kind::Admitted => None,
-            Kind::Here { facts, .. } => facts.current().loss(),
-            Kind::Elsewhere(said) => (Instant::now() >= said.until).then_some(LockLoss::Lapsed),
+            HeldLockKind::Admitted => None,
+            HeldLockKind::Local { hold_state: facts, .. } => facts.current().loss(),
+            HeldLockKind::Delegated(said) => (Instant::now() >= said.expires_at).then_some(LockLoss::Lapsed),
         }
     }
 
@@ -122,10 +122,10 @@ impl HeldLock {
     /// another service has ends here when that service's word for it does. Cancel safe.
     pub async fn lost(&self) -> LockLoss {
         match &self.kind {
-            Kind::Admitted => std::future::pending().await,
-            Kind::Here { facts, .. } => facts.wait_for_loss().await,
-            Kind::Elsewhere(said) => {
-                tokio::time::sleep_until(said.until).await;
+            HeldLockKind::Admitted => std::future::pending().await,
+            HeldLockKind::Local { hold_state: facts, .. } => facts.wait_for_loss().await,
+            HeldLockKind::Delegated(said) => {
+                tokio::time::sleep_until(said.expires_at).await;
                 LockLoss::Lapsed
             }
         }
@@ -133,27 +133,27 @@ impl HeldLock {
 
     /// Returns true if the lock is in this store, by whichever handle. `None` while a handle that never
     /// connected leaves that open: see [`identify`](Self::identify).
-    pub(super) fn is_in(&self, store: &Store) -> Option<bool> {
+    pub(super) fn is_in_store(&self, store: &Store) -> Option<bool> {
         match &self.kind {
-            Kind::Admitted => Some(false),
-            Kind::Here { store: own, .. } => match own.upgrade() {
+            HeldLockKind::Admitted => Some(false),
+            HeldLockKind::Local { store: own, .. } => match own.upgrade() {
                 Some(own) => own.is_same_as(store),
                 None => Some(false),
             },
-            Kind::Elsewhere(said) => {
+            HeldLockKind::Delegated(said) => {
                 let spaces = store.backend().identities();
-                (!spaces.is_empty()).then(|| spaces.contains(&said.space))
+                (!spaces.is_empty()).then(|| spaces.contains(&said.store_identity))
             }
         }
     }
 
     pub(super) fn is_delegated(&self) -> bool {
-        matches!(self.kind, Kind::Elsewhere(_))
+        matches!(self.kind, HeldLockKind::Delegated(_))
     }
 
     /// Connects the handles that [`is_in`](Self::is_in) compares.
-    pub(super) async fn identify(&self, store: &Store) -> Result<(), Error> {
-        if let Kind::Here { store: own, .. } = &self.kind
+    pub(super) async fn identify_stores(&self, store: &Store) -> Result<(), Error> {
+        if let HeldLockKind::Local { store: own, .. } = &self.kind
             && let Some(own) = own.upgrade()
         {
             own.identify().await?;
@@ -162,32 +162,32 @@ impl HeldLock {
     }
 
     /// Returns true if both are of one grant, and so count once.
-    pub(super) fn is_same_as(&self, other: &Self) -> bool {
+    pub(super) fn is_same_grant(&self, other: &Self) -> bool {
         (&self.key, self.fence()) == (&other.key, other.fence())
             && match (&self.kind, &other.kind) {
-                (Kind::Admitted, Kind::Admitted) => true,
-                (Kind::Here { facts, .. }, Kind::Here { facts: others, .. }) => {
+                (HeldLockKind::Admitted, HeldLockKind::Admitted) => true,
+                (HeldLockKind::Local { hold_state: facts, .. }, HeldLockKind::Local { hold_state: others, .. }) => {
                     facts.lease.token == others.lease.token
                 }
-                (Kind::Elsewhere(said), Kind::Elsewhere(others)) => said.space == others.space,
-                (Kind::Elsewhere(said), Kind::Here { store, .. })
-                | (Kind::Here { store, .. }, Kind::Elsewhere(said)) => store
+                (HeldLockKind::Delegated(said), HeldLockKind::Delegated(others)) => said.store_identity == others.store_identity,
+                (HeldLockKind::Delegated(said), HeldLockKind::Local { store, .. })
+                | (HeldLockKind::Local { store, .. }, HeldLockKind::Delegated(said)) => store
                     .upgrade()
-                    .is_some_and(|store| store.backend().identities().contains(&said.space)),
+                    .is_some_and(|store| store.backend().identities().contains(&said.store_identity)),
                 _ => false,
             }
     }
 
     /// Waits until so many replicas have the grant. The server that another service was granted its lock by
     /// is asked as `store` reaches it now.
-    pub(super) async fn replicate(&self, store: &Store, wanted: u32) -> Result<(), Error> {
+    pub(super) async fn await_replicas(&self, store: &Store, wanted: u32) -> Result<(), Error> {
         match &self.kind {
-            Kind::Admitted => Ok(()),
-            Kind::Here { facts, store: own, .. } => {
+            HeldLockKind::Admitted => Ok(()),
+            HeldLockKind::Local { hold_state: facts, store: own, .. } => {
                 let own = own.upgrade().unwrap_or_else(|| store.clone());
                 facts.current().lease.ensure_replicated(&own, wanted).await
             }
-            Kind::Elsewhere(_) => {
+            HeldLockKind::Delegated(_) => {
                 let servers = store.backend().server_generation();
                 ensure_replicated(store, &self.key, wanted, servers).await.map(drop)
             }
@@ -197,29 +197,29 @@ impl HeldLock {
     /// How it is held, if it is.
     pub(super) fn mode(&self) -> Option<LockMode> {
         match &self.kind {
-            Kind::Admitted => None,
-            Kind::Here { facts, .. } => Some(facts.current().lease.terms.mode),
-            Kind::Elsewhere(said) => Some(said.mode),
+            HeldLockKind::Admitted => None,
+            HeldLockKind::Local { hold_state: facts, .. } => Some(facts.current().lease.terms.mode),
+            HeldLockKind::Delegated(said) => Some(said.mode),
         }
     }
 
     /// A guard on it; `None` once it has ended.
-    pub(super) fn share(&self) -> Option<LockGuard> {
+    pub(super) fn share_guard(&self) -> Option<LockGuard> {
         match &self.kind {
-            Kind::Here { facts, .. } if facts.current().is_closed() || facts.current().loss().is_some() => {
+            HeldLockKind::Local { hold_state: facts, .. } if facts.current().is_closed() || facts.current().loss().is_some() => {
                 None
             }
-            Kind::Here { facts, of: Owner::Guards(grant), .. } => {
+            HeldLockKind::Local { hold_state: facts, owner: GrantOwner::Guards(grant), .. } => {
                 let grant = match facts.successor() {
                     Some((_, owner)) => owner.upgrade()?.downcast().ok(),
                     None => grant.upgrade(),
                 };
-                grant.map(LockGuard::share)
+                grant.map(LockGuard::from_grant)
             }
-            Kind::Here { of: Owner::Worker, .. } => Some(LockGuard::lent(self.clone())),
-            Kind::Elsewhere(said) if Instant::now() >= said.until => None,
-            Kind::Elsewhere(_) => Some(LockGuard::lent(self.clone())),
-            Kind::Admitted => None,
+            HeldLockKind::Local { owner: GrantOwner::Worker, .. } => Some(LockGuard::borrowed(self.clone())),
+            HeldLockKind::Delegated(said) if Instant::now() >= said.expires_at => None,
+            HeldLockKind::Delegated(_) => Some(LockGuard::borrowed(self.clone())),
+            HeldLockKind::Admitted => None,
         }
     }
 }

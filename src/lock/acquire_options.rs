@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::line::HandOver;
+use super::wait_queue::HandoverLimits;
 use crate::{
     clock::LONGEST,
     store::{LockMode, SPARE_FENCES, LeaseTerms},
@@ -10,7 +10,7 @@ use crate::{
 
 /// Most waiters of one lock in one process, unless told otherwise: a line as long as this is served in
 /// seconds, a longer one by time-outs.
-const MAX_WAITERS: usize = 1024;
+const DEFAULT_MAX_WAITERS: usize = 1024;
 
 /// Longest wait: places in the line are kept for no longer.
 pub(super) const MAX_WAIT: Duration = Duration::from_secs(600);
@@ -23,16 +23,16 @@ const MIN_HOLD: Duration = MIN_LEASE;
 
 /// What is asked for.
 #[derive(Debug, Clone)]
-pub(super) struct Asking {
+pub(super) struct AcquireOptions {
     pub(super) terms: LeaseTerms,
-    pub(super) hand_over: HandOver,
+    pub(super) handover_limits: HandoverLimits,
     /// Replicas that must have a grant before it counts.
     pub(super) replicas: u32,
     /// Most who may wait for this lock in this process.
     pub(super) max_waiters: usize,
 }
 
-impl Default for Asking {
+impl Default for AcquireOptions {
     fn default() -> Self {
         let terms = LeaseTerms {
             lease: Duration::from_secs(10),
@@ -41,23 +41,23 @@ impl Default for Asking {
             job: None,
             mode: LockMode::Exclusive,
         };
-        Self { terms, hand_over: HandOver::default(), replicas: 0, max_waiters: MAX_WAITERS }
+        Self { terms, handover_limits: HandoverLimits::default(), replicas: 0, max_waiters: DEFAULT_MAX_WAITERS }
     }
 }
 
-impl Asking {
+impl AcquireOptions {
     /// The bounds that apply. Only an exclusive lock passes within the process: of permits several are out
     /// at a time, and one that was handed on would have an older fence than another's new one.
-    pub(super) fn bounds(&self) -> HandOver {
+    pub(super) fn effective_handover_limits(&self) -> HandoverLimits {
         match self.terms.mode {
-            LockMode::Exclusive => self.hand_over,
-            LockMode::Shared | LockMode::Permits(_) => HandOver { most: 0, within: Duration::ZERO },
+            LockMode::Exclusive => self.handover_limits,
+            LockMode::Shared | LockMode::Permits(_) => HandoverLimits { max_handovers: 0, window: Duration::ZERO },
         }
     }
 
     /// Whether a grant that was asked for like this is what the other wants too.
-    pub(super) fn same_grant(&self, other: &Self) -> bool {
-        self.terms == other.terms && self.hand_over == other.hand_over
+    pub(super) fn has_same_grant_terms(&self, other: &Self) -> bool {
+        self.terms == other.terms && self.handover_limits == other.handover_limits
     }
 
     pub(super) fn set_lease(&mut self, lease: Duration, renew: bool) {
@@ -69,7 +69,7 @@ impl Asking {
         self.terms.max_hold = max_hold.clamp(MIN_HOLD, LONGEST);
     }
 
-    pub(super) fn set_hand_over(&mut self, most: u32, within: Duration) {
-        self.hand_over = HandOver { most: u64::from(most).min(SPARE_FENCES), within };
+    pub(super) fn set_handover_limits(&mut self, most: u32, within: Duration) {
+        self.handover_limits = HandoverLimits { max_handovers: u64::from(most).min(SPARE_FENCES), window: within };
     }
 }

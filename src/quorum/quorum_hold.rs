@@ -16,88 +16,88 @@ use futures_util::{
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 
-use super::round::{Open, Vote};
+use super::vote_request::{PendingVotes, NodeVote};
 use crate::{
     key::Key,
     store::{LockHold, HoldState, LockLoss},
 };
 
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct QuorumHold {
     pub(super) key: Key,
     pub(super) fence: u64,
-    nodes: usize,
+    node_count: usize,
     /// When it is over, renewed or not.
-    pub(super) end: Instant,
-    seats: Mutex<Seats>,
-    lost: OnceLock<LockLoss>,
+    pub(super) ends_at: Instant,
+    node_holds: Mutex<NodeHolds>,
+    loss: OnceLock<LockLoss>,
     /// A node has come, or all is over.
-    changed: Notify,
+    change_notify: Notify,
 }
 
 #[derive(Debug)]
-struct Seats {
+struct NodeHolds {
     holds: BTreeMap<usize, LockHold>,
     /// In here, so that it is dropped with the rest, and not when a task gets to it.
-    under_way: UnderWay,
+    pending: PendingNodeCalls,
     /// Lost, or given back: nobody comes any more.
-    over: bool,
+    is_closed: bool,
 }
 
 /// What nodes have still to answer. Dropped, each gives back what its node may yet grant.
 #[derive(Debug, Default)]
-struct UnderWay {
-    votes: Open,
+struct PendingNodeCalls {
+    votes: PendingVotes,
     /// Votes whose node is told the fence.
-    raises: FuturesUnordered<BoxFuture<'static, (usize, LockHold)>>,
+    fence_raises: FuturesUnordered<BoxFuture<'static, (usize, LockHold)>>,
 }
 
 /// See [`Held::next`].
-pub(super) enum Next {
-    Vote(Vote),
-    Raised(usize, LockHold),
+pub(super) enum QuorumEvent {
+    Vote(NodeVote),
+    FenceRaised(usize, LockHold),
 }
 
-impl Held {
+impl QuorumHold {
     pub(super) fn new(
         key: &Key,
         fence: u64,
         nodes: usize,
         max_hold: Duration,
         holds: BTreeMap<usize, LockHold>,
-        votes: Open,
+        votes: PendingVotes,
     ) -> Arc<Self> {
         let lock = key.hashed();
         tracing::debug!(%lock, fence, nodes, votes = holds.len(), "quorum lock granted");
         Arc::new(Self {
             key: key.clone(),
             fence,
-            nodes,
-            end: Instant::now() + max_hold,
-            seats: Mutex::new(Seats {
+            node_count: nodes,
+            ends_at: Instant::now() + max_hold,
+            node_holds: Mutex::new(NodeHolds {
                 holds,
-                under_way: UnderWay { votes, ..UnderWay::default() },
-                over: false,
+                pending: PendingNodeCalls { votes, ..PendingNodeCalls::default() },
+                is_closed: false,
             }),
-            lost: OnceLock::new(),
-            changed: Notify::new(),
+            loss: OnceLock::new(),
+            change_notify: Notify::new(),
         })
     }
 
     pub(super) fn majority(&self) -> usize {
-        self.nodes / 2 + 1
+        self.node_count / 2 + 1
     }
 
     /// Looks at each node's lease. Once it is lost it stays so, whatever comes back afterwards: what is left
     /// of it is given back, so that the next one need not wait for it.
-    pub(super) fn loss(&self) -> Option<LockLoss> {
+    pub(super) fn check_loss(&self) -> Option<LockLoss> {
         // Who notices a loss tells it, and who is told may look here: not under the mutex.
-        for facts in self.facts() {
+        for facts in self.hold_states() {
             let _ = facts.loss();
         }
-        let mut seats = self.seats.lock();
-        if seats.over {
-            return self.lost.get().copied();
+        let mut seats = self.node_holds.lock();
+        if seats.is_closed {
+            return self.loss.get().copied();
         }
         let ended = |(at, hold): (&usize, &LockHold)| Some((*at, hold.state().reported_loss()?));
         let ended: Vec<_> = seats.holds.iter().filter_map(ended).collect();
@@ -105,28 +105,28 @@ impl Held {
         if seats.holds.len() >= self.majority() {
             return None;
         }
-        seats.over = true;
+        seats.is_closed = true;
         let loss = ended.last().map_or(LockLoss::Lapsed, |(_, loss)| *loss);
-        let _ = self.lost.set(loss);
-        let left = (std::mem::take(&mut seats.under_way), std::mem::take(&mut seats.holds));
+        let _ = self.loss.set(loss);
+        let left = (std::mem::take(&mut seats.pending), std::mem::take(&mut seats.holds));
         drop(seats);
-        self.changed.notify_waiters();
+        self.change_notify.notify_waiters();
         tracing::warn!(lock = %self.key.hashed(), ?loss, left = left.1.len(), "quorum lock lost");
         drop((gone, left));
         Some(loss)
     }
 
     /// Resolves when it is lost (with the reason) or given back.
-    pub(super) async fn ended(&self) -> Option<LockLoss> {
+    pub(super) async fn await_end(&self) -> Option<LockLoss> {
         loop {
-            let mut changed = pin!(self.changed.notified());
+            let mut changed = pin!(self.change_notify.notified());
             // Before the look: what is told from here on is not missed.
             changed.as_mut().enable();
-            let loss = self.loss();
-            if loss.is_some() || self.is_over() {
+            let loss = self.check_loss();
+            if loss.is_some() || self.is_closed() {
                 return loss;
             }
-            let facts: Vec<_> = self.facts();
+            let facts: Vec<_> = self.hold_states();
             let mut any: FuturesUnordered<_> = facts.iter().map(|facts| facts.wait_for_loss()).collect();
             tokio::select! {
                 () = changed => {}
@@ -135,12 +135,12 @@ impl Held {
         }
     }
 
-    pub(super) fn is_over(&self) -> bool {
-        self.seats.lock().over
+    pub(super) fn is_closed(&self) -> bool {
+        self.node_holds.lock().is_closed
     }
 
-    pub(super) fn facts(&self) -> Vec<Arc<HoldState>> {
-        self.seats.lock().holds.values().map(|hold| Arc::clone(hold.state())).collect()
+    pub(super) fn hold_states(&self) -> Vec<Arc<HoldState>> {
+        self.node_holds.lock().holds.values().map(|hold| Arc::clone(hold.state())).collect()
     }
 
     #[cfg(test)]
@@ -150,45 +150,45 @@ impl Held {
 
     /// Until when a majority is sure, if no renewal succeeds from now on.
     pub(super) fn valid_until(&self) -> Option<Instant> {
-        let mut ends: Vec<_> = self.facts().iter().map(|facts| facts.valid_until()).collect();
+        let mut ends: Vec<_> = self.hold_states().iter().map(|facts| facts.valid_until()).collect();
         ends.sort_unstable_by(|a, b| b.cmp(a));
         ends.get(self.majority() - 1).copied()
     }
 
     /// The nodes that have no lease for it, unless some are being asked.
-    pub(super) fn missing(&self) -> Vec<usize> {
-        let seats = self.seats.lock();
-        if !seats.under_way.votes.is_empty() || !seats.under_way.raises.is_empty() {
+    pub(super) fn missing_nodes(&self) -> Vec<usize> {
+        let seats = self.node_holds.lock();
+        if !seats.pending.votes.is_empty() || !seats.pending.fence_raises.is_empty() {
             return Vec::new();
         }
-        (0..self.nodes).filter(|at| !seats.holds.contains_key(at)).collect()
+        (0..self.node_count).filter(|at| !seats.holds.contains_key(at)).collect()
     }
 
     /// Another vote is under way.
-    pub(super) fn ask(&self, vote: BoxFuture<'static, Vote>) {
-        let seats = self.seats.lock();
-        if !seats.over {
-            seats.under_way.votes.push(vote);
+    pub(super) fn push_vote(&self, vote: BoxFuture<'static, NodeVote>) {
+        let seats = self.node_holds.lock();
+        if !seats.is_closed {
+            seats.pending.votes.push(vote);
         }
     }
 
     /// The node of this vote is told the fence before it counts.
-    pub(super) fn tell(&self, raise: BoxFuture<'static, (usize, LockHold)>) {
-        let seats = self.seats.lock();
-        if !seats.over {
-            seats.under_way.raises.push(raise);
+    pub(super) fn push_fence_raise(&self, raise: BoxFuture<'static, (usize, LockHold)>) {
+        let seats = self.node_holds.lock();
+        if !seats.is_closed {
+            seats.pending.fence_raises.push(raise);
         }
     }
 
     /// What comes next of what is under way, for the one task that asks.
-    pub(super) async fn next(&self) -> Next {
+    pub(super) async fn next_event(&self) -> QuorumEvent {
         poll_fn(|cx| {
-            let mut seats = self.seats.lock();
-            if let Poll::Ready(Some(vote)) = seats.under_way.votes.poll_next_unpin(cx) {
-                return Poll::Ready(Next::Vote(vote));
+            let mut seats = self.node_holds.lock();
+            if let Poll::Ready(Some(vote)) = seats.pending.votes.poll_next_unpin(cx) {
+                return Poll::Ready(QuorumEvent::Vote(vote));
             }
-            match seats.under_way.raises.poll_next_unpin(cx) {
-                Poll::Ready(Some((at, hold))) => Poll::Ready(Next::Raised(at, hold)),
+            match seats.pending.fence_raises.poll_next_unpin(cx) {
+                Poll::Ready(Some((at, hold))) => Poll::Ready(QuorumEvent::FenceRaised(at, hold)),
                 // Where there are none, none comes but by this task.
                 Poll::Ready(None) | Poll::Pending => Poll::Pending,
             }
@@ -197,11 +197,11 @@ impl Held {
     }
 
     /// One more node. It was granted while there was a majority without it, or comes too late.
-    pub(super) fn join(&self, at: usize, hold: LockHold) {
+    pub(super) fn add_node(&self, at: usize, hold: LockHold) {
         // Before it counts: a majority that was lost meanwhile is not made whole by it.
-        let _ = self.loss();
-        let mut seats = self.seats.lock();
-        if seats.over {
+        let _ = self.check_loss();
+        let mut seats = self.node_holds.lock();
+        if seats.is_closed {
             drop(seats);
             drop(hold);
             return;
@@ -209,18 +209,18 @@ impl Held {
         let before = seats.holds.insert(at, hold);
         drop(seats);
         drop(before);
-        self.changed.notify_waiters();
+        self.change_notify.notify_waiters();
     }
 
     /// Ends it, and hands out what is to be given back; nothing, if it is over already.
     pub(super) fn close(&self) -> BTreeMap<usize, LockHold> {
-        let mut seats = self.seats.lock();
-        seats.over = true;
+        let mut seats = self.node_holds.lock();
+        seats.is_closed = true;
         let (under_way, holds) =
-            (std::mem::take(&mut seats.under_way), std::mem::take(&mut seats.holds));
+            (std::mem::take(&mut seats.pending), std::mem::take(&mut seats.holds));
         drop(seats);
         drop(under_way);
-        self.changed.notify_waiters();
+        self.change_notify.notify_waiters();
         holds
     }
 }

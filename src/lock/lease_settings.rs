@@ -8,36 +8,36 @@ impl<N: ?Sized> LockGate<N> {
     /// See `LockLayer::lease`.
     #[must_use]
     pub fn lease(self, lease: Duration) -> Self {
-        self.with(|policy| policy.asking.set_lease(lease, true))
+        self.with_policy(|policy| policy.acquire_options.set_lease(lease, true))
     }
 
     /// See `LockLayer::lease_fixed`.
     #[must_use]
-    pub fn lease_fixed(self, lease: Duration) -> Self {
-        self.with(|policy| policy.asking.set_lease(lease, false))
+    pub fn fixed_lease(self, lease: Duration) -> Self {
+        self.with_policy(|policy| policy.acquire_options.set_lease(lease, false))
     }
 
     /// See `LockLayer::max_hold`.
     #[must_use]
     pub fn max_hold(self, max_hold: Duration) -> Self {
-        self.with(|policy| policy.asking.set_max_hold(max_hold))
+        self.with_policy(|policy| policy.acquire_options.set_max_hold(max_hold))
     }
 
     /// See `LockLayer::hand_over`.
     #[must_use]
-    pub fn hand_over(self, most: u32, within: Duration) -> Self {
-        self.with(|policy| policy.asking.set_hand_over(most, within))
+    pub fn handover_limits(self, most: u32, within: Duration) -> Self {
+        self.with_policy(|policy| policy.acquire_options.set_handover_limits(most, within))
     }
 
     /// See `LockLayer::replicas`.
     #[must_use]
-    pub fn replicas(self, replicas: u32) -> Self {
-        self.with(|policy| policy.asking.replicas = replicas)
+    pub fn min_replicas(self, replicas: u32) -> Self {
+        self.with_policy(|policy| policy.acquire_options.replicas = replicas)
     }
 
     /// See `LockLayer::max_waiters`.
     #[must_use]
     pub fn max_waiters(self, most: usize) -> Self {
-        self.with(|policy| policy.asking.max_waiters = most)
+        self.with_policy(|policy| policy.acquire_options.max_waiters = most)
     }
 }

@@ -8,59 +8,59 @@ use std::{pin::pin, sync::Arc};
 use tokio::time::{Instant, sleep_until};
 
 use super::{
-    held::{Held, Next},
-    round::{Asking, Vote},
+    quorum_hold::{QuorumHold, QuorumEvent},
+    vote_request::{VoteRequest, NodeVote},
 };
 use crate::store::LeaseTerms;
 
 /// Begins it. It ends with the lock.
-pub(super) fn begin(asking: &Asking, held: &Arc<Held>) {
+pub(super) fn spawn_repair(asking: &VoteRequest, held: &Arc<QuorumHold>) {
     let Some(first) = asking.nodes.first() else { return };
     // The guard ends the lock when it goes, whoever has this besides.
-    let tender = Tender { asking: asking.clone(), held: Arc::clone(held) };
+    let tender = LeaseRepair { vote_request: asking.clone(), hold: Arc::clone(held) };
     first.spawn_background(tender.run());
 }
 
-struct Tender {
-    asking: Asking,
-    held: Arc<Held>,
+struct LeaseRepair {
+    vote_request: VoteRequest,
+    hold: Arc<QuorumHold>,
 }
 
-impl Tender {
+impl LeaseRepair {
     async fn run(self) {
-        let third = self.asking.terms.lease / 3;
+        let third = self.vote_request.terms.lease / 3;
         let mut next = Instant::now() + third;
-        let mut ended = pin!(self.held.ended());
+        let mut ended = pin!(self.hold.await_end());
         loop {
             tokio::select! {
                 _ = &mut ended => return,
-                next = self.held.next() => match next {
-                    Next::Vote(vote) => self.count(vote),
-                    Next::Raised(at, hold) => self.held.join(at, hold),
+                next = self.hold.next_event() => match next {
+                    QuorumEvent::Vote(vote) => self.handle_vote(vote),
+                    QuorumEvent::FenceRaised(at, hold) => self.hold.add_node(at, hold),
                 },
                 () = sleep_until(next) => {
                     next = Instant::now() + third;
-                    self.ask_again();
+                    self.request_missing_votes();
                 }
             }
         }
     }
 
-    fn count(&self, (at, answer): Vote) {
+    fn handle_vote(&self, (at, answer): NodeVote) {
         // A node that refuses is asked another time.
         if let Ok(hold) = answer {
-            self.held.tell(self.asking.raised(at, hold, self.held.fence));
+            self.hold.push_fence_raise(self.vote_request.raise_node_fence(at, hold, self.hold.fence));
         }
     }
 
     /// Those that had no lease at the beginning, and those that have lost it.
-    fn ask_again(&self) {
-        let terms = &self.asking.terms;
-        let left = self.held.end.saturating_duration_since(Instant::now());
+    fn request_missing_votes(&self) {
+        let terms = &self.vote_request.terms;
+        let left = self.hold.ends_at.saturating_duration_since(Instant::now());
         if terms.renews && left >= terms.lease {
             let terms = LeaseTerms { max_hold: left, ..terms.clone() };
-            for at in self.held.missing() {
-                self.held.ask(self.asking.vote(at, &terms));
+            for at in self.hold.missing_nodes() {
+                self.hold.push_vote(self.vote_request.request_vote(at, &terms));
             }
         }
     }

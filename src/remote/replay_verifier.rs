@@ -5,7 +5,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use super::word::{Request, Word};
+use super::replay_claims::{SignatureInput, ReplayClaims};
 use crate::{
     clock::millis,
     error::Error,
@@ -24,7 +24,7 @@ pub struct ReplayVerifier {
 /// Why a request is not the run that its field says it is.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum NotVerified {
+pub enum VerifyError {
     /// It is not signed with a secret that is known here, or not for this request, or it is about a job of another
     /// server, database or namespace. 403.
     Forged,
@@ -46,7 +46,7 @@ impl ReplayVerifier {
 
     /// Believes who knows this one, too: for the time in which the secret is changed.
     #[must_use]
-    pub fn or(mut self, secret: &SharedSecret) -> Self {
+    pub fn with_secret(mut self, secret: &SharedSecret) -> Self {
         self.secrets.push(secret.clone());
         self
     }
@@ -63,29 +63,29 @@ impl ReplayVerifier {
         target: &str,
         body: &[u8],
         field: &str,
-    ) -> Result<Deferred, NotVerified> {
-        let request = Request { method, target, body };
-        let word = Word::read(field, &self.secrets, request).ok_or(NotVerified::Forged)?;
-        let id = JobId::parse(&word.id).ok_or(NotVerified::Forged)?;
+    ) -> Result<Deferred, VerifyError> {
+        let request = SignatureInput { method, target, body };
+        let word = ReplayClaims::verify(field, &self.secrets, request).ok_or(VerifyError::Forged)?;
+        let id = JobId::parse(&word.id).ok_or(VerifyError::Forged)?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         if millis(now) > word.end_ms {
-            return Err(NotVerified::Expired);
+            return Err(VerifyError::Expired);
         }
-        self.store.identify().await.map_err(NotVerified::Fault)?;
-        if !self.store.backend().identities().iter().any(|space| **space == *word.store) {
-            return Err(NotVerified::Forged);
+        self.store.identify().await.map_err(VerifyError::Fault)?;
+        if !self.store.backend().identities().iter().any(|space| **space == *word.store_identity) {
+            return Err(VerifyError::Forged);
         }
-        let run = self.store.backend().active_run(id.clone()).await.map_err(NotVerified::Fault)?;
+        let run = self.store.backend().active_run(id.clone()).await.map_err(VerifyError::Fault)?;
         // One that was given back uncharged runs again under the same number, with a larger fence.
         if !run.is_some_and(|run| run.attempt == word.attempt && run.first_fence <= word.fence) {
-            return Err(NotVerified::NotRunning);
+            return Err(VerifyError::NotRunning);
         }
         let first_seen = UNIX_EPOCH + Duration::from_millis(word.first_seen_ms);
         Ok(Deferred { id, attempt: word.attempt, first_seen, fence: word.fence })
     }
 }
 
-impl fmt::Display for NotVerified {
+impl fmt::Display for VerifyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Forged => "not signed for this request by anybody known",
@@ -96,7 +96,7 @@ impl fmt::Display for NotVerified {
     }
 }
 
-impl std::error::Error for NotVerified {
+impl std::error::Error for VerifyError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Fault(error) => Some(error),

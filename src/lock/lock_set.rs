@@ -12,9 +12,9 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::{
-    answer::{Busy, NotAcquired},
-    guard::{LockGuard, Released},
-    held::HeldLocks,
+    outcome::{LockBusy, AcquireError},
+    guard::{LockGuard, ReleaseStatus},
+    held_lock::HeldLocks,
     request::LockRequest,
 };
 use crate::{
@@ -27,82 +27,82 @@ use crate::{
 /// How several locks are asked for. Made by [`Store::locks`].
 #[derive(Debug, Clone)]
 #[must_use = "nothing is locked until `acquire` is awaited"]
-pub struct LocksRequest {
+pub struct LockSetRequest {
     /// As they were named, each once.
     keys: Vec<Key>,
     /// How each is asked for.
-    each: LockRequest,
+    template: LockRequest,
 }
 
 impl Store {
     /// Locks of these names, all or none. A name that is there twice is one lock; no names are no locks.
-    pub fn locks<K: Into<Key>>(&self, keys: impl IntoIterator<Item = K>) -> LocksRequest {
+    pub fn locks<K: Into<Key>>(&self, keys: impl IntoIterator<Item = K>) -> LockSetRequest {
         let keys = keys.into_iter().map(Into::into).collect();
         // The name is a placeholder: each lock is asked for by its own.
-        LocksRequest::of(keys, self.lock(""))
+        LockSetRequest::new(keys, self.lock(""))
     }
 }
 
-impl LocksRequest {
-    pub(super) fn of(mut keys: Vec<Key>, each: LockRequest) -> Self {
+impl LockSetRequest {
+    pub(super) fn new(mut keys: Vec<Key>, each: LockRequest) -> Self {
         each_once(&mut keys);
-        Self { keys, each }
+        Self { keys, template: each }
     }
 
-    fn each(mut self, set: impl FnOnce(LockRequest) -> LockRequest) -> Self {
-        self.each = set(self.each);
+    fn map_template(mut self, set: impl FnOnce(LockRequest) -> LockRequest) -> Self {
+        self.template = set(self.template);
         self
     }
 
     /// As [`LockRequest::lease`], for each.
     pub fn lease(self, lease: Duration) -> Self {
-        self.each(|each| each.lease(lease))
+        self.map_template(|each| each.lease(lease))
     }
 
     /// As [`LockRequest::lease_fixed`], for each; the first has less of it left when the last is there.
-    pub fn lease_fixed(self, lease: Duration) -> Self {
-        self.each(|each| each.lease_fixed(lease))
+    pub fn fixed_lease(self, lease: Duration) -> Self {
+        self.map_template(|each| each.fixed_lease(lease))
     }
 
     /// As [`LockRequest::max_hold`], for each, from when it was granted.
     pub fn max_hold(self, max_hold: Duration) -> Self {
-        self.each(|each| each.max_hold(max_hold))
+        self.map_template(|each| each.max_hold(max_hold))
     }
 
     /// Stand in line for at most this long, for all of them together. Default: don't. At most ten minutes.
     /// What has been granted is kept meanwhile.
     pub fn wait(self, wait: Duration) -> Self {
-        self.each(|each| each.wait(wait))
+        self.map_template(|each| each.wait(wait))
     }
 
     /// As [`LockRequest::retry`], for all of them together: nothing is kept from one attempt to the next.
     pub fn retry(self, times: u32, every: Duration) -> Self {
-        self.each(|each| each.retry(times, every))
+        self.map_template(|each| each.retry(times, every))
     }
 
     /// As [`LockRequest::hand_over`], for each.
-    pub fn hand_over(self, most: u32, within: Duration) -> Self {
-        self.each(|each| each.hand_over(most, within))
+    pub fn handover_limits(self, most: u32, within: Duration) -> Self {
+        self.map_template(|each| each.handover_limits(most, within))
     }
 
     /// As [`LockRequest::strict_order`], for each.
     pub fn strict_order(self) -> Self {
-        self.each(LockRequest::strict_order)
+        self.map_template(LockRequest::strict_order)
     }
 
     /// As [`LockRequest::replicas`], for each: they are taken one after the other then, and waited for after each. Default 0.
-    pub fn replicas(self, replicas: u32) -> Self {
-        self.each(|each| each.replicas(replicas))
+    pub fn min_replicas(self, replicas: u32) -> Self {
+        self.map_template(|each| each.min_replicas(replicas))
     }
 
     /// As [`LockRequest::max_waiters`], in the line of each. Default 1024.
     pub fn max_waiters(self, most: usize) -> Self {
-        self.each(|each| each.max_waiters(most))
+        self.map_template(|each| each.max_waiters(most))
     }
 
     /// As [`LockRequest::shared`], for each.
     pub fn shared(self) -> Self {
-        self.each(LockRequest::shared)
+        self.map_template(LockRequest::shared)
     }
 
     /// As [`LockRequest::permits`], for each.
@@ -111,7 +111,7 @@ impl LocksRequest {
     ///
     /// If `most` is 0.
     pub fn permits(self, most: u32) -> Self {
-        self.each(|each| each.permits(most))
+        self.map_template(|each| each.permits(most))
     }
 
     /// Acquires all of them, or none: by one call where all are free and at most 32 (in a cluster: of one shard), else one
@@ -122,39 +122,39 @@ impl LocksRequest {
     /// # Errors
     ///
     /// As [`LockRequest::acquire`]; what was granted before the one that failed has been given back.
-    pub async fn acquire(self) -> Result<LockSet, NotAcquired> {
-        self.within(&HeldLocks::current()).await
+    pub async fn acquire(self) -> Result<LockSet, AcquireError> {
+        self.acquire_within(&HeldLocks::current()).await
     }
 
     /// Acquires them for a request that has these already.
-    pub(super) async fn within(self, held: &HeldLocks) -> Result<LockSet, NotAcquired> {
-        let (each, retry) = self.each.clone().take_retry();
+    pub(super) async fn acquire_within(self, held: &HeldLocks) -> Result<LockSet, AcquireError> {
+        let (each, retry) = self.template.clone().split_retry();
         let Some(retry) = retry else {
-            return self.in_order(each, held).await;
+            return self.acquire_in_order(each, held).await;
         };
         let once = || async {
-            match self.in_order(each.clone(), held).await {
+            match self.acquire_in_order(each.clone(), held).await {
                 Ok(set) => Ok(Ok(set)),
-                Err(NotAcquired::Busy(busy)) => Ok(Err(busy)),
+                Err(AcquireError::Busy(busy)) => Ok(Err(busy)),
                 Err(other) => Err(other),
             }
         };
-        retry.run(once).await?.map_err(NotAcquired::Busy)
+        retry.run(once).await?.map_err(AcquireError::Busy)
     }
 
-    async fn in_order(&self, each: LockRequest, held: &HeldLocks) -> Result<LockSet, NotAcquired> {
+    async fn acquire_in_order(&self, each: LockRequest, held: &HeldLocks) -> Result<LockSet, AcquireError> {
         let started = Instant::now();
         let mut order: Vec<_> = self.keys.iter().enumerate().collect();
-        order.sort_by(|(_, one), (_, other)| LockSet::order(one, other));
+        order.sort_by(|(_, one), (_, other)| LockSet::compare_keys(one, other));
         // All shares first: they cost little, and one that is refused should cost no more.
         let mut shares = Vec::with_capacity(order.len());
         for (place, key) in order {
-            let share = if held.is_empty() { None } else { each.share(key, held).await? };
+            let share = if held.is_empty() { None } else { each.acquire_reentrant(key, held).await? };
             shares.push((place, key, share));
         }
         if shares.iter().all(|(.., share)| share.is_none()) {
             let order = Vec::from_iter(shares.iter().map(|(place, key, _)| (*place, *key)));
-            if let Some(guards) = each.together(&order).await? {
+            if let Some(guards) = each.try_acquire_all(&order).await? {
                 return Ok(LockSet { guards: guards.into() });
             }
         }
@@ -162,22 +162,22 @@ impl LocksRequest {
         for (place, key, share) in shares {
             let acquired = match share {
                 Some(guard) => Ok(guard),
-                None => each.for_key(key, started).acquire_anew().await,
+                None => each.for_key(key, started).acquire_non_reentrant().await,
             };
             match acquired {
                 Ok(guard) => set.guards.push((place, guard)),
                 Err(error) => {
                     // Before the answer: whoever sees it may ask for one of them at once.
                     set.release().await;
-                    return Err(error.waited_since(started));
+                    return Err(error.with_wait_since(started));
                 }
             }
         }
         // The first may have ended while the last was waited for.
-        if set.held().loss().is_some() {
+        if set.held_locks().loss().is_some() {
             set.release().await;
-            let busy = Busy { left: Duration::ZERO, line: 0, waited: None };
-            return Err(NotAcquired::Busy(busy).waited_since(started));
+            let busy = LockBusy { lease_remaining: Duration::ZERO, queue_length: 0, waited: None };
+            return Err(AcquireError::Busy(busy).with_wait_since(started));
         }
         Ok(set)
     }
@@ -192,12 +192,12 @@ pub struct LockSet {
 }
 
 impl LockSet {
-    pub(super) fn one(guard: LockGuard) -> Self {
+    pub(super) fn from_guard(guard: LockGuard) -> Self {
         Self { guards: SmallVec::from_buf([(0, guard)]) }
     }
 
     /// In which they are taken, by all processes.
-    pub(super) fn order(one: &Key, other: &Key) -> Ordering {
+    pub(super) fn compare_keys(one: &Key, other: &Key) -> Ordering {
         one.shard().cmp(&other.shard()).then_with(|| one.cmp(other))
     }
 
@@ -206,7 +206,7 @@ impl LockSet {
         self.guards.first().map(|(_, guard)| guard)
     }
 
-    pub(super) fn of(guards: Vec<LockGuard>) -> Self {
+    pub(super) fn from_guards(guards: Vec<LockGuard>) -> Self {
         Self { guards: guards.into_iter().enumerate().collect() }
     }
 
@@ -217,19 +217,19 @@ impl LockSet {
 
     /// Copies of them to hand to code that must not give them back, in the order they were named in.
     #[must_use]
-    pub fn held(&self) -> HeldLocks {
+    pub fn held_locks(&self) -> HeldLocks {
         if let [(_, guard)] = &self.guards[..] {
-            return HeldLocks::one(guard.held());
+            return HeldLocks::from_lock(guard.held_lock());
         }
         let mut named: Vec<_> = self.guards.iter().map(|(place, guard)| (place, guard)).collect();
         named.sort_by_key(|(place, _)| **place);
-        named.into_iter().map(|(_, guard)| guard.held()).collect()
+        named.into_iter().map(|(_, guard)| guard.held_lock()).collect()
     }
 
     /// The fence of each lock, in the order they were named in.
     #[must_use]
     pub fn fences(&self) -> Vec<(Key, u64)> {
-        self.held().fences().map(|(key, fence)| (key.clone(), fence)).collect()
+        self.held_locks().fences().map(|(key, fence)| (key.clone(), fence)).collect()
     }
 
     /// How long all of them are sure to be held if no renewal succeeds from now on; zero if there are none.
@@ -258,25 +258,25 @@ impl LockSet {
 
     /// Resolves when one of them is lost, with the reason; never if they are released first. Cancel safe.
     pub async fn lost(&self) -> LockLoss {
-        self.held().lost().await
+        self.held_locks().lost().await
     }
 
     /// As [`LockGuard::scope`], for all of them.
     pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
-        HeldLocks::current().and_all(self.held()).scope().run(future)
+        HeldLocks::current().merged_with(self.held_locks()).to_scope().run(future)
     }
 
     /// Gives all of them back now, and says how the worst of them went. The calls are sent in reverse
     /// order and waited for together. If this future is dropped, the agent gives them back.
-    pub async fn release(self) -> Released {
-        match self.only() {
+    pub async fn release(self) -> ReleaseStatus {
+        match self.into_single() {
             Ok(guard) => guard.release().await,
             Err(several) => Box::pin(several.release_all()).await,
         }
     }
 
     /// The one that it is.
-    pub(super) fn only(mut self) -> Result<LockGuard, Self> {
+    pub(super) fn into_single(mut self) -> Result<LockGuard, Self> {
         match self.guards.pop() {
             Some((_, guard)) if self.guards.is_empty() => Ok(guard),
             Some(last) => {
@@ -287,14 +287,14 @@ impl LockSet {
         }
     }
 
-    async fn release_all(mut self) -> Released {
+    async fn release_all(mut self) -> ReleaseStatus {
         let guards = std::mem::take(&mut self.guards).into_iter().rev();
         let ends = join_all(guards.map(|(_, guard)| guard.release())).await;
         let has = |end| ends.contains(&end);
-        [Released::AlreadyLost, Released::Unknown, Released::StillHeld]
+        [ReleaseStatus::AlreadyLost, ReleaseStatus::Unknown, ReleaseStatus::StillHeld]
             .into_iter()
             .find(|end| has(*end))
-            .unwrap_or(Released::Released)
+            .unwrap_or(ReleaseStatus::Released)
     }
 
     #[cfg(test)]

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::{
-    answer::{Answer, NotAcquired},
+    outcome::{LockOutcome, AcquireError},
     guard::LockGuard,
-    line::Lines,
+    wait_queue::LocalQueues,
     request::LockRequest,
 };
 use crate::store::{LockLoss, LockMode};
@@ -15,47 +15,47 @@ use crate::store::{LockLoss, LockMode};
 impl LockRequest {
     /// The record is looked up before the wait, and again after it: another request under it may have been
     /// accepted meanwhile, and even have run.
-    pub(super) async fn wait_unless_known(
+    pub(super) async fn wait_unless_recorded(
         &self,
-        lines: &Arc<Lines>,
+        lines: &Arc<LocalQueues>,
         record: Arc<str>,
         started: Instant,
         until: Instant,
-    ) -> Result<Answer, NotAcquired> {
-        match self.once(lines, Some(&record)).await? {
-            Answer::Busy(_) => {}
+    ) -> Result<LockOutcome, AcquireError> {
+        match self.try_acquire_from(lines, Some(&record)).await? {
+            LockOutcome::Busy(_) => {}
             answer => return Ok(answer),
         }
-        match self.stand_in_line(lines, started, until).await? {
-            Answer::Granted(guard) => self.unless_known(lines, &record, guard).await,
+        match self.wait_in_queue(lines, started, until).await? {
+            LockOutcome::Granted(guard) => self.recheck_record(lines, &record, guard).await,
             answer => Ok(answer),
         }
     }
 
     /// Looks the record up under the grant, which was made without a look: a request that was accepted before is found.
-    async fn unless_known(
+    async fn recheck_record(
         &self,
-        lines: &Arc<Lines>,
+        lines: &Arc<LocalQueues>,
         record: &Arc<str>,
         guard: LockGuard,
-    ) -> Result<Answer, NotAcquired> {
+    ) -> Result<LockOutcome, AcquireError> {
         // An attempt of its own, which finds the record or this guard's lock. (In a box: a request seldom needs it.)
-        match Box::pin(self.once(lines, Some(record))).await? {
-            Answer::Known => {
+        match Box::pin(self.try_acquire_from(lines, Some(record))).await? {
+            LockOutcome::RecordExists => {
                 // Before the answer: whoever sees it may ask for the lock at once.
                 Box::pin(guard.release()).await;
-                Ok(Answer::Known)
+                Ok(LockOutcome::RecordExists)
             }
             // The first has been lost, or both are readers: one is enough. What is lost is handed to nobody.
-            Answer::Granted(second) => {
+            LockOutcome::Granted(second) => {
                 if let Some(lease) =
-                    guard.lease().filter(|_| self.asking.terms.mode == LockMode::Exclusive)
+                    guard.lease().filter(|_| self.options.terms.mode == LockMode::Exclusive)
                 {
                     lease.mark_lost(LockLoss::Taken);
                 }
-                Ok(Answer::Granted(second))
+                Ok(LockOutcome::Granted(second))
             }
-            Answer::Busy(_) | Answer::TooManyKeys(_) => guard.still_sure().map(Answer::Granted),
+            LockOutcome::Busy(_) | LockOutcome::TooManyKeys(_) => guard.ensure_valid().map(LockOutcome::Granted),
         }
     }
 }

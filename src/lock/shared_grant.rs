@@ -1,0 +1,134 @@
+//! A grant: what the guards of one lock share, and what becomes of it when the last of them ends.
+
+use std::{fmt, sync::Arc};
+
+use tokio::{
+    sync::{Notify, oneshot},
+    time::Instant,
+};
+
+use super::{
+    guard::ReleaseStatus,
+    wait_queue::{FenceRange, QueueTask, LocalQueues, QueueTaskStart, HandoverOutcome},
+};
+use crate::{
+    error::Error,
+    store::{ReleaseOutcome, LockHold, HoldState, Store},
+};
+
+/// What the guards of one grant share.
+#[derive(Debug)]
+pub(super) struct SharedGrant {
+    /// `None` once it has ended.
+    active: Option<ActiveGrant>,
+}
+
+#[derive(Debug)]
+struct ActiveGrant {
+    hold: LockHold,
+    /// `None`: it is given back, whoever waits.
+    handover: Option<HandoverContext>,
+}
+
+/// The way to the next of this process.
+pub(super) struct HandoverContext {
+    pub(super) local_queues: Arc<LocalQueues>,
+    pub(super) fence_range: FenceRange,
+}
+
+impl fmt::Debug for HandoverContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Turn").field("fences", &self.fence_range).finish_non_exhaustive()
+    }
+}
+
+impl SharedGrant {
+    pub(super) fn new(hold: LockHold, turn: Option<HandoverContext>) -> Self {
+        Self { active: Some(ActiveGrant { hold, handover: turn }) }
+    }
+
+    #[expect(clippy::expect_used, reason = "only a call that consumes the grant takes it out")]
+    pub(super) fn hold(&self) -> &LockHold {
+        // Only what consumes the grant takes it.
+        &self.active.as_ref().expect("the grant is held until it is consumed").hold
+    }
+
+    pub(super) fn hold_state(&self) -> &Arc<HoldState> {
+        self.hold().state()
+    }
+
+    /// Not passed on when they are dropped.
+    #[expect(clippy::expect_used, reason = "only a call that consumes the grant takes it out")]
+    pub(super) fn into_parts(mut self) -> (LockHold, Option<HandoverContext>) {
+        let ActiveGrant { hold, handover: turn } = self.active.take().expect("the grant is held until it is consumed");
+        (hold, turn)
+    }
+}
+
+impl Drop for SharedGrant {
+    fn drop(&mut self) {
+        if let Some(held) = self.active.take() {
+            match ReleaseAction::decide(held.hold, held.handover) {
+                // A hold that is dropped is given back by the agent.
+                ReleaseAction::HandedOver | ReleaseAction::Release(_) => {}
+                ReleaseAction::ReleaseAndReacquire(pass) => pass.spawn(None),
+            }
+        }
+    }
+}
+
+/// What becomes of a hold whose guard has ended.
+pub(super) enum ReleaseAction {
+    HandedOver,
+    Release(LockHold),
+    ReleaseAndReacquire(ReleaseAndReacquire),
+}
+
+/// It is given back, and the next of this process asks for it, in one call.
+pub(super) struct ReleaseAndReacquire {
+    local_queues: Arc<LocalQueues>,
+    hold: LockHold,
+    acquirer_notify: Arc<Notify>,
+}
+
+impl ReleaseAndReacquire {
+    pub(super) fn store(&self) -> &Store {
+        self.hold.store()
+    }
+
+    pub(super) fn spawn(self, tell: Option<oneshot::Sender<ReleaseStatus>>) {
+        let Self { local_queues: lines, hold, acquirer_notify: bell } = self;
+        let (store, lease) = (hold.store().clone(), Arc::clone(hold.lease()));
+        let name = (lease.key.clone(), lease.terms.mode);
+        QueueTask::spawn(&lines, &store, &name, bell, QueueTaskStart::ReleaseAndReacquire(hold, tell));
+    }
+}
+
+impl ReleaseAction {
+    pub(super) fn decide(hold: LockHold, turn: Option<HandoverContext>) -> Self {
+        let Some(turn) = turn else {
+            return Self::Release(hold);
+        };
+        let lines = Arc::clone(&turn.local_queues);
+        match lines.hand_over_or_release(hold, turn) {
+            HandoverOutcome::HandedOver => Self::HandedOver,
+            HandoverOutcome::Release(hold) => Self::Release(hold),
+            HandoverOutcome::ReleaseAndReacquire(hold, bell) => Self::ReleaseAndReacquire(ReleaseAndReacquire { local_queues: lines, hold, acquirer_notify: bell }),
+        }
+    }
+}
+
+/// What a release came to, for its holder.
+pub(super) fn release_status(facts: &HoldState, gave_back: &Result<ReleaseOutcome, Error>) -> ReleaseStatus {
+    match gave_back {
+        _ if facts.loss().is_some() => ReleaseStatus::AlreadyLost,
+        Ok(ReleaseOutcome::Released) => ReleaseStatus::Released,
+        // The first of two calls may have done it: within the lease nobody else can have.
+        Ok(ReleaseOutcome::NotFoundOnRetry) if facts.valid_until() > Instant::now() => ReleaseStatus::Released,
+        Ok(ReleaseOutcome::NotFoundOnRetry) | Err(_) => ReleaseStatus::Unknown,
+        Ok(_) => {
+            facts.report_loss_on_release();
+            ReleaseStatus::AlreadyLost
+        }
+    }
+}
