@@ -12,7 +12,7 @@ use crate::error::Error;
 pub(crate) enum ChargeFuture<'a> {
     Boxed(StoreFuture<'a, ChargeOutcome>),
     #[cfg(feature = "redis")]
-    Batched(super::redis::Together<'a>),
+    Batched(super::redis::BatchedCharge<'a>),
 }
 
 impl Future for ChargeFuture<'_> {

@@ -9,18 +9,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use redis::Value;
 
-use super::number;
+use super::number_arg;
 use crate::{
     error::Error,
     key::{Key, SHARDS},
     store::{
         fsck::{Finding, FindingKind, FsckFound, FsckPart, NamesFrom},
-        redis::{Redis, read::Row, script::Script},
+        redis::{RedisBackend, reply_reader::ReplyReader, scripts::LuaScript},
     },
 };
 
 /// Looks at names, indexes and sums of a shard. It ends and hands on jobs as `claim.lua` does.
-static SHARD: Script = Script::new(
+static SHARD: LuaScript = LuaScript::new(
     "fsck",
     concat!(
         include_str!("../lua/channel.lua"),
@@ -37,7 +37,7 @@ static SHARD: Script = Script::new(
 );
 
 /// Looks at a queue of tasks.
-static TASKS: Script = Script::new(
+static TASKS: LuaScript = LuaScript::new(
     "fsck_tasks",
     concat!(
         include_str!("../lua/channel.lua"),
@@ -61,7 +61,7 @@ const ALL_JOBS: &str = "-inf";
 /// Most calls for what one index or one set of lines has: whatever is added meanwhile, a pass ends.
 const PAGES: usize = 10_000;
 
-impl Redis {
+impl RedisBackend {
     pub(super) async fn do_fsck(&self, part: FsckPart, mend: bool) -> Result<FsckFound, Error> {
         match part {
             FsckPart::Names(from) => self.fsck_names(from, mend).await,
@@ -72,12 +72,12 @@ impl Redis {
 
     async fn fsck_names(&self, mut from: NamesFrom, mend: bool) -> Result<FsckFound, Error> {
         if (from.shard, from.cursor) == (0, 0) {
-            from.map = self.lanes.map();
+            from.map = self.lanes.map_version();
         }
         let mut shards = BTreeMap::<u16, Vec<String>>::new();
         let (next, names) = self.names(from.shard, from.cursor).await?;
         let mut found = FsckFound {
-            scans: self.lanes.map() == from.map,
+            scans: self.lanes.map_version() == from.map,
             next: match next {
                 Some(cursor) => Some(NamesFrom { cursor, ..from }),
                 None => {
@@ -111,7 +111,7 @@ impl Redis {
 
     /// A shard of the next server, if there is one.
     fn next_server(&self, shard: u16) -> Option<u16> {
-        self.lanes.representatives().into_iter().find(|other| *other > shard)
+        self.lanes.representative_shards().into_iter().find(|other| *other > shard)
     }
 
     /// A page of the names that the server of this shard has, without the prefix of the namespace.
@@ -122,13 +122,13 @@ impl Redis {
         let pattern: String = prefix.chars().map(escape).collect();
         let mut pipe = redis::pipe();
         pipe.cmd("SCAN").arg(from).arg("MATCH").arg(pattern + "*").arg("COUNT").arg(PAGE);
-        let answer = self.read(shard, "scan", &pipe).await?;
-        let mut row = Row::of("scan", Value::Array(answer)).row()?;
-        let (next, mut page) = (row.number()?, row.row()?);
+        let answer = self.run_read_pipeline(shard, "scan", &pipe).await?;
+        let mut row = ReplyReader::new("scan", Value::Array(answer)).read_list()?;
+        let (next, mut page) = (row.read_number()?, row.read_list()?);
         let mut names = Vec::new();
         while !page.is_empty() {
             // One that is no text is none of ours, and can't be named.
-            let name = page.bytes()?;
+            let name = page.read_bytes()?;
             let name = String::from_utf8_lossy(&name);
             names.extend(name.strip_prefix(prefix).map(str::to_owned));
         }
@@ -146,8 +146,8 @@ impl Redis {
         let (want, must_end) = want_of(&name).unwrap_or_default();
         let mut pipe = redis::pipe();
         pipe.cmd("TYPE").arg(&key).cmd("PTTL").arg(&key);
-        let mut row = Row::of("fsck", Value::Array(self.read(at, "fsck", &pipe).await?));
-        let (kind, left) = (row.text()?, row.text()?);
+        let mut row = ReplyReader::new("fsck", Value::Array(self.run_read_pipeline(at, "fsck", &pipe).await?));
+        let (kind, left) = (row.read_text()?, row.read_text()?);
         let (what, detail) = match (want, kind.as_str()) {
             (_, "none") => return Ok(None),
             ("", _) => (FindingKind::UnknownKey, String::new()),
@@ -160,7 +160,7 @@ impl Redis {
             let mut pipe = redis::pipe();
             // The next sign of life gives it the right one.
             pipe.cmd("PEXPIRE").arg(&key).arg(60_000);
-            self.read(at, "fsck", &pipe).await?;
+            self.run_read_pipeline(at, "fsck", &pipe).await?;
         }
         Ok(Some(Finding { kind: what, shard: None, name, detail, mended }))
     }
@@ -201,9 +201,9 @@ impl Redis {
             let mut from = FIRST.to_owned();
             for _ in 0..PAGES {
                 let args = [look.into(), flag(mend), from.into_bytes()];
-                let reply = self.script(queue.shard(), &TASKS, &keys, &args).await?;
-                let mut row = Row::of("fsck_tasks", reply);
-                from = row.text()?;
+                let reply = self.call_script(queue.shard(), &TASKS, &keys, &args).await?;
+                let mut row = ReplyReader::new("fsck_tasks", reply);
+                from = row.read_text()?;
                 while !row.is_empty() {
                     let mut finding = finding(&mut row, queue.shard())?;
                     finding.detail =
@@ -222,7 +222,7 @@ impl Redis {
 
 /// Looks at one shard.
 struct Look<'a> {
-    redis: &'a Redis,
+    redis: &'a RedisBackend,
     shard: u16,
     mend: bool,
     found: &'a mut FsckFound,
@@ -239,11 +239,11 @@ impl Look<'_> {
         let keys = [self.redis.keys.shard_key(self.shard, "f")];
         let mut args = vec![what.into(), flag(self.mend), from.into()];
         args.extend(names.iter().map(|name| name.clone().into_bytes()));
-        let reply = self.redis.script(self.shard, &SHARD, &keys, &args).await?;
-        let mut row = Row::of("fsck", reply);
-        let (next, mut page, mut names) = (row.text()?, row.row()?, Vec::new());
+        let reply = self.redis.call_script(self.shard, &SHARD, &keys, &args).await?;
+        let mut row = ReplyReader::new("fsck", reply);
+        let (next, mut page, mut names) = (row.read_text()?, row.read_list()?, Vec::new());
         while !page.is_empty() {
-            names.push(page.text()?);
+            names.push(page.read_text()?);
         }
         while !row.is_empty() {
             self.found.findings.push(finding(&mut row, self.shard)?);
@@ -283,19 +283,19 @@ impl Look<'_> {
 }
 
 fn flag(mend: bool) -> Vec<u8> {
-    number(u64::from(mend))
+    number_arg(u64::from(mend))
 }
 
-fn finding(row: &mut Row, shard: u16) -> Result<Finding, Error> {
-    let mut found = row.row()?;
-    let kind = FindingKind::of(&found.text()?).ok_or_else(|| found.odd())?;
+fn finding(row: &mut ReplyReader, shard: u16) -> Result<Finding, Error> {
+    let mut found = row.read_list()?;
+    let kind = FindingKind::of(&found.read_text()?).ok_or_else(|| found.protocol_error())?;
     let (name, detail) = (lossy(&mut found)?, lossy(&mut found)?);
-    Ok(Finding { kind, shard: Some(shard), name, detail, mended: found.number()? == 1 })
+    Ok(Finding { kind, shard: Some(shard), name, detail, mended: found.read_number()? == 1 })
 }
 
 /// What somebody has written by hand may be no text.
-fn lossy(row: &mut Row) -> Result<String, Error> {
-    row.bytes().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+fn lossy(row: &mut ReplyReader) -> Result<String, Error> {
+    row.read_bytes().map(|read_bytes| String::from_utf8_lossy(&read_bytes).into_owned())
 }
 
 /// Of what type a name is that is about no shard, and whether it must have an end.

@@ -5,14 +5,14 @@
 //! topology asks for stays here.
 
 mod cluster;
-mod connection;
-mod failure;
-mod one;
+mod redis_connection;
+mod connect_error;
+mod single_server;
 #[cfg(feature = "bb8-redis")]
-mod pool;
-mod sentinel;
-mod tls;
-mod url;
+mod pool_target;
+mod sentinel_target;
+mod redis_tls_settings;
+mod store_url;
 
 use std::{
     sync::{
@@ -26,79 +26,79 @@ use futures_util::stream::BoxStream;
 use redis::{AsyncConnectionConfig, ConnectionAddr, Msg, PushInfo, PushKind, aio::SendError};
 
 #[cfg(feature = "bb8-redis")]
-pub(super) use self::pool::Pool;
+pub(super) use self::pool_target::ApplicationPool;
 pub(super) use self::{
-    cluster::{Cluster, Endpoint},
-    connection::Connection,
-    failure::{Failure, not_allowed},
-    sentinel::Sentinels,
-    tls::Trust,
-    url::{Address, Login, Nodes, SENTINEL},
+    cluster::{ClusterTarget, Endpoint},
+    redis_connection::RedisConnection,
+    connect_error::{ConnectError, missing_permission},
+    sentinel_target::SentinelTarget,
+    redis_tls_settings::RedisTlsSettings,
+    store_url::{StoreUrl, LoginCredentials, ServerAddresses, SENTINEL_PORT},
 };
-use self::{one::One, url::Node};
+use self::{single_server::SingleServer, store_url::HostPort};
 use crate::error::Error;
 
 /// What the application has configured.
 #[derive(Clone)]
-pub(super) enum Target {
-    One(One),
-    Sentinel(Sentinels),
+pub(super) enum ConnectionTarget {
+    Single(SingleServer),
+    Sentinel(SentinelTarget),
     #[cfg(feature = "bb8-redis")]
-    Pool(pool::Pooled),
-    Cluster(Cluster),
+    Pool(pool_target::PoolTarget),
+    Cluster(ClusterTarget),
 }
 
 /// A new connection, and where it goes if that is not always the same place.
-pub(super) struct Opened {
-    pub(super) connection: Connection,
-    pub(super) at: Option<Endpoint>,
+pub(super) struct OpenedConnection {
+    pub(super) connection: RedisConnection,
+    pub(super) endpoint: Option<Endpoint>,
 }
 
 /// Messages of the channels that were asked for, until the connection breaks.
-pub(super) type Messages = BoxStream<'static, Msg>;
+pub(super) type MessageStream = BoxStream<'static, Msg>;
 
-impl Target {
+impl ConnectionTarget {
     /// Asks nobody yet.
-    pub(super) fn new(address: &Address, trust: &Trust, within: Duration) -> Result<Self, Error> {
-        trust.check(address.tls)?;
-        let target = match address.nodes.clone() {
-            Nodes::One(node) => {
-                One::new(tls::address(&node, address.tls), address, trust).map(Self::One)
+    pub(super) fn new(address: &StoreUrl, trust: &RedisTlsSettings, within: Duration) -> Result<Self, Error> {
+        trust.validate(address.tls)?;
+        let target = match address.servers.clone() {
+            ServerAddresses::Single(node) => {
+                SingleServer::new(redis_tls_settings::connection_addr(&node, address.tls), address, trust).map(Self::Single)
             }
-            Nodes::Socket(path) => {
-                One::new(ConnectionAddr::Unix(path), address, trust).map(Self::One)
+            ServerAddresses::UnixSocket(path) => {
+                SingleServer::new(ConnectionAddr::Unix(path), address, trust).map(Self::Single)
             }
-            Nodes::Sentinels { nodes, master } => {
-                Sentinels::new(&nodes, master, address, trust, within).map(Self::Sentinel)
+            ServerAddresses::Sentinels { nodes, master } => {
+                SentinelTarget::new(&nodes, master, address, trust, within).map(Self::Sentinel)
             }
-            Nodes::Cluster(_) if address.database.is_some_and(|number| number > 0) => {
-                Err(Failure::Config("a cluster has no database but 0".to_owned()))
+            ServerAddresses::Cluster(_) if address.database.is_some_and(|number| number > 0) => {
+                Err(ConnectError::Config("a cluster has no database but 0".to_owned()))
             }
-            Nodes::Cluster(nodes) => {
+            ServerAddresses::Cluster(nodes) => {
                 let (address, trust) = (address.clone(), trust.clone());
-                let seeds = nodes.into_iter().map(|Node { host, port }| (host, port)).collect();
+                let seeds = nodes.into_iter().map(|HostPort { host, port }| (host, port)).collect();
                 let make = move |(host, port): &Endpoint| {
-                    let node = Node { host: host.clone(), port: *port };
-                    One::new(tls::address(&node, address.tls), &address, &trust)
+                    let node = HostPort { host: host.clone(), port: *port };
+                    SingleServer::new(redis_tls_settings::connection_addr(&node, address.tls), &address, &trust)
                 };
-                Ok(Self::Cluster(Cluster::new(seeds, Box::new(make), within)))
+                Ok(Self::Cluster(ClusterTarget::new(seeds, Box::new(make), within)))
             }
         };
-        target.map_err(Failure::error)
+        target.map_err(ConnectError::into_error)
     }
 
     #[cfg(feature = "bb8-redis")]
-    pub(super) fn of_pool(pool: Pool, messages: Option<Self>) -> Self {
-        Self::Pool(pool::Pooled { pool, messages: messages.map(Arc::new) })
+    pub(super) fn from_pool(pool: ApplicationPool, messages: Option<Self>) -> Self {
+        Self::Pool(pool_target::PoolTarget { pool, message_target: messages.map(Arc::new) })
     }
 
     /// Whether different shards may be on different servers.
-    pub(super) fn is_apart(&self) -> bool {
+    pub(super) fn is_clustered(&self) -> bool {
         matches!(self, Self::Cluster(_))
     }
 
     /// Where this shard is, if there is more than one place.
-    pub(super) async fn place(&self, shard: u16) -> Result<Option<Endpoint>, Failure> {
+    pub(super) async fn owner_of_shard(&self, shard: u16) -> Result<Option<Endpoint>, ConnectError> {
         match self {
             Self::Cluster(cluster) => cluster.owner(shard).await.map(Some),
             _ => Ok(None),
@@ -106,36 +106,36 @@ impl Target {
     }
 
     /// All such places.
-    pub(super) fn owners(&self) -> Vec<Endpoint> {
+    pub(super) fn owner_endpoints(&self) -> Vec<Endpoint> {
         match self {
-            Self::Cluster(cluster) => cluster.owners(),
+            Self::Cluster(cluster) => cluster.owner_endpoints(),
             _ => Vec::new(),
         }
     }
 
     /// How long a connection may have been silent, and still be used; however long, if `None`.
-    pub(super) fn patience(&self) -> Option<Duration> {
+    pub(super) fn max_silence(&self) -> Option<Duration> {
         match self {
-            Self::Sentinel(sentinels) => sentinels.patience(),
-            Self::Cluster(cluster) => Some(cluster.patience()),
-            Self::One(_) => None,
+            Self::Sentinel(sentinels) => sentinels.max_silence(),
+            Self::Cluster(cluster) => Some(cluster.max_silence()),
+            Self::Single(_) => None,
             #[cfg(feature = "bb8-redis")]
             Self::Pool(_) => None,
         }
     }
 
     /// Something was not where it should be.
-    pub(super) fn look_again(&self) {
+    pub(super) fn request_refresh(&self) {
         if let Self::Cluster(cluster) = self {
-            cluster.look_again();
+            cluster.request_refresh();
         }
     }
 
     /// A connection of its own, to where this shard is. Whoever calls puts a time limit around it.
-    pub(super) async fn open(&self, shard: u16, settings: &Settings) -> Result<Opened, Failure> {
-        let somewhere = |connection| Opened { connection, at: None };
+    pub(super) async fn open(&self, shard: u16, settings: &ConnectionSettings) -> Result<OpenedConnection, ConnectError> {
+        let somewhere = |connection| OpenedConnection { connection, endpoint: None };
         match self {
-            Self::One(one) => one.open(settings).await.map(somewhere),
+            Self::Single(one) => one.open(settings).await.map(somewhere),
             Self::Sentinel(sentinels) => sentinels.open(settings).await,
             Self::Cluster(cluster) => cluster.open(shard, settings).await,
             #[cfg(feature = "bb8-redis")]
@@ -145,63 +145,63 @@ impl Target {
 
     /// Hears the channels from now on, on a connection of its own. Whoever calls puts a time limit
     /// around it. (In a cluster each node has its own: `listen::apart`.)
-    pub(super) async fn subscribe(&self, channels: &[String]) -> Result<Messages, Failure> {
+    pub(super) async fn subscribe(&self, channels: &[String]) -> Result<MessageStream, ConnectError> {
         match self {
-            Self::One(one) => one.subscribe(channels).await,
+            Self::Single(one) => one.subscribe(channels).await,
             Self::Sentinel(sentinels) => sentinels.subscribe(channels).await,
             #[cfg(feature = "bb8-redis")]
             Self::Pool(pool) => pool.subscribe(channels).await,
-            Self::Cluster(_) => Err(Failure::Away),
+            Self::Cluster(_) => Err(ConnectError::Unavailable),
         }
     }
 }
 
 /// What a connection is made with, whatever it goes to.
 #[derive(Default)]
-pub(super) struct Settings {
+pub(super) struct ConnectionSettings {
     /// How long the network may take for one connection; no limit of its own if `None`.
-    pub(super) within: Option<Duration>,
+    pub(super) connect_timeout: Option<Duration>,
     /// Set when the server or the network ends the connection, or its driver ends with the runtime that it is on.
-    pub(super) gone: Arc<AtomicBool>,
+    pub(super) disconnected: Arc<AtomicBool>,
 }
 
 /// Part of a connection's driver. A driver that is dropped reads and writes no more: a call that is not sent yet must
 /// go elsewhere, since one that fails here counts as one that may have run.
-struct Driver(Arc<AtomicBool>);
+struct DriverGuard(Arc<AtomicBool>);
 
-impl Driver {
-    fn ends(&self) {
+impl DriverGuard {
+    fn mark_disconnected(&self) {
         self.0.store(true, Ordering::Release);
     }
 }
 
-impl Drop for Driver {
+impl Drop for DriverGuard {
     fn drop(&mut self) {
-        self.ends();
+        self.mark_disconnected();
     }
 }
 
-impl Settings {
+impl ConnectionSettings {
     /// Deadlines of calls are ours, around each.
-    fn config(&self) -> AsyncConnectionConfig {
+    fn to_config(&self) -> AsyncConnectionConfig {
         AsyncConnectionConfig::new()
-            .set_connection_timeout(self.within)
+            .set_connection_timeout(self.connect_timeout)
             .set_response_timeout(None)
-            .set_push_sender(self.on_push())
+            .set_push_sender(self.disconnect_handler())
     }
 
     /// The driver task alone owns the function, so it is dropped with that.
-    fn on_push(&self) -> impl Fn(PushInfo) -> Result<(), SendError> + Send + Sync + 'static {
-        let driver = self.driver();
+    fn disconnect_handler(&self) -> impl Fn(PushInfo) -> Result<(), SendError> + Send + Sync + 'static {
+        let driver = self.driver_guard();
         move |push| {
             if push.kind == PushKind::Disconnection {
-                driver.ends();
+                driver.mark_disconnected();
             }
             Ok(())
         }
     }
 
-    fn driver(&self) -> Driver {
-        Driver(Arc::clone(&self.gone))
+    fn driver_guard(&self) -> DriverGuard {
+        DriverGuard(Arc::clone(&self.disconnected))
     }
 }

@@ -30,10 +30,10 @@
 //! deadline. Nothing runs half. Leases go on: a slot that is on its way for longer than a lease costs the
 //! locks of its shard their holders, who are told.
 
-mod kept;
-mod look;
-mod slots;
-mod told;
+mod connection_cache;
+mod topology_refresh;
+mod topology_view;
+mod node_config;
 
 use std::{
     collections::BTreeMap,
@@ -47,111 +47,111 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
-use self::{kept::Kept, look::Looking, slots::slot};
-use super::{Failure, One, Opened, Settings};
-use crate::{key::SHARDS, store::redis::incarnation::Incarnation};
+use self::{connection_cache::ConnectionCache, topology_refresh::TopologyRefresh, topology_view::key_slot};
+use super::{ConnectError, SingleServer, OpenedConnection, ConnectionSettings};
+use crate::{key::SHARDS, store::redis::server_tracker::ServerTracker};
 
 /// What `cluster-node-timeout` is taken for where nodes do not tell: a third of Redis' default. What is shorter than in
 /// truth costs signs of life of idle connections.
-const ASSUMED: Duration = Duration::from_secs(5);
+const DEFAULT_NODE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Host and port.
 pub(in super::super) type Endpoint = (String, u16);
 
 /// How a node is reached.
-pub(in super::super) type MakeNode = Box<dyn Fn(&Endpoint) -> Result<One, Failure> + Send + Sync>;
+pub(in super::super) type NodeFactory = Box<dyn Fn(&Endpoint) -> Result<SingleServer, ConnectError> + Send + Sync>;
 
 /// Clones share it.
 #[derive(Clone)]
-pub(in super::super) struct Cluster(Arc<Shared>);
+pub(in super::super) struct ClusterTarget(Arc<ClusterState>);
 
-struct Shared {
+struct ClusterState {
     /// What the application has named.
     seeds: Vec<Endpoint>,
-    make: MakeNode,
-    slots: Vec<u16>,
-    map: Mutex<Map>,
+    make_node: NodeFactory,
+    shard_slots: Vec<u16>,
+    map: Mutex<ClusterShardMap>,
     /// Another one after each change.
-    version: AtomicU64,
-    looking: Mutex<Looking>,
+    map_version: AtomicU64,
+    refresh_state: Mutex<TopologyRefresh>,
     /// Number of the last look that is over.
-    looked: watch::Sender<u64>,
+    refreshes_done: watch::Sender<u64>,
     /// The next one is to begin at once.
-    hurry: Notify,
-    kept: Kept,
+    refresh_signal: Notify,
+    connections: ConnectionCache,
     /// Nodes may be asked for their settings, as far as is known.
-    tells: AtomicBool,
-    within: Duration,
-    incarnation: Arc<Incarnation>,
+    is_config_readable: AtomicBool,
+    query_timeout: Duration,
+    server_tracker: Arc<ServerTracker>,
 }
 
 #[derive(Default)]
-struct Map {
+struct ClusterShardMap {
     /// Of each shard, as far as is known.
     owners: Vec<Option<Endpoint>>,
     /// All nodes that were named with them, masters first.
     nodes: Vec<Endpoint>,
-    failure: Option<Failure>,
-    looks: usize,
+    failure: Option<ConnectError>,
+    refresh_count: usize,
     /// The shortest of `cluster-node-timeout` that nodes have told.
-    timeout: Option<Duration>,
+    node_timeout: Option<Duration>,
 }
 
-impl Cluster {
+impl ClusterTarget {
     /// Of these nodes, those that answer are asked for the others.
-    pub(in super::super) fn new(seeds: Vec<Endpoint>, make: MakeNode, within: Duration) -> Self {
-        let map = Map { owners: vec![None; usize::from(SHARDS)], ..Map::default() };
-        Self(Arc::new(Shared {
+    pub(in super::super) fn new(seeds: Vec<Endpoint>, make: NodeFactory, within: Duration) -> Self {
+        let map = ClusterShardMap { owners: vec![None; usize::from(SHARDS)], ..ClusterShardMap::default() };
+        Self(Arc::new(ClusterState {
             seeds,
-            make,
-            slots: (0..SHARDS).map(|shard| slot(shard.to_string().as_bytes())).collect(),
+            make_node: make,
+            shard_slots: (0..SHARDS).map(|shard| key_slot(shard.to_string().as_bytes())).collect(),
             map: Mutex::new(map),
-            version: AtomicU64::new(0),
-            looking: Mutex::default(),
-            looked: watch::Sender::new(0),
-            hurry: Notify::new(),
-            kept: Kept::default(),
-            tells: AtomicBool::new(true),
-            within,
-            incarnation: Arc::default(),
+            map_version: AtomicU64::new(0),
+            refresh_state: Mutex::default(),
+            refreshes_done: watch::Sender::new(0),
+            refresh_signal: Notify::new(),
+            connections: ConnectionCache::default(),
+            is_config_readable: AtomicBool::new(true),
+            query_timeout: within,
+            server_tracker: Arc::default(),
         }))
     }
 
-    pub(in super::super) fn incarnation(&self) -> &Arc<Incarnation> {
-        &self.0.incarnation
+    pub(in super::super) fn server_tracker(&self) -> &Arc<ServerTracker> {
+        &self.0.server_tracker
     }
 
     /// How long a connection may have been silent, and still be used: half of the time after which a node that stands
     /// still may have a successor.
-    pub(in super::super) fn patience(&self) -> Duration {
-        self.0.map.lock().timeout.unwrap_or(ASSUMED) / 2
+    pub(in super::super) fn max_silence(&self) -> Duration {
+        self.0.map.lock().node_timeout.unwrap_or(DEFAULT_NODE_TIMEOUT) / 2
     }
 
     /// Another one after each change of the map.
-    pub(in super::super) fn version(&self) -> u64 {
-        self.0.version.load(Ordering::Acquire)
+    pub(in super::super) fn map_version(&self) -> u64 {
+        self.0.map_version.load(Ordering::Acquire)
     }
 
     /// Where a shard is. If nobody knows, this looks first.
-    pub(in super::super) async fn owner(&self, shard: u16) -> Result<Endpoint, Failure> {
-        if let Some(owner) = self.known(shard) {
+    pub(in super::super) async fn owner(&self, shard: u16) -> Result<Endpoint, ConnectError> {
+        if let Some(owner) = self.known_owner(shard) {
             return Ok(owner);
         }
-        let mut looked = self.0.looked.subscribe();
-        if self.look_again() {
+        let mut looked = self.0.refreshes_done.subscribe();
+        if self.request_refresh() {
             // Whoever waits has a deadline of his own.
             let _ = looked.changed().await;
         }
-        let unknown = || self.0.map.lock().failure.clone().unwrap_or(Failure::Away);
-        self.known(shard).ok_or_else(unknown)
+        let unknown = || self.0.map.lock().failure.clone().unwrap_or(ConnectError::Unavailable);
+        self.known_owner(shard).ok_or_else(unknown)
     }
 
-    fn known(&self, shard: u16) -> Option<Endpoint> {
+    fn known_owner(&self, shard: u16) -> Option<Endpoint> {
         self.0.map.lock().owners.get(usize::from(shard))?.clone()
     }
 
     /// One shard of each node that has any, and those that nobody has.
-    pub(in super::super) fn representatives(&self) -> Vec<u16> {
+    pub(in super::super) fn representative_shards(&self) -> Vec<u16> {
         let map = self.0.map.lock();
         let mut seen = Vec::new();
         let mut first = |owner: &Option<Endpoint>| {
@@ -163,7 +163,7 @@ impl Cluster {
     }
 
     /// Nodes that have shards.
-    pub(in super::super) fn owners(&self) -> Vec<Endpoint> {
+    pub(in super::super) fn owner_endpoints(&self) -> Vec<Endpoint> {
         let mut owners: Vec<_> = self.0.map.lock().owners.iter().flatten().cloned().collect();
         owners.sort_unstable();
         owners.dedup();
@@ -171,7 +171,7 @@ impl Cluster {
     }
 
     /// Those nodes, each with its shards.
-    pub(in super::super) fn shares(&self) -> Vec<(Endpoint, Vec<u16>)> {
+    pub(in super::super) fn shards_by_owner(&self) -> Vec<(Endpoint, Vec<u16>)> {
         let map = self.0.map.lock();
         let mut shares = BTreeMap::<_, Vec<u16>>::new();
         for (shard, owner) in (0..SHARDS).zip(&map.owners) {
@@ -183,63 +183,63 @@ impl Cluster {
     }
 
     /// The node at `from` says that a slot is elsewhere.
-    pub(in super::super) fn moved(&self, slot: u16, to: &str, from: Option<&Endpoint>) {
-        let Some(to) = address(to, from) else {
+    pub(in super::super) fn record_slot_move(&self, slot: u16, to: &str, from: Option<&Endpoint>) {
+        let Some(to) = parse_redirect_target(to, from) else {
             // Others may know.
-            self.look_again();
+            self.request_refresh();
             return;
         };
         let mut map = self.0.map.lock();
         let mut owners = map.owners.clone();
-        let shards = owners.iter_mut().zip(&self.0.slots).filter(|(_, its)| **its == slot);
+        let shards = owners.iter_mut().zip(&self.0.shard_slots).filter(|(_, its)| **its == slot);
         shards.for_each(|(owner, _)| *owner = Some(to.clone()));
-        let changed = self.0.adopt(&mut map, owners);
+        let changed = self.0.update_owners(&mut map, owners);
         drop(map);
         if changed {
-            self.0.has_changed();
+            self.0.notify_change();
             // Others may have moved with it.
-            self.look_again();
+            self.request_refresh();
         }
     }
 
-    pub(in super::super) fn node(&self, node: &Endpoint) -> Result<One, Failure> {
-        (self.0.make)(node)
+    pub(in super::super) fn server_at(&self, node: &Endpoint) -> Result<SingleServer, ConnectError> {
+        (self.0.make_node)(node)
     }
 
     /// A connection to the node that has this shard.
     pub(in super::super) async fn open(
         &self,
         shard: u16,
-        settings: &Settings,
-    ) -> Result<Opened, Failure> {
+        settings: &ConnectionSettings,
+    ) -> Result<OpenedConnection, ConnectError> {
         let owner = self.owner(shard).await?;
-        let opened = self.node(&owner)?.open(settings).await;
-        let connection = opened.inspect_err(|_| _ = self.look_again())?;
-        Ok(Opened { connection, at: Some(owner) })
+        let opened = self.server_at(&owner)?.open(settings).await;
+        let connection = opened.inspect_err(|_| _ = self.request_refresh())?;
+        Ok(OpenedConnection { connection, endpoint: Some(owner) })
     }
 }
 
-impl Shared {
+impl ClusterState {
     /// True if that changed anything.
-    fn adopt(&self, map: &mut Map, owners: Vec<Option<Endpoint>>) -> bool {
+    fn update_owners(&self, map: &mut ClusterShardMap, owners: Vec<Option<Endpoint>>) -> bool {
         let known = map.owners.iter().any(Option::is_some);
         let changed = map.owners != owners;
         map.owners = owners;
         if changed {
-            self.version.fetch_add(1, Ordering::AcqRel);
+            self.map_version.fetch_add(1, Ordering::AcqRel);
         }
         changed && known
     }
 
     /// Some shards are elsewhere. If a replica has taken over, what was held may be gone.
-    fn has_changed(&self) {
-        self.incarnation.changed();
+    fn notify_change(&self) {
+        self.server_tracker.record_change();
     }
 }
 
 /// `host:port`, where an IPv6 address may have no brackets; without a host it is that of who says so, and `?` is a
 /// node whose name he does not know.
-fn address(text: &str, from: Option<&Endpoint>) -> Option<Endpoint> {
+fn parse_redirect_target(text: &str, from: Option<&Endpoint>) -> Option<Endpoint> {
     let (host, port) = text.rsplit_once(':')?;
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let host = if host.is_empty() { &from?.0 } else { host };

@@ -1,0 +1,301 @@
+//! Flights of several, in a task of their own.
+
+use std::{
+    future::{Future, poll_fn},
+    pin::pin,
+    sync::Arc,
+    task::Poll,
+};
+
+use futures_util::FutureExt as _;
+use tokio::{
+    task::unconstrained,
+    time::{Instant, error::Elapsed, sleep, timeout, timeout_at},
+};
+
+use super::{
+    CallReply, BatchFault, BatchTransport, CallOutcome, RETRY_PAUSE, BatcherInner,
+    lane_queue::{QueuedCall, LaneQueue},
+};
+use crate::error::{Error, ErrorKind};
+
+/// Steps of a flight after which it is worth while to wait for those that follow them.
+const FOLLOW_UP_THRESHOLD: usize = 4;
+
+/// The right to be under way on a lane. Dropped, it lets the next ones go.
+pub(super) struct BatchSlot<F: BatchTransport> {
+    pub(super) inner: Arc<BatcherInner<F>>,
+    id: u64,
+    /// The task it was made for runs.
+    task_started: bool,
+    /// It has steps in hand that are not on the wire yet.
+    dequeuing: bool,
+    /// Steps that go together, until they are answered.
+    batch: Vec<QueuedCall<F>>,
+}
+
+impl<F: BatchTransport> BatchSlot<F> {
+    /// For a caller that goes now.
+    pub(super) fn for_caller(shared: &Arc<BatcherInner<F>>, lane: &mut LaneQueue<F>) -> Self {
+        let id = lane.register_batch(true, shared.batch_expiry());
+        Self { inner: Arc::clone(shared), id, task_started: true, dequeuing: false, batch: Vec::new() }
+    }
+
+    /// For a task that will come and take what stands in the queue.
+    pub(super) fn for_task(shared: &Arc<BatcherInner<F>>, lane: &mut LaneQueue<F>) -> Self {
+        let id = lane.register_batch(false, shared.batch_expiry());
+        Self { inner: Arc::clone(shared), id, task_started: false, dequeuing: false, batch: Vec::new() }
+    }
+
+    /// For a caller that goes now with all that stand in the queue, its own step among them; `None` if they
+    /// go without it, or there is no way yet. They are to be put on the wire before anything is awaited.
+    pub(super) fn for_leader(shared: &Arc<BatcherInner<F>>) -> Option<(Self, F::BatchConnection)> {
+        let path = shared.transport.connection().now_or_never()?.ok()?;
+        let mut lane = shared.queue.lock();
+        if lane.calls.is_empty() || !lane.allows_leader(Instant::now()) || !lane.begin_dequeue() {
+            return None;
+        }
+        let mut slot = Self::for_caller(shared, &mut lane);
+        slot.dequeuing = true;
+        slot.batch = lane.drain_batch();
+        drop(lane);
+        slot.retain_sendable();
+        Some((slot, path))
+    }
+
+    /// One flight, in the future of a caller. What has not arrived when it ends, or is dropped, goes on with
+    /// somebody else.
+    pub(super) async fn send_as_leader(mut self, mut path: F::BatchConnection) {
+        match self.send(&mut path, false).await {
+            Ok(Ok(replies)) => self.deliver_replies(replies),
+            Ok(Err(BatchFault::NoScript | BatchFault::NotExecuted)) => {
+                self.batch.iter_mut().for_each(QueuedCall::undo_attempt);
+            }
+            Ok(Err(BatchFault::ConnectionLost)) => {}
+            Ok(Err(BatchFault::Failed(error))) => self.fail_all(&error),
+            Err(_) => {
+                self.inner.transport.handle_timeout(&path);
+                self.fail_all(&Error::new(ErrorKind::Timeout, self.inner.script_name));
+            }
+        }
+    }
+
+    /// Flights of those in the queue, one after the other, until there are none.
+    pub(super) async fn run(mut self) {
+        self.task_started = true;
+        let mut by_text = false;
+        while self.has_work() {
+            by_text = self.send_next_batch(by_text).await;
+        }
+    }
+
+    /// Whether there is anything to do. If not, the lane is free.
+    fn has_work(&mut self) -> bool {
+        let mut lane = self.inner.queue.lock();
+        if self.batch.is_empty() && lane.calls.is_empty() {
+            lane.finish_batch(self.id);
+            return false;
+        }
+        lane.mark_returned(self.id, self.inner.batch_expiry());
+        true
+    }
+
+    /// Sends those it has, or else the next of the queue; true if the server wants the script's text.
+    async fn send_next_batch(&mut self, by_text: bool) -> bool {
+        let (shared, name) = (Arc::clone(&self.inner), self.inner.script_name);
+        let path = timeout(shared.deadline, shared.transport.connection()).await;
+        let path = path.unwrap_or_else(|_| Err(Error::new(ErrorKind::Unavailable, name)));
+        self.dequeue_batch().await;
+        let mut path = match path {
+            Ok(path) if !self.batch.is_empty() => path,
+            other => {
+                self.finish_dequeue();
+                if let Err(error) = other {
+                    self.fail_all(&error);
+                }
+                return false;
+            }
+        };
+        let answer = self.send(&mut path, by_text).await;
+        match answer {
+            Ok(Ok(replies)) => {
+                let company = self.batch.len() >= FOLLOW_UP_THRESHOLD;
+                self.deliver_replies(replies);
+                if company {
+                    self.yield_to_callers().await;
+                }
+            }
+            Ok(Err(fault)) => return self.handle_fault(fault).await,
+            Err(_) => {
+                shared.transport.handle_timeout(&path);
+                self.fail_all(&Error::new(ErrorKind::Timeout, name));
+            }
+        }
+        false
+    }
+
+    /// Puts what was taken on the wire, and waits for the answer for as long as any of its callers.
+    async fn send(
+        &mut self,
+        path: &mut F::BatchConnection,
+        by_text: bool,
+    ) -> Result<Result<Vec<F::Reply>, BatchFault>, Elapsed> {
+        let shared = Arc::clone(&self.inner);
+        let until = self.batch.iter().map(|entry| entry.deadline).max();
+        let load = shared.transport.encode(self.batch.iter().map(|entry| &entry.command), by_text);
+        let mut sent = pin!(shared.transport.send(path, &load));
+        // The first poll puts it on the wire, whatever is left of tokio's budget. Nothing is awaited
+        // between the taking and this.
+        let first = poll_fn(|cx| Poll::Ready(pin!(unconstrained(sent.as_mut())).poll(cx))).await;
+        self.finish_dequeue();
+        match first {
+            Poll::Ready(answer) => Ok(answer),
+            Poll::Pending => timeout_at(until.unwrap_or_else(Instant::now), sent).await,
+        }
+    }
+
+    async fn handle_fault(&mut self, fault: BatchFault) -> bool {
+        match fault {
+            BatchFault::NoScript => {
+                self.batch.iter_mut().for_each(QueuedCall::undo_attempt);
+                return true;
+            }
+            BatchFault::NotExecuted => {
+                self.batch.iter_mut().for_each(QueuedCall::undo_attempt);
+                sleep(RETRY_PAUSE).await;
+            }
+            BatchFault::ConnectionLost if !F::REPEATABLE => {
+                self.fail_all(&Error::new(ErrorKind::Timeout, self.inner.script_name));
+            }
+            BatchFault::ConnectionLost => {
+                if self.batch.iter().any(|entry| entry.attempts > 1) {
+                    sleep(RETRY_PAUSE).await;
+                }
+            }
+            BatchFault::Failed(error) => self.fail_all(&error),
+        }
+        false
+    }
+
+    /// Takes what goes now: what it has of those that still wait, or else the front of the queue.
+    async fn dequeue_batch(&mut self) {
+        loop {
+            if self.try_dequeue_batch() {
+                return;
+            }
+            yield_once().await;
+        }
+    }
+
+    fn try_dequeue_batch(&mut self) -> bool {
+        let mut lane = self.inner.queue.lock();
+        if !lane.begin_dequeue() {
+            return false;
+        }
+        self.dequeuing = true;
+        if self.batch.is_empty() {
+            self.batch = lane.drain_batch();
+        }
+        let unawaited = self.batch.iter().all(|entry| entry.detached);
+        lane.mark_sent(self.id, unawaited, self.inner.batch_expiry());
+        // Callers are woken below, which may run anything: not under the lock.
+        drop(lane);
+        self.retain_sendable();
+        true
+    }
+
+    fn retain_sendable(&mut self) {
+        let (name, now) = (self.inner.script_name, Instant::now());
+        self.batch.retain_mut(|entry| entry.try_mark_sent(name, now));
+    }
+
+    /// What it took is on the wire; others may take now.
+    fn finish_dequeue(&mut self) {
+        self.dequeuing = false;
+        let mut lane = self.inner.queue.lock();
+        lane.end_dequeue();
+        let wanted = !lane.calls.is_empty() && lane.needs_batch(Instant::now());
+        drop(lane);
+        if wanted {
+            self.inner.ensure_batch_task();
+        }
+    }
+
+    fn deliver_replies(&mut self, replies: Vec<F::Reply>) {
+        let mut replies = replies.into_iter();
+        for QueuedCall { command: step, cell: ticket, attempts: sent, .. } in self.batch.drain(..) {
+            let first = replies.next();
+            let second = if F::reply_count(&step) > 1 { replies.next() } else { None };
+            let answer = pair_replies::<F>(&step, first, second, sent, self.inner.script_name);
+            ticket.complete(answer);
+        }
+    }
+
+    /// Those who got their answers often have another call at once: let them come first.
+    async fn yield_to_callers(&mut self) {
+        self.inner.queue.lock().mark_returned(self.id, self.inner.batch_expiry());
+        yield_once().await;
+    }
+
+    /// None of them goes on.
+    fn fail_all(&mut self, error: &Error) {
+        for entry in self.batch.drain(..) {
+            entry.fail_last_attempt(self.inner.script_name, error);
+        }
+    }
+}
+
+impl<F: BatchTransport> Drop for BatchSlot<F> {
+    fn drop(&mut self) {
+        let mut lane = self.inner.queue.lock();
+        lane.finish_batch(self.id);
+        if self.dequeuing {
+            lane.end_dequeue();
+        }
+        // The task ended early: its runtime did. Those who still wait go on with somebody else.
+        let mut doubtful = Vec::new();
+        for entry in self.batch.drain(..).rev() {
+            if F::REPEATABLE || entry.attempts == 0 {
+                lane.calls.push_front(entry);
+            } else {
+                doubtful.push(entry);
+            }
+        }
+        let wanted = self.task_started && !lane.calls.is_empty() && lane.needs_batch(Instant::now());
+        drop(lane);
+        for entry in doubtful.into_iter().rev() {
+            entry.fail(self.inner.script_name, Error::new(ErrorKind::Timeout, self.inner.script_name));
+        }
+        if wanted {
+            self.inner.ensure_batch_task();
+        }
+    }
+}
+
+pub(super) fn pair_replies<F: BatchTransport>(
+    step: &F::Command,
+    first: Option<F::Reply>,
+    second: Option<F::Reply>,
+    sent: u32,
+    name: &'static str,
+) -> CallOutcome<F> {
+    match (first, second) {
+        (Some(first), second) if second.is_some() == (F::reply_count(step) > 1) => {
+            Ok(CallReply { first, second, attempts: sent })
+        }
+        _ => Err(Error::new(ErrorKind::Protocol, name)),
+    }
+}
+
+/// Lets the others run that are ready; not tokio's, which also looks at the sockets before.
+async fn yield_once() {
+    let mut first = true;
+    poll_fn(|context| {
+        if std::mem::take(&mut first) {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        Poll::Ready(())
+    })
+    .await;
+}

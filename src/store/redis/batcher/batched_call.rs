@@ -1,0 +1,47 @@
+//! A step on its way, as its caller waits for it.
+
+use std::{
+    mem,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use futures_util::future::BoxFuture;
+use tokio::time::Instant;
+
+use super::{BatchTransport, CallOutcome, outcome_cell::OutcomeReceiver};
+
+/// What a step comes to. Those who wait in the queue, under load nearly all, have nothing on the heap for that but their
+/// place in it.
+pub(in super::super) struct BatchedCall<F: BatchTransport>(pub(super) BatchedCallState<F>);
+
+pub(super) enum BatchedCallState<F: BatchTransport> {
+    /// It goes alone, leads those who stood in the queue, or looks at the clock itself.
+    Boxed(BoxFuture<'static, CallOutcome<F>>),
+    /// Somebody rings for it when its time is over.
+    Queued { receiver: OutcomeReceiver<CallOutcome<F>>, deadline: Instant, script_name: &'static str },
+    /// Not to be polled again.
+    Finished,
+}
+
+impl<F: BatchTransport> Future for BatchedCall<F> {
+    type Output = CallOutcome<F>;
+
+    #[expect(clippy::panic, reason = "a future that is polled after its end may panic")]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<CallOutcome<F>> {
+        let course = &mut self.get_mut().0;
+        if let BatchedCallState::Queued { receiver: waiting, .. } = course {
+            if let Some(outcome) = ready!(waiting.poll_outcome(cx)) {
+                *course = BatchedCallState::Finished;
+                return Poll::Ready(outcome);
+            }
+            if let BatchedCallState::Queued { receiver: waiting, deadline: until, script_name: name } = mem::replace(course, BatchedCallState::Finished) {
+                *course = BatchedCallState::Boxed(Box::pin(waiting.outcome_by(until, name)));
+            }
+        }
+        match course {
+            BatchedCallState::Boxed(call) => call.as_mut().poll(cx),
+            BatchedCallState::Queued { .. } | BatchedCallState::Finished => panic!("polled after completion"),
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! One call: past the breaker, within the deadline, once more where that can do no harm.
+
+use std::sync::Arc;
+
+use futures_util::future::ready;
+use redis::{Cmd, RedisError, Value};
+use tokio::time::{Instant, error::Elapsed, timeout_at};
+
+use super::{
+    RedisBackend,
+    lock_command::LockCommand,
+    batcher::{CallReply, RETRY_PAUSE},
+    connection_lanes::TrackedConnection,
+    call_fault::{CallFault, classify_reply, classify_outcome},
+    lane_health::LaneHealth,
+    scripts::{LOCK_BATCH, LuaScript},
+    lock_transport::RawReply,
+};
+use crate::{
+    error::{Error, ErrorKind},
+    store::backend::StoreFuture,
+};
+
+/// How far a call has come.
+#[derive(Default)]
+struct SendProgress {
+    /// A copy of it was lost with its connection, and may have run.
+    copy_lost: bool,
+    /// The socket it waits on for an answer.
+    pending_connection: Option<TrackedConnection>,
+}
+
+impl SendProgress {
+    /// What has reached no socket, and what the server would not run, has not run.
+    fn may_have_executed(&self) -> bool {
+        self.copy_lost || self.pending_connection.is_some()
+    }
+}
+
+/// How often plain commands may be sent.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum ResendPolicy {
+    /// Until they are answered: they may run twice.
+    UntilAnswered,
+    Never,
+}
+
+impl RedisBackend {
+    /// Sends a step of `calls.lua`, with others that go the same way.
+    pub(super) async fn call_lock_command(&self, ask: LockCommand) -> Result<CallReply<RawReply>, Error> {
+        let shard = ask.key().shard();
+        self.check_breaker(shard, LOCK_BATCH.name)?;
+        let until = Instant::now() + self.deadline;
+        let outcome = self.lock_batcher(&ask).call(ask, until).await;
+        self.record_outcome(shard, &outcome);
+        outcome
+    }
+
+    /// As [`Redis::ask`], but the step stands in its lane's queue when this returns, and is sent whatever
+    /// becomes of the future. `None` if there is no runtime that would send it.
+    pub(super) fn submit_lock_command(&self, ask: LockCommand) -> Option<StoreFuture<'static, CallReply<RawReply>>> {
+        let shard = ask.key().shard();
+        if let Err(error) = self.check_breaker(shard, LOCK_BATCH.name) {
+            return Some(Box::pin(ready(Err(error))));
+        }
+        let until = Instant::now() + self.deadline;
+        let outcome = self.lock_batcher(&ask).submit(ask, until)?;
+        let health = Arc::clone(self.lane_health(shard));
+        Some(Box::pin(async move {
+            let outcome = outcome.await;
+            health.record_outcome(&outcome);
+            outcome
+        }))
+    }
+
+    /// Calls a script by its hash; sends its text once if the server does not know it.
+    pub(super) async fn call_script(
+        &self,
+        shard: u16,
+        script: &'static LuaScript,
+        keys: &[String],
+        args: &[Vec<u8>],
+    ) -> Result<Value, Error> {
+        self.check_breaker(shard, script.name)?;
+        let (until, mut progress) = (Instant::now() + self.deadline, SendProgress::default());
+        let call = self.send_script(shard, script, keys, args, &mut progress);
+        let outcome = resolve_outcome(script.name, timeout_at(until, call).await, &progress);
+        self.record_outcome(shard, &outcome);
+        outcome
+    }
+
+    async fn send_script(
+        &self,
+        shard: u16,
+        script: &'static LuaScript,
+        keys: &[String],
+        args: &[Vec<u8>],
+        progress: &mut SendProgress,
+    ) -> Result<Value, Error> {
+        let command = |verb: &str, text: &str| {
+            let mut command = redis::cmd(verb);
+            let never = self.keys.slot_guard_key(shard).map(|parts| parts.concat());
+            command.arg(text).arg(keys.len() + never.iter().len()).arg(keys).arg(never).arg(args);
+            command
+        };
+        let by_hash = command("EVALSHA", script.sha1());
+        loop {
+            // Once it may have run, no later error can say that it has not.
+            let before = progress.copy_lost;
+            let doubtful = |error| if before { in_doubt_error(script.name, error) } else { error };
+            progress.pending_connection = None;
+            let socket = self.lanes.connection(self.lanes.lane_of_shard(shard)).await.map_err(doubtful)?;
+            let socket = progress.pending_connection.insert(socket);
+            let mut answer = send_command(socket, &by_hash).await;
+            if let Err((CallFault::NoScript, _)) = answer {
+                answer = send_command(socket, &command("EVAL", script.source)).await;
+            }
+            progress.pending_connection = None;
+            match answer {
+                Ok(value) => return Ok(value),
+                // The deadline around this ends it. A new socket is made before each turn.
+                Err((CallFault::NotExecuted, _)) => tokio::time::sleep(RETRY_PAUSE).await,
+                Err((CallFault::ConnectionLost, _)) if script.repeatable => {
+                    progress.copy_lost = true;
+                    if before {
+                        tokio::time::sleep(RETRY_PAUSE).await;
+                    }
+                }
+                Err((fault, error)) => return Err(doubtful(fault.into_error(script.name, error))),
+            }
+        }
+    }
+
+    /// Plain reads, and messages, in one round trip. A server that answers them may still run no script: that is not
+    /// said of it by them.
+    pub(super) async fn run_read_pipeline(
+        &self,
+        shard: u16,
+        name: &'static str,
+        pipeline: &redis::Pipeline,
+    ) -> Result<Vec<Value>, Error> {
+        let trial = self.lane_health(shard).is_breaker_open();
+        self.check_breaker(shard, name)?;
+        let outcome = self.run_pipeline(shard, name, pipeline, ResendPolicy::UntilAnswered).await;
+        if !self.lane_health(shard).record_failure(&outcome) && trial {
+            // It was let through in place of one that would show it.
+            let _ = self.probe_write(shard).await;
+        }
+        outcome
+    }
+
+    /// A write that changes nothing, which is answered where scripts are run.
+    pub(super) async fn probe_write(&self, shard: u16) -> Result<(), Error> {
+        let mut pipe = redis::pipe();
+        match self.keys.slot_guard_key(shard) {
+            Some(never) => pipe.cmd("DEL").arg(never.concat()),
+            None => pipe.cmd("HDEL").arg(self.keys.namespace_meta()).arg("never"),
+        };
+        let outcome = self.run_pipeline(shard, "reaches", &pipe, ResendPolicy::UntilAnswered).await;
+        self.record_outcome(shard, &outcome);
+        outcome.map(drop)
+    }
+
+    /// Plain writes, in one round trip.
+    pub(super) async fn run_write_pipeline(
+        &self,
+        shard: u16,
+        name: &'static str,
+        pipeline: &redis::Pipeline,
+        copies: ResendPolicy,
+    ) -> Result<Vec<Value>, Error> {
+        self.check_breaker(shard, name)?;
+        let outcome = self.run_pipeline(shard, name, pipeline, copies).await;
+        self.record_outcome(shard, &outcome);
+        outcome
+    }
+
+    async fn run_pipeline(
+        &self,
+        shard: u16,
+        name: &'static str,
+        pipeline: &redis::Pipeline,
+        copies: ResendPolicy,
+    ) -> Result<Vec<Value>, Error> {
+        let (until, mut progress) = (Instant::now() + self.deadline, SendProgress::default());
+        let call = self.send_pipeline(shard, name, pipeline, copies, &mut progress);
+        resolve_outcome(name, timeout_at(until, call).await, &progress)
+    }
+
+    async fn send_pipeline(
+        &self,
+        shard: u16,
+        name: &'static str,
+        pipeline: &redis::Pipeline,
+        copies: ResendPolicy,
+        progress: &mut SendProgress,
+    ) -> Result<Vec<Value>, Error> {
+        loop {
+            let socket = self.lanes.connection(self.lanes.lane_of_shard(shard)).await?;
+            let socket = progress.pending_connection.insert(socket);
+            let answer = pipeline.query_async(&mut socket.connection).await;
+            let answer = classify_outcome(socket, answer);
+            progress.pending_connection = None;
+            match answer {
+                Ok(values) => return Ok(values),
+                // Of several commands others may have run.
+                Err((fault, error)) if copies == ResendPolicy::Never => {
+                    return Err(fault.into_error(name, error));
+                }
+                Err((CallFault::NotExecuted, _)) => tokio::time::sleep(RETRY_PAUSE).await,
+                Err((CallFault::ConnectionLost, _)) => {
+                    progress.copy_lost = true;
+                    tokio::time::sleep(RETRY_PAUSE).await;
+                }
+                Err((fault, error)) => return Err(fault.into_error(name, error)),
+            }
+        }
+    }
+
+    /// While the breaker is open nothing is sent.
+    pub(super) fn check_breaker(&self, shard: u16, name: &'static str) -> Result<(), Error> {
+        self.lane_health(shard).admit(name)
+    }
+
+    pub(super) fn record_outcome<T>(&self, shard: u16, outcome: &Result<T, Error>) {
+        self.lane_health(shard).record_outcome(outcome);
+    }
+
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "a remainder is below that number, and there is at least one"
+    )]
+    fn lane_health(&self, shard: u16) -> &Arc<LaneHealth> {
+        // One for all, or as many as lanes.
+        &self.lane_health[usize::from(shard) % self.lane_health.len()]
+    }
+}
+
+/// The outcome of a call with its deadline, which is around everything it does, connecting included.
+fn resolve_outcome<T>(
+    name: &'static str,
+    outcome: Result<Result<T, Error>, Elapsed>,
+    progress: &SendProgress,
+) -> Result<T, Error> {
+    outcome.unwrap_or_else(|_| {
+        if let Some(socket) = &progress.pending_connection {
+            socket.record_timeout();
+        }
+        let in_doubt = progress.may_have_executed();
+        let kind = if in_doubt { ErrorKind::Timeout } else { ErrorKind::Unavailable };
+        Err(Error::new(kind, name))
+    })
+}
+
+async fn send_command(socket: &mut TrackedConnection, command: &Cmd) -> Result<Value, (CallFault, RedisError)> {
+    let answer = socket.connection.send_packed_command(command).await;
+    classify_reply(socket, answer)
+}
+
+/// An error of a call that had been sent before: that one may have run.
+fn in_doubt_error(name: &'static str, error: Error) -> Error {
+    Error::new(ErrorKind::Timeout, name).with(error)
+}

@@ -1,0 +1,250 @@
+//! Flights of `charge.lua` on one lane: which charges are one step, how they are written, and what of the
+//! answer is whose.
+
+mod charge_groups;
+
+use std::sync::Arc;
+
+use redis::{Cmd, Value};
+
+use self::charge_groups::{ChargeGroups, ChargeGroup, GroupMember};
+use super::{
+    KeyNames, ConnectionLanes,
+    lock_command::{write_concatenated, write_number, write_texts},
+    batcher::{self, BatchTransport},
+    connection_lanes::TrackedConnection,
+    raw_charge_reply::{RawChargeReply, ChargeReplyReader},
+    call_fault::{CallFault, classify_reply},
+    scripts::CHARGE_BATCH,
+};
+use crate::{
+    clock::millis,
+    error::{Error, ErrorKind},
+    key::Key,
+    store::{
+        key_names::CounterKeyKind,
+        rate::{ChargeCommand, MAX_ITEMS_PER_CHARGE, ChargeItem, GcraRate, QuotaRule},
+    },
+};
+
+/// Bytes and arguments that a counter takes, about.
+const SIZE_HINT: (usize, usize) = (128, 8);
+
+/// Where a lane's charges go.
+pub(super) struct ChargeTransport {
+    pub(super) lanes: Arc<ConnectionLanes>,
+    pub(super) lane: usize,
+    pub(super) keys: KeyNames,
+}
+
+/// A charge on its way.
+pub(super) struct QueuedCharge {
+    pub(super) charge: ChargeCommand,
+    /// Of the tag.
+    tag_hash: u64,
+}
+
+impl QueuedCharge {
+    pub(super) fn new(charge: ChargeCommand) -> Self {
+        Self { tag_hash: charge.tag.fnv(), charge }
+    }
+
+    pub(super) fn shard(&self) -> u16 {
+        Key::shard_of(self.tag_hash)
+    }
+
+    fn has_same_tag(&self, other: &Self) -> bool {
+        self.tag_hash == other.tag_hash && self.charge.tag == other.charge.tag
+    }
+
+    /// Whether both can be made in one step. Not looks and charges: a look is told what there was
+    /// before. Not those with a penalty: each refusal would have to be told apart.
+    fn can_merge_with(&self, other: &Self) -> bool {
+        let (a, b) = (&self.charge, &other.charge);
+        (a.repetitions == 0) == (b.repetitions == 0)
+            && (Arc::ptr_eq(&a.items, &b.items) || a.items == b.items)
+            && a.items.iter().all(|item| item.penalty.is_none())
+    }
+}
+
+pub(super) struct ChargePayload {
+    command: Cmd,
+    groups: Vec<ChargeGroup>,
+    members: Vec<GroupMember>,
+}
+
+impl BatchTransport for ChargeTransport {
+    type Command = QueuedCharge;
+    type Reply = Result<RawChargeReply, Error>;
+    type BatchConnection = TrackedConnection;
+    type Payload = ChargePayload;
+
+    const MAX_WEIGHT: usize = MAX_ITEMS_PER_CHARGE;
+    // It would be charged twice.
+    const REPEATABLE: bool = false;
+
+    fn weight(step: &QueuedCharge) -> usize {
+        step.charge.items.len()
+    }
+
+    fn reply_count(_: &QueuedCharge) -> usize {
+        1
+    }
+
+    async fn connection(&self) -> Result<TrackedConnection, Error> {
+        self.lanes.connection(self.lane).await
+    }
+
+    fn encode<'a>(&self, steps: impl Iterator<Item = &'a QueuedCharge> + Clone, by_text: bool) -> ChargePayload {
+        let mut firsts = ChargeGroups::default();
+        let places = steps.map(|step| firsts.assign(step)).collect();
+        let command = build_command(&self.keys, &firsts.groups, by_text);
+        let groups = firsts.groups.into_iter().map(|(_, group)| group).collect();
+        ChargePayload { command, groups, members: places }
+    }
+
+    async fn send(
+        &self,
+        path: &mut TrackedConnection,
+        load: &ChargePayload,
+    ) -> Result<Vec<Self::Reply>, batcher::BatchFault> {
+        let answer = path.connection.send_packed_command(&load.command).await;
+        match classify_reply(path, answer) {
+            Ok(reply) => load.split_reply(reply).map_err(batcher::BatchFault::Failed),
+            Err((CallFault::NoScript, _)) => Err(batcher::BatchFault::NoScript),
+            Err((CallFault::NotExecuted, _)) => Err(batcher::BatchFault::NotExecuted),
+            Err((CallFault::ConnectionLost, _)) => Err(batcher::BatchFault::ConnectionLost),
+            Err((fault, error)) => Err(batcher::BatchFault::Failed(fault.into_error(CHARGE_BATCH.name, error))),
+        }
+    }
+
+    fn handle_timeout(&self, path: &TrackedConnection) {
+        path.record_timeout();
+    }
+}
+
+impl ChargePayload {
+    /// To each charge its own.
+    #[expect(clippy::indexing_slicing, reason = "places are those of the groups that were counted")]
+    fn split_reply(&self, reply: Value) -> Result<Vec<Result<RawChargeReply, Error>>, Error> {
+        let odd = || Error::new(ErrorKind::Protocol, CHARGE_BATCH.name);
+        let Value::BulkString(packed) = reply else { return Err(odd()) };
+        let mut reader = ChargeReplyReader::new(&packed)?;
+        let mut group = |group: &ChargeGroup| reader.next_reply(group.value_count, group.times, group.fixed_window);
+        if let [only] = &*self.groups {
+            let counted = group(only)?;
+            return Ok(self.members.iter().map(|place| place.extract_reply(&counted)).collect());
+        }
+        // As many as there are: collected as results, nobody knows how many that will be.
+        let mut counted = Vec::with_capacity(self.groups.len());
+        for each in &self.groups {
+            counted.push(group(each)?);
+        }
+        Ok(self.members.iter().map(|place| place.extract_reply(&counted[place.group])).collect())
+    }
+}
+
+/// The call of these steps, in this order. One server takes steps of any shards in one call; in a cluster they
+/// are of one.
+fn build_command(keys: &KeyNames, groups: &[(&QueuedCharge, ChargeGroup)], by_text: bool) -> Cmd {
+    let counters: usize = groups.iter().map(|(step, _)| step.charge.items.len()).sum();
+    let names: usize = groups.iter().map(|(step, _)| key_count(&step.charge)).sum();
+    let script = if by_text { ["EVAL", CHARGE_BATCH.source] } else { ["EVALSHA", CHARGE_BATCH.sha1()] };
+    let mut out =
+        Cmd::with_capacity(3 + SIZE_HINT.1 * counters, script[1].len() + 64 + SIZE_HINT.0 * counters);
+    write_texts(&mut out, script);
+    let never = groups.first().and_then(|(step, _)| keys.slot_guard_key(step.shard()));
+    write_number(&mut out, (names + never.iter().len()) as u64);
+    for (step, _) in groups {
+        write_keys(keys, step, &mut out);
+    }
+    never.iter().for_each(|parts| write_concatenated(&mut out, parts));
+    write_groups(groups, &mut out);
+    out
+}
+
+/// What is charged as the one before it, by one fixed window, is told in one number with those that follow.
+fn write_groups(groups: &[(&QueuedCharge, ChargeGroup)], out: &mut Cmd) {
+    let (mut last, mut alike) = (None, 0);
+    for (step, group) in groups {
+        let terms = single_fixed_window(&step.charge);
+        if terms.is_some() && terms == last && group.times == 1 {
+            alike += 1;
+            continue;
+        }
+        write_repeats(&mut alike, out);
+        write_args(&step.charge, group.times, out);
+        last = terms;
+    }
+    write_repeats(&mut alike, out);
+}
+
+fn write_repeats(alike: &mut u64, out: &mut Cmd) {
+    if *alike > 0 {
+        write_texts(out, ["="]);
+        write_number(out, std::mem::take(alike));
+    }
+}
+
+/// Rule and cost of a charge that is no more than one fixed window.
+fn single_fixed_window(charge: &ChargeCommand) -> Option<(QuotaRule, u64)> {
+    match &*charge.items {
+        [ChargeItem { rule: rule @ QuotaRule::Fixed { .. }, cost, penalty: None, .. }] => Some((*rule, *cost)),
+        _ => None,
+    }
+}
+
+fn key_count(charge: &ChargeCommand) -> usize {
+    charge.items.iter().map(|item| 1 + usize::from(item.penalty.is_some())).sum()
+}
+
+fn write_keys(keys: &KeyNames, step: &QueuedCharge, out: &mut Cmd) {
+    let (tag, shard) = (&step.charge.tag, step.shard());
+    for item in &*step.charge.items {
+        let (algorithm, of) = (item.rule.algorithm(), (&*item.policy, &item.subject));
+        write_concatenated(out, &keys.counter_parts(tag, shard, CounterKeyKind::spent_units(algorithm), of));
+        if item.penalty.is_some() {
+            write_concatenated(out, &keys.counter_parts(tag, shard, CounterKeyKind::refusals(algorithm), of));
+        }
+    }
+}
+
+fn write_args(charge: &ChargeCommand, times: u64, out: &mut Cmd) {
+    if let Some((rule, cost)) = single_fixed_window(charge) {
+        write_counter(&rule, cost, out);
+        write_number(out, times);
+        return;
+    }
+    write_texts(out, ["m"]);
+    write_number(out, charge.items.len() as u64);
+    write_number(out, times);
+    for item in &*charge.items {
+        write_counter(&item.rule, item.cost, out);
+        let (after, block) = item.penalty.map_or((0, 0), |p| (p.after_refusals.max(1), millis(p.block_for)));
+        write_number(out, after.into());
+        write_number(out, block);
+    }
+}
+
+/// One counter, as `rate.lua` reads it: what it counts, and how much is asked of it.
+pub(super) fn write_counter(rule: &QuotaRule, cost: u64, out: &mut Cmd) {
+    // More than any limit: it is refused, and Lua can count it.
+    let units = cost.min(crate::store::rate::MAX_UNITS + 1);
+    match *rule {
+        QuotaRule::Fixed { limit, window } => {
+            write_texts(out, ["f"]);
+            [limit, millis(window), units].iter().for_each(|n| write_number(out, *n));
+        }
+        QuotaRule::Sliding { limit, window } => {
+            write_texts(out, ["s"]);
+            [limit, millis(window), units].iter().for_each(|n| write_number(out, *n));
+        }
+        QuotaRule::Gcra { limit, window, burst } => {
+            let pace = GcraRate::new(limit, window, burst);
+            write_texts(out, ["g"]);
+            let numbers = [pace.max_debt, millis(window), pace.units_to_parts(cost)];
+            numbers.iter().for_each(|n| write_number(out, *n));
+            [pace.parts_per_unit, pace.parts_per_tick, pace.tick_us].iter().for_each(|n| write_number(out, *n));
+        }
+    }
+}

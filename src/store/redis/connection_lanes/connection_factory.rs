@@ -1,0 +1,245 @@
+//! Making a connection: it is opened, and the server at its end is looked at.
+
+use std::{
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::{
+    runtime::Handle,
+    sync::Notify,
+    time::{Instant, timeout},
+};
+
+use super::{TrackedConnection, namespace_layout, liveness::Liveness};
+use crate::{
+    error::{Error, ErrorKind},
+    store::{
+        key_names::{COMMON, KeyNames},
+        redis::{
+            fence_recovery,
+            home_runtime::run_on_home_runtime,
+            server_tracker::{DataIdentity, ServerTracker, ServerChange},
+            node_lanes::ClusterNode,
+            acl,
+            server_info::ServerInfo,
+            jitter::with_jitter,
+            target::{RedisConnection, ConnectError, OpenedConnection, ConnectionSettings, ConnectionTarget},
+        },
+    },
+};
+
+/// For how long a mistake is what all are told, about: each attempt is a login, which may be counted.
+const CONFIG_ERROR_TTL: Duration = Duration::from_millis(500);
+
+/// Why connections could not be made, and word of it to those who wait.
+#[derive(Default)]
+pub(super) struct ConnectFailures {
+    /// And until when none is made, if it is a mistake.
+    last: Mutex<Option<(ConnectError, Option<Instant>)>>,
+    pub(super) failure_notify: Notify,
+}
+
+impl ConnectFailures {
+    fn record(&self, failure: ConnectError) -> Error {
+        let is_mistake = matches!(failure, ConnectError::Config(_));
+        let again = is_mistake.then(|| Instant::now() + with_jitter(CONFIG_ERROR_TTL));
+        *self.last.lock() = Some((failure.clone(), again));
+        self.failure_notify.notify_waiters();
+        failure.into_error()
+    }
+
+    /// One could be made: what was wrong is not what will be.
+    fn clear(&self) {
+        *self.last.lock() = None;
+    }
+
+    pub(super) fn last_error(&self) -> Error {
+        self.last.lock().clone().map_or(ConnectError::Unavailable, |(failure, _)| failure).into_error()
+    }
+
+    /// What the server said the last time that it was there and took no connection.
+    pub(super) fn last_refusal(&self) -> Option<Error> {
+        let last = self.last.lock().clone();
+        last.filter(|(failure, _)| matches!(failure, ConnectError::Refused(_)))
+            .map(|(why, _)| why.into_error())
+    }
+
+    /// What an attempt would be told again, most likely: a moment ago it was a mistake, and that is mended by hand.
+    pub(super) fn config_error(&self) -> Option<Error> {
+        let last = self.last.lock().clone();
+        let (failure, _) = last.filter(|(_, again)| again.is_some_and(|at| Instant::now() < at))?;
+        Some(failure.into_error())
+    }
+}
+
+/// An attempt to connect, until it ends or its runtime does.
+struct ConnectAttempt<'a>(&'a Mutex<Option<Instant>>);
+
+impl<'a> ConnectAttempt<'a> {
+    fn start(making: &'a Mutex<Option<Instant>>) -> Self {
+        *making.lock() = Some(Instant::now());
+        Self(making)
+    }
+}
+
+impl Drop for ConnectAttempt<'_> {
+    fn drop(&mut self) {
+        *self.0.lock() = None;
+    }
+}
+
+/// Makes connections, and sees that they lead to a server that can be used, with this layout.
+#[derive(Clone)]
+pub(super) struct ConnectionFactory {
+    pub(super) target: ConnectionTarget,
+    pub(super) keys: KeyNames,
+    pub(super) deadline: Duration,
+    pub(super) failures: Arc<ConnectFailures>,
+    pub(super) server_tracker: Option<Arc<ServerTracker>>,
+    pub(super) node: Option<Arc<ClusterNode>>,
+    /// Connections of all lanes that were left because they were silent.
+    pub(super) connection_resets: Arc<AtomicU64>,
+    /// Since when its pool's connection is being made.
+    pub(super) attempt_started_at: Arc<Mutex<Option<Instant>>>,
+    /// The runtime that the store was made on.
+    pub(super) home_runtime: Option<Handle>,
+}
+
+impl bb8::ManageConnection for ConnectionFactory {
+    type Connection = TrackedConnection;
+    type Error = Error;
+
+    async fn connect(&self) -> Result<TrackedConnection, Error> {
+        let _making = ConnectAttempt::start(&self.attempt_started_at);
+        // Bounded as a whole: an attempt that never ends would keep its lane from making another.
+        let opened = timeout(self.deadline * 2, self.open_on_home_runtime()).await;
+        let opened = opened.unwrap_or(Err(ConnectError::Unavailable)).inspect(|_| self.failures.clear());
+        opened.map_err(|failure| self.failures.record(failure))
+    }
+
+    async fn is_valid(&self, socket: &mut TrackedConnection) -> Result<(), Error> {
+        if socket.is_dead() {
+            Err(Error::new(ErrorKind::Unavailable, "connection"))
+        } else {
+            Ok(())
+        }
+    }
+
+    fn has_broken(&self, socket: &mut TrackedConnection) -> bool {
+        socket.is_dead()
+    }
+}
+
+impl ConnectionFactory {
+    /// For a lane to this target.
+    pub(super) fn for_target(
+        &self,
+        target: ConnectionTarget,
+        incarnation: &Arc<ServerTracker>,
+        place: Option<Arc<ClusterNode>>,
+    ) -> Self {
+        let incarnation = Some(Arc::clone(incarnation));
+        Self { target, failures: Arc::default(), server_tracker: incarnation, node: place, ..self.clone() }
+    }
+
+    async fn open_on_home_runtime(&self) -> Result<TrackedConnection, ConnectError> {
+        let manager = self.clone();
+        let open = async move { manager.open().await };
+        match run_on_home_runtime(self.home_runtime.as_ref(), self.deadline / 4, open).await {
+            Some(opened) => opened,
+            None => self.open().await,
+        }
+    }
+
+    pub(super) async fn open(&self) -> Result<TrackedConnection, ConnectError> {
+        let settings = ConnectionSettings { connect_timeout: Some(self.deadline), ..ConnectionSettings::default() };
+        let OpenedConnection { mut connection, endpoint: at } = self.target.open(COMMON, &settings).await?;
+        let facts = ServerInfo::fetch(&mut connection).await?;
+        facts.check_usable(self.node.is_some())?;
+        // It answers, so it was alive after this.
+        let alive = Instant::now();
+        let mut own = connection.clone();
+        // Both at once: that takes no longer.
+        let (data, may) =
+            tokio::join!(self.verify_layout(&mut connection), acl::check_permissions(&mut own, &self.keys));
+        let data = data?;
+        may?;
+        let run_id = facts.run_id().filter(|_| self.server_tracker.is_some());
+        if let (Some(run_id), None) = (run_id, &self.node) {
+            fence_recovery::advance_all_shards(&mut connection, &self.keys, run_id).await?;
+        }
+        if let Some(place) = &self.node
+            && !place.owns_shards().await
+        {
+            return Err(ConnectError::Unavailable);
+        }
+        if let Some(incarnation) = &self.server_tracker {
+            let dead = Arc::downgrade(&settings.disconnected);
+            let place = self.node.as_ref().map(|place| place.name()).unwrap_or_default();
+            let node = self.node.as_ref().map(|place| &place.address);
+            let id = facts.identity(at.as_ref().or(node));
+            if matches!(incarnation.record_connection(&place, id, data, dead), ServerChange::FirstContact | ServerChange::Replaced) {
+                facts.log_concerns(&mut connection).await;
+            }
+        }
+        let (place, timeouts) = (self.node.clone(), Arc::default());
+        let life = self.max_silence().map(|patience| Arc::new(Liveness::new(alive, patience)));
+        let (dead, silences) = (settings.disconnected, Arc::clone(&self.connection_resets));
+        let run_id = run_id.filter(|_| place.is_some()).map(Arc::from);
+        Ok(TrackedConnection { connection, node: place, run_id, dead, consecutive_timeouts: timeouts, liveness: life, checked_out_at: alive, connection_resets: silences })
+    }
+
+    /// How long a connection may have been silent, and still be used; however long, if `None`.
+    pub(super) fn max_silence(&self) -> Option<Duration> {
+        match &self.node {
+            Some(place) => Some(place.cluster.max_silence()),
+            None => self.target.max_silence(),
+        }
+    }
+
+    /// Fails unless the namespace has the layout of this version. Returns the name of the data, unless another node has
+    /// it. (A probe leaves it to the lanes to name them.)
+    async fn verify_layout(&self, connection: &mut RedisConnection) -> Result<Option<DataIdentity>, ConnectError> {
+        let writes = self.server_tracker.is_some();
+        let data = namespace_layout::check_layout(connection, &self.keys, self.node.is_some(), writes).await?;
+        let (Some(incarnation), Some(place)) = (&self.server_tracker, &self.node) else {
+            return Ok(data);
+        };
+        // A node without `meta` can't tell which layout the namespace has: until it is known, its node is asked.
+        if data.is_none() && !incarnation.is_layout_verified() {
+            let settings = ConnectionSettings { connect_timeout: Some(self.deadline), ..ConnectionSettings::default() };
+            let mut common = place.cluster.open(COMMON, &settings).await?.connection;
+            let common = namespace_layout::check_layout(&mut common, &self.keys, false, writes).await?;
+            // Before a lane of that node connects, headers are signed with it.
+            if let Some(DataIdentity(Some(space))) = common {
+                incarnation.learn_identity(&space);
+            }
+        }
+        incarnation.mark_layout_verified();
+        Ok(data)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_mistake_is_told_for_a_moment_and_an_outage_is_not() {
+        let failures = Failures::default();
+        assert!(failures.mistake().is_none());
+        failures.note(Failure::Config("another password".to_owned()));
+        assert!(failures.mistake().is_some_and(|error| error.kind() == ErrorKind::Config));
+        tokio::time::advance(AGAIN * 5 / 4).await;
+        assert!(failures.mistake().is_none(), "it may be mended");
+        assert_eq!(failures.last().kind(), ErrorKind::Config, "if it is not");
+        failures.note(Failure::Config("another password".to_owned()));
+        failures.note(Failure::Away);
+        assert!(failures.mistake().is_none());
+        failures.note(Failure::Config("another password".to_owned()));
+        failures.forget();
+        assert!(failures.mistake().is_none());
+    }
+}

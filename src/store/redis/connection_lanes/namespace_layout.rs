@@ -1,0 +1,144 @@
+//! Agreement of all processes of a namespace on its layout: the keys, the records, what headers sign.
+//!
+//! The field `shards` of `meta` says which layout a namespace has. The first process writes it with `HSETNX`, and each
+//! connection compares it. Layout 1 wrote the bare number of shards and refuses any other number with a sentence, so
+//! the field holds a number that encodes both: processes of two layouts that start at an empty store at the same
+//! moment write the same field, and one of them is refused.
+
+use redis::{Pipeline, RedisResult, aio::ConnectionLike as _};
+use uuid::Uuid;
+
+use crate::{
+    key::{SHARDS, digest, hex},
+    store::{
+        key_names::KeyNames,
+        redis::{
+            server_tracker::DataIdentity,
+            target::{RedisConnection, ConnectError},
+        },
+    },
+};
+
+/// Raised by each change that processes of the layout before would misread.
+const LAYOUT_REVISION: u16 = 2;
+
+/// More than there can be shards: the number of shards is the remainder. Layout 1 reads it as 16 bits.
+const REVISION_FACTOR: u16 = 1000;
+
+/// As the field has it.
+const ENCODED_LAYOUT: u16 = LAYOUT_REVISION * REVISION_FACTOR + SHARDS;
+
+/// The layout, once it is written, and the identity of the data.
+type StoredLayout = (Option<String>, DataIdentity);
+
+/// Fails if the namespace has another layout. Returns the identity of the data, and `None` if another node of the cluster
+/// has `meta` (`as_node`). Where there is no layout, writes it, or returns `None` unless `writes`.
+pub(super) async fn check_layout(
+    connection: &mut RedisConnection,
+    keys: &KeyNames,
+    as_node: bool,
+    writes: bool,
+) -> Result<Option<DataIdentity>, ConnectError> {
+    let mut pipe = redis::pipe();
+    // A write, which a replica refuses. One that a server without room takes: calls that make room go through here.
+    pipe.cmd("HDEL").arg(keys.namespace_meta()).arg("never").ignore();
+    let written = match read_layout(pipe, connection, keys).await {
+        Err(error) if as_node && error.is_cluster_error() => return Ok(None),
+        Ok((None, _) | (_, DataIdentity(None))) if !writes => return Ok(None),
+        Ok((None, _) | (_, DataIdentity(None))) => write_layout(connection, keys).await,
+        written => written,
+    };
+    match written.map_err(|error| ConnectError::from_redis(&error))? {
+        (Some(layout), data) => match mismatch_message(&layout, keys.channel_prefix()) {
+            Some(sentence) => Err(ConnectError::Config(sentence)),
+            None => Ok(Some(data)),
+        },
+        // It vanished between the write and the read.
+        (None, _) => Err(ConnectError::Unavailable),
+    }
+}
+
+/// Writes what no other process has written meanwhile. The layout comes last: a process that reads it can read the name
+/// as well.
+async fn write_layout(connection: &mut RedisConnection, keys: &KeyNames) -> RedisResult<StoredLayout> {
+    let mut pipe = redis::pipe();
+    let name = Uuid::new_v4().simple().to_string();
+    pipe.cmd("HSETNX").arg(keys.namespace_meta()).arg("data").arg(name).ignore();
+    pipe.cmd("HSETNX").arg(keys.namespace_meta()).arg("shards").arg(ENCODED_LAYOUT).ignore();
+    read_layout(pipe, connection, keys).await
+}
+
+/// Reads both fields after these commands.
+async fn read_layout(
+    mut pipe: Pipeline,
+    connection: &mut RedisConnection,
+    keys: &KeyNames,
+) -> RedisResult<StoredLayout> {
+    pipe.cmd("HMGET").arg(keys.namespace_meta()).arg("shards").arg("data");
+    let ((layout, data),): ((_, Option<String>),) = pipe.query_async(connection).await?;
+    let identity = data.map(|name| data_identity(keys, &name, connection.get_db()));
+    Ok((layout, DataIdentity(identity)))
+}
+
+/// Tells these data from those of every other server, database and namespace.
+fn data_identity(keys: &KeyNames, name: &str, database: i64) -> String {
+    let parts = [keys.channel_prefix().as_bytes(), name.as_bytes(), &database.to_be_bytes()];
+    hex(&digest(&parts)[..16])
+}
+
+/// Why this version can not use a namespace of that layout; `None` if it can.
+fn mismatch_message(layout: &str, prefix: &str) -> Option<String> {
+    let number = layout.parse::<u32>().ok();
+    if number == Some(ENCODED_LAYOUT.into()) {
+        return None;
+    }
+    let (all, this) =
+        (u32::from(REVISION_FACTOR), format!("this one has layout {LAYOUT_REVISION} with {SHARDS}"));
+    // Layout 1 is a bare number of shards.
+    let parts = number.map(|number| ((number / all).max(1), number % all));
+    Some(match parts {
+        Some((revision, shards)) if revision < LAYOUT_REVISION.into() => format!(
+            "this namespace is of an older version of lockgate (layout {revision} with {shards} shards; {this}): let its \
+             queues run empty and stop all processes of that version, then delete its keys (`{prefix}*`) or use another \
+             ?ns="
+        ),
+        Some((revision, shards)) if revision > LAYOUT_REVISION.into() => format!(
+            "this namespace is of a newer version of lockgate (layout {revision} with {shards} shards; {this}): update \
+             this process, or use another ?ns="
+        ),
+        Some((_, shards)) => {
+            format!(
+                "this namespace was made with {shards} shards and this version has {SHARDS}; use another ?ns="
+            )
+        }
+        None => format!(
+            "this namespace has a layout that lockgate does not know ({this}); use another ?ns="
+        ),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_other_layout_is_refused_with_what_to_do() {
+        assert_eq!(refusal("2064", "lg:1:shop:"), None);
+        for (layout, told) in [
+            (
+                "64",
+                "older version of lockgate (layout 1 with 64 shards; this one has layout 2 with 64)",
+            ),
+            ("64", "delete its keys (`lg:1:shop:*`) or use another ?ns="),
+            ("32", "32 shards"),
+            ("2032", "made with 32 shards and this version has 64"),
+            ("3064", "update this process"),
+            ("99999999", "newer version"),
+            ("", "does not know"),
+            ("-64", "does not know"),
+        ] {
+            let sentence = refusal(layout, "lg:1:shop:").expect(layout);
+            assert!(sentence.contains(told), "{layout}: {sentence}");
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! What the application has said of the servers, in whichever way.
+
+use std::time::Duration;
+
+use super::target::{StoreUrl, LoginCredentials, ServerAddresses, SENTINEL_PORT, ConnectionTarget, RedisTlsSettings};
+use crate::error::Error;
+
+/// Where servers listen, unless told otherwise.
+const DEFAULT_PORT: u16 = 6379;
+
+#[derive(Clone)]
+pub(super) enum ConnectionSource {
+    Url(String),
+    Sentinels {
+        urls: Vec<String>,
+        master: String,
+    },
+    Cluster(Vec<String>),
+    #[cfg(feature = "bb8-redis")]
+    Pool(super::target::ApplicationPool),
+}
+
+/// What stands above an address, whatever that says.
+#[derive(Clone, Default)]
+pub(super) struct ConnectionOverrides {
+    pub(super) credentials: Option<LoginCredentials>,
+    pub(super) database: Option<u32>,
+    pub(super) tls: RedisTlsSettings,
+    /// Of a pool: where its messages come from.
+    #[cfg(feature = "bb8-redis")]
+    pub(super) pubsub_url: Option<String>,
+}
+
+impl ConnectionSource {
+    /// Where that leads, and the namespace it names.
+    pub(super) fn into_target(
+        self,
+        given: ConnectionOverrides,
+        within: Duration,
+    ) -> Result<(ConnectionTarget, Option<String>), Error> {
+        let mut address = match self {
+            Self::Url(url) => StoreUrl::parse(&url)?,
+            Self::Sentinels { urls, master } => sentinel_url(&urls, master)?,
+            Self::Cluster(urls) => cluster_url(&urls)?,
+            #[cfg(feature = "bb8-redis")]
+            Self::Pool(pool) => return Ok((pool_target(pool, &given, within)?, None)),
+        };
+        #[cfg(feature = "bb8-redis")]
+        if given.pubsub_url.is_some() {
+            return Err(Error::config("only a store from a pool is told where messages come from"));
+        }
+        address.credentials = given.credentials.unwrap_or(address.credentials);
+        address.database = given.database.or(address.database);
+        Ok((ConnectionTarget::new(&address, &given.tls, within)?, address.namespace))
+    }
+}
+
+fn sentinel_url(urls: &[String], master: String) -> Result<StoreUrl, Error> {
+    let nodes = urls.iter().map(|url| StoreUrl::parse_node(url, SENTINEL_PORT));
+    let nodes: Vec<_> = nodes.collect::<Result<_, _>>()?;
+    let Some((_, tls, login)) = nodes.first().cloned() else {
+        return Err(Error::config("a store needs at least one sentinel"));
+    };
+    if master.is_empty() {
+        return Err(Error::config("sentinels are asked for a master by its name; it is empty"));
+    }
+    if nodes.iter().any(|(_, other_tls, other)| (*other_tls, other) != (tls, &login)) {
+        return Err(Error::config("all sentinels have the same login, and all TLS or none"));
+    }
+    let nodes = nodes.into_iter().map(|(node, ..)| node).collect();
+    Ok(StoreUrl {
+        servers: ServerAddresses::Sentinels { nodes, master },
+        tls,
+        credentials: LoginCredentials::default(),
+        sentinel_credentials: login,
+        database: None,
+        namespace: None,
+    })
+}
+
+fn cluster_url(urls: &[String]) -> Result<StoreUrl, Error> {
+    let nodes = urls.iter().map(|url| StoreUrl::parse_node(url, DEFAULT_PORT));
+    let nodes: Vec<_> = nodes.collect::<Result<_, _>>()?;
+    let Some((_, tls, login)) = nodes.first().cloned() else {
+        return Err(Error::config("a store needs at least one node of its cluster"));
+    };
+    if nodes.iter().any(|(_, other_tls, other)| (*other_tls, other) != (tls, &login)) {
+        return Err(Error::config("all nodes have the same login, and all TLS or none"));
+    }
+    Ok(StoreUrl {
+        servers: ServerAddresses::Cluster(nodes.into_iter().map(|(node, ..)| node).collect()),
+        tls,
+        credentials: login,
+        sentinel_credentials: LoginCredentials::default(),
+        database: None,
+        namespace: None,
+    })
+}
+
+#[cfg(feature = "bb8-redis")]
+fn pool_target(pool: super::target::ApplicationPool, given: &ConnectionOverrides, within: Duration) -> Result<ConnectionTarget, Error> {
+    if given.credentials.is_some() || given.database.is_some() {
+        return Err(Error::config("a pool has its own login and database"));
+    }
+    let messages = match &given.pubsub_url {
+        Some(url) => Some(ConnectionTarget::new(&StoreUrl::parse(url)?, &given.tls, within)?),
+        None => None,
+    };
+    if messages.as_ref().is_some_and(ConnectionTarget::is_clustered) {
+        return Err(Error::config("a pool is of one server, and so are its messages"));
+    }
+    Ok(ConnectionTarget::from_pool(pool, messages))
+}

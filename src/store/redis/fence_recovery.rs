@@ -1,0 +1,39 @@
+//! Fences after a failover: a server that did not give the last ones is told to begin far above them (`fences.lua`).
+//!
+//! A connection to one server asks for that before its first grant. In a cluster each shard does, by the first call about
+//! it and again after each change of the map: a connection may be older than what its node has.
+
+use redis::Cmd;
+
+use super::{
+    KeyNames,
+    scripts::ADVANCE_FENCES_AFTER_FAILOVER,
+    target::{RedisConnection, ConnectError},
+};
+use crate::key::SHARDS;
+
+/// Of all shards, which are on one server.
+pub(super) async fn advance_all_shards(
+    connection: &mut RedisConnection,
+    keys: &KeyNames,
+    run_id: &str,
+) -> Result<(), ConnectError> {
+    let mut all = vec![keys.namespace_meta()];
+    all.extend((0..SHARDS).map(|shard| keys.shard_key(shard, "f")));
+    let answer = build_command(&all, run_id).query_async::<()>(connection).await;
+    answer.map_err(|error| ConnectError::from_redis(&error))
+}
+
+/// Of one shard, whose node it is sent to.
+pub(super) fn shard_command(keys: &KeyNames, shard: u16, run_id: &str) -> Cmd {
+    let f = keys.shard_key(shard, "f");
+    let mut all = vec![f.clone(), f];
+    all.extend(keys.slot_guard_key(shard).map(|parts| parts.concat()));
+    build_command(&all, run_id)
+}
+
+fn build_command(keys: &[String], run_id: &str) -> Cmd {
+    let mut command = redis::cmd("EVAL");
+    command.arg(ADVANCE_FENCES_AFTER_FAILOVER.source).arg(keys.len()).arg(keys).arg(run_id);
+    command
+}

@@ -1,0 +1,28 @@
+//! Pauses that processes which failed together do not end together.
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+/// From a quarter less to a quarter more.
+pub(super) fn with_jitter(pause: Duration) -> Duration {
+    let (_, dice) = Uuid::new_v4().as_u64_pair();
+    let micros = u64::try_from((pause / 2).as_micros()).unwrap_or(u64::MAX);
+    // 62 random bits: a part of the half, as a fraction of 2^64.
+    let part = (u128::from(micros) * u128::from(dice << 2)) >> 64;
+    pause - pause / 4 + Duration::from_micros(u64::try_from(part).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_spread_by_a_quarter_to_both_sides() {
+        let pauses: Vec<_> =
+            (0..500).map(|_| about(Duration::from_secs(4)).as_secs_f64()).collect();
+        assert!(pauses.iter().all(|pause| (3.0..=5.0).contains(pause)));
+        assert!(pauses.iter().any(|pause| *pause < 3.2));
+        assert!(pauses.iter().any(|pause| *pause > 4.8));
+    }
+}

@@ -1,0 +1,94 @@
+//! Flights of `calls.lua` on one lane.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use redis::{Cmd, Value};
+
+use super::{
+    KeyNames, ConnectionLanes,
+    lock_command::{self, LockCommand},
+    batcher::{self, BatchTransport},
+    connection_lanes::TrackedConnection,
+    call_fault::{CallFault, classify_reply},
+    scripts::LOCK_BATCH,
+};
+use crate::error::{Error, ErrorKind};
+
+/// Where a lane's calls go.
+pub(super) struct LockTransport {
+    pub(super) lanes: Arc<ConnectionLanes>,
+    pub(super) lane: usize,
+    pub(super) keys: KeyNames,
+}
+
+/// What the server says to one step.
+#[derive(Debug)]
+pub(super) enum RawReply {
+    /// A text: what is usual, and then part of that for all steps.
+    Text(Bytes),
+    Value(Value),
+}
+
+impl From<Value> for RawReply {
+    fn from(value: Value) -> Self {
+        match value {
+            Value::BulkString(text) => Self::Text(text.into()),
+            value => Self::Value(value),
+        }
+    }
+}
+
+impl BatchTransport for LockTransport {
+    type Command = LockCommand;
+    type Reply = RawReply;
+    type BatchConnection = TrackedConnection;
+    type Payload = Cmd;
+
+    const PIPELINE_THRESHOLD: usize = batcher::MAX_BATCH_WEIGHT / 2;
+
+    fn weight(step: &LockCommand) -> usize {
+        step.step_count()
+    }
+
+    fn reply_count(step: &LockCommand) -> usize {
+        step.step_count()
+    }
+
+    async fn connection(&self) -> Result<TrackedConnection, Error> {
+        self.lanes.connection(self.lane).await
+    }
+
+    fn encode<'a>(&self, steps: impl Iterator<Item = &'a LockCommand> + Clone, by_text: bool) -> Cmd {
+        lock_command::build_command(&self.keys, steps, by_text)
+    }
+
+    async fn send(&self, path: &mut TrackedConnection, load: &Cmd) -> Result<Vec<RawReply>, batcher::BatchFault> {
+        let answer = path.connection.send_packed_command(load).await;
+        match classify_reply(path, answer) {
+            Ok(Value::Array(replies)) => Ok(replies.into_iter().map(RawReply::from).collect()),
+            // All of them were usual.
+            Ok(Value::BulkString(text)) => Ok(split_replies(&Bytes::from(text))),
+            Ok(_) => Err(batcher::BatchFault::Failed(Error::new(ErrorKind::Protocol, LOCK_BATCH.name))),
+            Err((CallFault::NoScript, _)) => Err(batcher::BatchFault::NoScript),
+            Err((CallFault::NotExecuted, _)) => Err(batcher::BatchFault::NotExecuted),
+            Err((CallFault::ConnectionLost, _)) => Err(batcher::BatchFault::ConnectionLost),
+            Err((fault, error)) => Err(batcher::BatchFault::Failed(fault.into_error(LOCK_BATCH.name, error))),
+        }
+    }
+
+    fn handle_timeout(&self, path: &TrackedConnection) {
+        path.record_timeout();
+    }
+}
+
+fn split_replies(text: &Bytes) -> Vec<RawReply> {
+    let steps = 1 + text.iter().filter(|b| **b == b',').count();
+    let mut said = Vec::with_capacity(steps);
+    if steps == 1 {
+        said.push(RawReply::Text(text.clone()));
+        return said;
+    }
+    said.extend(text.split(|b| *b == b',').map(|words| RawReply::Text(text.slice_ref(words))));
+    said
+}

@@ -1,0 +1,215 @@
+//! Steps about several shards, in a cluster: a call for each of them, all at once. A node that is away has its
+//! shards left out, and the others their due.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use super::{
+    number_arg,
+    job_submission::parse_due_locks,
+    job_workers::{parse_nodes, lease_millis},
+};
+use crate::{
+    error::Error,
+    key::SHARDS,
+    store::{
+        backend::{Heartbeat, DueLocks, SHARD_VACANCY_GRACE, NodeId},
+        key_names::COMMON,
+        redis::{RedisBackend, call_execution::ResendPolicy, reply_reader::ReplyReader, scripts},
+    },
+};
+
+/// How soon a shard that could not be asked is asked again.
+const UNREACHABLE_RETRY: Duration = Duration::from_millis(300);
+
+/// How soon it is asked again who lives.
+const REGISTRY_RETRY: Duration = Duration::from_secs(1);
+
+/// Whose a shard is, as `watch.lua` says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ShardWatchOwner {
+    ThisNode,
+    OtherNode,
+    /// This node's, until it ended.
+    Lapsed,
+    /// Somebody's, once.
+    Released,
+    Unassigned,
+}
+
+/// What becomes of them.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct ShardAssignment {
+    keep: Vec<u16>,
+    vacate: Vec<u16>,
+    clear: Vec<u16>,
+}
+
+/// As in `beat.lua`: at most so many are kept, the rest is given up.
+fn assign_shards(
+    shards: impl Iterator<Item = (u16, ShardWatchOwner)> + Clone,
+    most: usize,
+    alone: bool,
+) -> ShardAssignment {
+    let mut division = ShardAssignment::default();
+    for (shard, whose) in shards.clone() {
+        match whose {
+            ShardWatchOwner::ThisNode if division.keep.len() < most => division.keep.push(shard),
+            ShardWatchOwner::ThisNode => division.vacate.push(shard),
+            ShardWatchOwner::Lapsed if most == 0 => division.clear.push(shard),
+            ShardWatchOwner::Released if most == 0 && alone => division.clear.push(shard),
+            _ => {}
+        }
+    }
+    let nobodys =
+        shards.filter(|(_, whose)| matches!(whose, ShardWatchOwner::Lapsed | ShardWatchOwner::Released | ShardWatchOwner::Unassigned));
+    let room = most - division.keep.len();
+    division.keep.extend(nobodys.map(|(shard, _)| shard).take(room));
+    division
+}
+
+impl RedisBackend {
+    pub(super) async fn heartbeat_per_shard(&self, node: NodeId, lease: Duration) -> Result<Heartbeat, Error> {
+        let keys = [self.keys.workers(), self.keys.paused()];
+        let args = [node.as_str().into(), number_arg(lease_millis(lease))];
+        let workers = match self.call_script(COMMON, &scripts::CLUSTER_HEARTBEAT, &keys, &args).await {
+            Ok(workers) => workers,
+            Err(error) => return self.keep_current_shards(&node, lease).await.ok_or(error),
+        };
+        let mut row = ReplyReader::new("beat", workers);
+        let paused = row.read_number()? == 1;
+        let living = usize::try_from(row.read_number()?).unwrap_or(usize::MAX);
+        let told = row.read_number()? == 1;
+        let others = parse_nodes(&mut row.read_list()?)?;
+        let lapse = row.read_text()?.parse().ok().map(Duration::from_millis);
+        let works = !lease.is_zero() && !paused;
+        let most = if works { usize::from(SHARDS).div_ceil(living.max(1)) } else { 0 };
+        let known = self.watch_owners(&node).await;
+        let division = assign_shards(known.into_iter(), most, lease.is_zero() && living == 0);
+        let hand_over = if others.is_empty() || paused { 0 } else { lease_millis(SHARD_VACANCY_GRACE) };
+        let all = |shards: &[u16], verb: &'static str, ms: u64| {
+            join_all(shards.iter().map(|&shard| self.update_shard_watch(shard, &node, verb, ms)))
+        };
+        let ((mine, busy), ..) = tokio::join!(
+            self.keep_shards(&node, lease, division.keep),
+            all(&division.vacate, "leave", hand_over),
+            all(&division.clear, "free", 0),
+        );
+        let beat = Heartbeat { is_paused: paused, peers: others, peer_expires_in: lapse, own_shards: mine, busy_shards: busy };
+        if told || !division.vacate.is_empty() || !division.clear.is_empty() {
+            self.notify_workers().await?;
+        }
+        Ok(beat)
+    }
+
+    /// Whose the shards are. Of one that can't be asked nothing is known: it is neither taken nor left.
+    async fn watch_owners(&self, node: &NodeId) -> Vec<(u16, ShardWatchOwner)> {
+        let looks = join_all((0..SHARDS).map(|shard| self.update_shard_watch(shard, node, "look", 0))).await;
+        (0..).zip(looks).filter_map(|(shard, look)| Some((shard, look?.0))).collect()
+    }
+
+    /// Keeps and takes these; those that are this node's then, and those of them that have something to do.
+    async fn keep_shards(&self, node: &NodeId, lease: Duration, mut keep: Vec<u16>) -> (Vec<u16>, Vec<u16>) {
+        keep.sort_unstable();
+        let ms = lease_millis(lease);
+        let kept = join_all(keep.iter().map(|&shard| self.update_shard_watch(shard, node, "keep", ms))).await;
+        let (mut mine, mut busy) = (Vec::new(), Vec::new());
+        for (shard, kept) in keep.into_iter().zip(kept) {
+            if let Some((ShardWatchOwner::ThisNode, works)) = kept {
+                mine.push(shard);
+                busy.extend(works.then_some(shard));
+            }
+        }
+        (mine, busy)
+    }
+
+    /// A sign of life while nobody can say who else lives: the node that knows is away, and the shards of the others
+    /// must not go without a worker for that. What this one watches it keeps, also if this comes so late, for the sake of
+    /// those that do not answer, that it has lapsed: whoever else has come for it has it. None is taken and none is left. `None`
+    /// if there is nothing to keep.
+    async fn keep_current_shards(&self, node: &NodeId, lease: Duration) -> Option<Heartbeat> {
+        if lease.is_zero() {
+            return None;
+        }
+        let known = self.watch_owners(node).await.into_iter();
+        let mine = known.filter(|(_, whose)| matches!(whose, ShardWatchOwner::ThisNode | ShardWatchOwner::Lapsed));
+        let mine = mine.map(|(shard, _)| shard);
+        let (mine, busy) = self.keep_shards(node, lease, mine.collect()).await;
+        (!mine.is_empty()).then(|| Heartbeat { own_shards: mine, busy_shards: busy, peer_expires_in: Some(REGISTRY_RETRY), ..Heartbeat::default() })
+    }
+
+    /// Whose a shard is after this, and whether it has anything to do; `None` if it can't be asked.
+    async fn update_shard_watch(&self, shard: u16, node: &NodeId, verb: &str, ms: u64) -> Option<(ShardWatchOwner, bool)> {
+        let keys = ["watch", "due", "late", "exp"].map(|kind| self.keys.shard_key(shard, kind));
+        let args = [node.as_str().into(), verb.into(), number_arg(ms)];
+        let reply = self.call_script(shard, &scripts::SHARD_WATCH, &keys, &args).await.ok()?;
+        let mut row = ReplyReader::new("watch", reply);
+        let whose = match row.read_text().ok()?.as_str() {
+            "mine" => ShardWatchOwner::ThisNode,
+            "another" => ShardWatchOwner::OtherNode,
+            "lapsed" => ShardWatchOwner::Lapsed,
+            "free" => ShardWatchOwner::Released,
+            _ => ShardWatchOwner::Unassigned,
+        };
+        Some((whose, row.read_number().ok()? == 1))
+    }
+
+    /// Takes the watches of a queue that has just been paused. Whoever has taken one meanwhile hears of the
+    /// pause, and gives it up.
+    pub(super) async fn delete_shard_watches(&self) -> Result<(), Error> {
+        let deleted = join_all((0..SHARDS).map(async |shard| {
+            let mut pipe = redis::pipe();
+            pipe.cmd("DEL").arg(self.keys.shard_key(shard, "watch"));
+            self.run_write_pipeline(shard, "pause", &pipe, ResendPolicy::UntilAnswered).await.map(drop)
+        }));
+        deleted.await.into_iter().collect()
+    }
+
+    /// Fails if none of them can be asked.
+    pub(super) async fn due_per_shard(&self, shards: &[u16], most: usize) -> Result<Vec<DueLocks>, Error> {
+        let one = async |&shard: &u16| {
+            let (keys, args) = ([self.keys.shard_key(shard, "due")], [number_arg(most as u64), number_arg(1)]);
+            let mut rows = ReplyReader::new("due", self.call_script(shard, &scripts::POLL_DUE, &keys, &args).await?);
+            parse_due_locks(rows.read_list()?)
+        };
+        let mut looked = join_all(shards.iter().map(one)).await;
+        if looked.iter().all(Result::is_err)
+            && let Some(Err(failed)) = looked.pop()
+        {
+            return Err(failed);
+        }
+        let mut room = most;
+        let bounded = looked.into_iter().map(|looked| {
+            let Ok(mut due) = looked else { return DueLocks { locks: Vec::new(), next_due_in: Some(UNREACHABLE_RETRY) } };
+            if due.locks.len() > room {
+                // They stay due.
+                due.locks.truncate(room);
+                due.next_due_in = Some(Duration::ZERO);
+            }
+            room -= due.locks.len();
+            due
+        });
+        Ok(bounded.collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shards_are_divided_as_in_the_script() {
+        let all = [Whose::Mine, Whose::Another, Whose::Nobody, Whose::Mine, Whose::Lapsed];
+        let divided = |most, alone| divide((0..).zip(all), most, alone);
+        let none = Vec::new;
+        assert_eq!(divided(4, false).keep, [0, 3, 2, 4]);
+        assert_eq!(divided(2, false), Division { keep: vec![0, 3], leave: none(), free: none() });
+        assert_eq!(divided(1, false), Division { keep: vec![0], leave: vec![3], free: none() });
+        let leaves = Division { keep: none(), leave: vec![0, 3], free: vec![4] };
+        assert_eq!(divided(0, false), leaves);
+        let left = [Whose::Free, Whose::Another];
+        assert_eq!(divide((0..).zip(left), 0, true).free, [0]);
+        assert_eq!(divide((0..).zip(left), 0, false).free, none());
+    }
+}

@@ -1,0 +1,69 @@
+//! Steps of quotas, of workers and of the store as a whole.
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::future::join_all;
+
+use super::number_arg;
+use crate::{
+    clock::millis,
+    error::{Error, ErrorKind},
+    store::{
+        backend::NodeId,
+        key_names::COMMON,
+        redis::{RedisBackend, reply_reader::ReplyReader, acl, scripts},
+    },
+};
+
+impl RedisBackend {
+    pub(super) async fn do_register_limiter(&self, node: NodeId, lease: Duration) -> Result<usize, Error> {
+        self.register_member(self.keys.limiters(), node, lease, "").await
+    }
+
+    async fn register_member(
+        &self,
+        key: String,
+        node: NodeId,
+        lease: Duration,
+        channel: &str,
+    ) -> Result<usize, Error> {
+        let lease = if lease.is_zero() { 0 } else { millis(lease) };
+        let args = [node.as_str().into(), number_arg(lease), channel.into()];
+        let reply = self.call_script(COMMON, &scripts::REGISTER_MEMBER, &[key], &args).await?;
+        Ok(usize::try_from(ReplyReader::new("present", reply).read_number()?).unwrap_or(usize::MAX))
+    }
+
+    pub(super) async fn do_ping(&self) -> Result<(), Error> {
+        self.ping_node(COMMON).await?;
+        if self.keys.is_clustered() {
+            // Each node: one that refuses the password must be known before it is needed.
+            let nodes = self.lanes.representative_shards();
+            let answers = join_all(nodes.into_iter().map(|shard| self.ping_node(shard))).await;
+            answers.into_iter().collect::<Result<(), _>>()?;
+        }
+        Ok(())
+    }
+
+    async fn ping_node(&self, shard: u16) -> Result<(), Error> {
+        let mut pipe = redis::pipe();
+        pipe.cmd("PING");
+        pipe.add_command(acl::check_command(&self.keys));
+        self.run_read_pipeline(shard, "ping", &pipe).await.map(drop).map_err(acl::explain_denial)
+    }
+
+    /// Every connection to the node that has `meta` reads the identity.
+    pub(super) async fn do_current_identity(&self) -> Result<Arc<str>, Error> {
+        if let Some(space) = self.lanes.server_tracker().identities().pop() {
+            return Ok(space);
+        }
+        self.do_ping_shard(COMMON).await?;
+        let space = self.lanes.server_tracker().identities().pop();
+        space.ok_or_else(|| Error::new(ErrorKind::Unavailable, "identify"))
+    }
+
+    /// Who only answers pings counts nothing either.
+    pub(super) async fn do_ping_shard(&self, shard: u16) -> Result<(), Error> {
+        self.check_breaker(shard, "reaches")?;
+        self.probe_write(shard).await
+    }
+}

@@ -1,0 +1,192 @@
+//! Flights of `tasks_push.lua` on one lane: pushes that wait together go together.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use redis::{Cmd, RedisWrite as _, Value};
+
+use super::{
+    KeyNames, ConnectionLanes,
+    lock_command::{write_concatenated, write_number, write_texts},
+    batcher::{self, BatchTransport},
+    connection_lanes::TrackedConnection,
+    call_fault::{CallFault, classify_reply},
+    scripts::TASKS_PUSH,
+};
+use crate::{
+    clock::{micros, millis},
+    error::{Error, ErrorKind},
+    store::tasks::{MAX_TASKS_PER_STEP, TaskPushCommand, TaskPushOutcome, TaskRecord, TaskId},
+};
+
+/// Bytes that count as much as a task: a flight of large ones is shorter.
+const RECORD_BYTES_PER_WEIGHT: usize = 8192;
+
+/// Numbers of a process's pushes that the store remembers. As many slots lie behind that of its first second.
+const DEDUP_SLOTS: u64 = 4096;
+
+/// Where a lane's pushes go.
+pub(super) struct PushTransport {
+    pub(super) lanes: Arc<ConnectionLanes>,
+    pub(super) lane: usize,
+    pub(super) keys: KeyNames,
+    /// Whose numbers its pushes have.
+    pub(super) process_id: Arc<str>,
+}
+
+/// A push on its way.
+pub(super) struct QueuedPush {
+    pub(super) push: TaskPushCommand,
+    record: Bytes,
+    /// Of this process: by it the store knows a push that it has had.
+    sequence: u64,
+}
+
+impl QueuedPush {
+    pub(super) fn new(push: TaskPushCommand, number: u64) -> Self {
+        Self { record: TaskRecord::encode_tail(&push).into(), push, sequence: number }
+    }
+
+    fn can_group_with(&self, other: &Self) -> bool {
+        self.push.queue == other.push.queue && self.push.capacity == other.push.capacity
+    }
+
+    fn unique_window(&self) -> Option<(&str, u64)> {
+        let unique = self.push.unique.as_ref()?;
+        Some((unique.name.as_str(), millis(unique.window?)))
+    }
+}
+
+impl BatchTransport for PushTransport {
+    type Command = QueuedPush;
+    type Reply = Result<TaskPushOutcome, Error>;
+    type BatchConnection = TrackedConnection;
+    type Payload = Cmd;
+
+    const MAX_WEIGHT: usize = MAX_TASKS_PER_STEP;
+    /// Producers of one process that all wait for one flight leave the server idle while they make the next ready.
+    const PIPELINE_THRESHOLD: usize = 8;
+
+    fn weight(step: &QueuedPush) -> usize {
+        (1 + step.record.len() / RECORD_BYTES_PER_WEIGHT).min(MAX_TASKS_PER_STEP)
+    }
+
+    fn reply_count(_: &QueuedPush) -> usize {
+        1
+    }
+
+    async fn connection(&self) -> Result<TrackedConnection, Error> {
+        self.lanes.connection(self.lane).await
+    }
+
+    fn encode<'a>(&self, steps: impl Iterator<Item = &'a QueuedPush> + Clone, by_text: bool) -> Cmd {
+        let groups = group_by_queue(steps);
+        let script =
+            if by_text { ["EVAL", TASKS_PUSH.source] } else { ["EVALSHA", TASKS_PUSH.sha1()] };
+        let steps = || groups.iter().flatten();
+        let bytes: usize = steps().map(|step| step.record.len() + 128).sum();
+        let count = steps().count();
+        let mut out = Cmd::with_capacity(8 + 7 * count, script[1].len() + 1024 + bytes);
+        write_texts(&mut out, script);
+        let windows = steps().filter(|step| step.unique_window().is_some()).count();
+        let never = steps().next().and_then(|step| self.keys.slot_guard_key(step.push.queue.shard()));
+        write_number(&mut out, (2 * groups.len() + windows + never.iter().len()) as u64);
+        groups.iter().for_each(|group| self.write_keys(group, &mut out));
+        never.iter().for_each(|parts| write_concatenated(&mut out, parts));
+        groups.iter().for_each(|group| write_args(group, &mut out));
+        out
+    }
+
+    async fn send(
+        &self,
+        path: &mut TrackedConnection,
+        load: &Cmd,
+    ) -> Result<Vec<Self::Reply>, batcher::BatchFault> {
+        let answer = path.connection.send_packed_command(load).await;
+        match classify_reply(path, answer) {
+            Ok(reply) => parse_replies(reply).ok_or_else(|| {
+                batcher::BatchFault::Failed(Error::new(ErrorKind::Protocol, TASKS_PUSH.name))
+            }),
+            Err((CallFault::NoScript, _)) => Err(batcher::BatchFault::NoScript),
+            Err((CallFault::NotExecuted, _)) => Err(batcher::BatchFault::NotExecuted),
+            Err((CallFault::ConnectionLost, _)) => Err(batcher::BatchFault::ConnectionLost),
+            Err((fault, error)) => {
+                Err(batcher::BatchFault::Failed(fault.into_error(TASKS_PUSH.name, error)))
+            }
+        }
+    }
+
+    fn handle_timeout(&self, path: &TrackedConnection) {
+        path.record_timeout();
+    }
+}
+
+impl PushTransport {
+    #[expect(clippy::indexing_slicing, reason = "a group has at least one")]
+    fn write_keys(&self, group: &[&QueuedPush], out: &mut Cmd) {
+        let queue = &group[0].push.queue;
+        write_concatenated(out, &self.keys.queue_key_parts(queue, "z", ""));
+        write_concatenated(out, &self.keys.pushes_parts(queue.shard(), &self.process_id));
+        for (unique, _) in group.iter().filter_map(|step| step.unique_window()) {
+            write_concatenated(out, &self.keys.queue_key_parts(queue, "zu", unique));
+        }
+    }
+}
+
+/// Steps of one queue that come one after the other.
+#[expect(clippy::indexing_slicing, reason = "a group has at least one")]
+fn group_by_queue<'a>(steps: impl Iterator<Item = &'a QueuedPush>) -> Vec<Vec<&'a QueuedPush>> {
+    let mut groups: Vec<Vec<&QueuedPush>> = Vec::new();
+    for step in steps {
+        match groups.last_mut() {
+            Some(group) if group[0].can_group_with(step) => group.push(step),
+            _ => groups.push(vec![step]),
+        }
+    }
+    groups
+}
+
+#[expect(clippy::indexing_slicing, reason = "a group has at least one")]
+fn write_args(group: &[&QueuedPush], out: &mut Cmd) {
+    let (tasks, bytes) = group[0].push.capacity;
+    out.write_arg(format!("{} {tasks} {bytes}", group.len()).as_bytes());
+    for step in group {
+        let push = &step.push;
+        write_texts(out, [push.id.as_str()]);
+        let unique = push.unique.as_ref().map(|unique| unique.name.as_str());
+        let kind = match (unique, step.unique_window()) {
+            (None, _) => "-".to_owned(),
+            (Some(_), None) => "p".to_owned(),
+            (Some(_), Some((_, window))) => format!("w{window}"),
+        };
+        let (number, delay) = (step.sequence, micros(push.delay));
+        out.write_arg(format!("{number} {} {delay} {kind}", 1 + number % DEDUP_SLOTS).as_bytes());
+        unique.iter().for_each(|unique| write_texts(out, [unique]));
+        out.write_arg(&step.record);
+    }
+}
+
+/// To each push its own.
+fn parse_replies(reply: Value) -> Option<Vec<Result<TaskPushOutcome, Error>>> {
+    let words = match reply {
+        Value::Array(words) => words,
+        letters => vec![letters],
+    };
+    let mut words = words.into_iter();
+    let Some(Value::BulkString(letters)) = words.next() else { return None };
+    let mut known = || match words.next()? {
+        Value::BulkString(id) => TaskId::parse(std::str::from_utf8(&id).ok()?),
+        _ => None,
+    };
+    let one = |letter: u8| {
+        Some(match letter {
+            b'1' => Ok(TaskPushOutcome::Stored),
+            b'f' => Ok(TaskPushOutcome::Full),
+            b'k' => Ok(TaskPushOutcome::Duplicate(known()?)),
+            b'?' => Err(Error::new(ErrorKind::Timeout, TASKS_PUSH.name)),
+            b'!' => Err(Error::new(ErrorKind::Protocol, TASKS_PUSH.name)),
+            _ => return None,
+        })
+    };
+    letters.into_iter().map(one).collect()
+}

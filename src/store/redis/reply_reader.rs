@@ -1,0 +1,90 @@
+//! Reading replies. An answer of another shape is a protocol error, never a panic.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use redis::Value;
+
+use crate::error::{Error, ErrorKind};
+
+/// The parts of a script's reply, taken one by one.
+pub(super) struct ReplyReader {
+    script: &'static str,
+    parts: std::vec::IntoIter<Value>,
+}
+
+impl ReplyReader {
+    /// A reply that is a list; a single word is a list of one.
+    pub(super) fn new(script: &'static str, reply: Value) -> Self {
+        let parts = match reply {
+            Value::Array(parts) => parts,
+            Value::Nil => Vec::new(),
+            one => vec![one],
+        };
+        Self { script, parts: parts.into_iter() }
+    }
+
+    pub(super) fn read_bytes(&mut self) -> Result<Bytes, Error> {
+        match self.parts.next() {
+            Some(Value::BulkString(bytes)) => Ok(bytes.into()),
+            _ => Err(self.protocol_error()),
+        }
+    }
+
+    pub(super) fn read_text(&mut self) -> Result<String, Error> {
+        match self.parts.next() {
+            Some(Value::BulkString(bytes)) => String::from_utf8(bytes).map_err(|_| self.protocol_error()),
+            Some(Value::SimpleString(text)) => Ok(text),
+            Some(Value::Okay) => Ok("ok".to_owned()),
+            Some(Value::Int(n)) => Ok(n.to_string()),
+            _ => Err(self.protocol_error()),
+        }
+    }
+
+    pub(super) fn read_number(&mut self) -> Result<u64, Error> {
+        let number = match self.parts.next() {
+            Some(Value::Int(n)) => u64::try_from(n).ok(),
+            Some(Value::BulkString(bytes)) => {
+                std::str::from_utf8(&bytes).ok().and_then(|text| text.parse().ok())
+            }
+            _ => None,
+        };
+        number.ok_or_else(|| self.protocol_error())
+    }
+
+    pub(super) fn read_millis(&mut self) -> Result<Duration, Error> {
+        self.read_number().map(Duration::from_millis)
+    }
+
+    /// A list inside the list.
+    pub(super) fn read_list(&mut self) -> Result<Self, Error> {
+        match self.parts.next() {
+            Some(reply) => Ok(Self::new(self.script, reply)),
+            None => Err(self.protocol_error()),
+        }
+    }
+
+    /// What a step of several ran into.
+    pub(super) fn item_error(&self) -> Option<Error> {
+        let [Value::BulkString(word), Value::BulkString(text), ..] = self.parts.as_slice() else {
+            return None;
+        };
+        if word != b"error" {
+            return None;
+        }
+        let error = String::from_utf8_lossy(text);
+        crate::throttle::throttled!(error, %error, script = self.script, "the store refused a step");
+        // It says so before the first write of a script: nothing has been done.
+        let kind =
+            if error.contains("OOM ") { ErrorKind::Unavailable } else { ErrorKind::Protocol };
+        Some(Error::new(kind, self.script))
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.parts.as_slice().is_empty()
+    }
+
+    pub(super) fn protocol_error(&self) -> Error {
+        Error::new(ErrorKind::Protocol, self.script)
+    }
+}

@@ -1,0 +1,185 @@
+//! Flights of `runs.lua` on one lane: claims and settlements of this process that go together.
+//!
+//! The undo of a claim goes the same way, so it never overtakes what it undoes (see [`combine`]).
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use redis::{Cmd, RedisWrite as _, Value};
+
+use super::{
+    KeyNames, ConnectionLanes,
+    lock_command::{write_concatenated, write_number, write_texts},
+    batcher::{self, MAX_BATCH_WEIGHT, BatchTransport},
+    connection_lanes::TrackedConnection,
+    call_fault::{CallFault, classify_reply},
+    scripts::RUN_BATCH,
+};
+use crate::{
+    clock::millis,
+    error::{Error, ErrorKind},
+    key::Key,
+    store::backend::{ClaimCommand, JobId, NextClaim, SettleCommand, LockToken, Settlement},
+};
+
+/// Bytes and arguments that a step takes besides a response, about.
+const SIZE_HINT: (usize, usize) = (320, 11);
+
+/// Bytes of a response that weigh as much as another step: a flight is a megabyte at most, or one response.
+const RESPONSE_BYTES_PER_WEIGHT: usize = 32 * 1024;
+
+/// What is asked about a run.
+pub(super) enum RunCommand {
+    Claim(ClaimCommand),
+    Settle(SettleCommand),
+    /// The claim under this token had nobody to run it; which job it was may not be known.
+    UndoClaim {
+        key: Key,
+        id: Option<JobId>,
+        token: LockToken,
+    },
+}
+
+impl RunCommand {
+    pub(super) fn key(&self) -> &Key {
+        match self {
+            Self::Claim(ClaimCommand { key, .. })
+            | Self::Settle(SettleCommand { key, .. })
+            | Self::UndoClaim { key, .. } => key,
+        }
+    }
+
+    /// A run is over, and nothing of its line goes on.
+    pub(super) fn frees_run_slot(&self) -> bool {
+        matches!(self, Self::Settle(SettleCommand { next_claim: None, .. }))
+    }
+
+    fn response(&self) -> Option<&Bytes> {
+        match self {
+            Self::Settle(SettleCommand { settlement: Settlement::Done { response, .. }, .. }) => Some(response),
+            Self::Settle(SettleCommand { settlement: Settlement::WebhookSettled { response, .. }, .. }) => {
+                response.as_ref().map(|(response, _)| response)
+            }
+            _ => None,
+        }
+    }
+
+    fn payload_len(&self) -> usize {
+        self.response().map_or(0, Bytes::len)
+    }
+
+    fn write_args(&self, out: &mut Cmd) {
+        let mut digits = itoa::Buffer::new();
+        match self {
+            Self::Claim(ClaimCommand { id, token: me, lease, retention, .. }) => {
+                write_texts(out, ["c", id.as_str(), me.as_str()]);
+                [lease, retention].into_iter().for_each(|time| write_number(out, millis(*time)));
+            }
+            Self::Settle(SettleCommand { id, token: me, settlement: verdict, next_claim: next, .. }) => {
+                let words;
+                let (verb, time, reason) = match verdict {
+                    Settlement::Done { status, retention, .. } => {
+                        ("done", retention, digits.format(*status))
+                    }
+                    Settlement::Dead { reason, retention } => ("dead", retention, *reason),
+                    Settlement::Retry { delay, reason } => ("retry", delay, *reason),
+                    Settlement::Postpone { delay, reason } => ("back", delay, *reason),
+                    Settlement::ReturnToQueue { delay, reason } => ("hand", delay, *reason),
+                    Settlement::WebhookSettled { ended_us, response, reason, retention } => {
+                        let status = response.as_ref().map_or(0, |(_, status)| *status);
+                        words = format!("{ended_us} {status} {reason}");
+                        ("told", retention, &*words)
+                    }
+                };
+                write_texts(out, ["s", id.as_str(), me.as_str(), verb]);
+                write_number(out, millis(*time));
+                write_texts(out, [reason]);
+                out.write_arg(self.response().map_or(&[], |response| response));
+                write_next_run(next.as_ref(), out);
+            }
+            Self::UndoClaim { id, token: me, .. } => {
+                write_texts(out, ["s", id.as_ref().map_or("-", JobId::as_str), me.as_str(), "undo"]);
+                write_number(out, 1);
+                write_texts(out, ["not started", ""]);
+                write_next_run(None, out);
+            }
+        }
+    }
+}
+
+fn write_next_run(next: Option<&NextClaim>, out: &mut Cmd) {
+    match next {
+        Some(NextClaim { token: me, lease, retention }) => {
+            write_texts(out, [me.as_str()]);
+            [lease, retention].into_iter().for_each(|time| write_number(out, millis(*time)));
+        }
+        None => write_texts(out, ["", "0", "0"]),
+    }
+}
+
+/// Where a lane's claims and settlements go.
+pub(super) struct RunTransport {
+    pub(super) lanes: Arc<ConnectionLanes>,
+    pub(super) lane: usize,
+    pub(super) keys: KeyNames,
+}
+
+impl BatchTransport for RunTransport {
+    type Command = RunCommand;
+    type Reply = Value;
+    type BatchConnection = TrackedConnection;
+    type Payload = Cmd;
+
+    /// While the server is at one flight the runs of the one before end here: half of what a worker has room for by
+    /// default goes then, or the server and the worker would wait for each other in turn.
+    const PIPELINE_THRESHOLD: usize = 8;
+
+    fn weight(step: &RunCommand) -> usize {
+        (1 + step.payload_len() / RESPONSE_BYTES_PER_WEIGHT).min(MAX_BATCH_WEIGHT)
+    }
+
+    fn reply_count(_: &RunCommand) -> usize {
+        1
+    }
+
+    async fn connection(&self) -> Result<TrackedConnection, Error> {
+        self.lanes.connection(self.lane).await
+    }
+
+    fn encode<'a>(&self, steps: impl Iterator<Item = &'a RunCommand> + Clone, by_text: bool) -> Cmd {
+        build_command(&self.keys, steps, by_text)
+    }
+
+    async fn send(&self, path: &mut TrackedConnection, load: &Cmd) -> Result<Vec<Value>, batcher::BatchFault> {
+        let answer = path.connection.send_packed_command(load).await;
+        match classify_reply(path, answer) {
+            Ok(Value::Array(replies)) => Ok(replies),
+            Ok(_) => Err(batcher::BatchFault::Failed(Error::new(ErrorKind::Protocol, RUN_BATCH.name))),
+            Err((CallFault::NoScript, _)) => Err(batcher::BatchFault::NoScript),
+            Err((CallFault::NotExecuted, _)) => Err(batcher::BatchFault::NotExecuted),
+            Err((CallFault::ConnectionLost, _)) => Err(batcher::BatchFault::ConnectionLost),
+            Err((fault, error)) => Err(batcher::BatchFault::Failed(fault.into_error(RUN_BATCH.name, error))),
+        }
+    }
+
+    fn handle_timeout(&self, path: &TrackedConnection) {
+        path.record_timeout();
+    }
+}
+
+/// The call of these steps, in this order. One server takes steps of any shards in one call; in a cluster they
+/// are of one.
+fn build_command<'a>(keys: &KeyNames, steps: impl Iterator<Item = &'a RunCommand> + Clone, by_text: bool) -> Cmd {
+    let sized = steps.clone().fold((0, 0), |(n, bytes), step| (n + 1, bytes + step.payload_len()));
+    let (count, bytes): (usize, usize) = sized;
+    let script = if by_text { ["EVAL", RUN_BATCH.source] } else { ["EVALSHA", RUN_BATCH.sha1()] };
+    let room = script[1].len() + 64 + SIZE_HINT.0 * count + bytes;
+    let mut out = Cmd::with_capacity(3 + SIZE_HINT.1 * count, room);
+    write_texts(&mut out, script);
+    let never = steps.clone().next().and_then(|step| keys.slot_guard_key(step.key().shard()));
+    write_number(&mut out, (count + never.iter().len()) as u64);
+    steps.clone().for_each(|step| write_concatenated(&mut out, &keys.holders_parts(step.key())));
+    never.iter().for_each(|parts| write_concatenated(&mut out, parts));
+    steps.for_each(|step| step.write_args(&mut out));
+    out
+}

@@ -1,0 +1,266 @@
+//! What a server tells of itself when a connection to it is made.
+//!
+//! One `INFO`. Where that is not allowed, nothing is known and nothing is refused; that is said, and a server is known
+//! by its address, where there may be several.
+
+use std::{collections::HashMap, fmt};
+
+use redis::RedisError;
+
+use super::target::{RedisConnection, Endpoint, ConnectError};
+
+/// Oldest that has all commands the scripts need.
+const MIN_VERSION: (u32, u32) = (6, 2);
+
+/// First that has `WAITAOF`.
+const WAITAOF_VERSION: (u32, u32) = (7, 2);
+
+/// Not for good: a connection that breaks, or a server that is held up by somebody's script.
+fn is_transient(error: &RedisError) -> bool {
+    error.is_io_error() || error.is_timeout() || matches!(error.code(), Some("BUSY" | "LOADING"))
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct ServerInfo {
+    /// It tells nothing: all of the others are as unknown.
+    info_denied: bool,
+    /// Another one after each start.
+    run_id: Option<String>,
+    version: Option<(u32, u32)>,
+    is_replica: bool,
+    is_cluster: bool,
+    /// How it makes room when its memory is full; `None` if its memory is not bounded, or it refuses then.
+    eviction_policy: Option<String>,
+    aof_enabled: Option<bool>,
+}
+
+impl ServerInfo {
+    /// An error is that it can't answer now: one that may not, or does not know the question, tells nothing.
+    pub(super) async fn fetch(connection: &mut RedisConnection) -> Result<Self, ConnectError> {
+        match redis::cmd("INFO").query_async::<String>(connection).await {
+            Ok(text) => Ok(Self::parse(&text)),
+            Err(error) if is_transient(&error) => Err(ConnectError::from_redis(&error)),
+            Err(_) => Ok(Self { info_denied: true, ..Self::default() }),
+        }
+    }
+
+    /// What tells it from the one before: its own word, or else where it is, if it was asked for by that.
+    pub(super) fn identity(&self, at: Option<&Endpoint>) -> Option<String> {
+        let address = || at.map(|(host, port)| format!("{host}:{port}"));
+        self.run_id.clone().or_else(address)
+    }
+
+    /// Another one after each start; `None` if it is not told.
+    pub(super) fn run_id(&self) -> Option<&str> {
+        self.run_id.as_deref()
+    }
+
+    fn parse(text: &str) -> Self {
+        let field = |name: &str| {
+            let mut lines = text.lines().filter_map(|line| line.split_once(':'));
+            lines.find(|(field, _)| *field == name).map(|(_, value)| value.trim())
+        };
+        let bounded = field("maxmemory").is_some_and(|bytes| bytes != "0");
+        let eviction =
+            field("maxmemory_policy").filter(|policy| bounded && *policy != "noeviction");
+        Self {
+            info_denied: false,
+            // Some services have one for all of their servers.
+            run_id: field("run_id").filter(|id| id.bytes().any(|byte| byte != b'0')).map(str::to_owned),
+            // Valkey has one of its own beside it, and this one for the sake of clients.
+            version: field("redis_version").and_then(parse_version),
+            is_replica: field("role") == Some("slave"),
+            is_cluster: field("redis_mode") == Some("cluster"),
+            eviction_policy: eviction.map(str::to_owned),
+            aof_enabled: field("aof_enabled").map(|enabled| enabled == "1"),
+        }
+    }
+
+    /// Whether it can be a store, or one node of it.
+    pub(super) fn check_usable(&self, as_node: bool) -> Result<(), ConnectError> {
+        if self.is_cluster && !as_node {
+            let sentence = "the store's server is a node of a cluster; use redis+cluster://host:port,host:port";
+            return Err(ConnectError::Config(sentence.to_owned()));
+        }
+        if let Some((major, minor)) = self.version.filter(|version| *version < MIN_VERSION) {
+            return Err(ConnectError::Config(format!(
+                "the store's server is of version {major}.{minor}; lockgate needs Redis 6.2 or newer, or Valkey"
+            )));
+        }
+        if self.is_replica {
+            tracing::warn!("the store's server is a replica: not used");
+            return Err(ConnectError::Unavailable);
+        }
+        Ok(())
+    }
+
+    /// Whether it can tell what is on its disk, and on those of its replicas. Where nothing is appended to a file, it
+    /// refuses to wait for that.
+    pub(super) fn supports_waitaof(&self) -> bool {
+        self.aof_enabled == Some(true) && self.version.is_some_and(|version| version >= WAITAOF_VERSION)
+    }
+
+    /// What its operator should know. Said once for each server.
+    pub(super) async fn log_concerns(&self, connection: &mut RedisConnection) {
+        for concern in self.concerns(connection).await {
+            tracing::warn!("the store's server {concern}");
+        }
+    }
+
+    pub(super) async fn concerns(&self, connection: &mut RedisConnection) -> Vec<ServerConcern> {
+        if self.info_denied {
+            return vec![ServerConcern::InfoDenied];
+        }
+        let forgets = match self.aof_enabled {
+            Some(false) => match has_snapshots(connection).await {
+                Some(saves) => (!saves).then_some(ServerConcern::NotPersistent),
+                None => Some(ServerConcern::PersistenceUnknown),
+            },
+            _ => None,
+        };
+        let nameless = self.run_id.is_none().then_some(ServerConcern::MissingRunId);
+        let evicts = self.eviction_policy.clone().map(ServerConcern::EvictsKeys);
+        evicts.into_iter().chain(forgets).chain(nameless).collect()
+    }
+}
+
+/// Why a server that can be used is not a good one.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum ServerConcern {
+    /// By this policy.
+    EvictsKeys(String),
+    NotPersistent,
+    PersistenceUnknown,
+    /// It has no `run_id`.
+    MissingRunId,
+    InfoDenied,
+}
+
+impl fmt::Display for ServerConcern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::EvictsKeys(policy) => write!(
+                f,
+                "makes room by dropping keys ({policy}): locks and deferred requests can vanish; set \
+                 `maxmemory-policy noeviction`"
+            ),
+            Self::NotPersistent => f.write_str(
+                "keeps nothing on disk: deferred requests that were answered 202 are lost when it stops; set \
+                 `appendonly yes`",
+            ),
+            Self::PersistenceUnknown => f.write_str(
+                "appends to no file, and does not tell whether it makes snapshots (`CONFIG GET save` is refused): \
+                 deferred requests that were answered 202 may be lost when it stops; set `appendonly yes`",
+            ),
+            Self::MissingRunId => f.write_str(
+                "does not tell which one it is (`INFO` has no `run_id`): fences may go back after a failover to a replica \
+                 that lacks the last grants and whose clock is behind",
+            ),
+            Self::InfoDenied => f.write_str(
+                "does not tell what it is (`INFO` is refused to this user): its version and role, whether it drops keys \
+                 to make room, and whether it keeps anything on disk, are not looked at, and fences may go back after a \
+                 failover to a replica that lacks the last grants and whose clock is behind; allow `+info`",
+            ),
+        }
+    }
+}
+
+/// `7.0.15`
+fn parse_version(text: &str) -> Option<(u32, u32)> {
+    let mut numbers = text.split('.').map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+/// Whether it makes snapshots; `None` if that is not told.
+async fn has_snapshots(connection: &mut RedisConnection) -> Option<bool> {
+    let mut command = redis::cmd("CONFIG");
+    let told = command.arg("GET").arg("save").query_async::<HashMap<String, String>>(connection);
+    told.await.ok()?.get("save").map(|when| !when.trim().is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const USUAL: &str = "# Server\r\nredis_version:7.0.15\r\nrun_id:abc\r\n# Memory\r\nmaxmemory:0\r\n\
+        maxmemory_policy:noeviction\r\naof_enabled:0\r\n# Replication\r\nrole:master\r\n";
+
+    fn with(from: &str, to: &str) -> Facts {
+        assert!(USUAL.contains(from));
+        Facts::read(&USUAL.replace(from, to))
+    }
+
+    #[test]
+    fn a_usual_one() {
+        let facts = Facts::read(USUAL);
+        let expected = Facts {
+            id: Some("abc".to_owned()),
+            version: Some((7, 0)),
+            appends: Some(false),
+            ..Facts::default()
+        };
+        assert_eq!(facts, expected);
+        assert!(facts.check(false).is_ok());
+        assert!(with("aof_enabled:0", "aof_enabled:1").appends.is_some_and(|appends| appends));
+    }
+
+    #[test]
+    fn a_name_that_all_servers_of_a_service_have_is_none() {
+        assert_eq!(with("run_id:abc", "run_id:a0").run_id(), Some("a0"));
+        for nameless in ["run_id:0", "run_id:0000", "run_id:", "other:1"] {
+            assert_eq!(with("run_id:abc", nameless).run_id(), None, "{nameless}");
+        }
+    }
+
+    #[test]
+    fn one_that_tells_nothing_is_not_refused() {
+        assert!(Facts::default().check(false).is_ok());
+        assert_eq!(
+            Facts::read("").check(false).is_ok(),
+            Facts::read("odd\r\n:\r\n").check(false).is_ok()
+        );
+    }
+
+    #[test]
+    fn a_node_of_a_cluster_is_one_of_several() {
+        let node = with("run_id", "redis_mode:cluster\r\nrun_id");
+        assert!(matches!(node.check(false), Err(Failure::Config(_))));
+        assert!(node.check(true).is_ok());
+    }
+
+    #[test]
+    fn old_ones_are_a_mistake() {
+        for (version, fits) in
+            [("6.0.16", false), ("5.0.7", false), ("6.2.0", true), ("10.0.1", true), ("x", true)]
+        {
+            let checked = with("7.0.15", version).check(false);
+            assert_eq!(checked.is_ok(), fits, "{version}");
+            assert!(!matches!(checked, Err(Failure::Away)), "{version}");
+        }
+    }
+
+    #[test]
+    fn only_a_new_one_that_appends_to_a_file_can_wait_for_disks() {
+        for (version, appends, waits) in
+            [("7.0.15", 1, false), ("7.2.0", 1, true), ("8.1.0", 1, true), ("7.2.4", 0, false)]
+        {
+            let text = USUAL.replace("7.0.15", version);
+            let text = text.replace("aof_enabled:0", &format!("aof_enabled:{appends}"));
+            assert_eq!(Facts::read(&text).waits_for_disks(), waits, "{version} {appends}");
+        }
+        assert!(!Facts::default().waits_for_disks());
+    }
+
+    #[test]
+    fn a_replica_is_as_good_as_away() {
+        assert!(matches!(with("role:master", "role:slave").check(false), Err(Failure::Away)));
+    }
+
+    #[test]
+    fn only_a_bounded_memory_evicts() {
+        assert_eq!(with("noeviction", "allkeys-lru").eviction, None);
+        assert_eq!(with("maxmemory:0", "maxmemory:100").eviction, None);
+        let text = USUAL.replace("maxmemory:0", "maxmemory:100").replace("noevic", "allkeys-evic");
+        assert_eq!(Facts::read(&text).eviction.as_deref(), Some("allkeys-eviction"));
+    }
+}

@@ -1,0 +1,312 @@
+//! Which server it is, and which data it has: after a restart, a failover or a flush, what was held may be gone.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+/// Who wants to know.
+type ChangeCallback = Weak<dyn Fn() + Send + Sync>;
+
+#[derive(Default)]
+pub(super) struct ServerTracker {
+    /// By address, if there are several.
+    servers: Mutex<HashMap<String, TrackedServer>>,
+    callbacks: Mutex<Vec<ChangeCallback>>,
+    /// How many there have been after the first.
+    changes: watch::Sender<u64>,
+    /// The namespace was seen to have the layout of this version.
+    layout_verified: AtomicBool,
+    /// See [`Backend::spaces`](crate::store::backend::Backend::spaces).
+    identities: Mutex<Vec<Arc<str>>>,
+}
+
+/// Most identities that are kept: a server that is flushed again and again adds one each time.
+const MAX_IDENTITIES: usize = 8;
+
+#[derive(Default)]
+struct TrackedServer {
+    /// There has been a connection before.
+    connected_before: bool,
+    server_id: Option<String>,
+    data: Option<DataIdentity>,
+    /// Of each connection: to whom, and what makes it dead.
+    connections: Vec<(Option<String>, Weak<AtomicBool>)>,
+}
+
+/// The identity of the data that a server has: whoever finds none there gives them a random one, once. `None` if an earlier
+/// version has written there, which did not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct DataIdentity(pub(super) Option<String>);
+
+/// What is new about the server that a connection leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ServerChange {
+    FirstContact,
+    Unchanged,
+    /// Without the data it had.
+    DataLost,
+    Replaced,
+}
+
+impl ServerTracker {
+    pub(super) fn on_change(&self, tell: ChangeCallback) {
+        self.callbacks.lock().push(tell);
+    }
+
+    /// Tells of each change from now on.
+    pub(super) fn subscribe_changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// How many there have been after the first.
+    pub(super) fn server_generation(&self) -> u64 {
+        *self.changes.borrow()
+    }
+
+    /// Whether the lanes still lead where they did at that count, and this is the server they know there. One that is
+    /// known is not one that does not say who it is.
+    pub(super) fn is_same_server(&self, count: u64, place: &str, id: Option<&str>) -> bool {
+        let places = self.servers.lock();
+        let known = places.get(place).and_then(|seen| seen.server_id.as_deref());
+        known == id && self.server_generation() == count
+    }
+
+    pub(super) fn is_layout_verified(&self) -> bool {
+        self.layout_verified.load(Ordering::Acquire)
+    }
+
+    pub(super) fn mark_layout_verified(&self) {
+        self.layout_verified.store(true, Ordering::Release);
+    }
+
+    /// A lane has a new connection, which ends when `dead` is set: to the server of this id, if it tells, which has these
+    /// data, if it is the one to be asked for their name.
+    pub(super) fn record_connection(
+        &self,
+        place: &str,
+        id: Option<String>,
+        data: Option<DataIdentity>,
+        dead: Weak<AtomicBool>,
+    ) -> ServerChange {
+        let mut places = self.servers.lock();
+        let seen = places.entry(place.to_owned()).or_default();
+        let differs = id.is_some() && seen.server_id.is_some() && id != seen.server_id;
+        // By their name, and not by who finds none: lanes that look at one moment would each tell of it, and other
+        // processes none.
+        let emptied = data.is_some() && seen.data.is_some() && data != seen.data;
+        let met = match (seen.connected_before, differs || emptied) {
+            (false, _) => ServerChange::FirstContact,
+            (true, false) => ServerChange::Unchanged,
+            (true, true) if id.is_some() && id == seen.server_id => ServerChange::DataLost,
+            (true, true) => ServerChange::Replaced,
+        };
+        if let Some(DataIdentity(Some(space))) = &data {
+            self.record_identity(space, met);
+        }
+        let is_change = matches!(met, ServerChange::DataLost | ServerChange::Replaced);
+        seen.connected_before = true;
+        if differs {
+            seen.close_stale_connections(&id);
+        }
+        seen.connections.retain(|(_, dead)| dead.strong_count() > 0);
+        seen.connections.push((id.clone(), dead));
+        seen.server_id = id.or(seen.server_id.take());
+        seen.data = data.or(seen.data.take());
+        if is_change {
+            self.changes.send_modify(|changes| *changes += 1);
+        }
+        drop(places);
+        if is_change {
+            tracing::warn!("the store is another server than before, or has lost its data");
+            self.notify_callbacks();
+        }
+        met
+    }
+
+    /// Identities of the data that were met, the current one last.
+    pub(super) fn identities(&self) -> Vec<Arc<str>> {
+        self.identities.lock().clone()
+    }
+
+    /// Notes the identity of the data that a node without a lane told. A lane of that node has the last word: if there is
+    /// an identity already, it stays.
+    pub(super) fn learn_identity(&self, space: &str) {
+        let mut spaces = self.identities.lock();
+        if spaces.is_empty() {
+            spaces.push(space.into());
+        }
+    }
+
+    /// Data that a known server has anew belong to the same store; those of another server do not.
+    fn record_identity(&self, space: &str, met: ServerChange) {
+        let mut spaces = self.identities.lock();
+        if spaces.last().is_some_and(|last| **last == *space) {
+            return;
+        }
+        if met == ServerChange::DataLost {
+            spaces.retain(|known| **known != *space);
+            if spaces.len() == MAX_IDENTITIES {
+                spaces.remove(0);
+            }
+        } else {
+            spaces.clear();
+        }
+        spaces.push(space.into());
+    }
+
+    /// Something is elsewhere than it was, and what was held may be gone.
+    pub(super) fn record_change(&self) {
+        self.changes.send_modify(|changes| *changes += 1);
+        self.notify_callbacks();
+    }
+
+    fn notify_callbacks(&self) {
+        let mut living = Vec::new();
+        self.callbacks.lock().retain(|tell| {
+            living.extend(tell.upgrade());
+            tell.strong_count() > 0
+        });
+        // Outside the lock: they may do what they like.
+        living.iter().for_each(|tell| tell());
+    }
+}
+
+impl TrackedServer {
+    /// Ends the connections to the server before this one. It may still answer reads, out of what it had when
+    /// it was replaced.
+    fn close_stale_connections(&self, id: &Option<String>) {
+        let others = self.connections.iter().filter(|(other, _)| other.is_some() && other != id);
+        for dead in others.filter_map(|(_, dead)| dead.upgrade()) {
+            dead.store(true, Ordering::Release);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, atomic::AtomicUsize};
+
+    use super::*;
+
+    fn counted(incarnation: &Incarnation) -> (Arc<AtomicUsize>, Arc<dyn Fn() + Send + Sync>) {
+        let times = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&times);
+        let tell: Arc<dyn Fn() + Send + Sync> = Arc::new(move || {
+            count.fetch_add(1, Ordering::SeqCst);
+        });
+        incarnation.on_change(Arc::downgrade(&tell));
+        (times, tell)
+    }
+
+    #[test]
+    fn an_identity_is_learned_until_a_lane_has_met_it() {
+        let incarnation = Incarnation::default();
+        let met = |space: &str| {
+            let data = Some(Data(Some(space.to_owned())));
+            incarnation.met("", Some("a".to_owned()), data, Weak::new())
+        };
+        incarnation.learn("x");
+        assert_eq!(incarnation.spaces(), [Arc::<str>::from("x")]);
+        assert_eq!(met("y"), Met::First);
+        assert_eq!(incarnation.spaces(), [Arc::<str>::from("y")]);
+        incarnation.learn("x");
+        assert_eq!(incarnation.spaces(), [Arc::<str>::from("y")]);
+    }
+
+    #[test]
+    fn another_server_is_told_once_and_to_those_who_live() {
+        let incarnation = Incarnation::default();
+        let (times, _alive) = counted(&incarnation);
+        let (never, dead) = counted(&incarnation);
+        drop(dead);
+        let told = || times.load(Ordering::SeqCst);
+        let id = |id: &str| Some(id.to_owned());
+        let data = |name: &str| Some(Data(Some(name.to_owned())));
+        let met = |id, data| incarnation.met("", id, data, Weak::new());
+        // The first of all, and another lane.
+        met(id("a"), data("x"));
+        met(id("a"), data("x"));
+        assert_eq!(told(), 0);
+        // Started anew, and with it goes what it had; whichever of its lanes is the first to know.
+        assert_eq!((met(id("b"), data("y")), told()), (Met::Other, 1));
+        assert_eq!((met(id("b"), data("y")), told()), (Met::Known, 1));
+        // A server that does not tell its id: only that it has lost its data.
+        assert_eq!((met(None, data("y")), told()), (Met::Known, 1));
+        assert_eq!((met(None, data("z")), told()), (Met::Other, 2));
+        met(id("b"), data("z"));
+        assert_eq!(told(), 2);
+        // The same server, which has lost its data: what was held is gone, but all else of it is known.
+        assert_eq!((met(id("b"), data("u")), told()), (Met::Emptied, 3));
+        // By a version that gives them no name, and back.
+        assert_eq!((met(id("b"), Some(Data(None))), told()), (Met::Emptied, 4));
+        assert_eq!((met(id("b"), Some(Data(None))), told()), (Met::Known, 4));
+        assert_eq!((met(id("b"), data("v")), told()), (Met::Emptied, 5));
+        assert_eq!(never.load(Ordering::SeqCst), 0);
+        // Another node of a cluster is no change; nor are the data that it is given to name.
+        incarnation.met("b:1", id("c"), None, Weak::new());
+        incarnation.met("b:1", id("c"), data("v"), Weak::new());
+        incarnation.met("b:1", id("c"), None, Weak::new());
+        assert_eq!(told(), 5);
+        incarnation.met("b:1", id("d"), None, Weak::new());
+        assert_eq!(told(), 6);
+    }
+
+    #[test]
+    fn connections_to_the_server_before_are_ended() {
+        let incarnation = Incarnation::default();
+        let flags: [Arc<AtomicBool>; 4] = Default::default();
+        let changes = incarnation.changes();
+        let met = |id: Option<&str>, flag: usize| {
+            incarnation.met("", id.map(str::to_owned), None, Arc::downgrade(&flags[flag]))
+        };
+        let dead = || flags.each_ref().map(|flag| flag.load(Ordering::SeqCst));
+        assert_eq!(met(Some("a"), 0), Met::First);
+        assert_eq!(met(Some("a"), 1), Met::Known);
+        // Of one that does not say who it is nothing is known.
+        assert_eq!(met(None, 2), Met::Known);
+        assert_eq!((dead(), *changes.borrow()), ([false; 4], 0));
+        assert_eq!(met(Some("b"), 3), Met::Other);
+        assert_eq!((dead(), *changes.borrow()), ([true, true, false, false], 1));
+        let still = |count, id| incarnation.is_still(count, "", id);
+        assert!(still(1, Some("b")));
+        assert!(!still(1, Some("a")) && !still(0, Some("b")) && !still(1, None));
+        let nobody_tells = Incarnation::default();
+        nobody_tells.met("", None, None, Weak::new());
+        assert!(nobody_tells.is_still(0, "", None) && !nobody_tells.is_still(0, "", Some("a")));
+    }
+
+    #[test]
+    fn data_that_a_known_server_has_lost_are_still_its_own() {
+        let incarnation = Incarnation::default();
+        let met = |id: &str, name: &str| {
+            let data = Some(Data(Some(name.to_owned())));
+            incarnation.met("", Some(id.to_owned()), data, Weak::new())
+        };
+        let spaces =
+            || -> Vec<String> { incarnation.spaces().iter().map(ToString::to_string).collect() };
+        assert_eq!(spaces(), [""; 0].map(String::from).to_vec());
+        met("a", "x");
+        // Flushed, and met by two lanes.
+        met("a", "y");
+        met("a", "y");
+        assert_eq!(spaces(), ["x", "y"].map(String::from).to_vec());
+        // A replica that took over has them too.
+        met("b", "y");
+        assert_eq!(spaces(), ["x", "y"].map(String::from).to_vec());
+        // Another server has none of them.
+        met("c", "z");
+        assert_eq!(spaces(), ["z"].map(String::from).to_vec());
+        for n in 0..20 {
+            met("c", &n.to_string());
+        }
+        assert_eq!(incarnation.spaces().len(), MAX_SPACES);
+        assert_eq!(incarnation.spaces().last().map(|last| &**last), Some("19"));
+    }
+}

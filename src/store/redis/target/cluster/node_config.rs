@@ -1,0 +1,51 @@
+//! What a node tells of its settings, by `CONFIG GET`.
+
+use std::{collections::HashMap, time::Duration};
+
+use redis::Value;
+
+/// After how many ms of silence nodes take another one for gone.
+pub(super) const NODE_TIMEOUT_SETTING: &str = "cluster-node-timeout";
+
+pub(super) fn parse_node_timeout(answer: Value) -> Option<Duration> {
+    let settings: HashMap<String, String> = redis::from_redis_value(answer).ok()?;
+    settings.get(NODE_TIMEOUT_SETTING)?.parse().ok().filter(|millis| *millis > 0).map(Duration::from_millis)
+}
+
+/// It does not tell them, for good. One that is busy, or loads, may tell the next time.
+pub(super) fn is_permanently_refused(answer: &Value) -> bool {
+    let Value::ServerError(error) = answer else { return false };
+    let unknown = |text: &str| {
+        let text = text.to_ascii_lowercase();
+        text.contains("unknown command") || text.contains("unknown subcommand")
+    };
+    error.code() == "NOPERM" || error.details().is_some_and(unknown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(text: &str) -> Value {
+        redis::parse_redis_value(text.as_bytes()).expect("an answer")
+    }
+
+    #[test]
+    fn a_node_that_can_not_tell_now_is_asked_again() {
+        for (text, refused) in [
+            ("-NOPERM this user has no permissions to run the 'config|get' command\r\n", true),
+            ("-ERR unknown command 'CONFIG', with args beginning with: 'GET' \r\n", true),
+            ("-ERR unknown subcommand 'GET'. Try CONFIG HELP.\r\n", true),
+            ("-ERR Unknown subcommand or wrong number of arguments for 'GET'.\r\n", true),
+            ("-BUSY Redis is busy running a script.\r\n", false),
+            ("-LOADING Redis is loading the dataset in memory\r\n", false),
+            ("*0\r\n", false),
+        ] {
+            assert_eq!(is_refused(&answer(text)), refused, "{text}");
+            assert_eq!(timeout_of(answer(text)), None, "{text}");
+        }
+        let told = answer("*2\r\n$20\r\ncluster-node-timeout\r\n$4\r\n5000\r\n");
+        assert!(!is_refused(&told));
+        assert_eq!(timeout_of(told), Some(Duration::from_secs(5)));
+    }
+}

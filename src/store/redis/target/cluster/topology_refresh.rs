@@ -1,0 +1,301 @@
+//! Asking the nodes who has what.
+//!
+//! One that is cut off from the others would tell of days gone by: so several are asked at once, and what most of
+//! them say is believed; who does not answer soon after the first is not waited for. What is wrong with it is told by the next redirect.
+
+use std::{
+    future::{Future, ready},
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use tokio::{
+    runtime::Handle,
+    task::JoinHandle,
+    time::{Instant, sleep, timeout, timeout_at},
+};
+
+use super::{ClusterTarget, Endpoint, ConnectError, ClusterState, connection_cache, topology_view::TopologyView};
+
+/// Nodes that are asked at once, at most.
+const MAX_QUERIED_NODES: usize = 5;
+
+/// Pause between two looks, longer each time: a node that is away is away for each shard it has.
+const REFRESH_DELAYS: [Duration; 2] = [Duration::from_millis(25), Duration::from_millis(250)];
+
+/// How seldom one looks for what another look will hardly change.
+const MIN_REFRESH_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Who looks.
+#[derive(Default)]
+pub(super) struct TopologyRefresh {
+    task: Option<JoinHandle<()>>,
+    /// Something has happened since the last look began.
+    is_requested: bool,
+    is_finished: bool,
+    /// Whose turn it is: one who is taken over may go on until he awaits something, and must leave all this alone.
+    generation: u64,
+    /// How many have begun.
+    started_count: u64,
+    /// When somebody who looks last did something.
+    last_progress: Option<Instant>,
+}
+
+impl ClusterTarget {
+    /// Sees to it that somebody looks; false if there is no runtime to do it.
+    pub(in super::super::super) fn request_refresh(&self) -> bool {
+        let mut looking = self.0.refresh_state.lock();
+        looking.is_requested = true;
+        // A task whose runtime ended is finished, too. One whose runtime stands still, as where a handler blocks its
+        // thread, gives no sign: a look takes as long as its slowest node may.
+        let silent = looking.last_progress.is_some_and(|sign| sign.elapsed() > self.stall_timeout());
+        let runs = looking.task.as_ref().is_some_and(|task| !task.is_finished());
+        if !looking.is_finished && runs && !silent {
+            return true;
+        }
+        let Ok(runtime) = Handle::try_current() else { return false };
+        (looking.is_finished, looking.last_progress) = (false, Some(Instant::now()));
+        looking.generation += 1;
+        let looks = self.clone().run_refreshes(looking.generation);
+        if let Some(before) = looking.task.replace(runtime.spawn(looks)) {
+            before.abort();
+        }
+        true
+    }
+
+    /// As [`look_again`](Self::look_again), unless somebody has just looked.
+    pub(in super::super::super) fn request_refresh_throttled(&self) {
+        let last = self.0.refresh_state.lock().last_progress;
+        if last.is_none_or(|last| last.elapsed() > MIN_REFRESH_INTERVAL) {
+            self.request_refresh();
+        }
+    }
+
+    /// How long one who looks may give no sign: a look, the pause behind it, and as much again.
+    fn stall_timeout(&self) -> Duration {
+        let [_, pause] = REFRESH_DELAYS;
+        self.0.query_timeout.saturating_add(pause).saturating_mul(2)
+    }
+
+    /// Until a look is over that begins from now on, without a pause before it.
+    pub(in super::super::super) async fn refresh_now(&self) {
+        let mut looked = self.0.refreshes_done.subscribe();
+        let next = self.0.refresh_state.lock().started_count + 1;
+        if self.request_refresh() {
+            self.0.refresh_signal.notify_one();
+            // Whoever waits has a deadline of his own.
+            let _ = looked.wait_for(|done| *done >= next).await;
+        }
+    }
+
+    /// Until nobody wants it any more.
+    async fn run_refreshes(self, turn: u64) {
+        let [mut pause, longest] = REFRESH_DELAYS;
+        while let Some(number) = self.begin_refresh(turn) {
+            self.refresh().await;
+            self.0.refreshes_done.send_replace(number);
+            let _ = timeout(pause, self.0.refresh_signal.notified()).await;
+            pause = (pause * 2).min(longest);
+        }
+    }
+
+    /// The number of the look that begins now, if one is wanted.
+    fn begin_refresh(&self, turn: u64) -> Option<u64> {
+        let mut looking = self.0.refresh_state.lock();
+        if looking.generation != turn {
+            return None;
+        }
+        (looking.is_finished, looking.last_progress) = (!looking.is_requested, Some(Instant::now()));
+        std::mem::take(&mut looking.is_requested).then(|| {
+            looking.started_count += 1;
+            looking.started_count
+        })
+    }
+
+    async fn refresh(&self) {
+        let mut said = self.query_nodes().await;
+        let mut map = self.0.map.lock();
+        map.refresh_count += 1;
+        let Some(view) = said.take_winner() else {
+            map.failure = said.failure;
+            return;
+        };
+        map.failure = None;
+        map.nodes = view.nodes;
+        map.node_timeout = said.node_timeout.or(map.node_timeout);
+        let changed = self.0.update_owners(&mut map, view.owners);
+        drop(map);
+        if changed {
+            tracing::info!("shards of the store are on other nodes of its cluster than before");
+            self.0.notify_change();
+        }
+    }
+
+    /// What several nodes say, until most of them say the same.
+    async fn query_nodes(&self) -> TopologyVotes {
+        let candidates = self.0.nodes_to_query();
+        self.0.connections.retain_nodes(&candidates);
+        let majority = candidates.len() / 2 + 1;
+        let asked = candidates.into_iter().map(|node| {
+            let own = self.clone();
+            async move {
+                let answer = timeout(own.0.query_timeout, own.query_node(&node)).await;
+                answer.unwrap_or(Err(ConnectError::Unavailable))
+            }
+        });
+        let mut answers: FuturesUnordered<_> = asked.collect();
+        let said = self.collect_majority(&mut answers, majority).await;
+        // Who is late is heard out, so that his connection is kept.
+        let (late, shared) = (answers.for_each(|_| ready(())), Arc::downgrade(&self.0));
+        tokio::spawn(async move {
+            late.await;
+            sleep(connection_cache::MAX_IDLE).await;
+            // Unless there was another look.
+            if let Some(shared) = shared.upgrade() {
+                shared.connections.close_idle();
+            }
+        });
+        said
+    }
+
+    async fn collect_majority(
+        &self,
+        answers: &mut FuturesUnordered<impl Future<Output = Result<TopologyView, ConnectError>>>,
+        majority: usize,
+    ) -> TopologyVotes {
+        let (mut said, mut until) = (TopologyVotes::default(), None);
+        loop {
+            let answer = match until {
+                None => answers.next().await,
+                Some(until) => timeout_at(until, answers.next()).await.unwrap_or(None),
+            };
+            match answer {
+                Some(Ok(view)) => {
+                    until.get_or_insert_with(|| Instant::now() + self.0.query_timeout / 4);
+                    if said.add_vote(view) >= majority {
+                        return said;
+                    }
+                }
+                Some(Err(failure)) => said.record_failure(failure),
+                None => return said,
+            }
+        }
+    }
+}
+
+/// What nodes have said.
+#[derive(Default)]
+struct TopologyVotes {
+    /// And how many say so.
+    views: Vec<(TopologyView, usize)>,
+    failure: Option<ConnectError>,
+    /// The shortest.
+    node_timeout: Option<Duration>,
+}
+
+impl TopologyVotes {
+    /// How many say this by now.
+    fn add_vote(&mut self, view: TopologyView) -> usize {
+        self.node_timeout = self.node_timeout.into_iter().chain(view.node_timeout).min();
+        match self.views.iter_mut().find(|(other, _)| other.owners == view.owners) {
+            Some((_, votes)) => {
+                *votes += 1;
+                *votes
+            }
+            None => {
+                self.views.push((view, 1));
+                1
+            }
+        }
+    }
+
+    /// A configuration that is wrong is wrong everywhere.
+    fn record_failure(&mut self, failure: ConnectError) {
+        let told = match (&self.failure, &failure) {
+            (None | Some(ConnectError::Unavailable), _) => true,
+            (Some(ConnectError::Refused(_)), new) => matches!(new, ConnectError::Config(_)),
+            (Some(ConnectError::Config(_)), _) => false,
+        };
+        if told {
+            self.failure = Some(failure);
+        }
+    }
+
+    /// What most say; of those, who knows most.
+    fn take_winner(&mut self) -> Option<TopologyView> {
+        let known = |view: &TopologyView| view.owners.iter().flatten().count();
+        let views = self.views.drain(..);
+        views.max_by_key(|(view, votes)| (*votes, known(view))).map(|(view, _)| view)
+    }
+}
+
+impl ClusterState {
+    /// Its user may not ask for settings: nobody asks again.
+    pub(super) fn mark_config_unreadable(&self) {
+        if self.is_config_readable.swap(false, Ordering::Relaxed) {
+            tracing::warn!(
+                "the store's cluster does not tell its `cluster-node-timeout` (`CONFIG GET` is refused): it is taken for \
+                 5 s. If it is shorter, what a node that stood still acknowledges when it wakes may be lost"
+            );
+        }
+    }
+
+    /// Known nodes and those that were named, others at each look if there are many.
+    fn nodes_to_query(&self) -> Vec<Endpoint> {
+        let map = self.map.lock();
+        let turned = |nodes: Vec<Endpoint>, from: usize, most: usize| {
+            let length = nodes.len();
+            nodes.into_iter().cycle().skip(from % length.max(1)).take(most.min(length))
+        };
+        let mut asked: Vec<Endpoint> = turned(map.nodes.clone(), map.refresh_count, MAX_QUERIED_NODES - 1).collect();
+        let room = MAX_QUERIED_NODES - asked.len();
+        let new: Vec<_> = self.seeds.iter().filter(|node| !asked.contains(node)).cloned().collect();
+        asked.extend(turned(new, map.refresh_count, room));
+        asked
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::{runtime, time::timeout};
+
+    use super::*;
+
+    /// Where a handler blocks its thread, nothing else of its runtime is polled.
+    #[test]
+    fn a_look_whose_runtime_stands_still_is_taken_over() {
+        let nobody = ("127.0.0.1".to_owned(), 1);
+        let cluster =
+            Cluster::new(vec![nobody], Box::new(|_| Err(Failure::Away)), Duration::from_millis(1));
+        let runtime = || runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let (still, other) = (runtime(), runtime());
+        assert!(still.block_on(async { cluster.look_again() }));
+        let began = std::time::Instant::now();
+        other.block_on(async {
+            while timeout(Duration::from_millis(20), cluster.look_now()).await.is_err() {
+                assert!(began.elapsed() < Duration::from_secs(20), "nobody looks");
+            }
+        });
+        drop(still);
+    }
+
+    /// It runs on until it awaits something.
+    #[test]
+    fn a_look_that_was_taken_over_takes_nothing_from_its_successor() {
+        let nobody = ("127.0.0.1".to_owned(), 1);
+        let cluster =
+            Cluster::new(vec![nobody], Box::new(|_| Err(Failure::Away)), Duration::from_millis(1));
+        let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            assert!(cluster.look_again());
+            let before = cluster.0.looking.lock().turn;
+            cluster.0.looking.lock().ended = true;
+            assert!(cluster.look_again());
+            assert_eq!(cluster.next_look(before), None);
+            assert_eq!(cluster.next_look(before + 1), Some(1));
+        });
+    }
+}

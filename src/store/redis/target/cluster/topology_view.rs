@@ -1,0 +1,148 @@
+//! Slots, and the nodes that say they have them.
+
+use std::time::Duration;
+
+use redis::Value;
+
+use super::Endpoint;
+
+/// Number of slots of every cluster.
+const SLOT_COUNT: u16 = 16_384;
+
+/// The slot of keys with this hash tag: CRC16 (XMODEM) by the cluster specification.
+pub(super) fn key_slot(tag: &[u8]) -> u16 {
+    let crc = tag.iter().fold(0_u16, |crc, byte| {
+        (0..8).fold(crc ^ (u16::from(*byte) << 8), |crc, _| {
+            if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 }
+        })
+    });
+    crc % SLOT_COUNT
+}
+
+/// What one node says of the cluster.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct TopologyView {
+    pub(super) owners: Vec<Option<Endpoint>>,
+    /// Masters first.
+    pub(super) nodes: Vec<Endpoint>,
+    /// Its `cluster-node-timeout`, if it tells.
+    pub(super) node_timeout: Option<Duration>,
+}
+
+impl TopologyView {
+    /// The reply to `CLUSTER SLOTS`: rows of first slot, last slot, master, replicas. `from` is who was asked:
+    /// a node that is known by no name is on the same host.
+    pub(super) fn parse(reply: Value, slots: &[u16], from: &Endpoint) -> Option<Self> {
+        let Value::Array(rows) = reply else { return None };
+        let (mut owners, mut masters, mut replicas) =
+            (vec![None; slots.len()], Vec::new(), Vec::new());
+        for row in rows {
+            let Value::Array(row) = row else { return None };
+            let mut row = row.into_iter();
+            let (first, last) = (parse_u16(&row.next()?)?, parse_u16(&row.next()?)?);
+            let master = row.next().and_then(|node| parse_endpoint(node, from));
+            replicas.extend(row.filter_map(|node| parse_endpoint(node, from)));
+            // Nobody else has its slots: not its replica either.
+            let Some(master) = master else { continue };
+            let its = owners.iter_mut().zip(slots).filter(|(_, s)| (first..=last).contains(*s));
+            its.for_each(|(owner, _)| *owner = Some(master.clone()));
+            masters.push(master);
+        }
+        masters.extend(replicas);
+        let mut nodes: Vec<Endpoint> = Vec::new();
+        masters.into_iter().for_each(|node| {
+            if !nodes.contains(&node) {
+                nodes.push(node);
+            }
+        });
+        Some(Self { owners, nodes, node_timeout: None })
+    }
+}
+
+fn parse_u16(value: &Value) -> Option<u16> {
+    match value {
+        Value::Int(n) => u16::try_from(*n).ok(),
+        _ => None,
+    }
+}
+
+fn parse_endpoint(node: Value, from: &Endpoint) -> Option<Endpoint> {
+    let Value::Array(node) = node else { return None };
+    let mut node = node.into_iter();
+    let host = match node.next()? {
+        Value::BulkString(host) if !host.is_empty() => String::from_utf8(host).ok()?,
+        Value::SimpleString(host) if !host.is_empty() => host,
+        _ => from.0.clone(),
+    };
+    // A node whose name nobody knows yet.
+    Some((host, parse_u16(&node.next()?)?)).filter(|(host, _)| host != "?")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_those_of_the_specification() {
+        assert_eq!(slot(b"123456789"), 0x31C3);
+        assert_eq!(slot(b""), 0);
+        assert_eq!(slot(b"foo"), 12_182);
+    }
+
+    #[test]
+    fn the_shards_are_on_all_thirds_of_the_slots() {
+        let third = |shard: u16| usize::from(slot(shard.to_string().as_bytes()) / (SLOTS / 3 + 1));
+        let mut counted = [0; 3];
+        (0..crate::key::SHARDS).for_each(|shard| counted[third(shard)] += 1);
+        assert!(counted.iter().all(|shards| *shards >= 16), "{counted:?}");
+    }
+
+    fn node(host: &str, port: i64) -> Value {
+        Value::Array(vec![Value::BulkString(host.into()), Value::Int(port)])
+    }
+
+    #[test]
+    fn a_view_has_masters_and_replicas() {
+        let row = |first, last, nodes: Vec<Value>| {
+            let mut row = vec![Value::Int(first), Value::Int(last)];
+            row.extend(nodes);
+            Value::Array(row)
+        };
+        let reply = Value::Array(vec![
+            row(0, 99, vec![node("a", 1), node("b", 2)]),
+            row(100, 199, vec![node("", 3)]),
+            row(200, 299, vec![node("a", 1)]),
+        ]);
+        let view = View::read(reply, &[50, 150, 250, 350], &("me".to_owned(), 9)).unwrap();
+        let at = |host: &str, port| Some((host.to_owned(), port));
+        assert_eq!(view.owners, [at("a", 1), at("me", 3), at("a", 1), None]);
+        let nodes: Vec<_> = [at("a", 1), at("me", 3), at("b", 2)].into_iter().flatten().collect();
+        assert_eq!(view.nodes, nodes);
+        assert_eq!(View::read(Value::Nil, &[], &("me".to_owned(), 9)), None);
+    }
+
+    /// It can be asked, and has none of its slots.
+    #[test]
+    fn a_replica_of_a_master_whose_name_nobody_knows_is_not_the_owner() {
+        let row = |first, last, nodes: [Value; 2]| {
+            let bounds = [Value::Int(first), Value::Int(last)];
+            Value::Array(bounds.into_iter().chain(nodes).collect())
+        };
+        let reply = Value::Array(vec![
+            row(0, 99, [node("?", 1), node("b", 2)]),
+            row(100, 199, [node("c", 3), node("?", 4)]),
+        ]);
+        let view = View::read(reply, &[50, 150], &("me".to_owned(), 9)).unwrap();
+        assert_eq!(view.owners, [None, Some(("c".to_owned(), 3))]);
+        assert_eq!(view.nodes, [("c".to_owned(), 3), ("b".to_owned(), 2)]);
+    }
+
+    /// `cluster-preferred-endpoint-type unknown-endpoint`: whoever was asked is the way there.
+    #[test]
+    fn a_master_without_a_name_is_where_was_asked() {
+        let nobody = Value::Array(vec![Value::Nil, Value::Int(3)]);
+        let row = Value::Array(vec![Value::Int(0), Value::Int(99), nobody, node("b", 2)]);
+        let view = View::read(Value::Array(vec![row]), &[50], &("me".to_owned(), 9)).unwrap();
+        assert_eq!(view.owners, [Some(("me".to_owned(), 3))]);
+    }
+}

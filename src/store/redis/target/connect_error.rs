@@ -1,0 +1,169 @@
+//! Why a connection could not be made.
+
+use redis::{ErrorKind as RedisErrorKind, RedisError, ServerErrorKind};
+
+use crate::error::{Error, ErrorKind};
+
+/// Each caller gets an error of its own.
+#[derive(Clone)]
+pub(in super::super) enum ConnectError {
+    Unavailable,
+    /// The server is there, and says why it takes nobody now.
+    Refused(String),
+    Config(String),
+}
+
+impl ConnectError {
+    pub(in super::super) fn into_error(self) -> Error {
+        match self {
+            Self::Unavailable => Error::new(ErrorKind::Unavailable, "connect"),
+            Self::Refused(sentence) => Error::new(ErrorKind::Unavailable, "connect").with(sentence),
+            Self::Config(sentence) => Error::config(sentence),
+        }
+    }
+
+    /// A client could not even be made: of an address that was read, by its certificates.
+    pub(super) fn invalid_certificates() -> Self {
+        Self::Config(
+            "the certificate or the key for the store can't be read; both are PEM".to_owned(),
+        )
+    }
+
+    /// An error before any call was sent: nothing has run.
+    pub(in super::super) fn from_redis(error: &RedisError) -> Self {
+        if let Some(sentence) = missing_permission(error) {
+            return Self::Config(sentence);
+        }
+        let config = |sentence: &str| Self::Config(sentence.to_owned());
+        match error.kind() {
+            RedisErrorKind::AuthenticationFailed => config("the store refused the password"),
+            RedisErrorKind::InvalidClientConfig => config("the store's URL can't be used"),
+            _ if is_unsupported(error) => config(
+                "the store's server does not know a command that lockgate needs, as HELLO; it needs Redis 6.2 or newer, \
+                 or Valkey, and commands by their own names",
+            ),
+            _ if matches!(error.code(), Some("NOAUTH" | "WRONGPASS")) => {
+                config("the store needs another password")
+            }
+            // `SELECT`; it will not have one later either.
+            _ if error.detail().is_some_and(|text| text.contains("DB index")) => {
+                config("the store's server has no database of this number")
+            }
+            _ => {
+                #[cfg(feature = "tls")]
+                if let Some(sentence) = super::redis_tls_settings::certificate_error(error) {
+                    return Self::Config(sentence);
+                }
+                log_failure(error);
+                refusal_message(error).map_or(Self::Unavailable, Self::Refused)
+            }
+        }
+    }
+}
+
+/// Codes of refusals whose text is the server's own.
+const REFUSAL_CODES: [&str; 6] = ["LOADING", "MASTERDOWN", "BUSY", "DENIED", "CLUSTERDOWN", "MISCONF"];
+
+/// Longest of them that is told. (That of the protected mode explains itself at length.)
+const MAX_MESSAGE_CHARS: usize = 120;
+
+/// The server's words, where they are a fixed text: others may repeat what it was sent, the password with it.
+fn refusal_message(error: &RedisError) -> Option<String> {
+    let (code, text) = (error.code()?, error.detail().unwrap_or_default());
+    // Redis says `max number of clients reached`, in a cluster `max number of clients + cluster connections reached`.
+    let is_full = code == "ERR" && text.starts_with("max number of clients");
+    let short: String = text.chars().take(MAX_MESSAGE_CHARS).collect();
+    (is_full || REFUSAL_CODES.contains(&code)).then(|| format!("{code} {short}"))
+}
+
+/// It will not know it later either.
+fn is_unsupported(error: &RedisError) -> bool {
+    error.kind() == RedisErrorKind::RESP3NotSupported
+        || error.code() == Some("NOPROTO")
+        || error.detail().is_some_and(|text| text.contains("unknown command"))
+}
+
+/// What the store's user would have to be allowed, if that is what is wrong. In a script the server says it in other
+/// words, which differ by its version.
+pub(in super::super) fn missing_permission(error: &RedisError) -> Option<String> {
+    let text = error.detail().unwrap_or_default();
+    let in_a_script = text.contains("The user executing the script can't")
+        || text.contains("ACL failure in script");
+    if !in_a_script && error.kind() != RedisErrorKind::Server(ServerErrorKind::NoPerm) {
+        return None;
+    }
+    let missing = if text.contains("channel") {
+        "publish to lockgate's channels: it needs `&lg:1:NAMESPACE:*`".to_owned()
+    } else if text.contains("key") {
+        "use lockgate's keys: it needs `~lg:1:NAMESPACE:*`".to_owned()
+    } else if let Some((command, _)) =
+        text.split_once("the '").and_then(|(_, t)| t.split_once("' c"))
+    {
+        format!("run `{command}`, which lockgate needs")
+    } else {
+        "run all the commands that lockgate's scripts need, as TIME and PUBLISH".to_owned()
+    };
+    Some(format!("the store's user may not {missing} (see `StoreBuilder::login`)"))
+}
+
+fn log_failure(error: &RedisError) {
+    if error.is_io_error() {
+        tracing::debug!(%error, "no connection to the store");
+    } else {
+        // What a server says may repeat what it was sent, the password with it.
+        tracing::debug!(kind = ?error.kind(), code = ?error.code(), "no connection to the store");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::Value;
+
+    use super::*;
+
+    fn missing(text: &str) -> Option<String> {
+        match redis::parse_redis_value(format!("-{text}\r\n").as_bytes()) {
+            Ok(Value::ServerError(error)) => not_allowed(&error.into()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// As Redis 6.2, 7.0 and 7.2 say it.
+    #[test]
+    fn what_a_user_may_not_do_is_told_by_what_is_missing() {
+        for (text, told) in [
+            (
+                "@user_script: 5: The user executing the script can't run this command or subcommand",
+                "TIME",
+            ),
+            ("ERR The user executing the script can't run this command or subcommand", "TIME"),
+            (
+                "ERR ACL failure in script: User app has no permissions to run the 'time' command",
+                "`time`",
+            ),
+            ("NOPERM this user has no permissions to run the 'eval' command", "`eval`"),
+            ("NOPERM User app has no permissions to run the 'hdel' command", "`hdel`"),
+            (
+                "ERR The user executing the script can't publish to the channel mentioned in the command",
+                "&lg:1:",
+            ),
+            (
+                "ERR ACL failure in script: User app has no permissions to access the 'x' channel",
+                "&lg:1:",
+            ),
+            (
+                "NOPERM this user has no permissions to access one of the channels used as arguments",
+                "&lg:1:",
+            ),
+            (
+                "NOPERM this user has no permissions to access one of the keys used as arguments",
+                "~lg:1:",
+            ),
+        ] {
+            let sentence = missing(text).expect(text);
+            assert!(sentence.contains(told), "{text}: {sentence}");
+        }
+        assert_eq!(missing("ERR user_script:1: attempt to index a nil value"), None);
+        assert_eq!(missing("LOADING Redis is loading the dataset in memory"), None);
+    }
+}

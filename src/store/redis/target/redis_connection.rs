@@ -1,0 +1,57 @@
+//! A connection, whatever it goes to.
+
+use redis::{
+    Cmd, Pipeline, RedisFuture, RedisResult, Value,
+    aio::{ConnectionLike, MultiplexedConnection},
+};
+
+/// Clones share it; what they send at once is pipelined.
+#[derive(Clone)]
+pub(in super::super) enum RedisConnection {
+    Dedicated(MultiplexedConnection),
+    #[cfg(feature = "bb8-redis")]
+    Pooled(super::pool_target::CheckedOutConnection),
+}
+
+impl RedisConnection {
+    /// One command. As [`ConnectionLike::req_packed_command`], without a boxed future: each request comes
+    /// through here.
+    pub(in super::super) async fn send_packed_command(&mut self, cmd: &Cmd) -> RedisResult<Value> {
+        match self {
+            Self::Dedicated(one) => one.send_packed_command(cmd).await,
+            #[cfg(feature = "bb8-redis")]
+            Self::Pooled(taken) => taken.connection.send_packed_command(cmd).await,
+        }
+    }
+}
+
+impl ConnectionLike for RedisConnection {
+    fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
+        match self {
+            Self::Dedicated(one) => one.req_packed_command(cmd),
+            #[cfg(feature = "bb8-redis")]
+            Self::Pooled(taken) => taken.connection.req_packed_command(cmd),
+        }
+    }
+
+    fn req_packed_commands<'a>(
+        &'a mut self,
+        pipeline: &'a Pipeline,
+        offset: usize,
+        count: usize,
+    ) -> RedisFuture<'a, Vec<Value>> {
+        match self {
+            Self::Dedicated(one) => one.req_packed_commands(pipeline, offset, count),
+            #[cfg(feature = "bb8-redis")]
+            Self::Pooled(taken) => taken.connection.req_packed_commands(pipeline, offset, count),
+        }
+    }
+
+    fn get_db(&self) -> i64 {
+        match self {
+            Self::Dedicated(one) => one.get_db(),
+            #[cfg(feature = "bb8-redis")]
+            Self::Pooled(taken) => taken.connection.get_db(),
+        }
+    }
+}

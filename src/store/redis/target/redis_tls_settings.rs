@@ -1,0 +1,112 @@
+//! TLS: whom to trust, and how to show who one is.
+//!
+//! rustls does the work; the cryptography behind it is the application's choice, made once for the
+//! whole process. A choice that nobody has made is told at the start, where it can be mended.
+
+use super::store_url::HostPort;
+use crate::error::Error;
+use redis::ConnectionAddr;
+
+/// Certificates of the application's own.
+#[derive(Clone, Default)]
+pub(in super::super) struct RedisTlsSettings {
+    /// PEM; those of the system if there is none.
+    pub(in super::super) ca_certificate: Option<Vec<u8>>,
+    /// PEM: the chain and its key.
+    pub(in super::super) client_identity: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+impl RedisTlsSettings {
+    pub(super) fn is_set(&self) -> bool {
+        self.ca_certificate.is_some() || self.client_identity.is_some()
+    }
+
+    /// Whether connections can be made at all.
+    #[cfg(feature = "tls")]
+    pub(super) fn validate(&self, tls: bool) -> Result<(), Error> {
+        if tls && rustls::crypto::CryptoProvider::get_default().is_none() {
+            return Err(Error::config(
+                "rediss:// needs a crypto provider: the application installs one before it connects, with rustls::crypto::ring::default_provider().install_default() or the same of aws_lc_rs",
+            ));
+        }
+        self.validate_use(tls)
+    }
+
+    #[cfg(not(feature = "tls"))]
+    pub(super) fn validate(&self, tls: bool) -> Result<(), Error> {
+        if tls {
+            return Err(Error::config("rediss:// needs lockgate's feature `tls`"));
+        }
+        self.check_use(tls)
+    }
+
+    fn validate_use(&self, tls: bool) -> Result<(), Error> {
+        if self.is_set() && !tls {
+            return Err(Error::config("certificates are of use with rediss:// alone"));
+        }
+        Ok(())
+    }
+
+    #[cfg(feature = "tls")]
+    pub(super) fn certificates(&self) -> Option<redis::TlsCertificates> {
+        let client = self.client_identity.as_ref().map(|(chain, key)| redis::ClientTlsConfig {
+            client_cert: chain.clone(),
+            client_key: key.clone(),
+        });
+        self.is_set().then(|| redis::TlsCertificates {
+            client_tls: client,
+            root_cert: self.ca_certificate.clone(),
+        })
+    }
+}
+
+/// What both sides have said is no outage: one does not trust the other.
+#[cfg(feature = "tls")]
+pub(super) fn certificate_error(error: &redis::RedisError) -> Option<String> {
+    use std::{error::Error as StdError, io, sync::Arc};
+
+    use rustls::{AlertDescription, Error as TlsError};
+
+    let source = error.source()?;
+    // redis keeps it behind an `Arc`, and shows that.
+    let shared = source.downcast_ref::<Arc<dyn StdError + Send + Sync>>();
+    let source = match shared {
+        Some(shared) => shared.downcast_ref::<io::Error>(),
+        None => source.downcast_ref::<io::Error>(),
+    };
+    let error = source?.get_ref()?;
+    match error.downcast_ref::<TlsError>()? {
+        TlsError::InvalidCertificate(why) => Some(format!(
+            "the certificate of the store's server is not trusted: {why}; see StoreBuilder::ca_certificate"
+        )),
+        TlsError::AlertReceived(
+            AlertDescription::CertificateRequired | AlertDescription::HandshakeFailure,
+        ) => Some(
+            "the store's server asks for a certificate; see StoreBuilder::client_certificate"
+                .to_owned(),
+        ),
+        TlsError::AlertReceived(
+            why @ (AlertDescription::BadCertificate
+            | AlertDescription::UnsupportedCertificate
+            | AlertDescription::CertificateRevoked
+            | AlertDescription::CertificateExpired
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::UnknownCA
+            | AlertDescription::AccessDenied
+            | AlertDescription::DecryptError),
+        ) => Some(format!("the store's server does not accept the client's certificate: {why:?}")),
+        TlsError::NoCertificatesPresented => {
+            Some("the store's server shows no certificate".to_owned())
+        }
+        _ => None,
+    }
+}
+
+pub(super) fn connection_addr(node: &HostPort, tls: bool) -> ConnectionAddr {
+    let HostPort { host, port } = node.clone();
+    if tls {
+        ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
+    } else {
+        ConnectionAddr::Tcp(host, port)
+    }
+}

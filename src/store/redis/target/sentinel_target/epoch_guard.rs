@@ -1,0 +1,149 @@
+//! The latest configuration that was known, which one that is told later may be older than.
+//!
+//! Who knows it may be late with his answer, or away. What the others say then was so before.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{super::store_url::HostPort, sentinel_reports::SentinelReports};
+
+/// For how long most sentinels have to say an older one until it is believed. A master that was replaced takes writes
+/// until it is told otherwise, by any of them, eight seconds after its successor; and what one of them knows, all that
+/// are there have heard within two. So whoever knew better is gone before he told anybody, or they were set up anew.
+const MAJORITY_OVERRIDE_AFTER: Duration = Duration::from_secs(10);
+
+/// Their words are the same ones still if there is no longer pause between them: nobody knows what was said in it.
+const MAX_REPORT_GAP: Duration = Duration::from_secs(5);
+
+#[derive(Default)]
+pub(super) struct EpochGuard {
+    latest: Option<(u64, HostPort)>,
+    /// When most of them have said an older one for the first and for the last time, if nobody has said this one since.
+    older_reported: Option<(Instant, Instant)>,
+}
+
+impl EpochGuard {
+    /// Whether this is older than what was known, and names another master. If it does not, it is known from here on.
+    pub(super) fn rejects_as_outdated(&mut self, named: &SentinelReports, sentinels: usize, now: Instant) -> bool {
+        let Some((epoch, node)) = named.latest_master() else { return false };
+        let later = self.latest.as_ref().filter(|(known, _)| epoch < *known);
+        match later.map(|(known, master)| (*known, master == node)) {
+            // Not all may tell the number. Where most tell a lower one they were set up anew, and count from there.
+            Some((known, true)) if named.count_older_than(known) <= sentinels / 2 => {
+                self.older_reported = None;
+                return false;
+            }
+            Some((_, true)) => {}
+            Some((known, false)) => {
+                if !self.yields_to_majority(named.count_older_than(known) > sentinels / 2, now) {
+                    return true;
+                }
+                tracing::warn!("most sentinels have gone back to another master: it is believed");
+            }
+            None => {}
+        }
+        (self.latest, self.older_reported) = (Some((epoch, node.clone())), None);
+        false
+    }
+
+    /// Whether most of them have said an older one for long enough.
+    fn yields_to_majority(&mut self, most: bool, now: Instant) -> bool {
+        if !most {
+            return false;
+        }
+        let goes_on = |(_, last): &(Instant, Instant)| now.duration_since(*last) <= MAX_REPORT_GAP;
+        let since = self.older_reported.filter(goes_on).map_or(now, |(since, _)| since);
+        self.older_reported = Some((since, now));
+        now.duration_since(since) > MAJORITY_OVERRIDE_AFTER
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::Value;
+
+    use super::{super::named::Told, *};
+
+    const S: Duration = Duration::from_secs(1);
+
+    fn told(port: u16, epoch: u64) -> Told {
+        let (own, epoch) = (port.to_string(), epoch.to_string());
+        let facts = ["ip", "h", "port", &own, "flags", "master", "config-epoch", &epoch];
+        let facts = facts.map(|text| Value::BulkString(text.as_bytes().to_vec()));
+        Told::new(Node { host: "h".to_owned(), port }, Value::Array(facts.to_vec()))
+    }
+
+    /// Of three, after some time; and what they say.
+    fn outdates(known: &mut Known, at: Instant, all: impl IntoIterator<Item = Told>) -> bool {
+        let mut named = Named::default();
+        all.into_iter().for_each(|told| named.add(told));
+        known.outdates(&named, 3, at)
+    }
+
+    #[test]
+    fn an_older_configuration_is_not_gone_back_to() {
+        let (mut known, now) = (Known::default(), Instant::now());
+        assert!(!outdates(&mut known, now, []));
+        assert!(!outdates(&mut known, now, [told(1, 5), told(1, 5), told(1, 5)]));
+        assert!(!outdates(&mut known, now, [told(2, 6), told(1, 5), told(1, 5)]));
+        assert!(outdates(&mut known, now, [told(1, 5), told(1, 5)]));
+        assert!(outdates(&mut known, now + S, [told(1, 5)]));
+        assert!(!outdates(&mut known, now + S, [told(1, 5), told(2, 6)]));
+        // By hand, and by another failover.
+        assert!(!outdates(&mut known, now + S, [told(3, 6)]));
+        assert!(outdates(&mut known, now + S, [told(1, 5)]));
+        assert!(!outdates(&mut known, now + S, [told(1, 7)]));
+        assert!(outdates(&mut known, now + S, [told(3, 6), told(2, 6)]));
+    }
+
+    #[test]
+    fn who_tells_no_number_may_name_the_master_that_is_known() {
+        let (mut known, now) = (Known::default(), Instant::now());
+        let silent = |port| Told::new(Node { host: "h".to_owned(), port }, Value::Nil);
+        assert!(!outdates(&mut known, now, [told(2, 6), silent(2)]));
+        assert!(!outdates(&mut known, now, [silent(2)]));
+        assert!(outdates(&mut known, now, [silent(1)]));
+    }
+
+    #[test]
+    fn those_that_were_set_up_anew_count_anew() {
+        let (mut known, now) = (Known::default(), Instant::now());
+        assert!(!outdates(&mut known, now, [told(1, 6), told(1, 6), told(1, 6)]));
+        assert!(!outdates(&mut known, now, [told(1, 0), told(1, 0)]));
+        assert!(!outdates(&mut known, now, [told(2, 1), told(2, 1), told(2, 1)]));
+        assert!(outdates(&mut known, now, [told(1, 0), told(1, 0)]));
+    }
+
+    #[test]
+    fn most_are_believed_in_the_end() {
+        let (mut known, start) = (Known::default(), Instant::now());
+        assert!(!outdates(&mut known, start, [told(2, 6)]));
+        let most = || [told(1, 5), told(1, 5)];
+        for second in 1..=11 {
+            assert!(outdates(&mut known, start + S * second, most()), "{second}");
+        }
+        assert!(!outdates(&mut known, start + S * 12, most()));
+        // From here on it is what is known.
+        assert!(!outdates(&mut known, start + S * 12, [told(1, 5)]));
+    }
+
+    #[test]
+    fn what_was_said_before_a_silence_or_before_another_word_does_not_count() {
+        let (mut known, start) = (Known::default(), Instant::now());
+        assert!(!outdates(&mut known, start, [told(2, 6)]));
+        let most = || [told(1, 5), told(1, 5)];
+        assert!(outdates(&mut known, start, most()));
+        for second in 20..30 {
+            assert!(outdates(&mut known, start + S * second, most()), "{second}");
+        }
+        assert!(!outdates(&mut known, start + S * 30, [told(2, 6), told(1, 5), told(1, 5)]));
+        for second in 31..41 {
+            assert!(outdates(&mut known, start + S * second, most()), "{second}");
+        }
+        // One of three is none that could have begun a failover.
+        for second in 41..70 {
+            assert!(outdates(&mut known, start + S * second, [told(1, 5)]), "{second}");
+        }
+    }
+}

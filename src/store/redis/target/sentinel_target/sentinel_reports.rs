@@ -1,0 +1,158 @@
+//! What several sentinels say, and whom to believe.
+
+use std::{collections::HashMap, time::Duration};
+
+use redis::Value;
+
+use super::super::store_url::HostPort;
+
+/// What one of them says of the master.
+pub(super) struct SentinelReport {
+    /// Whom it names.
+    master: HostPort,
+    /// Number of the configuration that it names it by: higher after each failover.
+    epoch: u64,
+    /// It finds the master down.
+    is_down: bool,
+    /// It replaces this one; the successor is not known to have been promoted, and may be.
+    is_failing_over: bool,
+    pub(super) down_after: Option<Duration>,
+}
+
+impl SentinelReport {
+    /// By its name for clients, and by what it tells of itself: nothing, if it may not.
+    pub(super) fn new(master: HostPort, facts: Value) -> Self {
+        let facts: HashMap<String, String> = redis::from_redis_value(facts).unwrap_or_default();
+        let fact = |name: &str| facts.get(name).map(String::as_str);
+        let number = |name: &str| fact(name).and_then(|text| text.parse::<u64>().ok());
+        let flags =
+            |flag: &str| fact("flags").is_some_and(|flags| flags.split(',').any(|f| f == flag));
+        // While it replaces a master its facts are those of the old one, and its name for clients is the successor's
+        // as soon as that is known to be promoted.
+        let is_old = fact("port").is_none_or(|port| port == master.port.to_string())
+            && fact("ip").is_none_or(|ip| ip == master.host);
+        Self {
+            epoch: number("config-epoch").unwrap_or(0),
+            is_down: is_old && (flags("s_down") || flags("o_down")),
+            is_failing_over: is_old && flags("failover_in_progress"),
+            down_after: number("down-after-milliseconds").map(Duration::from_millis),
+            master,
+        }
+    }
+}
+
+#[derive(Default)]
+pub(super) struct SentinelReports(Vec<SentinelReport>);
+
+impl SentinelReports {
+    pub(super) fn add(&mut self, told: SentinelReport) {
+        self.0.push(told);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether the master of the latest configuration is being replaced.
+    pub(super) fn is_failing_over(&self) -> bool {
+        let latest = self.latest_epoch();
+        self.0.iter().any(|told| told.is_failing_over && Some(told.epoch) == latest)
+    }
+
+    fn latest_epoch(&self) -> Option<u64> {
+        self.0.iter().map(|told| told.epoch).max()
+    }
+
+    /// The master of the latest configuration. If there are several of one number (somebody has told them by hand), the
+    /// one that is named most often; of those that are named as often, the first. None that is being replaced, or that all
+    /// who name it find down.
+    pub(super) fn into_master(self) -> Option<HostPort> {
+        let latest = self.latest_epoch()?;
+        if self.is_failing_over() {
+            return None;
+        }
+        self.most_named(|told| told.epoch == latest && !told.is_down).cloned()
+    }
+
+    /// Number of the latest configuration, and its master, in whatever state that is.
+    pub(super) fn latest_master(&self) -> Option<(u64, &HostPort)> {
+        let latest = self.latest_epoch()?;
+        Some((latest, self.most_named(|told| told.epoch == latest)?))
+    }
+
+    /// How many tell of a configuration before this one.
+    pub(super) fn count_older_than(&self, epoch: u64) -> usize {
+        self.0.iter().filter(|told| told.epoch < epoch).count()
+    }
+
+    /// Whom those name most often; of several, the first.
+    fn most_named(&self, those: impl Fn(&SentinelReport) -> bool) -> Option<&HostPort> {
+        let named = || self.0.iter().filter(|&told| those(told)).map(|told| &told.master);
+        let times = |node: &HostPort| named().filter(|named| *named == node).count();
+        named().rev().max_by_key(|node| times(node))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(port: u16, epoch: u64, flags: &str) -> Told {
+        told_of(port, port, epoch, flags)
+    }
+
+    /// By a sentinel whose own master is another one still.
+    fn told_of(named: u16, own: u16, epoch: u64, flags: &str) -> Told {
+        let (own, epoch) = (own.to_string(), epoch.to_string());
+        let facts = ["ip", "h", "port", &own, "flags", flags, "config-epoch", &epoch];
+        let facts = facts.map(|text| Value::BulkString(text.as_bytes().to_vec()));
+        Told::new(Node { host: "h".to_owned(), port: named }, Value::Array(facts.to_vec()))
+    }
+
+    fn master(all: impl IntoIterator<Item = Told>) -> Option<u16> {
+        let mut named = Named::default();
+        all.into_iter().for_each(|told| named.add(told));
+        named.master().map(|node| node.port)
+    }
+
+    #[test]
+    fn the_latest_configuration_is_believed_whoever_tells_it() {
+        let m = "master";
+        assert_eq!(master([told(1, 4, m), told(2, 5, m), told(1, 4, m)]), Some(2));
+        assert_eq!(master([told(2, 5, m), told(1, 4, m), told(1, 4, m)]), Some(2));
+        assert_eq!(master([]), None);
+    }
+
+    #[test]
+    fn of_one_number_most_are_believed_and_then_the_first() {
+        let m = "master";
+        assert_eq!(master([told(1, 0, m), told(2, 0, m), told(2, 0, m)]), Some(2));
+        assert_eq!(master([told(1, 0, m), told(2, 0, m)]), Some(1));
+    }
+
+    #[test]
+    fn a_master_that_is_replaced_is_none() {
+        let (m, leads) = ("master", "master,failover_in_progress");
+        assert_eq!(master([told(1, 4, m), told(1, 4, m), told(1, 4, leads)]), None);
+        // The successor is known to be promoted: its configuration has a number of its own already.
+        assert_eq!(master([told(1, 4, m), told(1, 4, m), told_of(2, 1, 5, leads)]), Some(2));
+        // Somebody who has slept through it, and is about to replace what is not there any more.
+        assert_eq!(master([told(1, 4, leads), told(2, 5, m)]), Some(2));
+    }
+
+    #[test]
+    fn a_master_that_is_down_is_named_by_nobody() {
+        let down = "s_down,o_down,master";
+        assert_eq!(master([told(1, 4, down), told(1, 4, down)]), None);
+        assert_eq!(master([told(1, 4, down), told(1, 4, "master")]), Some(1));
+        assert_eq!(master([told_of(2, 1, 5, "s_down,master,failover_in_progress")]), Some(2));
+    }
+
+    #[test]
+    fn who_tells_no_facts_names_its_master() {
+        let node = || Node { host: "h".to_owned(), port: 1 };
+        let refused = Told::new(node(), Value::Nil);
+        assert!(refused.down_after.is_none());
+        assert_eq!(master([refused]), Some(1));
+    }
+}

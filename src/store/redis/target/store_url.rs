@@ -1,0 +1,271 @@
+//! Addresses: what a URL says of the servers and how to log in.
+//!
+//! Read by hand, since a URL has one host and several nodes are several. A sentence about a bad one names
+//! the part that is wrong and never its text, which may be a password.
+
+use std::path::PathBuf;
+
+use percent_encoding::percent_decode_str;
+use url::Host;
+
+use crate::error::Error;
+
+/// Where sentinels listen, unless told otherwise.
+pub(in super::super) const SENTINEL_PORT: u16 = 26379;
+
+/// Where a server listens.
+#[derive(Clone, PartialEq, Eq)]
+#[cfg_attr(test, derive(Debug))]
+pub(in super::super) struct HostPort {
+    pub(in super::super) host: String,
+    pub(in super::super) port: u16,
+}
+
+#[derive(Clone, PartialEq, Eq)]
+#[cfg_attr(test, derive(Debug))]
+pub(in super::super) enum ServerAddresses {
+    Single(HostPort),
+    UnixSocket(PathBuf),
+    Sentinels { nodes: Vec<HostPort>, master: String },
+    Cluster(Vec<HostPort>),
+}
+
+/// A name and a password. Servers before ACLs have a password alone.
+#[derive(Clone, Default, PartialEq, Eq)]
+#[cfg_attr(test, derive(Debug))]
+pub(in super::super) struct LoginCredentials {
+    pub(in super::super) user: Option<String>,
+    pub(in super::super) password: Option<String>,
+}
+
+#[derive(Clone, PartialEq, Eq)]
+#[cfg_attr(test, derive(Debug))]
+pub(in super::super) struct StoreUrl {
+    pub(in super::super) servers: ServerAddresses,
+    pub(in super::super) tls: bool,
+    pub(in super::super) credentials: LoginCredentials,
+    /// How to log in to the sentinels themselves.
+    pub(in super::super) sentinel_credentials: LoginCredentials,
+    pub(in super::super) database: Option<u32>,
+    pub(in super::super) namespace: Option<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum UrlScheme {
+    Single,
+    UnixSocket,
+    Sentinels,
+    Cluster,
+}
+
+impl UrlScheme {
+    fn parse(scheme: &str) -> Option<(Self, bool)> {
+        let (base, way) = scheme.split_once('+').unwrap_or((scheme, ""));
+        let tls = match base {
+            "redis" | "valkey" => false,
+            "rediss" | "valkeys" => true,
+            "unix" if way.is_empty() => return Some((Self::UnixSocket, false)),
+            _ => return None,
+        };
+        let kind = match way {
+            "" => Self::Single,
+            "unix" if !tls => Self::UnixSocket,
+            "sentinel" => Self::Sentinels,
+            "cluster" => Self::Cluster,
+            _ => return None,
+        };
+        Some((kind, tls))
+    }
+
+    fn default_port(self) -> u16 {
+        if self == Self::Sentinels { SENTINEL_PORT } else { 6379 }
+    }
+}
+
+impl StoreUrl {
+    pub(in super::super) fn parse(url: &str) -> Result<Self, Error> {
+        Self::parse_with_port(url, None)
+    }
+
+    fn parse_with_port(url: &str, port: Option<u16>) -> Result<Self, Error> {
+        let unreadable = || url_error("can't be read; expected redis://host:port/db");
+        let (scheme, rest) = url.split_once("://").ok_or_else(unreadable)?;
+        let (kind, tls) = UrlScheme::parse(&scheme.to_ascii_lowercase()).ok_or_else(|| {
+            url_error("begins with no scheme that is known: redis, rediss, valkey, valkeys, unix, redis+sentinel, redis+cluster")
+        })?;
+        if rest.contains('#') {
+            return Err(url_error("can't have a #fragment; a # in a password is written %23"));
+        }
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let mut query = UrlQuery::parse(query, kind)?;
+        let (authority, path) = match kind {
+            UrlScheme::UnixSocket => ("", rest),
+            _ => rest.split_once('/').unwrap_or((rest, "")),
+        };
+        let (login, hosts) = match authority.rsplit_once('@') {
+            Some((login, hosts)) => (parse_credentials(login)?, hosts),
+            None => (std::mem::take(&mut query.credentials), authority),
+        };
+        let (nodes, database) = match kind {
+            UrlScheme::UnixSocket => (ServerAddresses::UnixSocket(parse_socket_path(path)?), query.database.take()),
+            _ => parse_servers(kind, hosts, path, port.unwrap_or(kind.default_port()))?,
+        };
+        Ok(Self {
+            servers: nodes,
+            tls,
+            credentials: login.validated()?,
+            sentinel_credentials: query.sentinel_credentials.validated()?,
+            database,
+            namespace: query.namespace,
+        })
+    }
+
+    /// The address of one node of several, which listens on `port` if it does not say; it says nothing but
+    /// how to reach it.
+    pub(in super::super) fn parse_node(url: &str, port: u16) -> Result<(HostPort, bool, LoginCredentials), Error> {
+        let address = Self::parse_with_port(url, Some(port))?;
+        match address {
+            Self { servers: ServerAddresses::Single(node), database: None, namespace: None, .. } => {
+                Ok((node, address.tls, address.credentials))
+            }
+            _ => Err(url_error("of a node is redis://[user:password@]host[:port] and no more")),
+        }
+    }
+}
+
+impl LoginCredentials {
+    pub(in super::super) fn validated(self) -> Result<Self, Error> {
+        if self.user.is_some() && self.password.is_none() {
+            return Err(Error::config("a user of the store needs a password"));
+        }
+        Ok(self)
+    }
+}
+
+/// What stands behind the question mark.
+#[derive(Default)]
+struct UrlQuery {
+    namespace: Option<String>,
+    credentials: LoginCredentials,
+    sentinel_credentials: LoginCredentials,
+    database: Option<u32>,
+}
+
+impl UrlQuery {
+    /// A name that is not known is refused: a misspelt `ns` would be another namespace.
+    fn parse(text: &str, kind: UrlScheme) -> Result<Self, Error> {
+        let mut query = Self::default();
+        // Not as a form, in which a + is a blank: in a password it is what it is, here as before the host.
+        for part in text.split('&').filter(|part| !part.is_empty()) {
+            let (name, value) = part.split_once('=').unwrap_or((part, ""));
+            let value = percent_decode(value)?;
+            match (&*percent_decode(name)?, kind) {
+                ("ns", _) => query.namespace = Some(value),
+                ("sentinel_user", UrlScheme::Sentinels) => query.sentinel_credentials.user = Some(value),
+                ("sentinel_password", UrlScheme::Sentinels) => query.sentinel_credentials.password = Some(value),
+                ("user", UrlScheme::UnixSocket) => query.credentials.user = Some(value),
+                ("pass", UrlScheme::UnixSocket) => query.credentials.password = Some(value),
+                ("db", UrlScheme::UnixSocket) => query.database = Some(parse_database(&value)?),
+                // What redis-rs reads; lockgate decides on its own which it is.
+                ("protocol", _) => {}
+                _ => {
+                    return Err(url_error(
+                        "has a parameter that is not known here; there is ns, and for sentinels sentinel_user and sentinel_password",
+                    ));
+                }
+            }
+        }
+        Ok(query)
+    }
+}
+
+fn parse_credentials(text: &str) -> Result<LoginCredentials, Error> {
+    let (user, password) = text.split_once(':').map_or((text, None), |(u, p)| (u, Some(p)));
+    let user = (!user.is_empty()).then(|| percent_decode(user)).transpose()?;
+    Ok(LoginCredentials { user, password: password.map(percent_decode).transpose()? })
+}
+
+fn percent_decode(text: &str) -> Result<String, Error> {
+    let text = percent_decode_str(text).decode_utf8();
+    text.map(String::from).map_err(|_| url_error("is not UTF-8 where it is percent-encoded"))
+}
+
+fn parse_socket_path(path: &str) -> Result<PathBuf, Error> {
+    if !cfg!(unix) {
+        return Err(url_error("names a unix socket, and this system has none"));
+    }
+    if !path.starts_with('/') || path.len() == 1 {
+        return Err(url_error("needs the path of a socket: unix:///run/redis.sock"));
+    }
+    Ok(PathBuf::from(percent_decode(path)?))
+}
+
+fn parse_servers(
+    kind: UrlScheme,
+    hosts: &str,
+    path: &str,
+    port: u16,
+) -> Result<(ServerAddresses, Option<u32>), Error> {
+    let mut nodes = hosts.split(',').map(|host| parse_host_port(host, port));
+    let path = path.trim_end_matches('/');
+    match kind {
+        UrlScheme::Sentinels => {
+            let (master, database) = path.split_once('/').unwrap_or((path, ""));
+            let master = percent_decode(master)?;
+            if master.is_empty() {
+                return Err(url_error(
+                    "needs the master's name: redis+sentinel://host:port,host:port/mymaster",
+                ));
+            }
+            let nodes = nodes.collect::<Result<_, _>>()?;
+            Ok((ServerAddresses::Sentinels { nodes, master }, parse_optional_database(database)?))
+        }
+        UrlScheme::Cluster => match parse_optional_database(path)? {
+            None | Some(0) => Ok((ServerAddresses::Cluster(nodes.collect::<Result<_, _>>()?), None)),
+            Some(_) => Err(Error::config("a cluster has no database but 0")),
+        },
+        UrlScheme::Single | UrlScheme::UnixSocket => match (nodes.next(), nodes.next()) {
+            (Some(node), None) => Ok((ServerAddresses::Single(node?), parse_optional_database(path)?)),
+            _ => Err(url_error("names several servers; that is redis+sentinel:// or redis+cluster://")),
+        },
+    }
+}
+
+fn parse_optional_database(text: &str) -> Result<Option<u32>, Error> {
+    if text.is_empty() { Ok(None) } else { parse_database(text).map(Some) }
+}
+
+fn parse_database(text: &str) -> Result<u32, Error> {
+    let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let number = if digits { text.parse().ok() } else { None };
+    number.ok_or_else(|| url_error("has a database that is no number: redis://host:port/2"))
+}
+
+fn parse_host_port(text: &str, port: u16) -> Result<HostPort, Error> {
+    let (host, port) = match text.rsplit_once(':') {
+        Some((host, given)) if has_port(text) => {
+            let given = given.parse().ok().filter(|port| *port > 0);
+            (host, given.ok_or_else(|| url_error("has a port that is no number from 1 to 65535"))?)
+        }
+        _ => (text, port),
+    };
+    let host = match Host::parse(host) {
+        Ok(Host::Domain(name)) => name,
+        Ok(Host::Ipv4(ip)) if !ip.is_unspecified() => ip.to_string(),
+        Ok(Host::Ipv6(ip)) if !ip.is_unspecified() => ip.to_string(),
+        _ => return Err(url_error("names no host that can be reached")),
+    };
+    Ok(HostPort { host, port })
+}
+
+/// The last colon stands before a port, and not inside an IPv6 address.
+fn has_port(host: &str) -> bool {
+    host.rsplit(']').next().is_some_and(|after| after.contains(':'))
+}
+
+fn url_error(what: &str) -> Error {
+    Error::config(format!("the store's URL {what}"))
+}
+
+#[cfg(test)]
+mod tests;
