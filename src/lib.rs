@@ -83,7 +83,7 @@ pub use self::seal::Keyring;
 #[cfg(feature = "redis")]
 pub use self::store::StoreBuilder;
 #[cfg(any(test, feature = "fsck"))]
-pub use self::store::{Check, CheckReport, Finding, FindingKind};
+pub use self::store::{StoreCheck, CheckReport, CheckFinding, FindingKind};
 pub use self::{
     clock::Clock,
     defer::Snapshot,

@@ -18,7 +18,7 @@ pub(crate) use super::deferred::{
     SettleCommand, SettleOutcome, ShardStats, Settlement, MergeMode,
 };
 #[cfg(any(test, feature = "fsck"))]
-use super::fsck::{FsckFound, FsckPart};
+use super::fsck::{FsckPartResult, FsckPart};
 use super::{wakeups::Wakeups, tasks::TaskBackend};
 pub(crate) use super::{
     job_id::{JobId, JobState},
@@ -324,8 +324,8 @@ pub(crate) trait Backend: JobBackend + TaskBackend + fmt::Debug + Send + Sync + 
     }
     /// Checks one part of the store and mends it on request. Finds nothing by default.
     #[cfg(any(test, feature = "fsck"))]
-    fn fsck(&self, _part: FsckPart, _mend: bool) -> StoreFuture<'_, FsckFound> {
-        Box::pin(std::future::ready(Ok(FsckFound::default())))
+    fn fsck(&self, _part: FsckPart, _mend: bool) -> StoreFuture<'_, FsckPartResult> {
+        Box::pin(std::future::ready(Ok(FsckPartResult::default())))
     }
     /// Fails if the store is away or is not usable.
     fn ping(&self) -> StoreFuture<'_, ()>;

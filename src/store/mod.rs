@@ -39,13 +39,13 @@ pub(crate) use self::backend::{
     random_hex_id,
 };
 #[cfg(any(test, feature = "fsck"))]
-pub use self::fsck::{Check, CheckReport, Finding, FindingKind};
+pub use self::fsck::{StoreCheck, CheckReport, CheckFinding, FindingKind};
 pub(crate) use self::wakeups::{WakeupMessage, JoinListener};
 pub(crate) use self::job_watch::{JobWatch, PollFreshness};
 #[cfg(test)]
 pub(crate) use self::keys::{Keys, Kind};
 #[cfg(any(test, feature = "test-kit"))]
-pub(crate) use self::memory::Memory;
+pub(crate) use self::memory::MemoryBackend;
 #[cfg(test)]
 pub(crate) use self::rate::Algorithm;
 pub(crate) use self::rate::{

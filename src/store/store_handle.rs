@@ -16,7 +16,7 @@ use super::{
     backend::{Backend, NodeId},
     direct_run_counter::DirectRunCounter,
     wakeups::{Wakeups, SubscriptionState},
-    memory::Memory,
+    memory::MemoryBackend,
 };
 use crate::{clock::Clock, error::Error};
 
@@ -68,7 +68,7 @@ impl Store {
     /// As [`Store::memory`], with a clock of the caller's.
     #[must_use]
     pub fn memory_with_clock(clock: Clock) -> Self {
-        Self::with_backend(Arc::new(Memory::new(clock)))
+        Self::with_backend(Arc::new(MemoryBackend::new(clock)))
     }
 
     /// Another handle on the same data that counts as another process: its own node, waiting lines

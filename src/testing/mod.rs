@@ -74,7 +74,7 @@ use crate::{
     key::Key,
     lock::{LockGuard, AcquireError},
     queue::{self, QueueWorker},
-    store::{Memory, Store},
+    store::{MemoryBackend, Store},
 };
 pub use crate::{defer::RanJob, queue::RanTask};
 
@@ -84,7 +84,7 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 #[derive(Clone)]
 pub struct TestKit {
     store: Store,
-    memory: Arc<Memory>,
+    memory: Arc<MemoryBackend>,
     clock: Clock,
 }
 
@@ -93,7 +93,7 @@ impl TestKit {
     #[must_use]
     pub fn new() -> Self {
         let clock = Clock::manual();
-        let memory = Arc::new(Memory::new(clock.clone()));
+        let memory = Arc::new(MemoryBackend::new(clock.clone()));
         Self { store: Store::with_backend(Arc::clone(&memory) as _), memory, clock }
     }
 
@@ -135,7 +135,7 @@ impl TestKit {
     /// From now on every lock is busy for those who ask for it, or as it is. Deferred requests have their
     /// locks all the same, when they run: so every request behind a `DeferLayer` is answered with 202.
     pub fn pretend_busy(&self, busy: bool) {
-        self.memory.pretend_busy(busy);
+        self.memory.simulate_busy_locks(busy);
     }
 
     /// A worker that runs jobs when it is told to; the `DeferWorker` of an integration is one to give it. To

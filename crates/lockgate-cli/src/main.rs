@@ -25,15 +25,15 @@ use clap::Parser;
 use lockgate::{CheckReport, Error, Store};
 
 /// The store could not be checked. Errors in the arguments have the same code, by clap.
-const UNABLE: u8 = 2;
+const EXIT_CHECK_FAILED: u8 = 2;
 
 /// The namespace is empty. Not 0: a check that always succeeds because its URL is wrong would never
 /// be noticed.
-const EMPTY: u8 = 3;
+const EXIT_EMPTY_NAMESPACE: u8 = 3;
 
 /// Longer than a service would wait: a busy server is slow for a moment, and no request depends on
 /// this program.
-const DEADLINE: Duration = Duration::from_secs(10);
+const STORE_DEADLINE: Duration = Duration::from_secs(10);
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -46,14 +46,14 @@ Exit codes:
 /// owner or an expiry, and wrong counts. The service may run meanwhile.
 #[derive(Debug, Parser)]
 #[command(name = "lockgate-fsck", version, after_help = EXIT_CODES)]
-struct Args {
+struct FsckArgs {
     /// URL of the service's store with its namespace, such as redis://127.0.0.1/?ns=shop
     ///
     /// Prefer the variable for a URL with a password: other users of the machine can read the
     /// arguments of a process, and the shell keeps them in its history. `rediss://` trusts the
     /// certificates that the system trusts, or those in SSL_CERT_FILE.
     #[arg(value_name = "STORE_URL", env = "LOCKGATE_STORE", hide_env_values = true)]
-    url: String,
+    store_url: String,
     /// Repair everything that has a known repair; no request that can still run is lost
     #[arg(long)]
     repair: bool,
@@ -100,11 +100,11 @@ fn main() -> ExitCode {
 }
 
 /// Writes a line to the standard error, which may be closed.
-fn complain(message: impl Display) {
+fn print_error(message: impl Display) {
     let _ = writeln!(io::stderr(), "{message}");
 }
 
-async fn check(args: &Args) -> Result<CheckReport, Error> {
+async fn check_store(args: &Args) -> Result<CheckReport, Error> {
     let store = Store::builder(&args.url).deadline(DEADLINE).connect().await?;
     // Tells at once that the store is unavailable.
     store.ping().await?;

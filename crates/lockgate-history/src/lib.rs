@@ -27,41 +27,41 @@
 //!     history.read(Life { process: process as usize, number: 0 }, &text);
 //! }
 //! let (looked, wrong) = history.check();
-//! assert_eq!((looked.holds, wrong[0].check), (2, Check::M1));
+//! assert_eq!((looked.holds, wrong[0].check), (2, Guarantee::M1));
 //! ```
 
 pub mod deferred;
 pub mod locks;
 pub mod quota;
-pub mod rest;
+pub mod idle_snapshot;
 mod violation;
 
 use std::fmt;
 
-pub use self::violation::{Check, Violation};
+pub use self::violation::{Guarantee, Violation};
 
 /// One life of one process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Life {
+pub struct ProcessIncarnation {
     /// Which of those that replace each other.
     pub process: usize,
     /// From 0, one more with each replacement.
-    pub number: u32,
+    pub generation: u32,
 }
 
 /// A millisecond in ns.
-const MS: u64 = 1_000_000;
+const NANOS_PER_MILLI: u64 = 1_000_000;
 
 /// A line of a history: the time on the history's clock (ns), the wall's (us since 1970), and what happened.
 /// Write it with one call to a file that was opened for appending: then a kill loses nothing that was written,
 /// and leaves at most a line without its end.
 #[must_use]
-pub fn line(at: u64, wall: u64, event: &impl fmt::Display) -> String {
+pub fn format_line(at: u64, wall: u64, event: &impl fmt::Display) -> String {
     format!("{at} {wall} {event}\n")
 }
 
 /// The time and the event of each whole line.
-fn lines(text: &str) -> impl Iterator<Item = (u64, &str)> {
+fn parse_lines(text: &str) -> impl Iterator<Item = (u64, &str)> {
     let whole = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
     whole.filter_map(|line| {
         let (at, rest) = line.split_once(' ')?;

@@ -5,7 +5,7 @@ use std::fmt;
 /// A guarantee that a history can break.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
-pub enum Check {
+pub enum Guarantee {
     /// Holders that exclude each other are never sure of a lock at the same time; runs of one resource neither.
     M1,
     /// Fences are unique, and grow from what was granted to what was asked for after it.
@@ -39,7 +39,7 @@ pub enum Check {
     RL2,
 }
 
-impl fmt::Display for Check {
+impl fmt::Display for Guarantee {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self, f)
     }
@@ -49,19 +49,19 @@ impl fmt::Display for Check {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
     /// Which one.
-    pub check: Check,
+    pub guarantee: Guarantee,
     /// What was seen: a sentence, and lines of the history.
-    pub told: String,
+    pub description: String,
 }
 
 impl Violation {
-    pub(super) fn new(check: Check, told: impl Into<String>) -> Self {
-        Self { check, told: told.into() }
+    pub(super) fn new(check: Guarantee, told: impl Into<String>) -> Self {
+        Self { guarantee: check, description: told.into() }
     }
 }
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.check, self.told)
+        write!(f, "{}: {}", self.guarantee, self.description)
     }
 }

@@ -19,14 +19,14 @@
 //!
 //! `redis.rs` and `memory.rs` are modules of the two stores: what they read is private there.
 
-mod finding;
-mod pass;
-mod report;
+mod check_finding;
+mod store_check;
+mod check_report;
 
 pub use self::{
-    finding::{Finding, FindingKind},
-    pass::Check,
-    report::CheckReport,
+    check_finding::{CheckFinding, FindingKind},
+    store_check::StoreCheck,
+    check_report::CheckReport,
 };
 
 use crate::key::Key;
@@ -35,38 +35,38 @@ use crate::key::Key;
 #[derive(Debug, Clone)]
 pub(crate) enum FsckPart {
     /// A page of all names there are.
-    Names(NamesFrom),
+    KeyPage(KeyScanCursor),
     /// All indexes of a shard, and these lines besides: `all` that have jobs, or only some.
-    Shard { shard: u16, lines: Vec<String>, all: bool },
+    Shard { shard: u16, locks: Vec<String>, are_all_locks: bool },
     /// A queue of tasks.
-    Queue(Key),
+    TaskQueue(Key),
 }
 
 /// Where a page of names begins; by default, the first.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct NamesFrom {
+pub(crate) struct KeyScanCursor {
     /// The server that has this shard is asked.
     pub(crate) shard: u16,
     pub(crate) cursor: u64,
     /// What tells whether shards have moved since the first page.
-    pub(crate) map: u64,
+    pub(crate) topology_version: u64,
 }
 
 /// What it has found.
 #[derive(Debug, Default)]
-pub(crate) struct FsckFound {
-    pub(crate) findings: Vec<Finding>,
+pub(crate) struct FsckPartResult {
+    pub(crate) findings: Vec<CheckFinding>,
     /// Names, entries and jobs that were looked at.
-    pub(crate) looked: u64,
+    pub(crate) examined: u64,
     /// Of those, names that not every connection writes: of `Names` alone.
-    pub(crate) owned: u64,
+    pub(crate) namespace_keys: u64,
     /// Lines that have jobs, by name, and queues of tasks: of `Names` alone.
-    pub(crate) lines: Vec<(u16, String)>,
-    pub(crate) queues: Vec<Key>,
+    pub(crate) locks_with_jobs: Vec<(u16, String)>,
+    pub(crate) task_queues: Vec<Key>,
     /// Where the next page begins.
-    pub(crate) next: Option<NamesFrom>,
+    pub(crate) next_page: Option<KeyScanCursor>,
     /// There was too much to be summed up.
-    pub(crate) uncounted: bool,
+    pub(crate) sums_skipped: bool,
     /// No name that is there all the while is passed over: of `Names` alone.
-    pub(crate) scans: bool,
+    pub(crate) is_complete_scan: bool,
 }

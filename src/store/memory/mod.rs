@@ -8,33 +8,33 @@
 //!
 //! Whatever is over is gone at once for every step, and its memory is freed by later steps.
 
-mod backoffs;
-mod direct;
-mod due;
-mod ended;
-mod ends;
+mod job_backoffs;
+mod direct_run;
+mod poll_due;
+mod ended_job_index;
+mod expiring_map;
 mod enqueue;
-mod facts;
+mod shard_state;
 #[cfg(any(test, feature = "fsck"))]
-#[path = "../fsck/memory.rs"]
+#[path = "../fsck/memory_shard_fsck.rs"]
 mod fsck;
-mod job;
-mod line;
-mod listed;
-mod locks;
-mod owned;
-mod pending;
+mod job_record;
+mod lock_state;
+mod job_admin;
+mod lock_commands;
+mod owner_expiry_index;
+mod pending_jobs;
 #[cfg(test)]
-mod picture;
-mod post;
-mod rate;
-mod records;
-mod runs;
-mod shard;
-mod steps;
+mod model_snapshot;
+mod local_pubsub;
+mod rate_counters;
+mod idempotency_records;
+mod claim_and_settle;
+mod memory_shard;
+mod job_backend;
 mod tasks;
-mod visit;
-mod workers;
+mod lock_transaction;
+mod worker_heartbeat;
 
 #[cfg(test)]
 pub(super) use self::picture::{Names, Planted};
@@ -51,12 +51,12 @@ use futures_util::future::{BoxFuture, ready};
 use parking_lot::Mutex;
 
 use self::{
-    post::Post,
-    shard::{Now, Shard},
-    visit::Visit,
+    local_pubsub::LocalPubsub,
+    memory_shard::{ServerTime, MemoryShard},
+    lock_transaction::LockTransaction,
 };
 #[cfg(any(test, feature = "fsck"))]
-use super::fsck::{FsckFound, FsckPart};
+use super::fsck::{FsckPartResult, FsckPart};
 use super::{
     backend::{
         AcquireCommand, AcquireReply, Backend, ChargeCommand, ChargeFuture, CounterName, ReleaseOutcome, JobId, JobState, LockMode,
@@ -72,36 +72,36 @@ use crate::{
 };
 
 /// The store of [`Store::memory`](crate::Store::memory).
-pub(crate) struct Memory {
+pub(crate) struct MemoryBackend {
     clock: Clock,
-    space: Arc<str>,
+    identity: Arc<str>,
     /// One for each shard number.
-    shards: Vec<Mutex<Shard>>,
+    shards: Vec<Mutex<MemoryShard>>,
     /// Live workers, and when each one's lease ends.
-    workers: Mutex<HashMap<NodeId, u64>>,
+    live_workers: Mutex<HashMap<NodeId, u64>>,
     /// Live limiters.
-    limiters: Mutex<HashMap<NodeId, u64>>,
-    paused: AtomicBool,
-    queues: tasks::Queues,
-    post: Post,
+    live_limiters: Mutex<HashMap<NodeId, u64>>,
+    jobs_paused: AtomicBool,
+    task_queues: tasks::MemoryTaskQueues,
+    pubsub: LocalPubsub,
     /// Locks are busy for all but jobs.
     #[cfg(any(test, feature = "test-kit"))]
-    pretends_busy: AtomicBool,
+    simulates_busy_locks: AtomicBool,
 }
 
-impl Memory {
+impl MemoryBackend {
     pub(crate) fn new(clock: Clock) -> Self {
         Self {
             clock,
-            space: uuid::Uuid::new_v4().simple().to_string().into(),
+            identity: uuid::Uuid::new_v4().simple().to_string().into(),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            workers: Mutex::default(),
-            limiters: Mutex::default(),
-            paused: AtomicBool::new(false),
-            queues: Mutex::default(),
-            post: Post::default(),
+            live_workers: Mutex::default(),
+            live_limiters: Mutex::default(),
+            jobs_paused: AtomicBool::new(false),
+            task_queues: Mutex::default(),
+            pubsub: LocalPubsub::default(),
             #[cfg(any(test, feature = "test-kit"))]
-            pretends_busy: Default::default(),
+            simulates_busy_locks: Default::default(),
         }
     }
 
@@ -110,43 +110,43 @@ impl Memory {
         clippy::indexing_slicing,
         reason = "a shard is below their number, which is the length"
     )]
-    fn at<T>(&self, shard: u16, step: impl FnOnce(&mut Shard, Now) -> T) -> T {
+    fn with_shard<T>(&self, shard: u16, step: impl FnOnce(&mut MemoryShard, ServerTime) -> T) -> T {
         // Shards of keys and of parsed job ids are below their number, which is the length.
         let mut shard = self.shards[usize::from(shard)].lock();
-        step(&mut shard, Now::of(self.clock.now_us()))
+        step(&mut shard, ServerTime::from_micros(self.clock.now_us()))
     }
 
     /// Runs a step on a line, then sends its messages.
-    fn visit<T>(&self, key: &Key, step: impl FnOnce(&mut Visit<'_>) -> T) -> T {
+    fn with_lock<T>(&self, key: &Key, step: impl FnOnce(&mut LockTransaction<'_>) -> T) -> T {
         let mut post = Vec::new();
-        let answer = self.at(key.shard(), |shard, now| shard.visit(key, now, &mut post, step));
-        self.post.send(post);
+        let answer = self.with_shard(key.shard(), |shard, now| shard.with_lock(key, now, &mut post, step));
+        self.pubsub.publish(post);
         answer
     }
 
     /// From now on, every lock is busy for those who ask for it: jobs, which claim theirs, run.
     #[cfg(any(test, feature = "test-kit"))]
-    pub(crate) fn pretend_busy(&self, busy: bool) {
-        self.pretends_busy.store(busy, Ordering::SeqCst);
+    pub(crate) fn simulate_busy_locks(&self, busy: bool) {
+        self.simulates_busy_locks.store(busy, Ordering::SeqCst);
     }
 
     /// Taken and given back, so that whatever goes before a free lock has its say.
     #[cfg(any(test, feature = "test-kit"))]
-    fn pretended(&self, call: &AcquireCommand, acquired: AcquireReply) -> AcquireReply {
+    fn apply_busy_simulation(&self, call: &AcquireCommand, acquired: AcquireReply) -> AcquireReply {
         let AcquireReply::Granted { queue_length: line, .. } = acquired else {
             return acquired;
         };
         // What workers share among them is no resource: those that can't have a permit run nothing.
-        if !self.pretends_busy.load(Ordering::SeqCst) || call.key == Key::of_workers() {
+        if !self.simulates_busy_locks.load(Ordering::SeqCst) || call.key == Key::of_workers() {
             return acquired;
         }
-        self.visit(&call.key, |visit| visit.release(&call.token, call.mode));
+        self.with_lock(&call.key, |visit| visit.release(&call.token, call.mode));
         AcquireReply::Busy { lease_remaining: Duration::from_secs(1), queue_length: line, seq: 0, has_joined: false }
     }
 
     /// Locks, jobs, records, counters and due entries, those that are over but not yet swept included.
     #[cfg(test)]
-    pub(super) fn stored(&self) -> usize {
+    pub(super) fn stored_value_count(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
 
@@ -161,7 +161,7 @@ impl Memory {
 
     /// Puts jobs among a shard's dead ones, of which nothing else is kept; when each is forgotten, in microseconds.
     #[cfg(test)]
-    pub(super) fn fill_graves(&self, shard: u16, times: std::ops::Range<u64>) {
+    pub(super) fn fill_dead_index(&self, shard: u16, times: std::ops::Range<u64>) {
         self.at(shard, |shard_of, now| {
             for until in times {
                 let id = JobId::parse(&format!("{shard:02x}{until:032x}")).expect("it is an id");
@@ -172,29 +172,29 @@ impl Memory {
 
     /// Those of them that nothing will end by itself: lines with jobs, pending jobs, due entries.
     #[cfg(test)]
-    pub(super) fn lasting(&self) -> usize {
+    pub(super) fn persistent_entry_count(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().lasting()).sum()
     }
 
     /// What is counted: jobs and bytes of the key's shard, bytes of its line.
     #[cfg(test)]
-    pub(super) fn counted(&self, key: &Key) -> [u64; 3] {
+    pub(super) fn usage_counts(&self, key: &Key) -> [u64; 3] {
         self.at(key.shard(), |shard, _| shard.counted(key))
     }
 
-    fn cancel_job(&self, id: &JobId, began_us: u64, retention: Duration) -> Option<JobState> {
-        let key = self.at(id.shard(), |shard, now| shard.lock_of(id, now))?;
-        self.visit(&key, |visit| visit.cancel(id, began_us, retention))
+    fn cancel_queued_job(&self, id: &JobId, began_us: u64, retention: Duration) -> Option<JobState> {
+        let key = self.with_shard(id.shard(), |shard, now| shard.lock_of(id, now))?;
+        self.with_lock(&key, |visit| visit.cancel_job(id, began_us, retention))
     }
 }
 
-impl Backend for Memory {
+impl Backend for MemoryBackend {
     fn identities(&self) -> Vec<Arc<str>> {
-        vec![Arc::clone(&self.space)]
+        vec![Arc::clone(&self.identity)]
     }
 
     fn identify(&self) -> StoreFuture<'_, Arc<str>> {
-        Box::pin(std::future::ready(Ok(Arc::clone(&self.space))))
+        Box::pin(std::future::ready(Ok(Arc::clone(&self.identity))))
     }
 
     fn estimated_now_us(&self) -> u64 {
@@ -206,91 +206,91 @@ impl Backend for Memory {
     }
 
     fn acquire(&self, call: AcquireCommand) -> StoreFuture<'_, AcquireReply> {
-        let acquired = self.visit(&call.key, |visit| visit.acquire(&call));
+        let acquired = self.with_lock(&call.key, |visit| visit.acquire(&call));
         #[cfg(any(test, feature = "test-kit"))]
-        let acquired = self.pretended(&call, acquired);
-        done(acquired)
+        let acquired = self.apply_busy_simulation(&call, acquired);
+        ready_ok(acquired)
     }
 
     fn release(&self, key: Key, me: LockToken, mode: LockMode) -> StoreFuture<'_, ReleaseOutcome> {
-        done(self.visit(&key, |visit| visit.release(&me, mode)))
+        ready_ok(self.with_lock(&key, |visit| visit.release(&me, mode)))
     }
 
     fn send_release(&self, key: Key, me: LockToken, mode: LockMode) -> Option<StoreFuture<'static, ReleaseOutcome>> {
-        Some(done(self.visit(&key, |visit| visit.release(&me, mode))))
+        Some(ready_ok(self.with_lock(&key, |visit| visit.release(&me, mode))))
     }
 
     fn release_and_reacquire(&self, me: LockToken, mode: LockMode, next: AcquireCommand) -> StoreFuture<'_, (ReleaseOutcome, AcquireReply)> {
-        done(self.visit(&next.key, |visit| {
+        ready_ok(self.with_lock(&next.key, |visit| {
             let came = if next.record_name.is_none() { next.resume_seq } else { 0 };
-            (visit.release_before(&me, mode, came), visit.acquire(&next))
+            (visit.release_before_acquire(&me, mode, came), visit.acquire(&next))
         }))
     }
 
     fn refresh_grant(&self, key: Key, me: LockToken) -> StoreFuture<'_, Option<GrantRefresh>> {
-        done(self.visit(&key, |visit| visit.still(&me)))
+        ready_ok(self.with_lock(&key, |visit| visit.refresh_grant(&me)))
     }
 
     fn downgrade(&self, key: Key, me: LockToken, lease: Duration) -> StoreFuture<'_, bool> {
-        done(self.visit(&key, |visit| visit.downgrade(&me, lease)))
+        ready_ok(self.with_lock(&key, |visit| visit.downgrade(&me, lease)))
     }
 
     fn renew(&self, items: Vec<LeaseRenewal>) -> StoreFuture<'_, Vec<bool>> {
-        let one = |item: &LeaseRenewal| self.at(item.key.shard(), |shard, now| shard.renew(item, now));
-        done(items.iter().map(one).collect())
+        let one = |item: &LeaseRenewal| self.with_shard(item.key.shard(), |shard, now| shard.renew_lease(item, now));
+        ready_ok(items.iter().map(one).collect())
     }
 
     fn advance_fence(&self, key: Key, me: LockToken, fence: u64) -> StoreFuture<'_, bool> {
-        done(self.at(key.shard(), |shard, now| shard.raise_fence(&key, &me, fence, now)))
+        ready_ok(self.with_shard(key.shard(), |shard, now| shard.advance_fence(&key, &me, fence, now)))
     }
 
     fn charge(&self, call: ChargeCommand) -> ChargeFuture<'_> {
         let charge =
-            |call: &ChargeCommand| self.at(call.tag.shard(), |shard, now| shard.charge(call, now));
-        ChargeFuture::Boxed(told(call.validate().map(|()| match call.merge_duplicates() {
+            |call: &ChargeCommand| self.with_shard(call.tag.shard(), |shard, now| shard.charge(call, now));
+        ChargeFuture::Boxed(ready_result(call.validate().map(|()| match call.merge_duplicates() {
             None => charge(&call),
             Some((merged, places)) => charge(&merged).expand_duplicates(&places),
         })))
     }
 
     fn settle_charge(&self, call: SettleChargeCommand) -> StoreFuture<'_, Vec<QuotaSnapshot>> {
-        let settle = |()| self.at(call.tag.shard(), |shard, now| shard.settle_charge(&call, now));
-        told(call.validate().map(settle))
+        let settle = |()| self.with_shard(call.tag.shard(), |shard, now| shard.settle_charge(&call, now));
+        ready_result(call.validate().map(settle))
     }
 
     fn reset_counters(&self, tag: Key, counters: Vec<CounterName>) -> StoreFuture<'_, ()> {
-        let reset = |()| self.at(tag.shard(), |shard, _| shard.reset_charges(&tag, &counters));
-        told(check_item_count(counters.len()).map(reset))
+        let reset = |()| self.with_shard(tag.shard(), |shard, _| shard.reset_counters(&tag, &counters));
+        ready_result(check_item_count(counters.len()).map(reset))
     }
 
     fn register_limiter(&self, node: NodeId, lease: Duration) -> StoreFuture<'_, usize> {
-        let now = Now::of(self.clock.now_us());
-        done(live(&mut self.limiters.lock(), node, lease, now).1)
+        let now = ServerTime::from_micros(self.clock.now_us());
+        ready_ok(update_live_nodes(&mut self.live_limiters.lock(), node, lease, now).1)
     }
 
     /// Ignores `mend`: data of this process can't be broken by hand, so a finding is a fault of this store.
     #[cfg(any(test, feature = "fsck"))]
-    fn fsck(&self, part: FsckPart, _mend: bool) -> StoreFuture<'_, FsckFound> {
+    fn fsck(&self, part: FsckPart, _mend: bool) -> StoreFuture<'_, FsckPartResult> {
         // Nobody has mistyped its name.
-        let mut found = FsckFound { scans: true, owned: 1, ..FsckFound::default() };
+        let mut found = FsckPartResult { is_complete_scan: true, namespace_keys: 1, ..FsckPartResult::default() };
         if let FsckPart::Shard { shard: number, .. } = part {
-            let look = |shard: &mut Shard, now| shard.fsck(number, now);
-            (found.looked, found.findings) = self.at(number, look);
+            let look = |shard: &mut MemoryShard, now| shard.check_consistency(number, now);
+            (found.examined, found.findings) = self.with_shard(number, look);
         }
-        done(found)
+        ready_ok(found)
     }
 
     fn ping(&self) -> StoreFuture<'_, ()> {
-        done(())
+        ready_ok(())
     }
 
     fn subscribe(&self, node: NodeId, hints: &Arc<Wakeups>) -> Option<BoxFuture<'static, ()>> {
-        self.post.listen(&node, hints);
+        self.pubsub.subscribe(&node, hints);
         None
     }
 }
 
-impl fmt::Debug for Memory {
+impl fmt::Debug for MemoryBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // None of the data: keys and requests are the users'.
         f.debug_struct("Memory").field("clock", &self.clock).finish_non_exhaustive()
@@ -298,7 +298,7 @@ impl fmt::Debug for Memory {
 }
 
 /// `living.lua`: whether one has come, left or died, and how many there are.
-fn live(nodes: &mut HashMap<NodeId, u64>, node: NodeId, lease: Duration, now: Now) -> (bool, usize) {
+fn update_live_nodes(nodes: &mut HashMap<NodeId, u64>, node: NodeId, lease: Duration, now: ServerTime) -> (bool, usize) {
     let mut gone = false;
     nodes.retain(|other, end| {
         let lives = *end > now.ms;
@@ -308,15 +308,15 @@ fn live(nodes: &mut HashMap<NodeId, u64>, node: NodeId, lease: Duration, now: No
     let changed = if lease.is_zero() {
         nodes.remove(&node).is_some()
     } else {
-        nodes.insert(node, now.after(lease)).is_none()
+        nodes.insert(node, now.deadline_after(lease)).is_none()
     };
     (gone || changed, nodes.len())
 }
 
-fn done<T: Send + 'static>(answer: T) -> StoreFuture<'static, T> {
-    told(Ok(answer))
+fn ready_ok<T: Send + 'static>(answer: T) -> StoreFuture<'static, T> {
+    ready_result(Ok(answer))
 }
 
-fn told<T: Send + 'static>(outcome: Result<T, Error>) -> StoreFuture<'static, T> {
+fn ready_result<T: Send + 'static>(outcome: Result<T, Error>) -> StoreFuture<'static, T> {
     Box::pin(ready(outcome))
 }

@@ -4,12 +4,12 @@
 //! quiet each id is asked about ([`Seen`]). A run is `[its start, min(its end, its being given up, its process's
 //! death, the last time it was sure of its lock))`.
 
-mod books;
+mod deferred_history;
 mod check;
-mod event;
+mod run_event;
 
 pub use self::{
-    books::{Accepted, Answer, Asked, End, History, Run, Seen, Terms, Trouble},
-    check::Looked,
-    event::Event,
+    deferred_history::{AcceptedJob, ClientAnswer, ClientExchange, RunEnd, DeferredHistory, RecordedRun, ObservedStatus, AcceptedTerms, ProcessDisturbance},
+    check::DeferredCheckStats,
+    run_event::RunEvent,
 };

@@ -5,12 +5,12 @@
 //! was killed or stopped, say so in [`History::killed`] and [`History::troubles`]: order and speed are judged only
 //! where nothing was amiss.
 
-mod books;
+mod lock_history;
 mod check;
-mod event;
+mod lock_event;
 
 pub use self::{
-    books::{History, Register, Trouble},
-    check::Looked,
-    event::{Event, Mode},
+    lock_history::{LockHistory, FencedRegister, DisturbedInterval},
+    check::LockCheckStats,
+    lock_event::{LockEvent, RecordedLockMode},
 };

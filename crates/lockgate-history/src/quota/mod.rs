@@ -13,14 +13,14 @@
 //!
 //! And each client that lives is let in or refused by the store again, soon after the last fault (L1).
 
-mod books;
-mod event;
-mod history;
-mod limit;
-mod live;
+mod quota_ledger;
+mod quota_event;
+mod quota_history;
+mod quota_bound;
+mod client_requests;
 
 pub use self::{
-    event::Event,
-    history::{History, Looked},
-    limit::Limit,
+    quota_event::QuotaEvent,
+    quota_history::{QuotaHistory, QuotaCheckStats},
+    quota_bound::QuotaBound,
 };

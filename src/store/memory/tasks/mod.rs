@@ -1,24 +1,24 @@
 //! `tasks_*.lua`: tasks of queues that stand by themselves.
 
-mod edit;
-mod graves;
-mod idle;
-mod push;
+mod task_admin;
+mod dead_letter_index;
+mod idle_workers;
+mod task_push;
 #[cfg(test)]
 mod tests;
-mod turn;
+mod task_poll;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-use self::{graves::Graves, turn::Last};
+use self::{dead_letter_index::DeadLetterIndex, task_poll::LastPollReply};
 use super::{
-    Memory, done,
-    ends::{Expiring, Index},
-    post::{Mail, Post},
-    shard::{Now, SWEEP},
+    MemoryBackend, ready_ok,
+    expiring_map::{ExpiringMap, TimeIndex},
+    local_pubsub::{OutgoingWakeup, LocalPubsub},
+    memory_shard::{ServerTime, SWEEP_LIMIT},
 };
 use crate::{
     key::Key,
@@ -33,198 +33,198 @@ use crate::{
 };
 
 /// All queues. Each has a lock of its own.
-pub(super) type Queues = Mutex<HashMap<Key, Arc<Mutex<Queue>>>>;
+pub(super) type MemoryTaskQueues = Mutex<HashMap<Key, Arc<Mutex<MemoryTaskQueue>>>>;
 
 #[derive(Default)]
-pub(super) struct Queue {
-    waiting: Line,
-    running: Index<RunToken>,
-    records: HashMap<TaskId, Bytes>,
-    metas: HashMap<TaskId, TaskHistory>,
-    uniques: HashMap<Arc<str>, TaskId>,
-    windows: Expiring<Key, TaskId>,
-    dead: Graves,
+pub(super) struct MemoryTaskQueue {
+    waiting: WaitingTasks,
+    running: TimeIndex<RunToken>,
+    task_records: HashMap<TaskId, Bytes>,
+    task_histories: HashMap<TaskId, TaskHistory>,
+    unique_keys: HashMap<Arc<str>, TaskId>,
+    unique_windows: ExpiringMap<Key, TaskId>,
+    dead_letters: DeadLetterIndex,
     /// Workers as `<node>:<worker>`.
-    idle: Index<Arc<str>>,
-    guard: Option<Guard>,
-    turns: Expiring<Arc<str>, Last>,
-    numbers: QueueStats,
-    woke: u64,
+    idle_workers: TimeIndex<Arc<str>>,
+    timer_worker: Option<TimerWorker>,
+    last_polls: ExpiringMap<Arc<str>, LastPollReply>,
+    stats: QueueStats,
+    last_wakeup_us: u64,
     /// No further push is of an earlier time: those are for the last walk to throw away.
-    next_push: u64,
+    next_push_us: u64,
     /// The debt of the limit of starts, as a time.
-    tat: u64,
-    swept: u64,
+    start_tat_us: u64,
+    last_sweep_us: u64,
 }
 
 /// Tasks that wait, by the time from which they may be run; of the same time, the one that came first. (The scripts
 /// give each a microsecond of its own instead; here the clock may stand still.)
 #[derive(Default)]
-struct Line {
-    index: Index<(u64, TaskId)>,
-    places: HashMap<TaskId, u64>,
-    last: u64,
+struct WaitingTasks {
+    by_due: TimeIndex<(u64, TaskId)>,
+    ranks: HashMap<TaskId, u64>,
+    last_rank: u64,
 }
 
-impl Line {
-    fn set(&mut self, id: &TaskId, at: u64) {
-        self.last += 1;
-        self.put(id, at, self.last);
+impl WaitingTasks {
+    fn insert(&mut self, id: &TaskId, at: u64) {
+        self.last_rank += 1;
+        self.insert_with_rank(id, at, self.last_rank);
     }
 
     /// Before all others of its time.
-    fn set_first(&mut self, id: &TaskId, at: u64) {
-        self.put(id, at, 0);
+    fn insert_first(&mut self, id: &TaskId, at: u64) {
+        self.insert_with_rank(id, at, 0);
     }
 
-    fn put(&mut self, id: &TaskId, at: u64, place: u64) {
+    fn insert_with_rank(&mut self, id: &TaskId, at: u64, place: u64) {
         self.remove(id);
-        self.places.insert(id.clone(), place);
-        self.index.set(&(place, id.clone()), at);
+        self.ranks.insert(id.clone(), place);
+        self.by_due.set(&(place, id.clone()), at);
     }
 
     fn remove(&mut self, id: &TaskId) {
-        if let Some(place) = self.places.remove(id) {
-            self.index.remove(&(place, id.clone()));
+        if let Some(place) = self.ranks.remove(id) {
+            self.by_due.remove(&(place, id.clone()));
         }
     }
 
-    fn get(&self, id: &TaskId) -> Option<u64> {
-        self.index.get(&(*self.places.get(id)?, id.clone()))
+    fn due_time(&self, id: &TaskId) -> Option<u64> {
+        self.by_due.get(&(*self.ranks.get(id)?, id.clone()))
     }
 
     fn first(&self) -> Option<(u64, TaskId)> {
-        self.index.first().map(|(at, (_, id))| (at, id))
+        self.by_due.first().map(|(at, (_, id))| (at, id))
     }
 
     fn iter(&self) -> impl Iterator<Item = (u64, &TaskId)> {
-        self.index.iter().map(|(at, (_, id))| (at, id))
+        self.by_due.iter().map(|(at, (_, id))| (at, id))
     }
 
     /// When the last of them is due.
-    fn end(&self) -> Option<u64> {
-        self.index.iter().last().map(|(at, _)| at)
+    fn last_due(&self) -> Option<u64> {
+        self.by_due.iter().last().map(|(at, _)| at)
     }
 
     fn len(&self) -> usize {
-        self.places.len()
+        self.ranks.len()
     }
 }
 
 /// The worker that has the timer of what comes next.
-struct Guard {
-    until: u64,
-    event: u64,
-    who: Arc<str>,
+struct TimerWorker {
+    idle_until_us: u64,
+    next_event_us: u64,
+    worker: Arc<str>,
 }
 
 /// A step about one queue.
-struct At<'a> {
-    queue: &'a mut Queue,
-    mails: &'a Post,
-    post: Vec<Mail>,
-    now: u64,
+struct QueueTransaction<'a> {
+    queue: &'a mut MemoryTaskQueue,
+    pubsub: &'a LocalPubsub,
+    outbox: Vec<OutgoingWakeup>,
+    now_us: u64,
 }
 
-impl Memory {
-    fn at_queue<T>(&self, name: &Key, step: impl FnOnce(&mut At<'_>) -> T) -> T {
-        let queue = Arc::clone(self.queues.lock().entry(name.clone()).or_default());
-        self.at_that(&queue, step)
+impl MemoryBackend {
+    fn with_queue<T>(&self, name: &Key, step: impl FnOnce(&mut QueueTransaction<'_>) -> T) -> T {
+        let queue = Arc::clone(self.task_queues.lock().entry(name.clone()).or_default());
+        self.run_on_queue(&queue, step)
     }
 
     /// As `at_queue`, for a step that changes nothing: a queue that is not there is not made by it.
-    fn look_at_queue<T>(&self, name: &Key, step: impl FnOnce(&mut At<'_>) -> T) -> T {
-        let queue = self.queues.lock().get(name).cloned().unwrap_or_default();
-        self.at_that(&queue, step)
+    fn read_queue<T>(&self, name: &Key, step: impl FnOnce(&mut QueueTransaction<'_>) -> T) -> T {
+        let queue = self.task_queues.lock().get(name).cloned().unwrap_or_default();
+        self.run_on_queue(&queue, step)
     }
 
-    fn at_that<T>(&self, queue: &Mutex<Queue>, step: impl FnOnce(&mut At<'_>) -> T) -> T {
+    fn run_on_queue<T>(&self, queue: &Mutex<MemoryTaskQueue>, step: impl FnOnce(&mut QueueTransaction<'_>) -> T) -> T {
         let mut queue = queue.lock();
         let (now, post) = (self.clock.now_us(), Vec::new());
-        let mut at = At { queue: &mut queue, mails: &self.post, post, now };
+        let mut at = QueueTransaction { queue: &mut queue, pubsub: &self.pubsub, outbox: post, now_us: now };
         let answer = step(&mut at);
-        let post = at.post;
+        let post = at.outbox;
         drop(queue);
-        self.post.send(post);
+        self.pubsub.publish(post);
         answer
     }
 }
 
-impl At<'_> {
+impl QueueTransaction<'_> {
     /// `wake` of `tasks.lua`.
-    fn wake(&mut self) {
-        while let Some((until, who)) = self.queue.idle.first() {
-            self.queue.idle.remove(&who);
-            if until > self.now && self.tell(&who) {
+    fn wake_idle_worker(&mut self) {
+        while let Some((until, who)) = self.queue.idle_workers.first() {
+            self.queue.idle_workers.remove(&who);
+            if until > self.now_us && self.send_wakeup(&who) {
                 return;
             }
         }
     }
 
-    fn guard(&self) -> Option<&Guard> {
-        self.queue.guard.as_ref().filter(|guard| guard.until > self.now)
+    fn timer_worker(&self) -> Option<&TimerWorker> {
+        self.queue.timer_worker.as_ref().filter(|guard| guard.idle_until_us > self.now_us)
     }
 
-    fn tell_sooner(&mut self) {
-        let guard = self.guard().map(|guard| Arc::clone(&guard.who));
-        if !guard.is_some_and(|who| self.tell(&who)) {
-            self.wake();
+    fn wake_timer_worker(&mut self) {
+        let guard = self.timer_worker().map(|guard| Arc::clone(&guard.worker));
+        if !guard.is_some_and(|who| self.send_wakeup(&who)) {
+            self.wake_idle_worker();
         }
     }
 
     /// False if nobody hears it.
-    fn tell(&mut self, who: &str) -> bool {
+    fn send_wakeup(&mut self, who: &str) -> bool {
         let (node, worker) = who.split_once(':').unwrap_or((who, ""));
-        let heard = self.mails.hears(node);
+        let heard = self.pubsub.has_subscriber(node);
         if heard {
-            self.post.push(Mail { to: Some(node.into()), hint: WakeupMessage::TasksReady(worker.into()) });
+            self.outbox.push(OutgoingWakeup { recipient: Some(node.into()), message: WakeupMessage::TasksReady(worker.into()) });
         }
         heard
     }
 
-    fn give_up(&mut self, unique: Option<&Arc<str>>, id: &TaskId) {
+    fn release_unique_key(&mut self, unique: Option<&Arc<str>>, id: &TaskId) {
         if let Some(unique) = unique
-            && self.queue.uniques.get(unique) == Some(id)
+            && self.queue.unique_keys.get(unique) == Some(id)
         {
-            self.queue.uniques.remove(unique);
+            self.queue.unique_keys.remove(unique);
         }
     }
 
     #[expect(clippy::indexing_slicing, reason = "a place in it, or its end")]
-    fn view(&self, id: &TaskId) -> Option<TaskView> {
-        let record = self.queue.records.get(id)?;
+    fn task_view(&self, id: &TaskId) -> Option<TaskView> {
+        let record = self.queue.task_records.get(id)?;
         let line = record.iter().position(|b| *b == b'\n').unwrap_or(record.len());
         let head = String::from_utf8_lossy(&record[..line]);
-        let at = self.queue.waiting.get(id);
+        let at = self.queue.waiting.due_time(id);
         let state = match at {
             Some(_) => TaskState::Waiting,
-            None if self.queue.dead.has(id) => TaskState::Dead,
+            None if self.queue.dead_letters.contains(id) => TaskState::Dead,
             None => TaskState::Running,
         };
         Some(TaskView {
             id: id.clone(),
             state,
-            due_in: Duration::from_micros(at.unwrap_or(0).saturating_sub(self.now)),
+            due_in: Duration::from_micros(at.unwrap_or(0).saturating_sub(self.now_us)),
             pushed_us: head.split(' ').next().and_then(|at| at.parse().ok()).unwrap_or(0),
             payload_bytes: (record.len() - line).saturating_sub(1) as u64,
-            history: self.queue.metas.get(id).cloned().unwrap_or_default(),
+            history: self.queue.task_histories.get(id).cloned().unwrap_or_default(),
         })
     }
 
-    fn sweep(&mut self) {
-        let ms = Now::of(self.now).ms;
-        self.queue.windows.sweep(ms, SWEEP);
-        self.queue.turns.sweep(ms, SWEEP);
+    fn sweep_expired(&mut self) {
+        let ms = ServerTime::from_micros(self.now_us).ms;
+        self.queue.unique_windows.sweep(ms, SWEEP_LIMIT);
+        self.queue.last_polls.sweep(ms, SWEEP_LIMIT);
     }
 }
 
-impl TaskBackend for Memory {
+impl TaskBackend for MemoryBackend {
     fn push_task(&self, call: TaskPushCommand) -> StoreFuture<'_, TaskPushOutcome> {
-        done(self.at_queue(&call.queue, |at| at.push(&call)))
+        ready_ok(self.with_queue(&call.queue, |at| at.push_task(&call)))
     }
 
     fn poll_tasks(&self, call: TaskPollCommand) -> StoreFuture<'_, TaskPollOutcome> {
-        done(self.at_queue(&call.queue, |at| at.turn(&call)))
+        ready_ok(self.with_queue(&call.queue, |at| at.poll(&call)))
     }
 
     fn poll_idle(
@@ -234,12 +234,12 @@ impl TaskBackend for Memory {
         worker: Arc<str>,
         longer: Duration,
     ) -> StoreFuture<'_, bool> {
-        done(self.at_queue(&queue, |at| at.still_idle(&node, &worker, longer)))
+        ready_ok(self.with_queue(&queue, |at| at.poll_idle(&node, &worker, longer)))
     }
 
     fn renew_runs(&self, queue: Key, runs: Vec<RunToken>, lease: Duration) -> StoreFuture<'_, Vec<bool>> {
-        done(self.at_queue(&queue, |at| {
-            let until = at.now.saturating_add(crate::clock::micros(lease));
+        ready_ok(self.with_queue(&queue, |at| {
+            let until = at.now_us.saturating_add(crate::clock::micros(lease));
             let renew = |run: &RunToken| {
                 let held = at.queue.running.get(run).is_some();
                 if held {
@@ -252,23 +252,23 @@ impl TaskBackend for Memory {
     }
 
     fn task_view(&self, queue: Key, id: TaskId) -> StoreFuture<'_, Option<TaskView>> {
-        done(self.look_at_queue(&queue, |at| at.view(&id)))
+        ready_ok(self.read_queue(&queue, |at| at.task_view(&id)))
     }
 
     fn task_payload(&self, queue: Key, id: TaskId) -> StoreFuture<'_, Option<Bytes>> {
-        done(self.look_at_queue(&queue, |at| at.queue.records.get(&id).cloned()))
+        ready_ok(self.read_queue(&queue, |at| at.queue.task_records.get(&id).cloned()))
     }
 
     fn cancel_task(&self, queue: Key, id: TaskId) -> StoreFuture<'_, Option<TaskState>> {
-        done(self.at_queue(&queue, |at| at.cancel(&id)))
+        ready_ok(self.with_queue(&queue, |at| at.cancel_task(&id)))
     }
 
     fn list_dead_letters(&self, queue: Key, after: u64, most: usize) -> StoreFuture<'_, DeadLetterPage> {
-        done(self.look_at_queue(&queue, |at| at.dead_letters(after, most)))
+        ready_ok(self.read_queue(&queue, |at| at.list_dead_letters(after, most)))
     }
 
     fn redrive_dead_letter(&self, queue: Key, id: TaskId) -> StoreFuture<'_, bool> {
-        done(self.at_queue(&queue, |at| at.redrive_one(&id)))
+        ready_ok(self.with_queue(&queue, |at| at.redrive_dead_letter(&id)))
     }
 
     fn redrive_dead_letters(
@@ -278,27 +278,27 @@ impl TaskBackend for Memory {
         first: Duration,
         spacing: Duration,
     ) -> StoreFuture<'_, usize> {
-        done(self.at_queue(&queue, |at| at.redrive_all(most, first, spacing)))
+        ready_ok(self.with_queue(&queue, |at| at.redrive_dead_letters(most, first, spacing)))
     }
 
     fn purge_dead_letter(&self, queue: Key, id: TaskId) -> StoreFuture<'_, bool> {
-        done(self.at_queue(&queue, |at| at.purge_letter(&id)))
+        ready_ok(self.with_queue(&queue, |at| at.purge_dead_letter(&id)))
     }
 
     fn purge_dead_letters(&self, queue: Key) -> StoreFuture<'_, usize> {
-        done(self.at_queue(&queue, |at| at.purge_letters(MAX_TASKS_PER_STEP)))
+        ready_ok(self.with_queue(&queue, |at| at.purge_dead_letters(MAX_TASKS_PER_STEP)))
     }
 
     fn purge_waiting(&self, queue: Key, walk: Option<PurgeCursor>, most: usize) -> StoreFuture<'_, PurgePage> {
-        done(self.at_queue(&queue, |at| at.purge_waiting(walk, most)))
+        ready_ok(self.with_queue(&queue, |at| at.purge_waiting(walk, most)))
     }
 
     fn set_tasks_paused(&self, queue: Key, pause: bool) -> StoreFuture<'_, ()> {
-        self.at_queue(&queue, |at| at.pause(pause));
-        done(())
+        self.with_queue(&queue, |at| at.set_paused(pause));
+        ready_ok(())
     }
 
     fn queue_stats(&self, queue: Key) -> StoreFuture<'_, QueueStats> {
-        done(self.look_at_queue(&queue, |at| at.stats()))
+        ready_ok(self.read_queue(&queue, |at| at.queue_stats()))
     }
 }

@@ -3,7 +3,7 @@
 mod cluster_fan_out;
 mod job_backend_impl;
 #[cfg(any(test, feature = "fsck"))]
-#[path = "../../fsck/redis.rs"]
+#[path = "../../fsck/redis_shard_fsck.rs"]
 mod fsck;
 mod job_lookup;
 mod locks;
@@ -26,7 +26,7 @@ use futures_util::future::BoxFuture;
 pub(crate) use self::batched_charge::BatchedCharge;
 use super::{RedisBackend, subscriber::MessageSubscriber};
 #[cfg(any(test, feature = "fsck"))]
-use crate::store::fsck::{FsckFound, FsckPart};
+use crate::store::fsck::{FsckPartResult, FsckPart};
 use crate::{
     key::Key,
     store::{
@@ -122,8 +122,8 @@ impl Backend for RedisBackend {
     }
 
     #[cfg(any(test, feature = "fsck"))]
-    fn fsck(&self, part: FsckPart, mend: bool) -> StoreFuture<'_, FsckFound> {
-        Box::pin(self.do_fsck(part, mend))
+    fn fsck(&self, part: FsckPart, mend: bool) -> StoreFuture<'_, FsckPartResult> {
+        Box::pin(self.fsck_part(part, mend))
     }
 
     fn ping(&self) -> StoreFuture<'_, ()> {

@@ -3,27 +3,27 @@
 use std::collections::HashMap;
 
 use crate::{
-    Check, Violation,
+    Guarantee, Violation,
     locks::{
-        Mode,
-        books::{Grant, History, Op},
+        RecordedLockMode,
+        lock_history::{RecordedGrant, LockHistory, LockAcquisition},
     },
 };
 
-pub(super) fn grow(history: &History, lock: &str) -> Option<Violation> {
-    let ops = history.ops.iter().filter(|op| op.lock == lock);
-    let granted: Vec<(&Op, &Grant)> =
+pub(super) fn check_fences(history: &LockHistory, lock: &str) -> Option<Violation> {
+    let ops = history.acquisitions.iter().filter(|op| op.lock == lock);
+    let granted: Vec<(&LockAcquisition, &RecordedGrant)> =
         ops.filter_map(|op| op.grant.as_ref().map(|grant| (op, grant))).collect();
-    unique(history, &granted).or_else(|| in_time(history, &granted))
+    check_fences_unique(history, &granted).or_else(|| check_fences_increase(history, &granted))
 }
 
-fn unique(history: &History, granted: &[(&Op, &Grant)]) -> Option<Violation> {
+fn check_fences_unique(history: &LockHistory, granted: &[(&LockAcquisition, &RecordedGrant)]) -> Option<Violation> {
     let mut seen = HashMap::new();
     granted.iter().find_map(|(op, grant)| {
         let other = seen.insert(grant.fence, *op)?;
         Some(Violation::new(
-            Check::M2,
-            format!("one fence for two:{}", history.excerpt([other, op])),
+            Guarantee::M2,
+            format!("one fence for two:{}", history.format_acquisitions([other, op])),
         ))
     })
 }
@@ -32,15 +32,15 @@ fn unique(history: &History, granted: &[(&Op, &Grant)]) -> Option<Violation> {
 /// when it heard of it. Not among permits: several are held at once, each with fences set aside for the
 /// next of its process, and these are used up in any order.
 #[expect(clippy::indexing_slicing, reason = "there are two kinds")]
-fn in_time(history: &History, granted: &[(&Op, &Grant)]) -> Option<Violation> {
+fn check_fences_increase(history: &LockHistory, granted: &[(&LockAcquisition, &RecordedGrant)]) -> Option<Violation> {
     let (mut asked, mut got) = (granted.to_vec(), granted.to_vec());
-    asked.sort_by_key(|(op, _)| op.asked);
-    got.sort_by_key(|(_, grant)| grant.at);
+    asked.sort_by_key(|(op, _)| op.requested_at);
+    got.sort_by_key(|(_, grant)| grant.granted_at);
     let mut before = got.into_iter().peekable();
     // Of permits, and of the other modes.
-    let mut highest: [Option<(&Op, u64)>; 2] = [None; 2];
+    let mut highest: [Option<(&LockAcquisition, u64)>; 2] = [None; 2];
     for (op, grant) in asked {
-        while let Some((earlier, its)) = before.next_if(|(_, earlier)| earlier.at < op.asked) {
+        while let Some((earlier, its)) = before.next_if(|(_, earlier)| earlier.granted_at < op.requested_at) {
             let of_kind = &mut highest[usize::from(!is_permit(earlier))];
             if of_kind.is_none_or(|(_, fence)| fence < its.fence) {
                 *of_kind = Some((earlier, its.fence));
@@ -49,9 +49,9 @@ fn in_time(history: &History, granted: &[(&Op, &Grant)]) -> Option<Violation> {
         let against = if is_permit(op) { &highest[1..] } else { &highest[..] };
         let larger = against.iter().flatten().find(|(_, fence)| *fence >= grant.fence);
         if let Some((other, _)) = larger {
-            let shown = history.excerpt([*other, op]);
+            let shown = history.format_acquisitions([*other, op]);
             return Some(Violation::new(
-                Check::M2,
+                Guarantee::M2,
                 format!("the fence of who came later is not larger:{shown}"),
             ));
         }
@@ -59,6 +59,6 @@ fn in_time(history: &History, granted: &[(&Op, &Grant)]) -> Option<Violation> {
     None
 }
 
-fn is_permit(op: &Op) -> bool {
-    matches!(op.mode, Mode::Permits(_))
+fn is_permit(op: &LockAcquisition) -> bool {
+    matches!(op.mode, RecordedLockMode::Permits(_))
 }

@@ -1,0 +1,160 @@
+//! What a handler writes down, a line each: so that a kill loses none that was written.
+
+use std::{collections::HashMap, fmt, str::FromStr};
+
+use super::deferred_history::{RunEnd, RecordedRun, ProcessDisturbance};
+use crate::{ProcessIncarnation, parse_lines};
+
+/// Something that a handler did. The number is that of the run within its process; times are those of the
+/// history's clock, ns. Written and read as one line of words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RunEvent {
+    /// Resource, job or `-`, attempt, fence, sure until then.
+    Started(u64, String, String, u32, u64, u64),
+    /// Still sure, until then.
+    Renewed(u64, u64),
+    /// Answers with this status and this body, which is one word.
+    Ended(u64, u16, String),
+    /// Ends its process now.
+    Aborted(u64),
+    /// Was given up before its end.
+    Dropped(u64),
+    /// No run: the process has stood still since then, and until then its traces are looked for.
+    Stalled(u64, u64),
+}
+
+impl fmt::Display for RunEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Started(run, resource, job, attempt, fence, valid) => {
+                write!(f, "start {run} {resource} {job} {attempt} {fence} {valid}")
+            }
+            Self::Renewed(run, valid) => write!(f, "holds {run} {valid}"),
+            Self::Ended(run, status, body) => write!(f, "end {run} {status} {body}"),
+            Self::Aborted(run) => write!(f, "abort {run}"),
+            Self::Dropped(run) => write!(f, "drop {run}"),
+            Self::Stalled(since, to) => write!(f, "stall {since} {to}"),
+        }
+    }
+}
+
+impl FromStr for RunEvent {
+    type Err = ();
+
+    #[expect(clippy::indexing_slicing, reason = "what is split has at least one part")]
+    fn from_str(text: &str) -> Result<Self, ()> {
+        fn part<T: FromStr>(words: &[&str], at: usize) -> Result<T, ()> {
+            words.get(at).and_then(|word| word.parse().ok()).ok_or(())
+        }
+        let words: Vec<_> = text.split(' ').collect();
+        let words = &words[..];
+        let run = part(words, 1)?;
+        Ok(match words[0] {
+            "start" => Self::Started(
+                run,
+                part(words, 2)?,
+                part(words, 3)?,
+                part(words, 4)?,
+                part(words, 5)?,
+                part(words, 6)?,
+            ),
+            "holds" => Self::Renewed(run, part(words, 2)?),
+            "end" => Self::Ended(run, part(words, 2)?, part(words, 3)?),
+            "abort" => Self::Aborted(run),
+            "drop" => Self::Dropped(run),
+            "stall" => Self::Stalled(run, part(words, 2)?),
+            _ => return Err(()),
+        })
+    }
+}
+
+/// The runs that one process has written down; a line that was cut off by a kill is none.
+pub(super) fn parse_runs(life: ProcessIncarnation, text: &str) -> Vec<RecordedRun> {
+    let mut runs: HashMap<u64, RecordedRun> = HashMap::new();
+    let events = parse_lines(text).filter_map(|(at, event)| Some((at, event.parse::<RunEvent>().ok()?)));
+    for (at, event) in events {
+        match event {
+            RunEvent::Started(number, resource, job, attempt, fence, valid) => {
+                let job = (job != "-").then_some(job);
+                runs.insert(
+                    number,
+                    RecordedRun {
+                        incarnation: life,
+                        resource,
+                        job_id: job,
+                        attempt,
+                        fence,
+                        started_at: at,
+                        valid_until: valid,
+                        end: None,
+                        aborted_at: None,
+                        dropped_at: None,
+                    },
+                );
+            }
+            RunEvent::Renewed(number, valid) => {
+                if let Some(run) = runs.get_mut(&number) {
+                    run.valid_until = valid;
+                }
+            }
+            RunEvent::Ended(number, status, body) => {
+                if let Some(run) = runs.get_mut(&number) {
+                    run.end = Some(RunEnd { ended_at: at, status, body });
+                }
+            }
+            RunEvent::Aborted(number) => {
+                if let Some(run) = runs.get_mut(&number) {
+                    run.aborted_at = Some(at);
+                }
+            }
+            RunEvent::Dropped(number) => {
+                if let Some(run) = runs.get_mut(&number) {
+                    run.dropped_at = Some(at);
+                }
+            }
+            RunEvent::Stalled(..) => {}
+        }
+    }
+    let mut runs: Vec<_> = runs.into_values().collect();
+    runs.sort_by_key(|run| run.started_at);
+    runs
+}
+
+/// Where one process has stood still.
+pub(super) fn parse_stalls(life: ProcessIncarnation, text: &str) -> impl Iterator<Item = ProcessDisturbance> {
+    parse_lines(text).filter_map(move |(_, event)| match event.parse() {
+        Ok(RunEvent::Stalled(from, to)) => Some(ProcessDisturbance { incarnation: Some(life), from, to }),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::line;
+
+    #[test]
+    fn what_is_written_can_be_read() {
+        let events = [
+            Event::Start(1, "7".into(), "3-ab".into(), 2, 17, 99),
+            Event::Start(2, "8".into(), "-".into(), 0, 18, 99),
+            Event::Holds(1, 120),
+            Event::End(1, 200, "x".into()),
+            Event::Abort(2),
+            Event::Start(3, "8".into(), "-".into(), 0, 19, 99),
+            Event::Drop(3),
+            Event::Stall(4, 90),
+        ];
+        let text: String = events.iter().map(|event| line(5, 70, event)).collect();
+        let life = Life { process: 0, number: 0 };
+        let stalls: Vec<_> = stalls(life, &text).map(|t| (t.life, t.from, t.to)).collect();
+        assert_eq!(stalls, [(Some(life), 4, 90)]);
+        let mut runs = runs(life, &format!("{text}6 70 holds 2 1000"));
+        runs.sort_by_key(|run| run.fence);
+        let [first, second, third] = &runs[..] else { panic!("{runs:?}") };
+        assert_eq!((first.job.as_deref(), first.attempt, first.valid), (Some("3-ab"), 2, 120));
+        assert_eq!(first.end, Some(End { at: 5, status: 200, body: "x".into() }));
+        assert_eq!((&second.job, second.valid, second.aborted), (&None, 99, Some(5)));
+        assert_eq!((third.dropped, second.dropped), (Some(5), None));
+    }
+}

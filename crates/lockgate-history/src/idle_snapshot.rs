@@ -1,0 +1,203 @@
+//! What is left when all is quiet, and what it has cost: N1 and N2.
+//!
+//! A history ends with a look at the store, once everybody has given back what they held: then there are no
+//! holders, lines and indexes of what is to come ([`Rest::keys`]), not more subscriptions and sockets than processes
+//! have by design, no channel that is about anything else, and nobody makes a call, but for signs of life of workers.
+
+use super::{Guarantee, Violation};
+
+/// Lines, locks and indexes of what is to come.
+const TRANSIENT_KINDS: [&str; 8] = ["h", "l", "q", "g", "due", "late", "exp", "lease"];
+
+/// Kept for ever, by design: a few of each shard. A watch has its end inside, and so have the workers in theirs.
+const PERMANENT_KINDS: [&str; 5] = ["f", "meta", "paused", "watch", "workers"];
+
+/// Numbers of what there is at the moment, in a shard's `f`.
+const LIVE_COUNTERS: [&str; 3] = ["jobs", "bytes", "late"];
+
+/// A key of the store.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LeftoverKey {
+    /// Its name.
+    pub name: String,
+    /// Whether it has an end (`PTTL` other than -1).
+    pub has_expiry: bool,
+    /// If it is a shard's hash of facts, `{s}:f`: its fields that are numbers.
+    pub counters: Vec<(String, i64)>,
+}
+
+/// What is there when all is quiet.
+#[derive(Debug, Clone, Default)]
+pub struct IdleSnapshot {
+    /// All keys of the namespace.
+    pub keys: Vec<LeftoverKey>,
+    /// Only locks were used: then no key is left but those that stay by design, with an end or without.
+    pub locks_only: bool,
+    /// Clients of the server that subscribe.
+    pub subscribed_clients: u64,
+    /// Channels that somebody hears, and how many do (`PUBSUB CHANNELS` and `SHARDCHANNELS`, with `NUMSUB`): one of
+    /// each process, which it alone hears, and that of events.
+    pub subscribed_channels: Vec<(String, u64)>,
+    /// Clients of the server, whoever looks at it not among them.
+    pub clients: u64,
+    /// Most clients that a process is at rest: its sockets, and one that hears messages. Without it clients are not
+    /// judged.
+    pub max_clients_per_process: Option<u64>,
+    /// Processes that live.
+    pub live_processes: u64,
+    /// Script calls within a time in which nobody did anything, but for the next.
+    pub script_calls: u64,
+    /// Signs of life of workers in this time.
+    pub heartbeats: u64,
+    /// Most of those that there may be.
+    pub max_heartbeats: u64,
+}
+
+impl IdleSnapshot {
+    /// N1.
+    #[must_use]
+    pub fn check(&self) -> Vec<Violation> {
+        let mut wrong: Vec<_> =
+            self.keys.iter().flat_map(|kept| describe_leftovers(kept, self.locks_only)).collect();
+        let Self { live_processes: processes, subscribed_clients: subscriptions, clients, heartbeats: signs, max_heartbeats: most_signs, .. } = *self;
+        if subscriptions > processes {
+            wrong.push(format!("{subscriptions} subscriptions of {processes} processes"));
+        }
+        wrong.extend(self.subscribed_channels.iter().filter_map(|channel| self.describe_extra_subscribers(channel)));
+        let own = self.subscribed_channels.iter().filter(|(name, _)| key_kind(name) == "w").count() as u64;
+        if own > processes {
+            wrong.push(format!("{own} channels of {processes} processes"));
+        }
+        let most = self.max_clients_per_process.map(|sockets| sockets.saturating_mul(processes));
+        if let Some(most) = most.filter(|most| clients > *most) {
+            wrong.push(format!("{clients} clients of {processes} processes, at most {most}"));
+        }
+        if self.script_calls > 0 {
+            wrong.push(format!("{} calls while nobody does anything", self.script_calls));
+        }
+        if signs > most_signs {
+            wrong.push(format!("{signs} signs of life, at most {most_signs}"));
+        }
+        wrong.into_iter().map(|told| Violation::new(Guarantee::N1, told)).collect()
+    }
+}
+
+impl IdleSnapshot {
+    /// What is wrong with a channel: it is none that a process hears for as long as it lives, or too many do.
+    fn describe_extra_subscribers(&self, (name, hear): &(String, u64)) -> Option<String> {
+        let most = match key_kind(name) {
+            "w" => 1,
+            "e" | "c" => self.live_processes,
+            _ => 0,
+        };
+        (*hear > most).then(|| format!("left behind: {hear} hear {name}, where {most} may"))
+    }
+}
+
+fn describe_leftovers(kept: &LeftoverKey, only_locks: bool) -> Vec<String> {
+    let LeftoverKey { name: key, has_expiry: ends, counters } = kept;
+    let kind = key_kind(key);
+    if TRANSIENT_KINDS.contains(&kind) || (only_locks && !PERMANENT_KINDS.contains(&kind)) {
+        return vec![format!("left behind: {key}")];
+    }
+    if !PERMANENT_KINDS.contains(&kind) && !ends {
+        return vec![format!("left behind, without an end: {key}")];
+    }
+    let of = |(name, _): &&(String, i64)| LIVE_COUNTERS.contains(&&**name);
+    let wrong = counters.iter().filter(of).filter(|(_, count)| *count != 0);
+    wrong.map(|(name, count)| format!("left behind: {key} {name}={count}")).collect()
+}
+
+/// `lg:1:<namespace>:{<shard>}:<kind>[:<name>]`, or without a shard.
+fn key_kind(key: &str) -> &str {
+    let rest = match key.split_once("}:") {
+        Some((_, rest)) => rest,
+        None => key.splitn(4, ':').nth(3).unwrap_or(key),
+    };
+    rest.split(':').next().unwrap_or(rest)
+}
+
+/// N2: so many commands for so many acquisitions (or requests), at most `ceiling` each.
+#[must_use]
+pub fn check_command_cost(commands: u64, acquisitions: u64, ceiling: u64) -> Option<Violation> {
+    let most = acquisitions.max(1).saturating_mul(ceiling);
+    let told = format!("{commands} commands for {acquisitions} acquisitions, at most {most}");
+    (commands > most).then(|| Violation::new(Guarantee::N2, told))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept(key: &str, ends: bool) -> Kept {
+        Kept { key: key.to_owned(), ends, counters: Vec::new() }
+    }
+
+    fn rest(keys: Vec<Kept>) -> Rest {
+        Rest { keys, subscriptions: 2, processes: 2, ..Rest::default() }
+    }
+
+    #[test]
+    fn what_stays_by_design_is_good() {
+        let mut facts = kept("lg:1:ns:{3}:f", false);
+        facts.counters = vec![("jobs".into(), 0), ("fence".into(), 7)];
+        let keys = vec![
+            facts,
+            kept("lg:1:ns:meta", false),
+            kept("lg:1:ns:{3}:watch:x", false),
+            kept("lg:1:ns:{3}:r:1-ab", true),
+        ];
+        assert_eq!(rest(keys).check(), []);
+    }
+
+    #[test]
+    fn n1_locks_lines_jobs_and_keys_without_an_end() {
+        for key in ["h:7", "l:7", "q:7", "g:7", "due", "late", "exp", "lease"] {
+            let wrong = rest(vec![kept(&format!("lg:1:ns:{{3}}:{key}"), true)]).check();
+            assert_eq!(wrong.len(), 1, "{key}");
+            assert_eq!(wrong[0].check, Guarantee::N1);
+        }
+        assert_eq!(rest(vec![kept("lg:1:ns:{3}:j:1-ab", false)]).check().len(), 1);
+        let response = rest(vec![kept("lg:1:ns:{3}:r:1-ab", true)]);
+        assert_eq!(Rest { only_locks: true, ..response }.check().len(), 1);
+        let mut facts = kept("lg:1:ns:{3}:f", false);
+        facts.counters = vec![("jobs".into(), 1)];
+        assert_eq!(rest(vec![facts]).check().len(), 1);
+    }
+
+    #[test]
+    fn n1_subscriptions_and_calls() {
+        assert_eq!(Rest { subscriptions: 3, ..rest(vec![]) }.check().len(), 1);
+        assert_eq!(Rest { calls: 1, ..rest(vec![]) }.check().len(), 1);
+    }
+
+    #[test]
+    fn n1_channels_of_the_gone_and_of_what_is_over() {
+        let heard = |channels: &[(&str, u64)]| {
+            let channels = channels.iter().map(|(name, hear)| ((*name).to_owned(), *hear));
+            Rest { channels: channels.collect(), ..rest(vec![]) }.check().len()
+        };
+        let (one, two, all) = ("lg:1:ns:w:one", "lg:1:ns:w:two", "lg:1:ns:e");
+        assert_eq!(heard(&[(one, 1), (two, 1), (all, 2)]), 0);
+        assert_eq!(heard(&[(one, 2)]), 1);
+        assert_eq!(heard(&[(all, 3)]), 1);
+        assert_eq!(heard(&[(one, 1), (two, 1), ("lg:1:ns:w:three", 1)]), 1);
+        assert_eq!(heard(&[("lg:1:ns:{3}:job:1-ab", 1)]), 1);
+        assert_eq!(heard(&[("lg:1:ns:{3}:w:one", 1), ("lg:1:ns:{3}:e", 2), ("lg:1:ns:c", 2)]), 0);
+    }
+
+    #[test]
+    fn n1_sockets_and_signs_of_life() {
+        let clients = |clients| Rest { clients, sockets: Some(3), ..rest(vec![]) }.check().len();
+        assert_eq!([clients(6), clients(7)], [0, 1]);
+        let signs = |signs| Rest { signs, most_signs: 2, ..rest(vec![]) }.check().len();
+        assert_eq!([signs(2), signs(3)], [0, 1]);
+    }
+
+    #[test]
+    fn n2_a_ceiling() {
+        assert_eq!(cost(40, 10, 4), None);
+        assert_eq!(cost(41, 10, 4).map(|wrong| wrong.check), Some(Guarantee::N2));
+        assert_eq!(cost(4, 0, 4), None);
+    }
+}

@@ -1,0 +1,143 @@
+//! What a process writes down about its locks, a line each: so that a kill loses none that was written.
+
+use std::{fmt, str::FromStr};
+
+use crate::parse_lines;
+
+/// How a lock is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RecordedLockMode {
+    /// Nobody else.
+    Exclusive,
+    /// Together with other readers.
+    Shared,
+    /// So many at once.
+    Permits(u32),
+}
+
+impl fmt::Display for RecordedLockMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exclusive => f.write_str("x"),
+            Self::Shared => f.write_str("s"),
+            Self::Permits(most) => write!(f, "p{most}"),
+        }
+    }
+}
+
+impl FromStr for RecordedLockMode {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        match (text, text.strip_prefix('p').map(str::parse)) {
+            ("x", _) => Ok(Self::Exclusive),
+            ("s", _) => Ok(Self::Shared),
+            (_, Some(Ok(most))) => Ok(Self::Permits(most)),
+            _ => Err(()),
+        }
+    }
+}
+
+/// Something that one process did or saw. The number is that of the acquisition it is about, within its
+/// process; times are those of the history's clock, ns. Written and read as one line of words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LockEvent {
+    /// About to ask.
+    Requested(u64, String, RecordedLockMode),
+    /// Granted, with this fence, sure until then.
+    Granted(u64, u64, u64),
+    /// Refused: somebody else has it, or the wait is over.
+    Refused(u64),
+    /// The store was away.
+    Failed(u64),
+    /// The future was dropped.
+    Cancelled(u64),
+    /// Still held, sure until then.
+    Renewed(u64, u64),
+    /// Told that it is lost.
+    LossReported(u64),
+    /// The fenced register has taken this value.
+    Written(u64, u64),
+    /// About to release or drop it.
+    Releasing(u64),
+    /// Released, with this outcome.
+    Released(u64, String),
+    /// Nothing has run in this process since then.
+    Stalled(u64),
+}
+
+impl fmt::Display for LockEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Requested(op, lock, mode) => write!(f, "ask {op} {lock} {mode}"),
+            Self::Granted(op, fence, valid) => write!(f, "got {op} {fence} {valid}"),
+            Self::Refused(op) => write!(f, "busy {op}"),
+            Self::Failed(op) => write!(f, "fault {op}"),
+            Self::Cancelled(op) => write!(f, "gone {op}"),
+            Self::Renewed(op, valid) => write!(f, "holds {op} {valid}"),
+            Self::LossReported(op) => write!(f, "lost {op}"),
+            Self::Written(op, value) => write!(f, "wrote {op} {value}"),
+            Self::Releasing(op) => write!(f, "letting {op}"),
+            Self::Released(op, outcome) => write!(f, "let {op} {outcome}"),
+            Self::Stalled(since) => write!(f, "stall {since}"),
+        }
+    }
+}
+
+impl FromStr for LockEvent {
+    type Err = ();
+
+    #[expect(clippy::indexing_slicing, reason = "what is split has at least one part")]
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let words: Vec<_> = text.split(' ').collect();
+        let number = |at: usize| words.get(at).and_then(|word| word.parse().ok()).ok_or(());
+        let word = |at: usize| words.get(at).map(|word| (*word).to_owned()).ok_or(());
+        let op = number(1)?;
+        Ok(match words[0] {
+            "ask" => Self::Requested(op, word(2)?, word(3)?.parse()?),
+            "got" => Self::Granted(op, number(2)?, number(3)?),
+            "busy" => Self::Refused(op),
+            "fault" => Self::Failed(op),
+            "gone" => Self::Cancelled(op),
+            "holds" => Self::Renewed(op, number(2)?),
+            "lost" => Self::LossReported(op),
+            "wrote" => Self::Written(op, number(2)?),
+            "letting" => Self::Releasing(op),
+            "let" => Self::Released(op, word(2)?),
+            "stall" => Self::Stalled(op),
+            _ => return Err(()),
+        })
+    }
+}
+
+/// All lines of a file; one that was cut off by a kill is none.
+pub(super) fn parse_events(text: &str) -> Vec<(u64, LockEvent)> {
+    parse_lines(text).filter_map(|(at, event)| Some((at, event.parse().ok()?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::line;
+
+    #[test]
+    fn what_is_written_can_be_read() {
+        let events = [
+            Event::Ask(1, "hot".into(), Mode::Permits(3)),
+            Event::Got(1, 17, 99),
+            Event::Busy(2),
+            Event::Fault(3),
+            Event::Gone(4),
+            Event::Holds(1, 100),
+            Event::Lost(1),
+            Event::Wrote(1, 5),
+            Event::Letting(1),
+            Event::Let(1, "Released".into()),
+            Event::Stall(7),
+        ];
+        let text: String = events.iter().map(|event| line(8, 70, event)).collect();
+        let read: Vec<_> =
+            read(&format!("{text}9 70 got 5 1")).into_iter().map(|(_, e)| e).collect();
+        assert_eq!(read, events);
+    }
+}

@@ -1,0 +1,197 @@
+//! L1: after the faults each client that lives is served or refused by the store, and soon.
+
+use std::collections::BTreeMap;
+
+use super::QuotaHistory;
+use crate::{Guarantee, ProcessIncarnation, NANOS_PER_MILLI, Violation};
+
+/// How long after a time in which a process did not run it is not to blame for what failed.
+const STALL_GRACE: u64 = 500 * NANOS_PER_MILLI;
+
+/// Who answered a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AnswerSource {
+    /// The store: it was let in, or refused.
+    Store,
+    /// Its own process.
+    Process,
+    /// Nobody.
+    Failed,
+}
+
+/// One thing that a client has asked.
+#[derive(Debug, Clone)]
+pub(super) struct ClientRequest {
+    key: String,
+    sent_at: u64,
+    /// When, and by whom.
+    answer: Option<(u64, AnswerSource)>,
+}
+
+/// What each client of each process has asked, one after the other.
+#[derive(Debug, Default)]
+pub(super) struct ClientRequests(BTreeMap<(ProcessIncarnation, u64), Vec<ClientRequest>>);
+
+impl ClientRequests {
+    pub(super) fn add_request(&mut self, life: ProcessIncarnation, who: u64, key: String, asked: u64) {
+        self.0.entry((life, who)).or_default().push(ClientRequest { key, sent_at: asked, answer: None });
+    }
+
+    pub(super) fn add_answer(&mut self, life: ProcessIncarnation, who: u64, at: u64, by: AnswerSource) {
+        let last = self.0.get_mut(&(life, who)).and_then(|turns| turns.last_mut());
+        if let Some(turn) = last {
+            turn.answer = Some((at, by));
+        }
+    }
+}
+
+impl QuotaHistory {
+    /// The longest that a client has waited after the last fault, and what is wrong.
+    pub(super) fn check_all_served(&self) -> (u64, Vec<Violation>) {
+        if self.max_wait == 0 {
+            return (0, Vec::new());
+        }
+        let (mut longest, mut wrong) = (0, Vec::new());
+        let mut seen: BTreeMap<ProcessIncarnation, u64> = BTreeMap::new();
+        for (life, number) in &self.clients_per_process {
+            if !self.killed.contains(life) {
+                seen.insert(*life, *number);
+            }
+        }
+        for ((life, who), turns) in &self.clients.0 {
+            let Some(missing) = seen.get_mut(life) else { continue };
+            *missing = missing.saturating_sub(1);
+            match self.check_client(turns) {
+                Ok(waited) => longest = longest.max(waited),
+                Err(told) => {
+                    let ProcessIncarnation { process, generation: number } = life;
+                    wrong.push(format!("client {who} of process {process}.{number}: {told}"));
+                }
+            }
+        }
+        for (ProcessIncarnation { process, generation: number }, missing) in seen {
+            if missing > 0 {
+                wrong.push(format!("process {process}.{number}: {missing} clients never ask"));
+            }
+        }
+        (longest, wrong.into_iter().map(|told| Violation::new(Guarantee::L1, told)).collect())
+    }
+
+    /// How long this client waited for the store after the last fault, and for each answer since then.
+    fn check_client(&self, turns: &[ClientRequest]) -> Result<u64, String> {
+        let (calm, mut longest, mut served) = (self.last_fault_end, 0, false);
+        for ClientRequest { key, sent_at: asked, answer: answered } in turns {
+            let Some((at, by)) = *answered else { return Err(format!("{key} is never answered")) };
+            if at < calm {
+                continue;
+            }
+            let waited = at - (*asked).max(calm);
+            let since = (at - calm) / NANOS_PER_MILLI;
+            if waited > self.max_wait {
+                return Err(format!("{key} is answered after {} ms", waited / NANOS_PER_MILLI));
+            }
+            longest = longest.max(waited);
+            if by == AnswerSource::Store && !served {
+                longest = longest.max(at - calm);
+                served = true;
+            }
+            let late = at - calm > self.max_wait && !self.is_stalled(*asked, at);
+            if late && (by != AnswerSource::Store || !served) {
+                return Err(format!(
+                    "{key} has no answer of the store {since} ms after the faults"
+                ));
+            }
+        }
+        if served && longest <= self.max_wait {
+            return Ok(longest);
+        }
+        Err(format!("first served {} ms after the faults", longest / NANOS_PER_MILLI))
+    }
+
+    /// Whether somebody did not run in this time.
+    fn is_stalled(&self, from: u64, to: u64) -> bool {
+        let near = |&(began, ended): &(u64, u64)| from < ended + STALL_GRACE && began < to;
+        self.stalls.iter().any(near)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{Event, Limit},
+        *,
+    };
+    use crate::line;
+
+    const LIFE: Life = Life { process: 0, number: 0 };
+
+    /// The last fault was over at 1,000; somebody may wait for 100.
+    fn judged(clients: u64, events: &[(u64, Event)]) -> Vec<String> {
+        let mut history = History::default();
+        (history.calm, history.patience) = (1000 * MS, 100 * MS);
+        history.limits.insert("k".into(), Limit::Fixed { limit: 1000, window: MS });
+        let text: String = events.iter().map(|(at, event)| line(at * MS, 7, event)).collect();
+        history.read(LIFE, &text);
+        history.lives.insert(LIFE, clients);
+        let wrong = history.check().1;
+        assert!(wrong.iter().all(|wrong| wrong.check == Guarantee::L1));
+        wrong.into_iter().map(|wrong| wrong.told).collect()
+    }
+
+    fn ask(at: u64) -> (u64, Event) {
+        (at, Event::Ask(0, "k".into()))
+    }
+
+    fn out(at: u64) -> (u64, Event) {
+        (at, Event::Out(0, "k".into()))
+    }
+
+    fn fault(at: u64) -> (u64, Event) {
+        (at, Event::Fault(0, "k".into()))
+    }
+
+    #[test]
+    fn whoever_is_served_in_time_is_good() {
+        assert_eq!(judged(1, &[ask(900), fault(1010), ask(1020), out(1090)]).len(), 0);
+        assert_eq!(judged(1, &[ask(900), out(910), ask(920), out(1050)]).len(), 0);
+    }
+
+    #[test]
+    fn l1_an_answer_that_never_comes_or_too_late() {
+        assert_eq!(judged(1, &[ask(900), out(1050), ask(1060)]).len(), 1);
+        assert_eq!(judged(1, &[ask(900), out(1101)]).len(), 1);
+        assert_eq!(judged(1, &[ask(1010), out(1020), ask(1030), out(1140)]).len(), 1);
+    }
+
+    /// Nobody is outvoted: one client that gets errors alone is enough.
+    #[test]
+    fn l1_errors_that_go_on() {
+        let mut events = vec![ask(900), out(1001)];
+        events.extend([ask(1150), fault(1160)]);
+        assert_eq!(judged(1, &events).len(), 1);
+        let only = [ask(1010), fault(1020), ask(1030), fault(1040)];
+        assert_eq!(judged(1, &only).len(), 1);
+        let local = (1160, Event::Local(0, "k".into(), 1150 * MS, 1));
+        assert_eq!(judged(1, &[ask(900), out(1001), ask(1150), local]).len(), 1);
+    }
+
+    #[test]
+    fn l1_a_client_that_does_not_ask_any_more() {
+        assert_eq!(judged(1, &[ask(900), out(910)]).len(), 1);
+        assert_eq!(judged(2, &[ask(900), out(1010)]).len(), 1);
+        assert_eq!(judged(1, &[]).len(), 1);
+    }
+
+    #[test]
+    fn whoever_was_killed_or_did_not_run_is_not_judged() {
+        let mut events = vec![ask(900), out(1001), (1155, Event::Stall(1120 * MS))];
+        events.extend([ask(1150), fault(1160)]);
+        assert_eq!(judged(1, &events).len(), 0);
+        let mut history = History::default();
+        (history.calm, history.patience) = (1, 1);
+        history.read(LIFE, &line(5, 7, &Event::Ask(0, "k".into())));
+        assert_eq!(history.check().1.len(), 1);
+        history.killed.insert(LIFE);
+        assert_eq!(history.check().1.len(), 0);
+    }
+}

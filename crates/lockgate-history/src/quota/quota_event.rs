@@ -1,0 +1,91 @@
+//! What processes write down.
+
+use std::{fmt, str::FromStr};
+
+/// Something that one process did or saw. Written and read as one line of words. Clients are numbered by their process;
+/// each asks for one thing after the other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum QuotaEvent {
+    /// A client asks: its number, the key.
+    Requested(u64, String),
+    /// It is let in: the key, when it was asked (ns), the cost; the least that it may come to, if it is put right later.
+    Admitted(u64, String, u64, u64),
+    /// Refused.
+    Refused(u64, String),
+    /// Let in by the process itself, while the store was away.
+    AdmittedLocally(u64, String, u64, u64),
+    /// An error: it may have been charged, and was not let in.
+    Failed(u64, String),
+    /// What it asks for may cost so much in all, whatever becomes of it: the key, the most. Written before it is sent.
+    CostLimit(u64, String, u64),
+    /// The store told how much of a key is spent: the key, when it was asked (ns), how much.
+    SpentRead(u64, String, u64, u64),
+    /// The process did not run since then, ns.
+    Stalled(u64),
+}
+
+impl fmt::Display for QuotaEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Requested(who, key) => write!(f, "ask {who} {key}"),
+            Self::Admitted(who, key, sent, cost) => write!(f, "in {who} {key} {sent} {cost}"),
+            Self::Refused(who, key) => write!(f, "out {who} {key}"),
+            Self::AdmittedLocally(who, key, sent, cost) => write!(f, "local {who} {key} {sent} {cost}"),
+            Self::Failed(who, key) => write!(f, "fault {who} {key}"),
+            Self::CostLimit(who, key, most) => write!(f, "may {who} {key} {most}"),
+            Self::SpentRead(who, key, sent, spent) => write!(f, "spent {who} {key} {sent} {spent}"),
+            Self::Stalled(since) => write!(f, "stall {since}"),
+        }
+    }
+}
+
+impl FromStr for QuotaEvent {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let words: Vec<_> = text.split(' ').collect();
+        let number = |word: &str| word.parse().map_err(drop);
+        let [verb, who, rest @ ..] = &words[..] else { return Err(()) };
+        let (who, verb) = (number(who)?, *verb);
+        Ok(match (verb, rest) {
+            ("ask", [key]) => Self::Requested(who, (*key).to_owned()),
+            ("in", [key, sent, cost]) => {
+                Self::Admitted(who, (*key).to_owned(), number(sent)?, number(cost)?)
+            }
+            ("out", [key]) => Self::Refused(who, (*key).to_owned()),
+            ("local", [key, sent, cost]) => {
+                Self::AdmittedLocally(who, (*key).to_owned(), number(sent)?, number(cost)?)
+            }
+            ("fault", [key]) => Self::Failed(who, (*key).to_owned()),
+            ("may", [key, most]) => Self::CostLimit(who, (*key).to_owned(), number(most)?),
+            ("spent", [key, sent, spent]) => {
+                Self::SpentRead(who, (*key).to_owned(), number(sent)?, number(spent)?)
+            }
+            ("stall", []) => Self::Stalled(who),
+            _ => return Err(()),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_can_be_read() {
+        let key = || "k".to_owned();
+        for event in [
+            Event::Ask(3, key()),
+            Event::In(3, key(), 5, 2),
+            Event::Out(3, key()),
+            Event::Local(3, key(), 5, 1),
+            Event::Fault(3, key()),
+            Event::May(3, key(), 4),
+            Event::Spent(3, key(), 5, 7),
+            Event::Stall(9),
+        ] {
+            assert_eq!(event.to_string().parse(), Ok(event));
+        }
+        assert_eq!("in 3 k 5".parse::<Event>(), Err(()));
+    }
+}

@@ -1,0 +1,278 @@
+//! All that was written down, and RL1: never more is let in than the quotas allow.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    QuotaEvent, QuotaBound,
+    quota_ledger::QuotaLedger,
+    client_requests::{AnswerSource, ClientRequests},
+};
+use crate::{Guarantee, ProcessIncarnation, NANOS_PER_MILLI, Violation, parse_lines};
+
+/// Windows that are looked at together: from each request on, and once all of them.
+const MAX_WINDOWS: u64 = 4;
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct QuotaAdmission {
+    pub(super) incarnation: ProcessIncarnation,
+    pub(super) sent_at: u64,
+    pub(super) answered_at: u64,
+    pub(super) cost: u64,
+}
+
+/// All that was written down about quotas, on one clock.
+#[derive(Debug, Default)]
+pub struct QuotaHistory {
+    /// How many clients each process has. With [`patience`](Self::patience) each of them has to be served in the end.
+    pub clients_per_process: BTreeMap<ProcessIncarnation, u64>,
+    /// Processes that were ended: nobody has to answer their clients.
+    pub killed: BTreeSet<ProcessIncarnation>,
+    /// When the last fault was over, ns: L1 counts from then on.
+    pub last_fault_end: u64,
+    /// How long a client may wait after the last fault until the store lets it in or refuses it, ns. From then on it
+    /// has no answer but those. Zero: not judged.
+    pub max_wait: u64,
+    /// When somebody did not run, ns, as far as they have not written it down themselves.
+    pub stalls: Vec<(u64, u64)>,
+    /// The quota of each key. Keys without one are not judged.
+    pub quotas: BTreeMap<String, QuotaBound>,
+    /// What a process may let in by itself in any one outage, of each key; without it, a whole quota.
+    pub local_quota: Option<u64>,
+    /// When the store has lost all it knew, ns: it begins anew.
+    pub data_losses: Vec<u64>,
+    pub(super) admitted: BTreeMap<String, Vec<QuotaAdmission>>,
+    admitted_locally: BTreeMap<String, Vec<QuotaAdmission>>,
+    refused_count: u64,
+    error_count: u64,
+    pub(super) clients: ClientRequests,
+    pub(super) ledger: QuotaLedger,
+}
+
+/// What was looked at.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct QuotaCheckStats {
+    /// Requests that the store has let in.
+    pub admitted: u64,
+    /// Those that processes have let in by themselves.
+    pub admitted_locally: u64,
+    /// Refusals.
+    pub refused: u64,
+    /// Errors.
+    pub errors: u64,
+    /// What was let in beyond a quota, in the worst case. Zero for a good history.
+    pub max_excess: u64,
+    /// Keys of which as much was let in as their quotas allow at once: only these show that it is not more.
+    pub exhausted_keys: u64,
+    /// How often the store has told what is spent of a key.
+    pub readings: u64,
+    /// How often that was just the least or just the most that it may be: only these show that nothing was done twice.
+    pub tight_readings: u64,
+    /// The longest that a client was without an answer of the store after the last fault, ns.
+    pub longest_wait: u64,
+}
+
+impl QuotaHistory {
+    /// Adds what one process has written to its file; a last line without its end is left out.
+    pub fn add_log(&mut self, life: ProcessIncarnation, text: &str) {
+        self.clients_per_process.entry(life).or_default();
+        for (told, event) in parse_lines(text) {
+            let Ok(event) = event.parse() else { continue };
+            let mut by = |who, by| self.clients.add_answer(life, who, told, by);
+            match event {
+                QuotaEvent::Requested(who, key) => self.clients.add_request(life, who, key, told),
+                QuotaEvent::Admitted(who, key, sent, cost) => {
+                    by(who, AnswerSource::Store);
+                    self.admitted.entry(key).or_default().push(QuotaAdmission { incarnation: life, sent_at: sent, answered_at: told, cost });
+                }
+                QuotaEvent::AdmittedLocally(who, key, sent, cost) => {
+                    by(who, AnswerSource::Process);
+                    self.admitted_locally.entry(key).or_default().push(QuotaAdmission { incarnation: life, sent_at: sent, answered_at: told, cost });
+                }
+                QuotaEvent::Refused(who, _) => {
+                    by(who, AnswerSource::Store);
+                    self.refused_count += 1;
+                }
+                QuotaEvent::Failed(who, _) => {
+                    by(who, AnswerSource::Failed);
+                    self.error_count += 1;
+                }
+                QuotaEvent::CostLimit(_, key, most) => self.ledger.add_cost_limit(key, told, most),
+                QuotaEvent::SpentRead(_, key, sent, spent) => self.ledger.add_reading(key, sent, told, spent),
+                QuotaEvent::Stalled(since) => self.stalls.push((since, told)),
+            }
+        }
+    }
+
+    /// RL1, RL2 and L1.
+    #[must_use]
+    pub fn check(&self) -> (QuotaCheckStats, Vec<Violation>) {
+        let count =
+            |all: &BTreeMap<String, Vec<QuotaAdmission>>| all.values().map(|all| all.len() as u64).sum();
+        let mut looked = QuotaCheckStats {
+            admitted: count(&self.admitted),
+            admitted_locally: count(&self.admitted_locally),
+            refused: self.refused_count,
+            errors: self.error_count,
+            ..QuotaCheckStats::default()
+        };
+        let mut wrong;
+        (looked.longest_wait, wrong) = self.check_all_served();
+        wrong.extend(self.check_ledger(&mut looked));
+        for (key, limit) in &self.quotas {
+            let of = |all: &BTreeMap<String, Vec<QuotaAdmission>>| all.get(key).cloned().unwrap_or_default();
+            let sum: u64 = of(&self.admitted).iter().map(|entry| entry.cost).sum();
+            looked.exhausted_keys += u64::from(sum >= limit.max_admitted(0));
+            let (over, shown) = self.max_excess(limit, of(&self.admitted));
+            looked.max_excess = looked.max_excess.max(over);
+            wrong.extend(shown.map(|shown| Violation::new(Guarantee::RL1, format!("{key}: {shown}"))));
+            let mut each: BTreeMap<ProcessIncarnation, Vec<QuotaAdmission>> = BTreeMap::new();
+            for entry in of(&self.admitted_locally) {
+                each.entry(entry.incarnation).or_default().push(entry);
+            }
+            for (ProcessIncarnation { process, generation: number }, entries) in each {
+                let (over, shown) = self.max_excess(&self.local_limit(limit), entries);
+                looked.max_excess = looked.max_excess.max(over);
+                wrong.extend(shown.map(|shown| {
+                    let told = format!("{key}: process {process}.{number} alone: {shown}");
+                    Violation::new(Guarantee::RL1, told)
+                }));
+            }
+        }
+        (looked, wrong)
+    }
+
+    /// What one process may do while the store is away.
+    fn local_limit(&self, limit: &QuotaBound) -> QuotaBound {
+        let part = |limit: u64| self.local_quota.map_or(limit, |share| share.min(limit));
+        match *limit {
+            QuotaBound::Fixed { limit, window } => QuotaBound::Fixed { limit: part(limit), window },
+            QuotaBound::Sliding { limit, window } => QuotaBound::Sliding { limit: part(limit), window },
+            QuotaBound::Gcra { burst, limit, window } => {
+                QuotaBound::Gcra { burst: part(burst), limit: part(limit), window }
+            }
+        }
+    }
+
+    /// By how much the worst time is over its quota, and a sentence about it.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "a point of partition is a place in it, or its end"
+    )]
+    fn max_excess(&self, limit: &QuotaBound, mut entries: Vec<QuotaAdmission>) -> (u64, Option<String>) {
+        entries.sort_by_key(|entry| entry.answered_at);
+        let mut begins: Vec<u64> = entries.iter().map(|entry| entry.sent_at).collect();
+        begins.sort_unstable();
+        begins.dedup();
+        let far = limit.window().saturating_mul(MAX_WINDOWS);
+        let mut worst: (u64, Option<String>) = (0, None);
+        let mut judge = |from: u64, to: u64, sum: u64| {
+            let anew = self.data_losses.iter().filter(|at| (from..=to).contains(*at)).count() as u64;
+            let may = limit.max_admitted(to - from) + limit.max_admitted(0) * anew;
+            if sum > may && sum - may > worst.0 {
+                let ms = (to - from) / NANOS_PER_MILLI;
+                let shown = format!("{sum} let in within {ms} ms, where {may} may be");
+                worst = (sum - may, Some(shown));
+            }
+        };
+        for &from in &begins {
+            let mut sum = 0;
+            let first = entries.partition_point(|entry| entry.answered_at < from);
+            let near = entries[first..].iter().take_while(|entry| entry.answered_at - from <= far);
+            for entry in near.filter(|entry| entry.sent_at >= from) {
+                sum += entry.cost;
+                judge(from, entry.answered_at, sum);
+            }
+        }
+        if let (Some(from), Some(last)) = (begins.first(), entries.last()) {
+            judge(*from, last.answered_at, entries.iter().map(|entry| entry.cost).sum());
+        }
+        worst
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::line;
+
+    fn history(limit: Limit, events: &[(usize, u64, Event)]) -> History {
+        let mut history = History::default();
+        history.limits.insert("k".to_owned(), limit);
+        for (process, at, event) in events {
+            history.read(Life { process: *process, number: 0 }, &line(at * MS, 7, event));
+        }
+        history
+    }
+
+    /// So many at that time, each sent a ms before it was answered.
+    fn at(ms: u64, many: u64) -> Vec<(usize, u64, Event)> {
+        let one =
+            |n| (usize::try_from(n % 3).unwrap(), ms, Event::In(0, "k".into(), (ms - 1) * MS, 1));
+        (0..many).map(one).collect()
+    }
+
+    #[test]
+    fn quotas_that_are_spent_are_counted() {
+        let spent = |many| history(PACED, &at(50, many)).check().0.spent;
+        assert_eq!([spent(5), spent(6)], [0, 1]);
+    }
+
+    fn over(limit: Limit, events: &[(usize, u64, Event)]) -> u64 {
+        let (looked, wrong) = history(limit, events).check();
+        assert_eq!(looked.over == 0, wrong.is_empty());
+        assert!(wrong.iter().all(|wrong| wrong.check == Guarantee::RL1));
+        looked.over
+    }
+
+    const FIXED: Limit = Limit::Fixed { limit: 10, window: 1000 * MS };
+    const PACED: Limit = Limit::Paced { burst: 5, limit: 10, window: 1000 * MS };
+
+    #[test]
+    fn rl1_two_windows_that_meet_and_one_more() {
+        assert_eq!(over(FIXED, &[at(999, 10), at(1001, 10)].concat()), 0);
+        assert_eq!(over(FIXED, &[at(999, 10), at(1001, 11)].concat()), 1);
+        // Three windows.
+        assert_eq!(over(FIXED, &[at(999, 10), at(1500, 10), at(2100, 10)].concat()), 0);
+    }
+
+    #[test]
+    fn rl1_more_than_a_pace_lets_in() {
+        assert_eq!(over(PACED, &at(50, 6)), 0);
+        assert_eq!(over(PACED, &at(50, 8)), 2);
+        assert_eq!(over(PACED, &[at(50, 5), at(550, 5)].concat()), 0);
+        assert_eq!(over(PACED, &[at(50, 5), at(550, 9)].concat()), 3);
+    }
+
+    /// Neither who was refused nor who had no answer was let in.
+    #[test]
+    fn rl1_refusals_and_errors_count_for_nothing() {
+        let none = |event: Event| (0..100).map(|_| (0, 60, event.clone())).collect::<Vec<_>>();
+        let all = [at(50, 5), none(Event::Out(0, "k".into())), none(Event::Fault(0, "k".into()))]
+            .concat();
+        assert_eq!(over(PACED, &all), 0);
+        let (looked, _) = history(PACED, &all).check();
+        assert_eq!((looked.entered, looked.refused, looked.faults), (5, 100, 100));
+    }
+
+    #[test]
+    fn rl1_a_store_that_lost_all_begins_anew() {
+        let mut history = history(FIXED, &[at(999, 10), at(1001, 25)].concat());
+        assert_eq!(history.check().0.over, 15);
+        history.forgotten.push(1000 * MS);
+        assert_eq!(history.check().0.over, 0);
+    }
+
+    /// While the store is away each process has its share, and no more.
+    #[test]
+    fn rl1_a_process_alone() {
+        let local = |process, many| {
+            let one = move |_| (process, 50, Event::Local(0, "k".into(), 49 * MS, 1));
+            (0..many).map(one).collect::<Vec<_>>()
+        };
+        assert_eq!(over(PACED, &[local(0, 6), local(1, 6)].concat()), 0);
+        assert_eq!(over(PACED, &local(0, 7)), 1);
+        let mut history = history(PACED, &local(0, 6));
+        history.share = Some(2);
+        assert_eq!(history.check().0.over, 3);
+    }
+}

@@ -1,0 +1,143 @@
+//! RL2: what the store has counted, held against what was let in and what was asked for.
+
+use std::collections::BTreeMap;
+
+use super::{QuotaHistory, QuotaCheckStats};
+use crate::{Guarantee, NANOS_PER_MILLI, Violation};
+
+/// What the store told of a key.
+#[derive(Debug)]
+struct SpentReading {
+    sent_at: u64,
+    answered_at: u64,
+    spent: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct QuotaLedger {
+    /// When that was written down, before it was asked for.
+    cost_limits: BTreeMap<String, Vec<(u64, u64)>>,
+    readings: BTreeMap<String, Vec<SpentReading>>,
+}
+
+impl QuotaLedger {
+    pub(super) fn add_cost_limit(&mut self, key: String, at: u64, most: u64) {
+        self.cost_limits.entry(key).or_default().push((at, most));
+    }
+
+    pub(super) fn add_reading(&mut self, key: String, sent: u64, told: u64, spent: u64) {
+        self.readings.entry(key).or_default().push(SpentReading { sent_at: sent, answered_at: told, spent });
+    }
+}
+
+impl QuotaHistory {
+    /// RL2. A key's window must not have ended between the first that was let in and the last look.
+    pub(super) fn check_ledger(&self, looked: &mut QuotaCheckStats) -> Vec<Violation> {
+        let mut wrong = Vec::new();
+        for (key, looks) in &self.ledger.readings {
+            for look in looks {
+                let (least, most) = (self.min_spent(key, look), self.max_spent(key, look));
+                looked.readings += 1;
+                let is_bound = look.spent == least || look.spent == most;
+                looked.tight_readings += u64::from(look.spent > 0 && is_bound);
+                if (least..=most).contains(&look.spent) {
+                    continue;
+                }
+                let what = if look.spent < least { "given back" } else { "charged" };
+                let told = format!(
+                    "{key}: {} are spent at {} ms, where {least} to {most} may be: something was {what} twice",
+                    look.spent,
+                    look.answered_at / NANOS_PER_MILLI
+                );
+                wrong.push(Violation::new(Guarantee::RL2, told));
+            }
+        }
+        wrong
+    }
+
+    /// What was let in before the store was asked, and is not forgotten, is charged, or given back once.
+    fn min_spent(&self, key: &str, look: &SpentReading) -> u64 {
+        let kept = self.data_losses.iter().filter(|at| **at <= look.answered_at).max();
+        let known = self.admitted.get(key).into_iter().flatten().filter(|entry| {
+            entry.answered_at < look.sent_at && kept.is_none_or(|forgotten| *forgotten < entry.sent_at)
+        });
+        known.map(|entry| entry.cost).sum()
+    }
+
+    /// What had not been asked for when the store answered can't be charged.
+    fn max_spent(&self, key: &str, look: &SpentReading) -> u64 {
+        let asked = self.ledger.cost_limits.get(key).into_iter().flatten();
+        asked.filter(|(at, _)| *at <= look.answered_at).map(|(_, most)| most).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::Event, *};
+    use crate::{Life, line};
+
+    const LIFE: Life = Life { process: 0, number: 0 };
+
+    fn may(at: u64, most: u64) -> (u64, Event) {
+        (at, Event::May(0, "k".into(), most))
+    }
+
+    fn entered(sent: u64, told: u64, least: u64) -> (u64, Event) {
+        (told, Event::In(0, "k".into(), sent * MS, least))
+    }
+
+    fn spent(sent: u64, told: u64, spent: u64) -> (u64, Event) {
+        (told, Event::Spent(1, "k".into(), sent * MS, spent))
+    }
+
+    fn history(events: &[(u64, Event)]) -> History {
+        let mut history = History::default();
+        let text: String = events.iter().map(|(at, event)| line(at * MS, 7, event)).collect();
+        history.read(LIFE, &text);
+        history
+    }
+
+    /// How many looks are wrong, and how many show something.
+    fn judged(events: &[(u64, Event)]) -> (usize, u64) {
+        let (looked, wrong) = history(events).check();
+        assert!(wrong.iter().all(|wrong| wrong.check == Guarantee::RL2));
+        (wrong.len(), looked.exact)
+    }
+
+    /// One of which one is given back, and one that costs three: between one and four, by what has been put right.
+    #[test]
+    fn rl2_a_look_between_what_was_let_in_and_what_may_be() {
+        let asked = [may(10, 1), entered(10, 20, 0), may(30, 3), entered(30, 40, 1)];
+        let told = |n| judged(&[&asked[..], &[spent(50, 60, n)]].concat());
+        assert_eq!(told(0), (1, 0), "given back twice");
+        assert_eq!(told(1), (0, 1));
+        assert_eq!(told(2), (0, 0), "neither of the two shows anything");
+        assert_eq!(told(4), (0, 1));
+        assert_eq!(told(5), (1, 0), "charged twice");
+    }
+
+    /// Who has not been answered yet, or never is, may have been charged or not.
+    #[test]
+    fn rl2_what_is_under_way_counts_or_not() {
+        let asked = [may(10, 2), entered(10, 55, 2)];
+        for n in 0..=2 {
+            assert_eq!(judged(&[&asked[..], &[spent(50, 60, n)]].concat()).0, 0);
+        }
+        assert_eq!(judged(&[may(10, 2), spent(50, 60, 2)]).0, 0);
+        assert_eq!(judged(&[spent(50, 60, 2), may(61, 2)]).0, 1, "it was asked for later");
+    }
+
+    #[test]
+    fn rl2_a_store_that_lost_all_begins_anew() {
+        let mut history = history(&[
+            may(10, 1),
+            entered(10, 20, 1),
+            may(30, 1),
+            entered(30, 40, 1),
+            spent(50, 60, 1),
+        ]);
+        assert_eq!(history.check().1.len(), 1);
+        history.forgotten.push(25 * MS);
+        assert_eq!(history.check().1.len(), 0);
+    }
+}

@@ -1,0 +1,185 @@
+//! Ended jobs that are kept: the indexes done and dead, and their books (`kept.lua`).
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use crate::store::backend::{ENDED_JOB_OVERHEAD, JobId};
+
+/// Most dead jobs that a shard keeps.
+pub(super) const MAX_DEAD_JOBS: usize = 10_000;
+
+/// Most bytes that a shard keeps of done jobs, and of dead ones, where no layer has said it.
+pub(super) const DEFAULT_RETAINED_BYTES: u64 = 16 << 20;
+
+/// Jobs that one step evicts at most to make room for another one.
+const MAX_EVICTIONS_PER_STEP: usize = 96;
+
+/// One index: when each job is forgotten, in microseconds, each of its own.
+#[derive(Default)]
+pub(super) struct EndedJobIndex {
+    by_expiry: BTreeMap<u64, JobId>,
+    /// Of the last that was filed.
+    last_expiry_us: u64,
+    entries: HashMap<JobId, EndedJobEntry>,
+    total_bytes: u64,
+    owners: HashMap<String, OwnerUsage>,
+    /// Owners by their bytes; the common owner, whose name is empty, is not among them.
+    owners_by_bytes: BTreeSet<(u64, String)>,
+    /// Ever filed, and taken out again by hand.
+    inserted_count: u64,
+    pub(super) removed_count: u64,
+}
+
+struct EndedJobEntry {
+    expires_us: u64,
+    bytes: u64,
+    owner: String,
+}
+
+/// What one owner has in an index.
+#[derive(Default)]
+struct OwnerUsage {
+    bytes: u64,
+    by_expiry: BTreeMap<u64, JobId>,
+}
+
+impl EndedJobIndex {
+    pub(super) fn insert(&mut self, id: &JobId, owner: &str, mut until: u64, bytes: u64) {
+        self.remove(id);
+        // Those of one moment keep their order, also where one of them has gone.
+        if self.last_expiry_us.checked_sub(until).is_some_and(|ahead| ahead < 1000) {
+            until = self.last_expiry_us + 1;
+        }
+        while self.by_expiry.contains_key(&until) {
+            until += 1;
+        }
+        self.last_expiry_us = until;
+        let (size, owner) = (ENDED_JOB_OVERHEAD + bytes, owner.to_owned());
+        self.by_expiry.insert(until, id.clone());
+        self.update_owner(&owner, |share| {
+            share.bytes += size;
+            share.by_expiry.insert(until, id.clone());
+        });
+        self.entries.insert(id.clone(), EndedJobEntry { expires_us: until, bytes: size, owner });
+        self.total_bytes += size;
+        self.inserted_count += 1;
+    }
+
+    fn update_owner(&mut self, owner: &str, change: impl FnOnce(&mut OwnerUsage)) {
+        let share = self.owners.entry(owner.to_owned()).or_default();
+        let before = share.bytes;
+        change(share);
+        let (after, is_gone) = (share.bytes, share.by_expiry.is_empty());
+        if !owner.is_empty() {
+            self.owners_by_bytes.remove(&(before, owner.to_owned()));
+            if !is_gone {
+                self.owners_by_bytes.insert((after, owner.to_owned()));
+            }
+        }
+        if is_gone {
+            self.owners.remove(owner);
+        }
+    }
+
+    /// Forgets those whose time is over.
+    pub(super) fn remove_expired(&mut self, now_us: u64) {
+        while let Some((_, id)) = self.by_expiry.first_key_value().filter(|(at, _)| **at <= now_us) {
+            let id = id.clone();
+            self.remove(&id);
+        }
+    }
+
+    /// Evicts jobs until no more than so many, and so many bytes, are left; the newest, of this owner, stays in any case.
+    pub(super) fn evict_excess(
+        &mut self,
+        newest: &JobId,
+        owner: &str,
+        most: usize,
+        most_bytes: u64,
+    ) -> Vec<JobId> {
+        let mut gone = Vec::new();
+        let mut evict = |ended: &mut Self, most_bytes: u64| {
+            let id = ended.choose_eviction(newest, owner, most_bytes)?;
+            ended.remove(&id);
+            gone.push(id);
+            Some(())
+        };
+        if self.by_expiry.len() > most {
+            evict(self, self.total_bytes);
+        }
+        for _ in 0..MAX_EVICTIONS_PER_STEP {
+            if self.total_bytes <= most_bytes || evict(self, most_bytes).is_none() {
+                break;
+            }
+        }
+        gone
+    }
+
+    /// The job that makes room for the newest, which stays: the first of the largest owner, or, if that has no other one,
+    /// of all.
+    fn choose_eviction(&self, newest: &JobId, owner: &str, most: u64) -> Option<JobId> {
+        let largest = self.owners.get(self.owner_to_evict_from(owner, most));
+        let of_largest = largest.into_iter().flat_map(|share| share.by_expiry.values());
+        let mut all = of_largest.take(2).chain(self.by_expiry.values().take(2));
+        all.find(|id| *id != newest).cloned()
+    }
+
+    /// The owner that makes room: that of the newest, if it has more than an equal share of `most`, else the one that has
+    /// the most. So no owner drives out others by what is its own.
+    fn owner_to_evict_from<'a>(&'a self, owner: &'a str, most: u64) -> &'a str {
+        let bytes = |owner: &str| self.owners.get(owner).map_or(0, |share| share.bytes);
+        if bytes(owner).saturating_mul(self.owners.len() as u64) > most {
+            return owner;
+        }
+        match self.owners_by_bytes.last() {
+            Some((top, largest)) if *top > bytes("") => largest,
+            _ => "",
+        }
+    }
+
+    fn remove(&mut self, id: &JobId) -> bool {
+        let Some(EndedJobEntry { expires_us: until, bytes: size, owner }) = self.entries.remove(id) else { return false };
+        self.by_expiry.remove(&until);
+        self.total_bytes = self.total_bytes.saturating_sub(size);
+        self.update_owner(&owner, |share| {
+            share.bytes = share.bytes.saturating_sub(size);
+            share.by_expiry.remove(&until);
+        });
+        true
+    }
+
+    /// From a mark on.
+    pub(super) fn iter_from(&self, mark: u64, now_us: u64) -> impl Iterator<Item = (u64, &JobId)> {
+        let live = self.by_expiry.range(mark.max(now_us + 1)..);
+        live.map(|(until, id)| (*until, id))
+    }
+
+    /// Taken out by hand.
+    pub(super) fn remove_manually(&mut self, id: &JobId) {
+        self.removed_count += u64::from(self.remove(id));
+    }
+
+    /// How many are kept, and how many are kept no more.
+    pub(super) fn count_retained_and_trimmed(&self, now_us: u64) -> (u64, u64) {
+        let kept = self.iter_from(0, now_us).count() as u64;
+        (kept, self.inserted_count.saturating_sub(self.removed_count + kept))
+    }
+
+    /// Whether the sums are those of the entries.
+    #[cfg(any(test, feature = "fsck"))]
+    pub(super) fn is_consistent(&self) -> bool {
+        let all = self.entries.values().map(|entry| entry.bytes).sum::<u64>();
+        let listed = self.owners.values().map(|share| share.by_expiry.len()).sum::<usize>();
+        let mut owned = HashMap::<&str, u64>::new();
+        for EndedJobEntry { bytes: size, owner, .. } in self.entries.values() {
+            *owned.entry(owner).or_default() += size;
+        }
+        let (jobs, entries) = (self.by_expiry.len(), self.entries.len());
+        (self.total_bytes, jobs, listed) == (all, entries, entries)
+            && self.owners.iter().all(|(owner, share)| owned.get(&**owner) == Some(&share.bytes))
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.jobs.len()
+    }
+}

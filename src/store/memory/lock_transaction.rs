@@ -1,0 +1,236 @@
+//! One step at a line: what `line.lua` is on Redis. Names and order of steps are the same there.
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use super::{
+    expiring_map::ExpiringMap,
+    shard_state::ShardState,
+    job_record::JobRecord,
+    lock_state::{LockState, HolderEntry, MemoryQueueEntry},
+    local_pubsub::OutgoingWakeup,
+    memory_shard::ServerTime,
+};
+use crate::{
+    key::Key,
+    store::{
+        backend::{OFFER_TIMEOUT, JobId, LockMode, Contenders, SPARE_FENCES, LockToken},
+        wakeups::WakeupMessage,
+    },
+};
+
+/// Rows that one step may look at: a bound on its running time, not on the line.
+pub(super) const SCAN_LIMIT: usize = 100;
+
+/// An idempotency record is kept beside the lock it is about: of another lock it is another record.
+pub(super) type LockScopedName = (Key, Arc<str>);
+
+/// One step at one line.
+pub(super) struct LockTransaction<'a> {
+    pub(super) key: &'a Key,
+    pub(super) lock: &'a mut LockState,
+    pub(super) shard: &'a mut ShardState,
+    pub(super) jobs: &'a mut ExpiringMap<JobId, JobRecord>,
+    pub(super) idempotency_records: &'a mut ExpiringMap<LockScopedName, (JobId, String)>,
+    pub(super) outbox: &'a mut Vec<OutgoingWakeup>,
+    pub(super) now: ServerTime,
+}
+
+impl LockTransaction<'_> {
+    pub(super) fn offer_deadline(&self) -> u64 {
+        self.now.deadline_after(OFFER_TIMEOUT)
+    }
+
+    pub(super) fn send_wakeup(&mut self, node: &str, hint: WakeupMessage) {
+        let to = Some(node.into());
+        self.outbox.push(OutgoingWakeup { recipient: to, message: hint });
+    }
+
+    pub(super) fn publish_job_change(&mut self, id: &JobId) {
+        let hint = WakeupMessage::JobChanged(id.clone());
+        self.outbox.push(OutgoingWakeup { recipient: None, message: hint });
+    }
+
+    /// Takes expired holders and offers out; the latest deadline that is left, or `None` if free.
+    pub(super) fn expire_holders(&mut self) -> Option<u64> {
+        let now = self.now.ms;
+        self.lock.holders.retain(|(_, deadline)| *deadline > now);
+        self.lock.holders.iter().map(|(_, deadline)| *deadline).max()
+    }
+
+    /// The mode of those who have it; `None` if it is free.
+    pub(super) fn held_mode(&mut self) -> Option<&'static str> {
+        self.expire_holders()?;
+        self.lock.holders.first().map(|(member, _)| member.mode_letter())
+    }
+
+    /// Whether one more of this mode may come in.
+    pub(super) fn allows_mode(&mut self, mode: LockMode) -> bool {
+        match self.held_mode() {
+            None => true,
+            Some(held) if held != mode.wire_letter() => false,
+            Some(_) => match mode {
+                LockMode::Exclusive => false,
+                LockMode::Shared => true,
+                LockMode::Permits(most) => self.lock.holders.len() < most as usize,
+            },
+        }
+    }
+
+    /// What a request that was not let in is told: until when, and the length of the line. Where nothing
+    /// but permits is wanting, it waits for the one that leaves fewer than there may be.
+    pub(super) fn estimate_wait(&mut self, mode: LockMode) -> (Duration, u64) {
+        let mut until = self.expire_holders();
+        if let LockMode::Permits(most) = mode
+            && self.held_mode() == Some(mode.wire_letter())
+        {
+            let mut ends = Vec::from_iter(self.lock.holders.iter().map(|(_, end)| *end));
+            ends.sort_unstable();
+            let over = ends.len().checked_sub(most as usize);
+            until = over.and_then(|over| ends.get(over).copied()).or(until);
+        }
+        let left = until.unwrap_or_else(|| self.offer_deadline()).saturating_sub(self.now.ms);
+        (Duration::from_millis(left.max(1)), self.lock.queue_len())
+    }
+
+    /// A fence above every fence ever given in this shard; the spare ones are the holder's too.
+    pub(super) fn grant(&mut self, me: &LockToken, mode: LockMode, lease: Duration) -> u64 {
+        let (fence, member) = (self.next_fence(), HolderEntry::holder(mode, me));
+        // A copy of a call that was late shortens nothing.
+        let until = self.lock.deadline_of(&member).unwrap_or(0).max(self.now.deadline_after(lease));
+        self.lock.insert_holder(member, until);
+        fence
+    }
+
+    pub(super) fn next_fence(&mut self) -> u64 {
+        let fence = (self.shard.highest_fence + 1).max(self.now.us);
+        self.shard.highest_fence = fence + SPARE_FENCES;
+        fence
+    }
+
+    /// Sets when a worker should look at this lock, and tells the watcher if it must wake sooner. Another lock
+    /// that is overdue is no reason to be silent: the worker has been there, and may not look again for its sake.
+    pub(super) fn schedule(&mut self, at: u64) {
+        let first = self.shard.due_index.iter().next().map(|(first, _)| first);
+        self.shard.due_index.set(self.key, at);
+        let sooner = first.is_none_or(|first| first <= self.now.ms || at < first);
+        if let Some(node) = self.shard.watching_node(self.now).filter(|_| sooner).cloned() {
+            self.send_wakeup(&node, WakeupMessage::ShardDue(self.key.shard()));
+        }
+    }
+
+    /// As `arm`, but a look that is due already stays so, and one that comes sooner too: it ends the
+    /// passing over of jobs, and traffic must not put it off.
+    pub(super) fn schedule_no_later(&mut self, at: u64) {
+        if self.shard.due_index.get(self.key).is_none_or(|due| due > at) {
+            self.schedule(at);
+        }
+    }
+
+    /// Tells the processes of all holders who joined the line, each once.
+    pub(super) fn announce_join(&mut self, who: Contenders) {
+        let mut told = HashSet::new();
+        for (member, _) in self.lock.holders.iter().take(SCAN_LIMIT) {
+            if let HolderEntry::Holder(_, me) = member
+                && told.insert(me.node())
+            {
+                let to = Some(me.node().into());
+                let hint = WakeupMessage::QueueJoin(self.key.clone(), who);
+                self.outbox.push(OutgoingWakeup { recipient: to, message: hint });
+            }
+        }
+    }
+
+    /// First place whose process may still be waiting. (All the dead ones before it go: here that is
+    /// cheap. The script looks at so many, and lets nobody past the rest.)
+    pub(super) fn first_live_waiter(&mut self) -> Option<MemoryQueueEntry> {
+        loop {
+            let place = self.lock.waiters.first()?.clone();
+            if place.deadline > self.now.ms {
+                return Some(place);
+            }
+            self.lock.remove_waiter(&place);
+        }
+    }
+
+    /// Until when this job is in backoff.
+    pub(super) fn backoff_end(&self, job: &JobId) -> Option<u64> {
+        self.lock.backoffs.end_of(job).filter(|at| *at > self.now.ms)
+    }
+
+    /// First job, unless the jobs are passed over: an offer to them lapsed, the first one is in
+    /// backoff, or no worker watches the shard.
+    pub(super) fn first_available_job(&self) -> Option<(u64, JobId)> {
+        let lapsed = self.lock.job_offer_deadline.is_some_and(|park| park <= self.now.ms);
+        let watched = self.shard.watching_node(self.now).is_some();
+        let seen = watched && !lapsed;
+        self.lock.first_job().filter(|(_, id)| seen && self.backoff_end(id).is_none()).cloned()
+    }
+
+    /// Who stands at the head of the line, and whose place that is; `None` if nobody can be served.
+    pub(super) fn queue_head(&mut self) -> Option<(u64, Option<MemoryQueueEntry>)> {
+        let place = self.first_live_waiter();
+        match (place, self.first_available_job()) {
+            (place, Some((seq, _))) if place.as_ref().is_none_or(|place| seq < place.seq) => {
+                Some((seq, None))
+            }
+            (place, _) => place.map(|place| (place.seq, Some(place))),
+        }
+    }
+
+    /// The lock is offered for one accept window to whoever is at the head of its line and fits beside
+    /// those who are in: one writer, the leading run of readers, as many as there are permits. A live
+    /// place leaves the line (a dead one would block everybody); a job stays, and is parked unless a
+    /// worker claims it.
+    pub(super) fn offer_next(&mut self) {
+        for _ in 0..SCAN_LIMIT {
+            let held = self.held_mode();
+            if held == Some(LockMode::Exclusive.wire_letter()) {
+                return;
+            }
+            match self.queue_head() {
+                Some((_, Some(place))) => {
+                    if !self.allows_mode(place.mode) {
+                        return;
+                    }
+                    self.offer_to_waiter(&place);
+                    if place.mode == LockMode::Exclusive {
+                        return;
+                    }
+                }
+                _ if held.is_some() => return,
+                Some((_, None)) => return self.offer_to_first_job(),
+                None => {
+                    // Hidden jobs on a free lock: a worker looks when it comes, or when the backoff is
+                    // over.
+                    if let Some((_, first)) = self.lock.first_job() {
+                        self.schedule(self.backoff_end(first).unwrap_or(self.now.ms));
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    fn offer_to_waiter(&mut self, place: &MemoryQueueEntry) {
+        let until = self.offer_deadline();
+        self.lock.remove_waiter(place);
+        self.lock.insert_holder(HolderEntry::offer(place.mode, &place.token), until);
+        self.send_wakeup(place.token.node(), WakeupMessage::Offer(place.token.clone()));
+        if !self.lock.jobs.is_empty() {
+            self.schedule_no_later(until);
+        }
+    }
+
+    fn offer_to_first_job(&mut self) {
+        let until = self.offer_deadline();
+        let Some((_, id)) = self.lock.first_job().cloned() else {
+            return;
+        };
+        self.lock.insert_holder(HolderEntry::JobOffer(id.clone()), until);
+        self.lock.job_offer_deadline = Some(until);
+        self.shard.due_index.set(self.key, self.now.ms);
+        if let Some(node) = self.shard.watching_node(self.now).cloned() {
+            self.send_wakeup(&node, WakeupMessage::JobOffer(self.key.clone(), id));
+        }
+    }
+}

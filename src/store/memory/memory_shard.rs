@@ -1,0 +1,181 @@
+//! One shard: everything that one step may touch, behind one mutex.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::{
+    expiring_map::ExpiringMap,
+    shard_state::ShardState,
+    job_record::JobRecord,
+    lock_state::{LockState, HolderEntry},
+    local_pubsub::OutgoingWakeup,
+    rate_counters::{StoredCounter, StoredCounterKey},
+    lock_transaction::{LockScopedName, LockTransaction},
+};
+use crate::{
+    key::Key,
+    store::backend::{JobId, LockMode, LeaseRenewal, LockToken},
+};
+
+/// Values of each kind that a step looks at for their end. It makes fewer, so what has ended goes
+/// away faster than it comes.
+pub(super) const SWEEP_LIMIT: usize = 4;
+
+/// The time of a step: TIME is read once, at its beginning.
+#[derive(Clone, Copy)]
+pub(super) struct ServerTime {
+    pub(super) us: u64,
+    pub(super) ms: u64,
+}
+
+impl ServerTime {
+    pub(super) fn from_micros(us: u64) -> Self {
+        Self { us, ms: us / 1000 }
+    }
+
+    /// When this time has passed: what is delayed must not come sooner.
+    pub(super) fn earliest_after(self, delay: Duration) -> u64 {
+        self.us.div_ceil(1000).saturating_add(crate::clock::millis(delay))
+    }
+
+    /// The deadline of what lasts this long from now.
+    pub(super) fn deadline_after(self, time: Duration) -> u64 {
+        self.ms.saturating_add(crate::clock::millis(time))
+    }
+}
+
+#[derive(Default)]
+pub(super) struct MemoryShard {
+    pub(super) locks: ExpiringMap<Key, LockState>,
+    pub(super) jobs: ExpiringMap<JobId, JobRecord>,
+    /// Idempotency records: the job, and the fingerprint of the request that made it.
+    pub(super) idempotency_records: ExpiringMap<LockScopedName, (JobId, String)>,
+    pub(super) counters: ExpiringMap<StoredCounterKey, StoredCounter>,
+    /// How many debts have begun: their names.
+    pub(super) last_debt_id: u64,
+    pub(super) state: ShardState,
+}
+
+impl MemoryShard {
+    /// A step about one line: makes it if need be, and removes it if the step has left nothing.
+    pub(super) fn with_lock<T>(
+        &mut self,
+        key: &Key,
+        now: ServerTime,
+        post: &mut Vec<OutgoingWakeup>,
+        step: impl FnOnce(&mut LockTransaction<'_>) -> T,
+    ) -> T {
+        let line = self.locks.get_or_insert_default(key);
+        line.drop_expired(now);
+        let mut visit = LockTransaction {
+            key,
+            lock: line,
+            shard: &mut self.state,
+            jobs: &mut self.jobs,
+            idempotency_records: &mut self.idempotency_records,
+            outbox: post,
+            now,
+        };
+        let answer = step(&mut visit);
+        if line.is_empty() {
+            self.locks.remove(key);
+        } else {
+            let end = line.expiry();
+            self.locks.set_expiry(key, end);
+        }
+        self.enqueue_webhooks(now, post);
+        self.sweep_expired(now);
+        answer
+    }
+
+    /// What the step before has ended is told of: each call has a line of its own.
+    fn enqueue_webhooks(&mut self, now: ServerTime, post: &mut Vec<OutgoingWakeup>) {
+        for (call, end, owner) in std::mem::take(&mut self.state.pending_webhooks) {
+            self.with_lock(&call.key.clone(), now, post, |visit| visit.enqueue_webhook(call, end, owner));
+        }
+    }
+
+    pub(super) fn sweep_expired(&mut self, now: ServerTime) {
+        self.locks.sweep(now.ms, SWEEP_LIMIT);
+        self.jobs.sweep(now.ms, SWEEP_LIMIT);
+        self.idempotency_records.sweep(now.ms, SWEEP_LIMIT);
+        self.state.latest_by_group.sweep(now.ms, SWEEP_LIMIT);
+        self.state.merged_into.sweep(now.ms, SWEEP_LIMIT);
+        self.state.owner_tombstones.sweep(now.ms, SWEEP_LIMIT);
+        self.state.owner_records.sweep(now.ms, SWEEP_LIMIT);
+        self.state.done_jobs.remove_expired(now.us);
+        self.state.dead_jobs.remove_expired(now.us);
+    }
+
+    /// `renew.lua`, one item.
+    pub(super) fn renew_lease(&mut self, item: &LeaseRenewal, now: ServerTime) -> bool {
+        let until = now.deadline_after(item.lease);
+        let Some(line) = self.locks.get_mut(&item.key, now.ms) else {
+            return false;
+        };
+        line.drop_expired(now);
+        let Some(until) = line.extend_holder(&item.token, item.mode, now, until) else {
+            return false;
+        };
+        let end = line.expiry();
+        self.locks.set_expiry(&item.key, end);
+        if let Some(id) = &item.job {
+            let runs = |job: &JobRecord| job.run_token.as_ref() == Some(&item.token);
+            if self.jobs.get(id, now.ms).is_some_and(runs) {
+                self.state.due_index.set(&item.key, until);
+            }
+        }
+        true
+    }
+
+    /// `raise.lua`.
+    pub(super) fn advance_fence(&mut self, key: &Key, me: &LockToken, fence: u64, now: ServerTime) -> bool {
+        let member = HolderEntry::holder(LockMode::Exclusive, me);
+        let deadline = self.locks.get(key, now.ms).and_then(|line| line.deadline_of(&member));
+        let held = deadline.is_some_and(|deadline| deadline > now.ms);
+        if held {
+            self.state.highest_fence = self.state.highest_fence.max(fence);
+        }
+        held
+    }
+
+    /// Nothing once the job has ended well, as where the request has a key of its own.
+    pub(super) fn job_envelope(&self, id: &JobId, now: ServerTime) -> Option<Bytes> {
+        let envelope = &self.jobs.get(id, now.ms)?.envelope;
+        Some(envelope.clone()).filter(|envelope| !envelope.is_empty())
+    }
+
+    pub(super) fn lock_of(&self, id: &JobId, now: ServerTime) -> Option<Key> {
+        self.jobs.get(id, now.ms).map(|job| job.lock.clone())
+    }
+
+    pub(super) fn first_job(&self, key: &Key, now: ServerTime) -> Option<JobId> {
+        let (_, id) = self.locks.get(key, now.ms)?.first_job()?;
+        Some(id.clone())
+    }
+
+    /// Values in here, of all kinds.
+    #[cfg(test)]
+    pub(super) fn value_count(&self) -> usize {
+        let (groups, merged) = (self.facts.groups.len(), self.facts.merged.len());
+        let merges = groups + merged + self.facts.tombs.len() + self.facts.records.len();
+        let kept = self.lines.len() + self.jobs.len() + self.records.len() + self.counters.len();
+        kept + merges + self.facts.indexed() + self.facts.done.len() + self.facts.dead.len()
+    }
+
+    #[cfg(test)]
+    pub(super) fn persistent_entry_count(&self) -> usize {
+        let endless = [self.lines.endless(), self.jobs.endless()];
+        endless.iter().sum::<usize>()
+            + self.records.endless()
+            + self.counters.endless()
+            + self.facts.indexed()
+    }
+
+    #[cfg(test)]
+    pub(super) fn usage_counts(&self, key: &Key) -> [u64; 3] {
+        let line = self.lines.get(key, 0).map_or(0, |line| line.bytes);
+        [self.facts.jobs, self.facts.bytes, line]
+    }
+}

@@ -1,0 +1,91 @@
+//! What is due in a shard, and who watches it.
+
+use std::time::Duration;
+
+use super::{
+    expiring_map::TimeIndex,
+    shard_state::ShardState,
+    local_pubsub::OutgoingWakeup,
+    memory_shard::{ServerTime, MemoryShard},
+    lock_transaction::SCAN_LIMIT,
+};
+use crate::{
+    key::Key,
+    store::backend::{DueLocks, JobId},
+};
+
+/// After how many ms the line of a callback comes again.
+const WEBHOOK_QUEUE_DELAY_MS: u64 = 1_000;
+
+/// What one call of `due.lua` may still do.
+pub(super) struct PollBudget {
+    pub(super) locks: usize,
+    delayed_jobs: usize,
+    deadlines: usize,
+}
+
+impl PollBudget {
+    pub(super) fn new(names: usize) -> Self {
+        Self { locks: names, delayed_jobs: SCAN_LIMIT, deadlines: SCAN_LIMIT }
+    }
+}
+
+/// Jobs of an index whose time has come.
+fn take_due(index: &TimeIndex<JobId>, most: &mut usize, now: ServerTime) -> Vec<JobId> {
+    let ripe = index.iter().take_while(|(at, _)| *at <= now.ms).take(*most);
+    let ripe = Vec::from_iter(ripe.map(|(_, id)| id.clone()));
+    *most -= ripe.len();
+    ripe
+}
+
+impl MemoryShard {
+    /// `due.lua`, one shard. What is left to be done is for the next call.
+    pub(super) fn poll_due(&mut self, left: &mut PollBudget, now: ServerTime, post: &mut Vec<OutgoingWakeup>) -> DueLocks {
+        if left.locks == 0 {
+            // Its turn is the next time.
+            return DueLocks { locks: Vec::new(), next_due_in: Some(Duration::ZERO) };
+        }
+        self.sweep_expired(now);
+        for id in take_due(&self.state.delayed_jobs, &mut left.delayed_jobs, now) {
+            match self.lock_of(&id, now) {
+                Some(key) => self.with_lock(&key, now, post, |visit| visit.requeue_delayed_job(&id)),
+                None => self.state.delayed_jobs.remove(&id),
+            }
+        }
+        for id in take_due(&self.state.deadline_index, &mut left.deadlines, now) {
+            match self.lock_of(&id, now) {
+                Some(key) => self.with_lock(&key, now, post, |visit| visit.expire_if_queued(&id)),
+                None => self.state.deadline_index.remove(&id),
+            }
+        }
+        let due = self.state.due_index.iter().take_while(|(at, _)| *at <= now.ms);
+        let mut names: Vec<_> = due.take(left.locks + 1).map(|(_, name)| name.clone()).collect();
+        let later = self.state.due_index.iter().skip_while(|(at, _)| *at <= now.ms).map(|(at, _)| at);
+        let first = |index: &TimeIndex<JobId>| index.iter().next().map(|(at, _)| at);
+        let mut next = later.chain(first(&self.state.delayed_jobs)).chain(first(&self.state.deadline_index)).min();
+        if names.len() > left.locks {
+            names.truncate(left.locks);
+            next = Some(0);
+        }
+        left.locks -= names.len();
+        for name in names.iter().filter(|name| name.is_of_callback()) {
+            self.state.due_index.set(name, now.ms + WEBHOOK_QUEUE_DELAY_MS);
+            next = next.min(Some(now.ms + WEBHOOK_QUEUE_DELAY_MS)).or(Some(now.ms + WEBHOOK_QUEUE_DELAY_MS));
+        }
+        let with_head = |name: Key| {
+            let head = self.first_job(&name, now);
+            (name, head)
+        };
+        DueLocks {
+            locks: names.into_iter().map(with_head).collect(),
+            next_due_in: next
+                .map(|at| Duration::from_micros(at.saturating_mul(1_000).saturating_sub(now.us))),
+        }
+    }
+
+    /// Whether anything is due, or will be.
+    pub(super) fn has_work(&self) -> bool {
+        let ShardState { due_index: due, delayed_jobs: late, deadline_index: exp, .. } = &self.state;
+        due.iter().next().is_some() || late.iter().chain(exp.iter()).next().is_some()
+    }
+}

@@ -1,0 +1,172 @@
+//! What is kept of a counter, and what that is at a moment.
+
+use std::sync::Arc;
+
+use crate::{
+    clock::millis,
+    key::Key,
+    store::{
+        memory::memory_shard::ServerTime,
+        rate::{Algorithm, CounterValue, MAX_UNITS, MAX_DEBT_PARTS, GcraRate, QuotaRule, ChargedWindow, scale_ceil},
+    },
+};
+
+/// What a counter, or what is kept of its refusals, is named by.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(in crate::store::memory) struct StoredCounterKey {
+    pub(super) algorithm: Algorithm,
+    pub(super) is_refusal_count: bool,
+    pub(super) policy: Arc<str>,
+    pub(super) subject: Key,
+    pub(super) tag: Key,
+}
+
+/// What is kept under a name. Unlike other things, it is over at its end, not after it: then `left` is exact.
+#[derive(Clone, Copy)]
+pub(in crate::store::memory) enum StoredCounter {
+    Fixed { spent: u64 },
+    Sliding(SlidingWindowPair),
+    Gcra { debt: u64, gross_debt: u64, debt_id: u64, as_of_us: u64, pace: GcraRate },
+    Refusals(u64),
+    Blocked,
+}
+
+/// Two windows that follow one another; times in ms.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::store::memory) struct SlidingWindowPair {
+    pub(super) start_ms: u64,
+    pub(super) length_ms: u64,
+    previous: u64,
+    spent: u64,
+}
+
+impl SlidingWindowPair {
+    pub(super) fn new(now: u64, length: u64, spent: u64) -> Self {
+        Self { start_ms: now, length_ms: length, previous: 0, spent }
+    }
+
+    /// As they are now, where a window has this length.
+    pub(super) fn advanced_to(mut self, now: u64, length: u64) -> Self {
+        // The clock was put back: what lies in the future begins now.
+        self.start_ms = self.start_ms.min(now);
+        let since = now - self.start_ms;
+        if since >= self.length_ms.saturating_mul(2) {
+            return Self::new(now, length, 0);
+        }
+        if since >= self.length_ms {
+            self = Self { start_ms: self.start_ms + self.length_ms, previous: self.spent, spent: 0, ..self };
+        }
+        if self.length_ms == length {
+            return self;
+        }
+        // What counts now falls from now on, as if it had been spent in the window before.
+        Self { start_ms: now, length_ms: length, previous: self.used_units(now), spent: 0 }
+    }
+
+    pub(super) fn left_ms(&self, now: u64) -> u64 {
+        self.start_ms + self.length_ms - now
+    }
+
+    fn used_units(&self, now: u64) -> u64 {
+        (self.spent + scale_ceil(self.previous, self.left_ms(now), self.length_ms)).min(MAX_UNITS)
+    }
+
+    /// When nothing of it counts any more.
+    pub(super) fn expiry_ms(&self) -> u64 {
+        self.start_ms + if self.spent > 0 { self.length_ms * 2 } else { self.length_ms }
+    }
+}
+
+/// What a counter holds at the moment of a step.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum CounterUsage {
+    /// `end` of the window; of the one that would begin now.
+    Fixed {
+        spent: u64,
+        end_ms: u64,
+    },
+    Sliding(SlidingWindowPair),
+    /// `gross`: without refunds. `which` debt it is; 0 until it is kept.
+    Gcra {
+        debt: u64,
+        gross_debt: u64,
+        debt_id: u64,
+        pace: GcraRate,
+    },
+}
+
+impl CounterUsage {
+    pub(super) fn to_value(&self, now: ServerTime) -> CounterValue {
+        match self {
+            Self::Fixed { spent, end_ms: end } => CounterValue::Fixed { spent: *spent, left_ms: end - now.ms },
+            Self::Sliding(windows) => CounterValue::Sliding {
+                previous: windows.previous,
+                spent: windows.spent,
+                left_ms: windows.left_ms(now.ms),
+            },
+            Self::Gcra { debt, gross_debt: gross, debt_id: which, .. } => {
+                CounterValue::Gcra { debt: *debt, gross_debt: *gross, debt_id: *which }
+            }
+        }
+    }
+
+    /// How often `cost` fits in.
+    pub(super) fn times_affordable(&self, rule: &QuotaRule, cost: u64, now: ServerTime) -> u64 {
+        let fits = |most: u64, used: u64, cost: u64| most.saturating_sub(used).checked_div(cost);
+        let room = match (self, rule) {
+            (Self::Gcra { debt, pace, .. }, _) => fits(pace.max_debt, *debt, pace.units_to_parts(cost)),
+            (Self::Fixed { spent, .. }, QuotaRule::Fixed { limit, .. }) => fits(*limit, *spent, cost),
+            (Self::Sliding(windows), QuotaRule::Sliding { limit, .. }) => {
+                fits(*limit, windows.used_units(now.ms), cost)
+            }
+            _ => Some(0),
+        };
+        room.unwrap_or(u64::MAX)
+    }
+
+    pub(super) fn spend(&mut self, units: u64) {
+        let add =
+            |spent: &mut u64, units: u64, most| *spent = spent.saturating_add(units).min(most);
+        match self {
+            Self::Fixed { spent, .. } => add(spent, units, MAX_UNITS),
+            Self::Sliding(windows) => add(&mut windows.spent, units, MAX_UNITS),
+            Self::Gcra { debt, gross_debt: gross, pace, .. } => {
+                let parts = pace.units_to_parts(units);
+                add(debt, parts, MAX_DEBT_PARTS);
+                add(gross, parts, MAX_DEBT_PARTS);
+            }
+        }
+    }
+
+    /// Gives back what is still there of that window, or that debt.
+    pub(super) fn refund(&mut self, units: u64, window: ChargedWindow, rule: &QuotaRule, now: ServerTime) {
+        // Two readings of a clock, each rounded; and no mistaking a very short window for the next one.
+        let near = ((millis(rule.window()) - 1) / 2).min(2);
+        match self {
+            Self::Fixed { spent, end_ms: end } if end.abs_diff(window.boundary) <= near => {
+                *spent = spent.saturating_sub(units);
+            }
+            Self::Sliding(windows) if windows.start_ms == window.boundary => {
+                windows.spent = windows.spent.saturating_sub(units);
+            }
+            Self::Sliding(windows) if windows.start_ms == window.boundary + windows.length_ms => {
+                windows.previous = windows.previous.saturating_sub(units);
+            }
+            // No more than is sure to be owed still: if debts are paid off in the order they were made, and all
+            // that was given back was of those before this one.
+            Self::Gcra { debt, gross_debt: gross, debt_id: which, pace } if *which == window.debt_id && *gross < MAX_DEBT_PARTS => {
+                let ticks = window.boundary.saturating_sub(now.us) / pace.tick_us;
+                let owed = ticks.saturating_mul(pace.parts_per_tick).saturating_sub(*gross - *debt);
+                *debt = debt.saturating_sub(pace.units_to_parts(units).min(owed));
+            }
+            Self::Fixed { .. } | Self::Sliding(_) | Self::Gcra { .. } => {}
+        }
+    }
+}
+
+/// What is left of a debt, in the parts of a pace that may be another by now: until now the old one counts.
+pub(super) fn remaining_debt(debt: u64, since: u64, old: &GcraRate, new: &GcraRate, now: ServerTime) -> u64 {
+    let ticks = now.us.saturating_sub(since) / old.tick_us;
+    let left = debt.saturating_sub(ticks.saturating_mul(old.parts_per_tick));
+    if old.parts_per_unit == new.parts_per_unit { left } else { scale_ceil(left, new.parts_per_unit, old.parts_per_unit).min(MAX_DEBT_PARTS) }
+}

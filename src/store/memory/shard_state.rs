@@ -1,0 +1,187 @@
+//! What the lines of a shard share: its counts, its indexes and its watch.
+
+use std::{collections::HashMap, sync::Arc};
+
+use super::{
+    ended_job_index::{MAX_DEAD_JOBS, EndedJobIndex, DEFAULT_RETAINED_BYTES},
+    expiring_map::{ExpiringMap, TimeIndex},
+    job_record::JobRecord,
+    owner_expiry_index::OwnerExpiryIndex,
+    memory_shard::ServerTime,
+    lock_transaction::LockScopedName,
+};
+use crate::{
+    key::Key,
+    store::backend::{WebhookJobSpec, JobId, JobState},
+};
+
+/// Most tombstones of one owner in a shard.
+const MAX_OWNER_TOMBSTONES: u64 = 16_384;
+
+/// What the lines of a shard share.
+#[derive(Default)]
+pub(super) struct ShardState {
+    /// When a worker should look at a lock that has jobs.
+    pub(super) due_index: TimeIndex<Key>,
+    /// The highest fence given, with the spare ones.
+    pub(super) highest_fence: u64,
+    pub(super) last_seq: u64,
+    pub(super) job_count: u64,
+    pub(super) job_bytes: u64,
+    /// The node whose worker watches this shard, and until when.
+    watch: Option<(Arc<str>, u64)>,
+    /// Left to the other workers, one of which will have taken it by then.
+    vacant_until: u64,
+    /// Jobs that wait outside of any line, and when they come back.
+    pub(super) delayed_jobs: TimeIndex<JobId>,
+    /// Number and bytes of those, of each lock that has any.
+    pub(super) delayed_totals: HashMap<Key, (u64, u64)>,
+    /// Jobs that have a deadline.
+    pub(super) deadline_index: TimeIndex<JobId>,
+    /// Number and bytes of the jobs of each owner that wait or run.
+    pub(super) owner_totals: HashMap<String, (u64, u64)>,
+    /// The latest job of each group of a lock.
+    pub(super) latest_by_group: ExpiringMap<LockScopedName, JobId>,
+    /// Tombstones, and idempotency records, of each owner.
+    pub(super) owner_tombstones: OwnerExpiryIndex<JobId>,
+    pub(super) owner_records: OwnerExpiryIndex<LockScopedName>,
+    /// What requests were merged into.
+    pub(super) merged_into: ExpiringMap<JobId, JobId>,
+    /// Calls about jobs that this step has ended; each becomes a job when the step has left its line.
+    pub(super) pending_webhooks: Vec<(WebhookJobSpec, String, String)>,
+    /// Ended jobs that are kept.
+    pub(super) done_jobs: EndedJobIndex,
+    pub(super) dead_jobs: EndedJobIndex,
+    /// Most bytes of each, if a layer has said it.
+    pub(super) max_retained_bytes: Option<u64>,
+    pub(super) expired_count: u64,
+    pub(super) cancelled_count: u64,
+}
+
+impl ShardState {
+    pub(super) fn watching_node(&self, now: ServerTime) -> Option<&Arc<str>> {
+        let live = self.watch.as_ref().filter(|(_, end)| now.ms < *end);
+        live.map(|(node, _)| node)
+    }
+
+    /// Whether a worker watches the shard, or is about to.
+    pub(super) fn has_worker(&self, now: ServerTime) -> bool {
+        self.watching_node(now).is_some() || now.ms < self.vacant_until
+    }
+
+    /// When its watch ends, and until when it is left to others.
+    #[cfg(test)]
+    pub(super) fn watch_deadlines(&self) -> [u64; 2] {
+        [self.watch.as_ref().map_or(0, |(_, end)| *end), self.left]
+    }
+
+    /// `beat.lua`: keeps the watch of this node, or gives it up, to those who have until `left` to take it;
+    /// `None` if it has none. True if kept.
+    pub(super) fn renew_or_release_watch(
+        &mut self,
+        node: &str,
+        keep: bool,
+        (until, left): (u64, Option<u64>),
+        now: ServerTime,
+    ) -> Option<bool> {
+        if self.watching_node(now).is_none_or(|watcher| **watcher != *node) {
+            return None;
+        }
+        self.watch = keep.then(|| (node.into(), until));
+        self.vacant_until = left.filter(|_| !keep).unwrap_or_default();
+        Some(keep)
+    }
+
+    /// Takes a watch that nobody has. True if taken.
+    pub(super) fn take_watch_if_vacant(&mut self, node: &str, until: u64, now: ServerTime) -> bool {
+        let free = self.watching_node(now).is_none();
+        if free {
+            self.watch = Some((node.into(), until));
+            self.vacant_until = 0;
+        }
+        free
+    }
+
+    pub(super) fn end_watch(&mut self) {
+        self.watch = None;
+        self.vacant_until = 0;
+    }
+
+    /// One job more of the shard, and of its owner if it has one.
+    pub(super) fn count_job(&mut self, owner: &str, bytes: u64) {
+        self.job_count += 1;
+        self.job_bytes += bytes;
+        if !owner.is_empty() {
+            let (jobs, used) = self.owner_totals.entry(owner.to_owned()).or_default();
+            (*jobs, *used) = (*jobs + 1, *used + bytes);
+        }
+    }
+
+    /// One job less.
+    pub(super) fn uncount_job(&mut self, owner: &str, bytes: u64) {
+        self.job_count = self.job_count.saturating_sub(1);
+        self.job_bytes = self.job_bytes.saturating_sub(bytes);
+        if let Some((jobs, used)) = self.owner_totals.get_mut(owner) {
+            (*jobs, *used) = (jobs.saturating_sub(1), used.saturating_sub(bytes));
+            if *jobs == 0 {
+                self.owner_totals.remove(owner);
+            }
+        }
+    }
+
+    /// Counts a job that has ended, and puts it into its index, with the bytes that are kept of it. Returns those
+    /// that are evicted for it.
+    pub(super) fn index_ended_job(
+        &mut self,
+        state: JobState,
+        (id, owner): (&JobId, &str),
+        (until_us, bytes): (u64, u64),
+        now: ServerTime,
+    ) -> Vec<JobId> {
+        let (index, most) = match state {
+            JobState::Done => (&mut self.done_jobs, usize::MAX),
+            JobState::Dead => (&mut self.dead_jobs, MAX_DEAD_JOBS),
+            JobState::Expired => {
+                self.expired_count += 1;
+                return Vec::new();
+            }
+            _ => {
+                self.cancelled_count += 1;
+                return Vec::new();
+            }
+        };
+        index.insert(id, owner, until_us, bytes);
+        index.remove_expired(now.us);
+        index.evict_excess(id, owner, most, self.max_retained_bytes.unwrap_or(DEFAULT_RETAINED_BYTES))
+    }
+
+    /// Leaves a tombstone of an ended job, for the rest of its time: a client that finds nothing would take the request for
+    /// one that was never accepted.
+    pub(super) fn leave_tombstone(&mut self, jobs: &mut ExpiringMap<JobId, JobRecord>, id: &JobId, now: ServerTime) {
+        let end = jobs.expiry_of(id).unwrap_or(0);
+        let Some(job) = jobs.get_mut(id, now.ms).filter(|job| !job.state.is_pending()) else {
+            return;
+        };
+        job.reduce_to_tombstone(now);
+        let (owner, end) = (job.owner.clone(), end.max(job.duplicate_window_end()));
+        jobs.set_expiry(id, Some(end));
+        self.owner_tombstones.set(&owner, id, end, now);
+        if self.owner_tombstones.count_with_first_expiry(&owner, now).0 <= MAX_OWNER_TOMBSTONES {
+            return;
+        }
+        let Some(first) = self.owner_tombstones.pop_first(&owner, now) else { return };
+        let tomb = jobs.get(&first, now.ms).filter(|job| job.is_tombstone);
+        match tomb.map(JobRecord::duplicate_window_end) {
+            Some(end) if end > now.ms => jobs.set_expiry(&first, Some(end)),
+            Some(_) => jobs.remove(&first),
+            None => {}
+        }
+    }
+
+    /// Entries that somebody has to take out.
+    #[cfg(test)]
+    pub(super) fn index_entry_count(&self) -> usize {
+        let jobs = self.late.iter().count() + self.lates.len() + self.exp.iter().count();
+        self.due.iter().count() + jobs + self.owned.len()
+    }
+}
