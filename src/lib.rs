@@ -86,7 +86,7 @@ pub use self::store::StoreBuilder;
 pub use self::store::{StoreCheck, CheckReport, CheckFinding, FindingKind};
 pub use self::{
     clock::Clock,
-    defer::Snapshot,
+    defer::ExtensionSnapshot,
     error::{Error, ErrorKind},
     gate::{Absent, ClientAddress, Deferred},
     key::Key,

@@ -10,7 +10,7 @@ use std::{fmt, net::SocketAddr};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::{headers::Headers, snapshot::Carried};
+use super::{stored_headers::HeaderList, snapshot::SavedSnapshots};
 use crate::{
     gate::Head,
     key::{Key, digest},
@@ -19,74 +19,74 @@ use crate::{
 };
 
 /// The form written by this version. A reader leaves what it does not know to a newer one.
-const VERSION: u8 = 1;
+const FORMAT_VERSION: u8 = 1;
 
 /// Length of the check behind the version.
-const CHECK: usize = 8;
+const CHECKSUM_LEN: usize = 8;
 
 /// Why stored bytes can't be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Unreadable {
+pub(super) enum EnvelopeError {
     /// Written by a newer version: somebody else can read it.
-    Newer,
+    NewerVersion,
     /// Sealed with a key that this process does not have: somebody else may.
-    NoKey,
+    MissingKey,
     /// Broken, or put where it does not belong.
-    Broken,
+    Corrupted,
 }
 
-impl From<UnsealError> for Unreadable {
+impl From<UnsealError> for EnvelopeError {
     fn from(why: UnsealError) -> Self {
         match why {
-            UnsealError::NewerVersion => Self::Newer,
-            UnsealError::UnknownKey => Self::NoKey,
-            UnsealError::Corrupt => Self::Broken,
+            UnsealError::NewerVersion => Self::NewerVersion,
+            UnsealError::UnknownKey => Self::MissingKey,
+            UnsealError::Corrupt => Self::Corrupted,
         }
     }
 }
 
 /// Where stored bytes belong: sealed ones open nowhere else.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct At<'a> {
+pub(super) struct EnvelopeBinding<'a> {
     pub(super) store: &'a Store,
     pub(super) id: &'a JobId,
     pub(super) lock: &'a Key,
 }
 
-impl At<'_> {
-    fn place<'a>(&'a self, lock: &'a str, kind: &'static str) -> SealContext<'a> {
+impl EnvelopeBinding<'_> {
+    fn associated_data<'a>(&'a self, lock: &'a str, kind: &'static str) -> SealContext<'a> {
         SealContext { id: self.id.as_str(), parent_key: lock, kind }
     }
 
     fn seal(&self, kind: &'static str, plain: Bytes) -> Bytes {
         let lock = self.lock.to_string();
-        seal(self.store, self.place(&lock, kind), plain)
+        seal(self.store, self.associated_data(&lock, kind), plain)
     }
 
     fn open(&self, kind: &'static str, stored: &Bytes) -> Result<Bytes, UnsealError> {
         let lock = self.lock.to_string();
-        open(self.store, self.place(&lock, kind), stored)
+        open(self.store, self.associated_data(&lock, kind), stored)
     }
 }
 
-const REQUEST: &str = "request";
-const RESPONSE: &str = "response";
+const REQUEST_KIND: &str = "request";
+const RESPONSE_KIND: &str = "response";
 
 #[derive(Serialize, Deserialize)]
-struct RequestHead {
+struct EncodedRequestHead {
     method: String,
     target: String,
-    headers: Headers,
+    headers: HeaderList,
     peer: Option<SocketAddr>,
     max_attempts: u32,
-    carried: Carried,
+    snapshots: SavedSnapshots,
 }
 
 /// A request, as it runs again.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct StoredRequest {
     pub(super) head: Head,
-    pub(super) carried: Carried,
+    pub(super) snapshots: SavedSnapshots,
     pub(super) max_attempts: u32,
     pub(super) body: Bytes,
 }
@@ -104,106 +104,106 @@ impl fmt::Debug for StoredRequest {
 
 /// A response, as the status resource gives it out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct StoredHead {
+pub(super) struct StoredResponseHead {
     pub(super) status: u16,
-    pub(super) headers: Headers,
+    pub(super) headers: HeaderList,
     /// Whether the body is kept.
-    pub(super) stored: Stored,
+    pub(super) body_status: StoredBodyStatus,
 }
 
 /// What is kept of a response's body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Stored {
-    Body,
+pub(super) enum StoredBodyStatus {
+    Full,
     /// It was longer than what is kept.
     TooLong,
     /// It had no end that could be known, or is of a kind that has none.
     Stream,
     /// The client had it: the request was not deferred.
-    RanAtOnce,
+    RanDirectly,
 }
 
-impl Stored {
+impl StoredBodyStatus {
     /// As the status document says it.
     pub(super) fn as_str(self) -> &'static str {
         match self {
-            Self::Body => "body",
+            Self::Full => "body",
             Self::TooLong => "too long",
             Self::Stream => "stream",
-            Self::RanAtOnce => "ran at once",
+            Self::RanDirectly => "ran at once",
         }
     }
 }
 
-pub(super) fn write_request(
-    at: At<'_>,
+pub(super) fn encode_request(
+    at: EnvelopeBinding<'_>,
     head: Head,
-    headers: Headers,
-    carried: Carried,
+    headers: HeaderList,
+    carried: SavedSnapshots,
     max_attempts: u32,
     body: &[u8],
 ) -> Bytes {
     let Head { method, target, peer, .. } = head;
-    let head = RequestHead { method, target, headers, peer, max_attempts, carried };
-    at.seal(REQUEST, write(at, REQUEST, &head, body))
+    let head = EncodedRequestHead { method, target, headers, peer, max_attempts, snapshots: carried };
+    at.seal(REQUEST_KIND, encode_envelope(at, REQUEST_KIND, &head, body))
 }
 
-pub(super) fn read_request(at: At<'_>, bytes: &Bytes) -> Result<StoredRequest, Unreadable> {
-    let plain = at.open(REQUEST, bytes)?;
-    let (head, body) = read(at, REQUEST, &plain)?;
-    let RequestHead { method, target, headers, peer, max_attempts, carried } = head;
+pub(super) fn decode_request(at: EnvelopeBinding<'_>, bytes: &Bytes) -> Result<StoredRequest, EnvelopeError> {
+    let plain = at.open(REQUEST_KIND, bytes)?;
+    let (head, body) = decode_envelope(at, REQUEST_KIND, &plain)?;
+    let EncodedRequestHead { method, target, headers, peer, max_attempts, snapshots: carried } = head;
     let head = Head { method, target, headers, peer };
-    Ok(StoredRequest { head, carried, max_attempts, body })
+    Ok(StoredRequest { head, snapshots: carried, max_attempts, body })
 }
 
-pub(super) fn write_response(at: At<'_>, head: &StoredHead, body: &[u8]) -> Bytes {
-    at.seal(RESPONSE, write(at, RESPONSE, head, body))
+pub(super) fn encode_response(at: EnvelopeBinding<'_>, head: &StoredResponseHead, body: &[u8]) -> Bytes {
+    at.seal(RESPONSE_KIND, encode_envelope(at, RESPONSE_KIND, head, body))
 }
 
-pub(super) fn read_response(at: At<'_>, bytes: &Bytes) -> Result<(StoredHead, Bytes), Unreadable> {
-    read(at, RESPONSE, &at.open(RESPONSE, bytes)?)
+pub(super) fn decode_response(at: EnvelopeBinding<'_>, bytes: &Bytes) -> Result<(StoredResponseHead, Bytes), EnvelopeError> {
+    decode_envelope(at, RESPONSE_KIND, &at.open(RESPONSE_KIND, bytes)?)
 }
 
 #[expect(
     clippy::expect_used,
     reason = "postcard can write strings, numbers and lists of known length"
 )]
-fn write(at: At<'_>, kind: &str, head: &impl Serialize, body: &[u8]) -> Bytes {
-    let mut start = vec![VERSION];
-    start.resize(1 + CHECK, 0);
+fn encode_envelope(at: EnvelopeBinding<'_>, kind: &str, head: &impl Serialize, body: &[u8]) -> Bytes {
+    let mut start = vec![FORMAT_VERSION];
+    start.resize(1 + CHECKSUM_LEN, 0);
     let out = postcard::to_extend(head, start);
     // Strings, numbers and lists of known length: postcard has no way to refuse them.
     let mut out = out.expect("the head has no type that postcard can't write");
     out.extend_from_slice(body);
-    if let Some((front, rest)) = out.split_at_mut_checked(1 + CHECK) {
-        front.iter_mut().skip(1).zip(check(at, kind, rest)).for_each(|(to, byte)| *to = byte);
+    if let Some((front, rest)) = out.split_at_mut_checked(1 + CHECKSUM_LEN) {
+        front.iter_mut().skip(1).zip(checksum(at, kind, rest)).for_each(|(to, byte)| *to = byte);
     }
     out.into()
 }
 
-fn check(at: At<'_>, kind: &str, rest: &[u8]) -> [u8; CHECK] {
+fn checksum(at: EnvelopeBinding<'_>, kind: &str, rest: &[u8]) -> [u8; CHECKSUM_LEN] {
     let place = [kind, at.id.as_str(), at.lock.as_str()].map(str::as_bytes);
     let [kind, id, lock] = place;
     let whole = digest(&[kind, id, lock, rest]);
     std::array::from_fn(|n| whole.get(n).copied().unwrap_or_default())
 }
 
-fn read<T: for<'a> Deserialize<'a>>(
-    at: At<'_>,
+fn decode_envelope<T: for<'a> Deserialize<'a>>(
+    at: EnvelopeBinding<'_>,
     kind: &str,
     bytes: &Bytes,
-) -> Result<(T, Bytes), Unreadable> {
+) -> Result<(T, Bytes), EnvelopeError> {
     match bytes.first() {
-        Some(&VERSION) => {}
-        Some(&newer) if newer > VERSION => return Err(Unreadable::Newer),
-        _ => return Err(Unreadable::Broken),
+        Some(&FORMAT_VERSION) => {}
+        Some(&newer) if newer > FORMAT_VERSION => return Err(EnvelopeError::NewerVersion),
+        _ => return Err(EnvelopeError::Corrupted),
     }
-    let front = bytes.split_at_checked(1 + CHECK);
-    let (front, rest) = front.ok_or(Unreadable::Broken)?;
-    if front.get(1..).is_none_or(|own| own != check(at, kind, rest)) {
-        return Err(Unreadable::Broken);
+    let front = bytes.split_at_checked(1 + CHECKSUM_LEN);
+    let (front, rest) = front.ok_or(EnvelopeError::Corrupted)?;
+    if front.get(1..).is_none_or(|own| own != checksum(at, kind, rest)) {
+        return Err(EnvelopeError::Corrupted);
     }
-    let (head, body) = postcard::take_from_bytes(rest).map_err(|_| Unreadable::Broken)?;
+    let (head, body) = postcard::take_from_bytes(rest).map_err(|_| EnvelopeError::Corrupted)?;
     Ok((head, bytes.slice(bytes.len() - body.len()..)))
 }
 

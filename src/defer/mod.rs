@@ -16,50 +16,50 @@
 //! The first pages of `lockgate-axum` and `lockgate-actix-web` show a service with all of it: layers, worker, status
 //! resource, and an end in order.
 
-mod authorize;
-mod backoff;
-pub mod callback;
-mod claim;
-mod cut_off;
+mod run_authorization;
+mod job_backoff;
+pub mod webhook;
+mod claim_and_settle;
+mod run_guard;
 mod envelope;
 mod gate;
-mod headers;
-mod hosts;
+mod stored_headers;
+mod webhook_receivers;
 mod jobs;
-mod judge;
+mod settlement_rules;
 #[cfg(any(test, feature = "test-kit"))]
-mod kit;
-mod limits;
-mod prefer;
-mod rounds;
-mod run;
-mod slots;
+mod job_stepper;
+mod shared_run_limits;
+mod prefer_header;
+mod job_dispatcher;
+mod replayer;
+mod run_slots;
 mod snapshot;
-mod stamp;
+mod rfc3339;
 mod status;
 #[cfg(test)]
 mod tests;
-mod unwatched;
-mod verdict;
-mod visit;
-mod waiting;
+mod missing_worker_warning;
+mod execute_run;
+mod job_chain;
+mod ready_queue;
 mod worker;
 
 #[cfg(feature = "callback")]
-pub use self::callback::Callbacks;
+pub use self::webhook::Webhooks;
 #[cfg(any(test, feature = "test-kit"))]
-pub use self::kit::RanJob;
+pub use self::job_stepper::JobRunReport;
 #[cfg(any(test, feature = "test-kit"))]
-pub(crate) use self::kit::Stepper;
+pub(crate) use self::job_stepper::JobStepper;
 pub use self::{
-    authorize::{Authorization, PendingRun},
-    gate::{DeferGate, DeferParked, DeferTicket},
+    run_authorization::{RunAuthorization, PendingRun},
+    gate::{DeferGate, DeferCandidate, DeferTicket},
     jobs::{
         DeferStats, DeferredJobs, JobCursor, JobHead, JobInfo, JobPage, JobRequest, JobRun,
-        KeptRequest, NoCursor,
+        RetainedRequest, NoCursor,
     },
-    run::{Answer, Kept, Ran, Replayer, is_stream},
-    snapshot::Snapshot,
-    status::{StatusAnswer, StatusEvents, StatusGate, StatusRequest},
+    replayer::{ReplayResponse, ReplayBody, ReplayOutcome, Replayer, is_event_stream},
+    snapshot::ExtensionSnapshot,
+    status::{StatusReply, StatusEvents, StatusGate, StatusRequest},
     worker::DeferWorker,
 };

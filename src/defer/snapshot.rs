@@ -30,7 +30,7 @@ use serde::{Serialize, de::DeserializeOwned};
 ///
 /// It is stored as JSON, so that fields can be added with `#[serde(default)]` while requests wait. What
 /// can't be read any more needs a new name, and the old type restored beside it until all have run.
-pub trait Snapshot: Clone + Send + Sync + Serialize + DeserializeOwned + 'static {
+pub trait ExtensionSnapshot: Clone + Send + Sync + Serialize + DeserializeOwned + 'static {
     /// What it is called in the store: short, and no other snapshot's.
     const NAME: &'static str;
 
@@ -48,33 +48,33 @@ pub trait Snapshot: Clone + Send + Sync + Serialize + DeserializeOwned + 'static
 }
 
 /// Snapshots as they are stored: names and bytes.
-pub(super) type Carried = Vec<(String, Vec<u8>)>;
+pub(super) type SavedSnapshots = Vec<(String, Vec<u8>)>;
 
 /// A value of a request, not yet written.
-type Value = Box<dyn FnOnce() -> Option<(String, Vec<u8>)> + Send + Sync>;
+type SnapshotWriter = Box<dyn FnOnce() -> Option<(String, Vec<u8>)> + Send + Sync>;
 
 /// A snapshot that was found in a request, and the identity that it names, if its layer asks for one.
-struct Found {
-    value: Value,
+struct ExtractedSnapshot {
+    writer: SnapshotWriter,
     identity: Option<String>,
 }
 
-type Capture<N> = dyn Fn(&N) -> Option<Found> + Send + Sync;
+type ExtractFn<N> = dyn Fn(&N) -> Option<ExtractedSnapshot> + Send + Sync;
 
 /// Reads the identity in a snapshot.
-pub(super) type Identity<T> = dyn Fn(&T) -> String + Send + Sync;
+pub(super) type IdentityFn<T> = dyn Fn(&T) -> String + Send + Sync;
 
 /// The values of a request that it takes along if it is deferred. Most are not, so they are not written
 /// before that.
 #[derive(Default)]
-pub(super) struct Captured {
-    values: Vec<Value>,
+pub(super) struct RequestSnapshots {
+    writers: Vec<SnapshotWriter>,
     identity: Option<String>,
 }
 
-impl Captured {
+impl RequestSnapshots {
     pub(super) fn is_empty(&self) -> bool {
-        self.values.is_empty()
+        self.writers.is_empty()
     }
 
     /// Takes the identity that a snapshot names.
@@ -83,91 +83,91 @@ impl Captured {
     }
 
     /// `None` if one of them can't be written.
-    pub(super) fn write(self) -> Option<Carried> {
-        self.values.into_iter().map(|value| value()).collect()
+    pub(super) fn save_all(self) -> Option<SavedSnapshots> {
+        self.writers.into_iter().map(|value| value()).collect()
     }
 }
 
-impl fmt::Debug for Captured {
+impl fmt::Debug for RequestSnapshots {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Captured({})", self.values.len())
+        write!(f, "Captured({})", self.writers.len())
     }
 }
 
 /// What a layer takes along.
-pub(super) struct Captures<N: ?Sized> {
-    all: Vec<Arc<Capture<N>>>,
+pub(super) struct SnapshotExtractors<N: ?Sized> {
+    extractors: Vec<Arc<ExtractFn<N>>>,
     /// Number of those that name an identity.
-    identities: usize,
+    identity_count: usize,
 }
 
-impl<N: ?Sized> Captures<N> {
+impl<N: ?Sized> SnapshotExtractors<N> {
     /// `find` looks into a request's extensions.
-    pub(super) fn add<T: Snapshot>(
+    pub(super) fn add<T: ExtensionSnapshot>(
         &mut self,
         find: impl Fn(&N) -> Option<T> + Send + Sync + 'static,
-        identity: Option<Box<Identity<T>>>,
+        identity: Option<Box<IdentityFn<T>>>,
     ) {
-        self.identities += usize::from(identity.is_some());
-        self.all.push(Arc::new(move |native| {
+        self.identity_count += usize::from(identity.is_some());
+        self.extractors.push(Arc::new(move |native| {
             let found = find(native)?;
             let identity = identity.as_ref().map(|identity| identity(&found));
             let value = Box::new(move || Some((T::NAME.to_owned(), found.save()?)));
-            Some(Found { value, identity })
+            Some(ExtractedSnapshot { writer: value, identity })
         }));
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.all.is_empty()
+        self.extractors.is_empty()
     }
 
-    pub(super) fn identities(&self) -> usize {
-        self.identities
+    pub(super) fn identity_count(&self) -> usize {
+        self.identity_count
     }
 
     /// Of this request, what is there.
-    pub(super) fn of(&self, native: &N) -> Captured {
-        let mut captured = Captured::default();
-        for Found { value, identity } in self.all.iter().filter_map(|capture| capture(native)) {
-            captured.values.push(value);
+    pub(super) fn extract(&self, native: &N) -> RequestSnapshots {
+        let mut captured = RequestSnapshots::default();
+        for ExtractedSnapshot { writer: value, identity } in self.extractors.iter().filter_map(|capture| capture(native)) {
+            captured.writers.push(value);
             captured.identity = captured.identity.or(identity);
         }
         captured
     }
 }
 
-impl<N: ?Sized> Default for Captures<N> {
+impl<N: ?Sized> Default for SnapshotExtractors<N> {
     fn default() -> Self {
-        Self { all: Vec::new(), identities: 0 }
+        Self { extractors: Vec::new(), identity_count: 0 }
     }
 }
 
-impl<N: ?Sized> Clone for Captures<N> {
+impl<N: ?Sized> Clone for SnapshotExtractors<N> {
     fn clone(&self) -> Self {
-        Self { all: self.all.clone(), identities: self.identities }
+        Self { extractors: self.extractors.clone(), identity_count: self.identity_count }
     }
 }
 
 /// What a framework does with a snapshot, in a type of its own.
-pub(super) type Put = Box<dyn Any + Send + Sync>;
+pub(super) type RestoredExtension = Box<dyn Any + Send + Sync>;
 
-type Load = dyn Fn(&[u8]) -> Option<Put> + Send + Sync;
+type RestoreFn = dyn Fn(&[u8]) -> Option<RestoredExtension> + Send + Sync;
 
 /// What a worker restores.
 #[derive(Clone, Default)]
-pub(super) struct Restores(BTreeMap<&'static str, Arc<Load>>);
+pub(super) struct SnapshotRestorers(BTreeMap<&'static str, Arc<RestoreFn>>);
 
-impl Restores {
-    pub(super) fn add<T: Snapshot, P: Any + Send + Sync>(
+impl SnapshotRestorers {
+    pub(super) fn add<T: ExtensionSnapshot, P: Any + Send + Sync>(
         &mut self,
         put: impl Fn(T) -> P + Send + Sync + 'static,
     ) {
-        let load = move |bytes: &[u8]| T::load(bytes).map(|value| Box::new(put(value)) as Put);
+        let load = move |bytes: &[u8]| T::load(bytes).map(|value| Box::new(put(value)) as RestoredExtension);
         self.0.insert(T::NAME, Arc::new(load));
     }
 
     /// All of them, or the name of the first that is not known here or can't be read.
-    pub(super) fn of(&self, carried: &Carried) -> Result<Vec<Put>, String> {
+    pub(super) fn restore_all(&self, carried: &SavedSnapshots) -> Result<Vec<RestoredExtension>, String> {
         let load = |(name, bytes): &(String, Vec<u8>)| {
             let put = self.0.get(&**name).and_then(|load| load(bytes));
             put.ok_or_else(|| name.clone())
@@ -176,7 +176,7 @@ impl Restores {
     }
 }
 
-impl fmt::Debug for Restores {
+impl fmt::Debug for SnapshotRestorers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.0.keys()).finish()
     }

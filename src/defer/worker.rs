@@ -5,23 +5,23 @@ use std::{fmt, future::Future, sync::Arc, time::Duration};
 use futures_util::FutureExt as _;
 
 use super::{
-    authorize::{Authorization, Check, PendingRun},
-    backoff::Backoff,
-    callback::Deliver,
-    judge::Rules,
-    limits::Limits,
-    rounds::Rounds,
-    run::Replayer,
-    snapshot::{Restores, Snapshot},
+    run_authorization::{RunAuthorization, AuthorizeFn, PendingRun},
+    job_backoff::JobBackoff,
+    webhook::WebhookSender,
+    settlement_rules::SettlementRules,
+    shared_run_limits::SharedRunLimits,
+    job_dispatcher::JobDispatcher,
+    replayer::Replayer,
+    snapshot::{SnapshotRestorers, ExtensionSnapshot},
 };
 use crate::{clock::LONGEST, gate::field_name, store::Store};
 
 /// Shortest lease, and shortest longest run: below it a slow moment of the store looks like a crash.
-const SHORTEST: Duration = Duration::from_millis(100);
+const MIN_LEASE: Duration = Duration::from_millis(100);
 
 /// Shortest time for which an ended job is kept. A call that stored it, and whose answer was lost, is sent again, also when
 /// the job has ended: what is kept of it alone tells that it is not to be stored, and run, once more.
-pub(super) const KEPT: Duration = Duration::from_secs(60);
+pub(super) const MIN_RETENTION: Duration = Duration::from_secs(60);
 
 /// Runs deferred requests until it is told to stop. Each integration has a constructor of its own.
 ///
@@ -37,38 +37,38 @@ pub struct DeferWorker {
     pub(super) store: Store,
     pub(super) replayer: Arc<dyn Replayer>,
     pub(super) concurrency: usize,
-    pub(super) limits: Limits,
-    pub(super) drain: Duration,
+    pub(super) shared_limits: SharedRunLimits,
+    pub(super) drain_timeout: Duration,
     pub(super) lease: Duration,
     pub(super) max_run: Duration,
     pub(super) response_limit: usize,
-    pub(super) rules: Rules,
-    pub(super) restores: Restores,
-    pub(super) authorize: Option<Check>,
-    pub(super) callbacks: Option<Arc<dyn Deliver>>,
+    pub(super) settlement_rules: SettlementRules,
+    pub(super) snapshot_restorers: SnapshotRestorers,
+    pub(super) authorize_fn: Option<AuthorizeFn>,
+    pub(super) webhooks: Option<Arc<dyn WebhookSender>>,
 }
 
 impl DeferWorker {
     /// A worker that runs jobs of this store through these routes.
-    pub fn on(store: &Store, replayer: impl Replayer) -> Self {
+    pub fn new(store: &Store, replayer: impl Replayer) -> Self {
         Self {
             store: store.clone(),
             replayer: Arc::new(replayer),
             concurrency: 16,
-            limits: Limits::default(),
-            drain: Duration::from_secs(10),
+            shared_limits: SharedRunLimits::default(),
+            drain_timeout: Duration::from_secs(10),
             lease: Duration::from_secs(10),
             max_run: Duration::from_secs(300),
             response_limit: 1 << 20,
-            rules: Rules {
-                keep_done: Duration::from_secs(24 * 60 * 60),
-                keep_dead: Duration::from_secs(7 * 24 * 60 * 60),
-                backoff: Backoff::default(),
+            settlement_rules: SettlementRules {
+                done_retention: Duration::from_secs(24 * 60 * 60),
+                dead_retention: Duration::from_secs(7 * 24 * 60 * 60),
+                backoff: JobBackoff::default(),
                 keep_headers: Vec::new(),
             },
-            restores: Restores::default(),
-            authorize: None,
-            callbacks: None,
+            snapshot_restorers: SnapshotRestorers::default(),
+            authorize_fn: None,
+            webhooks: None,
         }
     }
 
@@ -83,7 +83,7 @@ impl DeferWorker {
     /// have room for. Every worker should be given the same number; it costs two calls per visit to a
     /// line. What runs is counted by leases: a run whose worker died counts until its lease ends.
     pub fn queue_concurrency(mut self, most: u32) -> Self {
-        self.limits.runs = Some(most.max(1));
+        self.shared_limits.max_concurrent = Some(most.max(1));
         self
     }
 
@@ -99,35 +99,35 @@ impl DeferWorker {
             requests > 0 && !per.is_zero() && per <= LONGEST,
             "DeferWorker::queue_rate: {requests} per {per:?}; take at least one per time, up to a year"
         );
-        self.limits.rate = Some((requests, per));
+        self.shared_limits.rate = Some((requests, per));
         self
     }
 
     /// How long runs may go on after the signal to stop. Default 10 s. What still runs then is
     /// abandoned: what may run again, or has not come to its lock yet, goes back in line uncharged, the
     /// others among the dead letters.
-    pub fn drain(mut self, deadline: Duration) -> Self {
-        self.drain = deadline.min(LONGEST);
+    pub fn drain_timeout(mut self, deadline: Duration) -> Self {
+        self.drain_timeout = deadline.min(LONGEST);
         self
     }
 
     /// How long a run outlives its process. Default 10 s, at least 100 ms; renewed at a third.
     pub fn lease(mut self, lease: Duration) -> Self {
-        self.lease = lease.clamp(SHORTEST, LONGEST);
+        self.lease = lease.clamp(MIN_LEASE, LONGEST);
         self
     }
 
     /// Longest run. Default 5 minutes, at least 100 ms, at most a year; its lock is then left to end, and
     /// the run is lost, as in a crash.
-    pub fn max_run(mut self, max: Duration) -> Self {
-        self.max_run = max.clamp(SHORTEST, LONGEST);
+    pub fn max_run_time(mut self, max: Duration) -> Self {
+        self.max_run = max.clamp(MIN_LEASE, LONGEST);
         self
     }
 
     /// Makes the calls of `DeferLayer::callback`. Without it, they are left to workers that have it.
     #[cfg(feature = "callback")]
-    pub fn callbacks(mut self, callbacks: super::Callbacks) -> Self {
-        self.callbacks = Some(Arc::new(callbacks));
+    pub fn webhooks(mut self, callbacks: super::Webhooks) -> Self {
+        self.webhooks = Some(Arc::new(callbacks));
         self
     }
 
@@ -145,44 +145,44 @@ impl DeferWorker {
     ///
     /// If the name is none that a field can have.
     pub fn keep_response_header(mut self, name: &str) -> Self {
-        self.rules.keep_headers.push(field_name("DeferWorker::keep_response_header", name));
+        self.settlement_rules.keep_headers.push(field_name("DeferWorker::keep_response_header", name));
         self
     }
 
     /// How long a request waits after a failed run: between nothing and `base`, twice as much after each
     /// further one, at most `cap`, drawn evenly. Default 1 s and 5 minutes.
     pub fn backoff(mut self, base: Duration, cap: Duration) -> Self {
-        self.rules.backoff.base = base.min(LONGEST);
-        self.rules.backoff.cap = cap.min(LONGEST);
+        self.settlement_rules.backoff.base = base.min(LONGEST);
+        self.settlement_rules.backoff.cap = cap.min(LONGEST);
         self
     }
 
     /// Longest `Retry-After` of a handler that is honoured; a longer one counts as this. Default an hour.
     pub fn max_retry_after(mut self, longest: Duration) -> Self {
-        self.rules.backoff.asked = longest.min(LONGEST);
+        self.settlement_rules.backoff.max_retry_after = longest.min(LONGEST);
         self
     }
 
     /// How long finished jobs and their responses are kept. Default a day, at least a minute; of each shard no more than a
     /// 64th of the layers' `ended_bytes`, by default 16 MiB, the newest.
-    pub fn keep_done(mut self, retention: Duration) -> Self {
-        self.rules.keep_done = retention.clamp(KEPT, LONGEST);
+    pub fn done_retention(mut self, retention: Duration) -> Self {
+        self.settlement_rules.done_retention = retention.clamp(MIN_RETENTION, LONGEST);
         self
     }
 
     /// How long dead letters are kept. Default a week, at least a minute.
-    pub fn keep_dead(mut self, retention: Duration) -> Self {
-        self.rules.keep_dead = retention.clamp(KEPT, LONGEST);
+    pub fn dead_retention(mut self, retention: Duration) -> Self {
+        self.settlement_rules.dead_retention = retention.clamp(MIN_RETENTION, LONGEST);
         self
     }
 
     /// Restores this snapshot: `put` makes of it what the replayer finds among
     /// [`Replay::restored`](crate::gate::Replay::restored).
-    pub fn restore<T: Snapshot, P: std::any::Any + Send + Sync>(
+    pub fn restore_with<T: ExtensionSnapshot, P: std::any::Any + Send + Sync>(
         mut self,
         put: impl Fn(T) -> P + Send + Sync + 'static,
     ) -> Self {
-        self.restores.add(put);
+        self.snapshot_restorers.add(put);
         self
     }
 
@@ -214,9 +214,9 @@ impl DeferWorker {
     /// ```
     pub fn authorize<F>(mut self, check: impl Fn(PendingRun) -> F + Send + Sync + 'static) -> Self
     where
-        F: Future<Output = Authorization> + Send + 'static,
+        F: Future<Output = RunAuthorization> + Send + 'static,
     {
-        self.authorize = Some(Arc::new(move |run| check(run).boxed()));
+        self.authorize_fn = Some(Arc::new(move |run| check(run).boxed()));
         self
     }
 
@@ -225,7 +225,7 @@ impl DeferWorker {
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         let hints = self.store.wakeups().subscribe_work();
         tracing::info!(node = %self.store.node(), "worker started");
-        Rounds::new(Arc::new(self)).run(hints, shutdown).await;
+        JobDispatcher::new(Arc::new(self)).run(hints, shutdown).await;
     }
 }
 
@@ -234,10 +234,10 @@ impl fmt::Debug for DeferWorker {
         f.debug_struct("DeferWorker")
             .field("store", &self.store)
             .field("concurrency", &self.concurrency)
-            .field("limits", &self.limits)
+            .field("limits", &self.shared_limits)
             .field("lease", &self.lease)
-            .field("drain", &self.drain)
-            .field("restores", &self.restores)
+            .field("drain", &self.drain_timeout)
+            .field("restores", &self.snapshot_restorers)
             .finish_non_exhaustive()
     }
 }

@@ -13,7 +13,7 @@ use tower_service::Service;
 
 use super::framework::Framework;
 use crate::{
-    defer::{Answer, Kept, Ran, Replayer, is_stream},
+    defer::{ReplayResponse, ReplayBody, ReplayOutcome, Replayer, is_event_stream},
     gate::{Head, Replay},
 };
 
@@ -59,19 +59,19 @@ where
         body: Bytes,
         marker: Replay,
         limit: usize,
-    ) -> BoxFuture<'static, Ran> {
+    ) -> BoxFuture<'static, ReplayOutcome> {
         let service = self.service.clone();
         let scope = marker.clone();
         let run = async move {
             match request::<B, F>(head, body, marker) {
                 Some(request) => call(service, request, limit).await,
-                None => Ran::Failed,
+                None => ReplayOutcome::Failed,
             }
         };
         // A panic is an attempt that failed: it must reach neither this task nor the next job.
         Box::pin(
             scope.scope(
-                AssertUnwindSafe(run).catch_unwind().map(|ran| ran.unwrap_or(Ran::Panicked)),
+                AssertUnwindSafe(run).catch_unwind().map(|ran| ran.unwrap_or(ReplayOutcome::Panicked)),
             ),
         )
     }
@@ -100,36 +100,36 @@ fn request<B: From<Bytes>, F: Framework>(
     Some(request)
 }
 
-async fn call<S, B, R>(mut service: S, request: Request<B>, limit: usize) -> Ran
+async fn call<S, B, R>(mut service: S, request: Request<B>, limit: usize) -> ReplayOutcome
 where
     S: Service<Request<B>, Response = Response<R>>,
     R: Body<Data = Bytes> + Send + 'static,
     R::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     if std::future::poll_fn(|cx| service.poll_ready(cx)).await.is_err() {
-        return Ran::Failed;
+        return ReplayOutcome::Failed;
     }
     let Ok(response) = service.call(request).await else {
-        return Ran::Failed;
+        return ReplayOutcome::Failed;
     };
     let (parts, body) = response.into_parts();
-    let Some(body) = keep(&parts.headers, body, limit).await else { return Ran::Failed };
+    let Some(body) = keep(&parts.headers, body, limit).await else { return ReplayOutcome::Failed };
     let field = |(name, value): (&HeaderName, &HeaderValue)| {
         (name.as_str().to_owned(), value.as_bytes().to_vec())
     };
     let headers = parts.headers.iter().map(field).collect();
-    Ran::Answered(Answer { status: parts.status.as_u16(), headers, body })
+    ReplayOutcome::Answered(ReplayResponse { status: parts.status.as_u16(), headers, body })
 }
 
 /// `None`: it broke off.
-pub(crate) async fn keep<R>(headers: &HeaderMap, body: R, limit: usize) -> Option<Kept>
+pub(crate) async fn keep<R>(headers: &HeaderMap, body: R, limit: usize) -> Option<ReplayBody>
 where
     R: Body<Data = Bytes>,
     R::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let kind = headers.get(header::CONTENT_TYPE);
-    if kind.is_some_and(|kind| is_stream(kind.as_bytes())) {
-        return Some(Kept::Stream);
+    if kind.is_some_and(|kind| is_event_stream(kind.as_bytes())) {
+        return Some(ReplayBody::Stream);
     }
     let known = body.size_hint().exact().is_some();
     let (mut body, mut kept) = (pin!(body), Some(BytesMut::new()));
@@ -148,9 +148,9 @@ where
         }
     }
     Some(match kept {
-        Some(kept) => Kept::Body(kept.freeze()),
-        None if known => Kept::TooLong,
-        None => Kept::Stream,
+        Some(kept) => ReplayBody::Full(kept.freeze()),
+        None if known => ReplayBody::TooLong,
+        None => ReplayBody::Stream,
     })
 }
 

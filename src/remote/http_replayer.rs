@@ -22,7 +22,7 @@ use tower_service::Service as _;
 use super::replay_claims::{self, REPLAY_HEADER, ReplayClaims};
 use crate::{
     clock::{LONGEST, millis},
-    defer::{Answer, Kept, Ran, Replayer},
+    defer::{ReplayResponse, ReplayBody, ReplayOutcome, Replayer},
     gate::{Head, Replay},
     lock::{HeldLock, SharedSecret},
     middleware::keep,
@@ -202,17 +202,17 @@ impl HttpReplayer {
         })
     }
 
-    async fn send_request(self, request: Request<Full<Bytes>>, marker: &Replay, limit: usize) -> Ran {
+    async fn send_request(self, request: Request<Full<Bytes>>, marker: &Replay, limit: usize) -> ReplayOutcome {
         let response = match (self.sender)(request).await {
             Ok(response) => response,
             Err(error) if error.is_connect() => {
                 marker.is_back();
-                return Ran::Unreachable;
+                return ReplayOutcome::Unreachable;
             }
             Err(error) => {
                 let error = describe(&error);
                 tracing::warn!(job = ?marker.deferred().id, error, "a run was not answered");
-                return Ran::Failed;
+                return ReplayOutcome::Failed;
             }
         };
         let (parts, body) = response.into_parts();
@@ -221,9 +221,9 @@ impl HttpReplayer {
         }
         // Of a problem all is read that says which one it is, however little of an answer is kept.
         let most = if is_problem_json(&parts.headers) { limit.max(MAX_PROBLEM_BYTES) } else { limit };
-        let Some(mut body) = keep(&parts.headers, body, most).await else { return Ran::Failed };
+        let Some(mut body) = keep(&parts.headers, body, most).await else { return ReplayOutcome::Failed };
         let not_run =
-            matches!(&body, Kept::Body(bytes) if is_problem_json(&parts.headers) && reports_not_run(bytes));
+            matches!(&body, ReplayBody::Full(bytes) if is_problem_json(&parts.headers) && reports_not_run(bytes));
         // A gateway may have answered, which waits no longer.
         if not_run || !is_gateway_error(parts.status) || parts.headers.contains_key(REPLAY_HEADER) {
             marker.is_back();
@@ -231,14 +231,14 @@ impl HttpReplayer {
         if not_run {
             marker.met_a_busy_lock(parts.status.as_u16());
         }
-        if matches!(&body, Kept::Body(bytes) if bytes.len() > limit) {
-            body = Kept::TooLong;
+        if matches!(&body, ReplayBody::Full(bytes) if bytes.len() > limit) {
+            body = ReplayBody::TooLong;
         }
         let field = |(name, value): (&HeaderName, &HeaderValue)| {
             (name.as_str().to_owned(), value.as_bytes().to_vec())
         };
         let headers = parts.headers.iter().map(field).collect();
-        Ran::Answered(Answer { status: parts.status.as_u16(), headers, body })
+        ReplayOutcome::Answered(ReplayResponse { status: parts.status.as_u16(), headers, body })
     }
 }
 
@@ -297,23 +297,23 @@ impl Replayer for HttpReplayer {
         body: Bytes,
         marker: Replay,
         limit: usize,
-    ) -> BoxFuture<'static, Ran> {
+    ) -> BoxFuture<'static, ReplayOutcome> {
         let (this, timeout) = (self.clone(), self.timeout);
         Box::pin(async move {
             // Mostly known: the job was claimed by it.
             if marker.store().identify().await.is_err() {
-                return Ran::Unreachable;
+                return ReplayOutcome::Unreachable;
             }
             let Some((request, until)) = this.sign_request(head, body, &marker) else {
-                return Ran::Failed;
+                return ReplayOutcome::Failed;
             };
             // From here on it may have run.
             if !marker.begin() {
-                return Ran::Failed;
+                return ReplayOutcome::Failed;
             }
             marker.goes_elsewhere();
             let run = this.send_request(request, &marker, limit);
-            let ran = tokio::time::timeout(timeout, run).await.unwrap_or(Ran::Failed);
+            let ran = tokio::time::timeout(timeout, run).await.unwrap_or(ReplayOutcome::Failed);
             if marker.is_elsewhere() {
                 // Over there it may go on, for as long as it was told that it has the lock: the next run must not overlap it.
                 tokio::time::sleep_until(until).await;

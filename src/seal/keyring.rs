@@ -115,9 +115,9 @@ impl Keyring {
 /// The key's id, the nonce, and the rest.
 fn parse_sealed(stored: &[u8]) -> Result<(&str, XNonce, &[u8]), UnsealError> {
     let broken = UnsealError::Corrupt;
-    let [SEALED, version, length, rest @ ..] = stored else { return Err(broken) };
+    let [SEALED_MARKER, version, length, rest @ ..] = stored else { return Err(broken) };
     match *version {
-        VERSION => {}
+        FORMAT_VERSION => {}
         newer if newer > FORMAT_VERSION => return Err(UnsealError::NewerVersion),
         _ => return Err(broken),
     }

@@ -69,14 +69,14 @@ use std::{
 
 use crate::{
     clock::Clock,
-    defer::{DeferWorker, Stepper},
+    defer::{DeferWorker, JobStepper},
     error::{Error, ErrorKind},
     key::Key,
     lock::{LockGuard, AcquireError},
     queue::{self, QueueWorker},
     store::{MemoryBackend, Store},
 };
-pub use crate::{defer::RanJob, queue::RanTask};
+pub use crate::{defer::JobRunReport, queue::RanTask};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -146,8 +146,8 @@ impl TestKit {
     ///
     /// None with this store; the type is that of every step.
     pub async fn worker(&self, worker: impl Into<DeferWorker>) -> Result<TestWorker, Error> {
-        let stepper = Stepper::new(worker.into());
-        stepper.watch().await?;
+        let stepper = JobStepper::new(worker.into());
+        stepper.send_heartbeat().await?;
         Ok(TestWorker(stepper))
     }
 
@@ -173,7 +173,7 @@ impl fmt::Debug for TestKit {
 }
 
 /// A worker that does nothing by itself.
-pub struct TestWorker(Stepper);
+pub struct TestWorker(JobStepper);
 
 impl TestWorker {
     /// Runs every job that can run now, to its end and in its order, in the caller's own task. What ran, in
@@ -187,7 +187,7 @@ impl TestWorker {
     /// # Panics
     ///
     /// After 10,000 passes over what is due, each of which has run something: runs that make others due without end.
-    pub async fn run_due(&mut self) -> Result<Vec<RanJob>, Error> {
+    pub async fn run_due(&mut self) -> Result<Vec<JobRunReport>, Error> {
         self.0.run_due().await
     }
 }

@@ -7,18 +7,18 @@
 //!
 //! [`Slot`]: crate::gate::Slot
 
-mod accept;
-mod answers;
-mod ask;
-mod direct;
-mod passage;
-mod scoping;
-mod settings;
+mod enqueue_request;
+mod defer_replies;
+mod inspect_request;
+mod direct_response;
+mod gate_impl;
+mod owner_scoping;
+mod defer_gate;
 #[cfg(test)]
 mod tests;
-mod warnings;
+mod credential_warning;
 
 pub use self::{
-    passage::{DeferParked, DeferTicket},
-    settings::DeferGate,
+    gate_impl::{DeferCandidate, DeferTicket},
+    defer_gate::DeferGate,
 };

@@ -8,25 +8,25 @@ use crate::{
 };
 
 /// How long a cancelled job can be looked up.
-const KEEP: Duration = Duration::from_secs(24 * 60 * 60);
+const CANCELLED_RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Most looks of one call. Between two of them the job has run, and waits again.
-const LOOKS: usize = 8;
+const MAX_CANCEL_ATTEMPTS: usize = 8;
 
 /// What cancelling comes to.
-pub(in crate::defer) enum Cancelled {
+pub(in crate::defer) enum CancelOutcome {
     /// It did not wait when it was looked at.
-    Seen(Box<JobView>),
+    NotQueued(Box<JobView>),
     /// The state after the call.
-    Now(JobState),
+    State(JobState),
 }
 
-impl Cancelled {
+impl CancelOutcome {
     /// The state afterwards.
     pub(in crate::defer) fn state(&self) -> JobState {
         match self {
-            Self::Seen(job) => job.state,
-            Self::Now(state) => *state,
+            Self::NotQueued(job) => job.state,
+            Self::State(state) => *state,
         }
     }
 }
@@ -35,23 +35,23 @@ impl Cancelled {
 ///
 /// A call that was sent twice, or that nobody answered, may come when its caller was told long ago that the job
 /// runs. So it is about the wait that was seen alone, and ends with that. Cancel safe.
-pub(in crate::defer) async fn cancel<F>(
+pub(in crate::defer) async fn cancel_job<F>(
     store: &Store,
     id: &JobId,
     look: impl Fn() -> F,
-) -> Result<Option<Cancelled>, Error>
+) -> Result<Option<CancelOutcome>, Error>
 where
     F: Future<Output = Result<Option<JobView>, Error>>,
 {
-    for _ in 0..LOOKS {
+    for _ in 0..MAX_CANCEL_ATTEMPTS {
         let Some(seen) = look().await? else { return Ok(None) };
         if seen.state != JobState::Queued {
-            return Ok(Some(Cancelled::Seen(Box::new(seen))));
+            return Ok(Some(CancelOutcome::NotQueued(Box::new(seen))));
         }
-        let state = store.backend().cancel_waiting_job(id.clone(), seen.history.started_us, KEEP).await?;
+        let state = store.backend().cancel_waiting_job(id.clone(), seen.history.started_us, CANCELLED_RETENTION).await?;
         if state != Some(JobState::Queued) {
-            return Ok(state.map(Cancelled::Now));
+            return Ok(state.map(CancelOutcome::State));
         }
     }
-    Ok(Some(Cancelled::Now(JobState::Queued)))
+    Ok(Some(CancelOutcome::State(JobState::Queued)))
 }

@@ -39,18 +39,18 @@
 //! ```
 
 mod cancel;
-mod cursor;
-mod handle;
-mod info;
-mod many;
-mod request;
+mod job_cursor;
+mod deferred_jobs;
+mod job_info;
+mod bulk_operations;
+mod job_request;
 
-pub(super) use self::cancel::{Cancelled, cancel};
+pub(super) use self::cancel::{CancelOutcome, cancel_job};
 pub use crate::error::NoCursor;
 
 pub use self::{
-    cursor::JobCursor,
-    handle::DeferredJobs,
-    info::{DeferStats, JobHead, JobInfo, JobPage, JobRun},
-    request::{JobRequest, KeptRequest},
+    job_cursor::JobCursor,
+    deferred_jobs::DeferredJobs,
+    job_info::{DeferStats, JobHead, JobInfo, JobPage, JobRun},
+    job_request::{JobRequest, RetainedRequest},
 };

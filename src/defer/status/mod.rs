@@ -17,16 +17,16 @@
 //! An id that is unknown, malformed or somebody else's is the same 404. An unknown one and a foreign one
 //! are the same single read of the store too; a malformed one is not asked for, which tells nobody anything.
 
-mod document;
-mod events;
-mod fields;
-mod gate;
-mod pace;
-mod request;
+mod status_document;
+mod status_events;
+mod request_headers;
+mod status_gate;
+mod run_time_averages;
+mod status_request;
 
-pub(super) use self::document::no_longer_kept;
+pub(super) use self::status_document::gone_reply;
 pub use self::{
-    events::StatusEvents,
-    gate::StatusGate,
-    request::{StatusAnswer, StatusRequest},
+    status_events::StatusEvents,
+    status_gate::StatusGate,
+    status_request::{StatusReply, StatusRequest},
 };

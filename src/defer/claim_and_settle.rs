@@ -1,0 +1,183 @@
+//! The steps of a visit in the store: the claim of a line's first job, and what settles its run.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{
+    job_chain::{ChainOutcome, JobChain},
+    worker::DeferWorker,
+};
+use crate::{
+    error::ErrorKind,
+    store::{
+        GrantAttempt, ClaimCommand, ClaimOutcome, LockHold, JobId, LockMode, NextClaim, ClaimedRun, SettleCommand, SettleOutcome, LeaseTerms,
+        Settlement,
+    },
+};
+
+/// Heads looked at in one visit; dead ones are passed, the rest is for the next visit.
+const MAX_CLAIM_HEADS: usize = 8;
+
+/// Answers that are no answer, after which a claim is given up.
+const MAX_PROTOCOL_ERRORS: u32 = 3;
+
+/// Pause between two claims of which the first was not answered.
+const CLAIM_RETRY_DELAY: Duration = Duration::from_millis(50);
+
+/// What a hold needs to have left for one more try to settle its run.
+const FINAL_SETTLE_MARGIN: Duration = Duration::from_millis(10);
+
+/// A run that has begun, and its lock.
+pub(super) struct StartedRun {
+    pub(super) run: ClaimedRun,
+    pub(super) hold: LockHold,
+}
+
+impl JobChain {
+    /// `Err`: there is nothing to run now.
+    pub(super) async fn claim_first(&self, mut head: Option<JobId>) -> Result<StartedRun, ChainOutcome> {
+        for _ in 0..MAX_CLAIM_HEADS {
+            // None is known: the claim says which it is, or that there is none, and then mends the line.
+            let id = head.take().unwrap_or_else(|| JobId::new(&self.key));
+            let mut attempt = GrantAttempt::for_claim(&self.worker.store, &self.key, &id);
+            let Some(claimed) = self.send_claim(&mut attempt, &id).await else {
+                return Err(ChainOutcome::RetryAfter(Duration::from_millis(200)));
+            };
+            if let ClaimOutcome::Claimed(run) = claimed {
+                return match attempt.accept_grant(run.fence, self.lease_terms(&run.id)) {
+                    Ok(hold) => Ok(StartedRun { run, hold }),
+                    // It goes back uncharged: it would not have its lock.
+                    Err(error) => {
+                        tracing::warn!(job = ?id, %error, "claimed too late");
+                        Err(ChainOutcome::RetryAfter(Duration::from_millis(200)))
+                    }
+                };
+            }
+            attempt.mark_refused();
+            match claimed {
+                ClaimOutcome::Busy(wait) | ClaimOutcome::NotDue(wait) => return Err(ChainOutcome::RetryAfter(wait)),
+                ClaimOutcome::QueueEmpty => return Err(ChainOutcome::AwaitWakeup),
+                ClaimOutcome::Ended(id) => {
+                    tracing::error!(job = ?id, "deferred request has ended: crashed, lost or too late");
+                }
+                ClaimOutcome::NotFirst(first) => head = Some(first),
+                ClaimOutcome::Claimed(_) => {}
+            }
+        }
+        Err(ChainOutcome::RetryAfter(Duration::ZERO))
+    }
+
+    fn lease_terms(&self, id: &JobId) -> LeaseTerms {
+        let DeferWorker { lease, max_run, .. } = &*self.worker;
+        let (job, mode) = (Some(id.clone()), LockMode::Exclusive);
+        LeaseTerms { lease: *lease, renews: true, max_hold: *max_run, job, mode }
+    }
+
+    /// The claim, with the same token as long as a claim that got through unanswered would be sure to
+    /// hold: given up too soon, it would leave a job that looks as if its worker had died.
+    async fn send_claim(&self, attempt: &mut GrantAttempt, id: &JobId) -> Option<ClaimOutcome> {
+        let DeferWorker { store, lease, settlement_rules: rules, .. } = &*self.worker;
+        let (mut give_up, mut odd) = (None, 0);
+        loop {
+            let call = ClaimCommand {
+                key: self.key.clone(),
+                id: id.clone(),
+                token: attempt.token.clone(),
+                lease: *lease,
+                retention: rules.dead_retention,
+            };
+            let error = match attempt.send(*lease, || store.backend().claim(call)).await {
+                Ok(claimed) => return Some(claimed),
+                Err(error) => error,
+            };
+            tracing::warn!(job = ?id, %error, "claim failed");
+            if error.may_have_run() {
+                give_up.get_or_insert(attempt.valid_until());
+            }
+            // What is wrong there is so again, most likely; nobody else has to wait for this one.
+            odd += u32::from(error.kind() == ErrorKind::Protocol);
+            if odd == MAX_PROTOCOL_ERRORS {
+                return None;
+            }
+            match give_up {
+                Some(give_up) if Instant::now() < give_up => tokio::time::sleep(CLAIM_RETRY_DELAY).await,
+                _ => return None,
+            }
+        }
+    }
+
+    /// Tries until the store has answered or the hold is no longer sure. `None`: the run was lost;
+    /// otherwise the verdict stands, and the next run has begun if it goes on and there is one.
+    pub(super) async fn settle(
+        &self,
+        started: StartedRun,
+        verdict: Settlement,
+        goes_on: bool,
+    ) -> Option<Option<StartedRun>> {
+        let StartedRun { run, mut hold } = started;
+        // Dropped without an answer, it puts back what it may have claimed.
+        let mut next = goes_on.then(|| GrantAttempt::for_next_claim(&self.worker.store, &self.key));
+        let settled = self.send_settlement(&run.id, &hold, verdict, next.as_mut()).await?;
+        let begun = match settled {
+            SettleOutcome::RunLost => None,
+            SettleOutcome::Settled(begun) => {
+                hold.mark_run_settled(run.id.clone());
+                Some(begun)
+            }
+        };
+        match (begun, next) {
+            (Some(Some(run)), Some(mut attempt)) => {
+                // Too late, it goes back uncharged, and whoever looks next claims it.
+                let hold = attempt.accept_grant(run.fence, self.lease_terms(&run.id)).ok();
+                Some(hold.map(|hold| StartedRun { run, hold }))
+            }
+            (begun, next) => {
+                next.into_iter().for_each(GrantAttempt::mark_refused);
+                begun.map(|_| None)
+            }
+        }
+    }
+
+    async fn send_settlement(
+        &self,
+        id: &JobId,
+        hold: &LockHold,
+        verdict: Settlement,
+        mut next: Option<&mut GrantAttempt>,
+    ) -> Option<SettleOutcome> {
+        let DeferWorker { store, lease, settlement_rules: rules, .. } = &*self.worker;
+        let facts = hold.state();
+        let mut pause = Duration::from_millis(10);
+        loop {
+            let token = |attempt: &&mut GrantAttempt| attempt.token.clone();
+            let call = SettleCommand {
+                key: self.key.clone(),
+                id: id.clone(),
+                token: facts.lease.token.clone(),
+                settlement: verdict.clone(),
+                next_claim: next.as_ref().map(token).map(|me| NextClaim {
+                    token: me,
+                    lease: *lease,
+                    retention: rules.dead_retention,
+                }),
+            };
+            let step = || store.backend().settle(call);
+            let settled = match &mut next {
+                Some(attempt) => attempt.send(*lease, step).await,
+                None => step().await,
+            };
+            match settled {
+                Ok(settled) => return Some(settled),
+                Err(error) => tracing::warn!(job = ?id, %error, "settling failed"),
+            }
+            let left = facts.valid_until().saturating_duration_since(Instant::now());
+            if left <= FINAL_SETTLE_MARGIN || facts.loss().is_some() {
+                return None;
+            }
+            // The hold may end before the pause does, and be renewed meanwhile: it is tried once more before that.
+            tokio::time::sleep(pause.min(left - FINAL_SETTLE_MARGIN)).await;
+            pause = (pause * 2).min(Duration::from_millis(500));
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! A request that is taken over.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::{
+    defer_replies::{MIN_LOOKUP_TTL, RecordedJobReply, key_reused_reply, outcome_unknown_reply},
+    gate_impl::DeferCandidate,
+    defer_gate::{DeferGate, RunSettings},
+};
+use crate::{
+    defer::{
+        webhook,
+        envelope::{EnvelopeBinding, encode_request},
+        stored_headers::stored_request_headers,
+        status::gone_reply,
+        missing_worker_warning::MissingWorkerWarning,
+    },
+    gate::{Head, Parked, Print, Trying},
+    key::{digest, hex},
+    reply::Reply,
+    store::{StorageLimits, EnqueueCommand, EnqueueOutcome, JobId, JobPolicy, JobState, MergePolicy},
+};
+
+/// Of a request whose body is not known.
+const NO_FINGERPRINT: &str = "-";
+
+impl RunSettings {
+    /// True if a request of unknown outcome may be repeated.
+    pub(super) fn allows_rerun(&self, method: &str) -> bool {
+        self.retry_unsafe || is_idempotent_method(method)
+    }
+
+    /// By the method: what may have done its work is not begun anew unless doing it twice is doing it once.
+    fn job_policy(&self, method: &str, needs_worker: bool) -> JobPolicy {
+        let again = self.allows_rerun(method);
+        JobPolicy {
+            retry_after_crash: again,
+            max_attempts: if again { self.max_attempts } else { 1 },
+            delay: self.delay,
+            deadline: self.deadline,
+            on_failure: self.on_failure,
+            needs_worker,
+        }
+    }
+
+    /// One owner's requests replace each other, and nobody else's.
+    fn merge_group(&self, owner: &str, head: &Head) -> Option<MergePolicy> {
+        let wins = self.merge_mode.filter(|_| is_idempotent_method(&head.method))?;
+        let parts = [owner, &head.method, &head.target].map(str::as_bytes);
+        Some(MergePolicy { group: hex(&digest(&parts)[..16]).into(), mode: wins })
+    }
+}
+
+/// Of the methods that are deferred (RFC 9110 section 9.2.2).
+fn is_idempotent_method(method: &str) -> bool {
+    matches!(method, "PUT" | "DELETE")
+}
+
+impl<N: ?Sized> DeferGate<N> {
+    pub(super) async fn store_request(
+        &self,
+        mut parked: DeferCandidate,
+        head: Head,
+        body: &Bytes,
+    ) -> Option<Reply> {
+        let settings = &*self.0;
+        let headers = stored_request_headers(&head.headers, &settings.storage.header_filter);
+        let url = settings.webhook_url.as_ref().and_then(|callback| callback(&head));
+        let policy = settings.run.job_policy(&head.method, settings.trigger.require_worker);
+        let print = Print::of(&head.method, &head.target, body);
+        let has_user = || {
+            let fields = &settings.storage.header_filter;
+            !parked.saved_snapshots.is_empty()
+                || head.headers.iter().any(|(name, _)| fields.is_credential(name))
+        };
+        let is_unnamed = settings.lacks_owner(&parked.owner, has_user);
+        let merge = settings.run.merge_group(&parked.owner, &head).filter(|_| !is_unnamed);
+        let carried = std::mem::take(&mut parked.saved_snapshots);
+        let key = &parked.parked.key;
+        let id = JobId::new(key);
+        let at = EnvelopeBinding { store: &parked.parked.store, id: &id, lock: key };
+        let call = EnqueueCommand {
+            webhook: url.map(|url| webhook::new_webhook_job(at.store, &id, url)),
+            key: key.clone(),
+            envelope: encode_request(at, head, headers, carried, policy.max_attempts, body),
+            id,
+            policy,
+            idempotency_record: self.enqueue_record(&parked, print),
+            merge,
+            limits: settings.storage_limits,
+            owner: parked.owner.clone(),
+        };
+        self.enqueue(parked, call).await
+    }
+
+    /// Stores nothing: there is no room in the line for what is not known.
+    pub(super) async fn look_up_record(
+        &self,
+        parked: DeferCandidate,
+        print: Option<String>,
+    ) -> Option<Reply> {
+        let key = &parked.parked.key;
+        let call = EnqueueCommand {
+            key: key.clone(),
+            id: JobId::new(key),
+            envelope: Bytes::new(),
+            policy: JobPolicy::default(),
+            idempotency_record: self.enqueue_record(&parked, print.unwrap_or_else(|| NO_FINGERPRINT.to_owned())),
+            merge: None,
+            limits: StorageLimits::uniform(0),
+            owner: parked.owner.clone(),
+            webhook: None,
+        };
+        self.enqueue(parked, call).await
+    }
+
+    fn enqueue_record(
+        &self,
+        parked: &DeferCandidate,
+        print: String,
+    ) -> Option<(std::sync::Arc<str>, String, Duration)> {
+        let record = parked.slot.record()?;
+        Some((record.name.clone(), print, self.0.idempotency.ttl))
+    }
+
+    async fn enqueue(&self, parked: DeferCandidate, call: EnqueueCommand) -> Option<Reply> {
+        // Who has the record may have been forgotten as it was looked at, so that a retry runs: this one.
+        let again = call.idempotency_record.is_some().then(|| call.clone());
+        let first = match self.enqueue_once(&parked, call).await {
+            EnqueueResolution::Reply(reply) => return reply,
+            EnqueueResolution::JobForgotten(job) => job,
+        };
+        let Some(call) = again else { return Some(gone_reply(None)) };
+        match self.enqueue_once(&parked, call).await {
+            EnqueueResolution::Reply(reply) => reply,
+            EnqueueResolution::JobForgotten(job) => (job == first).then(|| gone_reply(None)),
+        }
+    }
+
+    async fn enqueue_once(&self, parked: &DeferCandidate, call: EnqueueCommand) -> EnqueueResolution {
+        let id = call.id.clone();
+        let stores = !call.envelope.is_empty();
+        let doubt = UncertainEnqueue::before_call(&call);
+        let has_print = call.idempotency_record.as_ref().is_some_and(|(_, print, _)| print != NO_FINGERPRINT);
+        let Parked { store, key, .. } = &parked.parked;
+        let (node, lock) = (store.node(), key.hashed());
+        let since = store.backend().server_generation();
+        EnqueueResolution::Reply(match store.backend().enqueue(call).await {
+            Ok(EnqueueOutcome::Stored { position }) => {
+                tracing::info!(%node, %lock, job = ?id, position, "request deferred");
+                store.extension::<MissingWorkerWarning>().check_workers(store, &id).await;
+                let reply = self.accepted_reply(parked, &id, JobState::Queued, position);
+                Some(self.reply_if_replicated(parked, &id, (since, doubt), reply).await)
+            }
+            Ok(EnqueueOutcome::Duplicate(id) | EnqueueOutcome::Merged(id)) => match self.look_up_recorded_job(parked, &id).await {
+                // The first answer may have been a 503 for want of replicas.
+                RecordedJobReply::Reply(reply) => {
+                    Some(self.reply_if_replicated(parked, &id, (since, doubt), reply).await)
+                }
+                RecordedJobReply::RunningDirectly => None,
+                RecordedJobReply::Forgotten => return EnqueueResolution::JobForgotten(id),
+            },
+            // Of a request that could not be read nobody knows whether it is the same.
+            Ok(EnqueueOutcome::FingerprintMismatch) => has_print.then(key_reused_reply),
+            Ok(EnqueueOutcome::Full) => {
+                crate::throttle::throttled!(warn, %node, %lock, "not deferred: a line is full");
+                None
+            }
+            Ok(EnqueueOutcome::TooManyRecords(left)) => {
+                crate::throttle::throttled!(
+                    warn,
+                    %node, %lock, "not deferred: too many idempotency keys are kept"
+                );
+                Some(Reply::too_many_keys(left))
+            }
+            Ok(EnqueueOutcome::NoWorker) => {
+                crate::throttle::throttled!(warn, %node, %lock, "not deferred: no worker is alive");
+                None
+            }
+            Err(error) => {
+                crate::throttle::throttled!(error, %node, %lock, %error, "not deferred: store away");
+                // What was only looked up is stored under another id, if at all.
+                match stores && error.may_have_run() {
+                    true => Some(doubt.into_reply(self.status_location(&id))),
+                    false => store_unavailable_reply(parked),
+                }
+            }
+        })
+    }
+
+    /// This answer, if so many replicas have what was stored as the layer asks for.
+    async fn reply_if_replicated(
+        &self,
+        parked: &DeferCandidate,
+        id: &JobId,
+        (since, doubt): (u64, UncertainEnqueue),
+        reply: Reply,
+    ) -> Reply {
+        match self.is_replicated(parked, id, since).await {
+            true => reply,
+            false => doubt.into_reply(self.status_location(id)),
+        }
+    }
+
+    async fn is_replicated(&self, parked: &DeferCandidate, id: &JobId, since: u64) -> bool {
+        let wanted = self.0.min_replicas;
+        if wanted == 0 {
+            return true;
+        }
+        let Parked { store, key, .. } = &parked.parked;
+        match store.backend().wait_for_replicas(key.shard(), wanted, since).await {
+            Ok(have) if have >= wanted => true,
+            Ok(have) => {
+                crate::throttle::throttled!(
+                    warn,
+                    job = ?id, have, wanted, "not answered with 202: too few replicas have it"
+                );
+                false
+            }
+            Err(error) => {
+                crate::throttle::throttled!(
+                    warn,
+                    job = ?id, %error, wanted, "not answered with 202: replicas"
+                );
+                false
+            }
+        }
+    }
+}
+
+/// A lock that was found busy has said so. Of one that nobody has asked nothing is known.
+fn store_unavailable_reply(parked: &DeferCandidate) -> Option<Reply> {
+    let asked = matches!(parked.slot.trying(), Trying::For(_));
+    (!asked).then(Reply::store_away)
+}
+
+/// What is told of a request whose outcome is not known: since when it may be stored, and whether it has a key.
+#[derive(Clone, Copy)]
+struct UncertainEnqueue {
+    sent_at: Instant,
+    lookup_ttl: Duration,
+    has_idempotency_key: bool,
+}
+
+impl UncertainEnqueue {
+    /// Of a call that is about to be sent.
+    fn before_call(call: &EnqueueCommand) -> Self {
+        let life = call.idempotency_record.as_ref().map(|(.., life)| *life);
+        let known = life.unwrap_or_default().max(MIN_LOOKUP_TTL);
+        Self { sent_at: Instant::now(), lookup_ttl: known, has_idempotency_key: life.is_some() }
+    }
+
+    fn into_reply(self, location: String) -> Reply {
+        outcome_unknown_reply(location, self.lookup_ttl.saturating_sub(self.sent_at.elapsed()), self.has_idempotency_key)
+    }
+}
+
+/// What asking the store comes to.
+enum EnqueueResolution {
+    /// `None`: as busy as it was.
+    Reply(Option<Reply>),
+    /// Its record names this job, of which nothing is kept.
+    JobForgotten(JobId),
+}

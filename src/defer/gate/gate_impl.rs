@@ -1,0 +1,257 @@
+//! The way of a request through the gate.
+
+use std::{convert::Infallible, fmt};
+
+use bytes::Bytes;
+
+use super::{
+    inspect_request::AppliedPreferences,
+    direct_response::{DirectResponse, DirectRunContext, classify_direct_run},
+    defer_gate::{DeferGate, StorageSettings},
+    credential_warning::warn_credential_once,
+};
+use crate::{
+    defer::{
+        stored_headers::{requires_upgrade, stored_head_len},
+        snapshot::{RequestSnapshots, SavedSnapshots},
+    },
+    gate::{
+        Asked, Detached, Gate, Head, Outcome, Parked, Parting, PickUp, Print, Room, Slot, Trying,
+        Verdict, View,
+    },
+    reply::Reply,
+};
+
+/// What stands between asking and leaving. It is moved with the future of every request, so there is more of it
+/// only for those that need it.
+#[derive(Debug)]
+pub struct DeferTicket {
+    pub(super) slot: Slot,
+    pub(super) details: Option<Box<DeferTicketDetails>>,
+}
+
+/// What a request has that most have not.
+#[derive(Default)]
+pub(super) struct DeferTicketDetails {
+    owner: String,
+    applied_preferences: AppliedPreferences,
+    snapshots: RequestSnapshots,
+    /// Where it is remembered.
+    pub(super) direct_response: DirectResponse,
+}
+
+/// Without whose it is: it ends up in a log sooner or later.
+impl fmt::Debug for DeferTicketDetails {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("More").finish_non_exhaustive()
+    }
+}
+
+impl DeferTicket {
+    pub(super) fn without_details(slot: Slot) -> Self {
+        Self { slot, details: None }
+    }
+
+    pub(super) fn new(slot: Slot, owner: String, applied: AppliedPreferences, captured: RequestSnapshots) -> Self {
+        let more = DeferTicketDetails { owner, applied_preferences: applied, snapshots: captured, ..DeferTicketDetails::default() };
+        Self { slot, details: Some(Box::new(more)) }
+    }
+}
+
+/// What the layer knows of a request it may take over.
+pub struct DeferCandidate {
+    pub(super) parked: Parked,
+    pub(super) slot: Slot,
+    pub(super) owner: String,
+    pub(super) applied_preferences: AppliedPreferences,
+    pub(super) snapshots: RequestSnapshots,
+    /// What it takes along, once it is picked up.
+    pub(super) saved_snapshots: SavedSnapshots,
+    /// It may not be stored, and is read for its fingerprint alone.
+    pub(super) lookup_only: bool,
+}
+
+/// As above: neither whose it is nor what it carries.
+impl fmt::Debug for DeferCandidate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { parked, lookup_only: only_looks, .. } = self;
+        f.debug_struct("DeferParked")
+            .field("parked", parked)
+            .field("only_looks", only_looks)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
+    type Facts = Infallible;
+    type Ticket = DeferTicket;
+    type Quick = DeferTicket;
+    type Parked = DeferCandidate;
+
+    const PARKS: bool = true;
+
+    fn check(&self) {
+        self.0.validate();
+    }
+
+    fn ask<V: View<Native = N>>(&self, view: &mut V) -> Asked<Infallible, DeferTicket> {
+        self.inspect_request(view)
+    }
+
+    async fn enter(&self, facts: Infallible) -> Verdict<DeferTicket> {
+        match facts {}
+    }
+
+    /// The handler sees nothing of it; the lock found it in the request.
+    fn show<V: View<Native = N>>(&self, _: &DeferTicket, _: &mut V) {}
+
+    fn ticket(&self, quick: DeferTicket) -> DeferTicket {
+        quick
+    }
+
+    fn is_settled(&self, ticket: &DeferTicket) -> bool {
+        !self.0.trigger.defer_always && ticket.slot.is_empty()
+    }
+
+    fn hear(&self, ticket: &mut DeferTicket, fields: impl FnOnce() -> Vec<(String, Vec<u8>)>) {
+        if ticket.slot.has_begun() {
+            ticket.details.get_or_insert_default().direct_response.record_headers(fields());
+        }
+    }
+
+    fn detach(&self, ticket: &mut DeferTicket) -> Option<Detached> {
+        if !ticket.slot.remembers() {
+            return None;
+        }
+        let limit = self.0.idempotency.direct_response_limit;
+        ticket.details.get_or_insert_default().direct_response.buffer_body(limit);
+        Some(Detached::new(ticket.slot.clone()))
+    }
+
+    fn hear_body(&self, ticket: &mut DeferTicket, chunk: &[u8]) {
+        if let Some(more) = &mut ticket.details {
+            more.direct_response.record_body_chunk(chunk);
+        }
+    }
+
+    async fn leave(
+        &self,
+        mut ticket: DeferTicket,
+        outcome: Outcome,
+    ) -> Parting<DeferTicket, DeferCandidate> {
+        if self.completes_with_body(&mut ticket, outcome) {
+            return Parting::Keep(ticket);
+        }
+        let DeferTicket { slot, details: more } = ticket;
+        let facts = DirectRunContext::from_slot(&slot);
+        if let Some((begun, print)) = slot.begun() {
+            let answer = more.map(|more| more.direct_response).unwrap_or_default();
+            let verdict = classify_direct_run(Some(&answer), outcome, facts);
+            self.complete_record(begun, print, (answer, outcome), verdict).await;
+            // A retry layer in between may have met a busy lock after the one that has run.
+            return Parting::Fields(Vec::new());
+        }
+        let DeferTicketDetails { owner, applied_preferences: applied, snapshots: captured, .. } = more.map(|more| *more).unwrap_or_default();
+        match slot.empty() {
+            // Only if the busy answer itself came out: a retry or cache layer may have done better.
+            Some(parked) if outcome.status() == Some(parked.status) => {
+                let what = &self.0.storage;
+                let room = Room::new(what.body_limit, what.buffer_budget, what.body_read_timeout);
+                let place = slot.clone();
+                let carried = SavedSnapshots::new();
+                let only_looks = false;
+                let parked =
+                    DeferCandidate { parked, slot, owner, applied_preferences: applied, snapshots: captured, saved_snapshots: carried, lookup_only: only_looks };
+                Parting::Accept { parked, room, slot: place }
+            }
+            _ if slot.trying() == Trying::Background && !slot.was_seen() => missing_lock_reply(outcome),
+            _ => Parting::Fields(Vec::new()),
+        }
+    }
+
+    fn pick_up<V: View<Native = N>>(
+        &self,
+        parked: &mut DeferCandidate,
+        head: &Head,
+        view: &mut V,
+        room: &mut Room,
+    ) -> PickUp {
+        // What was accepted before is compared with that.
+        let known = parked.parked.known;
+        let unread = if known { PickUp::Head } else { PickUp::Nothing };
+        let is_upgrade = requires_upgrade(view.method(), &view.header("upgrade"));
+        if is_upgrade {
+            return unread;
+        }
+        if !room.hold(head, self.0.storage.client.share(view)) {
+            let lock = parked.parked.key.hashed();
+            tracing::debug!(%lock, "not deferred: no room in the buffer budget for the request's head");
+            return unread;
+        }
+        if parked.parked.unfit {
+            parked.lookup_only = true;
+            return PickUp::Whole;
+        }
+        if let Some(carried) = self.storable_snapshots(parked, head) {
+            parked.saved_snapshots = carried;
+            return PickUp::Whole;
+        }
+        parked.lookup_only = known;
+        if known { PickUp::Whole } else { PickUp::Nothing }
+    }
+
+    async fn accept(&self, parked: DeferCandidate, head: Head, body: Option<Bytes>) -> Option<Reply> {
+        match body {
+            Some(body) if parked.lookup_only => {
+                let print = Print::of(&head.method, &head.target, &body);
+                self.look_up_record(parked, Some(print)).await
+            }
+            Some(body) => self.store_request(parked, head, &body).await,
+            // What can't be stored may still have been accepted, or have run, before.
+            None if parked.parked.known => self.look_up_record(parked, None).await,
+            None => None,
+        }
+    }
+}
+
+impl<N: ?Sized + 'static> DeferGate<N> {
+    /// What the request takes along; `None` if it may not be stored.
+    fn storable_snapshots(&self, parked: &mut DeferCandidate, head: &Head) -> Option<SavedSnapshots> {
+        let lock = parked.parked.key.hashed();
+        let StorageSettings { header_filter: fields, head_limit, .. } = &self.0.storage;
+        let Some(carried) = std::mem::take(&mut parked.snapshots).save_all() else {
+            crate::throttle::throttled!(error, %lock, "not deferred: a snapshot can't be written");
+            return None;
+        };
+        // An owner is often one of the fields, and stored beside them.
+        let bytes = stored_head_len(&head.target, &head.headers, fields) + parked.owner.len();
+        if bytes > *head_limit {
+            tracing::debug!(%lock, bytes, head_limit, "not deferred: the request's head is too long");
+            return None;
+        }
+        let mut names = head.headers.iter().map(|(name, _)| name);
+        let withheld = names.find_map(|name| fields.withheld_credential(name));
+        match withheld.filter(|_| carried.is_empty()) {
+            None => Some(carried),
+            Some(credential) => {
+                warn_credential_once(&lock, credential);
+                None
+            }
+        }
+    }
+}
+
+/// Of a layer that defers always, and has met no lock. What a layer between answers in its own name (401, 404, 429)
+/// stands: it has come to no handler.
+fn missing_lock_reply<T, P>(outcome: Outcome) -> Parting<T, P> {
+    if outcome.status().is_none_or(|status| status >= 400) {
+        return Parting::Fields(Vec::new());
+    }
+    crate::throttle::throttled!(
+        error,
+        layer = "DeferLayer",
+        "request answered by 500: the layer is set to `defer_always`, and there is no LockLayer inside that locks \
+         it, under whose lock it could run later; so it ran at once"
+    );
+    Parting::Replace(Reply::wiring_fault())
+}

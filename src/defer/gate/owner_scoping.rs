@@ -1,0 +1,77 @@
+//! The owner of a request, which scopes everything that requests of one layer could share.
+
+use super::defer_gate::{DeferSettings, StorageSettings};
+use crate::{defer::snapshot::RequestSnapshots, store::MergeMode};
+
+impl<N: ?Sized> DeferSettings<N> {
+    /// The owner that the application names, else the identity in a carried snapshot. Empty: none is known.
+    pub(super) fn resolve_owner(&self, native: &N, captured: &mut RequestSnapshots) -> String {
+        let owner = match &self.owner {
+            Some(owner) => owner(native),
+            None => captured.take_identity(),
+        };
+        owner.unwrap_or_default()
+    }
+
+    /// Returns true if a request is some user's, and nothing says which one's: it must share neither a key nor a merge with
+    /// others. An `.owner(..)` that names none has said that the request is nobody's.
+    pub(super) fn lacks_owner(&self, owner: &str, has_user: impl FnOnce() -> bool) -> bool {
+        let is_scoped = !owner.is_empty() || self.owner.is_some();
+        !is_scoped && !self.shared_by_all && !self.snapshot_extractors.is_empty() && has_user()
+    }
+
+    /// Checks the layer's settings where it is put around a service. Warns of a body limit that the buffer budget does not
+    /// allow.
+    ///
+    /// # Panics
+    ///
+    /// If requests of different users would share what is one user's.
+    pub(super) fn validate(&self) {
+        self.validate_sharing();
+        let StorageSettings { body_limit, head_limit, buffer_budget: budget, .. } = self.storage;
+        if body_limit.saturating_add(head_limit) > budget / 2 {
+            crate::throttle::throttled!(
+                warn,
+                layer = "DeferLayer",
+                body_limit,
+                head_limit,
+                budget,
+                "requests up to body_limit and head_limit are never deferred: one client has at most half of \
+                 buffer_budget; raise the budget or lower the limits"
+            );
+        }
+    }
+
+    fn validate_sharing(&self) {
+        let identities = self.snapshot_extractors.identity_count();
+        assert!(
+            self.owner.is_some() || identities < 2,
+            "DeferLayer::carry_as: two snapshots name an identity, and both may print the same text; name the owner of a \
+             request by .owner(..)"
+        );
+        let is_scoped = self.owner.is_some() || identities > 0;
+        assert!(
+            !(self.shared_by_all && is_scoped),
+            "DeferLayer::shared_by_all: .owner(..) and .carry_as::<T>(..) say that requests are not shared; leave out one or \
+             the other"
+        );
+        let is_safe = is_scoped || self.shared_by_all || self.snapshot_extractors.is_empty();
+        let shares = self.sharing_setting().filter(|_| !is_safe);
+        assert!(
+            shares.is_none(),
+            "DeferLayer::{}: the layer carries a snapshot, and nothing names whose a request is, so users would get each \
+             other's jobs and answers; carry it by .carry_as::<T>(..) with its identity, or name the .owner(..), or say \
+             .shared_by_all()",
+            shares.unwrap_or_default()
+        );
+    }
+
+    /// The setting by which requests share jobs or answers, if there is one.
+    fn sharing_setting(&self) -> Option<&'static str> {
+        match self.run.merge_mode {
+            Some(MergeMode::Coalesce) => Some("first_wins"),
+            Some(MergeMode::Supersede) => Some("last_wins"),
+            None => self.idempotency.idempotent_direct.then_some("remember_direct"),
+        }
+    }
+}

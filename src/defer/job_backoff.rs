@@ -1,0 +1,113 @@
+//! When a run that failed is tried again.
+
+use std::time::{Duration, SystemTime};
+
+use super::stored_headers::HeaderList;
+
+/// How long a job waits after a failed run: exponential, with full jitter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct JobBackoff {
+    /// Most before the second run; twice as much before each further one.
+    pub(super) base: Duration,
+    /// Never longer than this.
+    pub(super) cap: Duration,
+    /// Longest wait that a handler gets by its `Retry-After`.
+    pub(super) max_retry_after: Duration,
+}
+
+impl Default for JobBackoff {
+    fn default() -> Self {
+        Self {
+            base: Duration::from_secs(1),
+            cap: Duration::from_secs(300),
+            max_retry_after: Duration::from_secs(3600),
+        }
+    }
+}
+
+impl JobBackoff {
+    /// After the run of this number. What a handler asks for is a lower bound: the jitter comes on top of
+    /// it, or all that were told the same time would come back at once.
+    pub(super) fn delay_after(&self, attempt: u32, asked: Option<Duration>) -> Duration {
+        let doubled = 2u32.saturating_pow(attempt.saturating_sub(1));
+        let most = self.base.saturating_mul(doubled).min(self.cap);
+        asked.unwrap_or_default().min(self.max_retry_after) + random_delay(most)
+    }
+}
+
+/// At least a millisecond: what is due at once would be claimed again before anybody else had a chance.
+fn random_delay(most: Duration) -> Duration {
+    let most = u64::try_from(most.as_micros()).unwrap_or(u64::MAX).max(1);
+    // The lower half of a random UUID has its fixed bits at the top, out of a remainder's reach.
+    let random = uuid::Uuid::new_v4().as_u64_pair().1;
+    Duration::from_micros(random % most).max(Duration::from_millis(1))
+}
+
+/// `Retry-After` (RFC 9110 section 10.2.3): seconds, or a date.
+pub(super) fn parse_retry_after(headers: &HeaderList, now: SystemTime) -> Option<Duration> {
+    let (_, value) = headers.iter().find(|(name, _)| name == "retry-after")?;
+    let text = str::from_utf8(value).ok()?.trim();
+    if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
+        // More than a number holds is more than anybody waits.
+        return Some(Duration::from_secs(text.parse().unwrap_or(u64::MAX)));
+    }
+    let date = httpdate::parse_http_date(text).ok()?;
+    // A moment that has passed: now.
+    Some(date.duration_since(now).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn it_doubles_up_to_its_cap_and_spreads_over_all_of_it() {
+        let backoff = Backoff { base: SECOND, cap: 10 * SECOND, asked: 60 * SECOND };
+        for (attempt, most) in [(1, 1), (2, 2), (3, 4), (4, 8), (5, 10), (40, 10), (u32::MAX, 10)] {
+            let most = most * SECOND;
+            let waits: Vec<_> = (0..400).map(|_| backoff.after(attempt, None)).collect();
+            assert!(waits.iter().all(|wait| *wait <= most && !wait.is_zero()), "{attempt}");
+            assert!(waits.iter().any(|wait| *wait < most / 4), "{attempt}");
+            assert!(waits.iter().any(|wait| *wait > most / 4 * 3), "{attempt}");
+        }
+    }
+
+    #[test]
+    fn what_the_handler_asks_for_is_waited_within_bounds() {
+        let backoff = Backoff { base: SECOND, cap: SECOND, asked: 60 * SECOND };
+        let wait = backoff.after(1, Some(20 * SECOND));
+        assert!((20 * SECOND..=21 * SECOND).contains(&wait), "{wait:?}");
+        let wait = backoff.after(1, Some(Duration::MAX));
+        assert!((60 * SECOND..=61 * SECOND).contains(&wait), "{wait:?}");
+    }
+
+    #[test]
+    fn no_terms_make_it_fail() {
+        let none = Backoff { base: Duration::ZERO, cap: Duration::ZERO, asked: Duration::ZERO };
+        assert_eq!(none.after(3, Some(SECOND)), Duration::from_millis(1));
+        let endless = Backoff { base: Duration::MAX, cap: Duration::MAX, asked: SECOND };
+        let _ = endless.after(u32::MAX, Some(SECOND));
+    }
+
+    #[test]
+    fn a_retry_after_is_seconds_or_a_date() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777);
+        let of = |text: &str| {
+            let value = vec![("retry-after".to_owned(), text.as_bytes().to_vec())];
+            retry_after(&value, now)
+        };
+        assert_eq!(of("120"), Some(120 * SECOND));
+        assert_eq!(of(" 0 "), Some(Duration::ZERO));
+        assert_eq!(of("99999999999999999999999"), Some(Duration::from_secs(u64::MAX)));
+        assert_eq!(of("Sun, 06 Nov 1994 08:49:47 GMT"), Some(10 * SECOND));
+        assert_eq!(of("Sunday, 06-Nov-94 08:49:47 GMT"), Some(10 * SECOND));
+        assert_eq!(of("Sun Nov  6 08:49:47 1994"), Some(10 * SECOND));
+        assert_eq!(of("Sun, 06 Nov 1994 08:49:07 GMT"), Some(Duration::ZERO), "it has passed");
+        for none in ["", "-1", "1.5", "soon", "+3"] {
+            assert_eq!(of(none), None, "{none:?}");
+        }
+        assert_eq!(retry_after(&Vec::new(), now), None);
+    }
+}

@@ -1,0 +1,112 @@
+//! Looks at the due index: when, of which shards, and what becomes of what they find.
+
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use tokio::time::Instant;
+
+use super::{RETRY_DELAY, MAX_DUE_LOCKS, JobDispatcher};
+use crate::{
+    error::Error,
+    key::Key,
+    store::{DueLocks, JobId},
+};
+
+/// Locks of requests that wait for room, below which more are looked up: enough for the time of a look.
+const LOW_WATERMARK: usize = 50;
+
+/// Where more than that wait, a look is put off so long: what only comes due has no message, and its turn too.
+const BACKLOG_POLL_DELAY: Duration = Duration::from_secs(1);
+
+/// What a look has found.
+pub(super) struct DuePollResult {
+    /// Those that were asked, and since when they were due.
+    shards: Vec<(u16, Instant)>,
+    due_locks: Result<Vec<DueLocks>, Error>,
+}
+
+impl JobDispatcher {
+    pub(super) fn next_due_poll_at(&self) -> Option<Instant> {
+        let few = self.ready_queues.request_count() < LOW_WATERMARK;
+        let patience = if few { Duration::ZERO } else { BACKLOG_POLL_DELAY };
+        let first = self.due_polls.values().min().filter(|_| self.due_poll.is_none());
+        first.map(|at| *at + patience)
+    }
+
+    pub(super) fn schedule_due_poll(&mut self, shard: u16, at: Instant) {
+        if self.owned_shards.contains(&shard) {
+            let look = self.due_polls.entry(shard).or_insert(at);
+            *look = at.min(*look);
+        }
+    }
+
+    /// Those whose time has come, the longest ago first.
+    fn overdue_shards(&self, now: Instant) -> Vec<(u16, Instant)> {
+        let looks = self.due_polls.iter().map(|(&shard, &at)| (shard, at));
+        let mut due: Vec<_> = looks.filter(|(_, at)| *at <= now).collect();
+        due.sort_unstable_by_key(|(_, at)| *at);
+        due
+    }
+
+    /// Asks the shards whose time has come what is due, in the background.
+    pub(super) fn start_due_poll(&mut self) {
+        let shards = self.overdue_shards(Instant::now());
+        for (shard, _) in &shards {
+            self.due_polls.remove(shard);
+        }
+        let store = self.worker.store.clone();
+        self.due_poll = Some(Box::pin(async move {
+            let asked = shards.iter().map(|(shard, _)| *shard).collect();
+            let found = store.backend().poll_due(asked, MAX_DUE_LOCKS).await;
+            DuePollResult { shards, due_locks: found }
+        }));
+    }
+
+    pub(super) fn handle_due_poll(&mut self, DuePollResult { shards, due_locks: found }: DuePollResult) {
+        let now = Instant::now();
+        let Ok(found) = found else {
+            let again = now + RETRY_DELAY;
+            return shards.into_iter().for_each(|(shard, _)| self.schedule_due_poll(shard, again));
+        };
+        for ((shard, since), due) in shards.into_iter().zip(found) {
+            let unknown = |key: &Key| {
+                let known = self.running_chains.contains_key(key) || self.ready_queues.contains(key);
+                !known && (!key.is_of_callback() || self.ready_queues.accepts(key))
+            };
+            let least = match &due.locks[..] {
+                // There was no room for its names: it comes first the next time.
+                [] => since,
+                names if names.iter().any(|(key, _)| unknown(key)) => now,
+                // What is known and can't be visited yet is no reason to look again and again.
+                _ => now + RETRY_DELAY,
+            };
+            if let Some(next) = due.next_due_in {
+                self.schedule_due_poll(shard, if next.is_zero() { least } else { now + next });
+            }
+            due.locks.into_iter().for_each(|(key, head)| self.enqueue_due_lock(&key, head, now));
+        }
+        self.start_ready_chains();
+    }
+
+    fn enqueue_due_lock(&mut self, key: &Key, head: Option<JobId>, now: Instant) {
+        if self.running_chains.contains_key(key) {
+            return;
+        }
+        if head.as_ref().is_some_and(|head| self.leave_to_peer(key, head, now)) {
+            self.schedule_due_poll(key.shard(), now + RETRY_DELAY);
+        } else if self.ready_queues.accepts(key) {
+            self.ready_queues.queue_for(key).push_due(key, head);
+        } else if !key.is_of_callback() {
+            // That of a callback comes again by itself.
+            self.schedule_due_poll(key.shard(), now);
+        }
+    }
+}
+
+/// Until the look that is under way has ended; for ever if none is.
+pub(super) async fn await_due_poll(looking: &mut Option<BoxFuture<'static, DuePollResult>>) -> DuePollResult {
+    let Some(look) = looking else { return std::future::pending().await };
+    let looked = look.await;
+    *looking = None;
+    looked
+}

@@ -1,0 +1,104 @@
+//! Between two pages of a listing.
+
+use std::{fmt, str::FromStr};
+
+use crate::{error::NoCursor, key::SHARDS, store::PendingCursor};
+
+/// Where a page begins. The default is the first one; as text it can go through an address: it tells no
+/// name and no id. It is of the listing that gave it; elsewhere it is where that one's part begins.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct JobCursor {
+    pub(super) shard: u16,
+    pub(super) position: ShardPosition,
+}
+
+/// Where in a shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ShardPosition {
+    /// Of those that have ended: the first at or behind this, 0 = all.
+    Ended(u64),
+    /// Of those that wait or run.
+    Pending(PendingCursor),
+}
+
+impl JobCursor {
+    /// Where this shard begins; `None` behind the last one.
+    pub(super) fn start_of(shard: u16) -> Option<Self> {
+        (shard < SHARDS).then(|| Self { shard, position: ShardPosition::default() })
+    }
+}
+
+impl ShardPosition {
+    pub(super) fn ended_offset(self) -> u64 {
+        match self {
+            Self::Ended(from) => from,
+            Self::Pending(_) => 0,
+        }
+    }
+
+    pub(super) fn pending_mark(self) -> PendingCursor {
+        match self {
+            Self::Ended(_) => PendingCursor::default(),
+            Self::Pending(mark) => mark,
+        }
+    }
+}
+
+impl Default for ShardPosition {
+    fn default() -> Self {
+        Self::Ended(0)
+    }
+}
+
+impl fmt::Display for JobCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.position {
+            ShardPosition::Ended(from) => write!(f, "{}.{from}", self.shard),
+            ShardPosition::Pending(PendingCursor { in_queues: in_line, scan_cursor: scan, after_hash: hash, after_seq: seq }) => {
+                write!(f, "{}.{}.{scan}.{hash:x}.{seq}", self.shard, u8::from(in_line))
+            }
+        }
+    }
+}
+
+impl FromStr for JobCursor {
+    type Err = NoCursor;
+
+    fn from_str(text: &str) -> Result<Self, NoCursor> {
+        let parts: Vec<_> = text.split('.').collect();
+        let (shard, at) = match parts[..] {
+            [shard, from] => (shard, ShardPosition::Ended(parse_number(from)?)),
+            [shard, part @ ("0" | "1"), scan, hash, seq] => {
+                let hash = u64::from_str_radix(hash, 16).map_err(|_| NoCursor)?;
+                let (in_line, scan, seq) = (part == "1", parse_number(scan)?, parse_number(seq)?);
+                (shard, ShardPosition::Pending(PendingCursor { in_queues: in_line, scan_cursor: scan, after_hash: hash, after_seq: seq }))
+            }
+            _ => return Err(NoCursor),
+        };
+        let shard = shard.parse().map_err(|_| NoCursor)?;
+        if shard < SHARDS { Ok(Self { shard, position: at }) } else { Err(NoCursor) }
+    }
+}
+
+fn parse_number(text: &str) -> Result<u64, NoCursor> {
+    text.parse().map_err(|_| NoCursor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_is_the_same_after_its_text() {
+        let pending = PendingMark { in_line: true, scan: u64::MAX, hash: 0xab, seq: 17 };
+        for at in [Mark::Ended(17), Mark::Pending(pending), Mark::Pending(PendingMark::default())] {
+            let cursor = JobCursor { shard: 63, at };
+            assert_eq!(cursor.to_string().parse(), Ok(cursor));
+        }
+        for none in
+            ["", "64.0", "1", "a.b", "1.-1", "1.2.3", "1.2.0.0.0", "1.1.0.g.0", "64.1.0.0.0"]
+        {
+            assert_eq!(none.parse::<JobCursor>(), Err(NoCursor), "{none}");
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! What a client prefers (RFC 7240).
+
+use std::time::Duration;
+
+/// Of a request. What is not known, or broken, is ignored (section 2).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct PreferHeader {
+    /// To wait for so long before anything else.
+    pub(super) wait: Option<Duration>,
+    /// A 202 rather than a late answer.
+    pub(super) respond_async: bool,
+}
+
+impl PreferHeader {
+    /// Of a preference that is there twice the first counts (section 2).
+    pub(super) fn parse(values: &[&[u8]]) -> Self {
+        let mut read = Self::default();
+        let list = values.iter().filter_map(|value| std::str::from_utf8(value).ok());
+        for preference in list.flat_map(|value| split_outside_quotes(value, ',')) {
+            let token = split_outside_quotes(preference, ';').next().unwrap_or_default();
+            let (name, value) = token.split_once('=').unwrap_or((token, ""));
+            let (name, value) = (name.trim(), value.trim().trim_matches('"'));
+            if name.eq_ignore_ascii_case("respond-async") {
+                read.respond_async = true;
+            } else if name.eq_ignore_ascii_case("wait") && read.wait.is_none() {
+                read.wait = value.parse().ok().map(Duration::from_secs);
+            }
+        }
+        read
+    }
+}
+
+/// The parts between these marks; one in a quoted string is text (RFC 9110 section 5.6.4).
+fn split_outside_quotes(text: &str, mark: char) -> impl Iterator<Item = &str> {
+    let (mut quoted, mut escaped) = (false, false);
+    text.split(move |c| {
+        let plain = !std::mem::take(&mut escaped);
+        escaped = quoted && plain && c == '\\';
+        quoted ^= plain && c == '"';
+        !quoted && c == mark
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(values: &[&str]) -> (Option<u64>, bool) {
+        let values: Vec<_> = values.iter().map(|value| value.as_bytes()).collect();
+        let Preferences { wait, respond_async } = Preferences::read(&values);
+        (wait.map(|wait| wait.as_secs()), respond_async)
+    }
+
+    #[test]
+    fn both_are_found_wherever_they_stand() {
+        assert_eq!(read(&["respond-async, wait=10"]), (Some(10), true));
+        assert_eq!(read(&["return=minimal", "Wait = \"7\"; x=1, wait=9"]), (Some(7), false));
+        assert_eq!(read(&["handling=lenient; y", "Respond-Async;x"]), (None, true));
+        assert_eq!(read(&["wait=0"]), (Some(0), false));
+    }
+
+    #[test]
+    fn what_is_in_quotes_is_text() {
+        assert_eq!(read(&[r#"x="a, respond-async, wait=5", wait=7"#]), (Some(7), false));
+        assert_eq!(read(&[r#"x="a;\", wait=5"; wait=6, wait=7"#]), (Some(7), false));
+        assert_eq!(read(&[r#"x="; wait=5, respond-async"#]), (None, false));
+    }
+
+    /// Of lines of any bytes: what stands first counts, whatever is behind it.
+    #[test]
+    fn nothing_behind_a_preference_changes_it() {
+        bolero::check!().with_iterations(1_000).with_type::<Vec<Vec<u8>>>().for_each(|lines| {
+            let mut all: Vec<&[u8]> = vec![b"wait=5, respond-async"];
+            all.extend(lines.iter().map(|line| &line[..]));
+            let five = Some(Duration::from_secs(5));
+            assert_eq!(Preferences::read(&all), Preferences { wait: five, respond_async: true });
+            let _ = Preferences::read(&all[1..]);
+        });
+    }
+
+    #[test]
+    fn what_is_broken_is_ignored() {
+        for none in ["", "wait", "wait=x", "wait=-1", "waits=3", "respond-async2", "respond"] {
+            assert_eq!(read(&[none]), (None, false), "{none}");
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Locks that are known to have something to run, and wait for room.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use crate::{key::Key, store::JobId};
+
+/// How long it waits here before another worker is told of it: one whose runs are short has room by then.
+pub(super) const FORWARD_DELAY: Duration = Duration::from_millis(300);
+
+/// How long it is left to a worker that was told of it.
+const FORWARD_RETRY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Whoever came first is visited first: a long line, whose own message comes as its visit ends, must not keep
+/// the others waiting. Each lock is in it once. All of it is a hint; the claim knows.
+#[derive(Default)]
+pub(super) struct ReadyQueue {
+    order: VecDeque<Key>,
+    entries: HashMap<Key, ReadyLock>,
+}
+
+struct ReadyLock {
+    head_job: Option<JobId>,
+    enqueued_at: Instant,
+    /// When another worker has heard of it from this one.
+    forwarded_at: Option<Instant>,
+    /// It has come due since it was first told.
+    due_since_forward: bool,
+}
+
+impl ReadyLock {
+    /// Whoever was told of it a while before it came due has run something else of it, or nothing.
+    fn needs_forwarding(&self, now: Instant) -> bool {
+        match self.forwarded_at {
+            None => self.enqueued_at + FORWARD_DELAY <= now,
+            Some(told) => self.due_since_forward && told + FORWARD_RETRY_INTERVAL <= now,
+        }
+    }
+}
+
+impl ReadyQueue {
+    /// What was heard last of its first job is what is believed.
+    pub(super) fn push(&mut self, key: Key, head: Option<JobId>) {
+        self.push_forwarded(key, head, None);
+    }
+
+    /// One of which another worker was told now, or not.
+    pub(super) fn push_forwarded(&mut self, key: Key, head: Option<JobId>, told: Option<Instant>) {
+        if let Some(known) = self.entries.get_mut(&key) {
+            (known.head_job, known.forwarded_at) = (head, told.or(known.forwarded_at));
+            return;
+        }
+        self.order.push_back(key.clone());
+        self.entries.insert(key, ReadyLock { head_job: head, enqueued_at: Instant::now(), forwarded_at: told, due_since_forward: false });
+    }
+
+    /// One that has come due.
+    pub(super) fn push_due(&mut self, key: &Key, head: Option<JobId>) {
+        self.push(key.clone(), head);
+        if let Some(known) = self.entries.get_mut(key) {
+            known.due_since_forward = true;
+        }
+    }
+
+    pub(super) fn pop(&mut self) -> Option<(Key, Option<JobId>)> {
+        let key = self.order.pop_front()?;
+        let head = self.entries.remove(&key).and_then(|known| known.head_job);
+        Some((key, head))
+    }
+
+    /// Takes out one that need not be the first.
+    pub(super) fn remove(&mut self, key: &Key) -> Option<JobId> {
+        let at = self.order.iter().position(|waits| waits == key)?;
+        self.order.remove(at);
+        self.entries.remove(key).and_then(|known| known.head_job)
+    }
+
+    /// In the order in which they came.
+    pub(super) fn keys(&self) -> impl DoubleEndedIterator<Item = &Key> {
+        self.order.iter()
+    }
+
+    pub(super) fn contains(&self, key: &Key) -> bool {
+        self.entries.contains_key(key)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.order.is_empty()
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.order.clear();
+        self.entries.clear();
+    }
+
+    /// The first of them that another worker should hear of: all, or those that none has heard of for too long.
+    pub(super) fn next_to_forward(
+        &mut self,
+        most: usize,
+        all: bool,
+        now: Instant,
+    ) -> Vec<(Key, Option<JobId>)> {
+        let mut found = Vec::new();
+        for key in &self.order {
+            if found.len() == most {
+                break;
+            }
+            if let Some(known) =
+                self.entries.get_mut(key).filter(|known| all || known.needs_forwarding(now))
+            {
+                (known.forwarded_at, known.due_since_forward) = (Some(now), false);
+                found.push((key.clone(), known.head_job.clone()));
+            }
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_is_in_it_once_with_what_was_heard_last() {
+        let mut waiting = Waiting::default();
+        let (one, two) = (Key::custom("1"), Key::custom("2"));
+        let (old, new) = (JobId::new(&one), JobId::new(&one));
+        waiting.push(one.clone(), Some(old));
+        waiting.push(two.clone(), None);
+        waiting.push(one.clone(), Some(new.clone()));
+        assert_eq!(waiting.len(), 2);
+        assert_eq!(waiting.pop(), Some((one.clone(), Some(new))));
+        assert!(!waiting.contains(&one) && waiting.contains(&two));
+        assert_eq!(waiting.pop(), Some((two, None)));
+        assert_eq!((waiting.pop(), waiting.is_empty()), (None, true));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_is_told_once_after_a_while_and_again_when_all_are() {
+        let mut waiting = Waiting::default();
+        let keys = ["1", "2", "3"].map(Key::custom);
+        keys.iter().for_each(|key| waiting.push(key.clone(), None));
+        let (now, later) = (Instant::now(), Instant::now() + PATIENCE);
+        let mut told = |most, all, now| {
+            let told = waiting.next_to_tell(most, all, now);
+            told.into_iter().map(|(key, _)| key).collect::<Vec<_>>()
+        };
+        assert!(told(2, false, now).is_empty());
+        assert_eq!(told(2, false, later), keys[..2]);
+        assert_eq!(told(2, false, later), keys[2..]);
+        assert!(told(2, false, later).is_empty());
+        assert_eq!(told(2, true, later), keys[..2]);
+        let last = Key::custom("4");
+        waiting.push_told(last.clone(), None, Some(later));
+        // What is heard of it anew changes nothing of that, but that it has come due does, after a while.
+        waiting.push(keys[0].clone(), Some(JobId::new(&keys[0])));
+        waiting.push_due(&last, None);
+        assert!(waiting.next_to_tell(2, false, later).is_empty());
+        assert_eq!(waiting.next_to_tell(2, false, later + TOLD), [(last, None)]);
+        assert!(waiting.next_to_tell(2, false, later + 9 * TOLD).is_empty());
+    }
+}

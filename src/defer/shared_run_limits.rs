@@ -1,0 +1,185 @@
+//! What all workers of a queue together may do: so many runs at once, so many per time.
+//!
+//! Both are kept in the store, and only where they are set. The permits are leases like any other: one
+//! whose worker dies comes back when its lease ends. A worker has one visit at a time ask, so those of its
+//! visits that wait cost nothing.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{sync::Mutex, time::Instant};
+
+use crate::{
+    clock::LONGEST,
+    error::Error,
+    key::Key,
+    store::{
+        AcquireCommand, AcquireReply, GrantAttempt, AdjustmentKind, ChargeCommand, LockHold, ChargeItem, LockMode, QuotaRule, SettleChargeCommand, ChargeAdjustment,
+        Store, LeaseTerms, ChargedWindow,
+    },
+};
+
+/// How long a place in the line for a permit is kept; taken anew then.
+const PERMIT_QUEUE_TTL: Duration = Duration::from_secs(30);
+
+/// Longest time between two looks at the permits, in case a message is lost.
+const PERMIT_POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Pause after a call that failed.
+const ERROR_RETRY_DELAY: Duration = Duration::from_millis(200);
+
+/// The counter's name, and that of what it counts.
+const RATE_POLICY: &str = "queue-rate";
+
+#[derive(Debug, Default)]
+pub(super) struct SharedRunLimits {
+    /// Runs at once.
+    pub(super) max_concurrent: Option<u32>,
+    /// Runs per time.
+    pub(super) rate: Option<(u64, Duration)>,
+    /// Where there is no leave now there is none: time goes by when a test says so.
+    pub(super) try_only: bool,
+    acquire_mutex: Mutex<()>,
+}
+
+/// Leave to start runs, one after the other.
+#[derive(Debug, Default)]
+pub(super) struct RunPermit {
+    concurrency_permit: Option<LockHold>,
+    /// The window of a charge that no run has used yet.
+    unused_charge: Option<ChargedWindow>,
+}
+
+impl SharedRunLimits {
+    /// Waits until a run may start; `None` if that is not now, and it only tries. Cancel safe: what it had taken is
+    /// given back, but for a charge.
+    pub(super) async fn acquire(&self, store: &Store, lease: Duration) -> Option<RunPermit> {
+        if self.max_concurrent.is_none() && self.rate.is_none() {
+            return Some(RunPermit::default());
+        }
+        let _one_at_a_time = self.acquire_mutex.lock().await;
+        let permit = match self.max_concurrent {
+            Some(runs) => Some(acquire_concurrency_permit(store, runs, lease, self.try_only).await?),
+            None => None,
+        };
+        let mut leave = RunPermit { concurrency_permit: permit, unused_charge: None };
+        while let Err(wait) = self.charge_rate(store, &mut leave).await {
+            if self.try_only {
+                self.release(store, leave).await;
+                return None;
+            }
+            tokio::time::sleep(wait).await;
+        }
+        Some(leave)
+    }
+
+    /// Whether another run may start at once under the same leave.
+    pub(super) async fn reuse(&self, store: &Store, leave: &mut RunPermit) -> bool {
+        let permitted = leave.concurrency_permit.as_ref().is_none_or(|hold| hold.state().loss().is_none());
+        permitted && self.charge_rate(store, leave).await.is_ok()
+    }
+
+    /// `Err`: how long to wait.
+    async fn charge_rate(&self, store: &Store, leave: &mut RunPermit) -> Result<(), Duration> {
+        let Some((runs, window)) = self.rate.filter(|_| leave.unused_charge.is_none()) else {
+            return Ok(());
+        };
+        let key = Key::of_workers();
+        let item = ChargeItem {
+            policy: RATE_POLICY.into(),
+            subject: key.clone(),
+            rule: gcra_rule(runs, window),
+            cost: 1,
+            penalty: None,
+        };
+        let call = ChargeCommand { tag: key, items: Arc::new([item]), repetitions: 1 };
+        match store.backend().charge(call).await {
+            Ok(charged) => {
+                let state = charged.snapshots.first();
+                if charged.admitted > 0 {
+                    leave.unused_charge = state.map(|state| state.charged_window);
+                    return Ok(());
+                }
+                Err(state
+                    .map_or(ERROR_RETRY_DELAY, |state| state.retry_after.clamp(Duration::from_millis(1), window)))
+            }
+            Err(error) => {
+                tracing::warn!(node = %store.node(), %error, "the queue's rate can't be charged");
+                Err(ERROR_RETRY_DELAY)
+            }
+        }
+    }
+
+    /// Gives back what is left of it.
+    pub(super) async fn release(&self, store: &Store, leave: RunPermit) {
+        let RunPermit { concurrency_permit: permit, unused_charge: charged } = leave;
+        if let (Some(window), Some((runs, time))) = (charged, self.rate) {
+            let key = Key::of_workers();
+            let by = AdjustmentKind::Refund { units: 1, window };
+            let rule = gcra_rule(runs, time);
+            let back = ChargeAdjustment { policy: RATE_POLICY.into(), subject: key.clone(), rule, kind: by };
+            let call = SettleChargeCommand { tag: key, items: vec![back] };
+            if let Err(error) = store.backend().settle_charge(call).await {
+                tracing::debug!(node = %store.node(), %error, "a charge was not given back");
+            }
+        }
+        if let Some(permit) = permit
+            && let Err(error) = permit.release().await
+        {
+            tracing::warn!(node = %store.node(), %error, "a permit of the queue was not given back");
+        }
+    }
+}
+
+impl RunPermit {
+    /// A run has started: what was charged for it is spent.
+    pub(super) fn consume_charge(&mut self) {
+        self.unused_charge = None;
+    }
+}
+
+/// Evenly, at most a tenth of them at once: within any window no more than that above the rate.
+fn gcra_rule(runs: u64, window: Duration) -> QuotaRule {
+    QuotaRule::Gcra { limit: runs, window, burst: runs.div_ceil(10) }
+}
+
+fn log_and_back_off(store: &Store, error: &Error) -> Duration {
+    tracing::warn!(node = %store.node(), %error, "no permit of the queue");
+    ERROR_RETRY_DELAY
+}
+
+/// Stands in line for one of so many, or only tries to have one.
+async fn acquire_concurrency_permit(store: &Store, runs: u32, lease: Duration, only_tries: bool) -> Option<LockHold> {
+    let (key, mode) = (Key::of_workers(), LockMode::Permits(runs));
+    let mut attempt = GrantAttempt::new(store, &key, mode);
+    let bell = store.wakeups().subscribe_offers(&attempt.token);
+    let mut old_seq = 0;
+    loop {
+        let call = AcquireCommand {
+            key: key.clone(),
+            token: attempt.token.clone(),
+            mode,
+            lease,
+            max_wait: Some(PERMIT_QUEUE_TTL).filter(|_| !only_tries),
+            resume_seq: old_seq,
+            record_name: None,
+        };
+        let look = match attempt.send(lease, || store.backend().acquire(call)).await {
+            Ok(AcquireReply::Granted { fence, .. }) => {
+                let terms = LeaseTerms { lease, renews: true, max_hold: LONGEST, job: None, mode };
+                match attempt.accept_grant(fence, terms) {
+                    Ok(hold) => return Some(hold),
+                    Err(_) if only_tries => return None,
+                    Err(error) => log_and_back_off(store, &error),
+                }
+            }
+            _ if only_tries => return None,
+            Ok(AcquireReply::Busy { lease_remaining: left, seq, .. }) => {
+                old_seq = seq;
+                left.clamp(Duration::from_millis(1), PERMIT_POLL_INTERVAL)
+            }
+            Ok(AcquireReply::AlreadyAccepted) => ERROR_RETRY_DELAY,
+            Err(error) => log_and_back_off(store, &error),
+        };
+        let _ = tokio::time::timeout_at(Instant::now() + look, bell.notified()).await;
+    }
+}

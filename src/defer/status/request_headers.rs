@@ -1,0 +1,121 @@
+//! What header fields ask of the status resource. What can't be read is as if it were not there.
+
+use std::time::Duration;
+
+use crate::defer::prefer_header::PreferHeader;
+
+/// Longest wait that `Prefer: wait=N` gets: less than proxies give an answer that does not come, and, since a server waits
+/// for its open answers, less than a graceful shutdown is usually given.
+const MAX_WAIT: Duration = Duration::from_secs(25);
+
+/// The members of a list field that are text, in order.
+fn list_members<'a>(values: &[&'a [u8]]) -> impl Iterator<Item = &'a str> {
+    let texts: Vec<_> = values.iter().filter_map(|value| str::from_utf8(value).ok()).collect();
+    texts.into_iter().flat_map(|value| value.split(',')).map(str::trim)
+}
+
+/// The `wait` of `Prefer` fields, as a `DeferLayer` reads it.
+pub(super) fn parse_wait(values: &[&[u8]]) -> Option<Duration> {
+    PreferHeader::parse(values).wait.map(|wait| wait.min(MAX_WAIT))
+}
+
+/// The entity tags of `If-None-Match`, without their quotes: they are compared weakly (RFC 9110 section
+/// 13.1.2). `*` is every document there is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct IfNoneMatch(Vec<String>);
+
+impl IfNoneMatch {
+    pub(super) fn matches(&self, tag: &str) -> bool {
+        self.0.iter().any(|known| known == "*" || known == tag)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+pub(super) fn parse_if_none_match(values: &[&[u8]]) -> IfNoneMatch {
+    let tag = |member: &str| match member.trim_start_matches("W/") {
+        "*" => Some("*".to_owned()),
+        quoted => Some(quoted.strip_prefix('"')?.strip_suffix('"')?.to_owned()),
+    };
+    IfNoneMatch(list_members(values).filter_map(tag).collect())
+}
+
+/// The id of the last event that a client has seen before its stream broke off.
+pub(super) fn parse_last_event_id(values: &[&[u8]]) -> Option<String> {
+    list_members(values).next().filter(|id| !id.is_empty()).map(str::to_owned)
+}
+
+/// True if `Accept` names event streams, and does not like JSON more. A wildcard is no wish for a stream.
+pub(super) fn accepts_event_stream(values: &[&[u8]]) -> bool {
+    let quality = |kind: &str| {
+        let mut ranges = list_members(values);
+        let found = ranges.find_map(|range| {
+            let mut parts = range.split(';').map(str::trim);
+            parts.next()?.eq_ignore_ascii_case(kind).then_some(parts)
+        });
+        found.map(|mut parameters| {
+            let q = parameters.find_map(|one| one.strip_prefix("q=").or(one.strip_prefix("Q=")));
+            q.map_or(1.0, |q| q.parse::<f32>().unwrap_or(0.0))
+        })
+    };
+    let events = quality("text/event-stream").unwrap_or(0.0);
+    events > 0.0 && events >= quality("application/json").unwrap_or(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_is_never_longer_than_ours() {
+        bolero::check!().with_iterations(1_000).with_type::<(u64, Vec<Vec<u8>>)>().for_each(
+            |(seconds, lines)| {
+                let asked = format!("wait={seconds}");
+                let got = wait(&[asked.as_bytes()]).expect("it is a number");
+                assert_eq!(got, Duration::from_secs((*seconds).min(MAX_WAIT.as_secs())));
+                let lines: Vec<_> = lines.iter().map(|line| &line[..]).collect();
+                assert!(wait(&lines).is_none_or(|wait| wait <= MAX_WAIT));
+                let _ = (matched(&lines), last_event(&lines), wants_events(&lines));
+            },
+        );
+    }
+
+    #[test]
+    fn the_first_wait_counts_and_is_bounded() {
+        let seconds = |text: &str| wait(&[text.as_bytes()]).map(|wait| wait.as_secs());
+        assert_eq!(seconds("wait=5"), Some(5));
+        assert_eq!(seconds("respond-async, Wait=\"7\"; x=1, wait=9"), Some(7));
+        assert_eq!(seconds("wait=1000000"), Some(25));
+        for none in ["", "respond-async", "wait", "wait=x", "wait=-1", "waits=3"] {
+            assert_eq!(seconds(none), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn entity_tags_are_compared_weakly() {
+        let known = matched(&[b"\"a\", W/\"b\"", b"\"c\""]);
+        assert!(["a", "b", "c"].iter().all(|tag| known.has(tag)), "{known:?}");
+        assert!(!known.has("d"));
+        assert!(matched(&[b"*"]).has("d"));
+        assert!(matched(&[b"a, \"b"]).is_empty());
+    }
+
+    #[test]
+    fn a_stream_is_for_those_who_name_it() {
+        let wants = |text: &str| wants_events(&[text.as_bytes()]);
+        assert!(wants("text/event-stream"));
+        assert!(wants("application/json;q=0.5, Text/Event-Stream"));
+        assert!(wants("text/event-stream;q=0.5, */*;q=0.1"));
+        for not in [
+            "",
+            "*/*",
+            "text/*",
+            "text/event-stream;q=0",
+            "application/json, text/event-stream;q=0.9",
+        ] {
+            assert!(!wants(not), "{not}");
+        }
+    }
+}

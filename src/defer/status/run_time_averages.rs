@@ -1,0 +1,110 @@
+//! How long runs take, for an honest `Retry-After`.
+
+use std::{collections::HashMap, time::Duration};
+
+use parking_lot::Mutex;
+
+use crate::{
+    clock::micros,
+    key::Key,
+    store::{JobState, JobView},
+};
+
+/// Most kinds of resources that are told apart; more of them share what is known of the first.
+const MAX_LOCK_CLASSES: usize = 256;
+
+/// Nobody will run it before a worker has come, or been started.
+const NO_WORKER_RETRY_AFTER: Duration = Duration::from_secs(10);
+
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(60 * 60);
+
+/// A moving average of the run times of each kind of resource (`order`, `user`), as this process has seen
+/// them in the documents that it gave out; each new one counts for an eighth.
+#[derive(Debug, Default)]
+pub(super) struct RunTimeAverages(Mutex<HashMap<String, RunTimeAverage>>);
+
+#[derive(Debug)]
+struct RunTimeAverage {
+    average_us: u64,
+    /// When the last of them ended that has counted: each counts once, however often somebody asks for it.
+    last_ended_us: u64,
+}
+
+impl RunTimeAverages {
+    /// Learns from a job that has ended.
+    pub(super) fn record(&self, job: &JobView) {
+        let past = &job.history;
+        let (Some(lock), JobState::Done) = (&past.lock, job.state) else {
+            return;
+        };
+        let took = past.ended_us.saturating_sub(past.started_us);
+        if past.started_us == 0 || took == 0 {
+            return;
+        }
+        let mut paces = self.0.lock();
+        let room = paces.len() < MAX_LOCK_CLASSES;
+        match paces.get_mut(lock.class()) {
+            Some(pace) if pace.last_ended_us < past.ended_us => {
+                pace.average_us = pace.average_us - pace.average_us / 8 + took / 8;
+                pace.last_ended_us = past.ended_us;
+            }
+            None if room => {
+                let pace = RunTimeAverage { average_us: took, last_ended_us: past.ended_us };
+                paces.insert(lock.class().to_owned(), pace);
+            }
+            _ => {}
+        }
+    }
+
+    /// When a look is worth it: when it may run, and all before it have, as far as is known. A second at
+    /// least, an hour at most.
+    pub(super) fn estimate_retry_after(&self, job: &JobView) -> Duration {
+        let soonest = Duration::from_secs(1);
+        let due = job.history.due_in.unwrap_or_default();
+        if !job.is_watched && job.state == JobState::Queued {
+            return due.clamp(NO_WORKER_RETRY_AFTER, MAX_RETRY_AFTER);
+        }
+        let usual = self.average_us(job.history.lock.as_ref());
+        let turns = job.position.unwrap_or(1).clamp(1, 1_000_000);
+        let wait = Duration::from_micros(usual.saturating_mul(turns).min(micros(MAX_RETRY_AFTER)));
+        (due + wait).clamp(soonest, MAX_RETRY_AFTER)
+    }
+
+    fn average_us(&self, lock: Option<&Key>) -> u64 {
+        lock.and_then(|lock| self.0.lock().get(lock.class()).map(|pace| pace.average_us)).unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn done(ended: u64, took: u64) -> JobView {
+        let mut job = JobView {
+            state: JobState::Done,
+            attempts: 1,
+            position: None,
+            reason: None,
+            owner: String::new(),
+            watched: true,
+            response: None,
+            tombstone: false,
+            past: Default::default(),
+        };
+        job.past.lock = Some(Key::path_param("id", "7"));
+        (job.past.began_us, job.past.ended_us) = (ended - took, ended);
+        job
+    }
+
+    /// Else who asks for a slow one again and again would have everybody wait as long.
+    #[test]
+    fn a_job_counts_once_however_often_it_is_asked_for() {
+        let (paces, lock) = (Paces::default(), Key::path_param("id", "8"));
+        paces.note(&done(1_000_000, 800));
+        for _ in 0..100 {
+            paces.note(&done(9_000_000, 8_000_000));
+            paces.note(&done(1_000_000, 800));
+        }
+        assert_eq!(paces.usual(Some(&lock)), 800 - 100 + 1_000_000);
+    }
+}

@@ -1,0 +1,242 @@
+//! What is told of a job.
+
+use bytes::Bytes;
+use serde_json::{Map, Value, json};
+
+use super::run_time_averages::RunTimeAverages;
+use crate::{
+    clock::millis,
+    defer::{
+        run_authorization::NOT_AUTHORIZED,
+        envelope::{EnvelopeBinding, StoredBodyStatus, StoredResponseHead, EnvelopeError, decode_response},
+        rfc3339::timestamp_or_null,
+    },
+    key::{Key, digest, hex},
+    reply::{Reply, problem},
+    store::{JobId, JobState, JobView, Store},
+};
+
+/// The status document, and the tag that changes with it.
+#[derive(Debug)]
+pub(super) struct StatusDocument {
+    /// All but what passes by itself, such as the time that is left.
+    members: Map<String, Value>,
+    etag: String,
+    job: JobView,
+}
+
+impl StatusDocument {
+    pub(super) fn new(store: &Store, id: &JobId, job: &JobView) -> Self {
+        let facts = document_members(store, id, job);
+        let text = Value::Object(facts.clone()).to_string();
+        // The stored fields, too: what the document shows of them may not be all.
+        let tag = hex(&digest(&[text.as_bytes()])[..12]);
+        Self { members: facts, etag: tag, job: job.clone() }
+    }
+
+    /// The entity tag, without quotes. It is a weak one: it does not tell the time that is left.
+    pub(super) fn etag(&self) -> &str {
+        &self.etag
+    }
+
+    pub(super) fn to_json(&self) -> Value {
+        let mut facts = self.members.clone();
+        if let Some(left) = self.job.history.due_in.filter(|_| self.job.state.is_pending()) {
+            facts.insert("due_in_ms".into(), millis(left).into());
+        }
+        Value::Object(facts)
+    }
+
+    pub(super) fn is_pending(&self) -> bool {
+        self.job.state.is_pending()
+    }
+
+    pub(super) fn to_reply(&self, store: &Store) -> Reply {
+        let reply = self.with_etag(Reply::json(200, &self.to_json()));
+        let reply = with_successor_link(reply, &self.job, "./", "");
+        let paces = store.extension::<RunTimeAverages>();
+        if self.is_pending() {
+            return reply.retry_after(paces.estimate_retry_after(&self.job));
+        }
+        paces.record(&self.job);
+        reply
+    }
+
+    /// 304: what the client has is still true.
+    pub(super) fn not_modified_reply(&self) -> Reply {
+        self.with_etag(Reply::new(304).field("cache-control", "no-store"))
+    }
+
+    fn with_etag(&self, reply: Reply) -> Reply {
+        reply.field("etag", format!("W/\"{}\"", self.etag)).field("vary", "accept")
+    }
+}
+
+fn document_members(store: &Store, id: &JobId, job: &JobView) -> Map<String, Value> {
+    let past = &job.history;
+    let mut doc = Map::new();
+    let mut put = |name: &str, value: Value| doc.insert(name.to_owned(), value);
+    put("id", id.as_str().into());
+    put("state", job.state.as_str().into());
+    put("position", job.position.into());
+    put("attempts", job.attempts.into());
+    put("accepted", timestamp_or_null(past.accepted_us));
+    put("began", timestamp_or_null(past.started_us));
+    put("ended", if job.state.is_pending() { Value::Null } else { timestamp_or_null(past.ended_us) });
+    let unwatched = job.state == JobState::Queued && !job.is_watched;
+    if let Some(reason) = &job.reason {
+        put("reason", reason.as_str().into());
+    } else if unwatched {
+        put("reason", "no worker".into());
+    }
+    if unwatched {
+        put("worker", false.into());
+    }
+    for (name, times) in [("crashes", past.crash_count), ("busy", past.busy_count)] {
+        if times > 0 {
+            put(name, times.into());
+        }
+    }
+    if !past.recent_runs.is_empty() {
+        put("runs", past.recent_runs.iter().filter_map(|run| parse_run_entry(run)).collect());
+    }
+    if let Some(by) = &past.superseded_by {
+        put("superseded_by", by.as_str().into());
+    }
+    if let Some(Ok((head, body))) = read_stored_response(store, id, job) {
+        put("response", embedded_response(&head, &body));
+    }
+    doc
+}
+
+/// One line of the history: `<attempt> <began us> <ended us> <outcome>`.
+fn parse_run_entry(run: &str) -> Option<Value> {
+    let mut words = run.splitn(4, ' ');
+    let mut number = || words.next()?.parse::<u64>().ok();
+    let (attempt, began, ended) = (number()?, number()?, number()?);
+    let outcome = words.next().unwrap_or_default();
+    let (began, ended) = (timestamp_or_null(began), timestamp_or_null(ended));
+    Some(json!({ "attempt": attempt, "began": began, "ended": ended, "outcome": outcome }))
+}
+
+/// The job that has taken its place, as a reference relative to the address that was asked for: nothing
+/// here knows under which path the application has mounted it.
+fn with_successor_link(reply: Reply, job: &JobView, base: &str, end: &str) -> Reply {
+    match &job.history.superseded_by {
+        Some(by) => reply.field("link", format!("<{base}{by}{end}>; rel=\"successor-version\"")),
+        None => reply,
+    }
+}
+
+/// The stored response inside the document: JSON, text, other bytes by reference.
+fn embedded_response(head: &StoredResponseHead, body: &Bytes) -> Value {
+    let mut fields = Map::new();
+    for (name, value) in &head.headers {
+        fields.insert(name.clone(), String::from_utf8_lossy(value).into());
+    }
+    let kind = fields.get("content-type").and_then(Value::as_str).unwrap_or_default();
+    let is_json = kind.starts_with("application/json") || kind.contains("+json");
+    let body = match std::str::from_utf8(body) {
+        Ok(text) if is_json => serde_json::from_str(text).unwrap_or_else(|_| text.into()),
+        Ok(text) => text.into(),
+        Err(_) => Value::Null,
+    };
+    json!({ "status": head.status, "headers": fields, "body": body, "stored": head.body_status.as_str() })
+}
+
+/// The response as it was. 410 of one kind for all that will never have one: a 5xx would be taken for a
+/// fault of this resource, and asked for again.
+pub(super) fn verbatim_response(store: &Store, id: &JobId, job: &JobView) -> Reply {
+    if job.is_tombstone {
+        return gone_reply(Some(job));
+    }
+    let state = job.state.as_str();
+    if job.state.is_pending() {
+        let mut doc = Map::new();
+        doc.insert("state".into(), state.into());
+        doc.insert("position".into(), job.position.into());
+        return Reply::json(202, &Value::Object(doc))
+            .retry_after(store.extension::<RunTimeAverages>().estimate_retry_after(job));
+    }
+    let (head, body) = match read_stored_response(store, id, job) {
+        Some(Ok(response)) => response,
+        // Another process of this service can read it.
+        Some(Err(EnvelopeError::MissingKey | EnvelopeError::NewerVersion)) => return Reply::store_away(),
+        Some(Err(EnvelopeError::Corrupted)) | None => return no_response_reply(job, state),
+    };
+    if head.body_status != StoredBodyStatus::Full {
+        let title = "The body of the response was not kept";
+        return Reply::problem(410, problem::NOT_KEPT, title)
+            .member("response_status", head.status)
+            .member("stored", head.body_status.as_str());
+    }
+    let mut reply = Reply::new(head.status).field("cache-control", "no-store");
+    // Behind a link it must not do more than as the answer to its request: nobody is sent there by a form. Whatever a browser
+    // would make of it, it is no page of this origin.
+    for (name, value) in
+        [("x-content-type-options", "nosniff"), ("content-security-policy", "sandbox")]
+    {
+        if !head.headers.iter().any(|(said, _)| said == name) {
+            reply = reply.field(name, value);
+        }
+    }
+    for (name, value) in head.headers {
+        match String::from_utf8(value) {
+            Ok(value) if value.is_ascii() => reply.fields.push((name.into(), value.into())),
+            Ok(value) => reply.odd_fields.push((name, value.into())),
+            Err(value) => reply.odd_fields.push((name, value.into_bytes().into())),
+        }
+    }
+    reply.body = body;
+    reply
+}
+
+/// 410: it has ended, and what was kept of it was evicted or purged; `None` where its tombstone is gone too.
+pub(in crate::defer) fn gone_reply(job: Option<&JobView>) -> Reply {
+    let title = "This request was accepted and has ended; what was kept of it is gone";
+    let mut reply = Reply::problem(410, problem::NO_LONGER_KEPT, title);
+    if let Some(job) = job {
+        reply = reply.member("state", job.state.as_str()).member("ended", timestamp_or_null(job.history.ended_us));
+        if let Some(reason) = &job.reason {
+            reply = reply.member("reason", reason.as_str());
+        }
+    }
+    reply
+}
+
+fn no_response_reply(job: &JobView, state: &str) -> Reply {
+    let gone = |title| Reply::problem(410, problem::NO_RESPONSE, title);
+    let reply = match job.state {
+        JobState::Cancelled => gone("It was cancelled: there is no response"),
+        JobState::Expired => gone("Its time ran out before it ran: there is no response"),
+        // As the direct run would have been answered.
+        JobState::Dead if job.reason.as_deref() == Some(NOT_AUTHORIZED) => {
+            let title = "It was not authorized any more when its turn came, and has not run";
+            Reply::problem(403, problem::NOT_AUTHORIZED, title)
+        }
+        _ => gone("It was given up: there is no response"),
+    };
+    let mut reply = reply.member("state", state);
+    if let Some(reason) = &job.reason {
+        reply = reply.member("reason", reason.as_str());
+    }
+    if let Some(by) = &job.history.superseded_by {
+        reply = reply.member("superseded_by", by.as_str());
+    }
+    with_successor_link(reply, job, "../", "/response")
+}
+
+fn read_stored_response(
+    store: &Store,
+    id: &JobId,
+    job: &JobView,
+) -> Option<Result<(StoredResponseHead, Bytes), EnvelopeError>> {
+    let response = job.response.as_ref()?;
+    // What is not sealed says nothing about its lock.
+    let lock = job.history.lock.clone().unwrap_or_else(|| Key::custom(""));
+    let response = decode_response(EnvelopeBinding { store, id, lock: &lock }, response);
+    if let Err(why) = &response {
+        crate::throttle::throttled!(error, job = ?id, ?why, "a stored response can't be read");
+    }
+    Some(response)
+}

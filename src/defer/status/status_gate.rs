@@ -1,0 +1,133 @@
+//! `StatusGate`: reads a request to the status resource.
+
+use std::{fmt, sync::Arc};
+
+use futures_util::{FutureExt as _, future::BoxFuture};
+
+use super::{
+    request_headers::{parse_last_event_id, parse_if_none_match, parse_wait, accepts_event_stream},
+    status_request::{StatusViewer, StatusRequest, StatusAction},
+};
+use crate::{
+    gate::View,
+    reply::{Reply, problem},
+    store::{JobId, Store},
+};
+
+/// Who asks.
+type ViewerFn<N> = dyn Fn(&N) -> Option<String> + Send + Sync;
+type AsyncViewerFn<N> = dyn Fn(&N) -> BoxFuture<'static, Option<String>> + Send + Sync;
+
+enum ViewerSource<N: ?Sized> {
+    Sync(Arc<ViewerFn<N>>),
+    Async(Arc<AsyncViewerFn<N>>),
+}
+
+impl<N: ?Sized> ViewerSource<N> {
+    fn identify(&self, request: &N) -> StatusViewer {
+        match self {
+            Self::Sync(asker) => StatusViewer::Identified(asker(request)),
+            Self::Async(asker) => StatusViewer::Pending(asker(request)),
+        }
+    }
+}
+
+impl<N: ?Sized> Clone for ViewerSource<N> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Sync(asker) => Self::Sync(Arc::clone(asker)),
+            Self::Async(asker) => Self::Async(Arc::clone(asker)),
+        }
+    }
+}
+
+/// The status resource, for an integration to mount.
+pub struct StatusGate<N: ?Sized> {
+    store: Option<Store>,
+    viewer: Option<ViewerSource<N>>,
+}
+
+impl<N: ?Sized> StatusGate<N> {
+    /// Visible to whoever knows an id.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { store: None, viewer: None }
+    }
+
+    /// Answers from this store, whatever the request brings along.
+    #[must_use]
+    pub fn store(mut self, store: &Store) -> Self {
+        self.store = Some(store.clone());
+        self
+    }
+
+    /// See `DeferredRoutes::visible_to`.
+    #[must_use]
+    pub fn visible_to(
+        mut self,
+        asker: impl Fn(&N) -> Option<String> + Send + Sync + 'static,
+    ) -> Self {
+        self.viewer = Some(ViewerSource::Sync(Arc::new(asker)));
+        self
+    }
+
+    /// See `DeferredRoutes::visible_to_async`.
+    #[must_use]
+    pub fn visible_to_async<F>(mut self, asker: impl Fn(&N) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Option<String>> + Send + 'static,
+    {
+        self.viewer = Some(ViewerSource::Async(Arc::new(move |request| asker(request).boxed())));
+        self
+    }
+
+    /// Reads a request for this id; `response` is true for `.../response`.
+    ///
+    /// # Errors
+    ///
+    /// The answer, if there is nothing to ask the store.
+    pub fn parse_request<V: View<Native = N>>(
+        &self,
+        view: &mut V,
+        id: &str,
+        response: bool,
+    ) -> Result<StatusRequest, Reply> {
+        let what = match view.method() {
+            "GET" | "HEAD" if response => StatusAction::Response,
+            // What streams has no length, nor anything else that a HEAD could tell.
+            "GET" if accepts_event_stream(&view.header("accept")) => {
+                StatusAction::Events { last_event_id: parse_last_event_id(&view.header("last-event-id")) }
+            }
+            "GET" | "HEAD" => StatusAction::Document { if_none_match: parse_if_none_match(&view.header("if-none-match")) },
+            "DELETE" if !response => StatusAction::Cancel,
+            _ => {
+                let allow = if response { "GET, HEAD" } else { "GET, HEAD, DELETE" };
+                let reply = Reply::problem(405, problem::METHOD, "Method not allowed");
+                return Err(reply.field("allow", allow));
+            }
+        };
+        let store = self.store.clone().or_else(|| view.store());
+        let store = store.ok_or_else(|| crate::outage::no_store("deferred_routes"))?;
+        let asks = self.viewer.as_ref().map_or(StatusViewer::Anyone, |asker| asker.identify(view.native()));
+        let wait = parse_wait(&view.header("prefer"));
+        Ok(StatusRequest { store, id: JobId::parse(id), action: what, wait, viewer: asks })
+    }
+}
+
+impl<N: ?Sized> Default for StatusGate<N> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<N: ?Sized> Clone for StatusGate<N> {
+    fn clone(&self) -> Self {
+        Self { store: self.store.clone(), viewer: self.viewer.clone() }
+    }
+}
+
+impl<N: ?Sized> fmt::Debug for StatusGate<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StatusGate").field("store", &self.store).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,249 @@
+//! One request to the status resource, and its answer.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use futures_util::future::BoxFuture;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
+    time::Instant,
+};
+
+use super::{
+    status_document::{StatusDocument, gone_reply, verbatim_response},
+    status_events::StatusEvents,
+    request_headers::IfNoneMatch,
+};
+use crate::{
+    defer::{
+        webhook::is_webhook_job,
+        jobs::{CancelOutcome, cancel_job},
+    },
+    error::Error,
+    reply::{Reply, problem},
+    store::{JobId, JobState, JobView, JobWatch, PollFreshness, Store},
+};
+
+/// Longest time between two looks while waiting: bounds a lost message.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Most that wait at once in this process to be told of a change. Each of them looks now and then, by the way that locks
+/// and runs take too; whoever comes then is told how it is, and to come again.
+const MAX_STATUS_WAITERS: usize = 4096;
+
+struct StatusWaiters(Arc<Semaphore>);
+
+impl Default for StatusWaiters {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(MAX_STATUS_WAITERS)))
+    }
+}
+
+/// One request to the status resource.
+#[derive(Debug)]
+#[must_use = "it is answered by `StatusRequest::answer`"]
+pub struct StatusRequest {
+    pub(super) store: Store,
+    pub(super) id: Option<JobId>,
+    pub(super) action: StatusAction,
+    pub(super) wait: Option<Duration>,
+    pub(super) viewer: StatusViewer,
+}
+
+/// Who asks.
+pub(super) enum StatusViewer {
+    /// It does not count.
+    Anyone,
+    /// Nobody sees nothing.
+    Identified(Option<String>),
+    Pending(BoxFuture<'static, Option<String>>),
+}
+
+impl fmt::Debug for StatusViewer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if matches!(self, Self::Anyone) { "Anybody" } else { "Somebody" })
+    }
+}
+
+/// What is asked for.
+#[derive(Debug)]
+pub(super) enum StatusAction {
+    Document { if_none_match: IfNoneMatch },
+    Response,
+    Events { last_event_id: Option<String> },
+    Cancel,
+}
+
+/// The answer to a request to the status resource.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum StatusReply {
+    /// All of it.
+    Complete(Reply),
+    /// Status and fields, and a body that comes bit by bit.
+    Events(Reply, StatusEvents),
+}
+
+impl StatusRequest {
+    /// Asks the store. Cancel safe.
+    pub async fn execute(self) -> StatusReply {
+        let Some(id) = self.id.clone() else {
+            return StatusReply::Complete(not_found_reply());
+        };
+        // Before the store is asked, whatever there is: how long it takes tells nobody whether there is a job.
+        let asker = match self.viewer {
+            StatusViewer::Anyone => None,
+            StatusViewer::Identified(asker) => Some(asker),
+            StatusViewer::Pending(asker) => Some(asker.await),
+        };
+        let look = VisibleJob { store: self.store, id, viewer: asker };
+        let answer = match self.action {
+            StatusAction::Cancel => look.cancel().await.map(StatusReply::Complete),
+            StatusAction::Events { last_event_id: seen } => StatusEvents::open_stream(look.clone(), seen).await,
+            StatusAction::Document { if_none_match: known } => {
+                look.document_reply(&known, self.wait).await.map(StatusReply::Complete)
+            }
+            StatusAction::Response => look.response_reply(self.wait).await.map(StatusReply::Complete),
+        };
+        answer.unwrap_or_else(|error| {
+            crate::throttle::throttled!(error, job = ?look.id, %error, "no status: store away");
+            StatusReply::Complete(Reply::store_away())
+        })
+    }
+}
+
+/// A job, as far as the one who asks may see it.
+#[derive(Debug, Clone)]
+pub(super) struct VisibleJob {
+    pub(super) store: Store,
+    pub(super) id: JobId,
+    viewer: Option<Option<String>>,
+}
+
+impl VisibleJob {
+    /// A poll of its own.
+    async fn fetch(&self) -> Result<Option<JobView>, Error> {
+        Ok(self.filter_visible(self.store.backend().job_view(self.id.clone()).await?))
+    }
+
+    /// A poll that is shared with others that wait for news of the job.
+    pub(super) async fn fetch_shared(
+        &self,
+        watch: &JobWatch,
+        since: PollFreshness,
+    ) -> Result<Option<JobView>, Error> {
+        Ok(self.filter_visible(watch.poll_job(&self.store, &self.id, since).await?))
+    }
+
+    fn filter_visible(&self, job: Option<JobView>) -> Option<JobView> {
+        let sees = |job: &JobView| match &self.viewer {
+            None => true,
+            // A job of nobody is nobody's, whoever asks without a name.
+            Some(asker) => !job.owner.is_empty() && asker.as_ref() == Some(&job.owner),
+        };
+        // A callback is a job too, but nobody's request.
+        job.filter(|job| sees(job) && !is_webhook_job(job))
+    }
+
+    /// Leave to wait for a change.
+    pub(super) fn try_wait_permit(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.store.extension::<StatusWaiters>().0).try_acquire_owned().ok()
+    }
+
+    async fn document_reply(&self, known: &IfNoneMatch, wait: Option<Duration>) -> Result<Reply, Error> {
+        let leave = wait.and_then(|_| self.try_wait_permit());
+        let wait = wait.filter(|_| leave.is_some());
+        let Some((job, document)) = self.wait_for_change(Some(known), wait).await? else {
+            return Ok(not_found_reply());
+        };
+        let reply = if job.is_tombstone {
+            gone_reply(Some(&job))
+        } else if known.matches(document.etag()) {
+            document.not_modified_reply()
+        } else {
+            document.to_reply(&self.store)
+        };
+        Ok(with_applied_wait(reply, wait))
+    }
+
+    async fn response_reply(&self, wait: Option<Duration>) -> Result<Reply, Error> {
+        let leave = wait.and_then(|_| self.try_wait_permit());
+        let wait = wait.filter(|_| leave.is_some());
+        let Some((job, _)) = self.wait_for_change(None, wait).await? else {
+            return Ok(not_found_reply());
+        };
+        Ok(with_applied_wait(verbatim_response(&self.store, &self.id, &job), wait))
+    }
+
+    /// The job at once, or when it is no longer as the client knows it: as it was at first, if he does not
+    /// say. Where it does not matter what is known, when it has ended. `None` if there is none to be seen.
+    async fn wait_for_change(
+        &self,
+        known: Option<&IfNoneMatch>,
+        wait: Option<Duration>,
+    ) -> Result<Option<(JobView, StatusDocument)>, Error> {
+        let until = Instant::now() + wait.unwrap_or_default();
+        // Listen first, then poll: what happens in between is announced.
+        let watch = wait.map(|_| self.store.wakeups().subscribe_job(&self.id));
+        let mut news = watch.as_ref().map(|watch| watch.subscribe_changes());
+        let (mut first, mut since) = (None, PollFreshness::Now);
+        loop {
+            let job = match &watch {
+                Some(watch) => self.fetch_shared(watch, since).await?,
+                None => self.fetch().await?,
+            };
+            let Some(job) = job else { return Ok(None) };
+            let document = StatusDocument::new(&self.store, &self.id, &job);
+            let first = first.get_or_insert_with(|| document.etag().to_owned());
+            let is_news = known.is_some_and(|known| match known.is_empty() {
+                true => first != document.etag(),
+                false => !known.matches(document.etag()),
+            });
+            let (Some(news), false) = (&mut news, is_news || !job.state.is_pending()) else {
+                return Ok(Some((job, document)));
+            };
+            if Instant::now() >= until {
+                return Ok(Some((job, document)));
+            }
+            since = wait_for_next_poll(news, until.min(Instant::now() + POLL_INTERVAL), POLL_INTERVAL / 2).await;
+        }
+    }
+
+    async fn cancel(&self) -> Result<Reply, Error> {
+        Ok(match cancel_job(&self.store, &self.id, || self.fetch()).await? {
+            Some(CancelOutcome::NotQueued(job)) if job.is_tombstone => gone_reply(Some(&job)),
+            Some(other) if other.state() == JobState::Cancelled => {
+                tracing::info!(job = ?self.id, "deferred request cancelled");
+                Reply::new(204)
+            }
+            Some(other) => {
+                Reply::problem(409, problem::NOT_CANCELLABLE, "It can't be cancelled any more")
+                    .member("state", other.state().as_str())
+            }
+            None => not_found_reply(),
+        })
+    }
+}
+
+/// Waits for a change, but not beyond this moment: how old an answer may be that is wanted then. One that nobody has
+/// announced may be as old as `age`, so that those that wait share the polls that only make sure.
+pub(super) async fn wait_for_next_poll(
+    news: &mut watch::Receiver<u64>,
+    moment: Instant,
+    age: Duration,
+) -> PollFreshness {
+    match tokio::time::timeout_at(moment, news.changed()).await {
+        Ok(_) => PollFreshness::AfterChange(*news.borrow_and_update()),
+        Err(_) => PollFreshness::AfterInstant(moment.checked_sub(age).unwrap_or(moment)),
+    }
+}
+
+fn with_applied_wait(reply: Reply, wait: Option<Duration>) -> Reply {
+    match wait {
+        Some(wait) => reply.field("preference-applied", format!("wait={}", wait.as_secs())),
+        None => reply,
+    }
+}
+
+pub(super) fn not_found_reply() -> Reply {
+    Reply::problem(404, problem::UNKNOWN_JOB, "No such deferred request")
+}
