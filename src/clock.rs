@@ -1,6 +1,6 @@
 //! The embedded store's idea of time. (Redis stores use the server's `TIME`, inside the scripts.)
 
-mod alarm;
+mod precise_timer;
 
 use std::{
     fmt,
@@ -13,17 +13,17 @@ use std::{
 
 use tokio::time::Instant;
 
-pub(crate) use self::alarm::Alarm;
+pub(crate) use self::precise_timer::PreciseTimer;
 
 /// A clock for [`Store::memory_with_clock`](crate::Store::memory_with_clock).
 ///
 /// [`Clock::system`] follows tokio's clock, so `tokio::time::pause` stops it too;
 /// [`Clock::manual`] stands still until told otherwise.
 #[derive(Clone)]
-pub struct Clock(Source);
+pub struct Clock(ClockSource);
 
 #[derive(Clone)]
-enum Source {
+enum ClockSource {
     System { started: Instant, offset_us: u64 },
     Manual(Arc<AtomicU64>),
 }
@@ -33,7 +33,7 @@ impl Clock {
     #[must_use]
     pub fn system() -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self(Source::System { started: Instant::now(), offset_us: micros(since) })
+        Self(ClockSource::System { started: Instant::now(), offset_us: saturating_micros(since) })
     }
 
     /// A clock that stands still, for tests: at the whole second in which it is made, until it is moved.
@@ -45,35 +45,35 @@ impl Clock {
 
     /// One that stands so long after 1970.
     pub(crate) fn manual_at(since: Duration) -> Self {
-        Self(Source::Manual(Arc::new(AtomicU64::new(micros(since)))))
+        Self(ClockSource::Manual(Arc::new(AtomicU64::new(saturating_micros(since)))))
     }
 
     /// Moves a manual clock on, by a hundred years (of 365 days) at most. A system clock moves by itself: there this does
     /// nothing.
     pub fn advance(&self, by: Duration) {
-        if let Source::Manual(now) = &self.0 {
-            now.fetch_add(micros(by.min(FARTHEST)), Ordering::SeqCst);
+        if let ClockSource::Manual(now) = &self.0 {
+            now.fetch_add(saturating_micros(by.min(MAX_DELAY)), Ordering::SeqCst);
         }
     }
 
     /// Puts a manual clock back.
     #[cfg(test)]
-    pub(crate) fn put_back(&self, by: Duration) {
+    pub(crate) fn rewind(&self, by: Duration) {
         if let Source::Manual(now) = &self.0 {
             now.fetch_sub(micros(by), Ordering::SeqCst);
         }
     }
 
     /// Whether it stands still until it is told to go on.
-    pub(crate) fn is_by_hand(&self) -> bool {
-        matches!(self.0, Source::Manual(_))
+    pub(crate) fn is_manual(&self) -> bool {
+        matches!(self.0, ClockSource::Manual(_))
     }
 
     /// Microseconds since 1970.
     pub(crate) fn now_us(&self) -> u64 {
         match &self.0 {
-            Source::System { started, offset_us } => offset_us + micros(started.elapsed()),
-            Source::Manual(now) => now.load(Ordering::SeqCst),
+            ClockSource::System { started, offset_us } => offset_us + saturating_micros(started.elapsed()),
+            ClockSource::Manual(now) => now.load(Ordering::SeqCst),
         }
     }
 }
@@ -81,8 +81,8 @@ impl Clock {
 impl fmt::Debug for Clock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self.0 {
-            Source::System { .. } => "system",
-            Source::Manual(_) => "manual",
+            ClockSource::System { .. } => "system",
+            ClockSource::Manual(_) => "manual",
         };
         write!(f, "Clock::{kind}")
     }
@@ -90,25 +90,25 @@ impl fmt::Debug for Clock {
 
 /// Longest span of time a setting can have: beyond a year, arithmetic on instants is all that is left
 /// to go wrong.
-pub(crate) const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+pub(crate) const MAX_DURATION: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// Farthest a moment can be away that somebody names. As microseconds since 1970 it is below 2^53, as far as whole numbers
 /// go in a script and in the score of a sorted set; and a clock that is moved by it is not back where it was.
-pub(crate) const FARTHEST: Duration = Duration::from_secs(100 * LONGEST.as_secs());
+pub(crate) const MAX_DELAY: Duration = Duration::from_secs(100 * MAX_DURATION.as_secs());
 
 /// Whole microseconds; a duration beyond half a million years counts as that.
-pub(crate) fn micros(d: Duration) -> u64 {
+pub(crate) fn saturating_micros(d: Duration) -> u64 {
     u64::try_from(d.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// Whole milliseconds, rounded up, at least 1: what goes over the wire for a deadline.
-pub(crate) fn millis(d: Duration) -> u64 {
+pub(crate) fn ceil_millis(d: Duration) -> u64 {
     // Not of 128 bits, which are divided by a function; it is told to each request, several times.
     let part = d.subsec_micros().div_ceil(1000);
     d.as_secs().saturating_mul(1000).saturating_add(part.into()).max(1)
 }
 
 /// Whole seconds, rounded up, at least 1: what goes into `Retry-After`.
-pub(crate) fn seconds(d: Duration) -> u64 {
+pub(crate) fn ceil_secs(d: Duration) -> u64 {
     d.as_secs().saturating_add((d.subsec_nanos() > 0).into()).max(1)
 }

@@ -2,7 +2,7 @@
 
 use std::{error::Error as StdError, fmt, sync::Arc};
 
-type Source = Box<dyn StdError + Send + Sync>;
+type ErrorSource = Box<dyn StdError + Send + Sync>;
 
 /// What went wrong between this process and the store.
 ///
@@ -38,13 +38,13 @@ impl Error {
         Self { kind, operation, source: None }
     }
 
-    pub(crate) fn with(mut self, source: impl Into<Source>) -> Self {
+    pub(crate) fn with_source(mut self, source: impl Into<ErrorSource>) -> Self {
         self.source = Some(source.into().into());
         self
     }
 
     pub(crate) fn config(sentence: impl Into<String>) -> Self {
-        Self::new(ErrorKind::Config, "configuration").with(sentence.into())
+        Self::new(ErrorKind::Config, "configuration").with_source(sentence.into())
     }
 
     /// What kind of fault it is.
@@ -85,12 +85,12 @@ impl StdError for Error {
 /// A text that is no cursor of a listing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct NoCursor;
+pub struct ParseCursorError;
 
-impl fmt::Display for NoCursor {
+impl fmt::Display for ParseCursorError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("no cursor of a listing")
     }
 }
 
-impl StdError for NoCursor {}
+impl StdError for ParseCursorError {}

@@ -5,9 +5,9 @@
 //! would be mostly escapes are hashed. Both frameworks hand in the *decoded* value, so the same URL is
 //! the same key in each of them.
 
-mod address;
-mod credentials;
-mod text;
+mod canonical_ip;
+mod credential_headers;
+mod encoding;
 
 #[cfg(test)]
 mod tests;
@@ -23,22 +23,22 @@ use std::{
 use sha2::{Digest as _, Sha256};
 use smallvec::SmallVec;
 
-use self::text::{READABLE, hashed, is_plain};
+use self::encoding::{MAX_READABLE_LEN, truncated_hash, is_unescaped};
 pub(crate) use self::{
-    address::canonical,
-    credentials::credential,
-    text::{Hashed, digest, escape, hex, secret},
+    canonical_ip::canonical_ip,
+    credential_headers::matching_credential,
+    encoding::{LogHash, digest_parts, escape, hex, credential_value},
 };
 
 /// Number of shards a namespace is divided into. Part of the wire layout (`store::redis::connect::layout`): written
 /// into the store when it is first used, and checked at every connect.
-pub(crate) const SHARDS: u16 = 64;
+pub(crate) const SHARD_COUNT: u16 = 64;
 
 /// Whose tag carries what is about no shard: in a cluster that is somewhere, too.
-pub(crate) const COMMON: u16 = 0;
+pub(crate) const COMMON_SHARD: u16 = 0;
 
 /// Most stripes: beyond it, they save nothing over a lock for each key.
-const MOST_STRIPES: u32 = 65_536;
+const MAX_STRIPES: u32 = 65_536;
 
 /// The name of a lock or of a quota's subject.
 ///
@@ -70,8 +70,8 @@ impl Key {
     pub fn header(name: &str, value: &[u8]) -> Self {
         let name = name.to_ascii_lowercase();
         let prefix = Self::prefix("h", &name);
-        match secret(&name, value) {
-            Some(secret) => Self::of_digest(&prefix, &secret),
+        match credential_value(&name, value) {
+            Some(credential_value) => Self::with_hashed_value(&prefix, &credential_value),
             None => Self::with_value(&prefix, value),
         }
     }
@@ -91,7 +91,7 @@ impl Key {
     pub fn network(address: IpAddr, ipv6_prefix: u8) -> Self {
         // Digits, dots and dashes: nothing to escape. The longest one has 48 of them.
         let mut text = String::with_capacity(48);
-        let _ = match canonical(address) {
+        let _ = match canonical_ip(address) {
             // The commonest key of all, and formatting it takes a tenth of refusing a request.
             IpAddr::V4(v4) => {
                 let mut before = "a:::";
@@ -103,7 +103,7 @@ impl Key {
                 Ok(())
             }
             IpAddr::V6(v6) => {
-                let whole = address::is_translated_locally(v6);
+                let whole = canonical_ip::is_local_nat64(v6);
                 let prefix = if whole { 128 } else { u32::from(ipv6_prefix.min(128)) };
                 let mask = u128::MAX.checked_shl(128 - prefix).unwrap_or(0);
                 let [a, b, c, d, e, f, g, h] = Ipv6Addr::from(u128::from(v6) & mask).segments();
@@ -118,7 +118,7 @@ impl Key {
     }
 
     /// The key of all clients whose address nobody can tell.
-    pub(crate) fn no_address() -> Self {
+    pub(crate) fn unknown_address() -> Self {
         Self::build("a", "", b"none")
     }
 
@@ -143,7 +143,7 @@ impl Key {
 
     /// The lock of a callback about a job, in that job's shard, where a script that ends it can put the call
     /// into its line; no key of an application is one.
-    pub(crate) fn of_callback(job: &str, shard: u16) -> Self {
+    pub(crate) fn for_webhook(job: &str, shard: u16) -> Self {
         let mut text = Self::build("cb", "", job.as_bytes()).0.to_string();
         text.push('.');
         let mut start = fnv::FnvHasher::default();
@@ -152,19 +152,19 @@ impl Key {
         let lands = |n: &u32| {
             let mut hash = fnv::FnvHasher::with_key(start.finish());
             hash.write(itoa::Buffer::new().format(*n).as_bytes());
-            Self::shard_of(hash.finish()) == shard
+            Self::shard_of_hash(hash.finish()) == shard
         };
         let n = (0..100_000).find(lands).unwrap_or_default();
         text.push_str(digits.format(n));
         Self(text.into())
     }
 
-    pub(crate) fn is_of_callback(&self) -> bool {
+    pub(crate) fn is_webhook(&self) -> bool {
         self.0.starts_with("cb:")
     }
 
     /// What all workers of a queue share among them; no key of an application is it.
-    pub(crate) fn of_workers() -> Self {
+    pub(crate) fn for_queue_workers() -> Self {
         Self::build("w", "", b"queue")
     }
 
@@ -207,8 +207,8 @@ impl Key {
     #[expect(clippy::indexing_slicing, reason = "a digest has 32 bytes")]
     pub fn stripe(&self, n: u32) -> Self {
         assert!(
-            (1..=MOST_STRIPES).contains(&n),
-            "Key::stripe: {n} stripes; there can be 1 to {MOST_STRIPES}"
+            (1..=MAX_STRIPES).contains(&n),
+            "Key::stripe: {n} stripes; there can be 1 to {MAX_STRIPES}"
         );
         let start = Sha256::digest(self.0.as_bytes());
         let number = start[..8].iter().fold(0u64, |sum, byte| sum << 8 | u64::from(*byte));
@@ -230,27 +230,27 @@ impl Key {
 
     /// The shard this key's data live in.
     pub(crate) fn shard(&self) -> u16 {
-        Self::shard_of(self.fnv())
+        Self::shard_of_hash(self.fnv_hash())
     }
 
     /// The FNV-1a hash of the text.
-    pub(crate) fn fnv(&self) -> u64 {
+    pub(crate) fn fnv_hash(&self) -> u64 {
         let mut hash = fnv::FnvHasher::default();
         hash.write(self.0.as_bytes());
         hash.finish()
     }
 
     /// The shard of a key whose [`fnv`](Self::fnv) is known.
-    pub(crate) fn shard_of(fnv: u64) -> u16 {
+    pub(crate) fn shard_of_hash(fnv: u64) -> u16 {
         #[expect(clippy::cast_possible_truncation, reason = "a remainder of 64 fits")]
-        let shard = (fnv % u64::from(SHARDS)) as u16;
+        let shard = (fnv % u64::from(SHARD_COUNT)) as u16;
         shard
     }
 
     /// What stands in logs for this key: the start of its hash, so that lines can be matched without
     /// showing what the key holds (an address, an account).
-    pub(crate) fn hashed(&self) -> Hashed<'_> {
-        Hashed(&self.0)
+    pub(crate) fn log_hash(&self) -> LogHash<'_> {
+        LogHash(&self.0)
     }
 
     /// A key as it came back from the store.
@@ -259,7 +259,7 @@ impl Key {
     }
 
     /// All but the value: what keys of one layer have in common.
-    pub(crate) fn class(&self) -> &str {
+    pub(crate) fn without_value(&self) -> &str {
         let [.., value] = self.parts();
         self.0.strip_suffix(value).unwrap_or(&self.0)
     }
@@ -278,7 +278,7 @@ impl Key {
     /// The key of this value. It is made for every request, so its text is put together on the stack.
     pub(crate) fn with_value(prefix: &str, value: &[u8]) -> Self {
         let mut out = SmallVec::<[u8; 128]>::from_slice(prefix.as_bytes());
-        if value.len() <= READABLE && value.iter().all(|byte| is_plain(*byte)) {
+        if value.len() <= MAX_READABLE_LEN && value.iter().all(|byte| is_unescaped(*byte)) {
             out.extend_from_slice(value);
         } else {
             out.extend_from_slice(escape(value).as_bytes());
@@ -288,8 +288,8 @@ impl Key {
     }
 
     /// The key of a value that is not to be read in it.
-    pub(crate) fn of_digest(prefix: &str, value: &[u8]) -> Self {
-        Self(format!("{prefix}{}", hashed(value)).into())
+    pub(crate) fn with_hashed_value(prefix: &str, value: &[u8]) -> Self {
+        Self(format!("{prefix}{}", truncated_hash(value)).into())
     }
 
     #[expect(clippy::indexing_slicing, reason = "a kind is one of ours, and has a few letters")]
@@ -312,7 +312,7 @@ impl fmt::Display for Key {
 
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Key({})", self.hashed())
+        write!(f, "Key({})", self.log_hash())
     }
 }
 

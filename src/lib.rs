@@ -94,11 +94,11 @@ pub use self::{
         LockBusy, BusyStatus, HeldLock, HeldLocks, HoldUntil, LockGuard, LockRequest, LockSet,
         LockSetRequest, AcquireError, OnLoss, ReleaseStatus, SharedSecret,
     },
-    outage::{LockOutage, Outage},
+    outage::{LockOutage, RateLimitOutage},
     rate_limit::{
-        ChargeBounded, Decision, Lists, Policy, PolicyDecision, Quota, RateFields, RateLimit,
-        RateStatus, Reason, Refusal, Requests, Standing,
+        ChargeCappedError, Decision, AccessLists, Policy, PolicyDecision, Quota, RateHeaders, RateLimiter,
+        RateStatus, RefusalReason, RateRefusal, QuotaBuilder, PolicyStatus,
     },
-    reply::{Fields, Repeated, Reply},
+    reply::{HeaderSet, SharedReply, Reply},
     store::{JobId, JobState, LockLoss, OnFailure, Store},
 };

@@ -8,7 +8,7 @@ use crate::{
 /// What a rate limit does with requests it can't decide about because the store is away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Outage {
+pub enum RateLimitOutage {
     /// This process limits by itself, at its share of the quota. Each process that
     /// limits counts as one, as far as they were last heard of, and a key begins with its share of what
     /// was left of it. When the store has answered for a second again, it is asked again; what was let in
@@ -43,12 +43,12 @@ impl LockOutage {
 }
 
 /// The answer to a request that brought no store along.
-pub(crate) fn no_store(layer: &str) -> Reply {
+pub(crate) fn missing_store_reply(layer: &str) -> Reply {
     crate::throttle::throttled!(
         error,
         layer,
         "request refused: no store; add .layer(Extension(store)) outside this layer (actix-web: \
          .app_data(web::Data::new(store))), or .store(&store) on the layer"
     );
-    Reply::wiring_fault()
+    Reply::misconfigured()
 }

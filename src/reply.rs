@@ -8,10 +8,10 @@ use std::{any::Any, borrow::Cow, fmt, sync::OnceLock, time::Duration};
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
-use crate::clock::seconds;
+use crate::clock::ceil_secs;
 
 /// Header fields to add to a response: name and value. Static text is never copied.
-pub type Fields = Vec<(Cow<'static, str>, Cow<'static, str>)>;
+pub type HeaderSet = Vec<(Cow<'static, str>, Cow<'static, str>)>;
 
 /// A whole answer: status, header fields, body.
 #[derive(Clone, PartialEq, Eq)]
@@ -20,9 +20,9 @@ pub struct Reply {
     /// The status code.
     pub status: u16,
     /// Header fields, in order; names in lower case.
-    pub fields: Fields,
+    pub headers: HeaderSet,
     /// Fields whose value is no ASCII text, as in a stored response of a handler that sends others.
-    pub odd_fields: Vec<(String, Bytes)>,
+    pub binary_headers: Vec<(String, Bytes)>,
     /// The body; empty for none.
     pub body: Bytes,
 }
@@ -30,7 +30,7 @@ pub struct Reply {
 impl fmt::Debug for Reply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // It may be a handler's response, which is sealed at rest, or the address of a status resource.
-        let Self { status, fields, odd_fields, body } = self;
+        let Self { status, headers: fields, binary_headers: odd_fields, body } = self;
         let fields = fields.iter().map(|(name, _)| &**name);
         let names: Vec<_> = fields.chain(odd_fields.iter().map(|(name, _)| &**name)).collect();
         f.debug_struct("Reply")
@@ -43,14 +43,14 @@ impl fmt::Debug for Reply {
 
 /// An answer that is given to many requests: what a driver makes of it is made once, and copied for each.
 #[derive(Debug)]
-pub struct Repeated {
+pub struct SharedReply {
     reply: Reply,
-    made: OnceLock<Box<dyn Any + Send + Sync>>,
+    converted: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
-impl Repeated {
+impl SharedReply {
     pub(crate) fn new(reply: Reply) -> Self {
-        Self { reply, made: OnceLock::new() }
+        Self { reply, converted: OnceLock::new() }
     }
 
     /// The answer.
@@ -61,33 +61,33 @@ impl Repeated {
 
     /// What the first caller has made of it; `None` if that was another driver, to which it is of another
     /// type.
-    pub fn made<T: Send + Sync + 'static>(&self, make: impl FnOnce(Reply) -> T) -> Option<&T> {
-        self.made.get_or_init(|| Box::new(make(self.reply.clone()))).downcast_ref()
+    pub fn get_or_convert<T: Send + Sync + 'static>(&self, make: impl FnOnce(Reply) -> T) -> Option<&T> {
+        self.converted.get_or_init(|| Box::new(make(self.reply.clone()))).downcast_ref()
     }
 }
 
 /// Problem types of this library (RFC 9457 section 3.1.1). URNs, because they need no server to last.
 pub(crate) mod problem {
-    pub(crate) const QUOTA: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
-    pub(crate) const CAPACITY: &str =
+    pub(crate) const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+    pub(crate) const REDUCED_CAPACITY: &str =
         "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
-    pub(crate) const TOO_COSTLY: &str = "urn:lockgate:problem:cost-over-quota";
+    pub(crate) const COST_OVER_QUOTA: &str = "urn:lockgate:problem:cost-over-quota";
     pub(crate) const DENIED: &str = "urn:lockgate:problem:denied";
     pub(crate) const BUSY: &str = "urn:lockgate:problem:busy";
     pub(crate) const LOCK_LOST: &str = "urn:lockgate:problem:lock-lost";
     pub(crate) const BODY_TOO_SLOW: &str = "urn:lockgate:problem:body-too-slow";
     pub(crate) const BAD_KEY: &str = "urn:lockgate:problem:bad-key";
-    pub(crate) const WIRING: &str = "urn:lockgate:problem:server-error";
-    pub(crate) const KEY_REUSED: &str = "urn:lockgate:problem:idempotency-key-reused";
+    pub(crate) const SERVER_ERROR: &str = "urn:lockgate:problem:server-error";
+    pub(crate) const IDEMPOTENCY_KEY_REUSED: &str = "urn:lockgate:problem:idempotency-key-reused";
     pub(crate) const BAD_IDEMPOTENCY_KEY: &str = "urn:lockgate:problem:bad-idempotency-key";
-    pub(crate) const UNKNOWN_JOB: &str = "urn:lockgate:problem:not-found";
+    pub(crate) const JOB_NOT_FOUND: &str = "urn:lockgate:problem:not-found";
     pub(crate) const NOT_CANCELLABLE: &str = "urn:lockgate:problem:not-cancellable";
     pub(crate) const NO_RESPONSE: &str = "urn:lockgate:problem:no-response";
     pub(crate) const NOT_AUTHORIZED: &str = "urn:lockgate:problem:not-authorized";
-    pub(crate) const NOT_KEPT: &str = "urn:lockgate:problem:response-not-kept";
-    pub(crate) const NO_LONGER_KEPT: &str = "urn:lockgate:problem:no-longer-kept";
-    pub(crate) const TOO_MANY_KEYS: &str = "urn:lockgate:problem:too-many-idempotency-keys";
-    pub(crate) const METHOD: &str = "urn:lockgate:problem:method-not-allowed";
+    pub(crate) const RESPONSE_NOT_RETAINED: &str = "urn:lockgate:problem:response-not-kept";
+    pub(crate) const RETENTION_EXPIRED: &str = "urn:lockgate:problem:no-longer-kept";
+    pub(crate) const TOO_MANY_IDEMPOTENCY_KEYS: &str = "urn:lockgate:problem:too-many-idempotency-keys";
+    pub(crate) const METHOD_NOT_ALLOWED: &str = "urn:lockgate:problem:method-not-allowed";
     pub(crate) const OUTCOME_UNKNOWN: &str = "urn:lockgate:problem:outcome-unknown";
 }
 
@@ -95,7 +95,7 @@ impl Reply {
     /// An answer without fields or body.
     #[must_use]
     pub fn new(status: u16) -> Self {
-        Self { status, fields: Vec::new(), odd_fields: Vec::new(), body: Bytes::new() }
+        Self { status, headers: Vec::new(), binary_headers: Vec::new(), body: Bytes::new() }
     }
 
     /// Gives it this body.
@@ -115,24 +115,24 @@ impl Reply {
     }
 
     /// The store is away and the policy is to refuse: nobody's quota, nobody's lock, our fault.
-    pub(crate) fn store_away() -> Self {
-        Self::problem(503, problem::CAPACITY, "The service can't coordinate this request right now")
+    pub(crate) fn store_unavailable() -> Self {
+        Self::problem(503, problem::REDUCED_CAPACITY, "The service can't coordinate this request right now")
             .retry_after(Duration::from_secs(1))
     }
 
     /// The owner has as many idempotency keys as are kept: 429, until the first of them ends. Nothing has run.
-    pub(crate) fn too_many_keys(left: Duration) -> Self {
+    pub(crate) fn too_many_idempotency_keys(left: Duration) -> Self {
         /// The first to end may be that of a request that waits, which ends sooner as a rule.
-        const LONGEST: Duration = Duration::from_secs(60 * 60);
+        const MAX_RETRY_AFTER: Duration = Duration::from_secs(60 * 60);
         let title = "Too many idempotency keys are kept: a new one can't be used now";
-        Self::problem(429, problem::TOO_MANY_KEYS, title).retry_after(left.min(LONGEST))
+        Self::problem(429, problem::TOO_MANY_IDEMPOTENCY_KEYS, title).retry_after(left.min(MAX_RETRY_AFTER))
     }
 
     /// A fault of the application's wiring: 500, as problem+json. The log names the fix, the client learns
     /// nothing.
     #[must_use]
-    pub fn wiring_fault() -> Self {
-        Self::problem(500, problem::WIRING, "The server is not configured rightly")
+    pub fn misconfigured() -> Self {
+        Self::problem(500, problem::SERVER_ERROR, "The server is not configured rightly")
     }
 
     pub(crate) fn json(status: u16, body: &Value) -> Self {
@@ -140,7 +140,7 @@ impl Reply {
     }
 
     /// Adds a member to a JSON body.
-    pub(crate) fn member(mut self, name: &str, value: impl Into<Value>) -> Self {
+    pub(crate) fn with_member(mut self, name: &str, value: impl Into<Value>) -> Self {
         let mut doc: Value = serde_json::from_slice(&self.body).unwrap_or_else(|_| json!({}));
         if let Some(map) = doc.as_object_mut() {
             map.insert(name.to_owned(), value.into());
@@ -151,23 +151,23 @@ impl Reply {
 
     /// Adds a header field. Names and values that are none are left out by the driver.
     #[must_use]
-    pub fn field(
+    pub fn header(
         mut self,
         name: impl Into<Cow<'static, str>>,
         value: impl Into<Cow<'static, str>>,
     ) -> Self {
-        self.fields.push((name.into(), value.into()));
+        self.headers.push((name.into(), value.into()));
         self
     }
 
     /// `Retry-After` in whole seconds, rounded up, at least 1 (RFC 9110 section 10.2.3).
     pub(crate) fn retry_after(self, wait: Duration) -> Self {
-        self.field("retry-after", seconds(wait).to_string())
+        self.header("retry-after", ceil_secs(wait).to_string())
     }
 
     fn with_json(mut self, kind: &'static str, body: &Value) -> Self {
         self.body = body.to_string().into();
-        self.field("content-type", kind).field("cache-control", "no-store")
+        self.header("content-type", kind).header("cache-control", "no-store")
     }
 }
 

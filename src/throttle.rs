@@ -10,47 +10,47 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// Time between two lines of one kind.
-const PERIOD: Duration = Duration::from_secs(60);
+const THROTTLE_PERIOD: Duration = Duration::from_secs(60);
 
 /// Most kinds that are told apart. Kinds are places in the sources and faults of wiring, so there are few; what comes
 /// after that counts as one.
-const KINDS: usize = 256;
+const MAX_KINDS: usize = 256;
 
 #[derive(Default)]
-struct Kinds(HashMap<Box<str>, Line>);
+struct LogThrottle(HashMap<Box<str>, ThrottledLine>);
 
-struct Line {
-    written: Instant,
+struct ThrottledLine {
+    written_at: Instant,
     suppressed: u64,
 }
 
-impl Kinds {
-    fn pass(&mut self, kind: &str, now: Instant) -> Option<u64> {
-        let kind = if self.0.len() < KINDS || self.0.contains_key(kind) { kind } else { "" };
+impl LogThrottle {
+    fn admit(&mut self, kind: &str, now: Instant) -> Option<u64> {
+        let kind = if self.0.len() < MAX_KINDS || self.0.contains_key(kind) { kind } else { "" };
         let Some(line) = self.0.get_mut(kind) else {
-            self.0.insert(kind.into(), Line { written: now, suppressed: 0 });
+            self.0.insert(kind.into(), ThrottledLine { written_at: now, suppressed: 0 });
             return Some(0);
         };
-        if now.saturating_duration_since(line.written) < PERIOD {
+        if now.saturating_duration_since(line.written_at) < THROTTLE_PERIOD {
             line.suppressed += 1;
             return None;
         }
-        line.written = now;
+        line.written_at = now;
         Some(std::mem::take(&mut line.suppressed))
     }
 }
 
 /// Returns how many lines of this kind were suppressed since the last one, or `None` if this one is to be.
 #[cfg(not(test))]
-pub(crate) fn pass(kind: &str) -> Option<u64> {
-    static KINDS: std::sync::LazyLock<Mutex<Kinds>> = std::sync::LazyLock::new(Mutex::default);
-    KINDS.lock().pass(kind, Instant::now())
+pub(crate) fn admit(kind: &str) -> Option<u64> {
+    static THROTTLE: std::sync::LazyLock<Mutex<LogThrottle>> = std::sync::LazyLock::new(Mutex::default);
+    THROTTLE.lock().admit(kind, Instant::now())
 }
 
 /// The same for each thread: tests run beside each other, and some look for such a line.
 #[cfg(test)]
-pub(crate) fn pass(kind: &str) -> Option<u64> {
-    thread_local!(static KINDS: Mutex<Kinds> = Mutex::default());
+pub(crate) fn admit(kind: &str) -> Option<u64> {
+    thread_local!(static THROTTLE: Mutex<Kinds> = Mutex::default());
     KINDS.with(|kinds| kinds.lock().pass(kind, Instant::now()))
 }
 
@@ -58,7 +58,7 @@ pub(crate) fn pass(kind: &str) -> Option<u64> {
 macro_rules! throttled {
     ($level:ident, $($line:tt)+) => {
         if let Some(suppressed) =
-            $crate::throttle::pass(concat!(module_path!(), ":", line!()))
+            $crate::throttle::admit(concat!(module_path!(), ":", line!()))
         {
             tracing::$level!(suppressed, $($line)+);
         }

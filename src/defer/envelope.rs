@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::{stored_headers::HeaderList, snapshot::SavedSnapshots};
 use crate::{
     gate::Head,
-    key::{Key, digest},
+    key::{Key, digest_parts},
     seal::{UnsealError, SealContext, open, seal},
     store::{JobId, Store},
 };
@@ -184,7 +184,7 @@ fn encode_envelope(at: EnvelopeBinding<'_>, kind: &str, head: &impl Serialize, b
 fn checksum(at: EnvelopeBinding<'_>, kind: &str, rest: &[u8]) -> [u8; CHECKSUM_LEN] {
     let place = [kind, at.id.as_str(), at.lock.as_str()].map(str::as_bytes);
     let [kind, id, lock] = place;
-    let whole = digest(&[kind, id, lock, rest]);
+    let whole = digest_parts(&[kind, id, lock, rest]);
     std::array::from_fn(|n| whole.get(n).copied().unwrap_or_default())
 }
 

@@ -90,7 +90,7 @@ impl JobChain {
         // lock's name with it: the worker would never visit it again.
         let visit = AssertUnwindSafe(self.run_with_permit(hint)).catch_unwind().await;
         let next = visit.unwrap_or_else(|_| {
-            tracing::error!(lock = %self.key.hashed(), "a visit panicked");
+            tracing::error!(lock = %self.key.log_hash(), "a visit panicked");
             ChainOutcome::RetryAfter(Duration::from_secs(1))
         });
         (self.key, next)
@@ -138,7 +138,7 @@ impl JobChain {
         let Begun { attempt, has_next: more, .. } = started.run;
         let id = started.run.id.clone();
         tracing::info!(
-            node = %worker.store.node(), lock = %self.key.hashed(), job = ?id, attempt, "run started"
+            node = %worker.store.node(), lock = %self.key.log_hash(), job = ?id, attempt, "run started"
         );
         // The lock was lost, and the run with it: whoever has the job now decides about it.
         let Some(verdict) = self.execute_run(&started).await else {
@@ -167,7 +167,7 @@ impl JobChain {
 
     /// Whether the line is that of a callback.
     fn is_webhook(&self) -> bool {
-        self.key.is_of_callback()
+        self.key.is_webhook()
     }
 
     /// Settles a run, outside of its room if that is not for the next of its line.

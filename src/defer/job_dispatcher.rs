@@ -47,7 +47,7 @@ use super::{
     worker::DeferWorker,
 };
 use crate::{
-    clock::Alarm,
+    clock::PreciseTimer,
     error::Error,
     key::Key,
     store::{Heartbeat, WakeupMessage, JobId, NodeId},
@@ -89,7 +89,7 @@ pub(super) struct JobDispatcher {
     owned_shards: BTreeSet<u16>,
     due_polls: BTreeMap<u16, Instant>,
     /// When the first of them is.
-    due_poll_alarm: Alarm,
+    due_poll_alarm: PreciseTimer,
     peers: Vec<NodeId>,
     /// Locks being visited, and whether a message about them came meanwhile.
     running_chains: HashMap<Key, Option<JobId>>,
@@ -122,7 +122,7 @@ impl JobDispatcher {
             paused: Arc::default(),
             owned_shards: BTreeSet::new(),
             due_polls: BTreeMap::new(),
-            due_poll_alarm: Alarm::default(),
+            due_poll_alarm: PreciseTimer::default(),
             peers: Vec::new(),
             running_chains: HashMap::new(),
             ready_queues: ReadyQueues::default(),
@@ -162,7 +162,7 @@ impl JobDispatcher {
                 found = await_owner_lookup(&mut self.owner_lookup) => self.handle_owner_lookup(found),
                 looked = await_due_poll(&mut self.due_poll) => self.handle_due_poll(looked),
                 Some(hint) = hints.recv() => self.handle_wakeup(hint),
-                () = self.due_poll_alarm.at(look) => self.start_due_poll(),
+                () = self.due_poll_alarm.wait_until(look) => self.start_due_poll(),
                 () = sleep_until_some(self.forward_at) => self.forward_stuck_locks(),
             }
         }

@@ -14,10 +14,10 @@ use super::{
     worker::DeferWorker,
 };
 use crate::{
-    clock::LONGEST,
+    clock::MAX_DURATION,
     error::Error,
     gate::{Head, Replay},
-    key::{Key, SHARDS},
+    key::{Key, SHARD_COUNT},
     store::{Heartbeat, WakeupMessage, JobId},
 };
 
@@ -71,7 +71,7 @@ impl JobStepper {
     /// Counts as a live worker that watches everything, as long as no clock runs for a year.
     pub(crate) async fn send_heartbeat(&self) -> Result<Heartbeat, Error> {
         let store = &self.worker.store;
-        store.backend().heartbeat(store.node().clone(), LONGEST).await
+        store.backend().heartbeat(store.node().clone(), MAX_DURATION).await
     }
 
     /// Runs everything that is due, one after the other, until nothing is; nothing while the queue is paused.
@@ -106,7 +106,7 @@ impl JobStepper {
     /// Lines that are worth a visit now, in the order of their names.
     async fn due_locks(&mut self) -> Result<BTreeMap<Key, Option<JobId>>, Error> {
         let mut lines = BTreeMap::new();
-        for due in self.worker.store.backend().poll_due((0..SHARDS).collect(), 100).await? {
+        for due in self.worker.store.backend().poll_due((0..SHARD_COUNT).collect(), 100).await? {
             lines.extend(due.locks);
         }
         // What was offered is not due before the offer has lapsed.

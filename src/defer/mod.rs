@@ -56,7 +56,7 @@ pub use self::{
     gate::{DeferGate, DeferCandidate, DeferTicket},
     jobs::{
         DeferStats, DeferredJobs, JobCursor, JobHead, JobInfo, JobPage, JobRequest, JobRun,
-        RetainedRequest, NoCursor,
+        RetainedRequest, ParseCursorError,
     },
     replayer::{ReplayResponse, ReplayBody, ReplayOutcome, Replayer, is_event_stream},
     snapshot::ExtensionSnapshot,

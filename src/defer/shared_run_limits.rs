@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::{sync::Mutex, time::Instant};
 
 use crate::{
-    clock::LONGEST,
+    clock::MAX_DURATION,
     error::Error,
     key::Key,
     store::{
@@ -83,7 +83,7 @@ impl SharedRunLimits {
         let Some((runs, window)) = self.rate.filter(|_| leave.unused_charge.is_none()) else {
             return Ok(());
         };
-        let key = Key::of_workers();
+        let key = Key::for_queue_workers();
         let item = ChargeItem {
             policy: RATE_POLICY.into(),
             subject: key.clone(),
@@ -113,7 +113,7 @@ impl SharedRunLimits {
     pub(super) async fn release(&self, store: &Store, leave: RunPermit) {
         let RunPermit { concurrency_permit: permit, unused_charge: charged } = leave;
         if let (Some(window), Some((runs, time))) = (charged, self.rate) {
-            let key = Key::of_workers();
+            let key = Key::for_queue_workers();
             let by = AdjustmentKind::Refund { units: 1, window };
             let rule = gcra_rule(runs, time);
             let back = ChargeAdjustment { policy: RATE_POLICY.into(), subject: key.clone(), rule, kind: by };
@@ -149,7 +149,7 @@ fn log_and_back_off(store: &Store, error: &Error) -> Duration {
 
 /// Stands in line for one of so many, or only tries to have one.
 async fn acquire_concurrency_permit(store: &Store, runs: u32, lease: Duration, only_tries: bool) -> Option<LockHold> {
-    let (key, mode) = (Key::of_workers(), LockMode::Permits(runs));
+    let (key, mode) = (Key::for_queue_workers(), LockMode::Permits(runs));
     let mut attempt = GrantAttempt::new(store, &key, mode);
     let bell = store.wakeups().subscribe_offers(&attempt.token);
     let mut old_seq = 0;
@@ -165,7 +165,7 @@ async fn acquire_concurrency_permit(store: &Store, runs: u32, lease: Duration, o
         };
         let look = match attempt.send(lease, || store.backend().acquire(call)).await {
             Ok(AcquireReply::Granted { fence, .. }) => {
-                let terms = LeaseTerms { lease, renews: true, max_hold: LONGEST, job: None, mode };
+                let terms = LeaseTerms { lease, renews: true, max_hold: MAX_DURATION, job: None, mode };
                 match attempt.accept_grant(fence, terms) {
                     Ok(hold) => return Some(hold),
                     Err(_) if only_tries => return None,

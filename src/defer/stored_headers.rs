@@ -4,7 +4,7 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 
 use crate::{
-    key::{credential, hex},
+    key::{matching_credential, hex},
     store::JobId,
 };
 
@@ -48,7 +48,7 @@ impl StoredHeaderFilter {
     /// Returns the entry of the list of credentials that covers this name, whether it is kept or not.
     fn matching_credential(&self, name: &str) -> Option<&str> {
         let own = || self.credential_headers.iter().find(|own| *own == name).map(String::as_str);
-        credential(name).or_else(own)
+        matching_credential(name).or_else(own)
     }
 
     /// Returns true if a field of this name carries a credential, whether it is kept or not: the request is some user's.

@@ -14,7 +14,7 @@ use super::{
     replayer::Replayer,
     snapshot::{SnapshotRestorers, ExtensionSnapshot},
 };
-use crate::{clock::LONGEST, gate::field_name, store::Store};
+use crate::{clock::MAX_DURATION, gate::field_name, store::Store};
 
 /// Shortest lease, and shortest longest run: below it a slow moment of the store looks like a crash.
 const MIN_LEASE: Duration = Duration::from_millis(100);
@@ -96,7 +96,7 @@ impl DeferWorker {
     /// If either is zero, or the time is longer than a year.
     pub fn queue_rate(mut self, requests: u64, per: Duration) -> Self {
         assert!(
-            requests > 0 && !per.is_zero() && per <= LONGEST,
+            requests > 0 && !per.is_zero() && per <= MAX_DURATION,
             "DeferWorker::queue_rate: {requests} per {per:?}; take at least one per time, up to a year"
         );
         self.shared_limits.rate = Some((requests, per));
@@ -107,20 +107,20 @@ impl DeferWorker {
     /// abandoned: what may run again, or has not come to its lock yet, goes back in line uncharged, the
     /// others among the dead letters.
     pub fn drain_timeout(mut self, deadline: Duration) -> Self {
-        self.drain_timeout = deadline.min(LONGEST);
+        self.drain_timeout = deadline.min(MAX_DURATION);
         self
     }
 
     /// How long a run outlives its process. Default 10 s, at least 100 ms; renewed at a third.
     pub fn lease(mut self, lease: Duration) -> Self {
-        self.lease = lease.clamp(MIN_LEASE, LONGEST);
+        self.lease = lease.clamp(MIN_LEASE, MAX_DURATION);
         self
     }
 
     /// Longest run. Default 5 minutes, at least 100 ms, at most a year; its lock is then left to end, and
     /// the run is lost, as in a crash.
     pub fn max_run_time(mut self, max: Duration) -> Self {
-        self.max_run = max.clamp(MIN_LEASE, LONGEST);
+        self.max_run = max.clamp(MIN_LEASE, MAX_DURATION);
         self
     }
 
@@ -152,27 +152,27 @@ impl DeferWorker {
     /// How long a request waits after a failed run: between nothing and `base`, twice as much after each
     /// further one, at most `cap`, drawn evenly. Default 1 s and 5 minutes.
     pub fn backoff(mut self, base: Duration, cap: Duration) -> Self {
-        self.settlement_rules.backoff.base = base.min(LONGEST);
-        self.settlement_rules.backoff.cap = cap.min(LONGEST);
+        self.settlement_rules.backoff.base = base.min(MAX_DURATION);
+        self.settlement_rules.backoff.cap = cap.min(MAX_DURATION);
         self
     }
 
     /// Longest `Retry-After` of a handler that is honoured; a longer one counts as this. Default an hour.
     pub fn max_retry_after(mut self, longest: Duration) -> Self {
-        self.settlement_rules.backoff.max_retry_after = longest.min(LONGEST);
+        self.settlement_rules.backoff.max_retry_after = longest.min(MAX_DURATION);
         self
     }
 
     /// How long finished jobs and their responses are kept. Default a day, at least a minute; of each shard no more than a
     /// 64th of the layers' `ended_bytes`, by default 16 MiB, the newest.
     pub fn done_retention(mut self, retention: Duration) -> Self {
-        self.settlement_rules.done_retention = retention.clamp(MIN_RETENTION, LONGEST);
+        self.settlement_rules.done_retention = retention.clamp(MIN_RETENTION, MAX_DURATION);
         self
     }
 
     /// How long dead letters are kept. Default a week, at least a minute.
     pub fn dead_retention(mut self, retention: Duration) -> Self {
-        self.settlement_rules.dead_retention = retention.clamp(MIN_RETENTION, LONGEST);
+        self.settlement_rules.dead_retention = retention.clamp(MIN_RETENTION, MAX_DURATION);
         self
     }
 

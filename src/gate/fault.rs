@@ -31,10 +31,10 @@ impl KeyFault {
             Self::Unmatched | Self::Exempt => None,
             Self::Request(title) => Some(Reply::problem(400, problem::BAD_KEY, title)),
             Self::Wiring(fix) => {
-                if let Some(suppressed) = throttle::pass(&fix) {
+                if let Some(suppressed) = throttle::admit(&fix) {
                     tracing::error!(layer, suppressed, "request refused: {fix}");
                 }
-                Some(Reply::wiring_fault())
+                Some(Reply::misconfigured())
             }
         }
     }

@@ -38,7 +38,7 @@ use std::{future::Future, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use crate::reply::{Fields, Repeated, Reply};
+use crate::reply::{HeaderSet, SharedReply, Reply};
 
 pub(crate) use self::{
     address::Networks,
@@ -74,7 +74,7 @@ pub enum Asked<F, T> {
     /// Answer with this; don't call the inner service.
     Answer(Reply),
     /// As `Answer`, and others are answered with the same.
-    Again(Arc<Repeated>),
+    Again(Arc<SharedReply>),
     /// Enter with these facts.
     Enter(F),
     /// Call the inner service with this at once. Nothing is entered, shown, watched, timed or known within
@@ -129,7 +129,7 @@ impl Outcome {
 #[derive(Debug)]
 pub enum Parting<T, P> {
     /// Add these fields to the response.
-    Fields(Fields),
+    Fields(HeaderSet),
     /// Answer with this instead. An error of the inner service goes out as it is all the same, where it is none that will be
     /// an answer (tower's `Service::Error`; in actix it is one, and is replaced). What was stopped has no other answer. Of a
     /// body that has [ended](Outcome::Ended) the end is kept back, so that it breaks off.

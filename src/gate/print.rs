@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 
-use crate::key::{digest, hex};
+use crate::key::{digest_parts, hex};
 
 /// The fingerprint of a request that runs at once, taken while its handler reads the body: nothing is kept of
 /// that, and nobody waits for it. If the handler leaves any of it, or it is too long, there is none.
@@ -83,7 +83,7 @@ impl Print {
 }
 
 fn whole(method: &str, target: &str, body: &[u8; 32]) -> String {
-    hex(&digest(&[method.as_bytes(), target.as_bytes(), body])[..16])
+    hex(&digest_parts(&[method.as_bytes(), target.as_bytes(), body])[..16])
 }
 
 impl fmt::Debug for Print {

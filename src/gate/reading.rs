@@ -57,7 +57,7 @@ impl Reading {
         let state = AtomicU8::new(COUNTS);
         let (driver, handler) = (AtomicWaker::new(), AtomicWaker::new());
         let shared = Arc::new(Shared { state, driver, handler, woken: Mutex::new(None) });
-        let left = limit.min(crate::clock::LONGEST);
+        let left = limit.min(crate::clock::MAX_DURATION);
         (Self(Arc::clone(&shared)), Patience { shared, left, since: None, sleep: None })
     }
 

@@ -67,7 +67,7 @@ pub struct Room {
 
 impl Room {
     pub(crate) fn new(limit: usize, budget: usize, time: Duration) -> Self {
-        let client = Key::no_address();
+        let client = Key::unknown_address();
         Self { limit, budget, time, client, expected: None, body: 0, head: 0 }
     }
 

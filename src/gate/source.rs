@@ -13,7 +13,7 @@ use super::{
     named::{Named, Names, form, param},
     view::{Route, SentTwice, View, sole_or_host},
 };
-use crate::key::{Key, secret};
+use crate::key::{Key, credential_value};
 
 /// Where a layer's key comes from. Made by the layers' `by_...` constructors.
 pub struct KeySource<N: ?Sized>(Kind<N>);
@@ -172,8 +172,8 @@ impl<N: ?Sized> KeySource<N> {
                 };
                 let missing = match sent {
                     Ok(Some(value)) => {
-                        return Ok(match secret(&named.name, value) {
-                            Some(secret) => Key::of_digest(&named.prefix, &secret),
+                        return Ok(match credential_value(&named.name, value) {
+                            Some(credential_value) => Key::with_hashed_value(&named.prefix, &credential_value),
                             None => Key::with_value(&named.prefix, value),
                         });
                     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::wait_queue::HandoverLimits;
 use crate::{
-    clock::LONGEST,
+    clock::MAX_DURATION,
     store::{LockMode, SPARE_FENCES, LeaseTerms},
 };
 
@@ -61,12 +61,12 @@ impl AcquireOptions {
     }
 
     pub(super) fn set_lease(&mut self, lease: Duration, renew: bool) {
-        self.terms.lease = lease.clamp(MIN_LEASE, LONGEST);
+        self.terms.lease = lease.clamp(MIN_LEASE, MAX_DURATION);
         self.terms.renews = renew;
     }
 
     pub(super) fn set_max_hold(&mut self, max_hold: Duration) {
-        self.terms.max_hold = max_hold.clamp(MIN_HOLD, LONGEST);
+        self.terms.max_hold = max_hold.clamp(MIN_HOLD, MAX_DURATION);
     }
 
     pub(super) fn set_handover_limits(&mut self, most: u32, within: Duration) {

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::outcome::LockBusy;
-use crate::clock::micros;
+use crate::clock::saturating_micros;
 
 /// A moving average of the hold times of one layer in this process; each new one counts for an eighth. One
 /// for each layer, because what they do under their locks differs: those of milliseconds would talk for one
@@ -16,7 +16,7 @@ pub(super) struct AverageHoldTime(AtomicU64);
 
 impl AverageHoldTime {
     pub(super) fn record(&self, held: Duration) {
-        let held = micros(held).max(1);
+        let held = saturating_micros(held).max(1);
         // Two at once may lose one of them: it is an estimate.
         let old = self.0.load(Ordering::Relaxed);
         let new = if old == 0 { held } else { old - old / 8 + held / 8 };

@@ -81,9 +81,9 @@ impl<N: ?Sized> LockGate<N> {
         let LockContext { store, keys, slot, .. } = facts;
         // Of several the one that the record is kept beside; there is none without.
         let first = keys.into_iter().min_by(LockSet::compare_keys);
-        let Some(key) = first else { return Verdict::Answer(Reply::wiring_fault()) };
+        let Some(key) = first else { return Verdict::Answer(Reply::misconfigured()) };
         tracing::debug!(
-            node = %store.node(), lock = %key.hashed(), line = busy.queue_length, "request refused: lock busy"
+            node = %store.node(), lock = %key.log_hash(), line = busy.queue_length, "request refused: lock busy"
         );
         if let Some(replay) = replay {
             replay.met_a_busy_lock(status);
@@ -93,7 +93,7 @@ impl<N: ?Sized> LockGate<N> {
             Reply::problem(status, problem::BUSY, "The resource is busy").retry_after(wait);
         if let Some(waited) = busy.waited {
             let waited = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
-            reply = reply.member("waited_ms", waited);
+            reply = reply.with_member("waited_ms", waited);
         }
         // Deferred are requests of one lock alone.
         let slot = slot.filter(|_| known || !unfit);
@@ -127,7 +127,7 @@ impl<N: ?Sized> LockGate<N> {
             return Verdict::Pass(LockTicket::new(admitted, outer));
         }
         // Not kept for an outer layer, though this may be the status of a busy answer too.
-        let away = Reply::store_away();
+        let away = Reply::store_unavailable();
         self.record_refusal(&facts, away.status);
         if let Some(replay) = facts.replay() {
             // A run that could not even start is not charged.
@@ -183,7 +183,7 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
                 }
                 Ok(LockOutcome::RecordExists) => self.duplicate_verdict(facts),
                 Ok(LockOutcome::TooManyKeys(left)) => {
-                    let reply = Reply::too_many_keys(left);
+                    let reply = Reply::too_many_idempotency_keys(left);
                     self.record_refusal(&facts, reply.status);
                     Verdict::Answer(reply)
                 }
@@ -277,7 +277,7 @@ pub(super) fn would_deadlock_reply() -> Reply {
          it alone, in another way or by fewer permits, so the request would wait for itself; let the outer \
          layer take it as this one does, or alone"
     );
-    Reply::wiring_fault()
+    Reply::misconfigured()
 }
 
 impl<N: ?Sized> Clone for LockGate<N> {

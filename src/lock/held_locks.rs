@@ -154,7 +154,7 @@ impl fmt::Display for HashedLockKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (n, held) in self.0.iter().enumerate() {
             let comma = if n > 0 { "," } else { "" };
-            write!(f, "{comma}{}", held.key().hashed())?;
+            write!(f, "{comma}{}", held.key().log_hash())?;
         }
         Ok(())
     }

@@ -176,7 +176,7 @@ impl<N: ?Sized> LockGate<N> {
             }
         };
         let Some(store) = self.policy.store.clone().or_else(|| view.store()) else {
-            return Asked::Answer(crate::outage::no_store("LockLayer"));
+            return Asked::Answer(crate::outage::missing_store_reply("LockLayer"));
         };
         // Taken out before it is filled: a request that holds the slot that holds it is never freed.
         let mut slot = Slot::arrive(view);
@@ -225,7 +225,7 @@ fn stale_run_reply() -> Reply {
     tracing::debug!(
         "a run was stopped before its handler: its worker has given it up, or has lost its lock"
     );
-    Reply::store_away()
+    Reply::store_unavailable()
 }
 
 fn not_deferrable_reply() -> Reply {
@@ -235,5 +235,5 @@ fn not_deferrable_reply() -> Reply {
         "request refused: the DeferLayer further out is set to `defer_always`, and this lock is shared, a \
          permit or several keys, under which nothing is deferred"
     );
-    Reply::wiring_fault()
+    Reply::misconfigured()
 }

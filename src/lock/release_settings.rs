@@ -296,7 +296,7 @@ fn lock_lost_reply(loss: LockLoss, stopped: bool) -> Reply {
         "It may have been carried out, and perhaps not alone."
     };
     Reply::problem(503, problem::LOCK_LOST, "The request lost its hold on the resource")
-        .member("detail", detail)
-        .member("loss", loss_token(loss))
+        .with_member("detail", detail)
+        .with_member("loss", loss_token(loss))
         .retry_after(Duration::from_secs(1))
 }

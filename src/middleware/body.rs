@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     gate::{Kept, Next},
-    reply::{Fields, Repeated, Reply},
+    reply::{HeaderSet, SharedReply, Reply},
 };
 
 /// Whatever a body may fail with.
@@ -207,8 +207,8 @@ pub fn response<B>(reply: Reply) -> Response<GateBody<B>> {
     let body = Some(reply.body).filter(|body| !body.is_empty() && !has_no_body(status));
     let mut response = Response::new(GateBody { kind: Kind::Reply(body) });
     *response.status_mut() = status;
-    add_fields(&mut response, reply.fields);
-    for (name, value) in reply.odd_fields {
+    add_fields(&mut response, reply.headers);
+    for (name, value) in reply.binary_headers {
         if let (Ok(name), Ok(value)) = (header_name(&name), HeaderValue::from_maybe_shared(value)) {
             response.headers_mut().append(name, value);
         }
@@ -217,9 +217,9 @@ pub fn response<B>(reply: Reply) -> Response<GateBody<B>> {
 }
 
 /// A reply that others get too, as a response.
-pub(super) fn again<B>(reply: &Repeated) -> Response<GateBody<B>> {
+pub(super) fn again<B>(reply: &SharedReply) -> Response<GateBody<B>> {
     // The fields and the bytes of the body are shared by all copies.
-    let made = reply.made(|reply| {
+    let made = reply.get_or_convert(|reply| {
         let body = reply.body.clone();
         let response = response::<Infallible>(reply);
         let is_sent = !body.is_empty() && !has_no_body(response.status());
@@ -256,7 +256,7 @@ fn header_name(name: &str) -> Result<HeaderName, InvalidHeaderName> {
 }
 
 /// Appends, so that two layers with a policy each make one list (RFC 9651 section 4.2).
-pub(super) fn add_fields<B>(response: &mut Response<B>, fields: Fields) {
+pub(super) fn add_fields<B>(response: &mut Response<B>, fields: HeaderSet) {
     for (name, value) in fields.into_iter().filter(|(_, value)| value.is_ascii()) {
         // The text as it is: no copy.
         let value = match value {

@@ -49,7 +49,7 @@ where
             // As if it had run here.
             Ok(Err(panic)) => resume_unwind(panic),
             // Its runtime has ended.
-            Err(_) => Ok(response(Reply::store_away())),
+            Err(_) => Ok(response(Reply::store_unavailable())),
         }
     })
 }

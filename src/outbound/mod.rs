@@ -8,13 +8,13 @@ mod tls;
 #[cfg(not(any(feature = "callback", feature = "http-replay-tls")))]
 mod tls {
     #[derive(Clone)]
-    pub(crate) struct Tls;
+    pub(crate) struct TlsClientConfig;
 
-    pub(crate) fn secured<T>(tcp: T, _: &Tls) -> T {
+    pub(crate) fn with_tls<T>(tcp: T, _: &Tls) -> T {
         tcp
     }
 
-    pub(crate) fn system_tls(_: bool, _: &str) -> Tls {
+    pub(crate) fn system_tls_config(_: bool, _: &str) -> Tls {
         Tls
     }
 }
@@ -30,15 +30,15 @@ use tower_service::Service;
 
 #[cfg(all(test, any(feature = "callback", feature = "http-replay-tls")))]
 pub(crate) use self::tls::trusting;
-pub(crate) use self::tls::{Tls, secured, system_tls};
+pub(crate) use self::tls::{TlsClientConfig, with_tls, system_tls_config};
 
-pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
+pub(crate) type OutboundError = Box<dyn Error + Send + Sync>;
 
 /// Connector made of a function, like that of `tower::service_fn`.
 #[derive(Clone)]
-pub(crate) struct Connector<F>(pub(crate) F);
+pub(crate) struct FnConnector<F>(pub(crate) F);
 
-impl<F, C, S, E> Service<Uri> for Connector<F>
+impl<F, C, S, E> Service<Uri> for FnConnector<F>
 where
     F: Fn(Uri) -> C,
     C: Future<Output = Result<S, E>>,
@@ -57,7 +57,7 @@ where
 }
 
 /// Formats an error with its sources: hyper-util's own text names only the phase that failed.
-pub(crate) fn describe(error: &dyn Error) -> String {
+pub(crate) fn describe_error_chain(error: &dyn Error) -> String {
     let chain = iter::successors(Some(error), |error| (*error).source());
     chain.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }

@@ -6,21 +6,21 @@ use std::sync::Arc;
 use hyper_rustls::{ConfigBuilderExt as _, HttpsConnector};
 use rustls::{ClientConfig, ConfigBuilder, RootCertStore, WantsVerifier, crypto::ring};
 
-pub(crate) type Tls = Arc<ClientConfig>;
+pub(crate) type TlsClientConfig = Arc<ClientConfig>;
 
 /// Adds TLS to a connector, for URLs of `https` alone.
-pub(crate) fn secured<T>(tcp: T, tls: &Tls) -> HttpsConnector<T> {
+pub(crate) fn with_tls<T>(tcp: T, tls: &TlsClientConfig) -> HttpsConnector<T> {
     HttpsConnector::from((tcp, Arc::clone(tls)))
 }
 
 /// Trusts the roots of this system as they are now, read only if `https` is used at all. Without
 /// any, `calls` fail.
-pub(crate) fn system_tls(https: bool, calls: &str) -> Tls {
-    let none = || trusting(RootCertStore::empty());
+pub(crate) fn system_tls_config(https: bool, calls: &str) -> TlsClientConfig {
+    let none = || tls_config_with_roots(RootCertStore::empty());
     if !https {
         return none();
     }
-    match builder().with_native_roots() {
+    match tls_config_builder().with_native_roots() {
         Ok(config) => Arc::new(config.with_no_client_auth()),
         Err(error) => {
             tracing::error!(%error, "no root certificates: {calls} by https will fail");
@@ -30,12 +30,12 @@ pub(crate) fn system_tls(https: bool, calls: &str) -> Tls {
 }
 
 /// Trusts these roots alone.
-pub(crate) fn trusting(roots: RootCertStore) -> Tls {
-    Arc::new(builder().with_root_certificates(roots).with_no_client_auth())
+pub(crate) fn tls_config_with_roots(roots: RootCertStore) -> TlsClientConfig {
+    Arc::new(tls_config_builder().with_root_certificates(roots).with_no_client_auth())
 }
 
 #[expect(clippy::expect_used, reason = "ring has the ciphers of TLS 1.2 and 1.3")]
-fn builder() -> ConfigBuilder<ClientConfig, WantsVerifier> {
+fn tls_config_builder() -> ConfigBuilder<ClientConfig, WantsVerifier> {
     ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .expect("ring has the ciphers of TLS 1.2 and 1.3")

@@ -5,11 +5,11 @@ use std::{fmt, future::Future, marker::PhantomData};
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
-    failure::{BoxError, Failure},
-    push::{PushError, PushRequest},
-    run::{Handler, decoded},
+    task_failure::{TaskHandlerError, TaskFailure},
+    push_request::{PushError, PushRequest},
+    task_run::{TaskHandler, decoding_handler},
     task::Task,
-    worker::QueueWorker,
+    queue_worker::QueueWorker,
 };
 use crate::{key::Key, store::Store};
 
@@ -19,29 +19,29 @@ use crate::{key::Key, store::Store};
 pub struct Queue<T> {
     pub(super) store: Store,
     pub(super) name: Key,
-    terms: Terms,
-    payload: PhantomData<fn(T) -> T>,
+    options: TaskOptions,
+    payload_type: PhantomData<fn(T) -> T>,
 }
 
 /// What goes with each task.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Terms {
-    pub(super) again: bool,
+pub(super) struct TaskOptions {
+    pub(super) retry_after_crash: bool,
     pub(super) max_attempts: u32,
-    pub(super) caps: (u64, u64),
+    pub(super) capacity: (u64, u64),
     pub(super) payload_limit: usize,
 }
 
 /// Most bytes of a payload where nothing else was said.
-const PAYLOAD: usize = 256 * 1024;
+const DEFAULT_PAYLOAD_LIMIT: usize = 256 * 1024;
 
 impl Store {
     /// The queue of this name. Processes that use the same name share it, whatever the type of their payloads.
     #[must_use]
     pub fn queue<T>(&self, name: impl Into<Key>) -> Queue<T> {
         let caps = (1_000_000, 512 << 20);
-        let terms = Terms { again: true, max_attempts: 5, caps, payload_limit: PAYLOAD };
-        Queue { store: self.clone(), name: name.into(), terms, payload: PhantomData }
+        let terms = TaskOptions { retry_after_crash: true, max_attempts: 5, capacity: caps, payload_limit: DEFAULT_PAYLOAD_LIMIT };
+        Queue { store: self.clone(), name: name.into(), options: terms, payload_type: PhantomData }
     }
 }
 
@@ -50,21 +50,21 @@ impl<T> Queue<T> {
     /// than a few seconds costs no task. At least 1.
     #[must_use]
     pub fn max_attempts(mut self, attempts: u32) -> Self {
-        self.terms.max_attempts = attempts.max(1);
+        self.options.max_attempts = attempts.max(1);
         self
     }
 
     /// One attempt, and none after a crash: for what must rather not happen than happen twice.
     #[must_use]
     pub fn once(mut self) -> Self {
-        (self.terms.max_attempts, self.terms.again) = (1, false);
+        (self.options.max_attempts, self.options.retry_after_crash) = (1, false);
         self
     }
 
     /// Most tasks that may wait. Default 1,000,000; a push beyond it is [`Full`](super::PushError::Full).
     #[must_use]
     pub fn capacity(mut self, tasks: u64) -> Self {
-        self.terms.caps.0 = tasks;
+        self.options.capacity.0 = tasks;
         self
     }
 
@@ -72,7 +72,7 @@ impl<T> Queue<T> {
     /// memory of everything else in the store.
     #[must_use]
     pub fn capacity_bytes(mut self, bytes: u64) -> Self {
-        self.terms.caps.1 = bytes;
+        self.options.capacity.1 = bytes;
         self
     }
 
@@ -85,7 +85,7 @@ impl<T> Queue<T> {
     /// larger belongs elsewhere, and its address in the task.
     #[must_use]
     pub fn payload_limit(mut self, bytes: usize) -> Self {
-        self.terms.payload_limit = bytes;
+        self.options.payload_limit = bytes;
         self
     }
 }
@@ -104,8 +104,8 @@ impl<T: Serialize + DeserializeOwned> Queue<T> {
         PushRequest {
             store: self.store.clone(),
             queue: self.name.clone(),
-            payload: written(payload),
-            terms: self.terms,
+            payload: encode_payload(payload),
+            options: self.options,
             delay: std::time::Duration::ZERO,
             unique: None,
         }
@@ -119,13 +119,13 @@ impl<T: DeserializeOwned + Send + 'static> Queue<T> {
     where
         F: Fn(Task<T>) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<(), E>> + Send + 'static,
-        E: Into<BoxError>,
+        E: Into<TaskHandlerError>,
     {
-        let run = decoded(self.store.clone(), move |task| {
+        let run = decoding_handler(self.store.clone(), move |task| {
             let work = handler(task);
-            async move { work.await.map_err(failure) }
+            async move { work.await.map_err(to_failure) }
         });
-        self.worker_of(run)
+        self.worker_from_handler(run)
     }
 
     /// A worker that runs the tasks by a tower service. It is cloned for each run, and asked whether it is
@@ -136,43 +136,43 @@ impl<T: DeserializeOwned + Send + 'static> Queue<T> {
     where
         S: tower_service::Service<Task<T>, Response = ()> + Clone + Send + Sync + 'static,
         S::Future: Send,
-        S::Error: Into<BoxError>,
+        S::Error: Into<TaskHandlerError>,
     {
-        let run = decoded(self.store.clone(), move |task| {
+        let run = decoding_handler(self.store.clone(), move |task| {
             let mut service = service.clone();
             async move {
                 let ready = std::future::poll_fn(|context| service.poll_ready(context)).await;
-                ready.map_err(failure)?;
-                service.call(task).await.map_err(failure)
+                ready.map_err(to_failure)?;
+                service.call(task).await.map_err(to_failure)
             }
         });
-        self.worker_of(run)
+        self.worker_from_handler(run)
     }
 
-    fn worker_of(&self, handler: Handler) -> QueueWorker {
+    fn worker_from_handler(&self, handler: TaskHandler) -> QueueWorker {
         QueueWorker::new(self.store.clone(), self.name.clone(), handler)
     }
 }
 
 /// The payload as JSON; with debug assertions, only if its type reads that.
-fn written<T: Serialize + DeserializeOwned>(payload: &T) -> Result<Vec<u8>, PushError> {
+fn encode_payload<T: Serialize + DeserializeOwned>(payload: &T) -> Result<Vec<u8>, PushError> {
     let json = serde_json::to_vec(payload).map_err(PushError::Encode)?;
     if cfg!(debug_assertions)
         && let Err(error) = serde_json::from_slice::<T>(&json)
     {
-        return Err(PushError::Unreadable(error));
+        return Err(PushError::NotDecodable(error));
     }
     Ok(json)
 }
 
-fn failure(error: impl Into<BoxError>) -> Failure {
-    Failure::of(error.into())
+fn to_failure(error: impl Into<TaskHandlerError>) -> TaskFailure {
+    TaskFailure::from_handler_error(error.into())
 }
 
 impl<T> Clone for Queue<T> {
     fn clone(&self) -> Self {
-        let Self { store, name, terms, payload } = self;
-        Self { store: store.clone(), name: name.clone(), terms: *terms, payload: *payload }
+        let Self { store, name, options: terms, payload_type: payload } = self;
+        Self { store: store.clone(), name: name.clone(), options: *terms, payload_type: *payload }
     }
 }
 

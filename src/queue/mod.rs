@@ -60,38 +60,38 @@
 //! keys and what handlers say of failures stay readable. A worker without the key leaves a task to the others, uncharged;
 //! one that was changed, or put in another's place, is dead with the reason `undecodable`.
 
-mod failure;
+mod task_failure;
 mod handle;
 #[cfg(any(test, feature = "test-kit"))]
-mod kit;
-mod leases;
-mod letters;
-mod over;
-mod push;
-mod quiet;
-mod retry;
-mod rounds;
-mod run;
-mod sealed;
-mod stop;
-mod strange;
+mod queue_stepper;
+mod renewal;
+mod admin;
+mod settlements;
+mod push_request;
+mod idle_poll;
+mod retry_backoff;
+mod queue_worker_loop;
+mod task_run;
+mod sealed_payload;
+mod drain;
+mod returned_task_schedule;
 mod task;
 #[cfg(test)]
 mod tests;
-mod turn;
-mod worker;
+mod poll;
+mod queue_worker;
 
 #[cfg(any(test, feature = "test-kit"))]
-pub use self::kit::RanTask;
+pub use self::queue_stepper::TaskRunReport;
 #[cfg(any(test, feature = "test-kit"))]
-pub(crate) use self::kit::Stepper;
+pub(crate) use self::queue_stepper::QueueStepper;
 pub use self::{
-    failure::Failure,
+    task_failure::TaskFailure,
     handle::Queue,
-    letters::{DeadCursor, PastAttempt, TaskInfo, TaskPage},
-    push::{PushError, PushRequest, Pushed},
+    admin::{DeadLetterCursor, TaskAttempt, TaskInfo, TaskPage},
+    push_request::{PushError, PushRequest, PushedTask},
     task::Task,
-    worker::QueueWorker,
+    queue_worker::QueueWorker,
 };
-pub use crate::error::NoCursor;
+pub use crate::error::ParseCursorError;
 pub use crate::store::{QueueStats, TaskFault, TaskId, TaskState};

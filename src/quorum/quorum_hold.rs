@@ -67,7 +67,7 @@ impl QuorumHold {
         holds: BTreeMap<usize, LockHold>,
         votes: PendingVotes,
     ) -> Arc<Self> {
-        let lock = key.hashed();
+        let lock = key.log_hash();
         tracing::debug!(%lock, fence, nodes, votes = holds.len(), "quorum lock granted");
         Arc::new(Self {
             key: key.clone(),
@@ -111,7 +111,7 @@ impl QuorumHold {
         let left = (std::mem::take(&mut seats.pending), std::mem::take(&mut seats.holds));
         drop(seats);
         self.change_notify.notify_waiters();
-        tracing::warn!(lock = %self.key.hashed(), ?loss, left = left.1.len(), "quorum lock lost");
+        tracing::warn!(lock = %self.key.log_hash(), ?loss, left = left.1.len(), "quorum lock lost");
         drop((gone, left));
         Some(loss)
     }

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::{guard::QuorumGuard, vote_request::VoteRequest, lease_repair};
 use crate::{
-    clock::LONGEST,
+    clock::MAX_DURATION,
     error::{Error, ErrorKind},
     key::Key,
     lock::AcquireError,
@@ -107,7 +107,7 @@ impl QuorumRequest {
     /// more than its store's own deadline.
     pub fn lease(mut self, lease: Duration) -> Self {
         (self.vote_request.terms.lease, self.vote_request.terms.renews) =
-            (lease.clamp(MIN_LEASE, LONGEST), true);
+            (lease.clamp(MIN_LEASE, MAX_DURATION), true);
         self
     }
 
@@ -115,14 +115,14 @@ impl QuorumRequest {
     /// [`max_hold`](Self::max_hold) if that is sooner.
     pub fn fixed_lease(mut self, lease: Duration) -> Self {
         (self.vote_request.terms.lease, self.vote_request.terms.renews) =
-            (lease.clamp(MIN_LEASE, LONGEST), false);
+            (lease.clamp(MIN_LEASE, MAX_DURATION), false);
         self
     }
 
     /// How long a living holder may have it in all. Default 60 s: bounds a task that never ends. At least
     /// 100 ms.
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
-        self.vote_request.terms.max_hold = max_hold.clamp(MIN_LEASE, LONGEST);
+        self.vote_request.terms.max_hold = max_hold.clamp(MIN_LEASE, MAX_DURATION);
         self
     }
 

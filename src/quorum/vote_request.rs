@@ -154,7 +154,7 @@ impl VoteRequest {
         };
         let error = Error::new(kind, "quorum");
         AcquireError::Fault(match told {
-            Some(told) => error.with((*told).clone()),
+            Some(told) => error.with_source((*told).clone()),
             None => error,
         })
     }

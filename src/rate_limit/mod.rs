@@ -60,27 +60,27 @@
 
 mod decision;
 mod engine;
-mod facing;
-mod fields;
+mod response_options;
+mod rate_headers;
 mod gate;
-mod limiter;
-mod lists;
+mod rate_limiter;
+mod access_lists;
 mod policy;
 mod quota;
-mod respond;
-mod standing;
+mod rate_refusal;
+mod policy_status;
 #[cfg(test)]
 mod tests;
 
 pub use self::{
     decision::{Decision, PolicyDecision},
-    facing::Facing,
-    fields::RateFields,
-    gate::{ChargeBounded, RateLimitFacts, RateLimitGate, RateLimitTicket, RateStatus},
-    limiter::RateLimit,
-    lists::Lists,
+    response_options::ResponseOptions,
+    rate_headers::RateHeaders,
+    gate::{ChargeCappedError, RateLimitContext, RateLimitGate, RateLimitTicket, RateStatus},
+    rate_limiter::RateLimiter,
+    access_lists::AccessLists,
     policy::Policy,
-    quota::{Quota, Requests},
-    respond::{Reason, Refusal},
-    standing::Standing,
+    quota::{Quota, QuotaBuilder},
+    rate_refusal::{RefusalReason, RateRefusal},
+    policy_status::PolicyStatus,
 };

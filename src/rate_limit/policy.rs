@@ -3,7 +3,7 @@
 use std::{fmt::Write as _, sync::Arc, time::Duration};
 
 use super::quota::Quota;
-use crate::{clock::LONGEST, key::escape, outage::Outage, store::Penalty};
+use crate::{clock::MAX_DURATION, key::escape, outage::RateLimitOutage, store::Penalty};
 
 /// A quota with a name, which clients see, and what becomes of those who exceed it.
 ///
@@ -22,18 +22,18 @@ pub struct Policy {
     /// As clients read it.
     name: Arc<str>,
     /// As it stands in the counters' keys.
-    counter: Arc<str>,
+    counter_name: Arc<str>,
     quota: Quota,
     cost: u64,
     penalty: Option<(u32, Duration)>,
     shadow: bool,
-    outage: Outage,
-    lease: u32,
-    remember: Option<Duration>,
+    outage: RateLimitOutage,
+    lease_size: u32,
+    max_refusal_ttl: Option<Duration>,
 }
 
 /// Most charges that are leased at once.
-const MOST_LEASED: u32 = 10_000;
+const MAX_LEASE_SIZE: u32 = 10_000;
 
 impl Policy {
     /// A policy that clients know as `default`, and that counts together with those of the same quota that
@@ -43,14 +43,14 @@ impl Policy {
     pub fn new(quota: Quota) -> Self {
         Self {
             name: "default".into(),
-            counter: unnamed(quota),
+            counter_name: default_counter_name(quota),
             quota,
             cost: 1,
             penalty: None,
             shadow: false,
-            outage: Outage::Local,
-            lease: 0,
-            remember: None,
+            outage: RateLimitOutage::Local,
+            lease_size: 0,
+            max_refusal_ttl: None,
         }
     }
 
@@ -67,9 +67,9 @@ impl Policy {
     /// Default: clients read `default`, and the quota itself is the counter's name, so that layers
     /// nobody has named do not get in each other's way; such a quota counts anew when it is changed.
     #[must_use]
-    pub fn name(mut self, name: &str) -> Self {
-        self.name = label(name).into();
-        self.counter = escape(name.as_bytes()).into();
+    pub fn with_name(mut self, name: &str) -> Self {
+        self.name = encode_name(name).into();
+        self.counter_name = escape(name.as_bytes()).into();
         self
     }
 
@@ -98,7 +98,7 @@ impl Policy {
     /// or none: with another one it charges the request, too, and a warning says so.
     #[must_use]
     pub fn penalty(mut self, after: u32, block: Duration) -> Self {
-        self.penalty = Some((after.max(1), block.clamp(Duration::from_millis(1), LONGEST)));
+        self.penalty = Some((after.max(1), block.clamp(Duration::from_millis(1), MAX_DURATION)));
         self
     }
 
@@ -114,7 +114,7 @@ impl Policy {
     /// What to do while the store is away. Default [`Outage::Local`]: a limiter that is down should
     /// not take the service down with it, nor leave it without any limit.
     #[must_use]
-    pub fn on_outage(mut self, outage: Outage) -> Self {
+    pub fn on_outage(mut self, outage: RateLimitOutage) -> Self {
         self.outage = outage;
         self
     }
@@ -134,12 +134,12 @@ impl Policy {
     ///
     /// If the quota is no fixed window: the others count when a request comes, not only that it does.
     #[must_use]
-    pub fn lease(mut self, n: u32) -> Self {
+    pub fn quota_lease(mut self, n: u32) -> Self {
         assert!(
-            n < 2 || self.quota.is_unlimited() || self.quota.is_fixed(),
+            n < 2 || self.quota.is_unlimited() || self.quota.is_fixed_window(),
             "Policy::lease: only a fixed window can be leased"
         );
-        self.lease = n.min(MOST_LEASED);
+        self.lease_size = n.min(MAX_LEASE_SIZE);
         self
     }
 
@@ -153,14 +153,14 @@ impl Policy {
     /// and if you [reset](super::RateLimit::reset) keys, or change the quota while other processes
     /// run: they learn of it after this time. Zero remembers nothing.
     #[must_use]
-    pub fn remember_refusals(mut self, most: Duration) -> Self {
-        self.remember = Some(most);
+    pub fn cache_refusals_for(mut self, most: Duration) -> Self {
+        self.max_refusal_ttl = Some(most);
         self
     }
 
     /// The name as clients read it in header fields: see [`name`](Self::name).
     #[must_use]
-    pub fn label(&self) -> &str {
+    pub fn name(&self) -> &str {
         &self.name
     }
 
@@ -176,35 +176,35 @@ impl Policy {
         self.shadow
     }
 
-    pub(super) fn counter(&self) -> &Arc<str> {
-        &self.counter
+    pub(super) fn counter_name(&self) -> &Arc<str> {
+        &self.counter_name
     }
 
     pub(super) fn default_cost(&self) -> u64 {
         self.cost
     }
 
-    pub(super) fn penalised(&self) -> Option<Penalty> {
+    pub(super) fn penalty_rule(&self) -> Option<Penalty> {
         self.penalty.map(|(after, block)| Penalty { after_refusals: after, block_for: block })
     }
 
-    pub(super) fn outage(&self) -> Outage {
+    pub(super) fn outage(&self) -> RateLimitOutage {
         self.outage
     }
 
     /// Charges to be taken at once under this quota, which may be another than the policy's own.
-    pub(super) fn leased(&self, quota: Quota) -> u32 {
+    pub(super) fn lease_size_for(&self, quota: Quota) -> u32 {
         // What a lease asks for and does not get would count as refusals.
-        if quota.is_fixed() && self.penalty.is_none() { self.lease } else { 0 }
+        if quota.is_fixed_window() && self.penalty.is_none() { self.lease_size } else { 0 }
     }
 
-    pub(super) fn remembered(&self) -> Option<Duration> {
-        self.remember
+    pub(super) fn max_refusal_ttl(&self) -> Option<Duration> {
+        self.max_refusal_ttl
     }
 }
 
 /// A name as a string of structured fields. Percent-encoding keeps distinct names distinct.
-fn label(name: &str) -> String {
+fn encode_name(name: &str) -> String {
     let mut out = String::with_capacity(name.len());
     for byte in name.bytes() {
         match byte {
@@ -219,7 +219,7 @@ fn label(name: &str) -> String {
 
 /// Counter name of a policy without a name: `~`, limit, window and capacity. An escaped name that starts with `~` is
 /// a hash, which has no dots. Two layers without a name are two limits, unless their quotas are equal.
-fn unnamed(quota: Quota) -> Arc<str> {
+fn default_counter_name(quota: Quota) -> Arc<str> {
     let (limit, window, most) = (quota.limit(), quota.window(), quota.capacity());
     match window.subsec_nanos() % 1_000_000 {
         0 => format!("~{limit}.{}.{most}", window.as_millis()).into(),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{clock::LONGEST, store::QuotaRule};
+use crate::{clock::MAX_DURATION, store::QuotaRule};
 
 /// So many requests per window.
 ///
@@ -26,11 +26,11 @@ use crate::{clock::LONGEST, store::QuotaRule};
 pub struct Quota {
     limit: u64,
     window: Duration,
-    counting: Counting,
+    counting: QuotaCounting,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Counting {
+enum QuotaCounting {
     Fixed,
     Sliding,
     Gcra { burst: u64 },
@@ -40,10 +40,10 @@ enum Counting {
 /// A number of requests, on its way to be a [`Quota`].
 #[derive(Debug, Clone, Copy)]
 #[must_use = "a quota needs its window: .per(duration)"]
-pub struct Requests(u64);
+pub struct QuotaBuilder(u64);
 
 /// Most requests of one window: counters in the store stay exact up to 2^53.
-const MOST: u64 = 1 << 50;
+const MAX_LIMIT: u64 = 1 << 50;
 
 impl Quota {
     /// This many requests (at most 2^50), per what follows.
@@ -51,15 +51,15 @@ impl Quota {
     /// 0 refuses every request that costs anything, whatever its [`burst`](Self::burst), and without asking the store:
     /// for plans that do not include something. Clients read a limit of 0, and are told to come back after a window,
     /// since their plan may change.
-    pub const fn requests(requests: u64) -> Requests {
-        Requests(if requests > MOST { MOST } else { requests })
+    pub const fn requests(requests: u64) -> QuotaBuilder {
+        QuotaBuilder(if requests > MAX_LIMIT { MAX_LIMIT } else { requests })
     }
 
     /// No limit: nothing is charged, and nothing is told in the response. For plans that have none,
     /// beside others that have.
     #[must_use]
     pub const fn unlimited() -> Self {
-        Self { limit: MOST, window: LONGEST, counting: Counting::Unlimited }
+        Self { limit: MAX_LIMIT, window: MAX_DURATION, counting: QuotaCounting::Unlimited }
     }
 
     /// Counts by a sliding window: what was spent in the window before counts by the part of it that is
@@ -69,7 +69,7 @@ impl Quota {
     /// An unlimited quota stays one.
     #[must_use]
     pub const fn sliding(self) -> Self {
-        self.counted(Counting::Sliding)
+        self.with_counting(QuotaCounting::Sliding)
     }
 
     /// Lets requests in evenly, one each `window / limit`, and the whole limit at once to who has not
@@ -78,14 +78,14 @@ impl Quota {
     /// An unlimited quota stays one.
     #[must_use]
     pub const fn gcra(self) -> Self {
-        self.counted(Counting::Gcra { burst: self.limit })
+        self.with_counting(QuotaCounting::Gcra { burst: self.limit })
     }
 
     /// As [`gcra`](Self::gcra), with at most so many at once (at least 1, at most 2^50; more than the
     /// limit is allowed, for clients that save up). Nothing that costs more is ever let in.
     #[must_use]
     pub const fn burst(self, burst: u64) -> Self {
-        self.counted(Counting::Gcra { burst: within_most(burst) })
+        self.with_counting(QuotaCounting::Gcra { burst: clamp_burst(burst) })
     }
 
     /// Requests in one window.
@@ -104,9 +104,9 @@ impl Quota {
     #[must_use]
     pub const fn capacity(&self) -> u64 {
         match self.counting {
-            Counting::Gcra { .. } if self.limit == 0 => 0,
-            Counting::Gcra { burst } => burst,
-            Counting::Fixed | Counting::Sliding | Counting::Unlimited => self.limit,
+            QuotaCounting::Gcra { .. } if self.limit == 0 => 0,
+            QuotaCounting::Gcra { burst } => burst,
+            QuotaCounting::Fixed | QuotaCounting::Sliding | QuotaCounting::Unlimited => self.limit,
         }
     }
 
@@ -114,8 +114,8 @@ impl Quota {
     /// [`RateStatus::charge`](super::RateStatus::charge)): ten times the limit, or the burst if that is larger. Under
     /// GCRA a debt is paid off at the quota's rate, so a charge without a bound could refuse a key for a century.
     #[must_use]
-    pub const fn most_charged(&self) -> u64 {
-        match self.rule() {
+    pub const fn max_charge(&self) -> u64 {
+        match self.to_rule() {
             Some(rule) => rule.max_charge(),
             None => u64::MAX,
         }
@@ -130,60 +130,60 @@ impl Quota {
     /// Whether there is no limit at all.
     #[must_use]
     pub const fn is_unlimited(&self) -> bool {
-        matches!(self.counting, Counting::Unlimited)
+        matches!(self.counting, QuotaCounting::Unlimited)
     }
 
     /// Whether there is a window in which it does not matter when something is charged, and at whose end all
     /// of it is there again.
-    pub(super) const fn is_fixed(&self) -> bool {
-        matches!(self.counting, Counting::Fixed)
+    pub(super) const fn is_fixed_window(&self) -> bool {
+        matches!(self.counting, QuotaCounting::Fixed)
     }
 
     /// What the store counts so: the other way round than [`rule`](Self::rule).
-    pub(super) const fn of(rule: QuotaRule) -> Self {
+    pub(super) const fn from_rule(rule: QuotaRule) -> Self {
         let (limit, window, counting) = match rule {
-            QuotaRule::Fixed { limit, window } => (limit, window, Counting::Fixed),
-            QuotaRule::Sliding { limit, window } => (limit, window, Counting::Sliding),
-            QuotaRule::Gcra { limit, window, burst } => (limit, window, Counting::Gcra { burst }),
+            QuotaRule::Fixed { limit, window } => (limit, window, QuotaCounting::Fixed),
+            QuotaRule::Sliding { limit, window } => (limit, window, QuotaCounting::Sliding),
+            QuotaRule::Gcra { limit, window, burst } => (limit, window, QuotaCounting::Gcra { burst }),
         };
         Self { limit, window, counting }
     }
 
     /// How the store counts it; `None` if there is nothing to count.
-    pub(super) const fn rule(&self) -> Option<QuotaRule> {
+    pub(super) const fn to_rule(&self) -> Option<QuotaRule> {
         let Self { limit, window, counting } = *self;
         match counting {
-            Counting::Fixed => Some(QuotaRule::Fixed { limit, window }),
-            Counting::Sliding => Some(QuotaRule::Sliding { limit, window }),
-            Counting::Gcra { burst } => Some(QuotaRule::Gcra { limit, window, burst }),
-            Counting::Unlimited => None,
+            QuotaCounting::Fixed => Some(QuotaRule::Fixed { limit, window }),
+            QuotaCounting::Sliding => Some(QuotaRule::Sliding { limit, window }),
+            QuotaCounting::Gcra { burst } => Some(QuotaRule::Gcra { limit, window, burst }),
+            QuotaCounting::Unlimited => None,
         }
     }
 
-    const fn counted(self, counting: Counting) -> Self {
+    const fn with_counting(self, counting: QuotaCounting) -> Self {
         match self.counting {
-            Counting::Unlimited => self,
-            Counting::Fixed | Counting::Sliding | Counting::Gcra { .. } => {
+            QuotaCounting::Unlimited => self,
+            QuotaCounting::Fixed | QuotaCounting::Sliding | QuotaCounting::Gcra { .. } => {
                 Self { counting, ..self }
             }
         }
     }
 }
 
-impl Requests {
+impl QuotaBuilder {
     /// The window's length: at least 1 ms, at most a year.
     #[must_use]
     pub const fn per(self, window: Duration) -> Quota {
         let window = if window.as_millis() == 0 { Duration::from_millis(1) } else { window };
-        let window = if window.as_secs() >= LONGEST.as_secs() { LONGEST } else { window };
-        Quota { limit: self.0, window, counting: Counting::Fixed }
+        let window = if window.as_secs() >= MAX_DURATION.as_secs() { MAX_DURATION } else { window };
+        Quota { limit: self.0, window, counting: QuotaCounting::Fixed }
     }
 }
 
-const fn within_most(n: u64) -> u64 {
+const fn clamp_burst(n: u64) -> u64 {
     match n {
         0 => 1,
-        MOST.. => MOST,
+        MAX_LIMIT.. => MAX_LIMIT,
         n => n,
     }
 }

@@ -21,12 +21,12 @@ use tower_service::Service as _;
 
 use super::replay_claims::{self, REPLAY_HEADER, ReplayClaims};
 use crate::{
-    clock::{LONGEST, millis},
+    clock::{MAX_DURATION, ceil_millis},
     defer::{ReplayResponse, ReplayBody, ReplayOutcome, Replayer},
     gate::{Head, Replay},
     lock::{HeldLock, SharedSecret},
     middleware::keep,
-    outbound::{BoxError, Connector, Tls, describe, secured, system_tls},
+    outbound::{OutboundError, FnConnector, TlsClientConfig, describe_error_chain, with_tls, system_tls_config},
     reply::problem,
     store::Store,
 };
@@ -41,17 +41,17 @@ type HttpSender = dyn Fn(Request<Full<Bytes>>) -> ResponseFuture + Send + Sync;
 /// Half of a run's time is for its connection: one that nobody answers has not run, and is told apart from one that nobody
 /// answered in time.
 #[allow(clippy::needless_question_mark, reason = "without TLS the connector has another error")]
-fn build_sender(tls: &Tls, timeout: Duration) -> Arc<HttpSender> {
+fn build_sender(tls: &TlsClientConfig, timeout: Duration) -> Arc<HttpSender> {
     let limit = timeout / 2;
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     // `HttpConnector` divides its limit among the addresses of a name, but counts neither the lookup
     // nor the TLS handshake.
     tcp.set_connect_timeout(Some(limit));
-    let connector = secured(tcp, tls);
-    let connector = Connector(move |uri| {
+    let connector = with_tls(tcp, tls);
+    let connector = FnConnector(move |uri| {
         let connecting = tokio::time::timeout(limit, connector.clone().call(uri));
-        Box::pin(async move { Ok::<_, BoxError>(connecting.await??) })
+        Box::pin(async move { Ok::<_, OutboundError>(connecting.await??) })
     });
     let client = Client::builder(TokioExecutor::new())
         .pool_timer(TokioTimer::new())
@@ -81,7 +81,7 @@ const CLOCK_SKEW_ALLOWANCE: Duration = Duration::from_secs(60);
 #[derive(Clone)]
 pub struct HttpReplayer {
     sender: Arc<HttpSender>,
-    tls: Tls,
+    tls: TlsClientConfig,
     base_url: String,
     /// Of more than the server.
     base_has_path: bool,
@@ -116,7 +116,7 @@ impl HttpReplayer {
             url.as_ref().is_some_and(fits),
             "HttpReplayer: this is no URL such as http://orders:8080 or http://orders/api"
         );
-        let (tls, timeout) = (system_tls(https, "runs elsewhere"), Duration::from_secs(8));
+        let (tls, timeout) = (system_tls_config(https, "runs elsewhere"), Duration::from_secs(8));
         let has_path = url.as_ref().is_some_and(|url| !matches!(url.path(), "" | "/"));
         Self {
             base_has_path: has_path,
@@ -142,7 +142,7 @@ impl HttpReplayer {
     /// is not reached within that has run nothing, and the request goes back uncharged.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout.min(LONGEST);
+        self.timeout = timeout.min(MAX_DURATION);
         self.sender = build_sender(&self.tls, self.timeout);
         self
     }
@@ -195,8 +195,8 @@ impl HttpReplayer {
             id: deferred.id.as_str().to_owned(),
             attempt: deferred.attempt,
             fence: deferred.fence,
-            first_seen_ms: millis(unix(deferred.first_seen)),
-            end_ms: millis(
+            first_seen_ms: ceil_millis(unix(deferred.first_seen)),
+            end_ms: ceil_millis(
                 unix(SystemTime::now()).saturating_add(self.timeout).saturating_add(CLOCK_SKEW_ALLOWANCE),
             ),
         })
@@ -210,7 +210,7 @@ impl HttpReplayer {
                 return ReplayOutcome::Unreachable;
             }
             Err(error) => {
-                let error = describe(&error);
+                let error = describe_error_chain(&error);
                 tracing::warn!(job = ?marker.deferred().id, error, "a run was not answered");
                 return ReplayOutcome::Failed;
             }
@@ -287,7 +287,7 @@ fn is_problem_json(headers: &HeaderMap) -> bool {
 fn reports_not_run(problem: &[u8]) -> bool {
     let problem = serde_json::from_slice::<Value>(problem).ok();
     let kind = problem.as_ref().and_then(|problem| problem.get("type")?.as_str());
-    matches!(kind, Some(problem::BUSY | problem::CAPACITY))
+    matches!(kind, Some(problem::BUSY | problem::REDUCED_CAPACITY))
 }
 
 impl Replayer for HttpReplayer {

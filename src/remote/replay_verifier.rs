@@ -7,7 +7,7 @@ use std::{
 
 use super::replay_claims::{SignatureInput, ReplayClaims};
 use crate::{
-    clock::millis,
+    clock::ceil_millis,
     error::Error,
     gate::Deferred,
     lock::SharedSecret,
@@ -68,7 +68,7 @@ impl ReplayVerifier {
         let word = ReplayClaims::verify(field, &self.secrets, request).ok_or(VerifyError::Forged)?;
         let id = JobId::parse(&word.id).ok_or(VerifyError::Forged)?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        if millis(now) > word.end_ms {
+        if ceil_millis(now) > word.end_ms {
             return Err(VerifyError::Expired);
         }
         self.store.identify().await.map_err(VerifyError::Fault)?;

@@ -24,7 +24,7 @@ pub(crate) use super::{
     job_id::{JobId, JobState},
     rate::{ChargeCommand, ChargeOutcome, CounterName, SettleChargeCommand, QuotaSnapshot},
 };
-use crate::{clock::micros, error::Error, key::Key};
+use crate::{clock::saturating_micros, error::Error, key::Key};
 
 /// What a step returns. Dropping it may or may not undo the step: the caller sends its own undo.
 pub(crate) type StoreFuture<'a, T> = BoxFuture<'a, Result<T, Error>>;
@@ -253,7 +253,7 @@ pub(crate) trait Backend: JobBackend + TaskBackend + fmt::Debug + Send + Sync + 
     /// The store's time in microseconds since 1970, as far as this process knows it without asking. Nothing of order, leases or
     /// due times may hang on it.
     fn estimated_now_us(&self) -> u64 {
-        micros(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
+        saturating_micros(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
     }
     /// What bounds a step. Where it is no round trip, that is what a thread may be kept from it at most.
     fn deadline(&self) -> Duration {

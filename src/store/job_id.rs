@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use crate::key::{Hashed, Key, SHARDS};
+use crate::key::{LogHash, Key, SHARD_COUNT};
 
 /// The id of a deferred request: its shard and 128 random bits, as 34 hex digits. Whoever knows it may
 /// see the request's state, so it is hashed in logs.
@@ -20,7 +20,7 @@ impl JobId {
     pub fn parse(text: &str) -> Option<Self> {
         let hex = text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
         let id = (text.len() == 34 && hex).then(|| Self(text.into()))?;
-        (id.shard() < SHARDS).then_some(id)
+        (id.shard() < SHARD_COUNT).then_some(id)
     }
 
     /// The id as text, as it stands in `Location`.
@@ -51,7 +51,7 @@ impl fmt::Display for JobId {
 
 impl fmt::Debug for JobId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "JobId({})", Hashed(&self.0))
+        write!(f, "JobId({})", LogHash(&self.0))
     }
 }
 

@@ -10,8 +10,8 @@ use super::{
     backend::{JobId, NodeId},
     rate::Algorithm,
 };
-pub(crate) use crate::key::COMMON;
-use crate::key::{Key, SHARDS};
+pub(crate) use crate::key::COMMON_SHARD;
+use crate::key::{Key, SHARD_COUNT};
 
 /// Key names of one namespace.
 #[derive(Debug, Clone)]
@@ -55,7 +55,7 @@ impl CounterKeyKind {
 impl KeyNames {
     pub(crate) fn new(namespace: &str) -> Self {
         let prefix = format!("lg:1:{namespace}:");
-        let tags = (0..SHARDS).map(|shard| format!("{prefix}{{{shard}}}:")).collect();
+        let tags = (0..SHARD_COUNT).map(|shard| format!("{prefix}{{{shard}}}:")).collect();
         Self { prefix, shard_prefixes: tags, clustered: false }
     }
 
@@ -104,7 +104,7 @@ impl KeyNames {
 
     /// A channel that nobody listens to: of no process. A user who may tell the others something may send it.
     pub(crate) fn acl_probe_channel(&self) -> String {
-        if self.clustered { self.shard_key(COMMON, "w:") } else { format!("{}w:", self.prefix) }
+        if self.clustered { self.shard_key(COMMON_SHARD, "w:") } else { format!("{}w:", self.prefix) }
     }
 
     /// Whether it is a channel of events, of those that a process listens to.
@@ -114,22 +114,22 @@ impl KeyNames {
 
     /// HASH: facts of the namespace that must never differ between processes.
     pub(crate) fn namespace_meta(&self) -> String {
-        self.shard_key(COMMON, "meta")
+        self.shard_key(COMMON_SHARD, "meta")
     }
 
     /// STRING: live workers, each with its deadline.
     pub(crate) fn workers(&self) -> String {
-        self.shard_key(COMMON, "workers")
+        self.shard_key(COMMON_SHARD, "workers")
     }
 
     /// There while the queue of deferred requests is paused.
     pub(crate) fn paused(&self) -> String {
-        self.shard_key(COMMON, "paused")
+        self.shard_key(COMMON_SHARD, "paused")
     }
 
     /// ZSET of live limiters.
     pub(crate) fn limiters(&self) -> String {
-        self.shard_key(COMMON, "limiters")
+        self.shard_key(COMMON_SHARD, "limiters")
     }
 
     /// The keys of a line, as `line.lua` makes them of the first.

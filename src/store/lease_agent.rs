@@ -278,7 +278,7 @@ async fn run_undo(
                 }
             }
             Ok(outcome) => {
-                let (node, lock) = (me.node(), key.hashed());
+                let (node, lock) = (me.node(), key.log_hash());
                 tracing::debug!(node, %lock, ?outcome, "given back after a drop");
                 finds = finds.saturating_sub(1);
                 if finds == 0 || !doubtful {

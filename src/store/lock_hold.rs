@@ -31,7 +31,7 @@ impl LockHold {
         let facts = HoldState::new(lease, fence);
         facts.lease.begin_hold(&facts);
         store.agent().track_lease(&facts.lease);
-        let lock = facts.key().hashed();
+        let lock = facts.key().log_hash();
         tracing::debug!(node = %store.node(), %lock, fence, "lock granted");
         Self { store: store.clone(), state: facts, is_released: false }
     }
@@ -171,7 +171,7 @@ impl LockHold {
         self.close_without_release();
         self.undo_late_calls(UndoAction::Release);
         tracing::debug!(
-            node = %self.store.node(), lock = %self.state.key().hashed(), ?outcome,
+            node = %self.store.node(), lock = %self.state.key().log_hash(), ?outcome,
             held_ms = self.state.held_since.elapsed().as_millis(), "lock released"
         );
     }

@@ -211,7 +211,7 @@ impl LockLease {
         }
         let turn = state.hold.upgrade();
         drop(state);
-        tracing::warn!(node = self.token.node(), lock = %self.key.hashed(), ?loss, "lock lost");
+        tracing::warn!(node = self.token.node(), lock = %self.key.log_hash(), ?loss, "lock lost");
         if let Some(turn) = turn {
             turn.mark_lost(loss);
         }

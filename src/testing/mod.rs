@@ -76,7 +76,7 @@ use crate::{
     queue::{self, QueueWorker},
     store::{MemoryBackend, Store},
 };
-pub use crate::{defer::JobRunReport, queue::RanTask};
+pub use crate::{defer::JobRunReport, queue::TaskRunReport};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -123,12 +123,12 @@ impl TestKit {
     /// # Errors
     ///
     /// If it is held already.
-    pub async fn hold(&self, key: impl Into<Key>) -> Result<LockGuard, Error> {
+    pub async fn hold_lock(&self, key: impl Into<Key>) -> Result<LockGuard, Error> {
         // Held until it is dropped, unless the clock, or tokio's, is moved by a day.
         let lock = self.store.lock(key).lease(DAY).max_hold(DAY);
         lock.acquire().await.map_err(|refused| match refused {
             AcquireError::Fault(error) => error,
-            other => Error::new(ErrorKind::Config, "hold").with(other.to_string()),
+            other => Error::new(ErrorKind::Config, "hold").with_source(other.to_string()),
         })
     }
 
@@ -145,10 +145,10 @@ impl TestKit {
     /// # Errors
     ///
     /// None with this store; the type is that of every step.
-    pub async fn worker(&self, worker: impl Into<DeferWorker>) -> Result<TestWorker, Error> {
+    pub async fn defer_worker(&self, worker: impl Into<DeferWorker>) -> Result<TestDeferWorker, Error> {
         let stepper = JobStepper::new(worker.into());
         stepper.send_heartbeat().await?;
-        Ok(TestWorker(stepper))
+        Ok(TestDeferWorker(stepper))
     }
 
     /// A worker of a queue that runs tasks when it is told to. Its settings hold, but that it runs one task at a time;
@@ -156,7 +156,7 @@ impl TestKit {
     /// Don't spawn another one beside it: that would take tasks away from it.
     #[must_use]
     pub fn queue_worker(&self, worker: QueueWorker) -> TestQueueWorker {
-        TestQueueWorker(queue::Stepper::new(worker))
+        TestQueueWorker(queue::QueueStepper::new(worker))
     }
 }
 
@@ -173,9 +173,9 @@ impl fmt::Debug for TestKit {
 }
 
 /// A worker that does nothing by itself.
-pub struct TestWorker(JobStepper);
+pub struct TestDeferWorker(JobStepper);
 
-impl TestWorker {
+impl TestDeferWorker {
     /// Runs every job that can run now, to its end and in its order, in the caller's own task. What ran, in
     /// the order in which it ended: jobs that this made due included, so a retry with a backoff is not
     /// among it until the clock was [advanced](TestKit::advance).
@@ -192,14 +192,14 @@ impl TestWorker {
     }
 }
 
-impl fmt::Debug for TestWorker {
+impl fmt::Debug for TestDeferWorker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TestWorker").finish_non_exhaustive()
     }
 }
 
 /// A worker of a queue that does nothing by itself.
-pub struct TestQueueWorker(queue::Stepper);
+pub struct TestQueueWorker(queue::QueueStepper);
 
 impl TestQueueWorker {
     /// Runs every task that is due, to its end, one after the other, and what these push. What ran, in its order; a
@@ -208,7 +208,7 @@ impl TestQueueWorker {
     /// # Panics
     ///
     /// After 10,000 runs: tasks that push tasks without end. The last one has been ended, too.
-    pub async fn run_due(&mut self) -> Vec<RanTask> {
+    pub async fn run_due(&mut self) -> Vec<TaskRunReport> {
         self.0.run_due().await
     }
 }

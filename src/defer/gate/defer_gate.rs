@@ -7,7 +7,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use crate::{
     defer::{stored_headers::StoredHeaderFilter, snapshot::SnapshotExtractors},
     gate::{ClientAddress, Head, Methods},
-    key::SHARDS,
+    key::SHARD_COUNT,
     store::{StorageLimits, OnFailure, MergeMode},
 };
 
@@ -155,7 +155,7 @@ const DEFAULT_STORAGE_LIMITS: StorageLimits = StorageLimits {
 
 /// The part that a shard has in what the whole queue may hold: jobs of one lock all lie in one.
 const fn per_shard(whole: u64) -> u64 {
-    whole.div_ceil(SHARDS as u64)
+    whole.div_ceil(SHARD_COUNT as u64)
 }
 
 impl<N: ?Sized> Default for DeferGate<N> {

@@ -38,9 +38,9 @@ impl<N: ?Sized> DeferGate<N> {
         let body = json!({ "id": id.as_str(), "state": state.as_str(), "position": place });
         let wait =
             if state == JobState::Queued { self.estimate_wait(parked, position) } else { Duration::ZERO };
-        let reply = Reply::json(202, &body).field("location", self.status_location(id)).retry_after(wait);
+        let reply = Reply::json(202, &body).header("location", self.status_location(id)).retry_after(wait);
         match parked.applied_preferences.header_value() {
-            Some(applied) => reply.field("preference-applied", applied),
+            Some(applied) => reply.header("preference-applied", applied),
             None => reply,
         }
     }
@@ -88,7 +88,7 @@ fn is_running_directly(job: &JobView) -> bool {
 
 pub(super) fn key_reused_reply() -> Reply {
     let title = "This Idempotency-Key was used for another request";
-    Reply::problem(422, problem::KEY_REUSED, title)
+    Reply::problem(422, problem::IDEMPOTENCY_KEY_REUSED, title)
 }
 
 /// It may be stored: the status resource tells the truth once the store is back, also if that is a 404. Later than `known`
@@ -103,8 +103,8 @@ pub(super) fn outcome_unknown_reply(location: String, known: Duration, keyed: bo
          a 404 tells nothing."
     );
     Reply::problem(503, problem::OUTCOME_UNKNOWN, title)
-        .member("detail", detail)
-        .member("valid_for_s", seconds)
-        .field("location", location)
+        .with_member("detail", detail)
+        .with_member("valid_for_s", seconds)
+        .header("location", location)
         .retry_after(Duration::from_secs(1))
 }

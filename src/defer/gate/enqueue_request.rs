@@ -19,7 +19,7 @@ use crate::{
         missing_worker_warning::MissingWorkerWarning,
     },
     gate::{Head, Parked, Print, Trying},
-    key::{digest, hex},
+    key::{digest_parts, hex},
     reply::Reply,
     store::{StorageLimits, EnqueueCommand, EnqueueOutcome, JobId, JobPolicy, JobState, MergePolicy},
 };
@@ -50,7 +50,7 @@ impl RunSettings {
     fn merge_group(&self, owner: &str, head: &Head) -> Option<MergePolicy> {
         let wins = self.merge_mode.filter(|_| is_idempotent_method(&head.method))?;
         let parts = [owner, &head.method, &head.target].map(str::as_bytes);
-        Some(MergePolicy { group: hex(&digest(&parts)[..16]).into(), mode: wins })
+        Some(MergePolicy { group: hex(&digest_parts(&parts)[..16]).into(), mode: wins })
     }
 }
 
@@ -146,7 +146,7 @@ impl<N: ?Sized> DeferGate<N> {
         let doubt = UncertainEnqueue::before_call(&call);
         let has_print = call.idempotency_record.as_ref().is_some_and(|(_, print, _)| print != NO_FINGERPRINT);
         let Parked { store, key, .. } = &parked.parked;
-        let (node, lock) = (store.node(), key.hashed());
+        let (node, lock) = (store.node(), key.log_hash());
         let since = store.backend().server_generation();
         EnqueueResolution::Reply(match store.backend().enqueue(call).await {
             Ok(EnqueueOutcome::Stored { position }) => {
@@ -174,7 +174,7 @@ impl<N: ?Sized> DeferGate<N> {
                     warn,
                     %node, %lock, "not deferred: too many idempotency keys are kept"
                 );
-                Some(Reply::too_many_keys(left))
+                Some(Reply::too_many_idempotency_keys(left))
             }
             Ok(EnqueueOutcome::NoWorker) => {
                 crate::throttle::throttled!(warn, %node, %lock, "not deferred: no worker is alive");
@@ -234,7 +234,7 @@ impl<N: ?Sized> DeferGate<N> {
 /// A lock that was found busy has said so. Of one that nobody has asked nothing is known.
 fn store_unavailable_reply(parked: &DeferCandidate) -> Option<Reply> {
     let asked = matches!(parked.slot.trying(), Trying::For(_));
-    (!asked).then(Reply::store_away)
+    (!asked).then(Reply::store_unavailable)
 }
 
 /// What is told of a request whose outcome is not known: since when it may be stored, and whether it has a key.

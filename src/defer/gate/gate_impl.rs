@@ -184,7 +184,7 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
             return unread;
         }
         if !room.hold(head, self.0.storage.client.share(view)) {
-            let lock = parked.parked.key.hashed();
+            let lock = parked.parked.key.log_hash();
             tracing::debug!(%lock, "not deferred: no room in the buffer budget for the request's head");
             return unread;
         }
@@ -217,7 +217,7 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
 impl<N: ?Sized + 'static> DeferGate<N> {
     /// What the request takes along; `None` if it may not be stored.
     fn storable_snapshots(&self, parked: &mut DeferCandidate, head: &Head) -> Option<SavedSnapshots> {
-        let lock = parked.parked.key.hashed();
+        let lock = parked.parked.key.log_hash();
         let StorageSettings { header_filter: fields, head_limit, .. } = &self.0.storage;
         let Some(carried) = std::mem::take(&mut parked.snapshots).save_all() else {
             crate::throttle::throttled!(error, %lock, "not deferred: a snapshot can't be written");
@@ -253,5 +253,5 @@ fn missing_lock_reply<T, P>(outcome: Outcome) -> Parting<T, P> {
         "request answered by 500: the layer is set to `defer_always`, and there is no LockLayer inside that locks \
          it, under whose lock it could run later; so it ran at once"
     );
-    Parting::Replace(Reply::wiring_fault())
+    Parting::Replace(Reply::misconfigured())
 }

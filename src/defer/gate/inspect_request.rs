@@ -14,7 +14,7 @@ use crate::{
     gate::{
         Asked, REPLAY_FIELD, Record, Remember, Route, Slot, Trying, UnderLock, View, is_replay,
     },
-    key::{digest, hex},
+    key::{digest_parts, hex},
     reply::{Reply, problem},
 };
 
@@ -72,7 +72,7 @@ impl<N: ?Sized> DeferGate<N> {
                 "request refused: this layer is inside a LockLayer; put it outside (axum: .layer() \
                  it after the LockLayer, actix-web: .wrap() it after)"
             );
-            return Asked::Answer(Reply::wiring_fault());
+            return Asked::Answer(Reply::misconfigured());
         }
         let special = view.has_any(&["idempotency-key", "prefer", REPLAY_FIELD]);
         // Nor is one that runs here for a worker elsewhere. Whether it does, the lock further in knows.
@@ -130,14 +130,14 @@ fn missing_owner_reply() -> Reply {
          users would share their keys; carry the snapshot by .carry_as::<T>(..), with the authentication outside of this \
          layer, or name the .owner(..), or say .shared_by_all()"
     );
-    Reply::wiring_fault()
+    Reply::misconfigured()
 }
 
 impl<N: ?Sized> DeferSettings<N> {
     /// The record of a client's key; its name in the store has the lock's beside it.
     fn idempotency_record(&self, owner: &str, method: &str, route: &str, key: &str) -> Record {
         let parts = [owner, method, route, key].map(str::as_bytes);
-        let name = hex(&digest(&parts)[..16]).into();
+        let name = hex(&digest_parts(&parts)[..16]).into();
         let remember = || Remember {
             owner: owner.to_owned(),
             body_limit: self.storage.body_limit,

@@ -71,7 +71,7 @@ impl JobDispatcher {
         for ((shard, since), due) in shards.into_iter().zip(found) {
             let unknown = |key: &Key| {
                 let known = self.running_chains.contains_key(key) || self.ready_queues.contains(key);
-                !known && (!key.is_of_callback() || self.ready_queues.accepts(key))
+                !known && (!key.is_webhook() || self.ready_queues.accepts(key))
             };
             let least = match &due.locks[..] {
                 // There was no room for its names: it comes first the next time.
@@ -96,7 +96,7 @@ impl JobDispatcher {
             self.schedule_due_poll(key.shard(), now + RETRY_DELAY);
         } else if self.ready_queues.accepts(key) {
             self.ready_queues.queue_for(key).push_due(key, head);
-        } else if !key.is_of_callback() {
+        } else if !key.is_webhook() {
             // That of a callback comes again by itself.
             self.schedule_due_poll(key.shard(), now);
         }

@@ -18,12 +18,12 @@ pub(super) struct ReadyQueues {
 impl ReadyQueues {
     /// Those among which this one waits, for it to be put there.
     pub(super) fn queue_for(&mut self, key: &Key) -> &mut ReadyQueue {
-        if key.is_of_callback() { self.webhooks.queue_for(key) } else { &mut self.requests }
+        if key.is_webhook() { self.webhooks.queue_for(key) } else { &mut self.requests }
     }
 
     /// Whether one more may wait beside this one.
     pub(super) fn accepts(&self, key: &Key) -> bool {
-        if key.is_of_callback() { self.webhooks.accepts() } else { self.requests.len() < MAX_QUEUED_REQUESTS }
+        if key.is_webhook() { self.webhooks.accepts() } else { self.requests.len() < MAX_QUEUED_REQUESTS }
     }
 
     pub(super) fn pop_request(&mut self) -> Option<(Key, Option<JobId>)> {
@@ -31,7 +31,7 @@ impl ReadyQueues {
     }
 
     pub(super) fn contains(&self, key: &Key) -> bool {
-        match key.is_of_callback() {
+        match key.is_webhook() {
             true => self.webhooks.queue().contains(key),
             false => self.requests.contains(key),
         }

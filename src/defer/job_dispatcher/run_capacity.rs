@@ -62,12 +62,12 @@ impl RunCapacity {
 
 impl JobDispatcher {
     fn capacity_mut(&mut self, key: &Key) -> &mut RunCapacity {
-        if key.is_of_callback() { &mut self.webhook_capacity } else { &mut self.request_capacity }
+        if key.is_webhook() { &mut self.webhook_capacity } else { &mut self.request_capacity }
     }
 
     /// For another line like this one.
     pub(super) fn has_capacity_for(&self, key: &Key) -> bool {
-        let room = if key.is_of_callback() { &self.webhook_capacity } else { &self.request_capacity };
+        let room = if key.is_webhook() { &self.webhook_capacity } else { &self.request_capacity };
         room.is_available()
     }
 

@@ -10,9 +10,9 @@ use super::{
     job_info::{JobInfo, JobPage},
 };
 use crate::{
-    clock::{LONGEST, micros},
+    clock::{MAX_DURATION, saturating_micros},
     error::Error,
-    key::SHARDS,
+    key::SHARD_COUNT,
     store::{JobId, JobState, JobView, EndedFilter},
 };
 
@@ -72,12 +72,12 @@ impl DeferredJobs {
     pub async fn redrive_all(&self, every: Duration) -> Result<u64, Error> {
         let mut next = Instant::now();
         let mut moved = 0;
-        for shard in 0..SHARDS {
+        for shard in 0..SHARD_COUNT {
             // First all ids of the shard: what is put back and dies again would else be found again.
             for (id, job) in self.list_shard(shard, EndedFilter::Dead).await? {
                 sleep_until(next).await;
                 // From now on, not from when it was due: a slow store is not caught up with.
-                next = Instant::now() + every.min(LONGEST);
+                next = Instant::now() + every.min(MAX_DURATION);
                 let state = self.store.backend().redrive_job(id, job.history.ended_us).await?;
                 moved += u64::from(state.is_some_and(JobState::is_pending));
             }
@@ -92,9 +92,9 @@ impl DeferredJobs {
     ///
     /// If the store is away. Those that it has forgotten stay so.
     pub async fn purge_dead(&self, older_than: Duration) -> Result<u64, Error> {
-        let until = self.store.backend().server_time_us().await?.saturating_sub(micros(older_than));
+        let until = self.store.backend().server_time_us().await?.saturating_sub(saturating_micros(older_than));
         let mut purged = 0;
-        for shard in 0..SHARDS {
+        for shard in 0..SHARD_COUNT {
             for (id, job) in self.list_shard(shard, EndedFilter::Dead).await? {
                 if job.history.ended_us <= until {
                     purged += u64::from(self.store.backend().purge_job(id, job.history.ended_us).await?);

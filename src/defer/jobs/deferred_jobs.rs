@@ -9,7 +9,7 @@ use super::{
 use crate::{
     defer::envelope::{EnvelopeBinding, decode_request},
     error::Error,
-    key::SHARDS,
+    key::SHARD_COUNT,
     store::{JobId, JobState, JobView, Store},
 };
 
@@ -151,7 +151,7 @@ impl DeferredJobs {
     ///
     /// If the store is away.
     pub async fn stats(&self) -> Result<DeferStats, Error> {
-        let tallies = stream::iter(0..SHARDS).map(|shard| self.store.backend().shard_stats(shard));
+        let tallies = stream::iter(0..SHARD_COUNT).map(|shard| self.store.backend().shard_stats(shard));
         let add = |sum: DeferStats, tally| async move { Ok(sum.add_shard(tally)) };
         tallies.buffer_unordered(MAX_CONCURRENT_CALLS).try_fold(DeferStats::default(), add).await
     }

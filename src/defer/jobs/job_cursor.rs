@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-use crate::{error::NoCursor, key::SHARDS, store::PendingCursor};
+use crate::{error::ParseCursorError, key::SHARD_COUNT, store::PendingCursor};
 
 /// Where a page begins. The default is the first one; as text it can go through an address: it tells no
 /// name and no id. It is of the listing that gave it; elsewhere it is where that one's part begins.
@@ -24,7 +24,7 @@ pub(super) enum ShardPosition {
 impl JobCursor {
     /// Where this shard begins; `None` behind the last one.
     pub(super) fn start_of(shard: u16) -> Option<Self> {
-        (shard < SHARDS).then(|| Self { shard, position: ShardPosition::default() })
+        (shard < SHARD_COUNT).then(|| Self { shard, position: ShardPosition::default() })
     }
 }
 
@@ -62,26 +62,26 @@ impl fmt::Display for JobCursor {
 }
 
 impl FromStr for JobCursor {
-    type Err = NoCursor;
+    type Err = ParseCursorError;
 
-    fn from_str(text: &str) -> Result<Self, NoCursor> {
+    fn from_str(text: &str) -> Result<Self, ParseCursorError> {
         let parts: Vec<_> = text.split('.').collect();
         let (shard, at) = match parts[..] {
             [shard, from] => (shard, ShardPosition::Ended(parse_number(from)?)),
             [shard, part @ ("0" | "1"), scan, hash, seq] => {
-                let hash = u64::from_str_radix(hash, 16).map_err(|_| NoCursor)?;
+                let hash = u64::from_str_radix(hash, 16).map_err(|_| ParseCursorError)?;
                 let (in_line, scan, seq) = (part == "1", parse_number(scan)?, parse_number(seq)?);
                 (shard, ShardPosition::Pending(PendingCursor { in_queues: in_line, scan_cursor: scan, after_hash: hash, after_seq: seq }))
             }
-            _ => return Err(NoCursor),
+            _ => return Err(ParseCursorError),
         };
-        let shard = shard.parse().map_err(|_| NoCursor)?;
-        if shard < SHARDS { Ok(Self { shard, position: at }) } else { Err(NoCursor) }
+        let shard = shard.parse().map_err(|_| ParseCursorError)?;
+        if shard < SHARD_COUNT { Ok(Self { shard, position: at }) } else { Err(ParseCursorError) }
     }
 }
 
-fn parse_number(text: &str) -> Result<u64, NoCursor> {
-    text.parse().map_err(|_| NoCursor)
+fn parse_number(text: &str) -> Result<u64, ParseCursorError> {
+    text.parse().map_err(|_| ParseCursorError)
 }
 
 #[cfg(test)]

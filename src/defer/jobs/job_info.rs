@@ -8,7 +8,7 @@ use std::{
 use super::job_cursor::JobCursor;
 use crate::{
     defer::envelope::StoredRequest,
-    key::{Hashed, Key},
+    key::{LogHash, Key},
     store::{JobId, JobState, JobView, ShardStats},
 };
 
@@ -65,7 +65,7 @@ impl fmt::Debug for JobInfo {
             .field("attempts", attempts)
             .field("position", position)
             .field("reason", reason)
-            .field("owner", &format_args!("{}", Hashed(owner)))
+            .field("owner", &format_args!("{}", LogHash(owner)))
             .field("lock", lock)
             .field("bytes", bytes)
             .field("crashes", crashes)

@@ -46,7 +46,7 @@ mod bulk_operations;
 mod job_request;
 
 pub(super) use self::cancel::{CancelOutcome, cancel_job};
-pub use crate::error::NoCursor;
+pub use crate::error::ParseCursorError;
 
 pub use self::{
     job_cursor::JobCursor,

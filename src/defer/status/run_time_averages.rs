@@ -5,7 +5,7 @@ use std::{collections::HashMap, time::Duration};
 use parking_lot::Mutex;
 
 use crate::{
-    clock::micros,
+    clock::saturating_micros,
     key::Key,
     store::{JobState, JobView},
 };
@@ -43,14 +43,14 @@ impl RunTimeAverages {
         }
         let mut paces = self.0.lock();
         let room = paces.len() < MAX_LOCK_CLASSES;
-        match paces.get_mut(lock.class()) {
+        match paces.get_mut(lock.without_value()) {
             Some(pace) if pace.last_ended_us < past.ended_us => {
                 pace.average_us = pace.average_us - pace.average_us / 8 + took / 8;
                 pace.last_ended_us = past.ended_us;
             }
             None if room => {
                 let pace = RunTimeAverage { average_us: took, last_ended_us: past.ended_us };
-                paces.insert(lock.class().to_owned(), pace);
+                paces.insert(lock.without_value().to_owned(), pace);
             }
             _ => {}
         }
@@ -66,12 +66,12 @@ impl RunTimeAverages {
         }
         let usual = self.average_us(job.history.lock.as_ref());
         let turns = job.position.unwrap_or(1).clamp(1, 1_000_000);
-        let wait = Duration::from_micros(usual.saturating_mul(turns).min(micros(MAX_RETRY_AFTER)));
+        let wait = Duration::from_micros(usual.saturating_mul(turns).min(saturating_micros(MAX_RETRY_AFTER)));
         (due + wait).clamp(soonest, MAX_RETRY_AFTER)
     }
 
     fn average_us(&self, lock: Option<&Key>) -> u64 {
-        lock.and_then(|lock| self.0.lock().get(lock.class()).map(|pace| pace.average_us)).unwrap_or(0)
+        lock.and_then(|lock| self.0.lock().get(lock.without_value()).map(|pace| pace.average_us)).unwrap_or(0)
     }
 }
 

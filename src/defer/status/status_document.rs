@@ -5,13 +5,13 @@ use serde_json::{Map, Value, json};
 
 use super::run_time_averages::RunTimeAverages;
 use crate::{
-    clock::millis,
+    clock::ceil_millis,
     defer::{
         run_authorization::NOT_AUTHORIZED,
         envelope::{EnvelopeBinding, StoredBodyStatus, StoredResponseHead, EnvelopeError, decode_response},
         rfc3339::timestamp_or_null,
     },
-    key::{Key, digest, hex},
+    key::{Key, digest_parts, hex},
     reply::{Reply, problem},
     store::{JobId, JobState, JobView, Store},
 };
@@ -30,7 +30,7 @@ impl StatusDocument {
         let facts = document_members(store, id, job);
         let text = Value::Object(facts.clone()).to_string();
         // The stored fields, too: what the document shows of them may not be all.
-        let tag = hex(&digest(&[text.as_bytes()])[..12]);
+        let tag = hex(&digest_parts(&[text.as_bytes()])[..12]);
         Self { members: facts, etag: tag, job: job.clone() }
     }
 
@@ -42,7 +42,7 @@ impl StatusDocument {
     pub(super) fn to_json(&self) -> Value {
         let mut facts = self.members.clone();
         if let Some(left) = self.job.history.due_in.filter(|_| self.job.state.is_pending()) {
-            facts.insert("due_in_ms".into(), millis(left).into());
+            facts.insert("due_in_ms".into(), ceil_millis(left).into());
         }
         Value::Object(facts)
     }
@@ -64,11 +64,11 @@ impl StatusDocument {
 
     /// 304: what the client has is still true.
     pub(super) fn not_modified_reply(&self) -> Reply {
-        self.with_etag(Reply::new(304).field("cache-control", "no-store"))
+        self.with_etag(Reply::new(304).header("cache-control", "no-store"))
     }
 
     fn with_etag(&self, reply: Reply) -> Reply {
-        reply.field("etag", format!("W/\"{}\"", self.etag)).field("vary", "accept")
+        reply.header("etag", format!("W/\"{}\"", self.etag)).header("vary", "accept")
     }
 }
 
@@ -123,7 +123,7 @@ fn parse_run_entry(run: &str) -> Option<Value> {
 /// here knows under which path the application has mounted it.
 fn with_successor_link(reply: Reply, job: &JobView, base: &str, end: &str) -> Reply {
     match &job.history.superseded_by {
-        Some(by) => reply.field("link", format!("<{base}{by}{end}>; rel=\"successor-version\"")),
+        Some(by) => reply.header("link", format!("<{base}{by}{end}>; rel=\"successor-version\"")),
         None => reply,
     }
 }
@@ -161,30 +161,30 @@ pub(super) fn verbatim_response(store: &Store, id: &JobId, job: &JobView) -> Rep
     let (head, body) = match read_stored_response(store, id, job) {
         Some(Ok(response)) => response,
         // Another process of this service can read it.
-        Some(Err(EnvelopeError::MissingKey | EnvelopeError::NewerVersion)) => return Reply::store_away(),
+        Some(Err(EnvelopeError::MissingKey | EnvelopeError::NewerVersion)) => return Reply::store_unavailable(),
         Some(Err(EnvelopeError::Corrupted)) | None => return no_response_reply(job, state),
     };
     if head.body_status != StoredBodyStatus::Full {
         let title = "The body of the response was not kept";
-        return Reply::problem(410, problem::NOT_KEPT, title)
-            .member("response_status", head.status)
-            .member("stored", head.body_status.as_str());
+        return Reply::problem(410, problem::RESPONSE_NOT_RETAINED, title)
+            .with_member("response_status", head.status)
+            .with_member("stored", head.body_status.as_str());
     }
-    let mut reply = Reply::new(head.status).field("cache-control", "no-store");
+    let mut reply = Reply::new(head.status).header("cache-control", "no-store");
     // Behind a link it must not do more than as the answer to its request: nobody is sent there by a form. Whatever a browser
     // would make of it, it is no page of this origin.
     for (name, value) in
         [("x-content-type-options", "nosniff"), ("content-security-policy", "sandbox")]
     {
         if !head.headers.iter().any(|(said, _)| said == name) {
-            reply = reply.field(name, value);
+            reply = reply.header(name, value);
         }
     }
     for (name, value) in head.headers {
         match String::from_utf8(value) {
-            Ok(value) if value.is_ascii() => reply.fields.push((name.into(), value.into())),
-            Ok(value) => reply.odd_fields.push((name, value.into())),
-            Err(value) => reply.odd_fields.push((name, value.into_bytes().into())),
+            Ok(value) if value.is_ascii() => reply.headers.push((name.into(), value.into())),
+            Ok(value) => reply.binary_headers.push((name, value.into())),
+            Err(value) => reply.binary_headers.push((name, value.into_bytes().into())),
         }
     }
     reply.body = body;
@@ -194,11 +194,11 @@ pub(super) fn verbatim_response(store: &Store, id: &JobId, job: &JobView) -> Rep
 /// 410: it has ended, and what was kept of it was evicted or purged; `None` where its tombstone is gone too.
 pub(in crate::defer) fn gone_reply(job: Option<&JobView>) -> Reply {
     let title = "This request was accepted and has ended; what was kept of it is gone";
-    let mut reply = Reply::problem(410, problem::NO_LONGER_KEPT, title);
+    let mut reply = Reply::problem(410, problem::RETENTION_EXPIRED, title);
     if let Some(job) = job {
-        reply = reply.member("state", job.state.as_str()).member("ended", timestamp_or_null(job.history.ended_us));
+        reply = reply.with_member("state", job.state.as_str()).with_member("ended", timestamp_or_null(job.history.ended_us));
         if let Some(reason) = &job.reason {
-            reply = reply.member("reason", reason.as_str());
+            reply = reply.with_member("reason", reason.as_str());
         }
     }
     reply
@@ -216,12 +216,12 @@ fn no_response_reply(job: &JobView, state: &str) -> Reply {
         }
         _ => gone("It was given up: there is no response"),
     };
-    let mut reply = reply.member("state", state);
+    let mut reply = reply.with_member("state", state);
     if let Some(reason) = &job.reason {
-        reply = reply.member("reason", reason.as_str());
+        reply = reply.with_member("reason", reason.as_str());
     }
     if let Some(by) = &job.history.superseded_by {
-        reply = reply.member("superseded_by", by.as_str());
+        reply = reply.with_member("superseded_by", by.as_str());
     }
     with_successor_link(reply, job, "../", "/response")
 }

@@ -107,11 +107,11 @@ impl StatusEvents {
 
 fn event_stream_head() -> Reply {
     Reply::new(200)
-        .field("content-type", "text/event-stream")
-        .field("cache-control", "no-store")
-        .field("vary", "accept")
+        .header("content-type", "text/event-stream")
+        .header("cache-control", "no-store")
+        .header("vary", "accept")
         // nginx would collect the events until they fill a buffer.
-        .field("x-accel-buffering", "no")
+        .header("x-accel-buffering", "no")
 }
 
 struct EventStreamState {

@@ -102,12 +102,12 @@ impl<N: ?Sized> StatusGate<N> {
             "DELETE" if !response => StatusAction::Cancel,
             _ => {
                 let allow = if response { "GET, HEAD" } else { "GET, HEAD, DELETE" };
-                let reply = Reply::problem(405, problem::METHOD, "Method not allowed");
-                return Err(reply.field("allow", allow));
+                let reply = Reply::problem(405, problem::METHOD_NOT_ALLOWED, "Method not allowed");
+                return Err(reply.header("allow", allow));
             }
         };
         let store = self.store.clone().or_else(|| view.store());
-        let store = store.ok_or_else(|| crate::outage::no_store("deferred_routes"))?;
+        let store = store.ok_or_else(|| crate::outage::missing_store_reply("deferred_routes"))?;
         let asks = self.viewer.as_ref().map_or(StatusViewer::Anyone, |asker| asker.identify(view.native()));
         let wait = parse_wait(&view.header("prefer"));
         Ok(StatusRequest { store, id: JobId::parse(id), action: what, wait, viewer: asks })

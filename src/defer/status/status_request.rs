@@ -106,7 +106,7 @@ impl StatusRequest {
         };
         answer.unwrap_or_else(|error| {
             crate::throttle::throttled!(error, job = ?look.id, %error, "no status: store away");
-            StatusReply::Complete(Reply::store_away())
+            StatusReply::Complete(Reply::store_unavailable())
         })
     }
 }
@@ -217,7 +217,7 @@ impl VisibleJob {
             }
             Some(other) => {
                 Reply::problem(409, problem::NOT_CANCELLABLE, "It can't be cancelled any more")
-                    .member("state", other.state().as_str())
+                    .with_member("state", other.state().as_str())
             }
             None => not_found_reply(),
         })
@@ -239,11 +239,11 @@ pub(super) async fn wait_for_next_poll(
 
 fn with_applied_wait(reply: Reply, wait: Option<Duration>) -> Reply {
     match wait {
-        Some(wait) => reply.field("preference-applied", format!("wait={}", wait.as_secs())),
+        Some(wait) => reply.header("preference-applied", format!("wait={}", wait.as_secs())),
         None => reply,
     }
 }
 
 pub(super) fn not_found_reply() -> Reply {
-    Reply::problem(404, problem::UNKNOWN_JOB, "No such deferred request")
+    Reply::problem(404, problem::JOB_NOT_FOUND, "No such deferred request")
 }

@@ -16,7 +16,7 @@ use crate::{
     },
     error::Error,
     gate::Head,
-    key::{Key, SHARDS, digest, hex},
+    key::{Key, SHARD_COUNT, digest_parts, hex},
     store::{WebhookJobSpec, JobId, JobState, JobView, ClaimedRun, Store, Settlement},
 };
 
@@ -60,12 +60,12 @@ pub(in crate::defer) enum DeliveryOutcome {
 
 /// Whether this job is a call. It is nobody's request, and the status resource has nothing to tell of it.
 pub(in crate::defer) fn is_webhook_job(job: &JobView) -> bool {
-    job.history.lock.as_ref().is_some_and(Key::is_of_callback)
+    job.history.lock.as_ref().is_some_and(Key::is_webhook)
 }
 
 /// The call about this job. It is stored along with it, and becomes a job of its own in the step that ends that one.
 pub(in crate::defer) fn new_webhook_job(store: &Store, about: &JobId, url: String) -> WebhookJobSpec {
-    let key = Key::of_callback(about.as_str(), about.shard());
+    let key = Key::for_webhook(about.as_str(), about.shard());
     let id = webhook_job_id(&key);
     let head = Head::new(WEBHOOK_METHOD, url, HeaderList::new(), None);
     let at = EnvelopeBinding { store, id: &id, lock: &key };
@@ -76,8 +76,8 @@ pub(in crate::defer) fn new_webhook_job(store: &Store, about: &JobId, url: Strin
 
 /// The id of the call that has this lock. In the shard of its lock, as every job's.
 pub(in crate::defer) fn webhook_job_id(key: &Key) -> JobId {
-    debug_assert!(key.shard() < SHARDS, "a key's shard");
-    let random = hex(&digest(&[b"callback", key.as_str().as_bytes()])[..16]);
+    debug_assert!(key.shard() < SHARD_COUNT, "a key's shard");
+    let random = hex(&digest_parts(&[b"callback", key.as_str().as_bytes()])[..16]);
     JobId::parse(&format!("{:02x}{random}", key.shard())).unwrap_or_else(|| JobId::new(key))
 }
 

@@ -22,7 +22,7 @@ use super::{
     webhook_job::{WebhookSender, DeliveryOutcome, WebhookCall},
     signature::sign_webhook,
 };
-use crate::outbound::{BoxError, Connector, Tls, describe, secured, system_tls};
+use crate::outbound::{OutboundError, FnConnector, TlsClientConfig, describe_error_chain, with_tls, system_tls_config};
 
 pub(super) type ResolveFn =
     dyn Fn(&str, u16) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> + Send + Sync;
@@ -39,7 +39,7 @@ pub struct Webhooks {
     address_policy: AddressPolicy,
     timeout: Duration,
     pub(super) resolver: Arc<ResolveFn>,
-    pub(super) tls: Tls,
+    pub(super) tls: TlsClientConfig,
 }
 
 impl Webhooks {
@@ -64,7 +64,7 @@ impl Webhooks {
                     tokio::net::lookup_host((host, port)).await.map(Iterator::collect)
                 })
             }),
-            tls: system_tls(true, "callbacks"),
+            tls: system_tls_config(true, "callbacks"),
         }
     }
 
@@ -131,7 +131,7 @@ impl Webhooks {
         }
         match self.send(&target, addresses, &id, body).await {
             Ok(status) => DeliveryOutcome::Answered(status),
-            Err(error) => DeliveryOutcome::Failed(describe(&*error)),
+            Err(error) => DeliveryOutcome::Failed(describe_error_chain(&*error)),
         }
     }
 
@@ -152,14 +152,14 @@ impl Webhooks {
         addresses: Vec<SocketAddr>,
         id: &str,
         body: Bytes,
-    ) -> Result<u16, BoxError> {
+    ) -> Result<u16, OutboundError> {
         let (request, timeout) = (self.build_request(target, id, body)?, self.timeout);
         // Ignores the URL, so that only checked addresses are reached: `HttpConnector` asks no
         // resolver about an IP literal.
-        let tcp = Connector(move |_| connect_any(addresses.clone(), timeout));
+        let tcp = FnConnector(move |_| connect_any(addresses.clone(), timeout));
         let client = Client::builder(WebhookConnectionTasks::default())
             .pool_max_idle_per_host(0)
-            .build(secured(tcp, &self.tls));
+            .build(with_tls(tcp, &self.tls));
         Ok(client.request(request).await?.status().as_u16())
     }
 
@@ -168,7 +168,7 @@ impl Webhooks {
         target: &WebhookTarget,
         id: &str,
         body: Bytes,
-    ) -> Result<Request<Full<Bytes>>, BoxError> {
+    ) -> Result<Request<Full<Bytes>>, OutboundError> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
         let sign = |secret: &Arc<[u8]>| sign_webhook(secret, id, now, &body);
         let signatures: Vec<_> = self.secrets.iter().map(sign).collect();

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     gate::{fault::KeyFault, view::View},
-    key::{Key, canonical},
+    key::{Key, canonical_ip},
 };
 
 /// What address a client has: the socket's other end or, behind proxies, whom they speak for.
@@ -182,7 +182,7 @@ impl ClientAddress {
         match self.absent {
             Absent::Refuse => Err(unknown.fault()),
             Absent::Skip => Err(KeyFault::Exempt),
-            Absent::Shared => Ok(Key::no_address()),
+            Absent::Shared => Ok(Key::unknown_address()),
         }
     }
 
@@ -194,7 +194,7 @@ impl ClientAddress {
             Trust::Nobody => view.peer().map(|peer| peer.ip()),
             Trust::Proxies(_) | Trust::Hops(_) => self.find(view).ok(),
         };
-        client.map_or_else(Key::no_address, |client| Key::network(client, self.prefix))
+        client.map_or_else(Key::unknown_address, |client| Key::network(client, self.prefix))
     }
 
     /// The whole address, as lists are about; `None` where a request without one may pass.
@@ -207,7 +207,7 @@ impl ClientAddress {
     }
 
     pub(super) fn find<V: View>(&self, view: &V) -> Result<IpAddr, Unknown> {
-        let peer = view.peer().map(|peer| canonical(peer.ip()));
+        let peer = view.peer().map(|peer| canonical_ip(peer.ip()));
         match &self.trust {
             Trust::Nobody => {
                 warn_of_proxies(view);

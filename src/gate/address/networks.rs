@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-use crate::key::canonical;
+use crate::key::canonical_ip;
 
 /// Addresses, in ranges that don't overlap: looked up in the logarithm of their number, since a deny list
 /// may be long.
@@ -92,7 +92,7 @@ fn is_all_of_nat64(block: &IpNet) -> bool {
 }
 
 fn place(address: IpAddr) -> Place {
-    match canonical(address) {
+    match canonical_ip(address) {
         IpAddr::V4(v4) => (false, u32::from(v4).into()),
         IpAddr::V6(v6) => (true, v6.into()),
     }

@@ -5,7 +5,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
-use crate::key::canonical;
+use crate::key::canonical_ip;
 
 /// Longest text that can be an address: 45 characters, brackets, a port, and a zone of some length.
 const LONGEST: usize = 100;
@@ -81,7 +81,7 @@ fn value(text: &str) -> Option<(Cow<'_, str>, &str)> {
 
 fn v6(text: &str) -> Option<IpAddr> {
     let bare = text.split_once('%').map_or(text, |(bare, _)| bare);
-    bare.parse::<Ipv6Addr>().ok().map(|v6| canonical(v6.into()))
+    bare.parse::<Ipv6Addr>().ok().map(|v6| canonical_ip(v6.into()))
 }
 
 /// A number, or what RFC 7239 section 6.3 has in its place.

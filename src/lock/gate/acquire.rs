@@ -95,7 +95,7 @@ impl<N: ?Sized> LockGate<N> {
             Ok(Some(SkipReason::RecordExists)) => return self.duplicate_verdict(facts),
             Ok(Some(SkipReason::Busy(busy))) => return self.busy_verdict(facts, &busy, false),
             Ok(Some(SkipReason::TooManyKeys(left))) => {
-                return Verdict::Answer(Reply::too_many_keys(left));
+                return Verdict::Answer(Reply::too_many_idempotency_keys(left));
             }
             Ok(None) => {}
             // It has the lock, and what is to be admitted without one is so with it.

@@ -70,7 +70,7 @@ impl QueueTask {
         bell: Arc<Notify>,
         start: QueueTaskStart,
     ) {
-        tracing::debug!(node = %store.node(), lock = %name.0.hashed(), "waiting in line");
+        tracing::debug!(node = %store.node(), lock = %name.0.log_hash(), "waiting in line");
         let keeper = Self {
             local_queues: Arc::clone(lines),
             store: store.clone(),

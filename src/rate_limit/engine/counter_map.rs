@@ -4,7 +4,7 @@
 //! evicts by CLOCK-Pro ([`quick_cache`]): a flood of keys that are each seen once does not displace
 //! the keys in use. A pinned entry is never evicted.
 
-mod place;
+mod counter_ref;
 #[cfg(test)]
 mod tests;
 
@@ -14,19 +14,19 @@ use parking_lot::Mutex;
 use quick_cache::{DefaultHashBuilder, Lifecycle, OptionsBuilder, UnitWeighter, unsync::Cache};
 use smallvec::SmallVec;
 
-use self::place::Counter;
-pub(super) use self::place::Place;
-pub(in crate::rate_limit) use self::place::Spot;
+use self::counter_ref::CounterKey;
+pub(super) use self::counter_ref::CounterId;
+pub(in crate::rate_limit) use self::counter_ref::CounterRef;
 use crate::rate_limit::quota::Quota;
 
 /// Locks per map.
-const SHARDS: usize = 64;
+const SHARD_COUNT: usize = 64;
 
 /// Most counters under one lock.
 const SHARD_CAPACITY: usize = 1024;
 
 /// Most quotas remembered for one counter.
-const MOST_QUOTAS: usize = 8;
+const MAX_QUOTAS_PER_COUNTER: usize = 8;
 
 /// State of a counter under one quota.
 pub(in crate::rate_limit) trait CounterState {
@@ -41,26 +41,26 @@ pub(in crate::rate_limit) trait CounterState {
 
 pub(in crate::rate_limit) struct CounterMap<V> {
     hasher: DefaultHashBuilder,
-    shards: Box<[Mutex<Shard<V>>]>,
+    shards: Box<[Mutex<CounterMapShard<V>>]>,
 }
 
 /// The cell lets `Cache::retain` change what it looks at.
-type Shard<V> = Cache<Counter, RefCell<States<V>>, UnitWeighter, DefaultHashBuilder, Pins>;
+type CounterMapShard<V> = Cache<CounterKey, RefCell<StatesByQuota<V>>, UnitWeighter, DefaultHashBuilder, PinLifecycle>;
 
 /// Almost all counters have one quota.
-struct States<V>(SmallVec<[(Quota, V); 1]>);
+struct StatesByQuota<V>(SmallVec<[(Quota, V); 1]>);
 
-struct Pins;
+struct PinLifecycle;
 
-impl<V: CounterState> Lifecycle<Counter, RefCell<States<V>>> for Pins {
+impl<V: CounterState> Lifecycle<CounterKey, RefCell<StatesByQuota<V>>> for PinLifecycle {
     type RequestState = ();
 
-    fn is_pinned(&self, _: &Counter, states: &RefCell<States<V>>) -> bool {
+    fn is_pinned(&self, _: &CounterKey, states: &RefCell<StatesByQuota<V>>) -> bool {
         states.borrow().0.iter().any(|(_, state)| state.is_pinned())
     }
 }
 
-impl<V: CounterState> States<V> {
+impl<V: CounterState> StatesByQuota<V> {
     fn get_mut(&mut self, quota: Quota) -> Option<&mut V> {
         self.0.iter_mut().find(|(of, _)| *of == quota).map(|(_, state)| state)
     }
@@ -70,7 +70,7 @@ impl<V: CounterState> States<V> {
         if self.get_mut(quota).is_none() {
             let mut new = make();
             self.0.iter().for_each(|(_, other)| new.inherit(other));
-            if self.0.len() >= MOST_QUOTAS {
+            if self.0.len() >= MAX_QUOTAS_PER_COUNTER {
                 let oldest = self.0.iter().position(|(_, state)| !state.is_pinned())?;
                 self.0.remove(oldest);
             }
@@ -84,17 +84,17 @@ impl<V: CounterState> CounterMap<V> {
     /// Applies `act` to the state of this spot, if there is one.
     pub(in crate::rate_limit) fn with<R>(
         &self,
-        spot: Spot<'_>,
+        spot: CounterRef<'_>,
         act: impl FnOnce(&mut V) -> R,
     ) -> Option<R> {
-        let shard = self.shard(spot).lock();
+        let shard = self.shard_for(spot).lock();
         let mut states = shard.get(&spot)?.borrow_mut();
         states.get_mut(spot.quota).map(act)
     }
 
     /// Applies `act` to the states of this spot's counter under all quotas.
-    pub(super) fn each(&self, spot: Spot<'_>, mut act: impl FnMut(&mut V)) {
-        let shard = self.shard(spot).lock();
+    pub(super) fn for_each_quota(&self, spot: CounterRef<'_>, mut act: impl FnMut(&mut V)) {
+        let shard = self.shard_for(spot).lock();
         if let Some(states) = shard.get(&spot) {
             states.borrow_mut().0.iter_mut().for_each(|(_, state)| act(state));
         }
@@ -102,20 +102,20 @@ impl<V: CounterState> CounterMap<V> {
 
     /// Applies `act` to the state of this spot, which `make` creates if there is none. Returns `None`
     /// if there is no room for it, because all others are pinned.
-    pub(in crate::rate_limit) fn enter<R>(
+    pub(in crate::rate_limit) fn with_or_insert<R>(
         &self,
-        spot: Spot<'_>,
+        spot: CounterRef<'_>,
         make: impl FnOnce() -> V,
         act: impl FnOnce(&mut V) -> R,
     ) -> Option<R> {
-        let mut shard = self.shard(spot).lock();
+        let mut shard = self.shard_for(spot).lock();
         if let Some(states) = shard.get(&spot) {
             return states.borrow_mut().get_or_insert_with(spot.quota, make).map(act);
         }
         let mut state = make();
         let result = act(&mut state);
-        let states = States(smallvec::smallvec![(spot.quota, state)]);
-        shard.insert(Counter::of(spot), RefCell::new(states));
+        let states = StatesByQuota(smallvec::smallvec![(spot.quota, state)]);
+        shard.insert(CounterKey::from_ref(spot), RefCell::new(states));
         // The cache exceeds its capacity rather than evict what is pinned.
         if shard.len() > SHARD_CAPACITY {
             shard.remove(&spot);
@@ -125,7 +125,7 @@ impl<V: CounterState> CounterMap<V> {
     }
 
     /// Removes all states for which `keep` returns false.
-    pub(super) fn retain(&self, keep: impl FnMut(&Counter, Quota, &mut V) -> bool) {
+    pub(super) fn retain(&self, keep: impl FnMut(&CounterKey, Quota, &mut V) -> bool) {
         let keep = RefCell::new(keep);
         for shard in &self.shards {
             shard.lock().retain(|counter, states| {
@@ -141,10 +141,10 @@ impl<V: CounterState> CounterMap<V> {
     }
 
     #[expect(clippy::indexing_slicing, reason = "the index is a remainder of the length")]
-    fn shard(&self, spot: Spot<'_>) -> &Mutex<Shard<V>> {
+    fn shard_for(&self, spot: CounterRef<'_>) -> &Mutex<CounterMapShard<V>> {
         // The cache itself uses the lowest bits of the same hash, and the highest.
         let middle = self.hasher.hash_one(spot) >> 32;
-        let index = (middle % SHARDS as u64) as usize;
+        let index = (middle % SHARD_COUNT as u64) as usize;
         &self.shards[index]
     }
 }
@@ -160,8 +160,8 @@ impl<V: CounterState> Default for CounterMap<V> {
             .ghost_allocation(0.0)
             .build()
             .expect("both capacities are set");
-        let shard = || Cache::with_options(options.clone(), UnitWeighter, hasher.clone(), Pins);
-        let shards = (0..SHARDS).map(|_| Mutex::new(shard())).collect();
+        let shard = || Cache::with_options(options.clone(), UnitWeighter, hasher.clone(), PinLifecycle);
+        let shards = (0..SHARD_COUNT).map(|_| Mutex::new(shard())).collect();
         Self { hasher, shards }
     }
 }

@@ -5,17 +5,17 @@
 //! given back or put right ([`settle`]); and while the store is [`away`], this process decides by itself. [`tend`]
 //! does what has to be done without being asked.
 
-mod alone;
-mod ask;
-mod away;
-mod check;
+mod outage_limiter;
+mod check_request;
+mod outage_state;
+mod rate_check;
 mod counter_map;
-mod known;
-mod lease;
-mod pending;
-mod receipt;
-mod settle;
-mod tend;
+mod refusal_cache;
+mod quota_lease;
+mod background_work;
+mod charge_receipt;
+mod pending_settlement;
+mod background_task;
 
 use std::{
     fmt,
@@ -24,49 +24,49 @@ use std::{
 
 use tokio::sync::Notify;
 
-use self::{away::Away, known::Known, lease::Lease, pending::Pending};
+use self::{outage_state::OutageState, refusal_cache::RefusalCacheEntry, quota_lease::QuotaLease, background_work::BackgroundWork};
 use crate::{error::Error, store::Store};
 
 pub(super) use self::{
-    ask::{Ask, Question},
-    check::Checked,
-    counter_map::{CounterMap, CounterState, Spot},
-    receipt::Receipt,
-    settle::Done,
+    check_request::{CheckRequest, PolicyCheck},
+    rate_check::RateCheckOutcome,
+    counter_map::{CounterMap, CounterState, CounterRef},
+    charge_receipt::ChargeReceipt,
+    pending_settlement::PendingSettlement,
 };
 
 #[derive(Default)]
-pub(super) struct Engine {
-    known: CounterMap<Known>,
-    leases: CounterMap<Lease>,
-    away: Away,
-    pending: Pending,
-    tended: Tended,
+pub(super) struct RateLimitEngine {
+    refusal_cache: CounterMap<RefusalCacheEntry>,
+    leases: CounterMap<QuotaLease>,
+    outage: OutageState,
+    background_work: BackgroundWork,
+    background_task: BackgroundTaskState,
     /// Set once the store knows of it: whether the store's clock is moved by hand. What is kept here goes by this
     /// process's, so nothing is repeated, or charged in advance, beside such a one.
-    by_hand: OnceLock<bool>,
+    manual_clock: OnceLock<bool>,
 }
 
 /// The task in the background.
 #[derive(Default)]
-struct Tended {
+struct BackgroundTaskState {
     running: AtomicBool,
     /// There were checks since it looked last.
-    used: AtomicBool,
+    used_since_tick: AtomicBool,
     wake: Arc<Notify>,
 }
 
-impl Engine {
+impl RateLimitEngine {
     /// The one of this store handle.
-    pub(super) fn of(store: &Store) -> Arc<Self> {
+    pub(super) fn for_store(store: &Store) -> Arc<Self> {
         let engine = store.extension::<Self>();
-        engine.by_hand.get_or_init(|| {
+        engine.manual_clock.get_or_init(|| {
             let weak = Arc::downgrade(&engine);
             store.on_shutdown(move |store| {
                 let engine = weak.upgrade();
                 Box::pin(async move {
                     if let Some(engine) = engine {
-                        engine.close(store).await;
+                        engine.shut_down(store).await;
                     }
                 })
             });
@@ -75,17 +75,17 @@ impl Engine {
         engine
     }
 
-    fn is_by_hand(&self) -> bool {
-        self.by_hand.get() == Some(&true)
+    fn has_manual_clock(&self) -> bool {
+        self.manual_clock.get() == Some(&true)
     }
 
     /// Forgets what was spent.
-    pub(super) async fn reset(&self, store: &Store, ask: &Ask) -> Result<(), Error> {
-        for question in &ask.questions {
+    pub(super) async fn reset_counters(&self, store: &Store, ask: &CheckRequest) -> Result<(), Error> {
+        for question in &ask.checks {
             // Units of the lease are of what is forgotten, whatever the quota they were charged by.
-            self.leases.each(ask.spot(question), Lease::void);
+            self.leases.for_each_quota(ask.counter_ref(question), QuotaLease::invalidate);
             let Some(counter) = question.counter() else { continue };
-            let _forgets = Forgets(self, ask.spot(question));
+            let _forgets = InvalidateOnDrop(self, ask.counter_ref(question));
             store.backend().reset_counters(ask.tag(question).clone(), vec![counter]).await?;
         }
         Ok(())
@@ -94,18 +94,18 @@ impl Engine {
 
 /// What was remembered, or charged in advance, before a reset. Whatever became of that, and also if nobody waits
 /// for it: the store knows.
-struct Forgets<'a>(&'a Engine, Spot<'a>);
+struct InvalidateOnDrop<'a>(&'a RateLimitEngine, CounterRef<'a>);
 
-impl Drop for Forgets<'_> {
+impl Drop for InvalidateOnDrop<'_> {
     fn drop(&mut self) {
         // Also what was fetched meanwhile: whether that was before or after, only the store knows.
-        self.0.leases.each(self.1, Lease::void);
-        self.0.forget_all(self.1);
+        self.0.leases.for_each_quota(self.1, QuotaLease::invalidate);
+        self.0.invalidate_all_quotas(self.1);
     }
 }
 
-impl fmt::Debug for Engine {
+impl fmt::Debug for RateLimitEngine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Engine").field("away", &self.away.gone()).finish_non_exhaustive()
+        f.debug_struct("Engine").field("away", &self.outage.unavailable_shards()).finish_non_exhaustive()
     }
 }

@@ -1,13 +1,13 @@
 //! `RateLimitGate`: the limits in front of a request.
 
-mod again;
-mod ask;
-mod plan;
-mod quotas;
-mod run;
-mod settings;
-mod status;
-mod ticket;
+mod refusal_reply_cache;
+mod rate_limit_context;
+mod rate_limit_settings;
+mod quota_lookup;
+mod run_charge;
+mod setters;
+mod rate_status;
+mod rate_limit_ticket;
 
 use std::{convert::Infallible, fmt, sync::Arc};
 
@@ -15,100 +15,100 @@ use bytes::Bytes;
 use tracing::field::display;
 
 pub use self::{
-    ask::RateLimitFacts,
-    status::{ChargeBounded, RateStatus},
-    ticket::RateLimitTicket,
+    rate_limit_context::RateLimitContext,
+    rate_status::{ChargeCappedError, RateStatus},
+    rate_limit_ticket::RateLimitTicket,
 };
-use self::{plan::Plan, run::RunCharge, status::At, ticket::standings};
+use self::{rate_limit_settings::RateLimitSettings, run_charge::RunCharge, rate_status::StoreIdentity, rate_limit_ticket::policy_statuses};
 use super::{
     decision::Decision,
-    engine::{Ask, Checked, Question, Receipt},
-    standing::Standing,
+    engine::{CheckRequest, RateCheckOutcome, PolicyCheck, ChargeReceipt},
+    policy_status::PolicyStatus,
 };
 use crate::{
     error::Error,
     gate::{Asked, Gate, GateId, Head, Outcome, Parting, RememberedRun, Verdict, View},
-    reply::{Fields, Reply},
+    reply::{HeaderSet, Reply},
 };
 
 /// The policies of a `RateLimitLayer`.
-pub struct RateLimitGate<N: ?Sized>(Arc<Plan<N>>);
+pub struct RateLimitGate<N: ?Sized>(Arc<RateLimitSettings<N>>);
 
 impl<N: ?Sized> RateLimitGate<N> {
-    fn id(&self) -> GateId {
+    fn gate_id(&self) -> GateId {
         GateId::of(&self.0)
     }
 
     #[expect(clippy::indexing_slicing, reason = "places are those of its own limits")]
-    fn admitted(
+    fn admission_ticket(
         &self,
         decision: Decision,
-        receipt: Receipt,
-        (ask, at): (Ask, At),
+        receipt: ChargeReceipt,
+        (ask, at): (CheckRequest, StoreIdentity),
         outer: Option<RateStatus>,
     ) -> RateLimitTicket {
-        let limits = &self.0.limits;
-        let (receipt, places) = if self.0.settles() {
-            let place = |each: &Question| (each.place, limits[each.place].by_handler);
-            (Some(receipt), ask.questions.iter().map(place).collect())
+        let limits = &self.0.policies;
+        let (receipt, places) = if self.0.may_settle() {
+            let place = |each: &PolicyCheck| (each.policy_index, limits[each.policy_index].handler_sets_cost);
+            (Some(receipt), ask.checks.iter().map(place).collect())
         } else {
-            receipt.keep();
+            receipt.commit();
             (None, Vec::new())
         };
-        let heeding = ask.questions.iter().filter(|each| limits[each.place].by_handler);
-        let heeded = heeding.map(|each| each.quota.most_charged()).min();
+        let heeding = ask.checks.iter().filter(|each| limits[each.policy_index].handler_sets_cost);
+        let heeded = heeding.map(|each| each.quota.max_charge()).min();
         let status = RateStatus::new(decision, (ask, at), heeded, outer);
         RateLimitTicket::new(Some(status), receipt, places)
     }
 
-    fn verdict(
+    fn to_verdict(
         &self,
-        checked: Result<Checked, Error>,
-        facts: RateLimitFacts,
+        checked: Result<RateCheckOutcome, Error>,
+        facts: RateLimitContext,
     ) -> Verdict<RateLimitTicket> {
-        let node = || facts.counting(&self.0).map(|(store, _)| display(store.node()));
+        let node = || facts.store_and_engine(&self.0).map(|(store, _)| display(store.node()));
         let refused = |reply: Reply| {
-            if let Some(run) = &facts.remembered {
-                run.note_refused(self.id(), reply.status);
+            if let Some(run) = &facts.remembered_run {
+                run.note_refused(self.gate_id(), reply.status);
             }
             Verdict::Answer(reply)
         };
         match checked {
-            Ok(Checked { decision, receipt }) if decision.is_admitted() => {
-                let RateLimitFacts { ask, at, outer, .. } = facts;
-                Verdict::Pass(self.admitted(decision, receipt, (ask, at), outer))
+            Ok(RateCheckOutcome { decision, receipt }) if decision.is_admitted() => {
+                let RateLimitContext { request: ask, store_identity: at, outer_status: outer, .. } = facts;
+                Verdict::Pass(self.admission_ticket(decision, receipt, (ask, at), outer))
             }
-            Ok(Checked { decision, .. }) => {
-                let policy = decision.binding().map(|each| each.policy().label());
+            Ok(RateCheckOutcome { decision, .. }) => {
+                let policy = decision.binding_policy().map(|each| each.policy().name());
                 tracing::debug!(node = node(), policy, "request refused: quota spent");
-                refused(self.0.facing.refuse(&standings(&decision)))
+                refused(self.0.response.refusal_reply(&policy_statuses(&decision)))
             }
             Err(error) => {
                 crate::throttle::throttled!(
                     error,
                     node = node(), %error, "request refused: no quota, store away"
                 );
-                refused(Reply::store_away())
+                refused(Reply::store_unavailable())
             }
         }
     }
 
     /// What a request that was let in is told. Nothing is known of the quotas while the store is away.
-    fn fields(&self, status: Option<&RateStatus>) -> Fields {
-        let told = |status: &RateStatus| self.0.facing.told(&standings(status.decision()));
-        status.filter(|status| !status.is_local()).map_or_else(Fields::new, told)
+    fn response_headers(&self, status: Option<&RateStatus>) -> HeaderSet {
+        let told = |status: &RateStatus| self.0.response.headers_for(&policy_statuses(status.decision()));
+        status.filter(|status| !status.is_local()).map_or_else(HeaderSet::new, told)
     }
 }
 
 impl<N: ?Sized + 'static> Gate<N> for RateLimitGate<N> {
-    type Facts = RateLimitFacts;
+    type Facts = RateLimitContext;
     type Ticket = RateLimitTicket;
     /// Nothing is changed about its charges any more.
     type Quick = Option<RateStatus>;
     type Parked = Infallible;
 
-    fn ask<V: View<Native = N>>(&self, view: &mut V) -> Asked<RateLimitFacts, Option<RateStatus>> {
-        let asked = self.0.read(view);
+    fn ask<V: View<Native = N>>(&self, view: &mut V) -> Asked<RateLimitContext, Option<RateStatus>> {
+        let asked = self.0.read_request(view);
         let refusal = match &asked {
             Asked::Answer(reply) => Some(reply.status),
             Asked::Again(repeated) => Some(repeated.reply().status),
@@ -117,15 +117,15 @@ impl<N: ?Sized + 'static> Gate<N> for RateLimitGate<N> {
         };
         if let Some(run) = RememberedRun::of(view) {
             match refusal {
-                Some(status) => run.note_refused(self.id(), status),
-                None => run.note_passed(self.id()),
+                Some(status) => run.note_refused(self.gate_id(), status),
+                None => run.note_passed(self.gate_id()),
             }
         }
         asked
     }
 
     fn quick(&self, ticket: RateLimitTicket) -> Result<Option<RateStatus>, RateLimitTicket> {
-        ticket.settled()
+        ticket.try_into_status()
     }
 
     fn part(
@@ -134,10 +134,10 @@ impl<N: ?Sized + 'static> Gate<N> for RateLimitGate<N> {
         add: impl FnMut(&'static str, Bytes),
     ) -> Result<(), Option<RateStatus>> {
         if let Some(status) = status.filter(|status| !status.is_local()) {
-            let Plan { facing, again, limits, .. } = &*self.0;
-            let standings = standings(status.decision());
-            let policies = |standings: &[Standing<'_>]| again.policies(standings, limits.len());
-            facing.tell(&standings, policies, add);
+            let RateLimitSettings { response: facing, reply_cache: again, policies: limits, .. } = &*self.0;
+            let standings = policy_statuses(status.decision());
+            let policies = |standings: &[PolicyStatus<'_>]| again.policy_header(standings, limits.len());
+            facing.for_each_header(&standings, policies, add);
         }
         Ok(())
     }
@@ -152,37 +152,37 @@ impl<N: ?Sized + 'static> Gate<N> for RateLimitGate<N> {
     )]
     fn enter(
         &self,
-        mut facts: RateLimitFacts,
+        mut facts: RateLimitContext,
     ) -> impl Future<Output = Verdict<RateLimitTicket>> + Send {
         async move {
-            let settles = self.0.settles();
-            let asked = facts.quotas.is_empty();
+            let settles = self.0.may_settle();
+            let asked = facts.pending_quotas.is_empty();
             if !asked {
-                Box::pin(facts.complete()).await;
+                Box::pin(facts.resolve_quotas()).await;
             }
-            let Some((store, engine)) = facts.counting(&self.0) else {
-                return Verdict::Answer(ask::no_store());
+            let Some((store, engine)) = facts.store_and_engine(&self.0) else {
+                return Verdict::Answer(rate_limit_context::missing_store_reply());
             };
-            if facts.run.is_some() {
+            if facts.replay.is_some() {
                 let to = (store.clone(), Arc::clone(engine));
-                return Verdict::Pass(RateLimitTicket::of_run(RunCharge::new(to, facts)));
+                return Verdict::Pass(RateLimitTicket::for_run(RunCharge::new(to, facts)));
             }
             let checked = if asked {
                 // What is remembered was looked at.
-                engine.charge(store, &facts.ask, settles).await
+                engine.check_uncached(store, &facts.request, settles).await
             } else {
-                Box::pin(engine.check(store, &facts.ask, settles)).await
+                Box::pin(engine.check(store, &facts.request, settles)).await
             };
-            self.verdict(checked, facts)
+            self.to_verdict(checked, facts)
         }
     }
 
     fn show<V: View<Native = N>>(&self, ticket: &RateLimitTicket, view: &mut V) {
         if let Some(run) = RememberedRun::of(view) {
-            run.note_passed(self.id());
+            run.note_passed(self.gate_id());
         }
         if let Some(status) = &ticket.status {
-            status.put(view);
+            status.insert_into(view);
         }
     }
 
@@ -195,11 +195,11 @@ impl<N: ?Sized + 'static> Gate<N> for RateLimitGate<N> {
         // An error of the inner service becomes a 500 further out, if it becomes anything.
         let status = outcome.status().unwrap_or(500);
         let refunds =
-            |at: usize| self.0.limits[at].refund_on.as_ref().is_some_and(|refund| refund(status));
-        if let Some(settled) = ticket.has_run(status, refunds).or_else(|| ticket.settle(refunds)) {
+            |at: usize| self.0.policies[at].refund_on.as_ref().is_some_and(|refund| refund(status));
+        if let Some(settled) = ticket.settle_run(status, refunds).or_else(|| ticket.settle_charges(refunds)) {
             settled.wait().await;
         }
-        Parting::Fields(self.fields(ticket.status.as_ref()))
+        Parting::Fields(self.response_headers(ticket.status.as_ref()))
     }
 
     async fn accept(&self, parked: Self::Parked, _: Head, _: Option<Bytes>) -> Option<Reply> {

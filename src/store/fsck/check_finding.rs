@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::key::Hashed;
+use crate::key::LogHash;
 
 /// What is wrong with something in the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -164,7 +164,7 @@ impl fmt::Debug for CheckFinding {
         f.debug_struct("Finding")
             .field("kind", kind)
             .field("shard", shard)
-            .field("name", &format_args!("{}", Hashed(name)))
+            .field("name", &format_args!("{}", LogHash(name)))
             .field("mended", mended)
             .finish_non_exhaustive()
     }

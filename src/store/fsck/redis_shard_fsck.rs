@@ -12,7 +12,7 @@ use redis::Value;
 use super::number_arg;
 use crate::{
     error::Error,
-    key::{Key, SHARDS},
+    key::{Key, SHARD_COUNT},
     store::{
         fsck::{CheckFinding, FindingKind, FsckPartResult, FsckPart, KeyScanCursor},
         redis::{RedisBackend, reply_reader::ReplyReader, scripts::LuaScript},
@@ -313,7 +313,7 @@ fn expected_type(name: &str) -> Option<(&'static str, bool)> {
 fn shard_of(name: &str) -> Option<u16> {
     let (text, _) = name.strip_prefix('{')?.split_once("}:")?;
     let shard: u16 = text.parse().ok()?;
-    (shard < SHARDS && shard.to_string() == text).then_some(shard)
+    (shard < SHARD_COUNT && shard.to_string() == text).then_some(shard)
 }
 
 /// The queue of tasks whose records or numbers these are.

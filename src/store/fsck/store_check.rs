@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use super::{CheckReport, CheckFinding, FsckPartResult, FsckPart, KeyScanCursor};
 use crate::{
     error::Error,
-    key::{Key, SHARDS},
+    key::{Key, SHARD_COUNT},
     store::Store,
 };
 
@@ -63,7 +63,7 @@ impl StoreCheck {
             next = found.next_page;
         }
         let all = pass.report.is_complete_scan;
-        for shard in 0..SHARDS {
+        for shard in 0..SHARD_COUNT {
             let lines = Vec::from_iter(pass.locks_with_jobs.remove(&shard).unwrap_or_default());
             pass.run_part(&self, FsckPart::Shard { shard, locks: lines, are_all_locks: all }).await?;
         }

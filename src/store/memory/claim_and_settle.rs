@@ -9,7 +9,7 @@ use super::{
     lock_transaction::{SCAN_LIMIT, LockTransaction},
 };
 use crate::{
-    clock::millis,
+    clock::ceil_millis,
     store::backend::{
         OFFER_TIMEOUT, ClaimCommand, ClaimOutcome, JobId, JobState, LockMode, NextClaim, ClaimedRun, SettleCommand, SettleOutcome,
         LockToken, Settlement,
@@ -158,7 +158,7 @@ impl LockTransaction<'_> {
         self.shard.deadline_index.remove(id);
         self.uncount_job(id, bytes);
         let after = Duration::from_millis(end - self.now.ms);
-        let until = self.now.us + 1000 * millis(after);
+        let until = self.now.us + 1000 * ceil_millis(after);
         let job = self.jobs.get(id, self.now.ms);
         let response = job.and_then(|job| job.response.as_ref());
         let kept = response.map_or(bytes, |response| response.len() as u64);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::{job_record::JobRecord, lock_state::HolderEntry, lock_transaction::LockTransaction};
-use crate::clock::millis;
+use crate::clock::ceil_millis;
 use crate::store::backend::{BeginDirectOutcome, DirectRunCommand, JobId, JobState};
 
 /// What is found of a run whose process did not renew it in time.
@@ -65,7 +65,7 @@ impl LockTransaction<'_> {
             job.response = Some(response.clone());
             self.jobs.set_expiry(&call.id, Some(end));
             self.shard.max_retained_bytes = Some(call.limits.ended_bytes);
-            let until = self.now.us + 1000 * millis(call.retention);
+            let until = self.now.us + 1000 * ceil_millis(call.retention);
             let kept = (until, response.len() as u64);
             let whose = (&call.id, &*call.owner);
             for oldest in self.shard.index_ended_job(JobState::Done, whose, kept, self.now) {

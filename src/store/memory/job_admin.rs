@@ -11,7 +11,7 @@ use super::{
     lock_transaction::LockTransaction,
 };
 use crate::{
-    key::{Key, digest},
+    key::{Key, digest_parts},
     store::backend::{
         JobId, JobState, JobView, JobListPage, EndedFilter, LockMode, JobHistory, PendingCursor, ActiveRun, ShardStats,
     },
@@ -125,7 +125,7 @@ impl PendingCursor {
 }
 
 fn hash_prefix(name: &str) -> u64 {
-    let [a, b, c, d, e, f, g, h, ..] = digest(&[name.as_bytes()]);
+    let [a, b, c, d, e, f, g, h, ..] = digest_parts(&[name.as_bytes()]);
     u64::from_be_bytes([a, b, c, d, e, f, g, h])
 }
 

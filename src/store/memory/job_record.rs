@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::memory_shard::ServerTime;
 use crate::{
-    clock::millis,
+    clock::ceil_millis,
     key::Key,
     store::backend::{WebhookJobSpec, JobId, JobState, LockToken, Settlement},
 };
@@ -112,7 +112,7 @@ impl JobRecord {
 
     /// Until when it must stay known that it was stored: a copy of the call that stored it may come yet.
     pub(super) fn duplicate_window_end(&self) -> u64 {
-        self.accepted_us / 1000 + millis(DUPLICATE_CALL_WINDOW)
+        self.accepted_us / 1000 + ceil_millis(DUPLICATE_CALL_WINDOW)
     }
 
     /// What a call tells of its end.

@@ -36,12 +36,12 @@ impl ServerTime {
 
     /// When this time has passed: what is delayed must not come sooner.
     pub(super) fn earliest_after(self, delay: Duration) -> u64 {
-        self.us.div_ceil(1000).saturating_add(crate::clock::millis(delay))
+        self.us.div_ceil(1000).saturating_add(crate::clock::ceil_millis(delay))
     }
 
     /// The deadline of what lasts this long from now.
     pub(super) fn deadline_after(self, time: Duration) -> u64 {
-        self.ms.saturating_add(crate::clock::millis(time))
+        self.ms.saturating_add(crate::clock::ceil_millis(time))
     }
 }
 

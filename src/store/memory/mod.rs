@@ -68,7 +68,7 @@ use super::{
 use crate::{
     clock::Clock,
     error::Error,
-    key::{Key, SHARDS},
+    key::{Key, SHARD_COUNT},
 };
 
 /// The store of [`Store::memory`](crate::Store::memory).
@@ -94,7 +94,7 @@ impl MemoryBackend {
         Self {
             clock,
             identity: uuid::Uuid::new_v4().simple().to_string().into(),
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            shards: (0..SHARD_COUNT).map(|_| Mutex::default()).collect(),
             live_workers: Mutex::default(),
             live_limiters: Mutex::default(),
             jobs_paused: AtomicBool::new(false),
@@ -137,7 +137,7 @@ impl MemoryBackend {
             return acquired;
         };
         // What workers share among them is no resource: those that can't have a permit run nothing.
-        if !self.simulates_busy_locks.load(Ordering::SeqCst) || call.key == Key::of_workers() {
+        if !self.simulates_busy_locks.load(Ordering::SeqCst) || call.key == Key::for_queue_workers() {
             return acquired;
         }
         self.with_lock(&call.key, |visit| visit.release(&call.token, call.mode));
@@ -202,7 +202,7 @@ impl Backend for MemoryBackend {
     }
 
     fn has_manual_clock(&self) -> bool {
-        self.clock.is_by_hand()
+        self.clock.is_manual()
     }
 
     fn acquire(&self, call: AcquireCommand) -> StoreFuture<'_, AcquireReply> {

@@ -68,7 +68,7 @@ impl MemoryShard {
             next = Some(0);
         }
         left.locks -= names.len();
-        for name in names.iter().filter(|name| name.is_of_callback()) {
+        for name in names.iter().filter(|name| name.is_webhook()) {
             self.state.due_index.set(name, now.ms + WEBHOOK_QUEUE_DELAY_MS);
             next = next.min(Some(now.ms + WEBHOOK_QUEUE_DELAY_MS)).or(Some(now.ms + WEBHOOK_QUEUE_DELAY_MS));
         }

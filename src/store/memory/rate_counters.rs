@@ -8,7 +8,7 @@ pub(super) use self::counter_usage::{StoredCounter, StoredCounterKey};
 use self::counter_usage::{CounterUsage, SlidingWindowPair, remaining_debt};
 use super::memory_shard::{ServerTime, SWEEP_LIMIT, MemoryShard};
 use crate::{
-    clock::millis,
+    clock::ceil_millis,
     key::Key,
     store::rate::{
         AdjustmentKind, ChargeCommand, ChargeOutcome, CounterName, ChargeItem, GcraRate, Penalty, QuotaRule, SettleChargeCommand, ChargeAdjustment, QuotaSnapshot,
@@ -128,7 +128,7 @@ impl MemoryShard {
                 CounterUsage::Fixed { spent, end_ms: end.min(whole) }
             }
             QuotaRule::Sliding { .. } => {
-                let length = millis(window);
+                let length = ceil_millis(window);
                 CounterUsage::Sliding(match kept {
                     Some((StoredCounter::Sliding(windows), _)) => {
                         repair = windows.start_ms > now.ms || windows.length_ms != length;
@@ -221,7 +221,7 @@ impl MemoryShard {
             return 0;
         }
         self.counters.insert(&name, StoredCounter::Blocked, Some(now.deadline_after(penalty.block_for)));
-        millis(penalty.block_for)
+        ceil_millis(penalty.block_for)
     }
 }
 

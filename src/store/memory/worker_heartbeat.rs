@@ -4,7 +4,7 @@ use std::{sync::atomic::Ordering, time::Duration};
 
 use super::{MemoryBackend, local_pubsub::OutgoingWakeup, memory_shard::ServerTime};
 use crate::{
-    key::SHARDS,
+    key::SHARD_COUNT,
     store::{
         backend::{Heartbeat, SHARD_VACANCY_GRACE, NodeId},
         wakeups::WakeupMessage,
@@ -21,14 +21,14 @@ impl MemoryBackend {
         let paused = self.jobs_paused.load(Ordering::SeqCst);
         let most = match living {
             _ if paused || lease.is_zero() => 0,
-            living => usize::from(SHARDS).div_ceil(living.max(1)),
+            living => usize::from(SHARD_COUNT).div_ceil(living.max(1)),
         };
         let heirs = !others.is_empty() && !paused;
         let (mine, gave_up) = self.assign_shards(node, lease, (most, heirs));
         told |= gave_up;
         if lease.is_zero() && living == 0 {
             // Nobody comes for what was left.
-            (0..SHARDS).for_each(|shard| self.with_shard(shard, |shard, _| shard.state.end_watch()));
+            (0..SHARD_COUNT).for_each(|shard| self.with_shard(shard, |shard, _| shard.state.end_watch()));
         }
         if told {
             self.notify_workers();
@@ -65,7 +65,7 @@ impl MemoryBackend {
         (most, heirs): (usize, bool),
     ) -> (Vec<u16>, bool) {
         let (mut mine, mut gave_up) = (Vec::new(), false);
-        for shard in 0..SHARDS {
+        for shard in 0..SHARD_COUNT {
             let keep = mine.len() < most;
             let kept = |shard: &mut super::memory_shard::MemoryShard, now: ServerTime| {
                 let left = heirs.then(|| now.deadline_after(SHARD_VACANCY_GRACE));
@@ -77,7 +77,7 @@ impl MemoryBackend {
                 None => {}
             }
         }
-        for shard in 0..SHARDS {
+        for shard in 0..SHARD_COUNT {
             if mine.len() >= most {
                 break;
             }
@@ -93,7 +93,7 @@ impl MemoryBackend {
     pub(super) fn apply_pause(&self, paused: bool) {
         self.jobs_paused.store(paused, Ordering::SeqCst);
         if paused {
-            (0..SHARDS).for_each(|shard| self.with_shard(shard, |shard, _| shard.state.end_watch()));
+            (0..SHARD_COUNT).for_each(|shard| self.with_shard(shard, |shard, _| shard.state.end_watch()));
         }
         self.notify_workers();
     }

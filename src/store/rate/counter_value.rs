@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{ChargeItem, GcraRate, QuotaRule, QuotaSnapshot, ChargedWindow};
-use crate::clock::millis;
+use crate::clock::ceil_millis;
 
 /// The last moment, in microseconds: Lua counts no further.
 const MAX_TIME_US: u64 = (1 << 53) - 1;
@@ -61,7 +61,7 @@ pub(crate) fn evaluate(rule: &QuotaRule, cost: u64, count: CounterValue, at: Eva
             evaluate_fixed(limit, cost, [spent, left], at)
         }
         (QuotaRule::Sliding { limit, window }, CounterValue::Sliding { previous: before, spent, left_ms: left }) => {
-            let sliding = SlidingWindow { window_ms: millis(window), previous: before, spent, left_ms: left };
+            let sliding = SlidingWindow { window_ms: ceil_millis(window), previous: before, spent, left_ms: left };
             sliding.evaluate(limit, cost, at)
         }
         (QuotaRule::Gcra { limit, window, burst }, CounterValue::Gcra { debt, gross_debt: gross, debt_id: which }) => {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::clock::micros;
+use crate::clock::saturating_micros;
 
 /// Most parts of a debt: half of what Lua counts exactly, so that two can be added.
 pub(crate) const MAX_DEBT_PARTS: u64 = 1 << 52;
@@ -33,7 +33,7 @@ impl GcraRate {
     pub(crate) fn new(limit: u64, window: Duration, burst: u64) -> Self {
         let limit = limit.clamp(1, super::MAX_UNITS);
         let burst = burst.min(super::MAX_UNITS);
-        let window = micros(window).max(1);
+        let window = saturating_micros(window).max(1);
         let reduced = |tick: u64| {
             // A window that is no whole number of ticks is lengthened: fewer are let in.
             let ticks = window.div_ceil(tick);

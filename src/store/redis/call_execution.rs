@@ -259,5 +259,5 @@ async fn send_command(socket: &mut TrackedConnection, command: &Cmd) -> Result<V
 
 /// An error of a call that had been sent before: that one may have run.
 fn in_doubt_error(name: &'static str, error: Error) -> Error {
-    Error::new(ErrorKind::Timeout, name).with(error)
+    Error::new(ErrorKind::Timeout, name).with_source(error)
 }

@@ -132,7 +132,7 @@ impl CallFault {
         if kind == ErrorKind::Protocol {
             crate::throttle::throttled!(error, %error, script = name, "the store refused a script");
         }
-        Error::new(kind, name).with(error)
+        Error::new(kind, name).with_source(error)
     }
 }
 

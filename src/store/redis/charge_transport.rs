@@ -18,7 +18,7 @@ use super::{
     scripts::CHARGE_BATCH,
 };
 use crate::{
-    clock::millis,
+    clock::ceil_millis,
     error::{Error, ErrorKind},
     key::Key,
     store::{
@@ -46,11 +46,11 @@ pub(super) struct QueuedCharge {
 
 impl QueuedCharge {
     pub(super) fn new(charge: ChargeCommand) -> Self {
-        Self { tag_hash: charge.tag.fnv(), charge }
+        Self { tag_hash: charge.tag.fnv_hash(), charge }
     }
 
     pub(super) fn shard(&self) -> u16 {
-        Key::shard_of(self.tag_hash)
+        Key::shard_of_hash(self.tag_hash)
     }
 
     fn has_same_tag(&self, other: &Self) -> bool {
@@ -220,7 +220,7 @@ fn write_args(charge: &ChargeCommand, times: u64, out: &mut Cmd) {
     write_number(out, times);
     for item in &*charge.items {
         write_counter(&item.rule, item.cost, out);
-        let (after, block) = item.penalty.map_or((0, 0), |p| (p.after_refusals.max(1), millis(p.block_for)));
+        let (after, block) = item.penalty.map_or((0, 0), |p| (p.after_refusals.max(1), ceil_millis(p.block_for)));
         write_number(out, after.into());
         write_number(out, block);
     }
@@ -233,16 +233,16 @@ pub(super) fn write_counter(rule: &QuotaRule, cost: u64, out: &mut Cmd) {
     match *rule {
         QuotaRule::Fixed { limit, window } => {
             write_texts(out, ["f"]);
-            [limit, millis(window), units].iter().for_each(|n| write_number(out, *n));
+            [limit, ceil_millis(window), units].iter().for_each(|n| write_number(out, *n));
         }
         QuotaRule::Sliding { limit, window } => {
             write_texts(out, ["s"]);
-            [limit, millis(window), units].iter().for_each(|n| write_number(out, *n));
+            [limit, ceil_millis(window), units].iter().for_each(|n| write_number(out, *n));
         }
         QuotaRule::Gcra { limit, window, burst } => {
             let pace = GcraRate::new(limit, window, burst);
             write_texts(out, ["g"]);
-            let numbers = [pace.max_debt, millis(window), pace.units_to_parts(cost)];
+            let numbers = [pace.max_debt, ceil_millis(window), pace.units_to_parts(cost)];
             numbers.iter().for_each(|n| write_number(out, *n));
             [pace.parts_per_unit, pace.parts_per_tick, pace.tick_us].iter().for_each(|n| write_number(out, *n));
         }

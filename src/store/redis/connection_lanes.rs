@@ -35,8 +35,8 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind},
-    key::SHARDS,
-    store::key_names::COMMON,
+    key::SHARD_COUNT,
+    store::key_names::COMMON_SHARD,
 };
 use futures_util::future::join_all;
 use redis::Cmd;
@@ -253,7 +253,7 @@ impl ConnectionLanes {
     pub(super) fn lane_count(&self) -> usize {
         match &self.routing {
             LaneRouting::SingleServer(lanes) => lanes.len(),
-            LaneRouting::ClusterNodes(_) => usize::from(SHARDS),
+            LaneRouting::ClusterNodes(_) => usize::from(SHARD_COUNT),
         }
     }
 
@@ -265,7 +265,7 @@ impl ConnectionLanes {
     /// A shard of each server that has any, and those that nobody is known to have.
     pub(super) fn representative_shards(&self) -> Vec<u16> {
         match &self.routing {
-            LaneRouting::SingleServer(_) => vec![COMMON],
+            LaneRouting::SingleServer(_) => vec![COMMON_SHARD],
             LaneRouting::ClusterNodes(nodes) => nodes.representative_shards(),
         }
     }

@@ -16,7 +16,7 @@ use super::{
     scripts::ENQUEUE_BATCH,
 };
 use crate::{
-    clock::millis,
+    clock::ceil_millis,
     error::{Error, ErrorKind},
     store::backend::{WebhookJobSpec, EnqueueCommand, OnFailure, MergeMode},
 };
@@ -100,7 +100,7 @@ fn build_command<'a>(
 /// The record of a request that has a fingerprint, the fingerprint, and the record's life.
 fn fingerprint(step: &EnqueueCommand) -> Option<(&str, &str, u64)> {
     let (record, print, life) = step.idempotency_record.as_ref()?;
-    (!print.is_empty()).then(|| (&**record, &**print, millis(*life)))
+    (!print.is_empty()).then(|| (&**record, &**print, ceil_millis(*life)))
 }
 
 fn write_keys(keys: &KeyNames, step: &EnqueueCommand, out: &mut Cmd) {
@@ -119,8 +119,8 @@ fn write_args(step: &EnqueueCommand, out: &mut Cmd) {
         (policy.on_failure == OnFailure::Skip).into(),
         policy.needs_worker.into(),
         // Of both, 0 says that there is none; a time of no length is a millisecond.
-        if policy.delay.is_zero() { 0 } else { millis(policy.delay) },
-        policy.deadline.map_or(0, millis),
+        if policy.delay.is_zero() { 0 } else { ceil_millis(policy.delay) },
+        policy.deadline.map_or(0, ceil_millis),
         print.map_or(0, |(.., life)| life),
         caps.resource_jobs,
         caps.resource_bytes,

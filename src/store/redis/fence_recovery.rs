@@ -10,7 +10,7 @@ use super::{
     scripts::ADVANCE_FENCES_AFTER_FAILOVER,
     target::{RedisConnection, ConnectError},
 };
-use crate::key::SHARDS;
+use crate::key::SHARD_COUNT;
 
 /// Of all shards, which are on one server.
 pub(super) async fn advance_all_shards(
@@ -19,7 +19,7 @@ pub(super) async fn advance_all_shards(
     run_id: &str,
 ) -> Result<(), ConnectError> {
     let mut all = vec![keys.namespace_meta()];
-    all.extend((0..SHARDS).map(|shard| keys.shard_key(shard, "f")));
+    all.extend((0..SHARD_COUNT).map(|shard| keys.shard_key(shard, "f")));
     let answer = build_command(&all, run_id).query_async::<()>(connection).await;
     answer.map_err(|error| ConnectError::from_redis(&error))
 }

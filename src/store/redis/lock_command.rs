@@ -6,7 +6,7 @@ use redis::{Cmd, RedisWrite as _};
 
 use super::scripts::LOCK_BATCH;
 use crate::{
-    clock::millis,
+    clock::ceil_millis,
     key::Key,
     store::{
         backend::{AcquireCommand, LockMode, LockToken},
@@ -96,7 +96,7 @@ impl LockCommand {
             Self::Downgrade { token: me, lease, .. } => {
                 out.write_arg(b"dx");
                 write_holder(me, LockMode::Exclusive, out);
-                write_number(out, millis(*lease));
+                write_number(out, ceil_millis(*lease));
             }
         }
     }
@@ -112,10 +112,10 @@ fn write_acquire(call: &AcquireCommand, out: &mut Cmd) {
         (Some(_), LockMode::Shared) => "ks",
         (Some(_), LockMode::Permits(_)) => "kp",
     };
-    let wait = wait.map_or(0, millis);
+    let wait = wait.map_or(0, ceil_millis);
     write_verb_and_numbers(out, verb, [mode.max_permits(), wait, *old_seq]);
     write_holder(me, *mode, out);
-    write_number(out, millis(*lease));
+    write_number(out, ceil_millis(*lease));
 }
 
 /// `came`: when whoever asks in the next step came; 0: nobody does.

@@ -81,7 +81,7 @@ impl NodeLanes {
         within: Duration,
         make: LaneFactory,
     ) -> Self {
-        let known = (0..crate::key::SHARDS).map(|_| Mutex::default()).collect();
+        let known = (0..crate::key::SHARD_COUNT).map(|_| Mutex::default()).collect();
         Self { cluster, keys, lanes_per_node: number, make_lane: make, deadline: within, lanes: Mutex::default(), shard_connections: known }
     }
 
@@ -120,7 +120,7 @@ impl NodeLanes {
                 }
                 // No call was sent.
                 Err((_, error)) => {
-                    return Err(Error::new(ErrorKind::Unavailable, ADVANCE_FENCES_AFTER_FAILOVER.name).with(error));
+                    return Err(Error::new(ErrorKind::Unavailable, ADVANCE_FENCES_AFTER_FAILOVER.name).with_source(error));
                 }
             }
         }

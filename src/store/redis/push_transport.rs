@@ -14,7 +14,7 @@ use super::{
     scripts::TASKS_PUSH,
 };
 use crate::{
-    clock::{micros, millis},
+    clock::{saturating_micros, ceil_millis},
     error::{Error, ErrorKind},
     store::tasks::{MAX_TASKS_PER_STEP, TaskPushCommand, TaskPushOutcome, TaskRecord, TaskId},
 };
@@ -53,7 +53,7 @@ impl QueuedPush {
 
     fn unique_window(&self) -> Option<(&str, u64)> {
         let unique = self.push.unique.as_ref()?;
-        Some((unique.name.as_str(), millis(unique.window?)))
+        Some((unique.name.as_str(), ceil_millis(unique.window?)))
     }
 }
 
@@ -159,7 +159,7 @@ fn write_args(group: &[&QueuedPush], out: &mut Cmd) {
             (Some(_), None) => "p".to_owned(),
             (Some(_), Some((_, window))) => format!("w{window}"),
         };
-        let (number, delay) = (step.sequence, micros(push.delay));
+        let (number, delay) = (step.sequence, saturating_micros(push.delay));
         out.write_arg(format!("{number} {} {delay} {kind}", 1 + number % DEDUP_SLOTS).as_bytes());
         unique.iter().for_each(|unique| write_texts(out, [unique]));
         out.write_arg(&step.record);

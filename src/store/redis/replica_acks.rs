@@ -28,7 +28,7 @@ use super::{
     target::{RedisConnection, Endpoint, ConnectError, OpenedConnection, ConnectionSettings, ConnectionTarget},
 };
 use crate::{
-    clock::millis,
+    clock::ceil_millis,
     error::{Error, ErrorKind},
 };
 
@@ -139,7 +139,7 @@ impl RedisBackend {
 
 impl ReplicaAcks {
     async fn await_acks(&self, shard: u16, wanted: u32, since: u64) -> Result<u32, Error> {
-        let away = |error| Error::new(ErrorKind::Unavailable, "replicas").with(error);
+        let away = |error| Error::new(ErrorKind::Unavailable, "replicas").with_source(error);
         let called = Instant::now();
         let place = self.target.owner_of_shard(shard).await.map_err(ConnectError::into_error)?;
         let name = place.as_ref().map(|(host, port)| format!("{host}:{port}")).unwrap_or_default();
@@ -171,9 +171,9 @@ impl ReplicaAcks {
 
     async fn send_wait(&self, kept: &mut WaitConnection, shard: u16, wanted: u32) -> Result<u32, RedisError> {
         let mark = self.keys.shard_key(shard, "replicas");
-        let patience = millis(self.deadline.saturating_sub(self.deadline / 5)).max(1);
+        let patience = ceil_millis(self.deadline.saturating_sub(self.deadline / 5)).max(1);
         let mut pipe = redis::pipe();
-        pipe.cmd("SET").arg(&mark).arg(1).arg("PX").arg(millis(Duration::from_secs(1))).ignore();
+        pipe.cmd("SET").arg(&mark).arg(1).arg("PX").arg(ceil_millis(Duration::from_secs(1))).ignore();
         if !kept.uses_waitaof {
             pipe.cmd("WAIT").arg(wanted).arg(patience);
             let (have,) = pipe.query_async(&mut kept.connection).await?;

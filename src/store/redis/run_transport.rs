@@ -16,7 +16,7 @@ use super::{
     scripts::RUN_BATCH,
 };
 use crate::{
-    clock::millis,
+    clock::ceil_millis,
     error::{Error, ErrorKind},
     key::Key,
     store::backend::{ClaimCommand, JobId, NextClaim, SettleCommand, LockToken, Settlement},
@@ -73,7 +73,7 @@ impl RunCommand {
         match self {
             Self::Claim(ClaimCommand { id, token: me, lease, retention, .. }) => {
                 write_texts(out, ["c", id.as_str(), me.as_str()]);
-                [lease, retention].into_iter().for_each(|time| write_number(out, millis(*time)));
+                [lease, retention].into_iter().for_each(|time| write_number(out, ceil_millis(*time)));
             }
             Self::Settle(SettleCommand { id, token: me, settlement: verdict, next_claim: next, .. }) => {
                 let words;
@@ -92,7 +92,7 @@ impl RunCommand {
                     }
                 };
                 write_texts(out, ["s", id.as_str(), me.as_str(), verb]);
-                write_number(out, millis(*time));
+                write_number(out, ceil_millis(*time));
                 write_texts(out, [reason]);
                 out.write_arg(self.response().map_or(&[], |response| response));
                 write_next_run(next.as_ref(), out);
@@ -111,7 +111,7 @@ fn write_next_run(next: Option<&NextClaim>, out: &mut Cmd) {
     match next {
         Some(NextClaim { token: me, lease, retention }) => {
             write_texts(out, [me.as_str()]);
-            [lease, retention].into_iter().for_each(|time| write_number(out, millis(*time)));
+            [lease, retention].into_iter().for_each(|time| write_number(out, ceil_millis(*time)));
         }
         None => write_texts(out, ["", "0", "0"]),
     }

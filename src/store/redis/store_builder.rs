@@ -9,7 +9,7 @@ use super::{
     target::LoginCredentials,
 };
 use crate::{
-    clock::LONGEST,
+    clock::MAX_DURATION,
     error::{Error, ErrorKind},
     store::{Store, backend::Backend as _},
 };
@@ -244,7 +244,7 @@ impl StoreBuilder {
     /// After 5 failures in a row no call is sent any more, and each fails at once; a probe looks whether the server is
     /// back: every 100 ms, after a second less and less often, and in the end every second, about.
     pub fn call_timeout(mut self, deadline: Duration) -> Self {
-        self.deadline = deadline.min(LONGEST);
+        self.deadline = deadline.min(MAX_DURATION);
         self
     }
 

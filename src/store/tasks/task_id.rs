@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use crate::key::Hashed;
+use crate::key::LogHash;
 
 /// Length of the text of a [`TaskId`].
 const ID_LEN: usize = 22;
@@ -47,6 +47,6 @@ impl fmt::Display for TaskId {
 
 impl fmt::Debug for TaskId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "TaskId({})", Hashed(&self.0))
+        write!(f, "TaskId({})", LogHash(&self.0))
     }
 }

@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use bytes::Bytes;
 
 use super::TaskPushCommand;
-use crate::clock::micros;
+use crate::clock::saturating_micros;
 
 /// Entries of a task's history that are kept: the last ones.
 pub(crate) const MAX_HISTORY: usize = 8;
@@ -71,7 +71,7 @@ impl TaskRecord {
     pub(crate) fn encode_tail(push: &TaskPushCommand) -> Vec<u8> {
         let unique = push.unique.as_ref().filter(|unique| unique.window.is_none());
         let unique = unique.map_or("", |unique| unique.name.as_str());
-        let delay = match micros(push.delay) {
+        let delay = match saturating_micros(push.delay) {
             0 => String::new(),
             delay => format!(" {delay}"),
         };

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{DeferGate, MAX_LOCK_WAIT, per_shard};
 use crate::{
-    clock::LONGEST,
+    clock::MAX_DURATION,
     defer::snapshot::ExtensionSnapshot,
     gate::{ClientAddress, Head, Methods, field_name},
     store::{OnFailure, MergeMode},
@@ -67,7 +67,7 @@ impl<N: ?Sized> DeferGate<N> {
     /// See `DeferLayer::wait_up_to`.
     #[must_use]
     pub fn wait_up_to(self, wait: Duration) -> Self {
-        self.with_settings(|settings| settings.trigger.lock_wait = wait.min(LONGEST))
+        self.with_settings(|settings| settings.trigger.lock_wait = wait.min(MAX_DURATION))
     }
 
     /// See `DeferLayer::max_wait`.
@@ -124,7 +124,7 @@ impl<N: ?Sized> DeferGate<N> {
     /// See `DeferLayer::read_within`.
     #[must_use]
     pub fn body_read_timeout(self, time: Duration) -> Self {
-        self.with_settings(|settings| settings.storage.body_read_timeout = time.min(LONGEST))
+        self.with_settings(|settings| settings.storage.body_read_timeout = time.min(MAX_DURATION))
     }
 
     /// See `DeferLayer::keep_header`.
@@ -243,13 +243,13 @@ impl<N: ?Sized> DeferGate<N> {
     /// See `DeferLayer::delay`.
     #[must_use]
     pub fn delay(self, delay: Duration) -> Self {
-        self.with_settings(|settings| settings.run.delay = delay.min(LONGEST))
+        self.with_settings(|settings| settings.run.delay = delay.min(MAX_DURATION))
     }
 
     /// See `DeferLayer::deadline`.
     #[must_use]
     pub fn expires_after(self, deadline: Duration) -> Self {
-        self.with_settings(|settings| settings.run.deadline = Some(deadline.min(LONGEST)))
+        self.with_settings(|settings| settings.run.deadline = Some(deadline.min(MAX_DURATION)))
     }
 
     /// See `DeferLayer::on_failure`.
@@ -273,7 +273,7 @@ impl<N: ?Sized> DeferGate<N> {
     /// See `DeferLayer::idempotency_for`.
     #[must_use]
     pub fn idempotency_ttl(self, life: Duration) -> Self {
-        self.with_settings(|settings| settings.idempotency.ttl = life.clamp(Duration::from_secs(1), LONGEST))
+        self.with_settings(|settings| settings.idempotency.ttl = life.clamp(Duration::from_secs(1), MAX_DURATION))
     }
 
     /// See `DeferLayer::remember_direct`.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
-    clock::millis,
+    clock::ceil_millis,
     key::Key,
     store::{
         memory::memory_shard::ServerTime,
@@ -141,7 +141,7 @@ impl CounterUsage {
     /// Gives back what is still there of that window, or that debt.
     pub(super) fn refund(&mut self, units: u64, window: ChargedWindow, rule: &QuotaRule, now: ServerTime) {
         // Two readings of a clock, each rounded; and no mistaking a very short window for the next one.
-        let near = ((millis(rule.window()) - 1) / 2).min(2);
+        let near = ((ceil_millis(rule.window()) - 1) / 2).min(2);
         match self {
             Self::Fixed { spent, end_ms: end } if end.abs_diff(window.boundary) <= near => {
                 *spent = spent.saturating_sub(units);

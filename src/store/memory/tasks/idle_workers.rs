@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{QueueTransaction, TimerWorker, task_poll::DueTasks};
 use crate::{
-    clock::micros,
+    clock::saturating_micros,
     store::{backend::NodeId, tasks::TaskPollCommand},
 };
 
@@ -23,7 +23,7 @@ impl QueueTransaction<'_> {
             if let Some((lapse, _)) = self.queue.running.first() {
                 event = Some(event.map_or(lapse, |event| event.min(lapse)));
             }
-            let until = self.now_us.saturating_add(micros(call.idle_timeout));
+            let until = self.now_us.saturating_add(saturating_micros(call.idle_timeout));
             // Also if it stands there: else its time would be over before its next look.
             self.queue.idle_workers.set(&me, until);
             let takes = |event: &u64| guarded.is_none_or(|(own, known)| own || *event < known);
@@ -54,7 +54,7 @@ impl QueueTransaction<'_> {
     pub(super) fn poll_idle(&mut self, node: &NodeId, worker: &str, longer: Duration) -> bool {
         let me = idle_worker_name(node, worker);
         let Some(until) = self.queue.idle_workers.get(&me) else { return false };
-        self.queue.idle_workers.set(&me, until.saturating_add(micros(longer)));
+        self.queue.idle_workers.set(&me, until.saturating_add(saturating_micros(longer)));
         self.is_drained()
     }
 

@@ -239,7 +239,7 @@ impl TaskBackend for MemoryBackend {
 
     fn renew_runs(&self, queue: Key, runs: Vec<RunToken>, lease: Duration) -> StoreFuture<'_, Vec<bool>> {
         ready_ok(self.with_queue(&queue, |at| {
-            let until = at.now_us.saturating_add(crate::clock::micros(lease));
+            let until = at.now_us.saturating_add(crate::clock::saturating_micros(lease));
             let renew = |run: &RunToken| {
                 let held = at.queue.running.get(run).is_some();
                 if held {

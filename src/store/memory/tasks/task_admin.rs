@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::QueueTransaction;
 use crate::{
-    clock::micros,
+    clock::saturating_micros,
     store::tasks::{DeadLetterPage, MAX_BYTES_PER_STEP, QueueStats, TaskRecord, TaskId, TaskState, PurgeCursor, PurgePage},
 };
 
@@ -70,10 +70,10 @@ impl QueueTransaction<'_> {
     pub(super) fn redrive_dead_letters(&mut self, most: usize, first: Duration, spacing: Duration) -> usize {
         let fit = self.count_within_byte_limit(self.queue.dead_letters.iter().take(most).map(|(_, id)| id));
         let ids: Vec<_> = self.queue.dead_letters.iter().take(fit).map(|(_, id)| id.clone()).collect();
-        let mut delay = micros(first);
+        let mut delay = saturating_micros(first);
         for id in &ids {
             self.requeue_dead_letter(id, delay);
-            delay = delay.saturating_add(micros(spacing));
+            delay = delay.saturating_add(saturating_micros(spacing));
         }
         if !ids.is_empty() {
             self.wake_timer_worker();

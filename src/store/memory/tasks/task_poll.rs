@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{QueueTransaction, ServerTime, idle_workers::polling_worker};
 use crate::{
-    clock::micros,
+    clock::saturating_micros,
     store::tasks::{
         TaskSettlement, TaskOutcome, MAX_HISTORY, MAX_TASKS_PER_STEP, MAX_BYTES_PER_STEP, AttemptFailure, TaskRecord, RunToken, StartedTask, TaskFault, TaskId,
         TaskPollCommand, TaskPollOutcome,
@@ -114,7 +114,7 @@ impl QueueTransaction<'_> {
             }
             TaskOutcome::Retry { delay, fault, reason } => {
                 self.record_failure(id, *fault, reason);
-                let at = self.now_us.saturating_add(micros(*delay));
+                let at = self.now_us.saturating_add(saturating_micros(*delay));
                 self.schedule_retry(id, at, step);
             }
             TaskOutcome::Dead { fault, reason } => {
@@ -128,7 +128,7 @@ impl QueueTransaction<'_> {
                     self.queue.waiting.insert_first(id, first);
                     step.earliest_retry_us = Some(step.earliest_retry_us.map_or(first, |sooner| sooner.min(first)));
                 } else {
-                    self.schedule_retry(id, self.now_us + micros(*delay), step);
+                    self.schedule_retry(id, self.now_us + saturating_micros(*delay), step);
                 }
             }
         }
@@ -159,7 +159,7 @@ impl QueueTransaction<'_> {
     fn move_to_dead_letters(&mut self, id: &TaskId, bytes: u64, unique: Option<&Arc<str>>, step: &mut PollState<'_>) {
         self.release_unique_key(unique, id);
         let graves = step.command.dead_letter_limits;
-        self.queue.dead_letters.insert(id, self.now_us.saturating_add(micros(graves.retention)));
+        self.queue.dead_letters.insert(id, self.now_us.saturating_add(saturating_micros(graves.retention)));
         self.queue.stats.dead += 1;
         self.queue.stats.bytes = self.queue.stats.bytes.saturating_sub(bytes);
         self.queue.stats.dead_bytes += self.record_len(id);
@@ -271,7 +271,7 @@ impl QueueTransaction<'_> {
             return None;
         };
         let token = RunToken { id: id.clone(), owner: Arc::clone(&step.run_owner) };
-        self.queue.running.set(&token, self.now_us.saturating_add(micros(step.command.lease)));
+        self.queue.running.set(&token, self.now_us.saturating_add(saturating_micros(step.command.lease)));
         self.queue.start_tat_us = self.queue.start_tat_us.saturating_add(step.command.limits.start_interval_us);
         Some(run)
     }

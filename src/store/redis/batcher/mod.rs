@@ -266,6 +266,6 @@ impl<F: BatchTransport> BatcherInner<F> {
 fn in_doubt_error(name: &'static str, sent: u32, error: Error) -> Error {
     match (sent, error.kind()) {
         (0, _) | (_, ErrorKind::Timeout) => error,
-        _ => Error::new(ErrorKind::Timeout, name).with(error),
+        _ => Error::new(ErrorKind::Timeout, name).with_source(error),
     }
 }

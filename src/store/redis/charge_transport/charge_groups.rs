@@ -2,7 +2,7 @@
 
 use super::{QueuedCharge, single_fixed_window};
 use crate::{
-    clock::millis,
+    clock::ceil_millis,
     error::Error,
     store::{
         rate::QuotaRule,
@@ -84,7 +84,7 @@ impl<'a> ChargeGroups<'a> {
         let group = self.groups.len();
         let words = 1 + step.charge.items.iter().map(value_count).sum::<usize>();
         let fixed = match single_fixed_window(&step.charge) {
-            Some((QuotaRule::Fixed { window, .. }, cost)) => Some([cost, millis(window)]),
+            Some((QuotaRule::Fixed { window, .. }, cost)) => Some([cost, ceil_millis(window)]),
             _ => None,
         };
         self.groups.push((step, ChargeGroup { value_count: words, times: 0, fixed_window: fixed }));

@@ -16,7 +16,7 @@ use super::{TrackedConnection, namespace_layout, liveness::Liveness};
 use crate::{
     error::{Error, ErrorKind},
     store::{
-        key_names::{COMMON, KeyNames},
+        key_names::{COMMON_SHARD, KeyNames},
         redis::{
             fence_recovery,
             home_runtime::run_on_home_runtime,
@@ -155,7 +155,7 @@ impl ConnectionFactory {
 
     pub(super) async fn open(&self) -> Result<TrackedConnection, ConnectError> {
         let settings = ConnectionSettings { connect_timeout: Some(self.deadline), ..ConnectionSettings::default() };
-        let OpenedConnection { mut connection, endpoint: at } = self.target.open(COMMON, &settings).await?;
+        let OpenedConnection { mut connection, endpoint: at } = self.target.open(COMMON_SHARD, &settings).await?;
         let facts = ServerInfo::fetch(&mut connection).await?;
         facts.check_usable(self.node.is_some())?;
         // It answers, so it was alive after this.
@@ -210,7 +210,7 @@ impl ConnectionFactory {
         // A node without `meta` can't tell which layout the namespace has: until it is known, its node is asked.
         if data.is_none() && !incarnation.is_layout_verified() {
             let settings = ConnectionSettings { connect_timeout: Some(self.deadline), ..ConnectionSettings::default() };
-            let mut common = place.cluster.open(COMMON, &settings).await?.connection;
+            let mut common = place.cluster.open(COMMON_SHARD, &settings).await?.connection;
             let common = namespace_layout::check_layout(&mut common, &self.keys, false, writes).await?;
             // Before a lane of that node connects, headers are signed with it.
             if let Some(DataIdentity(Some(space))) = common {

@@ -9,7 +9,7 @@ use redis::{Pipeline, RedisResult, aio::ConnectionLike as _};
 use uuid::Uuid;
 
 use crate::{
-    key::{SHARDS, digest, hex},
+    key::{SHARD_COUNT, digest_parts, hex},
     store::{
         key_names::KeyNames,
         redis::{
@@ -26,7 +26,7 @@ const LAYOUT_REVISION: u16 = 2;
 const REVISION_FACTOR: u16 = 1000;
 
 /// As the field has it.
-const ENCODED_LAYOUT: u16 = LAYOUT_REVISION * REVISION_FACTOR + SHARDS;
+const ENCODED_LAYOUT: u16 = LAYOUT_REVISION * REVISION_FACTOR + SHARD_COUNT;
 
 /// The layout, once it is written, and the identity of the data.
 type StoredLayout = (Option<String>, DataIdentity);
@@ -83,7 +83,7 @@ async fn read_layout(
 /// Tells these data from those of every other server, database and namespace.
 fn data_identity(keys: &KeyNames, name: &str, database: i64) -> String {
     let parts = [keys.channel_prefix().as_bytes(), name.as_bytes(), &database.to_be_bytes()];
-    hex(&digest(&parts)[..16])
+    hex(&digest_parts(&parts)[..16])
 }
 
 /// Why this version can not use a namespace of that layout; `None` if it can.
@@ -93,7 +93,7 @@ fn mismatch_message(layout: &str, prefix: &str) -> Option<String> {
         return None;
     }
     let (all, this) =
-        (u32::from(REVISION_FACTOR), format!("this one has layout {LAYOUT_REVISION} with {SHARDS}"));
+        (u32::from(REVISION_FACTOR), format!("this one has layout {LAYOUT_REVISION} with {SHARD_COUNT}"));
     // Layout 1 is a bare number of shards.
     let parts = number.map(|number| ((number / all).max(1), number % all));
     Some(match parts {
@@ -108,7 +108,7 @@ fn mismatch_message(layout: &str, prefix: &str) -> Option<String> {
         ),
         Some((_, shards)) => {
             format!(
-                "this namespace was made with {shards} shards and this version has {SHARDS}; use another ?ns="
+                "this namespace was made with {shards} shards and this version has {SHARD_COUNT}; use another ?ns="
             )
         }
         None => format!(

@@ -12,10 +12,10 @@ use super::{
 };
 use crate::{
     error::Error,
-    key::SHARDS,
+    key::SHARD_COUNT,
     store::{
         backend::{Heartbeat, DueLocks, SHARD_VACANCY_GRACE, NodeId},
-        key_names::COMMON,
+        key_names::COMMON_SHARD,
         redis::{RedisBackend, call_execution::ResendPolicy, reply_reader::ReplyReader, scripts},
     },
 };
@@ -73,7 +73,7 @@ impl RedisBackend {
     pub(super) async fn heartbeat_per_shard(&self, node: NodeId, lease: Duration) -> Result<Heartbeat, Error> {
         let keys = [self.keys.workers(), self.keys.paused()];
         let args = [node.as_str().into(), number_arg(lease_millis(lease))];
-        let workers = match self.call_script(COMMON, &scripts::CLUSTER_HEARTBEAT, &keys, &args).await {
+        let workers = match self.call_script(COMMON_SHARD, &scripts::CLUSTER_HEARTBEAT, &keys, &args).await {
             Ok(workers) => workers,
             Err(error) => return self.keep_current_shards(&node, lease).await.ok_or(error),
         };
@@ -84,7 +84,7 @@ impl RedisBackend {
         let others = parse_nodes(&mut row.read_list()?)?;
         let lapse = row.read_text()?.parse().ok().map(Duration::from_millis);
         let works = !lease.is_zero() && !paused;
-        let most = if works { usize::from(SHARDS).div_ceil(living.max(1)) } else { 0 };
+        let most = if works { usize::from(SHARD_COUNT).div_ceil(living.max(1)) } else { 0 };
         let known = self.watch_owners(&node).await;
         let division = assign_shards(known.into_iter(), most, lease.is_zero() && living == 0);
         let hand_over = if others.is_empty() || paused { 0 } else { lease_millis(SHARD_VACANCY_GRACE) };
@@ -105,7 +105,7 @@ impl RedisBackend {
 
     /// Whose the shards are. Of one that can't be asked nothing is known: it is neither taken nor left.
     async fn watch_owners(&self, node: &NodeId) -> Vec<(u16, ShardWatchOwner)> {
-        let looks = join_all((0..SHARDS).map(|shard| self.update_shard_watch(shard, node, "look", 0))).await;
+        let looks = join_all((0..SHARD_COUNT).map(|shard| self.update_shard_watch(shard, node, "look", 0))).await;
         (0..).zip(looks).filter_map(|(shard, look)| Some((shard, look?.0))).collect()
     }
 
@@ -158,7 +158,7 @@ impl RedisBackend {
     /// Takes the watches of a queue that has just been paused. Whoever has taken one meanwhile hears of the
     /// pause, and gives it up.
     pub(super) async fn delete_shard_watches(&self) -> Result<(), Error> {
-        let deleted = join_all((0..SHARDS).map(async |shard| {
+        let deleted = join_all((0..SHARD_COUNT).map(async |shard| {
             let mut pipe = redis::pipe();
             pipe.cmd("DEL").arg(self.keys.shard_key(shard, "watch"));
             self.run_write_pipeline(shard, "pause", &pipe, ResendPolicy::UntilAnswered).await.map(drop)

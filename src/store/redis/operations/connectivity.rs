@@ -6,11 +6,11 @@ use futures_util::future::join_all;
 
 use super::number_arg;
 use crate::{
-    clock::millis,
+    clock::ceil_millis,
     error::{Error, ErrorKind},
     store::{
         backend::NodeId,
-        key_names::COMMON,
+        key_names::COMMON_SHARD,
         redis::{RedisBackend, reply_reader::ReplyReader, acl, scripts},
     },
 };
@@ -27,14 +27,14 @@ impl RedisBackend {
         lease: Duration,
         channel: &str,
     ) -> Result<usize, Error> {
-        let lease = if lease.is_zero() { 0 } else { millis(lease) };
+        let lease = if lease.is_zero() { 0 } else { ceil_millis(lease) };
         let args = [node.as_str().into(), number_arg(lease), channel.into()];
-        let reply = self.call_script(COMMON, &scripts::REGISTER_MEMBER, &[key], &args).await?;
+        let reply = self.call_script(COMMON_SHARD, &scripts::REGISTER_MEMBER, &[key], &args).await?;
         Ok(usize::try_from(ReplyReader::new("present", reply).read_number()?).unwrap_or(usize::MAX))
     }
 
     pub(super) async fn do_ping(&self) -> Result<(), Error> {
-        self.ping_node(COMMON).await?;
+        self.ping_node(COMMON_SHARD).await?;
         if self.keys.is_clustered() {
             // Each node: one that refuses the password must be known before it is needed.
             let nodes = self.lanes.representative_shards();
@@ -56,7 +56,7 @@ impl RedisBackend {
         if let Some(space) = self.lanes.server_tracker().identities().pop() {
             return Ok(space);
         }
-        self.do_ping_shard(COMMON).await?;
+        self.do_ping_shard(COMMON_SHARD).await?;
         let space = self.lanes.server_tracker().identities().pop();
         space.ok_or_else(|| Error::new(ErrorKind::Unavailable, "identify"))
     }

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::number_arg;
 use crate::{
-    clock::millis,
+    clock::ceil_millis,
     error::{Error, ErrorKind},
     key::Key,
     store::{
@@ -48,7 +48,7 @@ impl RedisBackend {
         began_us: u64,
         retention: Duration,
     ) -> Result<Option<JobState>, Error> {
-        let args = [id.as_str().into(), number_arg(millis(retention)), number_arg(began_us)];
+        let args = [id.as_str().into(), number_arg(ceil_millis(retention)), number_arg(began_us)];
         let keys = [self.keys.job(&id)];
         let reply = self.call_script(id.shard(), &scripts::CANCEL_JOB, &keys, &args).await?;
         Ok(JobState::parse(&ReplyReader::new("cancel", reply).read_text()?))
@@ -90,11 +90,11 @@ impl RedisBackend {
         let args = [
             verb.into(),
             id.as_str().into(),
-            number_arg(millis(life)),
+            number_arg(ceil_millis(life)),
             owner.into_bytes(),
             what.into(),
             print.unwrap_or_else(|| "-".to_owned()).into_bytes(),
-            number_arg(millis(lease)),
+            number_arg(ceil_millis(lease)),
             number_arg(u64::from(again)),
             number_arg(caps.ended_bytes),
             number_arg(caps.owner_records),

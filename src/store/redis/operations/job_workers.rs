@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use super::number_arg;
 use crate::{
-    clock::millis,
+    clock::ceil_millis,
     error::Error,
-    key::SHARDS,
+    key::SHARD_COUNT,
     store::{
         backend::{Heartbeat, NodeId},
         wakeups::WakeupMessage,
-        key_names::COMMON,
+        key_names::COMMON_SHARD,
         redis::{RedisBackend, reply_reader::ReplyReader, scripts},
     },
 };
@@ -24,7 +24,7 @@ impl RedisBackend {
         keys.extend(self.watch_keys());
         let (lease, channels) = (number_arg(lease_millis(lease)), self.keys.channel_prefix().into());
         let args = [node.as_str().into(), lease, channels];
-        let mut row = ReplyReader::new("beat", self.call_script(COMMON, &scripts::HEARTBEAT, &keys, &args).await?);
+        let mut row = ReplyReader::new("beat", self.call_script(COMMON_SHARD, &scripts::HEARTBEAT, &keys, &args).await?);
         Ok(Heartbeat {
             is_paused: row.read_number()? == 1,
             own_shards: parse_shards(&mut row.read_list()?)?,
@@ -45,7 +45,7 @@ impl RedisBackend {
 
     /// Tells all workers that some have come or gone.
     pub(super) async fn notify_workers(&self) -> Result<(), Error> {
-        self.publish(COMMON, "e".to_owned(), "workers".to_owned()).await
+        self.publish(COMMON_SHARD, "e".to_owned(), "workers".to_owned()).await
     }
 
     /// In a cluster by the node of a shard, which knows what kind of messages it has.
@@ -58,7 +58,7 @@ impl RedisBackend {
         }
         let mut pipe = redis::pipe();
         pipe.cmd("PUBLISH").arg(format!("{prefix}{channel}")).arg(text);
-        self.run_read_pipeline(COMMON, "tell", &pipe).await.map(drop)
+        self.run_read_pipeline(COMMON_SHARD, "tell", &pipe).await.map(drop)
     }
 
     pub(super) async fn do_set_jobs_paused(&self, paused: bool) -> Result<(), Error> {
@@ -67,7 +67,7 @@ impl RedisBackend {
             keys.extend(self.watch_keys());
         }
         let args = [number_arg(paused.into()), self.keys.channel_prefix().into()];
-        self.call_script(COMMON, &scripts::PAUSE_JOBS, &keys, &args).await?;
+        self.call_script(COMMON_SHARD, &scripts::PAUSE_JOBS, &keys, &args).await?;
         if paused && self.keys.is_clustered() { self.delete_shard_watches().await } else { Ok(()) }
     }
 
@@ -79,19 +79,19 @@ impl RedisBackend {
     }
 
     fn watch_keys(&self) -> impl Iterator<Item = String> {
-        (0..SHARDS).map(|shard| self.keys.shard_key(shard, "watch"))
+        (0..SHARD_COUNT).map(|shard| self.keys.shard_key(shard, "watch"))
     }
 }
 
 /// For how many ms a lease goes; 0: the worker leaves.
 pub(super) fn lease_millis(lease: Duration) -> u64 {
-    if lease.is_zero() { 0 } else { millis(lease) }
+    if lease.is_zero() { 0 } else { ceil_millis(lease) }
 }
 
 fn parse_shards(row: &mut ReplyReader) -> Result<Vec<u16>, Error> {
     let mut shards = Vec::new();
     while !row.is_empty() {
-        let shard = u16::try_from(row.read_number()?).ok().filter(|shard| *shard < SHARDS);
+        let shard = u16::try_from(row.read_number()?).ok().filter(|shard| *shard < SHARD_COUNT);
         shards.push(shard.ok_or_else(|| row.protocol_error())?);
     }
     Ok(shards)

@@ -6,7 +6,7 @@ use redis::Value;
 
 use super::number_arg;
 use crate::{
-    clock::millis,
+    clock::ceil_millis,
     error::{Error, ErrorKind},
     key::Key,
     store::{
@@ -32,7 +32,7 @@ impl RedisBackend {
             return Ok(None);
         }
         let keys = Vec::from_iter(calls.iter().map(|call| self.keys.holders(&call.key)));
-        let terms = [mode.wire_letter().into(), number_arg(millis(*lease)), number_arg(mode.max_permits())];
+        let terms = [mode.wire_letter().into(), number_arg(ceil_millis(*lease)), number_arg(mode.max_permits())];
         let tokens = calls.iter().map(|call| call.token.as_str().into());
         let args = Vec::from_iter(terms.into_iter().chain(tokens));
         let reply = self.call_script(shard, &scripts::ACQUIRE_ALL, &keys, &args).await?;
@@ -119,7 +119,7 @@ impl RedisBackend {
             // A key that is not touched: it only has to carry the shard.
             keys.push(job.as_ref().map_or_else(|| self.keys.holders(key), |id| self.keys.job(id)));
             let job = job.as_ref().map_or("", JobId::as_str);
-            let lease = number_arg(millis(*lease));
+            let lease = number_arg(ceil_millis(*lease));
             let tag = mode.member_tag().into();
             args.extend([me.as_str().into(), lease, key.as_str().into(), job.into(), tag]);
         }
@@ -154,7 +154,7 @@ fn checked_reply(reply: RawReply, sent: u32) -> Result<ReplyReader, Error> {
     let row = ReplyReader::new(scripts::LOCK_BATCH.name, reply);
     match row.item_error() {
         Some(error) if sent > 1 => {
-            Err(Error::new(ErrorKind::Timeout, scripts::LOCK_BATCH.name).with(error))
+            Err(Error::new(ErrorKind::Timeout, scripts::LOCK_BATCH.name).with_source(error))
         }
         Some(error) => Err(error),
         None => Ok(row),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::{
-    clock::{micros, millis},
+    clock::{saturating_micros, ceil_millis},
     error::Error,
     store::{
         redis::{RedisBackend, reply_reader::ReplyReader, scripts},
@@ -33,13 +33,13 @@ fn poll_header(call: &TaskPollCommand) -> String {
         call.max_runs + 1,
         u64::from(call.can_stay_idle),
         u64::from(mixed),
-        micros(*lease),
-        millis(*lease + Duration::from_secs(600)),
-        micros(call.idle_timeout),
+        saturating_micros(*lease),
+        ceil_millis(*lease + Duration::from_secs(600)),
+        saturating_micros(call.idle_timeout),
         limits.max_running,
         limits.start_interval_us,
         limits.start_burst,
-        micros(graves.retention),
+        saturating_micros(graves.retention),
         graves.max_count,
         graves.max_bytes,
         graves.max_crashes,
@@ -56,13 +56,13 @@ fn write_settlement(end: &TaskSettlement, args: &mut PollScriptArgs) {
     args.push(match &end.outcome {
         TaskOutcome::Done => format!("{}{bytes}", letter("d", "D")).into(),
         TaskOutcome::Retry { delay, fault, reason } => {
-            let (letter, delay) = (letter("r", "R"), micros(*delay));
+            let (letter, delay) = (letter("r", "R"), saturating_micros(*delay));
             format!("{letter}{bytes} {delay} {} {reason}", fault.wire_letter()).into()
         }
         TaskOutcome::Dead { fault, reason } => {
             format!("{}{bytes} 0 {} {reason}", letter("k", "K"), fault.wire_letter()).into()
         }
-        TaskOutcome::ReturnToQueue { delay } => format!("{}{bytes} {}  ", letter("b", "B"), micros(*delay)).into(),
+        TaskOutcome::ReturnToQueue { delay } => format!("{}{bytes} {}  ", letter("b", "B"), saturating_micros(*delay)).into(),
     });
     args.push(end.run.to_member().into_bytes());
     args.extend(end.unique_key.iter().map(|unique| unique.as_bytes().to_vec()));

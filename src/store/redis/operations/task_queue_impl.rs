@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::number_arg;
 use crate::{
-    clock::micros,
+    clock::saturating_micros,
     error::{Error, ErrorKind},
     key::Key,
     store::{
@@ -47,7 +47,7 @@ impl TaskBackend for RedisBackend {
         let mut pipe = redis::pipe();
         pipe.cmd("EXISTS").arg(waiting).arg(running);
         // Who is not among them any more was told of something, or passed over: that is not to be undone here.
-        pipe.cmd("ZADD").arg(idle).arg("XX").arg("INCR").arg(micros(longer));
+        pipe.cmd("ZADD").arg(idle).arg("XX").arg("INCR").arg(saturating_micros(longer));
         pipe.arg(format!("{node}:{worker}"));
         Box::pin(async move {
             // A second copy would prolong it once more. The turn that follows an error finds out.
@@ -58,7 +58,7 @@ impl TaskBackend for RedisBackend {
 
     fn renew_runs(&self, queue: Key, runs: Vec<RunToken>, lease: Duration) -> StoreFuture<'_, Vec<bool>> {
         Box::pin(async move {
-            let mut args = vec![number_arg(micros(lease))];
+            let mut args = vec![number_arg(saturating_micros(lease))];
             args.extend(runs.iter().map(|run| run.to_member().into_bytes()));
             let keys = [self.keys.queue_key(&queue, "zl", "")];
             let reply = self.call_script(queue.shard(), &scripts::TASKS_RENEW, &keys, &args).await?;
@@ -116,7 +116,7 @@ impl TaskBackend for RedisBackend {
         first: Duration,
         spacing: Duration,
     ) -> StoreFuture<'_, usize> {
-        let args = [number_arg(most as u64), number_arg(micros(first)), number_arg(micros(spacing))];
+        let args = [number_arg(most as u64), number_arg(saturating_micros(first)), number_arg(saturating_micros(spacing))];
         Box::pin(self.edit_and_count(queue, "redrives", args.into()))
     }
 

@@ -20,7 +20,7 @@ use tokio::{
 use super::{MessageSubscriber, RetryDelay, deliver_wakeup, deliver_messages};
 use crate::store::{
     wakeups::{WakeupMessage, Wakeups},
-    key_names::COMMON,
+    key_names::COMMON_SHARD,
     redis::target::{ClusterTarget, Endpoint, MessageStream},
 };
 
@@ -41,7 +41,7 @@ impl MessageSubscriber {
     /// Delivers for as long as the map stays; false at once if nobody could be heard.
     pub(super) async fn deliver_from_nodes(&self, cluster: &ClusterTarget, hints: &Weak<Wakeups>) -> bool {
         // Whoever has it, the map is known then.
-        let _ = timeout(self.connect_timeout, cluster.owner(COMMON)).await;
+        let _ = timeout(self.connect_timeout, cluster.owner(COMMON_SHARD)).await;
         let shares = cluster.shards_by_owner();
         let all = Semaphore::new(1);
         let ears = join_all(shares.iter().map(|share| self.subscribe_to_node(cluster, share, &all))).await;

@@ -17,7 +17,7 @@ impl ConnectError {
     pub(in super::super) fn into_error(self) -> Error {
         match self {
             Self::Unavailable => Error::new(ErrorKind::Unavailable, "connect"),
-            Self::Refused(sentence) => Error::new(ErrorKind::Unavailable, "connect").with(sentence),
+            Self::Refused(sentence) => Error::new(ErrorKind::Unavailable, "connect").with_source(sentence),
             Self::Config(sentence) => Error::config(sentence),
         }
     }

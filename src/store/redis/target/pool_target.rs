@@ -17,7 +17,7 @@ use redis::aio::MultiplexedConnection;
 use tokio::{sync::oneshot, time::sleep};
 
 use super::{RedisConnection, ConnectError, MessageStream, ConnectionSettings, ConnectionTarget};
-use crate::clock::LONGEST;
+use crate::clock::MAX_DURATION;
 
 /// How long a check of the pool's may go on when nobody waits for it any more: longer than its `PING` may take.
 const CHECKOUT_GRACE: Duration = Duration::from_secs(1);
@@ -104,7 +104,7 @@ fn disconnect_with_runtime(settings: &ConnectionSettings) -> Arc<oneshot::Sender
 
 /// Deadlines of calls are ours, around each; the library's own is shorter than most. Other clones keep theirs.
 fn without_response_timeout(mut connection: MultiplexedConnection) -> MultiplexedConnection {
-    connection.set_response_timeout(LONGEST);
+    connection.set_response_timeout(MAX_DURATION);
     connection
 }
 

@@ -43,7 +43,7 @@ use super::{
     redis_tls_settings::RedisTlsSettings,
     store_url::{StoreUrl, LoginCredentials, HostPort},
 };
-use crate::clock::millis;
+use crate::clock::ceil_millis;
 
 /// How long the others may take when the first has answered, at most.
 const STRAGGLER_GRACE: Duration = Duration::from_millis(100);
@@ -199,7 +199,7 @@ impl SentinelTarget {
                 Some(Ok(told)) => {
                     until.get_or_insert_with(|| Instant::now() + self.0.straggler_grace);
                     if let Some(down_after) = told.down_after {
-                        self.0.down_after_ms.store(millis(down_after), Ordering::Relaxed);
+                        self.0.down_after_ms.store(ceil_millis(down_after), Ordering::Relaxed);
                     }
                     named.add(told);
                 }

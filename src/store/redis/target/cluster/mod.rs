@@ -49,7 +49,7 @@ use tokio::sync::{Notify, watch};
 
 use self::{connection_cache::ConnectionCache, topology_refresh::TopologyRefresh, topology_view::key_slot};
 use super::{ConnectError, SingleServer, OpenedConnection, ConnectionSettings};
-use crate::{key::SHARDS, store::redis::server_tracker::ServerTracker};
+use crate::{key::SHARD_COUNT, store::redis::server_tracker::ServerTracker};
 
 /// What `cluster-node-timeout` is taken for where nodes do not tell: a third of Redis' default. What is shorter than in
 /// truth costs signs of life of idle connections.
@@ -100,11 +100,11 @@ struct ClusterShardMap {
 impl ClusterTarget {
     /// Of these nodes, those that answer are asked for the others.
     pub(in super::super) fn new(seeds: Vec<Endpoint>, make: NodeFactory, within: Duration) -> Self {
-        let map = ClusterShardMap { owners: vec![None; usize::from(SHARDS)], ..ClusterShardMap::default() };
+        let map = ClusterShardMap { owners: vec![None; usize::from(SHARD_COUNT)], ..ClusterShardMap::default() };
         Self(Arc::new(ClusterState {
             seeds,
             make_node: make,
-            shard_slots: (0..SHARDS).map(|shard| key_slot(shard.to_string().as_bytes())).collect(),
+            shard_slots: (0..SHARD_COUNT).map(|shard| key_slot(shard.to_string().as_bytes())).collect(),
             map: Mutex::new(map),
             map_version: AtomicU64::new(0),
             refresh_state: Mutex::default(),
@@ -159,7 +159,7 @@ impl ClusterTarget {
             seen.push(owner.clone());
             new
         };
-        (0..SHARDS).zip(&map.owners).filter(|(_, owner)| first(owner)).map(|(s, _)| s).collect()
+        (0..SHARD_COUNT).zip(&map.owners).filter(|(_, owner)| first(owner)).map(|(s, _)| s).collect()
     }
 
     /// Nodes that have shards.
@@ -174,7 +174,7 @@ impl ClusterTarget {
     pub(in super::super) fn shards_by_owner(&self) -> Vec<(Endpoint, Vec<u16>)> {
         let map = self.0.map.lock();
         let mut shares = BTreeMap::<_, Vec<u16>>::new();
-        for (shard, owner) in (0..SHARDS).zip(&map.owners) {
+        for (shard, owner) in (0..SHARD_COUNT).zip(&map.owners) {
             if let Some(owner) = owner {
                 shares.entry(owner.clone()).or_default().push(shard);
             }

@@ -1,0 +1,121 @@
+//! Header fields that carry a credential: one list, for what is stored of a request and for what a
+//! key shows.
+//!
+//! A field belongs here if its value alone, sent again by anybody, is accepted as the client. So a
+//! CSRF token is absent: without its cookie it opens nothing, and frameworks that check it expect
+//! to see it in a deferred run. Session and client ids (`X-Session-Id`, `X-Client-Id`) are absent
+//! too, since most of them are for tracing; an application in which one opens a session names it
+//! with `credential_header`.
+
+/// Whole names, in lower case.
+const CREDENTIAL_NAMES: &[&str] = &[
+    // HTTP itself: RFC 9110 section 11, RFC 6265.
+    "authorization",
+    "proxy-authorization",
+    "cookie",
+    // Security tokens of AWS requests (Signature Version 4).
+    "x-amz-security-token",
+    // Gateways that sell or meter an API: Azure API Management and Functions, RapidAPI.
+    "ocp-apim-subscription-key",
+    "x-functions-key",
+    "x-rapidapi-key",
+    // Azure Resource Manager, for further tenants.
+    "x-ms-authorization-auxiliary",
+    // GitLab: users, jobs, deployments, and the shared secret of a webhook.
+    "private-token",
+    "job-token",
+    "deploy-token",
+    "x-gitlab-token",
+    // HashiCorp.
+    "x-vault-token",
+    "x-consul-token",
+    // Logins without a standard.
+    "x-token",
+];
+
+/// Last words of a name, whatever stands before them and a hyphen: `X-Api-Key`, `X-Goog-Api-Key`.
+const CREDENTIAL_SUFFIXES: &[&str] = &[
+    // Copies of `Authorization` that proxies make: Cloud Run, nginx, Envoy.
+    "authorization",
+    "authorization-token",
+    // Keys of an API.
+    "api-key",
+    "apikey",
+    "api-token",
+    "auth-key",
+    "access-key",
+    "secret-key",
+    // OAuth 2.0 and OpenID Connect: oauth2-proxy, Shopify and others.
+    "access-token",
+    "refresh-token",
+    "id-token",
+    "bearer-token",
+    // Secrets of OAuth clients; Cloudflare Access, for services.
+    "client-secret",
+    // Logins without a standard: OpenStack (Keystone, Swift, Ironic) and many others.
+    "auth-token",
+    "authentication-token",
+    "session-token",
+    "user-token",
+    "subject-token",
+    "service-token",
+    "storage-token",
+    // Signed statements of an authenticating proxy: Google IAP, Cloudflare Access, WSO2.
+    "jwt",
+    "jwt-assertion",
+    "jwt-token",
+];
+
+/// First words of a name: AWS load balancers, and Azure App Service with its providers.
+const CREDENTIAL_PREFIXES: &[&str] = &["x-amzn-oidc-", "x-ms-token-"];
+
+/// Returns the entry of the list that covers this lower-case name.
+pub(crate) fn matching_credential(name: &str) -> Option<&'static str> {
+    let ends = |ending: &str| {
+        let rest = name.strip_suffix(ending);
+        rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('-'))
+    };
+    let whole = CREDENTIAL_NAMES.iter().find(|known| **known == name);
+    let ending = || CREDENTIAL_SUFFIXES.iter().find(|ending| ends(ending));
+    let beginning = || CREDENTIAL_PREFIXES.iter().find(|beginning| name.starts_with(**beginning));
+    whole.or_else(ending).or_else(beginning).copied()
+}
+
+/// Returns true if a field of this lower-case name carries a credential.
+pub(crate) fn is_credential(name: &str) -> bool {
+    matching_credential(name).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn usual_names_are_known() {
+        let names = "authorization proxy-authorization cookie x-api-key api-key apikey x-apikey \
+                     x-auth-token x-access-token x-forwarded-access-token x-amz-security-token \
+                     x-auth-request-access-token x-goog-api-key x-goog-iap-jwt-assertion \
+                     cf-access-jwt-assertion cf-access-token x-ms-token-aad-access-token \
+                     x-ms-token-google-refresh-token x-vault-token private-token x-gitlab-token \
+                     x-amzn-oidc-data x-amzn-oidc-accesstoken x-shopify-access-token \
+                     x-forwarded-authorization x-serverless-authorization x-session-token \
+                     x-ms-token-twitter-access-token-secret dd-api-key x-goog-iam-authorization-token \
+                     cf-access-client-secret x-client-secret x-token x-authentication-token x-auth-key \
+                     x-user-token x-subject-token x-service-token x-storage-token x-jwt-token jwt-token \
+                     x-access-key access-key x-secret-key secret-key";
+        for name in names.split_ascii_whitespace() {
+            assert!(is_credential(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn other_names_are_not() {
+        let names = "x-csrf-token x-xsrf-token x-session-id x-request-id idempotency-key host \
+                     content-type x-user-id x-account x-tenant paid-token x-capi-keys \
+                     x-continuation-token signature x-forwarded-for forwarded xapi-keyring token x-page-token \
+                     x-cursor-token access-key-id x-secret-key-version";
+        for name in names.split_ascii_whitespace() {
+            assert!(!is_credential(name), "{name}");
+        }
+    }
+}

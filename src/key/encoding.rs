@@ -1,0 +1,87 @@
+//! Bytes as text: escaped, hashed, in hex.
+
+use std::{borrow::Cow, fmt, fmt::Write as _};
+
+use sha2::{Digest as _, Sha256};
+
+use super::credential_headers::is_credential;
+
+/// Longest value, in bytes after escaping, that is kept readable in a key.
+pub(super) const MAX_READABLE_LEN: usize = 80;
+
+/// A name as it may stand in a log line; hashed only when a subscriber really prints it.
+pub(crate) struct LogHash<'a>(pub(crate) &'a str);
+
+impl fmt::Display for LogHash<'_> {
+    #[expect(clippy::indexing_slicing, reason = "a digest has 32 bytes")]
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digest = Sha256::digest(self.0.as_bytes());
+        digest[..6].iter().try_for_each(|b| write!(f, "{b:02x}"))
+    }
+}
+
+/// Lower-case hex.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut out, b| {
+        let _ = write!(out, "{b:02x}");
+        out
+    })
+}
+
+/// SHA-256 over parts, each with its length before it, so that parts cannot run into each other.
+pub(crate) fn digest_parts(parts: &[&[u8]]) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update((part.len() as u64).to_be_bytes());
+        hash.update(part);
+    }
+    hash.finalize().into()
+}
+
+pub(super) fn is_unescaped(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.')
+}
+
+/// Letters, digits and `-_.` stand for themselves, all else is `%XX`. What gets too long is `~` and
+/// [half a SHA-256](hashed): `~` is escaped in readable values, so the two forms never meet.
+#[expect(clippy::indexing_slicing, reason = "half a byte is below 16")]
+pub(crate) fn escape(bytes: &[u8]) -> String {
+    let mut out = String::with_capacity(bytes.len().min(MAX_READABLE_LEN));
+    for &byte in bytes.iter().take(MAX_READABLE_LEN + 1) {
+        match byte {
+            _ if is_unescaped(byte) => out.push(byte.into()),
+            _ => {
+                // Not by `write!`: a route's pattern is mostly made of these.
+                const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+                let [high, low] = [byte >> 4, byte & 15].map(|digit| DIGITS[usize::from(digit)]);
+                out.extend(['%', high.into(), low.into()]);
+            }
+        }
+    }
+    if out.len() > MAX_READABLE_LEN { truncated_hash(bytes) } else { out }
+}
+
+/// `~` and half a SHA-256.
+#[expect(clippy::indexing_slicing, reason = "a digest has 32 bytes")]
+pub(super) fn truncated_hash(bytes: &[u8]) -> String {
+    format!("~{}", hex(&Sha256::digest(bytes)[..16]))
+}
+
+/// The value of a credential as it counts, to be hashed; `None` for a field that is none.
+pub(crate) fn credential_value<'a>(name: &str, value: &'a [u8]) -> Option<Cow<'a, [u8]>> {
+    match name {
+        "authorization" | "proxy-authorization" => Some(normalize_authorization(value)),
+        name => is_credential(name).then(|| value.into()),
+    }
+}
+
+/// Credentials with their scheme in lower case, and one space behind it (RFC 9110 section 11.4).
+fn normalize_authorization(value: &[u8]) -> Cow<'_, [u8]> {
+    let value = value.trim_ascii();
+    let Some(end) = value.iter().position(|byte| *byte == b' ') else { return value.into() };
+    let (scheme, rest) = value.split_at(end);
+    let mut out = scheme.to_ascii_lowercase();
+    out.push(b' ');
+    out.extend_from_slice(rest.trim_ascii_start());
+    out.into()
+}

@@ -1,0 +1,106 @@
+//! How a worker stops.
+
+use std::{collections::HashSet, pin::pin, sync::atomic::Ordering, time::Duration};
+
+use tokio::{
+    task::{Id, JoinError},
+    time::{Instant, timeout, timeout_at},
+};
+
+use super::{
+    queue_worker_loop::{QueueWorkerLoop, await_optional},
+    task_run::{TaskRunResult, RunningTask},
+    poll::{NotExecutedFlag, poll_until_answered},
+};
+use crate::store::{TaskSettlement, TaskOutcome, RunToken, TaskFault};
+
+/// How often it is looked whether the store is away.
+const OUTAGE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// How long the last turns of a worker that stops may take, with the wait for what they tell of.
+const FINAL_POLLS_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long it waits for runs to be dropped: those whose handler blocks its thread may never be.
+const ABORT_TIMEOUT: Duration = Duration::from_secs(1);
+
+impl QueueWorkerLoop {
+    pub(super) async fn drain(&mut self) {
+        self.is_draining = true;
+        let mut deadline = pin!(tokio::time::sleep(self.worker.drain_timeout));
+        loop {
+            // A store that is away has begun nothing that could be handed back.
+            let away = self.settlements_in_flight == 0 && self.not_executed.load(Ordering::Relaxed);
+            let idle = self.running.is_empty() && self.pending_settlements.is_empty();
+            if idle && (self.pending_poll.is_none() || away) {
+                break;
+            }
+            tokio::select! {
+                () = &mut deadline => break,
+                () = self.step() => {}
+                () = tokio::time::sleep(OUTAGE_CHECK_INTERVAL) => {}
+            }
+        }
+        let last = async {
+            self.return_runs().await;
+            // Also to be among the idle ones no more.
+            loop {
+                let turn = self.build_poll();
+                self.settlements_in_flight = turn.settlements.len();
+                let answer = poll_until_answered(self.worker.store.clone(), turn, NotExecutedFlag::default()).await;
+                self.settlements_in_flight = 0;
+                self.apply_answer(answer);
+                if self.pending_settlements.is_empty() {
+                    return;
+                }
+            }
+        };
+        let _ = timeout(FINAL_POLLS_TIMEOUT, last).await;
+        let (queue, running) = (self.worker.queue.log_hash(), self.running.len());
+        let left = self.settlements_in_flight + self.pending_settlements.len() + running;
+        // What was refused has begun nothing.
+        let in_doubt = self.pending_poll.is_some() && !self.not_executed.load(Ordering::Relaxed);
+        if left > 0 || in_doubt {
+            tracing::warn!(
+                %queue, left, running,
+                "the queue worker could not hand back its tasks: they count as crashed once their leases are over"
+            );
+        }
+    }
+
+    /// What has not ended in time goes back, uncharged; what must not happen twice is dead, for it may have
+    /// happened. It is over when it has been dropped, not before: a handler that blocks its thread keeps its own task from
+    /// that, and no other. Nobody renews it any more, so it does not go on while a turn is waited for.
+    async fn return_runs(&mut self) {
+        self.run_tasks.abort_all();
+        let (mut dropped, over) = (HashSet::new(), Instant::now() + ABORT_TIMEOUT);
+        if self.pending_poll.is_some() {
+            let looked = await_optional(&mut self.pending_poll).await;
+            (self.pending_poll, self.settlements_in_flight) = (None, 0);
+            self.apply_outcome(looked);
+        }
+        let drops = async {
+            while let Some(ended) = self.run_tasks.join_next().await {
+                self.record_aborted_run(ended, &mut dropped);
+            }
+        };
+        let _ = timeout_at(over, drops).await;
+        // All that have been dropped, although the turn took all the time.
+        while let Some(ended) = self.run_tasks.try_join_next() {
+            self.record_aborted_run(ended, &mut dropped);
+        }
+        for (_, run) in self.running.extract_if(|_, run| dropped.contains(&run.abort_handle.id())) {
+            let RunningTask { token, record_bytes: bytes, unique_key: unique, retry_after_crash: again, .. } = run;
+            let verdict = if again {
+                TaskOutcome::ReturnToQueue { delay: Duration::ZERO }
+            } else {
+                TaskOutcome::Dead { fault: TaskFault::Crashed, reason: "drained, may have run".into() }
+            };
+            self.pending_settlements.push(TaskSettlement { run: token, record_bytes: bytes, unique_key: unique, outcome: verdict });
+        }
+    }
+
+    fn record_aborted_run(&mut self, ended: Result<(RunToken, TaskRunResult), JoinError>, dropped: &mut HashSet<Id>) {
+        dropped.extend(ended.as_ref().err().map(JoinError::id));
+        self.record_ended_run(ended);
+    }
+}

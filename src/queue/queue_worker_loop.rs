@@ -1,0 +1,275 @@
+//! The worker at work: turns, runs, renewals.
+//!
+//! One turn is under way at a time. What ends meanwhile goes with the next one, so the busier the worker is, the more
+//! goes together. A turn that is not answered is sent again as it was, under its number, until it is: what it
+//! may have claimed is learnt, and what it says of ended runs is said. Runs go on meanwhile, and so do renewals; a
+//! run whose lease is over by this process's clock, counted from before the call that gave it, is
+//! cancelled.
+
+use std::{collections::HashMap, future::Future, pin::pin, sync::Arc, time::Duration};
+
+use futures_util::future::BoxFuture;
+use tokio::{sync::Notify, task::JoinSet, time::Instant};
+
+use super::{
+    renewal::{TaskRenewals, renewal_time},
+    settlements::settlements_per_poll,
+    idle_poll::{IDLE_POLL_INTERVAL, IDLE_REGISTRATION_TTL, IdlePollOutcome, IdlePoll, poll_unless_idle},
+    task_run::{TaskRunResult, RunningTask, run_handler},
+    sealed_payload::open_for_run,
+    returned_task_schedule::ReturnedTaskSchedule,
+    task::{TaskAttemptInfo, UndecodedTask},
+    poll::{AnsweredPoll, NotExecutedFlag},
+    queue_worker::QueueWorker,
+};
+use crate::{
+    clock::PreciseTimer,
+    store::{TaskSettlement, TaskOutcome, MAX_TASKS_PER_STEP, TaskRecord, RunToken, StartedTask, TaskId, TaskPollCommand, random_hex_id},
+};
+
+pub(super) struct QueueWorkerLoop {
+    pub(super) worker: QueueWorker,
+    pub(super) worker_id: Arc<str>,
+    pub(super) wakeup: Arc<Notify>,
+    pub(super) run_tasks: JoinSet<(RunToken, TaskRunResult)>,
+    pub(super) running: HashMap<TaskId, RunningTask>,
+    pub(super) pending_settlements: Vec<TaskSettlement>,
+    /// Of the last turn.
+    pub(super) poll_number: u64,
+    /// It may stand among the idle.
+    pub(super) is_listed_idle: bool,
+    pub(super) is_draining: bool,
+    /// How many runs the turn under way ends.
+    pub(super) settlements_in_flight: usize,
+    /// Of the turn under way.
+    pub(super) not_executed: NotExecutedFlag,
+    /// When to look for work; `None`: not before the turn under way is answered, or a run ends.
+    pub(super) next_poll_at: Option<Instant>,
+    /// The store has named that moment: something is due then.
+    pub(super) has_due_time: bool,
+    due_timer: PreciseTimer,
+    /// The last look found nothing that waits or runs.
+    pub(super) idle_poll: Option<IdlePoll>,
+    /// It was told of work since the last turn was sent.
+    pub(super) was_woken: bool,
+    /// An answer has come later than its lease: said once.
+    warned_slow_store: bool,
+    pub(super) returned_tasks: ReturnedTaskSchedule,
+    /// When leases are seen to.
+    pub(super) renew_at: Instant,
+    pub(super) pending_poll: Option<BoxFuture<'static, IdlePollOutcome>>,
+    pub(super) pending_renewal: Option<BoxFuture<'static, TaskRenewals>>,
+}
+
+impl QueueWorkerLoop {
+    pub(super) fn new(worker: QueueWorker) -> Self {
+        let id = random_hex_id();
+        let bell = worker.store.wakeups().subscribe_tasks(&id);
+        Self {
+            worker_id: id,
+            wakeup: bell,
+            run_tasks: JoinSet::new(),
+            running: HashMap::new(),
+            pending_settlements: Vec::new(),
+            poll_number: 0,
+            is_listed_idle: false,
+            is_draining: false,
+            settlements_in_flight: 0,
+            not_executed: NotExecutedFlag::default(),
+            next_poll_at: Some(Instant::now()),
+            has_due_time: false,
+            due_timer: PreciseTimer::default(),
+            idle_poll: None,
+            was_woken: false,
+            warned_slow_store: false,
+            returned_tasks: ReturnedTaskSchedule::default(),
+            renew_at: Instant::now(),
+            pending_poll: None,
+            pending_renewal: None,
+            worker,
+        }
+    }
+
+    pub(super) async fn run(mut self, shutdown: impl Future<Output = ()>) {
+        let mut shutdown = pin!(shutdown);
+        tracing::info!(queue = %self.worker.queue.log_hash(), "queue worker started");
+        loop {
+            tokio::select! {
+                () = &mut shutdown => break,
+                () = self.step() => {}
+            }
+        }
+        self.drain().await;
+        tracing::info!(queue = %self.worker.queue.log_hash(), "queue worker stopped");
+    }
+
+    /// Whatever comes next. Dropped, it has taken nothing: what it waits for is kept here.
+    pub(super) async fn step(&mut self) {
+        self.start_poll();
+        let bell = Arc::clone(&self.wakeup);
+        let (look, tend) = (self.poll_timer(), self.renewal_timer());
+        tokio::select! {
+            looked = await_optional(&mut self.pending_poll) => {
+                self.pending_poll = None;
+                self.apply_outcome(looked);
+                // The embedded store answers at once: turns that only hand back would never yield.
+                tokio::task::consume_budget().await;
+            }
+            Some(ended) = self.run_tasks.join_next() => self.collect_ended_runs(ended).await,
+            renewed = await_optional(&mut self.pending_renewal) => {
+                self.pending_renewal = None;
+                self.apply_renewals(renewed);
+            }
+            () = bell.notified() => {
+                self.was_woken = true;
+                self.next_poll_at = Some(Instant::now());
+            }
+            () = self.due_timer.wait_until(look.filter(|_| self.has_due_time)) => self.next_poll_at = Some(Instant::now()),
+            () = sleep_until_optional(look) => self.next_poll_at = Some(Instant::now()),
+            () = sleep_until_optional(tend) => self.renew_leases(),
+        }
+    }
+
+    fn free_slots(&self) -> usize {
+        if self.is_draining { 0 } else { self.worker.concurrency.saturating_sub(self.running.len()) }
+    }
+
+    /// Not while there is no room, nor while a turn is under way: what would be looked for could not be started.
+    fn poll_timer(&self) -> Option<Instant> {
+        let free = self.pending_poll.is_none() && self.free_slots() > 0;
+        self.next_poll_at.filter(|at| free && *at > Instant::now())
+    }
+
+    /// While a renewal is under way, which may hang, leases end all the same.
+    fn renewal_timer(&self) -> Option<Instant> {
+        match self.pending_renewal {
+            Some(_) => self.running.values().map(|run| run.lease_until).min(),
+            None => (!self.running.is_empty()).then_some(self.renew_at),
+        }
+    }
+
+    fn start_poll(&mut self) {
+        let due = self.next_poll_at.is_some_and(|at| at <= Instant::now()) && self.free_slots() > 0;
+        if self.pending_poll.is_some() || (self.pending_settlements.is_empty() && !due) {
+            return;
+        }
+        // Whoever brings the messages may have ended, with the runtime he was on.
+        self.worker.store.wakeups();
+        let (quiet, mut turn, store) =
+            (self.take_idle_poll(), self.build_poll(), self.worker.store.clone());
+        if !due && self.returned_tasks.is_yielding() {
+            // It only hands back, and takes no others for that.
+            turn.max_runs = 0;
+        }
+        (self.next_poll_at, self.was_woken, self.settlements_in_flight) = (None, false, turn.settlements.len());
+        self.not_executed = NotExecutedFlag::default();
+        self.pending_poll = Some(Box::pin(poll_unless_idle(store, quiet, turn, Arc::clone(&self.not_executed))));
+    }
+
+    pub(super) fn build_poll(&mut self) -> TaskPollCommand {
+        let QueueWorker { store, queue, lease, limits, dead_letter_policy: graves, .. } = &self.worker;
+        self.poll_number += 1;
+        let ends = self.pending_settlements.drain(..settlements_per_poll(&self.pending_settlements)).collect();
+        TaskPollCommand {
+            queue: queue.clone(),
+            node: store.node().clone(),
+            worker: Arc::clone(&self.worker_id),
+            poll_number: self.poll_number,
+            max_runs: self.free_slots().min(MAX_TASKS_PER_STEP),
+            lease: *lease,
+            limits: *limits,
+            idle_timeout: if self.is_draining || self.returned_tasks.is_yielding() { Duration::ZERO } else { IDLE_REGISTRATION_TTL },
+            can_stay_idle: self.is_listed_idle,
+            dead_letter_limits: *graves,
+            settlements: ends,
+        }
+    }
+
+    pub(super) fn apply_answer(&mut self, answer: AnsweredPoll) {
+        let AnsweredPoll { request: turn, reply: answer, first_sent_at: since, answered_sent_at: asked } = answer;
+        let TaskPollCommand { settlements: ends, poll_number: number, max_runs: want, .. } = turn;
+        for (end, _) in ends.iter().zip(&answer.settled).filter(|(_, stood)| !**stood) {
+            tracing::warn!(task = ?end.run.id, "a run was over before it ended: it had been lost");
+        }
+        // Who is told does not know whether it was taken from among the idle: the one with the timer is told and stays,
+        // and a look that was under way may have put it back. So it says that it may stand there until a turn says no.
+        self.is_listed_idle = answer.is_listed_idle;
+        self.idle_poll = answer.is_queue_idle.then(|| IdlePoll::new(asked));
+        let (now, full) = (Instant::now(), answer.started.len() >= want);
+        if !answer.started.is_empty() && now >= asked + self.worker.lease && !self.warned_slow_store {
+            self.warned_slow_store = true;
+            tracing::warn!(queue = %self.worker.queue.log_hash(), lease = ?self.worker.lease, "the store answers later than \
+                a lease lasts: tasks go back without having run; give the worker a longer lease");
+        }
+        let by: Arc<str> = format!("{}.{}", self.worker_id, number).into();
+        for run in answer.started {
+            self.start_run(run, &by, since + self.worker.lease);
+        }
+        if !self.was_woken {
+            let strange = self.returned_tasks.is_yielding();
+            let most = self.returned_tasks.next_poll_in().unwrap_or(IDLE_POLL_INTERVAL).min(IDLE_POLL_INTERVAL);
+            let wait = answer.next_poll_in.map_or(most, |wait| wait.min(most));
+            self.has_due_time = wait < most;
+            // It has all it wanted: there may be more. Unless others are to have it.
+            self.next_poll_at = Some(if full && !strange { now } else { now + wait });
+        }
+    }
+
+    fn start_run(&mut self, run: StartedTask, by: &Arc<str>, until: Instant) {
+        let StartedTask { id, attempt, record } = run;
+        let (token, bytes) = (RunToken { id, owner: Arc::clone(by) }, record.len() as u64);
+        // What is of another layout is left as one that can't be read.
+        let record = TaskRecord::decode(&record).unwrap_or_else(|| TaskRecord {
+            pushed_us: 0,
+            due_us: 0,
+            retry_after_crash: true,
+            max_attempts: 1,
+            unique: None,
+            payload: record,
+        });
+        let late = self.is_draining || Instant::now() >= until;
+        let TaskRecord { retry_after_crash: again, max_attempts, pushed_us, due_us, unique, payload } = record;
+        let QueueWorker { store, queue, .. } = &self.worker;
+        let payload = match late {
+            true => Err(Duration::ZERO),
+            false => open_for_run(store, queue, &token.id, &payload, due_us),
+        };
+        let payload = match payload {
+            Ok(payload) => payload,
+            Err(delay) => {
+                self.returned_tasks.add(delay);
+                let verdict = TaskOutcome::ReturnToQueue { delay };
+                self.pending_settlements.push(TaskSettlement { run: token, record_bytes: bytes, unique_key: unique, outcome: verdict });
+                return;
+            }
+        };
+        let facts = TaskAttemptInfo { id: token.id.clone(), attempt, max_attempts, pushed_us, due_us };
+        let work = run_handler(
+            Arc::clone(&self.worker.handler),
+            UndecodedTask { info: facts, payload },
+            self.worker.max_run,
+        );
+        // One of its own that it has lost may still be here.
+        self.cancel_run(&token);
+        let run = token.clone();
+        let abort = self.run_tasks.spawn(async move { (run, work.await) });
+        let first = renewal_time(until, self.worker.lease);
+        self.renew_at = if self.running.is_empty() { first } else { self.renew_at.min(first) };
+        let running = RunningTask { token, abort_handle: abort, attempt, max_attempts, record_bytes: bytes, unique_key: unique, retry_after_crash: again, lease_until: until };
+        self.running.insert(running.token.id.clone(), running);
+    }
+}
+
+pub(super) async fn await_optional<T>(work: &mut Option<BoxFuture<'static, T>>) -> T {
+    match work {
+        Some(work) => work.await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn sleep_until_optional(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => std::future::pending().await,
+    }
+}

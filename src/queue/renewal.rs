@@ -1,0 +1,73 @@
+//! The leases of the runs under way.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{queue_worker_loop::QueueWorkerLoop, queue_worker::QueueWorker};
+use crate::{
+    key::Key,
+    store::{MAX_TASKS_PER_STEP, RunToken, Store},
+};
+
+/// Runs that are still this worker's, or are not; and when they were asked about.
+pub(super) type TaskRenewals = (Vec<(RunToken, bool)>, Instant, bool);
+
+impl QueueWorkerLoop {
+    /// Cancels what is lost, and has the rest renewed, if that is not under way.
+    pub(super) fn renew_leases(&mut self) {
+        let now = Instant::now();
+        let lost: Vec<_> = self.running.values().filter(|run| run.lease_until <= now).collect();
+        let lost: Vec<_> = lost.iter().map(|run| run.token.clone()).collect();
+        lost.iter().for_each(|token| self.cancel_run(token));
+        let runs: Vec<_> = self.running.values().map(|run| run.token.clone()).collect();
+        if !runs.is_empty() && self.pending_renewal.is_none() {
+            let QueueWorker { store, queue, lease, .. } = &self.worker;
+            let (store, queue, lease) = (store.clone(), queue.clone(), *lease);
+            self.pending_renewal = Some(Box::pin(renew_runs(store, queue, runs, lease)));
+        }
+    }
+
+    pub(super) fn apply_renewals(&mut self, (runs, since, answered): TaskRenewals) {
+        let lease = self.worker.lease;
+        for (token, held) in runs {
+            let run = self.running.get_mut(&token.id).filter(|run| run.token == token);
+            match (run, held) {
+                (Some(run), true) => run.lease_until = since + lease,
+                (Some(_), false) => self.cancel_run(&token),
+                (None, _) => {}
+            }
+        }
+        let pause = if answered { lease / 3 } else { lease / 12 };
+        let first = self.running.values().map(|run| run.lease_until).min();
+        let next = Instant::now() + pause;
+        self.renew_at = first.map_or(next, |first| renewal_time(first, lease).min(next));
+    }
+
+    pub(super) fn cancel_run(&mut self, token: &RunToken) {
+        if let Some(run) = self.running.remove(&token.id) {
+            tracing::warn!(task = ?token.id, "a run was lost: its lease is over");
+            run.abort_handle.abort();
+        }
+    }
+}
+
+/// When a lease that lasts until then is to be renewed: at a third of what is left of it, so that there is time to ask
+/// again. Little may be left of one that was learnt of late. Who is asked often enough in vain need not be asked faster
+/// and faster: the last moments are only waited for.
+pub(super) fn renewal_time(until: Instant, lease: Duration) -> Instant {
+    let now = Instant::now();
+    let left = until.saturating_duration_since(now).min(lease);
+    now + (left / 3).max(lease / 48).min(left)
+}
+
+async fn renew_runs(store: Store, queue: Key, runs: Vec<RunToken>, lease: Duration) -> TaskRenewals {
+    let (since, mut out, mut answered) = (Instant::now(), Vec::with_capacity(runs.len()), true);
+    for some in runs.chunks(MAX_TASKS_PER_STEP) {
+        match store.backend().renew_runs(queue.clone(), some.to_vec(), lease).await {
+            Ok(held) => out.extend(some.iter().cloned().zip(held)),
+            Err(_) => answered = false,
+        }
+    }
+    (out, since, answered)
+}

@@ -1,0 +1,42 @@
+//! When a failed task is tried again.
+
+use std::time::Duration;
+
+/// Exponential backoff with full jitter.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RetryBackoff {
+    pub(super) base: Duration,
+    pub(super) cap: Duration,
+}
+
+impl RetryBackoff {
+    /// Anything up to the base doubled with each attempt, at most the cap: tasks that failed together do not come
+    /// together again.
+    pub(super) fn delay_after(self, attempt: u32) -> Duration {
+        let doubled = 2u32.checked_pow(attempt.saturating_sub(1)).unwrap_or(u32::MAX);
+        let longest = self.base.saturating_mul(doubled).min(self.cap);
+        let micros = u64::try_from(longest.as_micros()).unwrap_or(u64::MAX);
+        // 64 random bits of an id: a part of the whole, as a fraction of 2^64.
+        let (_, dice) = uuid::Uuid::new_v4().as_u64_pair();
+        let part = (u128::from(micros) * u128::from(dice << 2)) >> 64;
+        Duration::from_micros(u64::try_from(part).unwrap_or(0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_spread_from_nothing_to_the_whole() {
+        let second = Duration::from_secs(1);
+        let backoff = Backoff { base: second, cap: second * 5 };
+        for (attempt, longest) in [(1, 1), (2, 2), (3, 4), (4, 5), (99, 5)] {
+            let longest = second * longest;
+            let pauses: Vec<_> = (0..500).map(|_| backoff.after(attempt)).collect();
+            assert!(pauses.iter().all(|pause| *pause <= longest));
+            assert!(pauses.iter().any(|pause| *pause < longest / 10));
+            assert!(pauses.iter().any(|pause| *pause > longest * 9 / 10));
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Runs that are over: what becomes of their tasks goes with the next turn.
+
+use tokio::task::JoinError;
+
+use super::{
+    task_failure::FailureAction,
+    queue_worker_loop::QueueWorkerLoop,
+    task_run::{TaskRunResult, RunningTask, task_outcome},
+};
+use crate::store::{TaskSettlement, TaskOutcome, MAX_BYTES_PER_STEP, MAX_TASKS_PER_STEP, RunToken};
+
+impl QueueWorkerLoop {
+    /// A run has ended, and perhaps others with it: they go together.
+    pub(super) async fn collect_ended_runs(&mut self, first: Result<(RunToken, TaskRunResult), JoinError>) {
+        self.record_ended_run(first);
+        if !self.running.is_empty() && self.pending_poll.is_none() {
+            tokio::task::yield_now().await;
+        }
+        while let Some(ended) = self.run_tasks.try_join_next() {
+            self.record_ended_run(ended);
+        }
+    }
+
+    pub(super) fn record_ended_run(&mut self, ended: Result<(RunToken, TaskRunResult), JoinError>) {
+        // One that was cancelled is not this worker's any more, or is handed back. (It bears all panics but one as it is dropped.)
+        let Ok((token, ran)) = ended else { return };
+        let id = token.id.clone();
+        if self.running.get(&id).is_none_or(|running| running.token != token) {
+            return;
+        }
+        let Some(running) = self.running.remove(&id) else { return };
+        let RunningTask { token, attempt, max_attempts, record_bytes: bytes, unique_key: unique, .. } = running;
+        if let Err((fault, why)) = &ran
+            && !matches!(why.action, FailureAction::ReturnToQueue(_))
+        {
+            let (queue, id) = (self.worker.queue.log_hash(), &token.id);
+            tracing::warn!(
+                %queue, task = ?id, attempt, max_attempts, %fault, reason = why.reason(), "a task failed"
+            );
+        }
+        if let Err((_, why)) = &ran
+            && let FailureAction::ReturnToQueue(delay) = why.action
+        {
+            self.returned_tasks.add(delay);
+        }
+        let verdict = task_outcome(ran, attempt, max_attempts, self.worker.backoff);
+        self.pending_settlements.push(TaskSettlement { run: token, record_bytes: bytes, unique_key: unique, outcome: verdict });
+    }
+}
+
+/// How many of these ends go with one turn. What is first again has its record read by the store, which does nothing else
+/// meanwhile; the others go with the next turn, which follows at once.
+pub(super) fn settlements_per_poll(ends: &[TaskSettlement]) -> usize {
+    let mut bytes = 0u64;
+    let fits = |end: &&TaskSettlement| {
+        let (is_read, others) =
+            (matches!(end.outcome, TaskOutcome::ReturnToQueue { delay } if delay.is_zero()), bytes);
+        bytes = bytes.saturating_add(if is_read { end.record_bytes } else { 0 });
+        !is_read || others == 0 || bytes <= MAX_BYTES_PER_STEP
+    };
+    ends.iter().take(MAX_TASKS_PER_STEP).take_while(fits).count()
+}

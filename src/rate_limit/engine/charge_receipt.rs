@@ -1,0 +1,146 @@
+//! What was paid, and how it is given back or put right.
+
+use std::sync::Arc;
+
+use super::{
+    RateLimitEngine,
+    check_request::{CheckRequest, PolicyCheck},
+    counter_map::{CounterId, CounterRef},
+    quota_lease::LeasedUnit,
+    pending_settlement::PendingSettlement,
+};
+use crate::{
+    key::Key,
+    store::{AdjustmentKind, SettleChargeCommand, ChargeAdjustment, Store, ChargedWindow},
+};
+
+/// Charges that can still be changed. Dropped, all of it is given back, in the background.
+#[derive(Debug, Default)]
+pub(in crate::rate_limit) struct ChargeReceipt {
+    /// There if anything is. Most have nothing, and all threads count who holds these two.
+    engine_and_store: Option<(Arc<RateLimitEngine>, Store)>,
+    charges: Vec<RecordedCharge>,
+    leased_units: Vec<(usize, CounterId, LeasedUnit)>,
+}
+
+#[derive(Debug)]
+struct RecordedCharge {
+    /// Which of the questions it answers.
+    check_index: usize,
+    tag: Key,
+    check: PolicyCheck,
+    window: ChargedWindow,
+}
+
+impl ChargeReceipt {
+    /// To be added to.
+    pub(super) fn attach(&mut self, engine: &Arc<RateLimitEngine>, store: &Store) -> &mut Self {
+        self.engine_and_store.get_or_insert_with(|| (Arc::clone(engine), store.clone()));
+        self
+    }
+
+    pub(super) fn add_charge(&mut self, tag: &Key, question: &PolicyCheck, at: usize, window: ChargedWindow) {
+        self.charges.push(RecordedCharge { check_index: at, tag: tag.clone(), check: question.clone(), window });
+    }
+
+    pub(super) fn add_leased_unit(&mut self, spot: CounterRef<'_>, at: usize, unit: LeasedUnit) {
+        self.leased_units.push((at, CounterId::from_ref(spot), unit));
+    }
+
+    /// What the store has charged, by the place of the question.
+    pub(super) fn charged_costs(&self) -> impl Iterator<Item = (usize, u64)> {
+        self.charges.iter().map(|paid| (paid.check_index, paid.check.cost))
+    }
+
+    /// The questions that were paid out of a lease.
+    pub(super) fn leased_checks(&self) -> impl Iterator<Item = usize> {
+        self.leased_units.iter().map(|(at, ..)| *at)
+    }
+
+    /// The request goes in: what it cost stays charged.
+    pub(in crate::rate_limit) fn commit(mut self) {
+        self.leased_units.clear();
+        self.charges.clear();
+    }
+
+    /// Gives back all of it.
+    pub(super) fn refund_all(&mut self) -> Option<PendingSettlement> {
+        self.settle_costs(|_, _| 0)
+    }
+
+    /// Makes each question have cost this, of its place and of what it has cost so far.
+    ///
+    /// What the store does not answer is not tried again, since it may have been done; for what it can't have done see
+    /// [`settle`](super::settle).
+    pub(in crate::rate_limit) fn settle(
+        mut self,
+        costs: impl Fn(usize, u64) -> u64,
+    ) -> Option<PendingSettlement> {
+        self.settle_costs(costs)
+    }
+
+    fn settle_costs(&mut self, costs: impl Fn(usize, u64) -> u64) -> Option<PendingSettlement> {
+        let (engine, store) = self.engine_and_store.as_ref()?;
+        let mut calls: Vec<SettleChargeCommand> = Vec::new();
+        for (at, place, unit) in self.leased_units.drain(..) {
+            match costs(at, 1) {
+                0 => calls.extend(engine.return_leased_unit(&place, &unit)),
+                1 => {}
+                more => calls.extend(place.settle_command(AdjustmentKind::Charge { units: more - 1 })),
+            }
+        }
+        for paid in self.charges.drain(..) {
+            let Some(settled) = paid.adjustment_to(costs(paid.check_index, paid.check.cost)) else { continue };
+            if matches!(settled.kind, AdjustmentKind::Refund { .. }) {
+                let group = Some(paid.tag.clone());
+                let ask = CheckRequest { checks: smallvec::SmallVec::new(), group };
+                engine.invalidate_counter(ask.counter_ref(&paid.check));
+            }
+            match calls.iter_mut().find(|call| call.tag == paid.tag) {
+                Some(call) => call.items.push(settled),
+                None => calls.push(SettleChargeCommand { tag: paid.tag, items: vec![settled] }),
+            }
+        }
+        (!calls.is_empty()).then(|| engine.settle_charges(store, calls))
+    }
+}
+
+impl RateLimitEngine {
+    /// Charges what was let in already, more than is left too; the policies of these places.
+    pub(in crate::rate_limit) fn charge_unconditionally(
+        self: &Arc<Self>,
+        store: &Store,
+        ask: &CheckRequest,
+        charges: impl Fn(usize) -> bool,
+    ) -> Option<PendingSettlement> {
+        let mut calls: Vec<SettleChargeCommand> = Vec::new();
+        for question in ask.checks.iter().filter(|each| charges(each.policy_index) && each.cost > 0) {
+            let (tag, by) = (ask.tag(question), AdjustmentKind::Charge { units: question.cost });
+            let Some(settled) = question.adjustment(by) else { continue };
+            match calls.iter_mut().find(|call| call.tag == *tag) {
+                Some(call) => call.items.push(settled),
+                None => calls.push(SettleChargeCommand { tag: tag.clone(), items: vec![settled] }),
+            }
+        }
+        (!calls.is_empty()).then(|| self.settle_charges(store, calls))
+    }
+}
+
+impl RecordedCharge {
+    /// What has to be changed for it to have cost this.
+    fn adjustment_to(&self, cost: u64) -> Option<ChargeAdjustment> {
+        let (was, window) = (self.check.cost, self.window);
+        let by = match cost {
+            less if less < was => AdjustmentKind::Refund { units: was - less, window },
+            more if more > was => AdjustmentKind::Charge { units: more - was },
+            _ => return None,
+        };
+        self.check.adjustment(by)
+    }
+}
+
+impl Drop for ChargeReceipt {
+    fn drop(&mut self) {
+        let _ = self.refund_all();
+    }
+}

@@ -1,0 +1,252 @@
+//! Charges that were taken in advance, to be spent without asking the store.
+//!
+//! A unit is good for the window it was charged in, which ends at a moment that is counted from before the
+//! call was sent: so whoever is let in by a unit is let in within the window that has counted him. Who
+//! finds no unit fetches some more; who comes while that is under way asks for himself alone. Of a key that is
+//! asked for so often that this would be many, more is [fetched ahead](ahead).
+
+mod prefetch;
+mod lease_refill;
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{sync::oneshot, time::Instant};
+
+use self::lease_refill::LeaseRefill;
+use super::{
+    RateLimitEngine,
+    check_request::{CheckRequest, PolicyCheck},
+    counter_map::{CounterState, CounterId, CounterRef},
+};
+use crate::{
+    error::Error,
+    rate_limit::decision::{Decision, PolicyDecision, QuotaReading},
+    store::{AdjustmentKind, ChargeCommand, ChargeItem, SettleChargeCommand, QuotaSnapshot, Store, ChargedWindow},
+};
+
+/// What is left of the charges that were taken of one counter.
+#[derive(Debug)]
+pub(super) struct QuotaLease {
+    pub(super) units: u64,
+    /// When the window has ended in which they are good.
+    pub(super) valid_until: Instant,
+    pub(super) window: ChargedWindow,
+    pub(super) last_used: Instant,
+    last_state: Option<QuotaSnapshot>,
+    refilling: bool,
+    /// When it was filled the last time; `None` if what was asked for ahead did not come.
+    filled_at: Option<Instant>,
+    /// How often what is left was made void: what was asked for before is void as well.
+    generation: u64,
+}
+
+/// A charge that was made in advance, in this window.
+#[derive(Debug)]
+pub(super) struct LeasedUnit {
+    window: ChargedWindow,
+}
+
+/// What a request has of a lease.
+#[derive(Debug)]
+pub(super) struct LeaseSpend {
+    /// When the store was asked, if it was.
+    pub(super) sent_at: Option<Instant>,
+    pub(super) state: QuotaSnapshot,
+    /// None if the quota is spent.
+    pub(super) unit: Option<LeasedUnit>,
+}
+
+enum LeaseAction {
+    /// And so many are to be fetched ahead.
+    Spend(LeaseSpend, Option<u32>),
+    /// Nothing is left: fetch so many.
+    Refill(u32),
+    /// Ask for one.
+    ChargeOne,
+}
+
+impl CounterState for QuotaLease {
+    /// A lease in use holds units that the store has charged.
+    fn is_pinned(&self) -> bool {
+        self.refilling || (self.units > 0 && Instant::now() < self.valid_until)
+    }
+}
+
+impl QuotaLease {
+    fn empty(now: Instant) -> Self {
+        Self {
+            units: 0,
+            valid_until: now,
+            window: ChargedWindow::default(),
+            last_used: now,
+            last_state: None,
+            refilling: false,
+            filled_at: None,
+            generation: 0,
+        }
+    }
+
+    /// What is left is worth nothing any more, and neither is what is under way.
+    pub(super) fn invalidate(&mut self) {
+        (self.units, self.last_state, self.window) = (0, None, ChargedWindow::default());
+        self.generation += 1;
+    }
+
+    pub(super) fn is_refilling(&self) -> bool {
+        self.refilling
+    }
+
+    /// Whether that is its window. The store tells a window by its end, to the millisecond or so.
+    fn is_in_window(&self, window: ChargedWindow) -> bool {
+        self.window.boundary.abs_diff(window.boundary) <= 2
+    }
+
+    /// Spends one that is there.
+    fn spend(&mut self, now: Instant) -> Option<LeaseSpend> {
+        self.last_used = now;
+        let state = self.last_state.as_ref().filter(|_| now < self.valid_until && self.units > 0)?;
+        self.units -= 1;
+        let (reset, remaining) = (self.valid_until - now, state.remaining + self.units);
+        let state = QuotaSnapshot { reset_after: reset, remaining, ..state.clone() };
+        Some(LeaseSpend { sent_at: None, state, unit: Some(LeasedUnit { window: self.window }) })
+    }
+
+    fn spend_or_refill(&mut self, most: u32, sharing: u64) -> LeaseAction {
+        let now = Instant::now();
+        if let Some(spent) = self.spend(now) {
+            return LeaseAction::Spend(spent, self.start_prefetch(most, sharing, now));
+        }
+        match most.min(self.max_refill(sharing, now)) {
+            0 | 1 => LeaseAction::ChargeOne,
+            _ if self.refilling => LeaseAction::ChargeOne,
+            fetch => {
+                self.refilling = true;
+                LeaseAction::Refill(fetch)
+            }
+        }
+    }
+
+    /// How much may be fetched: towards the end the others shall find something too.
+    fn max_refill(&self, sharing: u64, now: Instant) -> u32 {
+        let good = now < self.valid_until;
+        let left = self.last_state.as_ref().filter(|_| good).map_or(u64::MAX, |state| state.remaining);
+        u32::try_from(left / (2 * sharing.max(1))).unwrap_or(u32::MAX)
+    }
+}
+
+impl RateLimitEngine {
+    /// Lets the request in by a charge that was made in advance, if that is all it needs: nobody is asked. It is spent,
+    /// and not given back.
+    pub(in crate::rate_limit) fn admit_from_lease(
+        self: &Arc<Self>,
+        store: &Store,
+        ask: &CheckRequest,
+    ) -> Option<Decision> {
+        let [question] = &ask.checks[..] else { return None };
+        let most = question.lease_size()?;
+        if question.exceeds_capacity() || self.is_store_unavailable(store, ask.tag(question)) {
+            return None;
+        }
+        let (spot, sharing, now) = (ask.counter_ref(question), self.process_count(), Instant::now());
+        let spend = |lease: &mut QuotaLease| {
+            lease.spend(now).map(|spent| (spent, lease.start_prefetch(most, sharing, now)))
+        };
+        let (spent, ahead) = self.leases.with(spot, spend).flatten()?;
+        if let Some(times) = ahead {
+            self.prefetch_lease(store, spot, question.charge_item(), times);
+        }
+        self.ensure_background_task(store, ask);
+        let told = Some(QuotaReading { retry_after: Duration::ZERO, ..QuotaReading::from_state(&spent.state) });
+        let one = PolicyDecision { reading: told, ..PolicyDecision::new(&question.policy, question.quota) };
+        Some(Decision { admitted: true, decided_locally: false, policies: smallvec::smallvec![one] })
+    }
+
+    /// Spends a charge of this counter that was made in advance, or makes some. `None` if there is none,
+    /// and none is to be made: the store is to be asked for one.
+    pub(super) async fn acquire_leased_unit(
+        self: &Arc<Self>,
+        store: &Store,
+        spot: CounterRef<'_>,
+        question: &PolicyCheck,
+        most: u32,
+    ) -> Result<Option<LeaseSpend>, Error> {
+        if self.has_manual_clock() {
+            return Ok(None);
+        }
+        let now = Instant::now();
+        let taken = self.leases.with_or_insert(
+            spot,
+            || QuotaLease::empty(now),
+            |lease| lease.spend_or_refill(most, self.process_count()),
+        );
+        // Without room beside leases in use, this key asks for one unit at a time.
+        match taken.unwrap_or(LeaseAction::ChargeOne) {
+            LeaseAction::Spend(spent, ahead) => {
+                if let Some(times) = ahead {
+                    self.prefetch_lease(store, spot, question.charge_item(), times);
+                }
+                Ok(Some(spent))
+            }
+            LeaseAction::Refill(times) => self.refill_lease(store, spot, question.charge_item(), times).await,
+            LeaseAction::ChargeOne => Ok(None),
+        }
+    }
+
+    /// Fetches in the background: who asks may leave, and what was charged must not be lost.
+    async fn refill_lease(
+        self: &Arc<Self>,
+        store: &Store,
+        spot: CounterRef<'_>,
+        item: Option<ChargeItem>,
+        times: u32,
+    ) -> Result<Option<LeaseSpend>, Error> {
+        let (tx, rx) = oneshot::channel();
+        // A shutdown waits for what comes, to give it back.
+        let (fetching, begun) = (LeaseRefill::new(self, spot), self.background_work.start());
+        let charge = ChargeCommand { tag: spot.tag.clone(), items: item.into_iter().collect(), repetitions: times };
+        let with = store.clone();
+        store.spawn_background(async move {
+            let spent = fetching.fetch(&with, charge).await;
+            if let Err(Ok(Some(LeaseSpend { unit: Some(unit), .. }))) = tx.send(spent) {
+                fetching.return_unit(&unit);
+            }
+            drop(begun);
+        });
+        // Nobody fetches where there is no runtime, or where it stands still.
+        store.await_reply(rx).await.unwrap_or(Ok(None))
+    }
+
+    pub(super) fn has_leased_units(&self, spot: CounterRef<'_>) -> bool {
+        self.leased_units(spot) > 0
+    }
+
+    /// How many are there to be spent.
+    pub(super) fn leased_units(&self, spot: CounterRef<'_>) -> u64 {
+        let now = Instant::now();
+        let good = |lease: &mut QuotaLease| if now < lease.valid_until { lease.units } else { 0 };
+        self.leases.with(spot, good).unwrap_or(0)
+    }
+
+    /// A unit that is not needed after all. If its lease has gone meanwhile, it is for the store to take back.
+    pub(super) fn return_leased_unit(&self, place: &CounterId, unit: &LeasedUnit) -> Option<SettleChargeCommand> {
+        let back = |lease: &mut QuotaLease| {
+            let is_there = lease.is_in_window(unit.window);
+            lease.units += u64::from(is_there);
+            is_there
+        };
+        if self.leases.with(place.to_ref(), back) == Some(true) {
+            return None;
+        }
+        self.invalidate_counter(place.to_ref());
+        place.settle_command(AdjustmentKind::Refund { units: 1, window: unit.window })
+    }
+
+    pub(super) fn has_leases(&self) -> bool {
+        !self.leases.is_empty()
+    }
+
+    /// How many processes share the quotas, as far as is known.
+    fn process_count(&self) -> u64 {
+        self.outage.process_count()
+    }
+}

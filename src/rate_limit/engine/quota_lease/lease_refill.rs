@@ -1,0 +1,85 @@
+//! Charges that are on their way into a lease.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+
+use super::{LeaseSpend, LeasedUnit};
+use crate::{
+    error::Error,
+    rate_limit::engine::{
+        RateLimitEngine,
+        counter_map::{CounterId, CounterRef},
+        refusal_cache::add_capped,
+    },
+    store::{ChargeCommand, QuotaSnapshot, Store},
+};
+
+/// While more is fetched. Others fetch again when it has gone.
+pub(super) struct LeaseRefill {
+    engine: Arc<RateLimitEngine>,
+    counter: CounterId,
+    /// How often the lease had been made void when it was asked for.
+    generation: u64,
+}
+
+impl LeaseRefill {
+    pub(super) fn new(engine: &Arc<RateLimitEngine>, spot: CounterRef<'_>) -> Self {
+        let voids = engine.leases.with(spot, |lease| lease.generation).unwrap_or(0);
+        Self { engine: Arc::clone(engine), counter: CounterId::from_ref(spot), generation: voids }
+    }
+
+    /// Asks the store for as many, and keeps them but one.
+    pub(super) async fn fetch(
+        &self,
+        store: &Store,
+        charge: ChargeCommand,
+    ) -> Result<Option<LeaseSpend>, Error> {
+        let sent = Instant::now();
+        let charged = store.backend().charge(charge).await?;
+        let state = charged.snapshots.into_iter().next();
+        Ok(state.map(|state| self.fill_lease(sent, state, charged.admitted)))
+    }
+
+    /// The lease is there for as long as it is fetched, unless what was charged is forgotten by a reset.
+    pub(super) fn return_unit(&self, unit: &LeasedUnit) {
+        let _ = self.engine.return_leased_unit(&self.counter, unit);
+    }
+
+    /// Puts what was let in into the lease, but one.
+    fn fill_lease(&self, sent: Instant, state: QuotaSnapshot, admitted: u32) -> LeaseSpend {
+        let Some(more) = admitted.checked_sub(1) else {
+            return LeaseSpend { sent_at: Some(sent), state, unit: None };
+        };
+        // Refused were those at the end, whom nobody has asked for yet.
+        let state = QuotaSnapshot { retry_after: Duration::ZERO, ..state };
+        // The store's windows are of whole milliseconds, and may begin in the middle of the first.
+        let until = add_capped(sent, state.reset_after.saturating_sub(Duration::from_millis(1)));
+        let (window, units) = (state.charged_window, u64::from(more));
+        let filled = self.engine.leases.with(self.counter.to_ref(), |lease| {
+            if lease.generation != self.generation {
+                // The reset has forgotten them, if they were charged before it; if not, they stay charged.
+                return false;
+            }
+            // What is left, or was put back meanwhile, is good as well.
+            let back = if lease.is_in_window(window) { lease.units } else { 0 };
+            let used = Instant::now();
+            (lease.units, lease.valid_until, lease.window) = (units + back, until, window);
+            (lease.last_used, lease.last_state, lease.filled_at) = (used, Some(state.clone()), Some(used));
+            true
+        });
+        if filled == Some(true) {
+            self.engine.record_lease_refill(self.counter.to_ref(), sent, &state);
+        } else {
+            self.engine.invalidate_counter(self.counter.to_ref());
+        }
+        let told = QuotaSnapshot { remaining: state.remaining + units, ..state };
+        LeaseSpend { sent_at: Some(sent), state: told, unit: Some(LeasedUnit { window }) }
+    }
+}
+
+impl Drop for LeaseRefill {
+    fn drop(&mut self) {
+        self.engine.leases.with(self.counter.to_ref(), |lease| lease.refilling = false);
+    }
+}

@@ -1,0 +1,64 @@
+//! What becomes of a check that was refused when something was charged for it.
+
+use futures_util::future::join_all;
+use smallvec::SmallVec;
+
+use super::RateCheck;
+use crate::rate_limit::engine::check_request::CheckGroup;
+
+impl RateCheck<'_> {
+    /// Takes back what was charged, and finds out who else would have refused. Always false.
+    pub(super) async fn roll_back(&mut self, unasked: &[CheckGroup<'_>]) -> bool {
+        self.restore_remaining();
+        let back = self.receipt.refund_all();
+        let asked = unasked.iter().filter(|(tag, members)| !self.is_decided_locally(tag, members));
+        let asked: SmallVec<[_; 4]> = asked.collect();
+        let answers = join_all(asked.iter().map(|group| self.call_store(group, 0))).await;
+        for ((_, members), answer) in asked.into_iter().zip(answers) {
+            // Who can't be asked is not named.
+            if let Ok(answer) = answer {
+                self.record_states(members, &answer, true);
+            }
+        }
+        if let Some(back) = back {
+            back.wait().await;
+        }
+        false
+    }
+
+    /// What is about to be given back is told, and remembered, as left.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "places are those of its own questions, and there is one of each for each of them"
+    )]
+    fn restore_remaining(&mut self) {
+        let questions = &self.request.checks;
+        let charged: SmallVec<[_; 4]> = self.receipt.charged_costs().collect();
+        let alike = |at: usize, other: usize| questions[at].shares_counter(&questions[other]);
+        for (nth, (at, _)) in charged.iter().copied().enumerate() {
+            let same = charged.iter().filter(|(other, _)| alike(at, *other));
+            let units = same.fold(0, |sum: u64, (_, cost)| sum.saturating_add(*cost));
+            self.add_remaining(at, units);
+            // What is known of a counter is known of each quota once.
+            let twice = |(other, _): &(usize, u64)| {
+                alike(at, *other) && questions[at].quota == questions[*other].quota
+            };
+            if !charged.iter().take(nth).any(twice) {
+                self.engine.record_refund(self.request.counter_ref(&questions[at]), units);
+            }
+        }
+        let leased: SmallVec<[_; 4]> = self.receipt.leased_checks().collect();
+        leased.into_iter().for_each(|at| self.add_remaining(at, 1));
+    }
+
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "places are those of its own questions, and there is one of each for each of them"
+    )]
+    fn add_remaining(&mut self, at: usize, units: u64) {
+        let most = self.request.checks[at].quota.capacity();
+        if let Some(told) = &mut self.policies[at].reading {
+            told.remaining = told.remaining.saturating_add(units).min(most);
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! What is read of a request before anything is awaited.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use futures_util::future::BoxFuture;
+use smallvec::SmallVec;
+
+use super::{
+    rate_limit_settings::{StoreAndEngine, LayerPolicy, RateLimitSettings},
+    quota_lookup::QuotaLookupResult,
+    rate_status::{StoreIdentity, PriorCharge, RateStatus},
+    rate_limit_ticket::policy_statuses,
+};
+use crate::{
+    gate::{Asked, KeyFault, RememberedRun, Replay, View, current_replay},
+    rate_limit::{
+        engine::{CheckRequest, RateLimitEngine, PolicyCheck},
+        quota::Quota,
+        policy_status::PolicyStatus,
+    },
+    reply::Reply,
+    store::Store,
+};
+
+const LAYER_NAME: &str = "RateLimitLayer";
+
+/// What the limits need of a request.
+pub struct RateLimitContext {
+    /// What the application gave to the request, if the layer has none of its own.
+    request_store: Option<(Store, Arc<RateLimitEngine>)>,
+    /// Of that, or the layer's own.
+    pub(super) store_identity: StoreIdentity,
+    pub(super) request: CheckRequest,
+    /// Quotas that have to be asked for, and of which policy.
+    pub(super) pending_quotas: Vec<(usize, BoxFuture<'static, Quota>)>,
+    pub(super) outer_status: Option<RateStatus>,
+    /// A run of a deferred request that was not charged yet.
+    pub(super) replay: Option<Replay>,
+    /// The remembered run that the request belongs to.
+    pub(super) remembered_run: Option<RememberedRun>,
+}
+
+impl<N: ?Sized> RateLimitSettings<N> {
+    #[expect(clippy::indexing_slicing, reason = "a question has the place of its own limit")]
+    pub(super) fn read_request<V: View<Native = N>>(
+        &self,
+        view: &mut V,
+    ) -> Asked<RateLimitContext, Option<RateStatus>> {
+        let run = current_replay(view);
+        // Outside of its lock it was asked when it was accepted; to what is within nobody comes while that is held.
+        if run.as_ref().is_some_and(|run| !run.was_seen()) {
+            return Asked::Skip;
+        }
+        let sources = self.policies.iter().map(|limit| &limit.key_source);
+        if let Some(asked) = self.response.check_before_keys(view, sources) {
+            return asked;
+        }
+        // What was accepted is refused by no quota any more.
+        let asks = run.is_none();
+        let mut ask = match self.build_check_request(view) {
+            Ok(read) => read,
+            // It comes without credentials.
+            Err(_) if !asks => return Asked::Skip,
+            Err(fault) => return fault.answer(LAYER_NAME).map_or(Asked::Skip, Asked::Answer),
+        };
+        let keys = ask.checks.iter().map(|each| &each.key);
+        if let Some(asked) = self.response.check_keys(keys) {
+            return asked;
+        }
+        // An earlier attempt was charged.
+        if run.as_ref().is_some_and(|run| run.deferred().attempt > 1) {
+            return Asked::Skip;
+        }
+        let found = match self.configured_store() {
+            Some(_) => None,
+            None => view.store().map(|store| {
+                let engine = RateLimitEngine::for_store(&store);
+                (store, engine)
+            }),
+        };
+        let Some((store, engine)) = find_store_and_engine(self, &found) else {
+            return Asked::Answer(missing_store_reply());
+        };
+        let mut quotas = Vec::new();
+        for question in &mut ask.checks {
+            let asked = self.policies[question.policy_index].resolve_cost_and_quota(question, view);
+            quotas.extend(asked.map(|asked| (question.policy_index, asked)));
+        }
+        let (at, outer) = (StoreIdentity::of(store), RateStatus::from_outer_layer(view));
+        if let Some(outer) = &outer
+            && self.remove_already_charged(&mut ask, at, outer, &quotas)
+        {
+            return Asked::Skip;
+        }
+        // Nothing is waited for, and nothing else is done, for what is refused already, or was charged in advance.
+        if asks && quotas.is_empty() {
+            if !self.may_settle()
+                && let Some(decision) = engine.admit_from_lease(store, &ask)
+            {
+                let status = RateStatus::new(decision, (ask, at), None, outer);
+                status.insert_into(view);
+                return Asked::Pass(Some(status));
+            }
+            if let Some(decision) = engine.cached_refusal(&ask) {
+                return self.refusal(&policy_statuses(&decision));
+            }
+        }
+        let remembered = RememberedRun::of(view);
+        Asked::Enter(RateLimitContext { request_store: found, store_identity: at, request: ask, pending_quotas: quotas, outer_status: outer, replay: run, remembered_run: remembered })
+    }
+
+    fn refusal<F, T>(&self, standings: &[PolicyStatus<'_>]) -> Asked<F, T> {
+        match standings {
+            // Its answer hangs on nothing else.
+            [one] if self.policies.len() == 1 && !self.response.has_responder() => {
+                Asked::Again(self.reply_cache.get_or_build(one, || self.response.refusal_reply(standings)))
+            }
+            _ => Asked::Answer(self.response.refusal_reply(standings)),
+        }
+    }
+
+    /// The policies that have a key here, and the key of the group.
+    fn build_check_request<V: View<Native = N>>(&self, view: &mut V) -> Result<CheckRequest, KeyFault> {
+        let mut questions = SmallVec::with_capacity(self.policies.len());
+        let mut none = None;
+        for (place, limit) in self.policies.iter().enumerate() {
+            match limit.key_source.read(view) {
+                Ok(key) => {
+                    let cost = limit.policy.default_cost();
+                    questions.push(PolicyCheck { policy_index: place, ..PolicyCheck::new(&limit.policy, key, cost) });
+                }
+                Err(fault) if fault.lets_pass() => none = Some(fault),
+                Err(fault) => return Err(fault),
+            }
+        }
+        match none {
+            Some(fault) if questions.is_empty() => Err(fault),
+            _ => {
+                let group = self.group_source.as_ref().map(|group| group.read(view)).transpose()?;
+                Ok(CheckRequest { checks: questions, group })
+            }
+        }
+    }
+}
+
+impl<N: ?Sized> RateLimitSettings<N> {
+    /// Takes out what a layer further out has charged already; true if nothing is left to be asked.
+    fn remove_already_charged(
+        &self,
+        ask: &mut CheckRequest,
+        at: StoreIdentity,
+        outer: &RateStatus,
+        quotas: &[(usize, BoxFuture<'static, Quota>)],
+    ) -> bool {
+        let differs = |place: usize| {
+            // A quota that is not known yet might be another one; and nobody else changes what is charged here.
+            quotas.iter().any(|(asked, _)| *asked == place)
+                || self.policies.get(place).is_some_and(LayerPolicy::may_settle)
+        };
+        let (group, mut questions) = (ask.group.take(), std::mem::take(&mut ask.checks));
+        questions.retain(|question| match outer.prior_charge(at, group.as_ref(), question) {
+            PriorCharge::NotCharged => true,
+            charged => {
+                warn_duplicate_policy(question.policy.name());
+                charged == PriorCharge::Different || differs(question.policy_index)
+            }
+        });
+        *ask = CheckRequest { checks: questions, group };
+        ask.checks.is_empty()
+    }
+}
+
+impl<N: ?Sized> LayerPolicy<N> {
+    /// What depends on the request; the quota, if it has to be asked for.
+    fn resolve_cost_and_quota<V: View<Native = N>>(
+        &self,
+        question: &mut PolicyCheck,
+        view: &mut V,
+    ) -> Option<BoxFuture<'static, Quota>> {
+        if let Some(cost) = &self.cost_by {
+            question.cost = cost(view.native());
+        }
+        question.may_end_early = self.may_settle() || self.quota_by.is_some();
+        match self.quota_by.as_ref()?.get_or_fetch(&self.policy, &question.key, view.native()) {
+            QuotaLookupResult::Cached(quota) => {
+                question.quota = quota;
+                None
+            }
+            QuotaLookupResult::Pending(asked) => Some(asked),
+        }
+    }
+}
+
+/// Logged once in a process.
+fn warn_duplicate_policy(policy: &str) {
+    static WARNED: AtomicBool = AtomicBool::new(false);
+    if !WARNED.swap(true, Ordering::Relaxed) {
+        tracing::warn!(
+            policy,
+            "two RateLimitLayers around one handler have a policy of one name, and count for one key: \
+             the request is charged once if they ask the same of it, and twice if not; give one of them \
+             another .name(..), or remove it"
+        );
+    }
+}
+
+/// Where the requests of this layer are counted, or those with this store.
+fn find_store_and_engine<'a, N: ?Sized>(
+    plan: &'a RateLimitSettings<N>,
+    found: &'a Option<(Store, Arc<RateLimitEngine>)>,
+) -> Option<StoreAndEngine<'a>> {
+    plan.configured_store().or_else(|| found.as_ref().map(|(store, engine)| (store, engine)))
+}
+
+pub(super) fn missing_store_reply() -> Reply {
+    crate::outage::missing_store_reply(LAYER_NAME)
+}
+
+impl RateLimitContext {
+    /// There is one: it was asked.
+    pub(super) fn store_and_engine<'a, N: ?Sized>(&'a self, plan: &'a RateLimitSettings<N>) -> Option<StoreAndEngine<'a>> {
+        find_store_and_engine(plan, &self.request_store)
+    }
+
+    /// Asks for the quotas.
+    pub(super) async fn resolve_quotas(&mut self) {
+        for (place, quota) in self.pending_quotas.drain(..) {
+            let (quota, all) = (quota.await, self.request.checks.iter_mut());
+            all.filter(|each| each.policy_index == place).for_each(|each| each.quota = quota);
+        }
+    }
+}
+
+impl fmt::Debug for RateLimitContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimitFacts").field("ask", &self.request).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,117 @@
+//! What a layer is set to: its policies, and how each is asked.
+
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+};
+
+use super::{refusal_reply_cache::RefusalReplyCache, quota_lookup::QuotaLookup};
+use crate::{
+    gate::KeySource,
+    rate_limit::{engine::RateLimitEngine, response_options::ResponseOptions, policy::Policy},
+    store::Store,
+};
+
+/// All of a layer's settings.
+pub(super) struct RateLimitSettings<N: ?Sized> {
+    /// One at least.
+    pub(super) policies: Vec<LayerPolicy<N>>,
+    pub(super) group_source: Option<KeySource<N>>,
+    pub(super) store: Option<Store>,
+    /// That store's.
+    pub(super) engine: OnceLock<Arc<RateLimitEngine>>,
+    pub(super) response: ResponseOptions,
+    /// What was answered with these settings.
+    pub(super) reply_cache: RefusalReplyCache,
+}
+
+type CostFn<N> = dyn Fn(&N) -> u64 + Send + Sync;
+type RefundPredicate = dyn Fn(u16) -> bool + Send + Sync;
+
+/// One policy of it.
+pub(super) struct LayerPolicy<N: ?Sized> {
+    pub(super) key_source: KeySource<N>,
+    pub(super) policy: Arc<Policy>,
+    pub(super) quota_by: Option<Arc<QuotaLookup<N>>>,
+    pub(super) cost_by: Option<Arc<CostFn<N>>>,
+    pub(super) refund_on: Option<Arc<RefundPredicate>>,
+    pub(super) handler_sets_cost: bool,
+}
+
+impl<N: ?Sized> LayerPolicy<N> {
+    pub(super) fn new(source: KeySource<N>, policy: Policy) -> Self {
+        let policy = Arc::new(policy);
+        let (quotas, cost_by, refund_on) = (None, None, None);
+        Self { key_source: source, policy, quota_by: quotas, cost_by, refund_on, handler_sets_cost: false }
+    }
+
+    /// Whether charges may be changed after the response.
+    pub(super) fn may_settle(&self) -> bool {
+        self.refund_on.is_some() || self.handler_sets_cost
+    }
+}
+
+impl<N: ?Sized> RateLimitSettings<N> {
+    pub(super) fn may_settle(&self) -> bool {
+        self.policies.iter().any(LayerPolicy::may_settle)
+    }
+
+    /// Its own store, if it has one, and that one's engine. It is lent, and not looked for: all requests share what
+    /// would be locked and counted for that.
+    pub(super) fn configured_store(&self) -> Option<StoreAndEngine<'_>> {
+        let store = self.store.as_ref()?;
+        Some((store, self.engine.get_or_init(|| RateLimitEngine::for_store(store))))
+    }
+}
+
+/// Where it is counted.
+pub(super) type StoreAndEngine<'a> = (&'a Store, &'a Arc<RateLimitEngine>);
+
+impl<N: ?Sized> Clone for LayerPolicy<N> {
+    fn clone(&self) -> Self {
+        Self {
+            key_source: self.key_source.clone(),
+            policy: Arc::clone(&self.policy),
+            quota_by: self.quota_by.clone(),
+            cost_by: self.cost_by.clone(),
+            refund_on: self.refund_on.clone(),
+            handler_sets_cost: self.handler_sets_cost,
+        }
+    }
+}
+
+impl<N: ?Sized> Clone for RateLimitSettings<N> {
+    fn clone(&self) -> Self {
+        Self {
+            policies: self.policies.clone(),
+            group_source: self.group_source.clone(),
+            store: self.store.clone(),
+            engine: OnceLock::new(),
+            response: self.response.clone(),
+            reply_cache: RefusalReplyCache::default(),
+        }
+    }
+}
+
+impl<N: ?Sized> fmt::Debug for LayerPolicy<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Limit")
+            .field("source", &self.key_source)
+            .field("policy", &self.policy)
+            .field("quota_by", &self.quota_by.is_some())
+            .field("cost_by", &self.cost_by.is_some())
+            .field("refund_on", &self.refund_on.is_some())
+            .field("settle_by_handler", &self.handler_sets_cost)
+            .finish()
+    }
+}
+
+impl<N: ?Sized> fmt::Debug for RateLimitSettings<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimitGate")
+            .field("limits", &self.policies)
+            .field("group", &self.group_source)
+            .field("facing", &self.response)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,132 @@
+//! What is told again: refusals that a client gets within one second are the same, and so is the field that names
+//! the policies.
+//!
+//! A flood is refused from memory, and then it is the answer itself that costs: half of the instructions of a
+//! refusal went into making the same fields and the same document anew.
+
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+use crate::{
+    clock::ceil_secs,
+    rate_limit::{rate_headers::format_policy_header, policy_status::PolicyStatus},
+    reply::{SharedReply, Reply},
+};
+
+/// Clients that are to come back at different times get different answers; so many are kept, by the
+/// seconds they are told. What finds no place is made anew.
+const SLOT_COUNT: usize = 8;
+
+/// What an answer of a layer with one policy is made of, and nothing else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct RefusalReplyKey {
+    limit: u64,
+    window: Duration,
+    remaining: u64,
+    wait_secs: u64,
+    permanent: bool,
+}
+
+type RefusalReplySlot = Option<(RefusalReplyKey, Arc<SharedReply>)>;
+
+/// The last answers of a layer.
+#[derive(Default)]
+pub(super) struct RefusalReplyCache {
+    refusals: [Mutex<RefusalReplySlot>; SLOT_COUNT],
+    /// The first one's limit and window: nearly always those of all.
+    policy_header: OnceLock<(u64, Duration, Bytes)>,
+}
+
+impl RefusalReplyCache {
+    /// The answer to who stands so, made if it was not the last one of its place.
+    #[expect(clippy::indexing_slicing, reason = "a remainder is below that number")]
+    pub(super) fn get_or_build(
+        &self,
+        standing: &PolicyStatus<'_>,
+        make: impl FnOnce() -> Reply,
+    ) -> Arc<SharedReply> {
+        let wait = ceil_secs(standing.wait_time());
+        let told = RefusalReplyKey {
+            limit: standing.limit,
+            window: standing.window,
+            remaining: standing.remaining,
+            wait_secs: wait,
+            permanent: standing.is_permanent(),
+        };
+        // Any number will do, as long as it is the same for the same wait.
+        let mut place = self.refusals[usize::try_from(wait).unwrap_or(0) % SLOT_COUNT].lock();
+        match &*place {
+            Some((last, reply)) if *last == told => Arc::clone(reply),
+            _ => {
+                let reply = Arc::new(SharedReply::new(make()));
+                *place = Some((told, Arc::clone(&reply)));
+                reply
+            }
+        }
+    }
+}
+
+impl RefusalReplyCache {
+    /// The value of the field that names the policies, of a layer with so many. (One has one name for it.)
+    pub(super) fn policy_header(&self, standings: &[PolicyStatus<'_>], limits: usize) -> Bytes {
+        let ([one], 1) = (standings, limits) else { return format_policy_header(standings) };
+        let (limit, window, text) =
+            self.policy_header.get_or_init(|| (one.limit, one.window, format_policy_header(standings)));
+        if (*limit, *window) == (one.limit, one.window) {
+            return text.clone();
+        }
+        format_policy_header(standings)
+    }
+}
+
+impl fmt::Debug for RefusalReplyCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Again").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn standing(limit: u64, retry: Duration) -> Standing<'static> {
+        let (window, reset) = (Duration::from_secs(60), Duration::from_secs(60));
+        Standing { name: "a", limit, window, remaining: 0, reset, retry, violated: true }
+    }
+
+    #[test]
+    fn the_policy_is_named_as_it_is_for_the_request() {
+        let again = Again::default();
+        let told = |standings: &[Standing<'_>], limits| again.policies(standings, limits);
+        let one = |limit, name| Standing { name, ..standing(limit, Duration::ZERO) };
+        for _ in 0..2 {
+            assert_eq!(told(&[one(3, "a")], 1), "\"a\";q=3;w=60");
+            assert_eq!(told(&[one(4, "a")], 1), "\"a\";q=4;w=60", "another quota");
+            assert_eq!(told(&[one(3, "b")], 2), "\"b\";q=3;w=60", "the other has no key here");
+            let both = told(&[one(3, "a"), one(3, "b")], 2);
+            assert_eq!(both, "\"a\";q=3;w=60, \"b\";q=3;w=60");
+            assert!(told(&[], 1).is_empty());
+        }
+    }
+
+    #[test]
+    fn what_is_the_same_is_made_once() {
+        let again = Again::default();
+        let told = |standing, status| again.refuse(&standing, || Reply::new(status)).reply().status;
+        let millis = Duration::from_millis;
+        assert_eq!(told(standing(3, millis(1_500)), 1), 1);
+        assert_eq!(told(standing(3, millis(1_001)), 2), 1, "2 s, both");
+        assert_eq!(told(standing(3, millis(1_000)), 3), 3, "another second");
+        assert_eq!(told(standing(3, millis(1_500)), 4), 1, "each has a place");
+        assert_eq!(told(standing(3, millis(9_500)), 5), 5, "the same place, another second");
+        assert_eq!(told(standing(3, millis(1_500)), 6), 6, "which is put out");
+        assert_eq!(told(standing(4, millis(1_500)), 7), 7, "another quota");
+        assert_eq!(told(standing(4, Duration::MAX), 8), 8, "hopeless");
+    }
+}

@@ -1,0 +1,150 @@
+//! How a layer is built.
+
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use futures_util::FutureExt as _;
+
+use super::{
+    RateLimitGate,
+    refusal_reply_cache::RefusalReplyCache,
+    rate_limit_settings::{LayerPolicy, RateLimitSettings},
+    quota_lookup::QuotaLookup,
+};
+use crate::{
+    gate::KeySource,
+    outage::RateLimitOutage,
+    rate_limit::{response_options::ResponseOptions, policy::Policy, quota::Quota},
+    store::Store,
+};
+
+impl<N: ?Sized> RateLimitGate<N> {
+    /// This policy for each key.
+    #[must_use]
+    pub fn new(source: KeySource<N>, policy: impl Into<Policy>) -> Self {
+        Self(Arc::new(RateLimitSettings {
+            policies: vec![LayerPolicy::new(source, policy.into())],
+            group_source: None,
+            store: None,
+            engine: OnceLock::new(),
+            response: ResponseOptions::default(),
+            reply_cache: RefusalReplyCache::default(),
+        }))
+    }
+
+    /// See `RateLimitLayer::and`.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        let other = Arc::unwrap_or_clone(other.0);
+        self.update(|plan| {
+            plan.policies.extend(other.policies);
+            plan.group_source = plan.group_source.take().or(other.group_source);
+            plan.store = plan.store.take().or(other.store);
+            plan.engine = OnceLock::new();
+        })
+    }
+
+    /// See `RateLimitLayer::group_by_...`.
+    #[must_use]
+    pub fn group_by(self, source: KeySource<N>) -> Self {
+        self.update(|plan| plan.group_source = Some(source))
+    }
+
+    /// See `RateLimitLayer::store`.
+    #[must_use]
+    pub fn store(self, store: &Store) -> Self {
+        self.update(|plan| (plan.store, plan.engine) = (Some(store.clone()), OnceLock::new()))
+    }
+
+    /// Sets what has nothing to do with how it counts.
+    #[must_use]
+    pub fn response_options(self, set: impl FnOnce(ResponseOptions) -> ResponseOptions) -> Self {
+        self.update(|plan| plan.response = set(std::mem::take(&mut plan.response)))
+    }
+
+    /// See `RateLimitLayer::name`.
+    #[must_use]
+    pub fn policy_name(self, name: &str) -> Self {
+        self.map_last_policy(|policy| policy.with_name(name))
+    }
+
+    /// See `RateLimitLayer::on_outage`.
+    #[must_use]
+    pub fn on_outage(self, outage: RateLimitOutage) -> Self {
+        self.map_last_policy(|policy| policy.on_outage(outage))
+    }
+
+    /// See `RateLimitLayer::shadow`.
+    #[must_use]
+    pub fn shadow(self) -> Self {
+        self.map_last_policy(Policy::shadow)
+    }
+
+    /// See `RateLimitLayer::cost_by`.
+    #[must_use]
+    pub fn cost_by(self, cost: impl Fn(&N) -> u64 + Send + Sync + 'static) -> Self {
+        self.update_last_policy(|limit| limit.cost_by = Some(Arc::new(cost)))
+    }
+
+    /// See `RateLimitLayer::quota_by`.
+    #[must_use]
+    pub fn quota_by<F>(self, quota: impl Fn(&N) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Quota> + Send + 'static,
+    {
+        let quotas = QuotaLookup::new(Arc::new(move |native| quota(native).boxed()));
+        self.update_last_policy(|limit| limit.quota_by = Some(Arc::new(quotas)))
+    }
+
+    /// See `RateLimitLayer::quota_fresh_for`.
+    ///
+    /// # Panics
+    ///
+    /// If there is no `quota_by` before it.
+    #[must_use]
+    #[expect(
+        clippy::expect_used,
+        reason = "a mistake of the wiring is told where the layer is built"
+    )]
+    pub fn quota_ttl(self, fresh: Duration) -> Self {
+        self.update_last_policy(|limit| {
+            let quotas = limit.quota_by.take().expect("quota_fresh_for: put it behind quota_by");
+            limit.quota_by = Some(Arc::new(quotas.with_ttl(fresh)));
+        })
+    }
+
+    /// See `RateLimitLayer::refund_on`. Inside another layer that is alike otherwise, this one charges the request as well,
+    /// and gives back what it has charged itself.
+    #[must_use]
+    pub fn refund_on(self, refund: impl Fn(u16) -> bool + Send + Sync + 'static) -> Self {
+        self.update_last_policy(|limit| limit.refund_on = Some(Arc::new(refund)))
+    }
+
+    /// See `RateLimitLayer::settle_by_handler`. Inside another layer that is alike otherwise, this one charges the request
+    /// as well, and the handler says what it costs here.
+    #[must_use]
+    pub fn handler_sets_cost(self) -> Self {
+        self.update_last_policy(|limit| limit.handler_sets_cost = true)
+    }
+
+    fn update(self, change: impl FnOnce(&mut RateLimitSettings<N>)) -> Self {
+        let mut plan = Arc::unwrap_or_clone(self.0);
+        change(&mut plan);
+        Self(Arc::new(plan))
+    }
+
+    /// Settings are those of the policy that was named last.
+    fn update_last_policy(self, change: impl FnOnce(&mut LayerPolicy<N>)) -> Self {
+        self.update(|plan| {
+            if let Some(last) = plan.policies.last_mut() {
+                change(last);
+            }
+        })
+    }
+
+    fn map_last_policy(self, change: impl FnOnce(Policy) -> Policy) -> Self {
+        self.update_last_policy(|limit| limit.policy = Arc::new(change((*limit.policy).clone())))
+    }
+}

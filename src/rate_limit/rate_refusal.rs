@@ -1,0 +1,212 @@
+//! What a refused request is answered with.
+
+use std::time::Duration;
+
+use super::{
+    rate_headers::{RateHeaders, push_structured_string, format_number},
+    policy_status::PolicyStatus,
+};
+use crate::{
+    clock::ceil_secs,
+    reply::{HeaderSet, Reply, problem},
+};
+
+/// A request that a `RateLimitLayer` refuses, for whoever makes the answer.
+#[derive(Debug, Clone, Copy)]
+pub struct RateRefusal<'a> {
+    pub(super) reason: RefusalReason,
+    pub(super) policies: &'a [PolicyStatus<'a>],
+    pub(super) headers: RateHeaders,
+    pub(super) expose_headers: bool,
+}
+
+/// Why a request is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RefusalReason {
+    /// A quota is spent: 429 with `Retry-After`.
+    QuotaExceeded,
+    /// It costs more than the whole of a quota, so it would be refused whenever it came: 403.
+    CostAboveQuota,
+    /// Its client is on a deny list: 403.
+    Denied,
+}
+
+impl<'a> RateRefusal<'a> {
+    /// Why.
+    #[must_use]
+    pub fn reason(&self) -> RefusalReason {
+        self.reason
+    }
+
+    /// How each policy of the layer stands with the request; nothing for one that is denied, since none
+    /// was asked.
+    #[must_use]
+    pub fn policies(&self) -> &'a [PolicyStatus<'a>] {
+        self.policies
+    }
+
+    /// The policies that refuse it.
+    pub fn violated(&self) -> impl Iterator<Item = &'a PolicyStatus<'a>> + use<'a> {
+        self.policies.iter().filter(|standing| standing.violated)
+    }
+
+    /// When to come back, in whole seconds, rounded up: the longest wait of all policies that refuse it.
+    /// `None` if no waiting will help.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        let waits = self.violated().map(|standing| ceil_secs(standing.wait_time()));
+        (self.reason == RefusalReason::QuotaExceeded).then(|| Duration::from_secs(waits.max().unwrap_or(1)))
+    }
+
+    /// `Retry-After` and the fields about quotas, as the layer is set.
+    #[must_use]
+    pub fn headers(&self) -> HeaderSet {
+        let mut fields = HeaderSet::new();
+        self.append_headers(&mut fields);
+        fields
+    }
+
+    /// The usual answer: 429 with a problem document (RFC 9457) that names the policies that refuse, or 403.
+    #[must_use]
+    pub fn reply(&self) -> Reply {
+        let (status, kind, title) = match self.reason {
+            RefusalReason::QuotaExceeded => (429, problem::QUOTA_EXCEEDED, "Too many requests"),
+            RefusalReason::CostAboveQuota => {
+                (403, problem::COST_OVER_QUOTA, "The request costs more than its quota ever has")
+            }
+            RefusalReason::Denied => (403, problem::DENIED, "Requests of this client are refused"),
+        };
+        let mut reply = Reply::new(status);
+        reply.body = self.problem_document(status, kind, title).into();
+        reply.headers.reserve(5);
+        reply = reply.header("content-type", "application/problem+json");
+        reply = reply.header("cache-control", "no-store");
+        self.append_headers(&mut reply.headers);
+        reply
+    }
+
+    /// The answer for clients of gRPC, such as those of tonic: `RESOURCE_EXHAUSTED` (8), or
+    /// `PERMISSION_DENIED` (7) for a client that is denied, in the header of an answer without a body, and
+    /// the fields about quotas beside it.
+    #[must_use]
+    pub fn grpc_reply(&self) -> Reply {
+        let (code, message) = match self.reason {
+            RefusalReason::QuotaExceeded => ("8", "too many requests"),
+            RefusalReason::CostAboveQuota => ("8", "the request costs more than its quota ever has"),
+            RefusalReason::Denied => ("7", "requests of this client are refused"),
+        };
+        let mut reply = Reply::new(200)
+            .header("content-type", "application/grpc")
+            .header("grpc-status", code)
+            .header("grpc-message", message);
+        self.append_headers(&mut reply.headers);
+        reply
+    }
+
+    fn append_headers(&self, fields: &mut HeaderSet) {
+        if let Some(wait) = self.retry_after() {
+            fields.push(("retry-after".into(), format_number(wait.as_secs()).into()));
+        }
+        self.headers.append_to(self.expose_headers, self.policies, fields);
+    }
+
+    /// Written by hand: it is made for each of the requests that are to be refused cheaply. Names are
+    /// quoted as in the fields, so that clients find the same ones in both.
+    fn problem_document(&self, status: u16, kind: &str, title: &str) -> String {
+        let names = self.violated().map(|standing| standing.name.len() + 3);
+        let mut out = String::with_capacity(kind.len() + title.len() + 80 + names.sum::<usize>());
+        for part in ["{\"type\":\"", kind, "\",\"title\":\"", title, "\",\"status\":"] {
+            out.push_str(part);
+        }
+        out.push_str(itoa::Buffer::new().format(status));
+        if self.reason != RefusalReason::Denied {
+            out.push_str(",\"violated-policies\":");
+            let mut before = '[';
+            for standing in self.violated() {
+                out.push(before);
+                push_structured_string(standing.name, &mut out);
+                before = ',';
+            }
+            out.push(']');
+        }
+        out.push('}');
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn standing(name: &str, retry: Option<u64>) -> Standing<'_> {
+        let (window, reset) = (Duration::from_secs(60), Duration::from_millis(2_500));
+        let (violated, retry) = (retry.is_some(), Duration::from_millis(retry.unwrap_or(0)));
+        Standing { name, limit: 3, window, remaining: 0, reset, retry, violated }
+    }
+
+    fn refusal<'a>(reason: Reason, standings: &'a [Standing<'a>]) -> Refusal<'a> {
+        Refusal { reason, standings, kind: RateFields::Draft, exposed: false }
+    }
+
+    fn field<'a>(reply: &'a Reply, name: &str) -> Option<&'a str> {
+        let mut named = reply.fields.iter().filter(|(n, _)| n == name);
+        let value = named.next().map(|(_, value)| &**value);
+        assert!(named.next().is_none(), "{name} twice: {reply:?}");
+        value
+    }
+
+    fn document(reply: &Reply) -> Value {
+        assert_eq!(field(reply, "content-type"), Some("application/problem+json"));
+        assert_eq!(field(reply, "cache-control"), Some("no-store"));
+        serde_json::from_slice(&reply.body).expect("a document")
+    }
+
+    #[test]
+    fn all_violated_policies_are_named_and_the_longest_binds() {
+        let three = [standing("a", Some(999)), standing("b", None), standing("c\"\\", Some(7_001))];
+        let reply = refusal(Reason::Spent, &three).reply();
+        assert_eq!(reply.status, 429);
+        let expected = json!({
+            "type": problem::QUOTA,
+            "title": "Too many requests",
+            "status": 429,
+            "violated-policies": ["a", "c\"\\"],
+        });
+        assert_eq!(document(&reply), expected);
+        assert_eq!(field(&reply, "retry-after"), Some("8"));
+        let told = "\"a\";r=0;t=1, \"b\";r=0;t=3, \"c\\\"\\\\\";r=0;t=8";
+        assert_eq!(field(&reply, "ratelimit"), Some(told));
+    }
+
+    #[test]
+    fn no_wait_is_told_where_none_helps() {
+        let mut two = [standing("a", Some(999)), standing("b", Some(0))];
+        two[1].retry = Duration::MAX;
+        let reply = refusal(Reason::TooCostly, &two).reply();
+        assert_eq!((reply.status, field(&reply, "retry-after")), (403, None));
+        assert_eq!(document(&reply)["violated-policies"], json!(["a", "b"]));
+        let reply = refusal(Reason::Denied, &[]).reply();
+        assert_eq!((reply.status, reply.fields.len()), (403, 2), "{reply:?}");
+        let document = document(&reply);
+        assert_eq!(
+            (&document["type"], &document["status"]),
+            (&problem::DENIED.into(), &403.into())
+        );
+        assert_eq!(document["violated-policies"], Value::Null);
+    }
+
+    #[test]
+    fn grpc_is_told_in_its_own_way() {
+        let one = [standing("a", Some(1_000))];
+        let reply = refusal(Reason::Spent, &one).grpc();
+        assert_eq!((reply.status, reply.body.len()), (200, 0));
+        assert_eq!(field(&reply, "content-type"), Some("application/grpc"));
+        assert_eq!(field(&reply, "grpc-status"), Some("8"));
+        assert_eq!(field(&reply, "retry-after"), Some("1"));
+        assert_eq!(field(&reply, "ratelimit"), Some("\"a\";r=0;t=1"));
+        assert_eq!(field(&refusal(Reason::Denied, &[]).grpc(), "grpc-status"), Some("7"));
+    }
+}

@@ -1,0 +1,179 @@
+//! What a `RateLimitLayer` shows the outside: whom it asks nothing of, and what it tells.
+
+use std::{fmt, sync::Arc};
+
+use bytes::Bytes;
+
+use super::{
+    rate_headers::RateHeaders,
+    access_lists::{AccessListMatch, AccessLists},
+    rate_refusal::{RefusalReason, RateRefusal},
+    policy_status::PolicyStatus,
+};
+use crate::{
+    gate::{Asked, KeySource, View},
+    key::Key,
+    reply::{HeaderSet, Reply},
+};
+
+type RefusalResponder = dyn Fn(&RateRefusal<'_>) -> Reply + Send + Sync;
+
+/// The settings of a layer that have nothing to do with how it counts.
+#[derive(Clone, Default)]
+pub struct ResponseOptions {
+    lists: AccessLists,
+    headers: RateHeaders,
+    expose_headers: bool,
+    charges_preflights: bool,
+    responder: Option<Arc<RefusalResponder>>,
+}
+
+impl ResponseOptions {
+    /// See `RateLimitLayer::lists`.
+    #[must_use]
+    pub fn access_lists(mut self, lists: AccessLists) -> Self {
+        self.lists = lists;
+        self
+    }
+
+    /// See `RateLimitLayer::fields`.
+    #[must_use]
+    pub fn headers(mut self, fields: RateHeaders) -> Self {
+        self.headers = fields;
+        self
+    }
+
+    /// See `RateLimitLayer::expose_fields`.
+    #[must_use]
+    pub fn expose_headers(mut self) -> Self {
+        self.expose_headers = true;
+        self
+    }
+
+    /// See `RateLimitLayer::charge_preflights`.
+    #[must_use]
+    pub fn charge_preflights(mut self) -> Self {
+        self.charges_preflights = true;
+        self
+    }
+
+    /// See `RateLimitLayer::respond`.
+    #[must_use]
+    pub fn refusal_response(
+        mut self,
+        respond: impl Fn(&RateRefusal<'_>) -> Reply + Send + Sync + 'static,
+    ) -> Self {
+        self.responder = Some(Arc::new(respond));
+        self
+    }
+
+    /// See `RateLimitLayer::grpc`.
+    #[must_use]
+    pub fn grpc_refusals(self) -> Self {
+        // A function, since a path to the method is of one lifetime only.
+        fn grpc(refusal: &RateRefusal<'_>) -> Reply {
+            refusal.grpc_reply()
+        }
+        self.refusal_response(grpc)
+    }
+
+    /// Asked before the request's keys are read, which a preflight has none of; `None` if it is to be charged.
+    /// `sources`: of the keys.
+    pub(super) fn check_before_keys<'a, V: View<Native: 'a>, F, T>(
+        &self,
+        view: &mut V,
+        mut sources: impl Iterator<Item = &'a KeySource<V::Native>> + Clone,
+    ) -> Option<Asked<F, T>> {
+        match self.lists.match_address(view, sources.clone().find_map(KeySource::address)) {
+            Err(fault) => {
+                return Some(fault.answer("RateLimitLayer").map_or(Asked::Skip, Asked::Answer));
+            }
+            Ok(AccessListMatch::Denied) => return Some(Asked::Answer(self.denied_reply())),
+            Ok(AccessListMatch::Allowed) => {
+                // On both lists is denied; but who has no key at all is on none.
+                let is_denied = |source: &KeySource<V::Native>| {
+                    source.read(view).is_ok_and(|key| self.lists.match_key(&key) == AccessListMatch::Denied)
+                };
+                let denied = self.lists.has_denied_keys() && sources.any(is_denied);
+                return Some(if denied { Asked::Answer(self.denied_reply()) } else { Asked::Skip });
+            }
+            Ok(AccessListMatch::Unlisted) => {}
+        }
+        (!self.charges_preflights && is_preflight(view)).then_some(Asked::Skip)
+    }
+
+    /// Asked with the keys of all policies, before the store is.
+    pub(super) fn check_keys<'a, F, T>(
+        &self,
+        keys: impl IntoIterator<Item = &'a Key>,
+    ) -> Option<Asked<F, T>> {
+        let mut skip = None;
+        for key in keys {
+            match self.lists.match_key(key) {
+                AccessListMatch::Denied => return Some(Asked::Answer(self.denied_reply())),
+                AccessListMatch::Allowed => skip = Some(Asked::Skip),
+                AccessListMatch::Unlisted => {}
+            }
+        }
+        skip
+    }
+
+    /// What a request that was let in is told.
+    pub(super) fn headers_for(&self, standings: &[PolicyStatus<'_>]) -> HeaderSet {
+        let mut fields = HeaderSet::new();
+        self.headers.append_to(self.expose_headers, standings, &mut fields);
+        fields
+    }
+
+    /// The same; `policies` as in [`RateFields::tell`].
+    pub(super) fn for_each_header(
+        &self,
+        standings: &[PolicyStatus<'_>],
+        policies: impl FnOnce(&[PolicyStatus<'_>]) -> Bytes,
+        add: impl FnMut(&'static str, Bytes),
+    ) {
+        self.headers.for_each_header(self.expose_headers, standings, policies, add);
+    }
+
+    /// The answer to a request that one at least of these policies refuses.
+    pub(super) fn refusal_reply(&self, standings: &[PolicyStatus<'_>]) -> Reply {
+        let hopeless = standings.iter().any(PolicyStatus::is_permanent);
+        self.build_reply(if hopeless { RefusalReason::CostAboveQuota } else { RefusalReason::QuotaExceeded }, standings)
+    }
+
+    /// Whether the application makes the answers.
+    pub(super) fn has_responder(&self) -> bool {
+        self.responder.is_some()
+    }
+
+    fn denied_reply(&self) -> Reply {
+        tracing::debug!("request refused: its client is on the deny list");
+        self.build_reply(RefusalReason::Denied, &[])
+    }
+
+    fn build_reply(&self, reason: RefusalReason, standings: &[PolicyStatus<'_>]) -> Reply {
+        let refusal = RateRefusal { reason, policies: standings, headers: self.headers, expose_headers: self.expose_headers };
+        match &self.responder {
+            Some(respond) => respond(&refusal),
+            None => refusal.reply(),
+        }
+    }
+}
+
+/// What a browser asks in front of a request to another origin (Fetch standard, CORS-preflight fetch).
+fn is_preflight<V: View>(view: &V) -> bool {
+    let has = |name| !view.header(name).is_empty();
+    view.method() == "OPTIONS" && has("origin") && has("access-control-request-method")
+}
+
+impl fmt::Debug for ResponseOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Facing")
+            .field("lists", &self.lists)
+            .field("fields", &self.headers)
+            .field("exposed", &self.expose_headers)
+            .field("charges_preflights", &self.charges_preflights)
+            .field("responds", &self.responder.is_some())
+            .finish()
+    }
+}
