@@ -59,7 +59,7 @@ mod key;
 pub mod lock;
 #[cfg(feature = "tower")]
 pub mod middleware;
-mod names;
+mod layer_macros;
 mod outage;
 #[cfg(any(feature = "callback", feature = "http-replay"))]
 mod outbound;
@@ -88,7 +88,7 @@ pub use self::{
     clock::Clock,
     defer::ExtensionSnapshot,
     error::{Error, ErrorKind},
-    gate::{Absent, ClientAddress, Deferred},
+    gate::{MissingAddress, ClientAddress, RunningJob},
     key::Key,
     lock::{
         LockBusy, BusyStatus, HeldLock, HeldLocks, HoldUntil, LockGuard, LockRequest, LockSet,

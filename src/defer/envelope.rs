@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{stored_headers::HeaderList, snapshot::SavedSnapshots};
 use crate::{
-    gate::Head,
+    gate::HttpRequestHead,
     key::{Key, digest_parts},
     seal::{UnsealError, SealContext, open, seal},
     store::{JobId, Store},
@@ -85,7 +85,7 @@ struct EncodedRequestHead {
 /// A request, as it runs again.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct StoredRequest {
-    pub(super) head: Head,
+    pub(super) head: HttpRequestHead,
     pub(super) snapshots: SavedSnapshots,
     pub(super) max_attempts: u32,
     pub(super) body: Bytes,
@@ -137,13 +137,13 @@ impl StoredBodyStatus {
 
 pub(super) fn encode_request(
     at: EnvelopeBinding<'_>,
-    head: Head,
+    head: HttpRequestHead,
     headers: HeaderList,
     carried: SavedSnapshots,
     max_attempts: u32,
     body: &[u8],
 ) -> Bytes {
-    let Head { method, target, peer, .. } = head;
+    let HttpRequestHead { method, target, peer, .. } = head;
     let head = EncodedRequestHead { method, target, headers, peer, max_attempts, snapshots: carried };
     at.seal(REQUEST_KIND, encode_envelope(at, REQUEST_KIND, &head, body))
 }
@@ -152,7 +152,7 @@ pub(super) fn decode_request(at: EnvelopeBinding<'_>, bytes: &Bytes) -> Result<S
     let plain = at.open(REQUEST_KIND, bytes)?;
     let (head, body) = decode_envelope(at, REQUEST_KIND, &plain)?;
     let EncodedRequestHead { method, target, headers, peer, max_attempts, snapshots: carried } = head;
-    let head = Head { method, target, headers, peer };
+    let head = HttpRequestHead { method, target, headers, peer };
     Ok(StoredRequest { head, snapshots: carried, max_attempts, body })
 }
 

@@ -17,7 +17,7 @@ use super::{
     worker::DeferWorker,
 };
 use crate::{
-    gate::{Deferred, Replay},
+    gate::{RunningJob, ReplayMarker},
     store::Settlement,
 };
 
@@ -59,9 +59,9 @@ impl JobChain {
             }
         };
         let (id, attempt, fence) = (run.id.clone(), run.attempt, run.fence);
-        let deferred = Deferred { id, attempt, first_seen, fence };
+        let deferred = RunningJob { id, attempt, accepted_at: first_seen, fence };
         let facts = Arc::clone(started.hold.state());
-        let marker = Replay::restoring(deferred, &worker.store, facts, restored);
+        let marker = ReplayMarker::with_snapshots(deferred, &worker.store, facts, restored);
         if let Err(ends) = self.authorize_run(&request, &marker, started).await {
             return ends;
         }
@@ -101,14 +101,14 @@ impl JobChain {
         &self,
         request: StoredRequest,
         at: EnvelopeBinding<'_>,
-        marker: &Replay,
+        marker: &ReplayMarker,
         started: &StartedRun,
     ) -> Option<Settlement> {
         let worker = &*self.worker;
         let StoredRequest { mut head, max_attempts, body, .. } = request;
         let idempotent = max_attempts > 1;
         if !head.headers.iter().any(|(name, _)| name == IDEMPOTENCY_KEY) {
-            let key = derive_idempotency_key(&marker.deferred().id);
+            let key = derive_idempotency_key(&marker.job().id);
             head.headers.push((IDEMPOTENCY_KEY.to_owned(), key.into_bytes()));
         }
         let run = RunContext { replay: marker, binding: at, max_attempts, rules: &worker.settlement_rules };
@@ -117,7 +117,7 @@ impl JobChain {
             // In this order: no handler begins on a lock that is lost, or after the end was told.
             biased;
             loss = started.hold.state().wait_for_loss() => {
-                tracing::error!(job = ?marker.deferred().id, ?loss, "run abandoned: lock lost");
+                tracing::error!(job = ?marker.job().id, ?loss, "run abandoned: lock lost");
                 None
             }
             () = self.wait_for_shutdown(ShutdownPhase::Aborting) => self.abort_run(marker, idempotent).await,
@@ -132,19 +132,19 @@ impl JobChain {
     /// lock free, when that has been dropped.
     async fn await_handler_exit(
         &self,
-        marker: &Replay,
+        marker: &ReplayMarker,
         started: &StartedRun,
         idempotent: bool,
         verdict: Settlement,
     ) -> Option<Settlement> {
-        if !marker.is_inside() {
+        if !marker.is_running_here() {
             return Some(verdict);
         }
         tokio::select! {
             biased;
-            () = marker.left() => Some(verdict),
+            () = marker.wait_until_ended() => Some(verdict),
             loss = started.hold.state().wait_for_loss() => {
-                tracing::error!(job = ?marker.deferred().id, ?loss, "run abandoned: lock lost");
+                tracing::error!(job = ?marker.job().id, ?loss, "run abandoned: lock lost");
                 None
             }
             () = self.wait_for_shutdown(ShutdownPhase::Aborting) => self.abort_run(marker, idempotent).await,

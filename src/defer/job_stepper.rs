@@ -16,7 +16,7 @@ use super::{
 use crate::{
     clock::MAX_DURATION,
     error::Error,
-    gate::{Head, Replay},
+    gate::{HttpRequestHead, ReplayMarker},
     key::{Key, SHARD_COUNT},
     store::{Heartbeat, WakeupMessage, JobId},
 };
@@ -128,12 +128,12 @@ struct RecordingReplayer {
 impl Replayer for RecordingReplayer {
     fn replay(
         &self,
-        head: Head,
+        head: HttpRequestHead,
         body: Bytes,
-        marker: Replay,
+        marker: ReplayMarker,
         limit: usize,
     ) -> BoxFuture<'static, ReplayOutcome> {
-        let job = marker.deferred();
+        let job = marker.job();
         let (id, attempt) = (job.id.clone(), job.attempt);
         let (method, target) = (head.method.clone(), head.target.clone());
         let ran = Arc::clone(&self.run_log);

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 
 use super::stored_headers::HeaderList;
-use crate::gate::{Head, Replay};
+use crate::gate::{HttpRequestHead, ReplayMarker};
 
 /// The application's routes, for requests that run again. Each integration has one.
 pub trait Replayer: Send + Sync + 'static {
@@ -17,9 +17,9 @@ pub trait Replayer: Send + Sync + 'static {
     /// another thread, is dropped there as soon as may be, and counts as under way until that scope is.
     fn replay(
         &self,
-        head: Head,
+        head: HttpRequestHead,
         body: Bytes,
-        marker: Replay,
+        marker: ReplayMarker,
         limit: usize,
     ) -> BoxFuture<'static, ReplayOutcome>;
 }

@@ -16,7 +16,7 @@ use super::{
     job_chain::{ShutdownPhase, JobChain},
 };
 use crate::{
-    gate::{Deferred, Head, Replay},
+    gate::{RunningJob, HttpRequestHead, ReplayMarker},
     store::Settlement,
 };
 
@@ -44,21 +44,21 @@ pub enum RunAuthorization {
 /// A deferred request whose run is about to begin.
 #[derive(Clone)]
 pub struct PendingRun {
-    head: Head,
-    job: Deferred,
+    head: HttpRequestHead,
+    job: RunningJob,
     snapshots: SavedSnapshots,
 }
 
 impl PendingRun {
     /// The request's line and header fields, as they were stored: without credentials.
     #[must_use]
-    pub fn head(&self) -> &Head {
+    pub fn head(&self) -> &HttpRequestHead {
         &self.head
     }
 
     /// Id, attempt, time of acceptance and fence.
     #[must_use]
-    pub fn job(&self) -> &Deferred {
+    pub fn job(&self) -> &RunningJob {
         &self.job
     }
 
@@ -88,13 +88,13 @@ impl JobChain {
     pub(super) async fn authorize_run(
         &self,
         request: &StoredRequest,
-        marker: &Replay,
+        marker: &ReplayMarker,
         started: &StartedRun,
     ) -> Result<(), Option<Settlement>> {
         let Some(check) = &self.worker.authorize_fn else { return Ok(()) };
         let StoredRequest { head, snapshots: carried, .. } = request.clone();
-        let run = PendingRun { head, job: marker.deferred().clone(), snapshots: carried };
-        let Deferred { id, first_seen, .. } = marker.deferred();
+        let run = PendingRun { head, job: marker.job().clone(), snapshots: carried };
+        let RunningJob { id, accepted_at: first_seen, .. } = marker.job();
         // Well before its lock ends, which would charge the job: one that must not run twice would be dead.
         let longest = self.worker.max_run / 2;
         // Its function too, not only its future.

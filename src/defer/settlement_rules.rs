@@ -9,7 +9,7 @@ use super::{
     replayer::{ReplayResponse, ReplayBody, ReplayOutcome},
 };
 use crate::{
-    gate::{Deferred, Replay},
+    gate::{RunningJob, ReplayMarker},
     store::Settlement,
 };
 
@@ -21,7 +21,7 @@ pub(super) const UNROUTABLE: &str = "unroutable";
 
 /// What the worker knows of a run besides its answer.
 pub(super) struct RunContext<'a> {
-    pub(super) replay: &'a Replay,
+    pub(super) replay: &'a ReplayMarker,
     pub(super) binding: EnvelopeBinding<'a>,
     pub(super) max_attempts: u32,
     pub(super) rules: &'a SettlementRules,
@@ -54,12 +54,12 @@ impl RunContext<'_> {
             }
         };
         // Another lock on the way was busy, or the store was away: nothing has run, nothing is charged.
-        if self.replay.was_busy_with(answer.status) {
+        if self.replay.met_busy_lock_with(answer.status) {
             return Settlement::Postpone { delay: Duration::from_secs(1), reason: "busy" };
         }
         if matches!(answer.status, 401 | 403) {
             tracing::error!(
-                job = ?self.replay.deferred().id, status = answer.status,
+                job = ?self.replay.job().id, status = answer.status,
                 "deferred request refused by authentication; give the worker the routes inside the \
                  authentication layer, and whose request it is by .carry::<T>() and .restore::<T>()"
             );
@@ -68,11 +68,11 @@ impl RunContext<'_> {
         match answer.status {
             // Also from a layer outside the lock, such as a timeout.
             status if !is_success_status(status) => {
-                let Deferred { id, attempt, .. } = self.replay.deferred();
+                let RunningJob { id, attempt, .. } = self.replay.job();
                 tracing::warn!(job = ?id, attempt, status, "run failed");
                 self.retry_or_dead_letter("failed", self.requested_delay(&answer.headers))
             }
-            status if !self.replay.was_seen() => self.classify_unlocked(status),
+            status if !self.replay.has_passed_lock() => self.classify_unlocked(status),
             _ => self.completed(answer),
         }
     }
@@ -84,7 +84,7 @@ impl RunContext<'_> {
 
     /// The run did not come through the job's own LockLayer.
     fn classify_unlocked(&self, status: u16) -> Settlement {
-        let id = &self.replay.deferred().id;
+        let id = &self.replay.job().id;
         if matches!(status, 404 | 405) {
             tracing::error!(job = ?id, "deferred request matches no route of this worker");
             return Settlement::Postpone { delay: self.age_backoff(), reason: UNROUTABLE };
@@ -98,7 +98,7 @@ impl RunContext<'_> {
     }
 
     fn retry_or_dead_letter(&self, reason: &'static str, asked: Option<Duration>) -> Settlement {
-        let attempt = self.replay.deferred().attempt;
+        let attempt = self.replay.job().attempt;
         if attempt >= self.max_attempts {
             return self.dead_letter(reason);
         }
@@ -122,7 +122,7 @@ impl RunContext<'_> {
     }
 
     fn age_backoff(&self) -> Duration {
-        age_backoff(self.replay.deferred().first_seen)
+        age_backoff(self.replay.job().accepted_at)
     }
 }
 

@@ -14,7 +14,7 @@ use super::{
     replayer::Replayer,
     snapshot::{SnapshotRestorers, ExtensionSnapshot},
 };
-use crate::{clock::MAX_DURATION, gate::field_name, store::Store};
+use crate::{clock::MAX_DURATION, gate::parse_header_name, store::Store};
 
 /// Shortest lease, and shortest longest run: below it a slow moment of the store looks like a crash.
 const MIN_LEASE: Duration = Duration::from_millis(100);
@@ -145,7 +145,7 @@ impl DeferWorker {
     ///
     /// If the name is none that a field can have.
     pub fn keep_response_header(mut self, name: &str) -> Self {
-        self.settlement_rules.keep_headers.push(field_name("DeferWorker::keep_response_header", name));
+        self.settlement_rules.keep_headers.push(parse_header_name("DeferWorker::keep_response_header", name));
         self
     }
 

@@ -14,25 +14,25 @@
 //! driver that did not know what a gate wants of it could only guess, so a new variant is a new version that breaks it.
 
 mod address;
-mod attend;
-mod begun;
-mod detached;
+mod call_completion;
+mod idempotent_run;
+mod detached_run;
 #[cfg(test)]
 pub(crate) mod fake;
-mod fault;
-mod field;
-mod kept;
-mod methods;
-mod named;
-mod print;
-mod reading;
-mod refusals;
-mod replay;
-mod room;
-mod scope;
-mod slot;
-mod source;
-mod view;
+mod key_error;
+mod header_name;
+mod body_ticket;
+mod method_filter;
+mod named_source;
+mod request_fingerprint;
+mod body_timer;
+mod refusal_tracker;
+mod replay_marker;
+mod body_budget;
+mod request_scope;
+mod parking_slot;
+mod key_source;
+mod gate_request;
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -41,46 +41,46 @@ use bytes::Bytes;
 use crate::reply::{HeaderSet, SharedReply, Reply};
 
 pub(crate) use self::{
-    address::Networks,
-    begun::{Begin, Begun, RunLimits, STOPPED},
-    field::{field_name, goes_on},
-    methods::Methods,
-    refusals::{GateId, RememberedRun},
-    replay::{Inside, REPLAY_FIELD, current_replay, is_replay},
-    slot::{Record, Remember, Trying, UnderLock},
-    source::each_once,
+    address::NetworkSet,
+    idempotent_run::{BeginOutcome, IdempotentRun, RunLimits, STOPPED_REASON},
+    header_name::{parse_header_name, remove_from_connection},
+    method_filter::MethodFilter,
+    refusal_tracker::{GateId, RefusalTracker},
+    replay_marker::{RunScopeGuard, REPLAY_HEADER, current_replay, is_replay},
+    parking_slot::{IdempotencyLookup, DirectRunTerms, AttemptMode, UnderLockMark},
+    key_source::dedup_keys,
 };
 pub use self::{
-    address::{Absent, ClientAddress},
-    attend::{Attended, attend, poll_attended},
-    detached::{Detached, Sink},
-    fault::{KeyFault, log_not_installed, log_shared_request, no_extension},
-    kept::{Kept, Next, Stopped},
-    print::Print,
-    reading::{Patience, Reading, TooSlow},
-    replay::{Deferred, Replay},
-    room::Room,
-    scope::Scope,
-    slot::{Parked, Slot},
-    source::KeySource,
-    view::{BadParam, Head, Route, SentTwice, View},
+    address::{MissingAddress, ClientAddress},
+    call_completion::{CallCompletion, run_until_cancelled, poll_until_cancelled},
+    detached_run::{DetachedRun, BodySink},
+    key_error::{KeyError, log_missing_layer, log_shared_request, missing_extension_message},
+    body_ticket::{BodyTicket, NextBodyItem, StoppedBody},
+    request_fingerprint::RequestFingerprint,
+    body_timer::{BodyTimer, BodyTimerHandle, BodyTimeoutError},
+    replay_marker::{RunningJob, ReplayMarker},
+    body_budget::BodyBudget,
+    request_scope::RequestScope,
+    parking_slot::{ParkingContext, ParkingSlot},
+    key_source::KeySource,
+    gate_request::{PathParamError, HttpRequestHead, RouteMatch, DuplicateHeader, GateRequest},
 };
 
 /// What a gate says before anything is awaited.
 #[derive(Debug)]
-pub enum Asked<F, T> {
+pub enum InitialVerdict<F, T> {
     /// This request is none of the gate's business: call the inner service and nothing else.
     Skip,
     /// Answer with this; don't call the inner service.
     Answer(Reply),
     /// As `Answer`, and others are answered with the same.
-    Again(Arc<SharedReply>),
+    SharedAnswer(Arc<SharedReply>),
     /// Enter with these facts.
     Enter(F),
     /// Call the inner service with this at once. Nothing is entered, shown, watched, timed or known within
     /// the call; and if [nothing is to be settled](Gate::is_settled) when it has ended, or [fields](Gate::part) are
     /// all there is, the gate is not left.
-    Pass(T),
+    PassLight(T),
 }
 
 /// What a gate decides.
@@ -91,84 +91,84 @@ pub enum Verdict<T> {
     /// Answer with this; don't call the inner service.
     Answer(Reply),
     /// As `Answer`, but first park the unread request, if an outer gate made a place for it.
-    Busy(Reply, Option<Slot>),
+    Busy(Reply, Option<ParkingSlot>),
 }
 
 /// How the inner service ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Outcome {
+pub enum ServiceOutcome {
     /// It answered with this status, and no body is to come.
     Answered(u16),
     /// It answered with this status, and the body is still to come.
-    Streams(u16),
+    Streaming(u16),
     /// It returned its error.
     Failed,
     /// It was dropped, because [`Gate::watch`] resolved.
     Stopped,
     /// Its client did not send the body in time: it was dropped, or its answer is void.
-    TooSlow,
+    RequestBodyTimeout,
     /// The body of its answer has ended, after [`Parting::Keep`].
-    Ended,
+    BodyEnded,
     /// It has broken off by an error of its own.
-    BrokeOff,
+    BodyFailed,
 }
 
-impl Outcome {
+impl ServiceOutcome {
     /// The status, if there is an answer.
     #[must_use]
     pub fn status(self) -> Option<u16> {
         match self {
-            Self::Answered(status) | Self::Streams(status) => Some(status),
-            Self::Failed | Self::Stopped | Self::TooSlow | Self::Ended | Self::BrokeOff => None,
+            Self::Answered(status) | Self::Streaming(status) => Some(status),
+            Self::Failed | Self::Stopped | Self::RequestBodyTimeout | Self::BodyEnded | Self::BodyFailed => None,
         }
     }
 }
 
 /// What a gate wants when it leaves.
 #[derive(Debug)]
-pub enum Parting<T, P> {
+pub enum LeaveAction<T, P> {
     /// Add these fields to the response.
-    Fields(HeaderSet),
+    AddHeaders(HeaderSet),
     /// Answer with this instead. An error of the inner service goes out as it is all the same, where it is none that will be
     /// an answer (tower's `Service::Error`; in actix it is one, and is replaced). What was stopped has no other answer. Of a
     /// body that has [ended](Outcome::Ended) the end is kept back, so that it breaks off.
     Replace(Reply),
     /// Keep the ticket with the body of an answer that [streams](Outcome::Streams): see [`Kept`].
-    Keep(T),
+    KeepTicket(T),
     /// Show the parked request to [`Gate::pick_up`], read its body as that says, and call
     /// [`Gate::accept`]. If no request was parked, the response stays as it is.
     Accept {
         /// What to hand to `accept`.
-        parked: P,
+        accept_ticket: P,
         /// For the body, until `accept` has ended.
-        room: Room,
+        body_budget: BodyBudget,
         /// Where the request is.
-        slot: Slot,
+        slot: ParkingSlot,
     },
 }
 
-impl<T, P> Parting<T, P> {
+impl<T, P> LeaveAction<T, P> {
     /// The answer to a call that was stopped, which has no other.
     #[must_use]
     pub fn into_reply(self) -> Reply {
         match self {
             Self::Replace(reply) => reply,
             // A gate that stops calls says what they are answered with.
-            Self::Fields(_) | Self::Keep(_) | Self::Accept { .. } => Reply::new(503),
+            Self::AddHeaders(_) | Self::KeepTicket(_) | Self::Accept { .. } => Reply::new(503),
         }
     }
 }
 
 /// What a gate wants of a request that was parked for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PickUp {
+pub enum ParkedVerdict {
     /// Its body, if it can be read whole within the room there is.
-    Whole,
+    ReadBody,
     /// Its head: the body stays unread.
-    Head,
+    HeadOnly,
     /// Nothing: the response stays as it is.
-    Nothing,
+    Decline,
 }
 
 /// One policy about requests whose native form is `N`.
@@ -177,67 +177,67 @@ pub enum PickUp {
 /// answer too.
 pub trait Gate<N: ?Sized>: Clone + Send + Sync + 'static {
     /// What was read of the request.
-    type Facts: Send + 'static;
+    type EntryContext: Send + 'static;
     /// What must be given back.
     type Ticket: Send + 'static;
     /// What a request has instead that [passes](Asked::Pass) as soon as the gate is asked: little, since it is
     /// moved with the future of every request. [`Infallible`](std::convert::Infallible) if there are none.
-    type Quick: Send + 'static;
+    type LightTicket: Send + 'static;
     /// What stands between a parked request and its acceptance.
-    type Parked: Send + 'static;
+    type AcceptTicket: Send + 'static;
 
     /// True if an inner gate may park requests for this one: the driver then makes a place for the
     /// unread body.
-    const PARKS: bool = false;
+    const ACCEPTS_PARKED: bool = false;
 
     /// Checks the settings, and panics if they contradict each other. A driver calls it where a gate is put around a service.
-    fn check(&self) {}
+    fn validate_settings(&self) {}
 
     /// Reads what it needs of the request. Must not block.
-    fn ask<V: View<Native = N>>(&self, view: &mut V) -> Asked<Self::Facts, Self::Quick>;
+    fn inspect<V: GateRequest<NativeRequest = N>>(&self, view: &mut V) -> InitialVerdict<Self::EntryContext, Self::LightTicket>;
 
     /// Decides. Cancel safe: what a dropped future may have taken is given back.
-    fn enter(&self, facts: Self::Facts) -> impl Future<Output = Verdict<Self::Ticket>> + Send;
+    fn enter(&self, facts: Self::EntryContext) -> impl Future<Output = Verdict<Self::Ticket>> + Send;
 
     /// Shows the handler what it may see of the ticket.
-    fn show<V: View<Native = N>>(&self, ticket: &Self::Ticket, view: &mut V);
+    fn annotate_request<V: GateRequest<NativeRequest = N>>(&self, ticket: &Self::Ticket, view: &mut V);
 
     /// What code within the inner call may find out without the request: the driver makes the whole call,
     /// from its first step, within [`Scope::run`], or within [`Scope::step`] what is a step of its own. [`Kept`] does so
     /// with the body that it keeps a ticket for.
-    fn within(&self, ticket: &Self::Ticket) -> Scope {
+    fn request_scope(&self, ticket: &Self::Ticket) -> RequestScope {
         let _ = ticket;
-        Scope::default()
+        RequestScope::default()
     }
 
     /// Resolves when the inner call must not go on: the driver then drops it, and leaves with
     /// [`Outcome::Stopped`]. Never, for most gates.
-    fn watch(&self, ticket: &Self::Ticket) -> impl Future<Output = ()> + Send + 'static {
+    fn cancellation(&self, ticket: &Self::Ticket) -> impl Future<Output = ()> + Send + 'static {
         let _ = ticket;
         std::future::pending()
     }
 
     /// How long the handler may wait for the body of its request, in all: see [`Reading`]. If it has
     /// waited longer, the driver drops the inner call, and leaves with [`Outcome::TooSlow`].
-    fn body_deadline(&self, ticket: &Self::Ticket) -> Option<Duration> {
+    fn body_read_timeout(&self, ticket: &Self::Ticket) -> Option<Duration> {
         let _ = ticket;
         None
     }
 
     /// What is shown the body of the request, chunk by chunk, as the handler reads it; `head` says its method, and
     /// its path and query. Nothing, for most requests.
-    fn reads_along(
+    fn body_fingerprint(
         &self,
         ticket: &Self::Ticket,
         head: impl FnOnce() -> (String, String),
-    ) -> Option<Print> {
+    ) -> Option<RequestFingerprint> {
         let _ = (ticket, head);
         None
     }
 
     /// True if there is nothing to settle, however the call has ended: the driver need not `leave`, nor touch
     /// the answer.
-    fn is_settled(&self, quick: &Self::Quick) -> bool {
+    fn is_settled(&self, quick: &Self::LightTicket) -> bool {
         let _ = quick;
         false
     }
@@ -248,7 +248,7 @@ pub trait Gate<N: ?Sized>: Clone + Send + Sync + 'static {
     /// # Errors
     ///
     /// The ticket itself: the call is to be watched, timed, or known within. So it is with most gates.
-    fn quick(&self, ticket: Self::Ticket) -> Result<Self::Quick, Self::Ticket> {
+    fn try_light_ticket(&self, ticket: Self::Ticket) -> Result<Self::LightTicket, Self::Ticket> {
         Err(ticket)
     }
 
@@ -259,33 +259,33 @@ pub trait Gate<N: ?Sized>: Clone + Send + Sync + 'static {
     /// # Errors
     ///
     /// What it was given: the gate has to be left. So it is with most gates.
-    fn part(
+    fn settle_with_headers(
         &self,
-        quick: Self::Quick,
+        quick: Self::LightTicket,
         add: impl FnMut(&'static str, Bytes),
-    ) -> Result<(), Self::Quick> {
+    ) -> Result<(), Self::LightTicket> {
         let _ = add;
         Err(quick)
     }
 
     /// The ticket of a request that has passed at once, for which there is something to settle.
-    fn ticket(&self, quick: Self::Quick) -> Self::Ticket;
+    fn full_ticket(&self, quick: Self::LightTicket) -> Self::Ticket;
 
     /// Asks for the inner call to run in a task of its own, which goes on when its client has left: see [`Detached`]. Only
     /// a driver that has such a task at hand asks. Not so for most gates.
-    fn detach(&self, quick: &mut Self::Quick) -> Option<Detached> {
+    fn detach(&self, quick: &mut Self::LightTicket) -> Option<DetachedRun> {
         let _ = quick;
         None
     }
 
     /// Shows it what a [detached](Self::detach) request is answered with, chunk by chunk.
-    fn hear_body(&self, ticket: &mut Self::Ticket, chunk: &[u8]) {
+    fn observe_body_chunk(&self, ticket: &mut Self::Ticket, chunk: &[u8]) {
         let _ = (ticket, chunk);
     }
 
     /// Shows it the header fields of the answer, before it leaves with that; `content-length` is among them where the length
     /// of the body is known, whoever is to write that field.
-    fn hear(&self, ticket: &mut Self::Ticket, fields: impl FnOnce() -> Vec<(String, Vec<u8>)>) {
+    fn observe_headers(&self, ticket: &mut Self::Ticket, fields: impl FnOnce() -> Vec<(String, Vec<u8>)>) {
         let _ = (ticket, fields);
     }
 
@@ -293,27 +293,27 @@ pub trait Gate<N: ?Sized>: Clone + Send + Sync + 'static {
     fn leave(
         &self,
         ticket: Self::Ticket,
-        outcome: Outcome,
-    ) -> impl Future<Output = Parting<Self::Ticket, Self::Parked>> + Send;
+        outcome: ServiceOutcome,
+    ) -> impl Future<Output = LeaveAction<Self::Ticket, Self::AcceptTicket>> + Send;
 
     /// Reads what it needs of a parked request, and reserves room for its head. Must not block.
-    fn pick_up<V: View<Native = N>>(
+    fn inspect_parked<V: GateRequest<NativeRequest = N>>(
         &self,
-        parked: &mut Self::Parked,
-        head: &Head,
+        parked: &mut Self::AcceptTicket,
+        head: &HttpRequestHead,
         view: &mut V,
-        room: &mut Room,
-    ) -> PickUp {
+        room: &mut BodyBudget,
+    ) -> ParkedVerdict {
         let _ = (parked, head, view, room);
-        PickUp::Whole
+        ParkedVerdict::ReadBody
     }
 
     /// Takes a parked request over; `None` leaves the response as it is. Without a body where it was not
     /// to be read, or could not be.
-    fn accept(
+    fn accept_parked(
         &self,
-        parked: Self::Parked,
-        head: Head,
+        parked: Self::AcceptTicket,
+        head: HttpRequestHead,
         body: Option<Bytes>,
     ) -> impl Future<Output = Option<Reply>> + Send;
 }

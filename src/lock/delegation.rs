@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use super::held_lock::{DelegatedLock, HeldLock};
 use crate::{
-    gate::{REPLAY_FIELD, View},
+    gate::{REPLAY_HEADER, GateRequest},
     key::{Key, hex},
     store::{LockMode, Store},
 };
@@ -130,50 +130,50 @@ struct StrippedHeaders {
 
 /// Takes the fields out of the request's header: they are for layers, and a handler that passes on what it
 /// gets would pass them on; and who has forged them must not be taken for one of ours further in.
-pub(super) fn strip_headers<V: View>(view: &mut V) {
+pub(super) fn strip_headers<V: GateRequest>(view: &mut V) {
     // Mostly there are none: one look for both.
-    if !view.has_any(&[DELEGATION_HEADER, REPLAY_FIELD]) {
+    if !view.has_any_header(&[DELEGATION_HEADER, REPLAY_HEADER]) {
         return;
     }
     // What a layer further out has received and believed stands.
-    let before = view.get::<StrippedHeaders>();
-    if before.as_ref().is_some_and(|before| before.is_trusted) && view.header(DELEGATION_HEADER).is_empty() {
+    let before = view.extension::<StrippedHeaders>();
+    if before.as_ref().is_some_and(|before| before.is_trusted) && view.header_values(DELEGATION_HEADER).is_empty() {
         return;
     }
     let text = |field: &&[u8]| str::from_utf8(field).ok().map(str::to_owned);
-    let held = view.header(DELEGATION_HEADER).iter().take(MAX_DELEGATION_HEADERS).filter_map(text).collect();
-    let run = view.header(REPLAY_FIELD).iter().find_map(text).map(Arc::from);
+    let held = view.header_values(DELEGATION_HEADER).iter().take(MAX_DELEGATION_HEADERS).filter_map(text).collect();
+    let run = view.header_values(REPLAY_HEADER).iter().find_map(text).map(Arc::from);
     view.set_header(DELEGATION_HEADER, None);
-    view.set_header(REPLAY_FIELD, None);
-    view.put(StrippedHeaders { delegations: held, replay: run, is_trusted: false });
+    view.set_header(REPLAY_HEADER, None);
+    view.insert_extension(StrippedHeaders { delegations: held, replay: run, is_trusted: false });
 }
 
 /// Whether somebody says that it is a run who has not been believed yet.
-pub(super) fn has_untrusted_replay<V: View>(view: &V) -> bool {
-    view.get::<StrippedHeaders>().is_some_and(|received| received.replay.is_some() && !received.is_trusted)
+pub(super) fn has_untrusted_replay<V: GateRequest>(view: &V) -> bool {
+    view.extension::<StrippedHeaders>().is_some_and(|received| received.replay.is_some() && !received.is_trusted)
 }
 
 /// Whether somebody says so who has been believed.
-pub(super) fn has_trusted_replay<V: View>(view: &V) -> bool {
-    view.get::<StrippedHeaders>().is_some_and(|received| received.replay.is_some() && received.is_trusted)
+pub(super) fn has_trusted_replay<V: GateRequest>(view: &V) -> bool {
+    view.extension::<StrippedHeaders>().is_some_and(|received| received.replay.is_some() && received.is_trusted)
 }
 
 /// Gives the handler back that it is a run, which it has to check: who says so has been believed about a lock.
-pub(super) fn restore_replay_header<V: View>(view: &mut V) {
-    if let Some(mut received) = view.take::<StrippedHeaders>() {
+pub(super) fn restore_replay_header<V: GateRequest>(view: &mut V) {
+    if let Some(mut received) = view.remove_extension::<StrippedHeaders>() {
         if let Some(run) = &received.replay {
-            view.set_header(REPLAY_FIELD, Some(run));
+            view.set_header(REPLAY_HEADER, Some(run));
         }
         received.is_trusted = true;
-        view.put(received);
+        view.insert_extension(received);
     }
 }
 
 /// The locks in this store of which one of these secrets says that the caller has them. Before the store was
 /// reached for the first time, those that may be.
-pub(super) fn verify_delegations<V: View>(view: &V, store: &Store, secrets: &[SharedSecret]) -> Vec<HeldLock> {
+pub(super) fn verify_delegations<V: GateRequest>(view: &V, store: &Store, secrets: &[SharedSecret]) -> Vec<HeldLock> {
     let now = SystemTime::now();
-    let Some(received) = view.get::<StrippedHeaders>() else { return Vec::new() };
+    let Some(received) = view.extension::<StrippedHeaders>() else { return Vec::new() };
     let (mut found, mut forged) = (Vec::new(), false);
     for field in received.delegations.iter() {
         match verify_signature(field, secrets) {

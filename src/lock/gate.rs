@@ -25,8 +25,8 @@ use super::{
 };
 use crate::{
     gate::{
-        Asked, Gate, GateId, Head, KeySource, Outcome, Parked, Parting, Print, RememberedRun,
-        Scope, Slot, Trying, UnderLock, Verdict, View,
+        InitialVerdict, Gate, GateId, HttpRequestHead, KeySource, ServiceOutcome, ParkingContext, LeaveAction, RequestFingerprint, RefusalTracker,
+        RequestScope, ParkingSlot, AttemptMode, UnderLockMark, Verdict, GateRequest,
     },
     reply::{Reply, problem},
 };
@@ -52,7 +52,7 @@ impl<N: ?Sized> LockGate<N> {
     pub fn new(source: KeySource<N>) -> Self {
         let (policy, ends) = (Arc::default(), ReleaseSettings::default());
         let (times, unlocked) = (Arc::default(), Arc::default());
-        let source = source.never_absent();
+        let source = source.require_key();
         Self { key_source: source, policy, release_settings: ends, average_hold_time: times, unlocked_success_logged: unlocked }
     }
 
@@ -63,7 +63,7 @@ impl<N: ?Sized> LockGate<N> {
     /// Notes a refusal for the remembered run that the request belongs to.
     fn record_refusal(&self, facts: &LockContext, status: u16) {
         if let Some(run) = facts.remembered_run() {
-            run.note_refused(self.gate_id(), status);
+            run.record_refused(self.gate_id(), status);
         }
     }
 
@@ -86,7 +86,7 @@ impl<N: ?Sized> LockGate<N> {
             node = %store.node(), lock = %key.log_hash(), line = busy.queue_length, "request refused: lock busy"
         );
         if let Some(replay) = replay {
-            replay.met_a_busy_lock(status);
+            replay.record_busy_status(status);
         }
         let wait = self.average_hold_time.retry_after(busy);
         let mut reply =
@@ -99,7 +99,7 @@ impl<N: ?Sized> LockGate<N> {
         let slot = slot.filter(|_| known || !unfit);
         // What says that it runs and is not believed is busy, and no more.
         let slot = slot.filter(|slot| {
-            if slot.is_said_to_run() {
+            if slot.claims_replay() {
                 crate::throttle::throttled!(
                     warn,
                     layer = "LockLayer",
@@ -107,11 +107,11 @@ impl<N: ?Sized> LockGate<N> {
                      worker's secret here"
                 );
             }
-            !slot.is_said_to_run()
+            !slot.claims_replay()
         });
         if let Some(slot) = &slot {
             let usual = self.average_hold_time.average();
-            slot.fill(Parked { store, key, status: reply.status, usual, known, unfit });
+            slot.set_parking(ParkingContext { store, key, busy_status: reply.status, typical_hold: usual, is_recorded: known, is_not_deferrable: unfit });
         }
         Verdict::Busy(reply, slot)
     }
@@ -131,19 +131,19 @@ impl<N: ?Sized> LockGate<N> {
         self.record_refusal(&facts, away.status);
         if let Some(replay) = facts.replay() {
             // A run that could not even start is not charged.
-            replay.met_a_busy_lock(away.status);
+            replay.record_busy_status(away.status);
         }
         Verdict::Answer(away)
     }
 }
 
 impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
-    type Facts = LockContext;
+    type EntryContext = LockContext;
     type Ticket = LockTicket;
-    type Quick = UnmatchedRequest;
-    type Parked = Infallible;
+    type LightTicket = UnmatchedRequest;
+    type AcceptTicket = Infallible;
 
-    fn ask<V: View<Native = N>>(&self, view: &mut V) -> Asked<LockContext, UnmatchedRequest> {
+    fn inspect<V: GateRequest<NativeRequest = N>>(&self, view: &mut V) -> InitialVerdict<LockContext, UnmatchedRequest> {
         self.read_request(view)
     }
 
@@ -154,7 +154,7 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
     fn enter(&self, mut facts: LockContext) -> impl Future<Output = Verdict<LockTicket>> + Send {
         async move {
             if let Some(replay) = facts.replay() {
-                replay.asks_a_lock();
+                replay.clear_busy_status();
             }
             if facts.is_unresolved() {
                 match Box::pin(facts.resolve_reentrancy()).await {
@@ -163,7 +163,7 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
                     Err(ReentrancyError::Fault(error)) => return self.outage_verdict(facts, &error),
                 }
             }
-            let tries = |slot: &Slot| matches!(slot.trying(), Trying::For(_));
+            let tries = |slot: &ParkingSlot| matches!(slot.mode(), AttemptMode::WaitFor(_));
             if facts.is_deferrable() && !facts.slot.as_ref().is_none_or(tries) {
                 return self.defer_without_attempt(facts);
             }
@@ -193,79 +193,79 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
         }
     }
 
-    fn show<V: View<Native = N>>(&self, ticket: &LockTicket, view: &mut V) {
+    fn annotate_request<V: GateRequest<NativeRequest = N>>(&self, ticket: &LockTicket, view: &mut V) {
         let held = ticket.layer_locks();
         if let Some(first) = held.iter().next() {
-            view.put(first.clone());
+            view.insert_extension(first.clone());
         }
         self.policy.set_fence_header(&held, view);
-        view.put(ticket.1.clone());
-        if let Some(run) = RememberedRun::of(view) {
-            run.note_passed(self.gate_id());
+        view.insert_extension(ticket.1.clone());
+        if let Some(run) = RefusalTracker::from_view(view) {
+            run.record_passed(self.gate_id());
         }
         if let Some(slot) = &ticket.2 {
-            slot.start();
-            if let Some(run) = slot.run() {
-                run.put(view, self.gate_id());
+            slot.mark_handler_called();
+            if let Some(run) = slot.refusal_tracker() {
+                run.attach_to(view, self.gate_id());
             }
         }
-        UnderLock::note(view);
+        UnderLockMark::set_on(view);
     }
 
-    fn ticket(&self, _: UnmatchedRequest) -> LockTicket {
+    fn full_ticket(&self, _: UnmatchedRequest) -> LockTicket {
         LockTicket::new(LockTicketKind::Unmatched(Arc::clone(&self.unlocked_success_logged)), HeldLocks::default())
     }
 
-    fn within(&self, ticket: &LockTicket) -> Scope {
+    fn request_scope(&self, ticket: &LockTicket) -> RequestScope {
         ticket.1.to_scope()
     }
 
-    fn watch(&self, ticket: &LockTicket) -> impl Future<Output = ()> + Send + 'static {
+    fn cancellation(&self, ticket: &LockTicket) -> impl Future<Output = ()> + Send + 'static {
         self.release_settings.wait_for_loss(ticket)
     }
 
-    fn body_deadline(&self, ticket: &LockTicket) -> Option<Duration> {
+    fn body_read_timeout(&self, ticket: &LockTicket) -> Option<Duration> {
         self.release_settings.body_deadline_for(ticket)
     }
 
-    fn hear(&self, ticket: &mut LockTicket, fields: impl FnOnce() -> Vec<(String, Vec<u8>)>) {
+    fn observe_headers(&self, ticket: &mut LockTicket, fields: impl FnOnce() -> Vec<(String, Vec<u8>)>) {
         self.release_settings.note_reported_loss(ticket, fields);
     }
 
-    fn reads_along(
+    fn body_fingerprint(
         &self,
         ticket: &LockTicket,
         head: impl FnOnce() -> (String, String),
-    ) -> Option<Print> {
-        ticket.2.as_ref()?.print(head)
+    ) -> Option<RequestFingerprint> {
+        ticket.2.as_ref()?.start_fingerprint(head)
     }
 
     fn leave(
         &self,
         ticket: LockTicket,
-        outcome: Outcome,
-    ) -> impl Future<Output = Parting<LockTicket, Self::Parked>> + Send {
+        outcome: ServiceOutcome,
+    ) -> impl Future<Output = LeaveAction<LockTicket, Self::AcceptTicket>> + Send {
         let slot = ticket.2.clone();
         self.release_settings.settle(ticket, outcome).inspect(move |parting| {
             // Else it is unknown how far the handler came.
-            let stands = outcome != Outcome::Stopped && !matches!(parting, Parting::Replace(_));
-            if let Some(slot) = slot.filter(|_| stands || outcome == Outcome::TooSlow) {
-                slot.note_answered();
+            let stands = outcome != ServiceOutcome::Stopped && !matches!(parting, LeaveAction::Replace(_));
+            if let Some(slot) = slot.filter(|_| stands || outcome == ServiceOutcome::RequestBodyTimeout) {
+                slot.mark_answered();
             }
         })
     }
 
-    async fn accept(&self, parked: Self::Parked, _: Head, _: Option<Bytes>) -> Option<Reply> {
+    async fn accept_parked(&self, parked: Self::AcceptTicket, _: HttpRequestHead, _: Option<Bytes>) -> Option<Reply> {
         match parked {}
     }
 }
 
 /// A retry layer in between may have come here before, to a busy lock: what runs now, under whatever lock or
 /// because the store is away, must not be accepted too.
-fn clear_slot(slot: Option<&Slot>) {
+fn clear_slot(slot: Option<&ParkingSlot>) {
     if let Some(slot) = slot {
-        slot.empty();
-        slot.note_unanswered();
+        slot.take_parking();
+        slot.clear_answered();
     }
 }
 

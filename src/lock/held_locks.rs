@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::{outcome::AcquireError, guard::LockGuard, held_lock::HeldLock};
 use crate::{
     error::Error,
-    gate::Scope,
+    gate::RequestScope,
     key::Key,
     store::{LockLoss, LockMode, Store},
 };
@@ -21,7 +21,7 @@ pub struct HeldLocks(SmallVec<[HeldLock; 1]>);
 impl HeldLocks {
     /// Those of the request that this code runs within.
     pub(super) fn current() -> Self {
-        Scope::current().unwrap_or_default()
+        RequestScope::current_value().unwrap_or_default()
     }
 
     /// These and more; what is here already, from a layer further out, is here once.
@@ -52,8 +52,8 @@ impl HeldLocks {
     }
 
     /// What makes code that runs within it know of these.
-    pub(super) fn to_scope(&self) -> Scope {
-        Scope::of(self.clone())
+    pub(super) fn to_scope(&self) -> RequestScope {
+        RequestScope::with_value(self.clone())
     }
 
     /// The locks.

@@ -11,8 +11,8 @@ use super::{
 use crate::{
     error::Error,
     gate::{
-        Asked, KeyFault, RememberedRun, Replay, Slot, Trying, UnderLock, View, current_replay,
-        each_once,
+        InitialVerdict, KeyError, RefusalTracker, ReplayMarker, ParkingSlot, AttemptMode, UnderLockMark, GateRequest, current_replay,
+        dedup_keys,
     },
     key::Key,
     reply::Reply,
@@ -27,16 +27,16 @@ pub struct LockContext {
     pub(super) keys: Vec<Key>,
     pub(super) mode: LockMode,
     /// An outer layer would take the request over, and says how long to wait before.
-    pub(super) slot: Option<Slot>,
+    pub(super) slot: Option<ParkingSlot>,
     pub(super) inherited: Option<Box<InheritedContext>>,
 }
 
 /// What a request comes with that has been through other layers, or is a run of a worker.
 #[derive(Debug, Default)]
 pub(super) struct InheritedContext {
-    pub(super) replay: Option<Replay>,
+    pub(super) replay: Option<ReplayMarker>,
     /// The remembered run of an outer layer that it belongs to.
-    pub(super) remembered_run: Option<RememberedRun>,
+    pub(super) remembered_run: Option<RefusalTracker>,
     /// What the request has already.
     pub(super) held_locks: HeldLocks,
     /// It has all of these already.
@@ -53,11 +53,11 @@ impl LockContext {
         is_deferrable(&self.keys, self.mode)
     }
 
-    pub(super) fn replay(&self) -> Option<&Replay> {
+    pub(super) fn replay(&self) -> Option<&ReplayMarker> {
         self.inherited.as_ref()?.replay.as_ref()
     }
 
-    pub(super) fn remembered_run(&self) -> Option<&RememberedRun> {
+    pub(super) fn remembered_run(&self) -> Option<&RefusalTracker> {
         self.inherited.as_ref()?.remembered_run.as_ref()
     }
 
@@ -116,14 +116,14 @@ impl InheritedContext {
 
     /// Returns true if it is known whether the locks that the request has are in this store.
     fn has_identified_stores(&self, store: &Store, keys: &[Key]) -> bool {
-        let of_replay = |replay: &Replay| {
-            !replay.names_one_of(keys) || replay.store().is_same_as(store).is_some()
+        let of_replay = |replay: &ReplayMarker| {
+            !replay.matches_any_key(keys) || replay.store().is_same_as(store).is_some()
         };
         self.replay.as_ref().is_none_or(of_replay) && self.held_locks.has_identified_stores(store, keys)
     }
 
     async fn identify_stores(&self, store: &Store, keys: &[Key]) -> Result<(), Error> {
-        if let Some(replay) = self.replay.as_ref().filter(|replay| replay.names_one_of(keys)) {
+        if let Some(replay) = self.replay.as_ref().filter(|replay| replay.matches_any_key(keys)) {
             replay.store().identify().await?;
             store.identify().await?;
         }
@@ -133,7 +133,7 @@ impl InheritedContext {
     /// Decides whether the request has all of these locks already.
     fn resolve_reentrancy(&mut self, store: &Store, keys: &[Key], mode: LockMode) -> Result<(), Reply> {
         let run = match &self.replay {
-            Some(replay) => replay.hold_among(store, keys).map_err(|_| stale_run_reply())?,
+            Some(replay) => replay.own_hold(store, keys).map_err(|_| stale_run_reply())?,
             None => None,
         };
         let run = run.map(|facts| HeldLock::from_run(store, facts));
@@ -155,64 +155,64 @@ impl InheritedContext {
 
 impl<N: ?Sized> LockGate<N> {
     /// The locks of a request, in the names that this layer gives them.
-    fn read_keys<V: View<Native = N>>(&self, view: &mut V) -> Result<Vec<Key>, KeyFault> {
+    fn read_keys<V: GateRequest<NativeRequest = N>>(&self, view: &mut V) -> Result<Vec<Key>, KeyError> {
         let mut keys = self.key_source.read_all(view)?;
         keys.iter_mut().for_each(|key| *key = self.policy.lock_key(key));
-        each_once(&mut keys);
+        dedup_keys(&mut keys);
         Ok(keys)
     }
 
-    pub(super) fn read_request<V: View<Native = N>>(&self, view: &mut V) -> Asked<LockContext, UnmatchedRequest> {
+    pub(super) fn read_request<V: GateRequest<NativeRequest = N>>(&self, view: &mut V) -> InitialVerdict<LockContext, UnmatchedRequest> {
         self.policy.strip_headers(view);
         let Some(mode) = self.policy.mode_for(view.method()) else {
-            return Asked::Skip;
+            return InitialVerdict::Skip;
         };
         let keys = match self.read_keys(view) {
             Ok(keys) => keys,
             // No route matches: there is nothing to protect, as far as is known.
-            Err(KeyFault::Unmatched) => return Asked::Pass(UnmatchedRequest),
+            Err(KeyError::Unmatched) => return InitialVerdict::PassLight(UnmatchedRequest),
             Err(fault) => {
-                return fault.answer("LockLayer").map_or(Asked::Skip, Asked::Answer);
+                return fault.into_reply("LockLayer").map_or(InitialVerdict::Skip, InitialVerdict::Answer);
             }
         };
         let Some(store) = self.policy.store.clone().or_else(|| view.store()) else {
-            return Asked::Answer(crate::outage::missing_store_reply("LockLayer"));
+            return InitialVerdict::Answer(crate::outage::missing_store_reply("LockLayer"));
         };
         // Taken out before it is filled: a request that holds the slot that holds it is never freed.
-        let mut slot = Slot::arrive(view);
+        let mut slot = ParkingSlot::take_from(view);
         // Whoever made a slot has seen that it is none.
         let replay = if slot.is_some() { None } else { current_replay(view) };
         // A middleware may have rebuilt the request, or sent it to another task: one of the two is left. Or
         // it has a lock of its own, and has scoped what is further in: that is in the task alone.
-        let mut held = view.get::<HeldLocks>().unwrap_or_default();
+        let mut held = view.extension::<HeldLocks>().unwrap_or_default();
         held = held.with_unique(HeldLocks::current().iter().cloned());
         held = held.with_unique(self.policy.delegated_locks(view, &store));
-        let is_noted = UnderLock::is_noted(view);
-        let run = RememberedRun::of(view);
+        let is_noted = UnderLockMark::is_set_on(view);
+        let run = RefusalTracker::from_view(view);
         let mut brought = InheritedContext { replay, remembered_run: run, held_locks: held, reentrant_ticket: None, is_under_lock: is_noted, is_unresolved: false };
         if brought.has_identified_stores(&store, &keys) {
             if let Err(reply) = brought.resolve_reentrancy(&store, &keys, mode) {
-                return Asked::Answer(reply);
+                return InitialVerdict::Answer(reply);
             }
         } else {
             brought.is_unresolved = true;
         }
         if let Some(found) = &slot {
             let fits = is_deferrable(&keys, mode);
-            let runs = found.is_said_to_run() && delegation::has_trusted_replay(view);
-            match found.trying() {
-                Trying::For(_) => {}
+            let runs = found.claims_replay() && delegation::has_trusted_replay(view);
+            match found.mode() {
+                AttemptMode::WaitFor(_) => {}
                 // A run that is believed to be one was put off before.
-                Trying::Background if runs => found.note_seen(),
-                Trying::Background if !fits => return Asked::Answer(not_deferrable_reply()),
+                AttemptMode::ParkOrRefuse if runs => found.mark_reached_lock(),
+                AttemptMode::ParkOrRefuse if !fits => return InitialVerdict::Answer(not_deferrable_reply()),
                 // Tells its layer that somebody has read the slot.
-                Trying::Never | Trying::Background => found.note_seen(),
+                AttemptMode::ParkImmediately | AttemptMode::ParkOrRefuse => found.mark_reached_lock(),
             }
             // It may still be known by its key.
-            slot = slot.filter(|slot| !runs && (fits || slot.remembers()));
+            slot = slot.filter(|slot| !runs && (fits || slot.records_direct_runs()));
         }
         let brought = brought.has_content().then(|| Box::new(brought));
-        Asked::Enter(LockContext { store, keys, mode, slot, inherited: brought })
+        InitialVerdict::Enter(LockContext { store, keys, mode, slot, inherited: brought })
     }
 }
 

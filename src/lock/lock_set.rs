@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     error::Error,
-    gate::each_once,
+    gate::dedup_keys,
     key::Key,
     store::{LockLoss, Store},
 };
@@ -45,7 +45,7 @@ impl Store {
 
 impl LockSetRequest {
     pub(super) fn new(mut keys: Vec<Key>, each: LockRequest) -> Self {
-        each_once(&mut keys);
+        dedup_keys(&mut keys);
         Self { keys, template: each }
     }
 

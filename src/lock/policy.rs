@@ -12,7 +12,7 @@ use super::{
     retry::LockRetry,
 };
 use crate::{
-    gate::{KeySource, Methods, View, goes_on},
+    gate::{KeySource, MethodFilter, GateRequest, remove_from_connection},
     key::Key,
     outage::LockOutage,
     store::{LockMode, Store},
@@ -37,7 +37,7 @@ pub(super) struct LockPolicy {
     pub(super) outage: LockOutage,
     pub(super) busy_status: BusyStatus,
     busy_strategy: BusyStrategy,
-    methods: Methods,
+    methods: MethodFilter,
     read_write: bool,
     /// In lower case.
     fence_header: Option<String>,
@@ -60,7 +60,7 @@ impl Default for LockPolicy {
             outage: LockOutage::default(),
             busy_status: BusyStatus::default(),
             busy_strategy: BusyStrategy::Reject,
-            methods: Methods::Unsafe,
+            methods: MethodFilter::Unsafe,
             read_write: false,
             fence_header: None,
             trusted_secrets: Vec::new(),
@@ -73,7 +73,7 @@ impl LockPolicy {
     pub(super) fn mode_for(&self, method: &str) -> Option<LockMode> {
         let reads = self.read_write && matches!(method, "GET" | "HEAD");
         let mode = if reads { LockMode::Shared } else { self.acquire_options.terms.mode };
-        self.methods.include(method).then_some(mode)
+        self.methods.matches(method).then_some(mode)
     }
 
     /// The lock of a key.
@@ -93,10 +93,10 @@ impl LockPolicy {
 
     /// Takes out of a request what only a layer may say in it, whether it takes a lock or not. What a layer
     /// further out has said stays.
-    pub(super) fn strip_headers<V: View>(&self, view: &mut V) {
-        let told = |name| view.get::<FenceHeaderNames>().is_some_and(|told| told.0.contains(name));
+    pub(super) fn strip_headers<V: GateRequest>(&self, view: &mut V) {
+        let told = |name| view.extension::<FenceHeaderNames>().is_some_and(|told| told.0.contains(name));
         if let Some(name) = &self.fence_header
-            && !view.header(name).is_empty()
+            && !view.header_values(name).is_empty()
             && !told(name)
         {
             view.set_header(name, None);
@@ -112,7 +112,7 @@ impl LockPolicy {
     }
 
     /// What another service has of the locks this request may need.
-    pub(super) fn delegated_locks<V: View>(&self, view: &V, store: &Store) -> Vec<HeldLock> {
+    pub(super) fn delegated_locks<V: GateRequest>(&self, view: &V, store: &Store) -> Vec<HeldLock> {
         if self.trusted_secrets.is_empty() {
             Vec::new()
         } else {
@@ -121,18 +121,18 @@ impl LockPolicy {
     }
 
     /// Tells the fences to what reads the request's header.
-    pub(super) fn set_fence_header<V: View>(&self, held: &HeldLocks, view: &mut V) {
+    pub(super) fn set_fence_header<V: GateRequest>(&self, held: &HeldLocks, view: &mut V) {
         if let Some(name) = &self.fence_header {
             let fences: Vec<_> = held.fences().map(|(_, fence)| fence.to_string()).collect();
             // Without a lock there is none here, not that of another lock further out.
             let fences = Some(fences.join(", ")).filter(|fences| !fences.is_empty());
             view.set_header(name, fences.as_deref());
-            goes_on(view, name);
-            let mut told = view.take::<FenceHeaderNames>().unwrap_or_default();
+            remove_from_connection(view, name);
+            let mut told = view.remove_extension::<FenceHeaderNames>().unwrap_or_default();
             if !told.0.contains(name) {
                 told.0.push(name.clone());
             }
-            view.put(told);
+            view.insert_extension(told);
         }
     }
 
@@ -192,8 +192,8 @@ impl<N: ?Sized> LockGate<N> {
         self.with_policy(|policy| {
             policy.read_write = true;
             policy.acquire_options.terms.mode = LockMode::Exclusive;
-            if let Methods::Unsafe = policy.methods {
-                policy.methods = Methods::ReadOrWrite;
+            if let MethodFilter::Unsafe = policy.methods {
+                policy.methods = MethodFilter::ReadOrWrite;
             }
         })
     }
@@ -209,8 +209,8 @@ impl<N: ?Sized> LockGate<N> {
         self.with_policy(|policy| {
             policy.acquire_options.terms.mode = LockMode::Permits(most);
             policy.read_write = false;
-            if let Methods::ReadOrWrite = policy.methods {
-                policy.methods = Methods::Unsafe;
+            if let MethodFilter::ReadOrWrite = policy.methods {
+                policy.methods = MethodFilter::Unsafe;
             }
         })
     }
@@ -236,7 +236,7 @@ impl<N: ?Sized> LockGate<N> {
     /// See `LockLayer::and_path_param`, `and_header` and `and_key`.
     #[must_use]
     pub fn and(mut self, source: KeySource<N>) -> Self {
-        self.key_source = self.key_source.and(source.never_absent());
+        self.key_source = self.key_source.and(source.require_key());
         self
     }
 
@@ -273,7 +273,7 @@ impl<N: ?Sized> LockGate<N> {
     /// See `LockLayer::all_methods`.
     #[must_use]
     pub fn all_methods(self) -> Self {
-        self.with_policy(|policy| policy.methods = Methods::All)
+        self.with_policy(|policy| policy.methods = MethodFilter::All)
     }
 
     /// See `LockLayer::methods`.
@@ -283,7 +283,7 @@ impl<N: ?Sized> LockGate<N> {
     /// If there are none, or one of them is no method's name.
     #[must_use]
     pub fn methods<M: AsRef<str>>(self, methods: impl IntoIterator<Item = M>) -> Self {
-        let methods = Methods::these("LockLayer", methods);
+        let methods = MethodFilter::listed("LockLayer", methods);
         self.with_policy(|policy| policy.methods = methods)
     }
 

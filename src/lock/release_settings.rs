@@ -14,7 +14,7 @@ use super::{
     ticket::{LockTicket, LockTicketKind},
 };
 use crate::{
-    gate::{Outcome, Parting},
+    gate::{ServiceOutcome, LeaveAction},
     reply::{Reply, problem},
     store::LockLoss,
 };
@@ -177,27 +177,27 @@ impl ReleaseSettings {
     pub(super) fn settle<P>(
         self,
         ticket: LockTicket,
-        outcome: Outcome,
-    ) -> impl Future<Output = Parting<LockTicket, P>> + Send + use<P> {
+        outcome: ServiceOutcome,
+    ) -> impl Future<Output = LeaveAction<LockTicket, P>> + Send + use<P> {
         async move {
             if self.holds_through_body(&ticket, outcome) {
-                return Parting::Keep(ticket);
+                return LeaveAction::KeepTicket(ticket);
             }
             if let LockTicketKind::Unmatched(told) = &ticket.0 {
                 log_if_served_unlocked(outcome, told);
             }
             let LockTicket(ticket, .., told) = ticket;
             let Some((held, tells, giving)) = self.begin_release(ticket) else {
-                return Parting::Fields(Vec::new());
+                return LeaveAction::AddHeaders(Vec::new());
             };
             let loss = giving.finish(&held).await;
             match loss {
-                _ if outcome == Outcome::TooSlow => {
+                _ if outcome == ServiceOutcome::RequestBodyTimeout => {
                     tracing::info!(lock = %held.display_hashed(), "request stopped: its body dribbles");
-                    Parting::Replace(body_timeout_reply())
+                    LeaveAction::Replace(body_timeout_reply())
                 }
                 Some(loss) => self.respond_to_loss(&held, loss, tells && !told, outcome),
-                None => Parting::Fields(Vec::new()),
+                None => LeaveAction::AddHeaders(Vec::new()),
             }
         }
     }
@@ -223,11 +223,11 @@ impl ReleaseSettings {
     }
 
     /// A lock that is lost needs no keeping, and its answer can still be given.
-    fn holds_through_body(self, ticket: &LockTicket, outcome: Outcome) -> bool {
+    fn holds_through_body(self, ticket: &LockTicket, outcome: ServiceOutcome) -> bool {
         match &ticket.0 {
             LockTicketKind::Acquired { guards: guard, .. } => {
                 self.hold_until == HoldUntil::BodyEnd
-                    && matches!(outcome, Outcome::Streams(_))
+                    && matches!(outcome, ServiceOutcome::Streaming(_))
                     && guard.loss().is_none()
             }
             LockTicketKind::Reentrant { .. }
@@ -242,19 +242,19 @@ impl ReleaseSettings {
         held: &HeldLocks,
         loss: LockLoss,
         tells: bool,
-        outcome: Outcome,
-    ) -> Parting<T, P> {
+        outcome: ServiceOutcome,
+    ) -> LeaveAction<T, P> {
         let policy = self.on_loss;
         tracing::warn!(lock = %held.display_hashed(), ?loss, ?policy, ?outcome, "lost under a request");
         match self.on_loss {
             // Its head is out. That of `Cancel` is not to be taken for whole.
-            OnLoss::Replace if outcome == Outcome::Ended => Parting::Fields(Vec::new()),
+            OnLoss::Replace if outcome == ServiceOutcome::BodyEnded => LeaveAction::AddHeaders(Vec::new()),
             OnLoss::Cancel | OnLoss::Replace => {
-                Parting::Replace(lock_lost_reply(loss, outcome == Outcome::Stopped))
+                LeaveAction::Replace(lock_lost_reply(loss, outcome == ServiceOutcome::Stopped))
             }
             // Of nested layers one says so, once: a field of one value (RFC 9651 section 4.2) can't be sent twice.
-            OnLoss::Finish if tells => Parting::Fields(vec![(LOCK_LOST_HEADER.into(), loss_token(loss).into())]),
-            OnLoss::Finish => Parting::Fields(Vec::new()),
+            OnLoss::Finish if tells => LeaveAction::AddHeaders(vec![(LOCK_LOST_HEADER.into(), loss_token(loss).into())]),
+            OnLoss::Finish => LeaveAction::AddHeaders(Vec::new()),
         }
     }
 }
@@ -262,7 +262,7 @@ impl ReleaseSettings {
 /// What no route matched is a 404, unless a fallback or a service that is nested has it, of whose routes nothing is known
 /// further out. What that has done is done: the answer stays what it is. Told once of a layer: clients choose how
 /// often it happens.
-fn log_if_served_unlocked(outcome: Outcome, told: &AtomicBool) {
+fn log_if_served_unlocked(outcome: ServiceOutcome, told: &AtomicBool) {
     if let Some(status) = outcome.status().filter(|status| *status < 400)
         && !told.swap(true, Ordering::Relaxed)
     {

@@ -12,7 +12,7 @@ use super::{
     lock_set::LockSet,
 };
 use crate::{
-    gate::{Inside, Replay, Slot},
+    gate::{RunScopeGuard, ReplayMarker, ParkingSlot},
     key::Key,
     store::{LockMode, Store},
 };
@@ -28,7 +28,7 @@ pub struct UnmatchedRequest;
 pub struct LockTicket(
     pub(super) LockTicketKind,
     pub(super) HeldLocks,
-    pub(super) Option<Slot>,
+    pub(super) Option<ParkingSlot>,
     pub(super) bool,
 );
 
@@ -45,8 +45,8 @@ impl LockTicket {
     }
 
     /// Only one that has begun is remembered.
-    pub(super) fn with_slot(mut self, slot: Option<Slot>) -> Self {
-        self.2 = slot.filter(|slot| slot.record().is_some() && slot.has_begun());
+    pub(super) fn with_slot(mut self, slot: Option<ParkingSlot>) -> Self {
+        self.2 = slot.filter(|slot| slot.idempotency().is_some() && slot.has_run());
         self
     }
 
@@ -82,7 +82,7 @@ pub(super) enum LockTicketKind {
     },
     /// A worker gives it back, when it has seen the answer of this run, and nothing of it is under way: the inner call
     /// may go on in a task of its own, when a layer further out has answered for it.
-    JobRun(HeldLocks, #[expect(dead_code, reason = "it is counted until it is dropped")] Inside),
+    JobRun(HeldLocks, #[expect(dead_code, reason = "it is counted until it is dropped")] RunScopeGuard),
     /// Nothing: no route has matched. Whether that was told of this layer, should it have been served.
     Unmatched(Arc<AtomicBool>),
 }
@@ -104,10 +104,10 @@ impl LockTicketKind {
         keys: &[Key],
         mode: LockMode,
         held: &HeldLocks,
-        run: Option<(&HeldLock, &Replay)>,
+        run: Option<(&HeldLock, &ReplayMarker)>,
     ) -> Result<Option<Self>, AcquireError> {
         if let (Some((lock, run)), [_]) = (run, keys) {
-            return Ok(Some(Self::JobRun(HeldLocks::from_lock(lock.clone()), Inside::of(run))));
+            return Ok(Some(Self::JobRun(HeldLocks::from_lock(lock.clone()), RunScopeGuard::enter(run))));
         }
         let found = keys.iter().map(|key| held.find_guard(store, key, mode));
         let found: Option<Vec<_>> = found.collect::<Result<_, _>>()?;

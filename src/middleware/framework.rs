@@ -8,11 +8,11 @@ use http_body::Body;
 use http_body_util::{BodyExt as _, combinators::UnsyncBoxBody};
 
 use super::{
-    body::{BoxError, GateBody},
-    timed::{TimedBody, Untimed},
+    gate_body::{BoxError, GateBody},
+    timed_body::{TimedBody, UntimedBody},
 };
 use crate::{
-    gate::{BadParam, Head, Route, SentTwice, View},
+    gate::{PathParamError, HttpRequestHead, RouteMatch, DuplicateHeader, GateRequest},
     store::Store,
 };
 
@@ -21,30 +21,30 @@ pub trait Framework: Copy + Send + Sync + 'static {
     /// The body of an answer, where the inner service's is an `R`. [`GateBody<R>`](GateBody) does for any framework; one that
     /// has a type for all bodies names that, and takes what is of it already as it is:
     /// [`GateBody::into_inner`].
-    type Answer<R: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static>: Body<Data = Bytes, Error: Into<BoxError>>
+    type ResponseBody<R: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static>: Body<Data = Bytes, Error: Into<BoxError>>
         + Send
         + 'static;
 
     /// Makes an answer's body of it.
-    fn answer<R: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static>(
+    fn response_body<R: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static>(
         body: GateBody<R>,
-    ) -> Self::Answer<R>;
+    ) -> Self::ResponseBody<R>;
 
     /// What the router has found.
-    fn route(parts: &mut Parts) -> Route;
+    fn route(parts: &mut Parts) -> RouteMatch;
 
     /// A path parameter, percent-decoded.
     ///
     /// # Errors
     ///
     /// [`BadParam`] if its bytes are not UTF-8, or if the route has two parameters of this name.
-    fn param(parts: &mut Parts, name: &str) -> Result<Option<String>, BadParam>;
+    fn path_param(parts: &mut Parts, name: &str) -> Result<Option<String>, PathParamError>;
 
     /// The socket's other end, if the server left it in the request.
-    fn peer(extensions: &Extensions) -> Option<SocketAddr>;
+    fn peer_addr(extensions: &Extensions) -> Option<SocketAddr>;
 
     /// Puts the socket's other end into a request that runs again.
-    fn put_peer(extensions: &mut Extensions, peer: SocketAddr);
+    fn insert_peer_addr(extensions: &mut Extensions, peer: SocketAddr);
 
     /// Path and query as the client sent them.
     fn target(parts: &Parts) -> String {
@@ -53,8 +53,8 @@ pub trait Framework: Copy + Send + Sync + 'static {
 
     /// Times a request's body, if it is of a type that can hold a timed one. Default: it is not, which is
     /// logged once.
-    fn time<B: Body<Data = Bytes> + Send + 'static>(body: Untimed<B>) -> B {
-        body.give_up()
+    fn time_body<B: Body<Data = Bytes> + Send + 'static>(body: UntimedBody<B>) -> B {
+        body.leave_untimed()
     }
 }
 
@@ -64,38 +64,38 @@ pub trait Framework: Copy + Send + Sync + 'static {
 /// for no other: nothing can be put into hyper's `Incoming`. Without it `max_hold` is what ends a lock
 /// whose client dribbles.
 #[derive(Debug, Clone, Copy)]
-pub struct Plain;
+pub struct PlainHttp;
 
-type AnyBody = UnsyncBoxBody<Bytes, BoxError>;
+type BoxedBody = UnsyncBoxBody<Bytes, BoxError>;
 
-impl Framework for Plain {
-    type Answer<R: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static> = GateBody<R>;
+impl Framework for PlainHttp {
+    type ResponseBody<R: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static> = GateBody<R>;
 
-    fn answer<R: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static>(
+    fn response_body<R: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static>(
         body: GateBody<R>,
     ) -> GateBody<R> {
         body
     }
 
-    fn route(_: &mut Parts) -> Route {
-        Route::Unknown
+    fn route(_: &mut Parts) -> RouteMatch {
+        RouteMatch::Unknown
     }
 
-    fn param(_: &mut Parts, _: &str) -> Result<Option<String>, BadParam> {
+    fn path_param(_: &mut Parts, _: &str) -> Result<Option<String>, PathParamError> {
         Ok(None)
     }
 
-    fn peer(extensions: &Extensions) -> Option<SocketAddr> {
+    fn peer_addr(extensions: &Extensions) -> Option<SocketAddr> {
         extensions.get().copied()
     }
 
-    fn put_peer(extensions: &mut Extensions, peer: SocketAddr) {
+    fn insert_peer_addr(extensions: &mut Extensions, peer: SocketAddr) {
         extensions.insert(peer);
     }
 
-    fn time<B: Body<Data = Bytes> + Send + 'static>(body: Untimed<B>) -> B {
-        let timed = body.within::<AnyBody>(convert::identity, TimedBody::boxed_unsync);
-        timed.unwrap_or_else(Untimed::give_up)
+    fn time_body<B: Body<Data = Bytes> + Send + 'static>(body: UntimedBody<B>) -> B {
+        let timed = body.try_time_as::<BoxedBody>(convert::identity, TimedBody::boxed_unsync);
+        timed.unwrap_or_else(UntimedBody::leave_untimed)
     }
 }
 
@@ -113,10 +113,10 @@ impl<'a, F> PartsView<'a, F> {
     }
 }
 
-impl<F: Framework> View for PartsView<'_, F> {
-    type Native = Parts;
+impl<F: Framework> GateRequest for PartsView<'_, F> {
+    type NativeRequest = Parts;
 
-    fn native(&mut self) -> &Parts {
+    fn native_request(&mut self) -> &Parts {
         self.parts
     }
 
@@ -124,23 +124,23 @@ impl<F: Framework> View for PartsView<'_, F> {
         self.parts.method.as_str()
     }
 
-    fn route(&mut self) -> Route {
+    fn route(&mut self) -> RouteMatch {
         F::route(self.parts)
     }
 
-    fn param(&mut self, name: &str) -> Result<Option<String>, BadParam> {
-        F::param(self.parts, name)
+    fn path_param(&mut self, name: &str) -> Result<Option<String>, PathParamError> {
+        F::path_param(self.parts, name)
     }
 
-    fn header(&self, name: &str) -> Vec<&[u8]> {
+    fn header_values(&self, name: &str) -> Vec<&[u8]> {
         self.parts.headers.get_all(name).iter().map(HeaderValue::as_bytes).collect()
     }
 
-    fn sole(&self, name: &HeaderName) -> Result<Option<&[u8]>, SentTwice> {
+    fn single_header(&self, name: &HeaderName) -> Result<Option<&[u8]>, DuplicateHeader> {
         let mut all = self.parts.headers.get_all(name).iter();
         match (all.next(), all.next()) {
             (value, None) => Ok(value.map(HeaderValue::as_bytes)),
-            _ => Err(SentTwice),
+            _ => Err(DuplicateHeader),
         }
     }
 
@@ -148,11 +148,11 @@ impl<F: Framework> View for PartsView<'_, F> {
         self.parts.uri.authority().map(Authority::as_str)
     }
 
-    fn target_length(&self) -> usize {
+    fn target_len(&self) -> usize {
         F::target(self.parts).len()
     }
 
-    fn has_any(&self, names: &[&str]) -> bool {
+    fn has_any_header(&self, names: &[&str]) -> bool {
         self.parts.headers.keys().any(|name| names.contains(&name.as_str()))
     }
 
@@ -169,33 +169,33 @@ impl<F: Framework> View for PartsView<'_, F> {
         }
     }
 
-    fn peer(&self) -> Option<SocketAddr> {
-        F::peer(&self.parts.extensions)
+    fn peer_addr(&self) -> Option<SocketAddr> {
+        F::peer_addr(&self.parts.extensions)
     }
 
     fn store(&self) -> Option<Store> {
         self.parts.extensions.get().cloned()
     }
 
-    fn get<T: Clone + Send + Sync + 'static>(&self) -> Option<T> {
+    fn extension<T: Clone + Send + Sync + 'static>(&self) -> Option<T> {
         self.parts.extensions.get().cloned()
     }
 
-    fn put<T: Clone + Send + Sync + 'static>(&mut self, value: T) {
+    fn insert_extension<T: Clone + Send + Sync + 'static>(&mut self, value: T) {
         self.parts.extensions.insert(value);
     }
 
-    fn change<T: Clone + Send + Sync + 'static>(&mut self, change: impl FnOnce(&mut T)) -> bool {
+    fn update_extension<T: Clone + Send + Sync + 'static>(&mut self, change: impl FnOnce(&mut T)) -> bool {
         self.parts.extensions.get_mut().map(change).is_some()
     }
 
-    fn take<T: Clone + Send + Sync + 'static>(&mut self) -> Option<T> {
+    fn remove_extension<T: Clone + Send + Sync + 'static>(&mut self) -> Option<T> {
         self.parts.extensions.remove()
     }
 }
 
 /// Header fields as a gate gets to know them: in order, repeats kept.
-pub(super) fn fields(fields: &HeaderMap) -> Vec<(String, Vec<u8>)> {
+pub(super) fn header_pairs(fields: &HeaderMap) -> Vec<(String, Vec<u8>)> {
     let field = |(name, value): (&HeaderName, &HeaderValue)| {
         (name.as_str().to_owned(), value.as_bytes().to_vec())
     };
@@ -203,12 +203,12 @@ pub(super) fn fields(fields: &HeaderMap) -> Vec<(String, Vec<u8>)> {
 }
 
 /// The head as it is stored.
-pub(super) fn head<F: Framework>(parts: &Parts) -> Head {
-    Head {
+pub(super) fn request_head<F: Framework>(parts: &Parts) -> HttpRequestHead {
+    HttpRequestHead {
         method: parts.method.as_str().to_owned(),
         target: F::target(parts),
-        headers: fields(&parts.headers),
-        peer: F::peer(&parts.extensions),
+        headers: header_pairs(&parts.headers),
+        peer: F::peer_addr(&parts.extensions),
     }
     .with_host(parts.uri.authority().map(Authority::as_str))
 }

@@ -79,28 +79,28 @@
 //! # Ok(()) }
 //! ```
 
-mod body;
-mod called;
-mod detached;
+mod gate_body;
+mod guarded_call;
+mod detached_call;
 mod framework;
-mod future;
-mod layer;
-mod parking;
-mod replay;
-mod service;
+mod response_future;
+mod gate_layer;
+mod boxed_request;
+mod service_replayer;
+mod gate_service;
 mod settle;
 #[cfg(test)]
 mod tests;
-mod timed;
+mod timed_body;
 
 #[cfg(feature = "http-replay")]
-pub(crate) use self::replay::keep;
+pub(crate) use self::service_replayer::read_response_body;
 pub use self::{
-    body::{BodyError, BoxError, GateBody, response},
-    framework::{Framework, PartsView, Plain},
-    future::ResponseFuture,
-    layer::GateLayer,
-    replay::{Put, ServiceReplayer, put},
-    service::GateService,
-    timed::{TimedBody, Untimed},
+    gate_body::{BodyError, BoxError, GateBody, response_from_reply},
+    framework::{Framework, PartsView, PlainHttp},
+    response_future::ResponseFuture,
+    gate_layer::GateLayer,
+    service_replayer::{ExtensionInserter, ServiceReplayer, extension_inserter},
+    gate_service::GateService,
+    timed_body::{TimedBody, UntimedBody},
 };

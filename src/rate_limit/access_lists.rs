@@ -3,7 +3,7 @@
 use std::{collections::HashSet, sync::Arc};
 
 use crate::{
-    gate::{ClientAddress, KeyFault, Networks, View},
+    gate::{ClientAddress, KeyError, NetworkSet, GateRequest},
     key::Key,
 };
 
@@ -34,7 +34,7 @@ pub struct AccessLists {
 
 #[derive(Debug, Clone, Default)]
 struct AccessList {
-    networks: Arc<Networks>,
+    networks: Arc<NetworkSet>,
     keys: Arc<HashSet<Key>>,
 }
 
@@ -60,7 +60,7 @@ impl AccessLists {
     /// If one is neither.
     #[must_use]
     pub fn allow<S: AsRef<str>>(mut self, networks: impl IntoIterator<Item = S>) -> Self {
-        self.allow_list.add_networks(Networks::parse("Lists::allow", networks));
+        self.allow_list.add_networks(NetworkSet::parse("Lists::allow", networks));
         self
     }
 
@@ -71,7 +71,7 @@ impl AccessLists {
     /// If one is neither.
     #[must_use]
     pub fn deny<S: AsRef<str>>(mut self, networks: impl IntoIterator<Item = S>) -> Self {
-        self.deny_list.add_networks(Networks::parse("Lists::deny", networks));
+        self.deny_list.add_networks(NetworkSet::parse("Lists::deny", networks));
         self
     }
 
@@ -99,17 +99,17 @@ impl AccessLists {
     }
 
     /// By the request's address; `of_key` is what the layer's key is made of.
-    pub(super) fn match_address<V: View>(
+    pub(super) fn match_address<V: GateRequest>(
         &self,
         view: &V,
         of_key: Option<&ClientAddress>,
-    ) -> Result<AccessListMatch, KeyFault> {
+    ) -> Result<AccessListMatch, KeyError> {
         if self.allow_list.networks.is_empty() && self.deny_list.networks.is_empty() {
             return Ok(AccessListMatch::Unlisted);
         }
         let address = match self.client_address.as_deref().or(of_key) {
-            Some(client) => client.look(view)?,
-            None => ClientAddress::peer().look(view)?,
+            Some(client) => client.address_for_lists(view)?,
+            None => ClientAddress::peer().address_for_lists(view)?,
         };
         let is_on = |list: &AccessList| address.is_some_and(|address| list.networks.contains(address));
         Ok(self.match_lists(is_on))
@@ -132,8 +132,8 @@ impl AccessLists {
 }
 
 impl AccessList {
-    fn add_networks(&mut self, networks: Networks) {
+    fn add_networks(&mut self, networks: NetworkSet) {
         let old = std::mem::take(Arc::make_mut(&mut self.networks));
-        self.networks = Arc::new(old.and(networks));
+        self.networks = Arc::new(old.union(networks));
     }
 }

@@ -11,7 +11,7 @@ use super::{
     policy_status::PolicyStatus,
 };
 use crate::{
-    gate::{Asked, KeySource, View},
+    gate::{InitialVerdict, KeySource, GateRequest},
     key::Key,
     reply::{HeaderSet, Reply},
 };
@@ -79,39 +79,39 @@ impl ResponseOptions {
 
     /// Asked before the request's keys are read, which a preflight has none of; `None` if it is to be charged.
     /// `sources`: of the keys.
-    pub(super) fn check_before_keys<'a, V: View<Native: 'a>, F, T>(
+    pub(super) fn check_before_keys<'a, V: GateRequest<NativeRequest: 'a>, F, T>(
         &self,
         view: &mut V,
-        mut sources: impl Iterator<Item = &'a KeySource<V::Native>> + Clone,
-    ) -> Option<Asked<F, T>> {
-        match self.lists.match_address(view, sources.clone().find_map(KeySource::address)) {
+        mut sources: impl Iterator<Item = &'a KeySource<V::NativeRequest>> + Clone,
+    ) -> Option<InitialVerdict<F, T>> {
+        match self.lists.match_address(view, sources.clone().find_map(KeySource::client_address)) {
             Err(fault) => {
-                return Some(fault.answer("RateLimitLayer").map_or(Asked::Skip, Asked::Answer));
+                return Some(fault.into_reply("RateLimitLayer").map_or(InitialVerdict::Skip, InitialVerdict::Answer));
             }
-            Ok(AccessListMatch::Denied) => return Some(Asked::Answer(self.denied_reply())),
+            Ok(AccessListMatch::Denied) => return Some(InitialVerdict::Answer(self.denied_reply())),
             Ok(AccessListMatch::Allowed) => {
                 // On both lists is denied; but who has no key at all is on none.
-                let is_denied = |source: &KeySource<V::Native>| {
+                let is_denied = |source: &KeySource<V::NativeRequest>| {
                     source.read(view).is_ok_and(|key| self.lists.match_key(&key) == AccessListMatch::Denied)
                 };
                 let denied = self.lists.has_denied_keys() && sources.any(is_denied);
-                return Some(if denied { Asked::Answer(self.denied_reply()) } else { Asked::Skip });
+                return Some(if denied { InitialVerdict::Answer(self.denied_reply()) } else { InitialVerdict::Skip });
             }
             Ok(AccessListMatch::Unlisted) => {}
         }
-        (!self.charges_preflights && is_preflight(view)).then_some(Asked::Skip)
+        (!self.charges_preflights && is_preflight(view)).then_some(InitialVerdict::Skip)
     }
 
     /// Asked with the keys of all policies, before the store is.
     pub(super) fn check_keys<'a, F, T>(
         &self,
         keys: impl IntoIterator<Item = &'a Key>,
-    ) -> Option<Asked<F, T>> {
+    ) -> Option<InitialVerdict<F, T>> {
         let mut skip = None;
         for key in keys {
             match self.lists.match_key(key) {
-                AccessListMatch::Denied => return Some(Asked::Answer(self.denied_reply())),
-                AccessListMatch::Allowed => skip = Some(Asked::Skip),
+                AccessListMatch::Denied => return Some(InitialVerdict::Answer(self.denied_reply())),
+                AccessListMatch::Allowed => skip = Some(InitialVerdict::Skip),
                 AccessListMatch::Unlisted => {}
             }
         }
@@ -161,8 +161,8 @@ impl ResponseOptions {
 }
 
 /// What a browser asks in front of a request to another origin (Fetch standard, CORS-preflight fetch).
-fn is_preflight<V: View>(view: &V) -> bool {
-    let has = |name| !view.header(name).is_empty();
+fn is_preflight<V: GateRequest>(view: &V) -> bool {
+    let has = |name| !view.header_values(name).is_empty();
     view.method() == "OPTIONS" && has("origin") && has("access-control-request-method")
 }
 

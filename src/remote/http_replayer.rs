@@ -23,9 +23,9 @@ use super::replay_claims::{self, REPLAY_HEADER, ReplayClaims};
 use crate::{
     clock::{MAX_DURATION, ceil_millis},
     defer::{ReplayResponse, ReplayBody, ReplayOutcome, Replayer},
-    gate::{Head, Replay},
+    gate::{HttpRequestHead, ReplayMarker},
     lock::{HeldLock, SharedSecret},
-    middleware::keep,
+    middleware::read_response_body,
     outbound::{OutboundError, FnConnector, TlsClientConfig, describe_error_chain, with_tls, system_tls_config},
     reply::problem,
     store::Store,
@@ -148,13 +148,13 @@ impl HttpReplayer {
     }
 
     /// With the moment until which the lock over there is this run's. `None`: it is not one that can be sent.
-    fn sign_request(&self, head: Head, body: Bytes, marker: &Replay) -> Option<SignedRequest> {
+    fn sign_request(&self, head: HttpRequestHead, body: Bytes, marker: &ReplayMarker) -> Option<SignedRequest> {
         // Whatever the path is, the authority and the base stay what they are.
         let target = Some(head.target).filter(|target| target.starts_with('/'))?;
         if self.base_has_path && escapes_base_path(&target) {
             crate::throttle::throttled!(
                 error,
-                job = ?marker.deferred().id, "a path with dot segments is not sent: it might leave its base"
+                job = ?marker.job().id, "a path with dot segments is not sent: it might leave its base"
             );
             return None;
         }
@@ -187,49 +187,49 @@ impl HttpReplayer {
         Some((request, until))
     }
 
-    fn replay_claims(&self, marker: &Replay) -> Option<ReplayClaims> {
-        let deferred = marker.deferred();
+    fn replay_claims(&self, marker: &ReplayMarker) -> Option<ReplayClaims> {
+        let deferred = marker.job();
         let unix = |time: SystemTime| time.duration_since(UNIX_EPOCH).unwrap_or_default();
         Some(ReplayClaims {
             store_identity: marker.store().backend().identities().pop()?.to_string(),
             id: deferred.id.as_str().to_owned(),
             attempt: deferred.attempt,
             fence: deferred.fence,
-            first_seen_ms: ceil_millis(unix(deferred.first_seen)),
+            first_seen_ms: ceil_millis(unix(deferred.accepted_at)),
             end_ms: ceil_millis(
                 unix(SystemTime::now()).saturating_add(self.timeout).saturating_add(CLOCK_SKEW_ALLOWANCE),
             ),
         })
     }
 
-    async fn send_request(self, request: Request<Full<Bytes>>, marker: &Replay, limit: usize) -> ReplayOutcome {
+    async fn send_request(self, request: Request<Full<Bytes>>, marker: &ReplayMarker, limit: usize) -> ReplayOutcome {
         let response = match (self.sender)(request).await {
             Ok(response) => response,
             Err(error) if error.is_connect() => {
-                marker.is_back();
+                marker.mark_remote_ended();
                 return ReplayOutcome::Unreachable;
             }
             Err(error) => {
                 let error = describe_error_chain(&error);
-                tracing::warn!(job = ?marker.deferred().id, error, "a run was not answered");
+                tracing::warn!(job = ?marker.job().id, error, "a run was not answered");
                 return ReplayOutcome::Failed;
             }
         };
         let (parts, body) = response.into_parts();
         if !matches!(parts.status.as_u16(), 404 | 405) || parts.headers.contains_key(REPLAY_HEADER) {
-            marker.seen_elsewhere();
+            marker.mark_lock_passed();
         }
         // Of a problem all is read that says which one it is, however little of an answer is kept.
         let most = if is_problem_json(&parts.headers) { limit.max(MAX_PROBLEM_BYTES) } else { limit };
-        let Some(mut body) = keep(&parts.headers, body, most).await else { return ReplayOutcome::Failed };
+        let Some(mut body) = read_response_body(&parts.headers, body, most).await else { return ReplayOutcome::Failed };
         let not_run =
             matches!(&body, ReplayBody::Full(bytes) if is_problem_json(&parts.headers) && reports_not_run(bytes));
         // A gateway may have answered, which waits no longer.
         if not_run || !is_gateway_error(parts.status) || parts.headers.contains_key(REPLAY_HEADER) {
-            marker.is_back();
+            marker.mark_remote_ended();
         }
         if not_run {
-            marker.met_a_busy_lock(parts.status.as_u16());
+            marker.record_busy_status(parts.status.as_u16());
         }
         if matches!(&body, ReplayBody::Full(bytes) if bytes.len() > limit) {
             body = ReplayBody::TooLong;
@@ -293,9 +293,9 @@ fn reports_not_run(problem: &[u8]) -> bool {
 impl Replayer for HttpReplayer {
     fn replay(
         &self,
-        head: Head,
+        head: HttpRequestHead,
         body: Bytes,
-        marker: Replay,
+        marker: ReplayMarker,
         limit: usize,
     ) -> BoxFuture<'static, ReplayOutcome> {
         let (this, timeout) = (self.clone(), self.timeout);
@@ -308,16 +308,16 @@ impl Replayer for HttpReplayer {
                 return ReplayOutcome::Failed;
             };
             // From here on it may have run.
-            if !marker.begin() {
+            if !marker.try_start() {
                 return ReplayOutcome::Failed;
             }
-            marker.goes_elsewhere();
+            marker.mark_sent_remotely();
             let run = this.send_request(request, &marker, limit);
             let ran = tokio::time::timeout(timeout, run).await.unwrap_or(ReplayOutcome::Failed);
-            if marker.is_elsewhere() {
+            if marker.is_running_remotely() {
                 // Over there it may go on, for as long as it was told that it has the lock: the next run must not overlap it.
                 tokio::time::sleep_until(until).await;
-                marker.is_back();
+                marker.mark_remote_ended();
             }
             ran
         })

@@ -9,7 +9,7 @@ use super::replay_claims::{SignatureInput, ReplayClaims};
 use crate::{
     clock::ceil_millis,
     error::Error,
-    gate::Deferred,
+    gate::RunningJob,
     lock::SharedSecret,
     store::{JobId, Store},
 };
@@ -63,7 +63,7 @@ impl ReplayVerifier {
         target: &str,
         body: &[u8],
         field: &str,
-    ) -> Result<Deferred, VerifyError> {
+    ) -> Result<RunningJob, VerifyError> {
         let request = SignatureInput { method, target, body };
         let word = ReplayClaims::verify(field, &self.secrets, request).ok_or(VerifyError::Forged)?;
         let id = JobId::parse(&word.id).ok_or(VerifyError::Forged)?;
@@ -81,7 +81,7 @@ impl ReplayVerifier {
             return Err(VerifyError::NotRunning);
         }
         let first_seen = UNIX_EPOCH + Duration::from_millis(word.first_seen_ms);
-        Ok(Deferred { id, attempt: word.attempt, first_seen, fence: word.fence })
+        Ok(RunningJob { id, attempt: word.attempt, accepted_at: first_seen, fence: word.fence })
     }
 }
 

@@ -159,51 +159,51 @@
     )
 )]
 
-mod body;
-mod detached;
-mod extract;
-mod framework;
-mod layer;
-mod parking;
+mod ticketed_body;
+mod detached_call;
+mod extractors;
+mod request_view;
+mod layers;
+mod payload_slot;
 mod path_param;
-mod refuse;
-mod replay;
-mod reply;
-mod routes;
-mod timed;
-mod transform;
+mod early_response;
+mod app_replayer;
+mod reply_response;
+mod status_routes;
+mod timed_payload;
+mod gate_middleware;
 
 #[cfg(feature = "seal")]
 pub use lockgate::Keyring;
 #[cfg(feature = "redis")]
 pub use lockgate::StoreBuilder;
 #[cfg(feature = "callback")]
-pub use lockgate::defer::Callbacks;
+pub use lockgate::defer::Webhooks;
 pub use lockgate::defer::{
-    Authorization, DeferStats, DeferredJobs, JobCursor, JobHead, JobInfo, JobPage, JobRequest,
-    JobRun, KeptRequest, NoCursor, PendingRun,
+    RunAuthorization, DeferStats, DeferredJobs, JobCursor, JobHead, JobInfo, JobPage, JobRequest,
+    JobRun, RetainedRequest, ParseCursorError, PendingRun,
 };
-pub use lockgate::gate::Head;
+pub use lockgate::gate::HttpRequestHead;
 #[cfg(feature = "http-replay")]
 pub use lockgate::remote;
 #[cfg(feature = "test-kit")]
 pub use lockgate::testing;
 pub use lockgate::{
-    Absent, Busy, BusyStatus, ChargeBounded, ClientAddress, Clock, Decision, Deferred, Error,
-    ErrorKind, Fields, HeldLock, HeldLocks, HoldUntil, JobId, JobState, Key, Lists, LockGuard,
-    LockOutage, LockRequest, LockSet, LocksRequest, Loss, NotAcquired, OnFailure, OnLoss, Outage,
-    Policy, PolicyDecision, Quota, RateFields, RateLimit, RateStatus, Reason, Refusal, Released,
-    Reply, Requests, SharedSecret, Snapshot, Standing, Store, queue,
+    MissingAddress, LockBusy, BusyStatus, ChargeCappedError, ClientAddress, Clock, Decision, RunningJob, Error,
+    ErrorKind, HeaderSet, HeldLock, HeldLocks, HoldUntil, JobId, JobState, Key, AccessLists, LockGuard,
+    LockOutage, LockRequest, LockSet, LockSetRequest, LockLoss, AcquireError, OnFailure, OnLoss, RateLimitOutage,
+    Policy, PolicyDecision, Quota, RateHeaders, RateLimiter, RateStatus, RefusalReason, RateRefusal, ReleaseStatus,
+    Reply, QuotaBuilder, SharedSecret, ExtensionSnapshot, PolicyStatus, Store, queue,
 };
 #[cfg(feature = "fsck")]
-pub use lockgate::{Check, CheckReport, Finding, FindingKind};
+pub use lockgate::{StoreCheck, CheckReport, CheckFinding, FindingKind};
 #[cfg(feature = "quorum")]
 pub use lockgate::{Quorum, QuorumGuard, QuorumRequest, quorum};
 
 pub use self::{
-    extract::{CurrentJob, CurrentLock, CurrentLocks, CurrentRate, Fence, NotInstalled},
-    layer::{
-        DeferLayer, DeferWorker, DeferredRoutes, Keys, LockLayer, RateLimitLayer, deferred_routes,
+    extractors::{CurrentJob, CurrentLock, CurrentLocks, CurrentRate, Fence, MissingLayerRejection},
+    layers::{
+        DeferLayer, DeferWorker, DeferredRoutes, KeyPart, LockLayer, RateLimitLayer, deferred_routes,
     },
-    transform::GateService,
+    gate_middleware::GateMiddleware,
 };

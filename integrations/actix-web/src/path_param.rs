@@ -12,11 +12,11 @@ use actix_web::{
     HttpRequest,
     dev::{Path, ResourceDef},
 };
-use lockgate::gate::BadParam;
+use lockgate::gate::PathParamError;
 use percent_encoding::percent_decode_str;
 
 /// The pattern of the resource that has matched or, around the router, of the one that will.
-pub(crate) fn pattern(request: &HttpRequest) -> Option<String> {
+pub(crate) fn matched_pattern(request: &HttpRequest) -> Option<String> {
     let path = request.match_info();
     // Not `match_pattern()`, which compares the path as it was sent: the router compares it decoded,
     // so `/%6frders/7` would be a 404 to the layer and an order to the router.
@@ -30,31 +30,31 @@ pub(crate) fn pattern(request: &HttpRequest) -> Option<String> {
 }
 
 /// A path parameter as actix captured it or, around the router, will capture it.
-pub(crate) fn param<'a>(
+pub(crate) fn raw_param<'a>(
     request: &'a HttpRequest,
     name: &str,
-) -> Result<Option<Cow<'a, str>>, BadParam> {
+) -> Result<Option<Cow<'a, str>>, PathParamError> {
     let path = request.match_info();
     let mut values = path.iter().filter(|(found, _)| *found == name).map(|(_, value)| value);
     match (values.next(), values.next()) {
-        (_, Some(_)) => Err(BadParam::Repeated),
+        (_, Some(_)) => Err(PathParamError::Duplicate),
         (Some(value), None) if path.unprocessed().is_empty() => Ok(Some(value.into())),
         // Around a scope a resource inside may have another parameter of this name.
-        (Some(value), None) => match pattern(request) {
-            Some(pattern) if names(&pattern).filter(|found| *found == name).count() > 1 => {
-                Err(BadParam::Repeated)
+        (Some(value), None) => match matched_pattern(request) {
+            Some(pattern) if param_names(&pattern).filter(|found| *found == name).count() > 1 => {
+                Err(PathParamError::Duplicate)
             }
             _ => Ok(Some(value.into())),
         },
-        (None, None) => match pattern(request) {
-            Some(pattern) => Ok(captured(&pattern, path.as_str(), name)?.map(Cow::Owned)),
+        (None, None) => match matched_pattern(request) {
+            Some(pattern) => Ok(capture_param(&pattern, path.as_str(), name)?.map(Cow::Owned)),
             None => Ok(None),
         },
     }
 }
 
 /// The names of a pattern's parameters. A regular expression after a name may have braces of its own.
-fn names(pattern: &str) -> impl Iterator<Item = &str> {
+fn param_names(pattern: &str) -> impl Iterator<Item = &str> {
     let (mut depth, mut begin) = (0_usize, 0);
     pattern.char_indices().filter_map(move |(at, c)| {
         match c {
@@ -79,11 +79,11 @@ fn names(pattern: &str) -> impl Iterator<Item = &str> {
 thread_local! {
     /// Resources by pattern; `None` if there can't be one. Patterns are the application's, not the
     /// client's, so there are as many as it has routes.
-    static RESOURCES: RefCell<HashMap<String, Option<Rc<ResourceDef>>>> = RefCell::default();
+    static RESOURCE_CACHE: RefCell<HashMap<String, Option<Rc<ResourceDef>>>> = RefCell::default();
 }
 
-fn captured(pattern: &str, path: &str, name: &str) -> Result<Option<String>, BadParam> {
-    let resource = RESOURCES.with_borrow_mut(|resources| match resources.get(pattern) {
+fn capture_param(pattern: &str, path: &str, name: &str) -> Result<Option<String>, PathParamError> {
+    let resource = RESOURCE_CACHE.with_borrow_mut(|resources| match resources.get(pattern) {
         Some(resource) => resource.clone(),
         None => {
             // Scopes can be joined to what no single resource may be, such as one name twice; actix
@@ -96,8 +96,8 @@ fn captured(pattern: &str, path: &str, name: &str) -> Result<Option<String>, Bad
     });
     let Some(resource) = resource else {
         let mut seen = HashSet::new();
-        let is_repeated = !names(pattern).all(|name| seen.insert(name));
-        return if is_repeated { Err(BadParam::Repeated) } else { Ok(None) };
+        let is_repeated = !param_names(pattern).all(|name| seen.insert(name));
+        return if is_repeated { Err(PathParamError::Duplicate) } else { Ok(None) };
     };
     let mut path = Path::new(path);
     resource.capture_match_info(&mut path);
@@ -106,9 +106,9 @@ fn captured(pattern: &str, path: &str, name: &str) -> Result<Option<String>, Bad
 
 /// actix has decoded everything but `%25`, `%2B` and `%2F`, so what is left is decoded once more, just
 /// as its `web::Path` does: the key is of the value that the handler sees.
-pub(crate) fn decode(text: &str) -> Result<String, BadParam> {
+pub(crate) fn decode_param(text: &str) -> Result<String, PathParamError> {
     let decoded = percent_decode_str(text).decode_utf8();
-    decoded.map(Into::into).map_err(|_| BadParam::NotUtf8)
+    decoded.map(Into::into).map_err(|_| PathParamError::InvalidUtf8)
 }
 
 #[cfg(test)]

@@ -6,13 +6,13 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use crate::{
     defer::{stored_headers::StoredHeaderFilter, snapshot::SnapshotExtractors},
-    gate::{ClientAddress, Head, Methods},
+    gate::{ClientAddress, HttpRequestHead, MethodFilter},
     key::SHARD_COUNT,
     store::{StorageLimits, OnFailure, MergeMode},
 };
 
 /// Whom to tell of a request that has ended.
-pub(super) type WebhookUrlFn = dyn Fn(&Head) -> Option<String> + Send + Sync;
+pub(super) type WebhookUrlFn = dyn Fn(&HttpRequestHead) -> Option<String> + Send + Sync;
 
 pub(super) type OwnerFn<N> = dyn Fn(&N) -> Option<String> + Send + Sync;
 
@@ -22,7 +22,7 @@ pub struct DeferGate<N: ?Sized>(pub(super) Arc<DeferSettings<N>>);
 /// The settings. A gate is cloned for each request, so they lie behind one pointer.
 pub(super) struct DeferSettings<N: ?Sized> {
     pub(super) status_path: String,
-    pub(super) methods: Methods,
+    pub(super) methods: MethodFilter,
     pub(super) trigger: TriggerSettings,
     pub(super) storage: StorageSettings,
     pub(super) run: RunSettings,
@@ -91,7 +91,7 @@ impl<N: ?Sized> DeferGate<N> {
     pub fn new() -> Self {
         Self(Arc::new(DeferSettings {
             status_path: "/deferred".to_owned(),
-            methods: Methods::Unsafe,
+            methods: MethodFilter::Unsafe,
             trigger: TriggerSettings {
                 lock_wait: Duration::ZERO,
                 max_wait: Duration::from_secs(30),

@@ -48,7 +48,7 @@ impl<N: ?Sized> DeferGate<N> {
     /// When its result may be there: the usual time for whoever has the lock, all before, and itself.
     fn estimate_wait(&self, parked: &DeferCandidate, position: u64) -> Duration {
         let turns = u32::try_from(position.saturating_add(1)).unwrap_or(u32::MAX);
-        let line = parked.parked.usual.map_or(Duration::ZERO, |usual| usual.saturating_mul(turns));
+        let line = parked.parked.typical_hold.map_or(Duration::ZERO, |usual| usual.saturating_mul(turns));
         let late = if position == 0 { self.0.run.delay } else { Duration::ZERO };
         late.saturating_add(line.min(MAX_ESTIMATED_WAIT))
     }

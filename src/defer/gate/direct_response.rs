@@ -10,7 +10,7 @@ use crate::{
         is_event_stream,
         settlement_rules::is_success_status,
     },
-    gate::{Begun, Outcome, Print, STOPPED, Slot},
+    gate::{IdempotentRun, ServiceOutcome, RequestFingerprint, STOPPED_REASON, ParkingSlot},
 };
 
 /// The handler said that it failed, or its answer broke off.
@@ -62,9 +62,9 @@ pub(super) struct DirectRunContext {
 }
 
 impl DirectRunContext {
-    pub(super) fn from_slot(slot: &Slot) -> Self {
-        let (answered, cut_off) = (slot.was_answered(), slot.is_cut_off());
-        Self { handler_finished: answered, request_truncated: cut_off, gate_refusal_status: slot.refusal() }
+    pub(super) fn from_slot(slot: &ParkingSlot) -> Self {
+        let (answered, cut_off) = (slot.is_answered(), slot.is_body_truncated());
+        Self { handler_finished: answered, request_truncated: cut_off, gate_refusal_status: slot.refusal_status() }
     }
 }
 
@@ -79,14 +79,14 @@ impl DirectRunContext {
 /// - 408, 425, 429, 5xx, an error, a body that broke off: it may have run.
 pub(super) fn classify_direct_run(
     answer: Option<&DirectResponse>,
-    outcome: Outcome,
+    outcome: ServiceOutcome,
     facts: DirectRunContext,
 ) -> DirectRunResult {
     let DirectRunContext { handler_finished: answered, request_truncated: cut_off, gate_refusal_status: refusal } = facts;
-    let broke_off = outcome == Outcome::BrokeOff;
+    let broke_off = outcome == ServiceOutcome::BodyFailed;
     let head = answer.and_then(|answer| answer.streaming_status).filter(|_| !broke_off);
     match outcome.status().or(head) {
-        _ if !answered => DirectRunResult::MayHaveRun(STOPPED),
+        _ if !answered => DirectRunResult::MayHaveRun(STOPPED_REASON),
         Some(400..) if cut_off => DirectRunResult::NotExecuted,
         Some(status) if refusal == Some(status) => DirectRunResult::NotExecuted,
         Some(status) => classify_status(status),
@@ -156,11 +156,11 @@ impl DirectResponse {
 
 impl<N: ?Sized> DeferGate<N> {
     /// True if the ticket stays with the body of the answer, at whose end the outcome is known.
-    pub(super) fn completes_with_body(&self, ticket: &mut DeferTicket, outcome: Outcome) -> bool {
-        let (begun, facts) = (ticket.slot.has_begun(), DirectRunContext::from_slot(&ticket.slot));
+    pub(super) fn completes_with_body(&self, ticket: &mut DeferTicket, outcome: ServiceOutcome) -> bool {
+        let (begun, facts) = (ticket.slot.has_run(), DirectRunContext::from_slot(&ticket.slot));
         let Some(more) = ticket.details.as_mut().filter(|_| begun) else { return false };
         let answer = &mut more.direct_response;
-        let Outcome::Streams(status @ 200..) = outcome else { return false };
+        let ServiceOutcome::Streaming(status @ 200..) = outcome else { return false };
         let ran = classify_direct_run(Some(answer), outcome, facts) == DirectRunResult::Completed(status);
         if ran && answer.completes_with_body() {
             answer.streaming_status = Some(status);
@@ -172,23 +172,23 @@ impl<N: ?Sized> DeferGate<N> {
     /// Ends the record of a run.
     pub(super) async fn complete_record(
         &self,
-        begun: Begun,
-        print: Option<Print>,
-        (answer, outcome): (DirectResponse, Outcome),
+        begun: IdempotentRun,
+        print: Option<RequestFingerprint>,
+        (answer, outcome): (DirectResponse, ServiceOutcome),
         verdict: DirectRunResult,
     ) {
         match verdict {
             DirectRunResult::Completed(status) => {
-                let Some((id, lock)) = begun.is() else { return };
-                let ended = !matches!(outcome, Outcome::Streams(_));
+                let Some((id, lock)) = begun.job_and_key() else { return };
+                let ended = !matches!(outcome, ServiceOutcome::Streaming(_));
                 let (headers, stored, body) = answer.into_stored(ended);
                 let at = EnvelopeBinding { store: begun.store(), id, lock };
                 let response = encode_response(at, &StoredResponseHead { status, headers, body_status: stored }, &body);
-                let print = print.and_then(|print| print.taken());
-                begun.keep(self.0.idempotency.ttl, response, print).await;
+                let print = print.and_then(|print| print.finished_hex());
+                begun.record_response(self.0.idempotency.ttl, response, print).await;
             }
-            DirectRunResult::MayHaveRun(reason) if !begun.may_run_again() => {
-                begun.bury(reason).await;
+            DirectRunResult::MayHaveRun(reason) if !begun.is_repeatable() => {
+                begun.record_dead(reason).await;
             }
             DirectRunResult::MayHaveRun(_) | DirectRunResult::NotExecuted => begun.forget().await,
         }

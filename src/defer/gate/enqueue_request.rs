@@ -18,7 +18,7 @@ use crate::{
         status::gone_reply,
         missing_worker_warning::MissingWorkerWarning,
     },
-    gate::{Head, Parked, Print, Trying},
+    gate::{HttpRequestHead, ParkingContext, RequestFingerprint, AttemptMode},
     key::{digest_parts, hex},
     reply::Reply,
     store::{StorageLimits, EnqueueCommand, EnqueueOutcome, JobId, JobPolicy, JobState, MergePolicy},
@@ -47,7 +47,7 @@ impl RunSettings {
     }
 
     /// One owner's requests replace each other, and nobody else's.
-    fn merge_group(&self, owner: &str, head: &Head) -> Option<MergePolicy> {
+    fn merge_group(&self, owner: &str, head: &HttpRequestHead) -> Option<MergePolicy> {
         let wins = self.merge_mode.filter(|_| is_idempotent_method(&head.method))?;
         let parts = [owner, &head.method, &head.target].map(str::as_bytes);
         Some(MergePolicy { group: hex(&digest_parts(&parts)[..16]).into(), mode: wins })
@@ -63,14 +63,14 @@ impl<N: ?Sized> DeferGate<N> {
     pub(super) async fn store_request(
         &self,
         mut parked: DeferCandidate,
-        head: Head,
+        head: HttpRequestHead,
         body: &Bytes,
     ) -> Option<Reply> {
         let settings = &*self.0;
         let headers = stored_request_headers(&head.headers, &settings.storage.header_filter);
         let url = settings.webhook_url.as_ref().and_then(|callback| callback(&head));
         let policy = settings.run.job_policy(&head.method, settings.trigger.require_worker);
-        let print = Print::of(&head.method, &head.target, body);
+        let print = RequestFingerprint::compute(&head.method, &head.target, body);
         let has_user = || {
             let fields = &settings.storage.header_filter;
             !parked.saved_snapshots.is_empty()
@@ -122,8 +122,8 @@ impl<N: ?Sized> DeferGate<N> {
         parked: &DeferCandidate,
         print: String,
     ) -> Option<(std::sync::Arc<str>, String, Duration)> {
-        let record = parked.slot.record()?;
-        Some((record.name.clone(), print, self.0.idempotency.ttl))
+        let record = parked.slot.idempotency()?;
+        Some((record.record_name.clone(), print, self.0.idempotency.ttl))
     }
 
     async fn enqueue(&self, parked: DeferCandidate, call: EnqueueCommand) -> Option<Reply> {
@@ -145,7 +145,7 @@ impl<N: ?Sized> DeferGate<N> {
         let stores = !call.envelope.is_empty();
         let doubt = UncertainEnqueue::before_call(&call);
         let has_print = call.idempotency_record.as_ref().is_some_and(|(_, print, _)| print != NO_FINGERPRINT);
-        let Parked { store, key, .. } = &parked.parked;
+        let ParkingContext { store, key, .. } = &parked.parked;
         let (node, lock) = (store.node(), key.log_hash());
         let since = store.backend().server_generation();
         EnqueueResolution::Reply(match store.backend().enqueue(call).await {
@@ -210,7 +210,7 @@ impl<N: ?Sized> DeferGate<N> {
         if wanted == 0 {
             return true;
         }
-        let Parked { store, key, .. } = &parked.parked;
+        let ParkingContext { store, key, .. } = &parked.parked;
         match store.backend().wait_for_replicas(key.shard(), wanted, since).await {
             Ok(have) if have >= wanted => true,
             Ok(have) => {
@@ -233,7 +233,7 @@ impl<N: ?Sized> DeferGate<N> {
 
 /// A lock that was found busy has said so. Of one that nobody has asked nothing is known.
 fn store_unavailable_reply(parked: &DeferCandidate) -> Option<Reply> {
-    let asked = matches!(parked.slot.trying(), Trying::For(_));
+    let asked = matches!(parked.slot.mode(), AttemptMode::WaitFor(_));
     (!asked).then(Reply::store_unavailable)
 }
 

@@ -16,8 +16,8 @@ use crate::{
         snapshot::{RequestSnapshots, SavedSnapshots},
     },
     gate::{
-        Asked, Detached, Gate, Head, Outcome, Parked, Parting, PickUp, Print, Room, Slot, Trying,
-        Verdict, View,
+        InitialVerdict, DetachedRun, Gate, HttpRequestHead, ServiceOutcome, ParkingContext, LeaveAction, ParkedVerdict, RequestFingerprint, BodyBudget, ParkingSlot, AttemptMode,
+        Verdict, GateRequest,
     },
     reply::Reply,
 };
@@ -26,7 +26,7 @@ use crate::{
 /// only for those that need it.
 #[derive(Debug)]
 pub struct DeferTicket {
-    pub(super) slot: Slot,
+    pub(super) slot: ParkingSlot,
     pub(super) details: Option<Box<DeferTicketDetails>>,
 }
 
@@ -48,11 +48,11 @@ impl fmt::Debug for DeferTicketDetails {
 }
 
 impl DeferTicket {
-    pub(super) fn without_details(slot: Slot) -> Self {
+    pub(super) fn without_details(slot: ParkingSlot) -> Self {
         Self { slot, details: None }
     }
 
-    pub(super) fn new(slot: Slot, owner: String, applied: AppliedPreferences, captured: RequestSnapshots) -> Self {
+    pub(super) fn new(slot: ParkingSlot, owner: String, applied: AppliedPreferences, captured: RequestSnapshots) -> Self {
         let more = DeferTicketDetails { owner, applied_preferences: applied, snapshots: captured, ..DeferTicketDetails::default() };
         Self { slot, details: Some(Box::new(more)) }
     }
@@ -60,8 +60,8 @@ impl DeferTicket {
 
 /// What the layer knows of a request it may take over.
 pub struct DeferCandidate {
-    pub(super) parked: Parked,
-    pub(super) slot: Slot,
+    pub(super) parked: ParkingContext,
+    pub(super) slot: ParkingSlot,
     pub(super) owner: String,
     pub(super) applied_preferences: AppliedPreferences,
     pub(super) snapshots: RequestSnapshots,
@@ -83,18 +83,18 @@ impl fmt::Debug for DeferCandidate {
 }
 
 impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
-    type Facts = Infallible;
+    type EntryContext = Infallible;
     type Ticket = DeferTicket;
-    type Quick = DeferTicket;
-    type Parked = DeferCandidate;
+    type LightTicket = DeferTicket;
+    type AcceptTicket = DeferCandidate;
 
-    const PARKS: bool = true;
+    const ACCEPTS_PARKED: bool = true;
 
-    fn check(&self) {
+    fn validate_settings(&self) {
         self.0.validate();
     }
 
-    fn ask<V: View<Native = N>>(&self, view: &mut V) -> Asked<Infallible, DeferTicket> {
+    fn inspect<V: GateRequest<NativeRequest = N>>(&self, view: &mut V) -> InitialVerdict<Infallible, DeferTicket> {
         self.inspect_request(view)
     }
 
@@ -103,9 +103,9 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
     }
 
     /// The handler sees nothing of it; the lock found it in the request.
-    fn show<V: View<Native = N>>(&self, _: &DeferTicket, _: &mut V) {}
+    fn annotate_request<V: GateRequest<NativeRequest = N>>(&self, _: &DeferTicket, _: &mut V) {}
 
-    fn ticket(&self, quick: DeferTicket) -> DeferTicket {
+    fn full_ticket(&self, quick: DeferTicket) -> DeferTicket {
         quick
     }
 
@@ -113,22 +113,22 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
         !self.0.trigger.defer_always && ticket.slot.is_empty()
     }
 
-    fn hear(&self, ticket: &mut DeferTicket, fields: impl FnOnce() -> Vec<(String, Vec<u8>)>) {
-        if ticket.slot.has_begun() {
+    fn observe_headers(&self, ticket: &mut DeferTicket, fields: impl FnOnce() -> Vec<(String, Vec<u8>)>) {
+        if ticket.slot.has_run() {
             ticket.details.get_or_insert_default().direct_response.record_headers(fields());
         }
     }
 
-    fn detach(&self, ticket: &mut DeferTicket) -> Option<Detached> {
-        if !ticket.slot.remembers() {
+    fn detach(&self, ticket: &mut DeferTicket) -> Option<DetachedRun> {
+        if !ticket.slot.records_direct_runs() {
             return None;
         }
         let limit = self.0.idempotency.direct_response_limit;
         ticket.details.get_or_insert_default().direct_response.buffer_body(limit);
-        Some(Detached::new(ticket.slot.clone()))
+        Some(DetachedRun::new(ticket.slot.clone()))
     }
 
-    fn hear_body(&self, ticket: &mut DeferTicket, chunk: &[u8]) {
+    fn observe_body_chunk(&self, ticket: &mut DeferTicket, chunk: &[u8]) {
         if let Some(more) = &mut ticket.details {
             more.direct_response.record_body_chunk(chunk);
         }
@@ -137,78 +137,78 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
     async fn leave(
         &self,
         mut ticket: DeferTicket,
-        outcome: Outcome,
-    ) -> Parting<DeferTicket, DeferCandidate> {
+        outcome: ServiceOutcome,
+    ) -> LeaveAction<DeferTicket, DeferCandidate> {
         if self.completes_with_body(&mut ticket, outcome) {
-            return Parting::Keep(ticket);
+            return LeaveAction::KeepTicket(ticket);
         }
         let DeferTicket { slot, details: more } = ticket;
         let facts = DirectRunContext::from_slot(&slot);
-        if let Some((begun, print)) = slot.begun() {
+        if let Some((begun, print)) = slot.take_run() {
             let answer = more.map(|more| more.direct_response).unwrap_or_default();
             let verdict = classify_direct_run(Some(&answer), outcome, facts);
             self.complete_record(begun, print, (answer, outcome), verdict).await;
             // A retry layer in between may have met a busy lock after the one that has run.
-            return Parting::Fields(Vec::new());
+            return LeaveAction::AddHeaders(Vec::new());
         }
         let DeferTicketDetails { owner, applied_preferences: applied, snapshots: captured, .. } = more.map(|more| *more).unwrap_or_default();
-        match slot.empty() {
+        match slot.take_parking() {
             // Only if the busy answer itself came out: a retry or cache layer may have done better.
-            Some(parked) if outcome.status() == Some(parked.status) => {
+            Some(parked) if outcome.status() == Some(parked.busy_status) => {
                 let what = &self.0.storage;
-                let room = Room::new(what.body_limit, what.buffer_budget, what.body_read_timeout);
+                let room = BodyBudget::new(what.body_limit, what.buffer_budget, what.body_read_timeout);
                 let place = slot.clone();
                 let carried = SavedSnapshots::new();
                 let only_looks = false;
                 let parked =
                     DeferCandidate { parked, slot, owner, applied_preferences: applied, snapshots: captured, saved_snapshots: carried, lookup_only: only_looks };
-                Parting::Accept { parked, room, slot: place }
+                LeaveAction::Accept { accept_ticket: parked, body_budget: room, slot: place }
             }
-            _ if slot.trying() == Trying::Background && !slot.was_seen() => missing_lock_reply(outcome),
-            _ => Parting::Fields(Vec::new()),
+            _ if slot.mode() == AttemptMode::ParkOrRefuse && !slot.has_reached_lock() => missing_lock_reply(outcome),
+            _ => LeaveAction::AddHeaders(Vec::new()),
         }
     }
 
-    fn pick_up<V: View<Native = N>>(
+    fn inspect_parked<V: GateRequest<NativeRequest = N>>(
         &self,
         parked: &mut DeferCandidate,
-        head: &Head,
+        head: &HttpRequestHead,
         view: &mut V,
-        room: &mut Room,
-    ) -> PickUp {
+        room: &mut BodyBudget,
+    ) -> ParkedVerdict {
         // What was accepted before is compared with that.
-        let known = parked.parked.known;
-        let unread = if known { PickUp::Head } else { PickUp::Nothing };
-        let is_upgrade = requires_upgrade(view.method(), &view.header("upgrade"));
+        let known = parked.parked.is_recorded;
+        let unread = if known { ParkedVerdict::HeadOnly } else { ParkedVerdict::Decline };
+        let is_upgrade = requires_upgrade(view.method(), &view.header_values("upgrade"));
         if is_upgrade {
             return unread;
         }
-        if !room.hold(head, self.0.storage.client.share(view)) {
+        if !room.try_reserve_head(head, self.0.storage.client.budget_key(view)) {
             let lock = parked.parked.key.log_hash();
             tracing::debug!(%lock, "not deferred: no room in the buffer budget for the request's head");
             return unread;
         }
-        if parked.parked.unfit {
+        if parked.parked.is_not_deferrable {
             parked.lookup_only = true;
-            return PickUp::Whole;
+            return ParkedVerdict::ReadBody;
         }
         if let Some(carried) = self.storable_snapshots(parked, head) {
             parked.saved_snapshots = carried;
-            return PickUp::Whole;
+            return ParkedVerdict::ReadBody;
         }
         parked.lookup_only = known;
-        if known { PickUp::Whole } else { PickUp::Nothing }
+        if known { ParkedVerdict::ReadBody } else { ParkedVerdict::Decline }
     }
 
-    async fn accept(&self, parked: DeferCandidate, head: Head, body: Option<Bytes>) -> Option<Reply> {
+    async fn accept_parked(&self, parked: DeferCandidate, head: HttpRequestHead, body: Option<Bytes>) -> Option<Reply> {
         match body {
             Some(body) if parked.lookup_only => {
-                let print = Print::of(&head.method, &head.target, &body);
+                let print = RequestFingerprint::compute(&head.method, &head.target, &body);
                 self.look_up_record(parked, Some(print)).await
             }
             Some(body) => self.store_request(parked, head, &body).await,
             // What can't be stored may still have been accepted, or have run, before.
-            None if parked.parked.known => self.look_up_record(parked, None).await,
+            None if parked.parked.is_recorded => self.look_up_record(parked, None).await,
             None => None,
         }
     }
@@ -216,7 +216,7 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
 
 impl<N: ?Sized + 'static> DeferGate<N> {
     /// What the request takes along; `None` if it may not be stored.
-    fn storable_snapshots(&self, parked: &mut DeferCandidate, head: &Head) -> Option<SavedSnapshots> {
+    fn storable_snapshots(&self, parked: &mut DeferCandidate, head: &HttpRequestHead) -> Option<SavedSnapshots> {
         let lock = parked.parked.key.log_hash();
         let StorageSettings { header_filter: fields, head_limit, .. } = &self.0.storage;
         let Some(carried) = std::mem::take(&mut parked.snapshots).save_all() else {
@@ -243,9 +243,9 @@ impl<N: ?Sized + 'static> DeferGate<N> {
 
 /// Of a layer that defers always, and has met no lock. What a layer between answers in its own name (401, 404, 429)
 /// stands: it has come to no handler.
-fn missing_lock_reply<T, P>(outcome: Outcome) -> Parting<T, P> {
+fn missing_lock_reply<T, P>(outcome: ServiceOutcome) -> LeaveAction<T, P> {
     if outcome.status().is_none_or(|status| status >= 400) {
-        return Parting::Fields(Vec::new());
+        return LeaveAction::AddHeaders(Vec::new());
     }
     crate::throttle::throttled!(
         error,
@@ -253,5 +253,5 @@ fn missing_lock_reply<T, P>(outcome: Outcome) -> Parting<T, P> {
         "request answered by 500: the layer is set to `defer_always`, and there is no LockLayer inside that locks \
          it, under whose lock it could run later; so it ran at once"
     );
-    Parting::Replace(Reply::misconfigured())
+    LeaveAction::Replace(Reply::misconfigured())
 }

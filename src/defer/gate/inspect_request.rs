@@ -12,7 +12,7 @@ use crate::{
         prefer_header::PreferHeader,
     },
     gate::{
-        Asked, REPLAY_FIELD, Record, Remember, Route, Slot, Trying, UnderLock, View, is_replay,
+        InitialVerdict, REPLAY_HEADER, IdempotencyLookup, DirectRunTerms, RouteMatch, ParkingSlot, AttemptMode, UnderLockMark, GateRequest, is_replay,
     },
     key::{digest_parts, hex},
     reply::{Reply, problem},
@@ -37,67 +37,67 @@ impl AppliedPreferences {
 
 impl TriggerSettings {
     /// How the lock is to be tried.
-    fn attempt_mode(&self, prefer: &[&[u8]], may_be_stored: impl FnOnce() -> bool) -> (Trying, AppliedPreferences) {
+    fn attempt_mode(&self, prefer: &[&[u8]], may_be_stored: impl FnOnce() -> bool) -> (AttemptMode, AppliedPreferences) {
         let PreferHeader { wait, respond_async } = PreferHeader::parse(prefer);
         // Where clients get no wait at all, theirs does not take the place of the route's.
         let asked = wait.filter(|_| !self.max_wait.is_zero());
         let wait = asked.map(|wait| wait.min(self.max_wait));
         if self.defer_always {
-            return (Trying::Background, AppliedPreferences { respond_async, wait: None });
+            return (AttemptMode::ParkOrRefuse, AppliedPreferences { respond_async, wait: None });
         }
         let at_once = respond_async && self.respond_async;
         // Whatever can't be stored anyhow is better tried than refused.
         if at_once && wait.unwrap_or_default().is_zero() && may_be_stored() {
-            return (Trying::Never, AppliedPreferences { respond_async, wait });
+            return (AttemptMode::ParkImmediately, AppliedPreferences { respond_async, wait });
         }
-        let trying = Trying::For(wait.unwrap_or(self.lock_wait));
+        let trying = AttemptMode::WaitFor(wait.unwrap_or(self.lock_wait));
         (trying, AppliedPreferences { respond_async: at_once, wait })
     }
 }
 
 impl<N: ?Sized> DeferGate<N> {
-    pub(super) fn inspect_request<V: View<Native = N>>(
+    pub(super) fn inspect_request<V: GateRequest<NativeRequest = N>>(
         &self,
         view: &mut V,
-    ) -> Asked<std::convert::Infallible, DeferTicket> {
+    ) -> InitialVerdict<std::convert::Infallible, DeferTicket> {
         let settings = &*self.0;
         // A replay is never deferred again: it would be an endless job.
-        if !settings.methods.include(view.method()) || is_replay(view) {
-            return Asked::Skip;
+        if !settings.methods.matches(view.method()) || is_replay(view) {
+            return InitialVerdict::Skip;
         }
-        if UnderLock::is_noted(view) {
+        if UnderLockMark::is_set_on(view) {
             crate::throttle::throttled!(
                 error,
                 layer = "DeferLayer",
                 "request refused: this layer is inside a LockLayer; put it outside (axum: .layer() \
                  it after the LockLayer, actix-web: .wrap() it after)"
             );
-            return Asked::Answer(Reply::misconfigured());
+            return InitialVerdict::Answer(Reply::misconfigured());
         }
-        let special = view.has_any(&["idempotency-key", "prefer", REPLAY_FIELD]);
+        let special = view.has_any_header(&["idempotency-key", "prefer", REPLAY_HEADER]);
         // Nor is one that runs here for a worker elsewhere. Whether it does, the lock further in knows.
-        let said_to_run = special && !view.header(REPLAY_FIELD).is_empty();
+        let said_to_run = special && !view.header_values(REPLAY_HEADER).is_empty();
         let asks_for_nothing = !settings.trigger.defer_always && !special;
         if asks_for_nothing && settings.owner.is_none() && settings.snapshot_extractors.is_empty() {
-            let slot = Slot::new(Trying::For(settings.trigger.lock_wait), None);
-            slot.send(view);
-            return Asked::Pass(DeferTicket::without_details(slot));
+            let slot = ParkingSlot::new(AttemptMode::WaitFor(settings.trigger.lock_wait), None);
+            slot.attach_to(view);
+            return InitialVerdict::PassLight(DeferTicket::without_details(slot));
         }
-        let mut captured = settings.snapshot_extractors.extract(view.native());
-        let owner = settings.resolve_owner(view.native(), &mut captured);
+        let mut captured = settings.snapshot_extractors.extract(view.native_request());
+        let owner = settings.resolve_owner(view.native_request(), &mut captured);
         if asks_for_nothing {
-            let slot = Slot::new(Trying::For(settings.trigger.lock_wait), None);
-            slot.send(view);
-            return Asked::Pass(DeferTicket::new(slot, owner, AppliedPreferences::default(), captured));
+            let slot = ParkingSlot::new(AttemptMode::WaitFor(settings.trigger.lock_wait), None);
+            slot.attach_to(view);
+            return InitialVerdict::PassLight(DeferTicket::new(slot, owner, AppliedPreferences::default(), captured));
         }
-        let Ok(key) = parse_idempotency_key(&view.header("idempotency-key")) else {
+        let Ok(key) = parse_idempotency_key(&view.header_values("idempotency-key")) else {
             let title = "Idempotency-Key must be one string of 1 to 255 characters of ASCII";
-            return Asked::Answer(Reply::problem(400, problem::BAD_IDEMPOTENCY_KEY, title));
+            return InitialVerdict::Answer(Reply::problem(400, problem::BAD_IDEMPOTENCY_KEY, title));
         };
         let route = match key.as_ref().map(|_| view.route()) {
-            None | Some(Route::Unknown) => String::new(),
-            Some(Route::Unmatched) => return Asked::Skip,
-            Some(Route::Matched(route)) => route,
+            None | Some(RouteMatch::Unknown) => String::new(),
+            Some(RouteMatch::Unmatched) => return InitialVerdict::Skip,
+            Some(RouteMatch::Matched(route)) => route,
         };
         let has_user = || {
             !captured.is_empty() || {
@@ -108,16 +108,16 @@ impl<N: ?Sized> DeferGate<N> {
         };
         let is_unnamed = key.is_some() && settings.lacks_owner(&owner, has_user);
         if is_unnamed && !said_to_run {
-            return Asked::Answer(missing_owner_reply());
+            return InitialVerdict::Answer(missing_owner_reply());
         }
         // A run has a key that its worker made, and is looked up nowhere.
         let key = key.filter(|_| !is_unnamed);
         let record = key.map(|key| settings.idempotency_record(&owner, view.method(), &route, &key));
         let may_be_stored = || settings.is_storable(view, &owner, !captured.is_empty());
-        let (trying, applied) = settings.trigger.attempt_mode(&view.header("prefer"), may_be_stored);
-        let slot = Slot::saying(trying, record, said_to_run);
-        slot.send(view);
-        Asked::Pass(DeferTicket::new(slot, owner, applied, captured))
+        let (trying, applied) = settings.trigger.attempt_mode(&view.header_values("prefer"), may_be_stored);
+        let slot = ParkingSlot::with_replay_claim(trying, record, said_to_run);
+        slot.attach_to(view);
+        InitialVerdict::PassLight(DeferTicket::new(slot, owner, applied, captured))
     }
 }
 
@@ -135,44 +135,44 @@ fn missing_owner_reply() -> Reply {
 
 impl<N: ?Sized> DeferSettings<N> {
     /// The record of a client's key; its name in the store has the lock's beside it.
-    fn idempotency_record(&self, owner: &str, method: &str, route: &str, key: &str) -> Record {
+    fn idempotency_record(&self, owner: &str, method: &str, route: &str, key: &str) -> IdempotencyLookup {
         let parts = [owner, method, route, key].map(str::as_bytes);
         let name = hex(&digest_parts(&parts)[..16]).into();
-        let remember = || Remember {
+        let remember = || DirectRunTerms {
             owner: owner.to_owned(),
-            body_limit: self.storage.body_limit,
-            life: self.idempotency.ttl,
-            again: self.run.allows_rerun(method) && self.run.max_attempts > 1,
-            runs: self.idempotency.max_direct_runs,
-            caps: self.storage_limits,
+            compared_body_limit: self.storage.body_limit,
+            retention: self.idempotency.ttl,
+            is_repeatable: self.run.allows_rerun(method) && self.run.max_attempts > 1,
+            max_runs: self.idempotency.max_direct_runs,
+            retention_caps: self.storage_limits,
         };
-        Record { name, remember: self.idempotency.idempotent_direct.then(remember) }
+        IdempotencyLookup { record_name: name, direct_terms: self.idempotency.idempotent_direct.then(remember) }
     }
 
     /// Returns true if nothing in the request's head keeps it from being stored, by the bounds of the pick-up. `known`: it
     /// carries a snapshot.
-    fn is_storable<V: View<Native = N>>(&self, view: &V, owner: &str, known: bool) -> bool {
-        let length = view.header("content-length").first().copied().unwrap_or(b"0");
+    fn is_storable<V: GateRequest<NativeRequest = N>>(&self, view: &V, owner: &str, known: bool) -> bool {
+        let length = view.header_values("content-length").first().copied().unwrap_or(b"0");
         let length = std::str::from_utf8(length).ok().and_then(|length| length.parse().ok());
         let StorageSettings { body_limit, head_limit, header_filter: fields, .. } = &self.storage;
         let names = view.header_names();
         let line = |name: &str, value: &[u8]| name.len() + value.len();
         let of = |name: &&str| {
-            view.header(name).into_iter().map(|value| line(name, value)).sum::<usize>()
+            view.header_values(name).into_iter().map(|value| line(name, value)).sum::<usize>()
         };
         let stored: usize = names.iter().filter(|name| fields.allows(name)).map(of).sum();
         // The stored head has the host as a field, if only the URI names it.
         let authority = view.authority().filter(|_| !names.contains(&"host"));
         let host = authority.map_or(0, |authority| line("host", authority.as_bytes()));
-        let head = stored + host + view.target_length() + owner.len();
-        !requires_upgrade(view.method(), &view.header("upgrade"))
+        let head = stored + host + view.target_len() + owner.len();
+        !requires_upgrade(view.method(), &view.header_values("upgrade"))
             && length.is_some_and(|length: usize| length <= *body_limit)
             && head <= *head_limit
             && (known || !self.has_withheld_credential(view))
     }
 
     /// Returns true if the request has a credential that is not stored.
-    fn has_withheld_credential<V: View<Native = N>>(&self, view: &V) -> bool {
+    fn has_withheld_credential<V: GateRequest<NativeRequest = N>>(&self, view: &V) -> bool {
         let is_withheld = |name: &&str| self.storage.header_filter.withheld_credential(name).is_some();
         view.header_names().iter().any(is_withheld)
     }

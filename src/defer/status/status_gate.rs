@@ -9,7 +9,7 @@ use super::{
     status_request::{StatusViewer, StatusRequest, StatusAction},
 };
 use crate::{
-    gate::View,
+    gate::GateRequest,
     reply::{Reply, problem},
     store::{JobId, Store},
 };
@@ -86,7 +86,7 @@ impl<N: ?Sized> StatusGate<N> {
     /// # Errors
     ///
     /// The answer, if there is nothing to ask the store.
-    pub fn parse_request<V: View<Native = N>>(
+    pub fn parse_request<V: GateRequest<NativeRequest = N>>(
         &self,
         view: &mut V,
         id: &str,
@@ -95,10 +95,10 @@ impl<N: ?Sized> StatusGate<N> {
         let what = match view.method() {
             "GET" | "HEAD" if response => StatusAction::Response,
             // What streams has no length, nor anything else that a HEAD could tell.
-            "GET" if accepts_event_stream(&view.header("accept")) => {
-                StatusAction::Events { last_event_id: parse_last_event_id(&view.header("last-event-id")) }
+            "GET" if accepts_event_stream(&view.header_values("accept")) => {
+                StatusAction::Events { last_event_id: parse_last_event_id(&view.header_values("last-event-id")) }
             }
-            "GET" | "HEAD" => StatusAction::Document { if_none_match: parse_if_none_match(&view.header("if-none-match")) },
+            "GET" | "HEAD" => StatusAction::Document { if_none_match: parse_if_none_match(&view.header_values("if-none-match")) },
             "DELETE" if !response => StatusAction::Cancel,
             _ => {
                 let allow = if response { "GET, HEAD" } else { "GET, HEAD, DELETE" };
@@ -108,8 +108,8 @@ impl<N: ?Sized> StatusGate<N> {
         };
         let store = self.store.clone().or_else(|| view.store());
         let store = store.ok_or_else(|| crate::outage::missing_store_reply("deferred_routes"))?;
-        let asks = self.viewer.as_ref().map_or(StatusViewer::Anyone, |asker| asker.identify(view.native()));
-        let wait = parse_wait(&view.header("prefer"));
+        let asks = self.viewer.as_ref().map_or(StatusViewer::Anyone, |asker| asker.identify(view.native_request()));
+        let wait = parse_wait(&view.header_values("prefer"));
         Ok(StatusRequest { store, id: JobId::parse(id), action: what, wait, viewer: asks })
     }
 }

@@ -84,7 +84,7 @@ async fn nested(outage: LockOutage) -> (bool, Replay, Hold) {
     let source = KeySource::<()>::function(|()| Some("another".to_owned()));
     let lock = LockGate::new(source).store(&store).on_outage(outage);
     let mut view = FakeView::new("PUT");
-    view.put(marker.clone());
+    view.insert_extension(marker.clone());
     let Asked::Enter(facts) = lock.ask(&mut view) else {
         panic!("it has a key");
     };
@@ -105,7 +105,7 @@ async fn a_busy_lock_on_the_way_costs_nothing_by_whatever_status() {
         let source = KeySource::<()>::function(|()| Some("another".to_owned()));
         let lock = LockGate::new(source).store(&other).busy_status(status);
         let mut view = FakeView::new("POST");
-        view.put(marker.clone());
+        view.insert_extension(marker.clone());
         let Asked::Enter(facts) = lock.ask(&mut view) else { panic!("it has a key") };
         let Let::Busy(reply, _) = lock.enter(facts).await else { panic!("it is held") };
         let verdict = judge(&marker, reply.status);

@@ -28,7 +28,7 @@ impl Within {
         let (hold, marker) = run_of(&store);
         let mut view = FakeView::new("POST");
         view.headers.push(("a", "1"));
-        view.put(marker.clone());
+        view.insert_extension(marker.clone());
         assert!(matches!(limit.ask(&mut view), Asked::Skip), "outside of the lock");
         marker.pass(&key_of("/x"));
         Self { store, limit, view, marker, _hold: hold }

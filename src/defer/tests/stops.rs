@@ -126,7 +126,7 @@ async fn what_has_been_handed_back_begins_no_more_wherever_it_waits() {
     for name in ["x", "another"] {
         let source = KeySource::<()>::function(|()| Some(name.to_owned()));
         let mut view = FakeView::new("POST");
-        view.put(marker.clone());
+        view.insert_extension(marker.clone());
         let asked = LockGate::new(source).store(&store).ask(&mut view);
         assert!(matches!(asked, Asked::Answer(_)), "{name}: {asked:?}");
     }

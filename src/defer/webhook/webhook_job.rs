@@ -15,7 +15,7 @@ use crate::{
         rfc3339::timestamp_or_null,
     },
     error::Error,
-    gate::Head,
+    gate::HttpRequestHead,
     key::{Key, SHARD_COUNT, digest_parts, hex},
     store::{WebhookJobSpec, JobId, JobState, JobView, ClaimedRun, Store, Settlement},
 };
@@ -67,7 +67,7 @@ pub(in crate::defer) fn is_webhook_job(job: &JobView) -> bool {
 pub(in crate::defer) fn new_webhook_job(store: &Store, about: &JobId, url: String) -> WebhookJobSpec {
     let key = Key::for_webhook(about.as_str(), about.shard());
     let id = webhook_job_id(&key);
-    let head = Head::new(WEBHOOK_METHOD, url, HeaderList::new(), None);
+    let head = HttpRequestHead::new(WEBHOOK_METHOD, url, HeaderList::new(), None);
     let at = EnvelopeBinding { store, id: &id, lock: &key };
     let body = about.as_str().as_bytes();
     let envelope = encode_request(at, head, HeaderList::new(), Vec::new(), MAX_ATTEMPTS, body);

@@ -5,13 +5,13 @@
 //! the word of the one before it, and the first that is no trusted proxy's is the client's. What stands
 //! left of that one is the client's own word, and nothing is ever taken of it.
 
-mod client;
-mod elements;
-mod networks;
-mod node;
+mod client_address;
+mod header_elements;
+mod network_set;
+mod forwarded_node;
 #[cfg(test)]
 mod tests;
-mod warnings;
+mod proxy_warnings;
 
-pub use self::client::{Absent, ClientAddress};
-pub(crate) use self::networks::Networks;
+pub use self::client_address::{MissingAddress, ClientAddress};
+pub(crate) use self::network_set::NetworkSet;

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use super::{LockGate, clear_slot};
 use crate::{
     error::Error,
-    gate::{Begin, Begun, Remember, RunLimits, Slot, Trying, Verdict},
+    gate::{BeginOutcome, IdempotentRun, DirectRunTerms, RunLimits, ParkingSlot, AttemptMode, Verdict},
     lock::{
         outcome::{LockOutcome, LockBusy, AcquireError},
         lock_context::LockContext,
@@ -37,20 +37,20 @@ impl<N: ?Sized> LockGate<N> {
         let LockContext { store, keys, mode, slot, .. } = facts;
         // Who can't be deferred waits as the lock says.
         let deferring = slot.as_ref().filter(|_| facts.is_deferrable());
-        let waits = deferring.map(|slot| match slot.trying() {
-            Trying::For(wait) => wait,
-            Trying::Never | Trying::Background => Duration::ZERO,
+        let waits = deferring.map(|slot| match slot.mode() {
+            AttemptMode::WaitFor(wait) => wait,
+            AttemptMode::ParkImmediately | AttemptMode::ParkOrRefuse => Duration::ZERO,
         });
         let request = self.policy.lock_request(store, &keys[0], *mode, waits);
         // A retry layer in between may come here again: the record is this request's own by then.
-        let slot = slot.as_ref().filter(|slot| slot.record().is_some() && !slot.has_begun());
+        let slot = slot.as_ref().filter(|slot| slot.idempotency().is_some() && !slot.has_run());
         if keys.len() > 1 {
             let several = LockSetRequest::new(keys.clone(), request);
             let held = facts.held_locks().cloned().unwrap_or_default();
             let set = Box::pin(several.acquire_within(&held)).await?;
             return Box::pin(self.begin_run_or_release(store, slot, set)).await;
         }
-        let record = slot.and_then(Slot::record).map(|record| &record.name);
+        let record = slot.and_then(ParkingSlot::idempotency).map(|record| &record.record_name);
         // The future of a request has room for one call, which is all that most need: it is moved about.
         let answer = if request.is_single_call() {
             request.try_acquire(record).await?
@@ -58,7 +58,7 @@ impl<N: ?Sized> LockGate<N> {
             Box::pin(request.acquire_with_record(record.cloned())).await?
         };
         match answer {
-            LockOutcome::Granted(guard) if slot.is_some_and(Slot::remembers) => {
+            LockOutcome::Granted(guard) if slot.is_some_and(ParkingSlot::records_direct_runs) => {
                 Box::pin(self.begin_run_or_release(store, slot, LockSet::from_guard(guard))).await
             }
             answer => Ok(answer.map_granted(LockSet::from_guard)),
@@ -70,7 +70,7 @@ impl<N: ?Sized> LockGate<N> {
     async fn begin_run_or_release(
         &self,
         store: &Store,
-        slot: Option<&Slot>,
+        slot: Option<&ParkingSlot>,
         set: LockSet,
     ) -> Result<LockOutcome<LockSet>, AcquireError> {
         let Some(instead) = self.begin_direct_run(store, slot, set.first()).await? else {
@@ -132,15 +132,15 @@ impl<N: ?Sized> LockGate<N> {
     #[expect(clippy::indexing_slicing, reason = "a source reads at least one key")]
     async fn find_skip_reason(&self, facts: &LockContext, lent: &LockTicketKind) -> Result<Option<SkipReason>, Error> {
         let LockContext { store, keys, mode, slot, .. } = facts;
-        let slot = slot.as_ref().filter(|slot| !slot.has_begun());
-        let Some((slot, record)) = slot.and_then(|slot| Some((slot, slot.record()?))) else {
+        let slot = slot.as_ref().filter(|slot| !slot.has_run());
+        let Some((slot, record)) = slot.and_then(|slot| Some((slot, slot.idempotency()?))) else {
             return Ok(None);
         };
         if facts.is_deferrable() {
             let request = self.policy.lock_request(store, &keys[0], *mode, Some(Duration::ZERO));
             // The lock itself is not to be had, as whoever lends it has it. Or had it: then it is given back at once.
             let lines = store.extension::<LocalQueues>();
-            if matches!(request.try_acquire_from(&lines, Some(&record.name)).await?, LockOutcome::RecordExists) {
+            if matches!(request.try_acquire_from(&lines, Some(&record.record_name)).await?, LockOutcome::RecordExists) {
                 return Ok(Some(SkipReason::RecordExists));
             }
         }
@@ -165,20 +165,20 @@ impl<N: ?Sized> LockGate<N> {
     async fn begin_direct_run(
         &self,
         store: &Store,
-        slot: Option<&Slot>,
+        slot: Option<&ParkingSlot>,
         guard: Option<&LockGuard>,
     ) -> Result<Option<SkipReason>, Error> {
         let Some((slot, guard)) = slot.zip(guard) else { return Ok(None) };
         let Some((call, limits)) = self.direct_run_call(slot, guard) else { return Ok(None) };
-        match Box::pin(Begun::begin(store, call, limits)).await? {
-            Begin::Begun(begun) => {
-                slot.begin(begun);
+        match Box::pin(IdempotentRun::begin(store, call, limits)).await? {
+            BeginOutcome::Started(begun) => {
+                slot.set_run(begun);
                 Ok(None)
             }
             // Another request under the record, at the same time; or before it, where the locks were taken without a look.
-            Begin::Taken => Ok(Some(SkipReason::RecordExists)),
-            Begin::TooManyKeys(left) => Ok(Some(SkipReason::TooManyKeys(left))),
-            Begin::Lost | Begin::Full => {
+            BeginOutcome::Taken => Ok(Some(SkipReason::RecordExists)),
+            BeginOutcome::TooManyKeys(left) => Ok(Some(SkipReason::TooManyKeys(left))),
+            BeginOutcome::LockLost | BeginOutcome::AtCapacity => {
                 let left = Duration::from_secs(1);
                 Ok(Some(SkipReason::Busy(LockBusy { lease_remaining: left, queue_length: 0, waited: None })))
             }
@@ -187,16 +187,16 @@ impl<N: ?Sized> LockGate<N> {
 
     /// The record of a request that runs at once and is remembered. It outlives the lock, and the process: a run that is
     /// not renewed within the lease has crashed.
-    fn direct_run_call(&self, slot: &Slot, guard: &LockGuard) -> Option<(DirectRunCommand, RunLimits)> {
-        let record = slot.record().filter(|_| !slot.has_begun())?;
-        let Remember { owner, life, again, runs, caps, .. } = record.remember.as_ref()?;
+    fn direct_run_call(&self, slot: &ParkingSlot, guard: &LockGuard) -> Option<(DirectRunCommand, RunLimits)> {
+        let record = slot.idempotency().filter(|_| !slot.has_run())?;
+        let DirectRunTerms { owner, retention: life, is_repeatable: again, max_runs: runs, retention_caps: caps, .. } = record.direct_terms.as_ref()?;
         let (terms, key, lease) = (&self.policy.acquire_options.terms, guard.key(), guard.lease()?);
         let time = terms.max_hold.saturating_add(terms.lease).min(MAX_RUN_TIME);
         let call = DirectRunCommand {
             key: key.clone(),
             token: lease.token.clone(),
             mode: lease.terms.mode,
-            record_name: Arc::clone(&record.name),
+            record_name: Arc::clone(&record.record_name),
             id: JobId::new(key),
             owner: owner.clone(),
             retention: *life,
@@ -205,6 +205,6 @@ impl<N: ?Sized> LockGate<N> {
             limits: *caps,
             fingerprint: None,
         };
-        Some((call, RunLimits { most: *runs, time }))
+        Some((call, RunLimits { max_runs: *runs, max_detached_time: time }))
     }
 }

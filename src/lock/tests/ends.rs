@@ -208,7 +208,7 @@ async fn the_loss_of_a_run_stops_it_and_is_its_workers() {
     let id = crate::store::JobId::new(guard.key());
     let deferred = Deferred { id, attempt: 1, first_seen: std::time::UNIX_EPOCH, fence: 1 };
     let mut view = FakeView::new("POST");
-    view.put(Replay::new(deferred, &store, Arc::clone(guard.facts().expect("it is its own"))));
+    view.insert_extension(Replay::new(deferred, &store, Arc::clone(guard.facts().expect("it is its own"))));
     let gate = gate(&store).on_loss(OnLoss::Cancel);
     let Verdict::Pass(run) = enter(&gate, &mut view).await else { panic!("it is the job's own") };
     assert!(timeout(2 * SECOND, gate.watch(&run)).await.is_ok());

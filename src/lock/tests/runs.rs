@@ -28,7 +28,7 @@ fn run_of(store: &Store, lock: &LockGuard) -> (FakeView, Replay) {
     let facts = lock.facts().expect("it is this process's own");
     let marker = Replay::new(deferred, store, Arc::clone(facts));
     let mut view = FakeView::new("POST");
-    view.put(marker.clone());
+    view.insert_extension(marker.clone());
     (view, marker)
 }
 

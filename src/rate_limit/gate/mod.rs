@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     error::Error,
-    gate::{Asked, Gate, GateId, Head, Outcome, Parting, RememberedRun, Verdict, View},
+    gate::{InitialVerdict, Gate, GateId, HttpRequestHead, ServiceOutcome, LeaveAction, RefusalTracker, Verdict, GateRequest},
     reply::{HeaderSet, Reply},
 };
 
@@ -69,7 +69,7 @@ impl<N: ?Sized> RateLimitGate<N> {
         let node = || facts.store_and_engine(&self.0).map(|(store, _)| display(store.node()));
         let refused = |reply: Reply| {
             if let Some(run) = &facts.remembered_run {
-                run.note_refused(self.gate_id(), reply.status);
+                run.record_refused(self.gate_id(), reply.status);
             }
             Verdict::Answer(reply)
         };
@@ -101,34 +101,34 @@ impl<N: ?Sized> RateLimitGate<N> {
 }
 
 impl<N: ?Sized + 'static> Gate<N> for RateLimitGate<N> {
-    type Facts = RateLimitContext;
+    type EntryContext = RateLimitContext;
     type Ticket = RateLimitTicket;
     /// Nothing is changed about its charges any more.
-    type Quick = Option<RateStatus>;
-    type Parked = Infallible;
+    type LightTicket = Option<RateStatus>;
+    type AcceptTicket = Infallible;
 
-    fn ask<V: View<Native = N>>(&self, view: &mut V) -> Asked<RateLimitContext, Option<RateStatus>> {
+    fn inspect<V: GateRequest<NativeRequest = N>>(&self, view: &mut V) -> InitialVerdict<RateLimitContext, Option<RateStatus>> {
         let asked = self.0.read_request(view);
         let refusal = match &asked {
-            Asked::Answer(reply) => Some(reply.status),
-            Asked::Again(repeated) => Some(repeated.reply().status),
-            Asked::Pass(_) => None,
-            Asked::Skip | Asked::Enter(_) => return asked,
+            InitialVerdict::Answer(reply) => Some(reply.status),
+            InitialVerdict::SharedAnswer(repeated) => Some(repeated.reply().status),
+            InitialVerdict::PassLight(_) => None,
+            InitialVerdict::Skip | InitialVerdict::Enter(_) => return asked,
         };
-        if let Some(run) = RememberedRun::of(view) {
+        if let Some(run) = RefusalTracker::from_view(view) {
             match refusal {
-                Some(status) => run.note_refused(self.gate_id(), status),
-                None => run.note_passed(self.gate_id()),
+                Some(status) => run.record_refused(self.gate_id(), status),
+                None => run.record_passed(self.gate_id()),
             }
         }
         asked
     }
 
-    fn quick(&self, ticket: RateLimitTicket) -> Result<Option<RateStatus>, RateLimitTicket> {
+    fn try_light_ticket(&self, ticket: RateLimitTicket) -> Result<Option<RateStatus>, RateLimitTicket> {
         ticket.try_into_status()
     }
 
-    fn part(
+    fn settle_with_headers(
         &self,
         status: Option<RateStatus>,
         add: impl FnMut(&'static str, Bytes),
@@ -142,7 +142,7 @@ impl<N: ?Sized + 'static> Gate<N> for RateLimitGate<N> {
         Ok(())
     }
 
-    fn ticket(&self, status: Option<RateStatus>) -> RateLimitTicket {
+    fn full_ticket(&self, status: Option<RateStatus>) -> RateLimitTicket {
         RateLimitTicket::new(status, None, Vec::new())
     }
 
@@ -177,9 +177,9 @@ impl<N: ?Sized + 'static> Gate<N> for RateLimitGate<N> {
         }
     }
 
-    fn show<V: View<Native = N>>(&self, ticket: &RateLimitTicket, view: &mut V) {
-        if let Some(run) = RememberedRun::of(view) {
-            run.note_passed(self.gate_id());
+    fn annotate_request<V: GateRequest<NativeRequest = N>>(&self, ticket: &RateLimitTicket, view: &mut V) {
+        if let Some(run) = RefusalTracker::from_view(view) {
+            run.record_passed(self.gate_id());
         }
         if let Some(status) = &ticket.status {
             status.insert_into(view);
@@ -190,8 +190,8 @@ impl<N: ?Sized + 'static> Gate<N> for RateLimitGate<N> {
     async fn leave(
         &self,
         mut ticket: RateLimitTicket,
-        outcome: Outcome,
-    ) -> Parting<Self::Ticket, Self::Parked> {
+        outcome: ServiceOutcome,
+    ) -> LeaveAction<Self::Ticket, Self::AcceptTicket> {
         // An error of the inner service becomes a 500 further out, if it becomes anything.
         let status = outcome.status().unwrap_or(500);
         let refunds =
@@ -199,10 +199,10 @@ impl<N: ?Sized + 'static> Gate<N> for RateLimitGate<N> {
         if let Some(settled) = ticket.settle_run(status, refunds).or_else(|| ticket.settle_charges(refunds)) {
             settled.wait().await;
         }
-        Parting::Fields(self.response_headers(ticket.status.as_ref()))
+        LeaveAction::AddHeaders(self.response_headers(ticket.status.as_ref()))
     }
 
-    async fn accept(&self, parked: Self::Parked, _: Head, _: Option<Bytes>) -> Option<Reply> {
+    async fn accept_parked(&self, parked: Self::AcceptTicket, _: HttpRequestHead, _: Option<Bytes>) -> Option<Reply> {
         match parked {}
     }
 }

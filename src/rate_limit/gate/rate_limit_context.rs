@@ -18,7 +18,7 @@ use super::{
     rate_limit_ticket::policy_statuses,
 };
 use crate::{
-    gate::{Asked, KeyFault, RememberedRun, Replay, View, current_replay},
+    gate::{InitialVerdict, KeyError, RefusalTracker, ReplayMarker, GateRequest, current_replay},
     rate_limit::{
         engine::{CheckRequest, RateLimitEngine, PolicyCheck},
         quota::Quota,
@@ -41,21 +41,21 @@ pub struct RateLimitContext {
     pub(super) pending_quotas: Vec<(usize, BoxFuture<'static, Quota>)>,
     pub(super) outer_status: Option<RateStatus>,
     /// A run of a deferred request that was not charged yet.
-    pub(super) replay: Option<Replay>,
+    pub(super) replay: Option<ReplayMarker>,
     /// The remembered run that the request belongs to.
-    pub(super) remembered_run: Option<RememberedRun>,
+    pub(super) remembered_run: Option<RefusalTracker>,
 }
 
 impl<N: ?Sized> RateLimitSettings<N> {
     #[expect(clippy::indexing_slicing, reason = "a question has the place of its own limit")]
-    pub(super) fn read_request<V: View<Native = N>>(
+    pub(super) fn read_request<V: GateRequest<NativeRequest = N>>(
         &self,
         view: &mut V,
-    ) -> Asked<RateLimitContext, Option<RateStatus>> {
+    ) -> InitialVerdict<RateLimitContext, Option<RateStatus>> {
         let run = current_replay(view);
         // Outside of its lock it was asked when it was accepted; to what is within nobody comes while that is held.
-        if run.as_ref().is_some_and(|run| !run.was_seen()) {
-            return Asked::Skip;
+        if run.as_ref().is_some_and(|run| !run.has_passed_lock()) {
+            return InitialVerdict::Skip;
         }
         let sources = self.policies.iter().map(|limit| &limit.key_source);
         if let Some(asked) = self.response.check_before_keys(view, sources) {
@@ -66,16 +66,16 @@ impl<N: ?Sized> RateLimitSettings<N> {
         let mut ask = match self.build_check_request(view) {
             Ok(read) => read,
             // It comes without credentials.
-            Err(_) if !asks => return Asked::Skip,
-            Err(fault) => return fault.answer(LAYER_NAME).map_or(Asked::Skip, Asked::Answer),
+            Err(_) if !asks => return InitialVerdict::Skip,
+            Err(fault) => return fault.into_reply(LAYER_NAME).map_or(InitialVerdict::Skip, InitialVerdict::Answer),
         };
         let keys = ask.checks.iter().map(|each| &each.key);
         if let Some(asked) = self.response.check_keys(keys) {
             return asked;
         }
         // An earlier attempt was charged.
-        if run.as_ref().is_some_and(|run| run.deferred().attempt > 1) {
-            return Asked::Skip;
+        if run.as_ref().is_some_and(|run| run.job().attempt > 1) {
+            return InitialVerdict::Skip;
         }
         let found = match self.configured_store() {
             Some(_) => None,
@@ -85,7 +85,7 @@ impl<N: ?Sized> RateLimitSettings<N> {
             }),
         };
         let Some((store, engine)) = find_store_and_engine(self, &found) else {
-            return Asked::Answer(missing_store_reply());
+            return InitialVerdict::Answer(missing_store_reply());
         };
         let mut quotas = Vec::new();
         for question in &mut ask.checks {
@@ -96,7 +96,7 @@ impl<N: ?Sized> RateLimitSettings<N> {
         if let Some(outer) = &outer
             && self.remove_already_charged(&mut ask, at, outer, &quotas)
         {
-            return Asked::Skip;
+            return InitialVerdict::Skip;
         }
         // Nothing is waited for, and nothing else is done, for what is refused already, or was charged in advance.
         if asks && quotas.is_empty() {
@@ -105,28 +105,28 @@ impl<N: ?Sized> RateLimitSettings<N> {
             {
                 let status = RateStatus::new(decision, (ask, at), None, outer);
                 status.insert_into(view);
-                return Asked::Pass(Some(status));
+                return InitialVerdict::PassLight(Some(status));
             }
             if let Some(decision) = engine.cached_refusal(&ask) {
                 return self.refusal(&policy_statuses(&decision));
             }
         }
-        let remembered = RememberedRun::of(view);
-        Asked::Enter(RateLimitContext { request_store: found, store_identity: at, request: ask, pending_quotas: quotas, outer_status: outer, replay: run, remembered_run: remembered })
+        let remembered = RefusalTracker::from_view(view);
+        InitialVerdict::Enter(RateLimitContext { request_store: found, store_identity: at, request: ask, pending_quotas: quotas, outer_status: outer, replay: run, remembered_run: remembered })
     }
 
-    fn refusal<F, T>(&self, standings: &[PolicyStatus<'_>]) -> Asked<F, T> {
+    fn refusal<F, T>(&self, standings: &[PolicyStatus<'_>]) -> InitialVerdict<F, T> {
         match standings {
             // Its answer hangs on nothing else.
             [one] if self.policies.len() == 1 && !self.response.has_responder() => {
-                Asked::Again(self.reply_cache.get_or_build(one, || self.response.refusal_reply(standings)))
+                InitialVerdict::SharedAnswer(self.reply_cache.get_or_build(one, || self.response.refusal_reply(standings)))
             }
-            _ => Asked::Answer(self.response.refusal_reply(standings)),
+            _ => InitialVerdict::Answer(self.response.refusal_reply(standings)),
         }
     }
 
     /// The policies that have a key here, and the key of the group.
-    fn build_check_request<V: View<Native = N>>(&self, view: &mut V) -> Result<CheckRequest, KeyFault> {
+    fn build_check_request<V: GateRequest<NativeRequest = N>>(&self, view: &mut V) -> Result<CheckRequest, KeyError> {
         let mut questions = SmallVec::with_capacity(self.policies.len());
         let mut none = None;
         for (place, limit) in self.policies.iter().enumerate() {
@@ -135,7 +135,7 @@ impl<N: ?Sized> RateLimitSettings<N> {
                     let cost = limit.policy.default_cost();
                     questions.push(PolicyCheck { policy_index: place, ..PolicyCheck::new(&limit.policy, key, cost) });
                 }
-                Err(fault) if fault.lets_pass() => none = Some(fault),
+                Err(fault) if fault.allows_passage() => none = Some(fault),
                 Err(fault) => return Err(fault),
             }
         }
@@ -178,16 +178,16 @@ impl<N: ?Sized> RateLimitSettings<N> {
 
 impl<N: ?Sized> LayerPolicy<N> {
     /// What depends on the request; the quota, if it has to be asked for.
-    fn resolve_cost_and_quota<V: View<Native = N>>(
+    fn resolve_cost_and_quota<V: GateRequest<NativeRequest = N>>(
         &self,
         question: &mut PolicyCheck,
         view: &mut V,
     ) -> Option<BoxFuture<'static, Quota>> {
         if let Some(cost) = &self.cost_by {
-            question.cost = cost(view.native());
+            question.cost = cost(view.native_request());
         }
         question.may_end_early = self.may_settle() || self.quota_by.is_some();
-        match self.quota_by.as_ref()?.get_or_fetch(&self.policy, &question.key, view.native()) {
+        match self.quota_by.as_ref()?.get_or_fetch(&self.policy, &question.key, view.native_request()) {
             QuotaLookupResult::Cached(quota) => {
                 question.quota = quota;
                 None

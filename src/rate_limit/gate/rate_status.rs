@@ -9,7 +9,7 @@ use std::{
 };
 
 use crate::{
-    gate::View,
+    gate::GateRequest,
     key::Key,
     rate_limit::{
         decision::Decision,
@@ -96,20 +96,20 @@ impl RateStatus {
     }
 
     /// That of the layer that was passed last, also if it decided without the store.
-    pub(super) fn from_outer_layer<V: View>(view: &V) -> Option<Self> {
-        view.get::<LocalRateStatus>().map(|LocalRateStatus(status)| status).or_else(|| view.get())
+    pub(super) fn from_outer_layer<V: GateRequest>(view: &V) -> Option<Self> {
+        view.extension::<LocalRateStatus>().map(|LocalRateStatus(status)| status).or_else(|| view.extension())
     }
 
     /// Puts it into the request: for the handler, if it knows anything of the quotas.
-    pub(super) fn insert_into<V: View>(&self, view: &mut V) {
+    pub(super) fn insert_into<V: GateRequest>(&self, view: &mut V) {
         if self.is_local() {
-            view.put(LocalRateStatus(self.clone()));
+            view.insert_extension(LocalRateStatus(self.clone()));
             return;
         }
         if self.0.outer_status.as_ref().is_some_and(Self::is_local) {
-            let _ = view.take::<LocalRateStatus>();
+            let _ = view.remove_extension::<LocalRateStatus>();
         }
-        view.put(self.clone());
+        view.insert_extension(self.clone());
     }
 
     /// Whether it was decided without the store: then nothing is known of the quotas, and nobody is told.

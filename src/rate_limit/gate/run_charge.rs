@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 
 use super::rate_limit_context::RateLimitContext;
 use crate::{
-    gate::Replay,
+    gate::ReplayMarker,
     rate_limit::engine::{CheckRequest, PendingSettlement, RateLimitEngine},
     store::Store,
 };
@@ -13,7 +13,7 @@ use crate::{
 /// Charged when it has run, and whatever is left of the quota: it was accepted, so it is refused no more, and who meets
 /// another busy lock comes again.
 pub(super) struct RunCharge {
-    replay: Option<Replay>,
+    replay: Option<ReplayMarker>,
     store_and_engine: (Store, Arc<RateLimitEngine>),
     request: CheckRequest,
 }
@@ -25,7 +25,7 @@ impl RunCharge {
 
     /// It was answered by this status. `refunds`: which of the layer's policies give that back.
     pub(super) fn charge_answered(self, status: u16, refunds: impl Fn(usize) -> bool) -> Option<PendingSettlement> {
-        if self.replay.as_ref().is_none_or(|run| run.was_busy_with(status)) {
+        if self.replay.as_ref().is_none_or(|run| run.met_busy_lock_with(status)) {
             return None;
         }
         self.settle_in_background(|place| !refunds(place))
@@ -34,7 +34,7 @@ impl RunCharge {
     /// It was dropped before it had an answer: by a panic, a timeout further out, the loss of its lock. Whether the handler
     /// has run can't be told. A drain that cuts it off hands it back, and the next run is charged too.
     pub(super) fn charge_dropped(self) {
-        if self.replay.as_ref().is_some_and(|run| !run.was_busy()) {
+        if self.replay.as_ref().is_some_and(|run| !run.met_busy_lock()) {
             let _ = self.settle_in_background(|_| true);
         }
     }

@@ -6,7 +6,7 @@ use super::{DeferGate, MAX_LOCK_WAIT, per_shard};
 use crate::{
     clock::MAX_DURATION,
     defer::snapshot::ExtensionSnapshot,
-    gate::{ClientAddress, Head, Methods, field_name},
+    gate::{ClientAddress, HttpRequestHead, MethodFilter, parse_header_name},
     store::{OnFailure, MergeMode},
 };
 
@@ -37,8 +37,8 @@ impl<N: ?Sized> DeferGate<N> {
     /// If there are none, or one of them is no method's name, or safe.
     #[must_use]
     pub fn methods<M: AsRef<str>>(self, methods: impl IntoIterator<Item = M>) -> Self {
-        let methods = Methods::these("DeferLayer", methods);
-        let safe = ["GET", "HEAD", "OPTIONS", "TRACE"].iter().find(|safe| methods.include(safe));
+        let methods = MethodFilter::listed("DeferLayer", methods);
+        let safe = ["GET", "HEAD", "OPTIONS", "TRACE"].iter().find(|safe| methods.matches(safe));
         assert!(safe.is_none(), "DeferLayer::methods: {safe:?} is safe, and never deferred");
         self.with_settings(|settings| settings.methods = methods)
     }
@@ -57,7 +57,7 @@ impl<N: ?Sized> DeferGate<N> {
 
     /// See `DeferLayer::callback`.
     #[must_use]
-    pub fn webhook(self, url: impl Fn(&Head) -> Option<String> + Send + Sync + 'static) -> Self {
+    pub fn webhook(self, url: impl Fn(&HttpRequestHead) -> Option<String> + Send + Sync + 'static) -> Self {
         self.with_settings(|settings| settings.webhook_url = Some(Arc::new(url)))
     }
 }
@@ -134,7 +134,7 @@ impl<N: ?Sized> DeferGate<N> {
     /// If the name is none that a field can have.
     #[must_use]
     pub fn keep_header(self, name: &str) -> Self {
-        let name = field_name("DeferLayer::keep_header", name);
+        let name = parse_header_name("DeferLayer::keep_header", name);
         self.with_settings(|settings| settings.storage.header_filter.keep_headers.push(name))
     }
 
@@ -145,7 +145,7 @@ impl<N: ?Sized> DeferGate<N> {
     /// If the name is none that a field can have.
     #[must_use]
     pub fn credential_header(self, name: &str) -> Self {
-        let name = field_name("DeferLayer::credential_header", name);
+        let name = parse_header_name("DeferLayer::credential_header", name);
         self.with_settings(|settings| settings.storage.header_filter.credential_headers.push(name))
     }
 

@@ -40,7 +40,7 @@ fn run_of(store: &Store, lock: &LockGuard) -> FakeView {
     };
     let facts = lock.facts().expect("it is this process's own");
     let mut view = FakeView::new("POST");
-    view.put(Replay::new(deferred, store, Arc::clone(facts)));
+    view.insert_extension(Replay::new(deferred, store, Arc::clone(facts)));
     view
 }
 

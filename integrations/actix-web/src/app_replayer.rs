@@ -1,0 +1,331 @@
+//! Deferred requests, sent again through the application's routes.
+//!
+//! actix's services stay in the thread they were made in, and a worker's futures may not. So the routes
+//! live in a thread of their own, under a `System` of its own, which asks nothing of the runtime that
+//! the worker is in. A request goes there through a channel, and its answer comes back through another;
+//! whoever drops the answer's end stops the run.
+
+use std::{
+    fmt, future::poll_fn, panic::AssertUnwindSafe, pin::pin, rc::Rc, sync::mpsc as std_mpsc, thread,
+};
+
+use actix_http::{HttpMessage as _, Payload, Request, h1};
+use actix_rt::System;
+use actix_service::{IntoServiceFactory, Service, ServiceFactory};
+use actix_web::{
+    App, Error,
+    body::{BodySize, BoxBody, MessageBody as _},
+    dev::{AppConfig, Extensions, ServiceResponse},
+    http::{
+        Method, Uri,
+        header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue},
+    },
+    web::{Data, ServiceConfig},
+};
+use bytes::{Bytes, BytesMut};
+use futures_util::{
+    FutureExt as _,
+    future::{BoxFuture, LocalBoxFuture},
+};
+use lockgate::{
+    Store,
+    defer::{ReplayResponse, ReplayBody, ReplayOutcome, Replayer, is_event_stream},
+    gate::{HttpRequestHead, ReplayMarker},
+};
+use tokio::sync::{mpsc, oneshot};
+
+/// One run, on its way into the routes' thread.
+struct ReplayCommand {
+    head: HttpRequestHead,
+    body: Bytes,
+    marker: ReplayMarker,
+    limit: usize,
+    outcome_sender: oneshot::Sender<ReplayOutcome>,
+}
+
+/// Puts a snapshot into the extensions of a run.
+type ActixExtensionInserter = Box<dyn Fn(&mut Extensions) + Send + Sync>;
+
+/// What `DeferWorker::restore` does with a value.
+pub(crate) fn extension_inserter<T: Clone + Send + Sync + 'static>(value: T) -> ActixExtensionInserter {
+    Box::new(move |extensions| {
+        extensions.insert(value.clone());
+    })
+}
+
+/// Replays into an `App` of its own.
+pub(crate) struct AppReplayer {
+    commands: mpsc::UnboundedSender<ReplayCommand>,
+}
+
+impl AppReplayer {
+    /// Starts the thread; it ends with the replayer.
+    #[expect(clippy::expect_used, reason = "as `std::thread::spawn`; this is at start-up")]
+    pub(crate) fn new<F>(store: &Store, configure: F) -> Self
+    where
+        F: FnOnce(&mut ServiceConfig) + Send + 'static,
+    {
+        let (jobs, inbox) = mpsc::unbounded_channel();
+        let store = store.clone();
+        let (made, is_made) = std_mpsc::channel();
+        let routes = move || {
+            let system = System::new();
+            let _ = made.send(());
+            system.block_on(serve_commands(store, configure, inbox));
+        };
+        // As `std::thread::spawn` does: without it nothing would ever run, and this is at start-up.
+        let thread = thread::Builder::new().name("lockgate-replay".to_owned()).spawn(routes);
+        thread.expect("a thread for deferred requests");
+        // Its end is all that is heard of a system that could not be made.
+        is_made.recv().expect("a runtime for deferred requests");
+        Self { commands: jobs }
+    }
+}
+
+impl Replayer for AppReplayer {
+    fn replay(
+        &self,
+        head: HttpRequestHead,
+        body: Bytes,
+        marker: ReplayMarker,
+        limit: usize,
+    ) -> BoxFuture<'static, ReplayOutcome> {
+        let (ran, answer) = oneshot::channel();
+        let job = ReplayCommand { head, body, marker: marker.clone(), limit, outcome_sender: ran };
+        // If the thread is gone, so is the job, and with it the sender that is waited for.
+        let _ = self.commands.send(job);
+        Box::pin(async move { answer.await.unwrap_or_else(|_| outcome_without_thread(&marker)) })
+    }
+}
+
+impl fmt::Debug for AppReplayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AppReplayer").finish_non_exhaustive()
+    }
+}
+
+/// What became of a run whose thread is gone: one that came to no handler is for another worker.
+fn outcome_without_thread(marker: &ReplayMarker) -> ReplayOutcome {
+    let job = &marker.job().id;
+    tracing::error!(?job, "a deferred request can't run here: the thread of the routes is gone");
+    if marker.try_abandon() { ReplayOutcome::Unreachable } else { ReplayOutcome::Failed }
+}
+
+async fn serve_commands<F>(store: Store, configure: F, mut inbox: mpsc::UnboundedReceiver<ReplayCommand>)
+where
+    F: FnOnce(&mut ServiceConfig) + 'static,
+{
+    let made = AssertUnwindSafe(build_service(store, configure)).catch_unwind().await;
+    let Ok(Ok(service)) = made else {
+        tracing::error!("deferred requests can't run: the application's routes could not be made");
+        return decline_all(inbox).await;
+    };
+    let service = Rc::new(service);
+    while let Some(job) = inbox.recv().await {
+        actix_rt::spawn(run_command(Rc::clone(&service), job));
+    }
+}
+
+async fn build_service<F>(
+    store: Store,
+    configure: F,
+) -> Result<impl Service<Request, Response = ServiceResponse<BoxBody>, Error = Error>, ()>
+where
+    F: FnOnce(&mut ServiceConfig),
+{
+    // First the store, so that `configure` may give another one.
+    let app = App::new().app_data(Data::new(store)).configure(configure);
+    let factory = IntoServiceFactory::<_, Request>::into_factory(app);
+    factory.new_service(AppConfig::default()).await
+}
+
+/// Answers as a worker does that has no such route: the jobs go back in line, uncharged.
+async fn decline_all(mut inbox: mpsc::UnboundedReceiver<ReplayCommand>) {
+    while let Some(job) = inbox.recv().await {
+        let _ = job.outcome_sender.send(ReplayOutcome::Answered(ReplayResponse {
+            status: 404,
+            headers: Vec::new(),
+            body: ReplayBody::TooLong,
+        }));
+    }
+}
+
+/// Runs one job, for as long as somebody waits for its end.
+async fn run_command<S>(service: Rc<S>, job: ReplayCommand)
+where
+    S: Service<Request, Response = ServiceResponse<BoxBody>, Error = Error>,
+{
+    let ReplayCommand { head, body, marker, limit, outcome_sender: mut ran } = job;
+    let scope = marker.clone();
+    let call = async {
+        match build_request(head, body, &marker) {
+            Some(request) => call_service(&*service, request, limit).await,
+            None => ReplayOutcome::Failed,
+        }
+    };
+    // A panic is an attempt that failed: it must not reach the next job.
+    let call: LocalBoxFuture<'_, ReplayOutcome> = AssertUnwindSafe(scope.scope(call))
+        .catch_unwind()
+        .map(|ran| ran.unwrap_or(ReplayOutcome::Panicked))
+        .boxed_local();
+    tokio::select! {
+        // In this order: what nobody waits for any more must not come to its handler, also if it has lain here while
+        // another one did not let go of the thread.
+        biased;
+        () = ran.closed() => {}
+        answer = call => {
+            // If nobody waits any more, the worker has lost the job, and said so.
+            let _ = ran.send(answer);
+        }
+    }
+}
+
+fn build_request(head: HttpRequestHead, body: Bytes, marker: &ReplayMarker) -> Option<Request> {
+    let length = body.len();
+    let (_, mut payload) = h1::Payload::create(true);
+    payload.unread_data(body);
+    let mut request = Request::with_payload(Payload::from(payload));
+    let to = request.head_mut();
+    to.method = Method::from_bytes(head.method.as_bytes()).ok()?;
+    to.uri = Uri::try_from(head.target).ok()?;
+    to.peer_addr = head.peer;
+    for (name, value) in head.headers {
+        let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
+        to.headers.append(name, HeaderValue::from_bytes(&value).ok()?);
+    }
+    to.headers.insert(CONTENT_LENGTH, length.into());
+    let mut extensions = request.extensions_mut();
+    marker.restored_snapshots::<ActixExtensionInserter>().for_each(|put| put(&mut extensions));
+    extensions.insert(marker.job().clone());
+    extensions.insert(marker.clone());
+    drop(extensions);
+    Some(request)
+}
+
+async fn call_service<S>(service: &S, request: Request, limit: usize) -> ReplayOutcome
+where
+    S: Service<Request, Response = ServiceResponse<BoxBody>, Error = Error>,
+{
+    if poll_fn(|cx| service.poll_ready(cx)).await.is_err() {
+        return ReplayOutcome::Failed;
+    }
+    // An error of a middleware is an answer too: a server makes one of it just so.
+    let response = match service.call(request).await {
+        Ok(response) => response.into_parts().1,
+        Err(error) => error.error_response(),
+    };
+    let status = response.status().as_u16();
+    let field = |(name, value): (&HeaderName, &HeaderValue)| {
+        (name.as_str().to_owned(), value.as_bytes().to_vec())
+    };
+    let headers = response.headers().iter().map(field).collect();
+    let kind = response.headers().get(CONTENT_TYPE);
+    let streams = kind.is_some_and(|kind| is_event_stream(kind.as_bytes()));
+    let body = response.into_body();
+    let known = matches!(body.size(), BodySize::None | BodySize::Sized(_));
+    let body = match streams {
+        true => ReplayBody::Stream,
+        false => match read_limited(body, limit).await {
+            Ok(Some(body)) => ReplayBody::Full(body),
+            Ok(None) if known => ReplayBody::TooLong,
+            Ok(None) => ReplayBody::Stream,
+            Err(_) => return ReplayOutcome::Failed,
+        },
+    };
+    ReplayOutcome::Answered(ReplayResponse { status, headers, body })
+}
+
+/// Reads a body to its end, since a handler may do its work while it is read; `None` if it is longer than the limit.
+async fn read_limited(body: BoxBody, limit: usize) -> Result<Option<Bytes>, Box<dyn std::error::Error>> {
+    let (mut body, mut kept) = (pin!(body), Some(BytesMut::new()));
+    for n in 1_u64.. {
+        let Some(chunk) = poll_fn(|cx| body.as_mut().poll_next(cx)).await else { break };
+        let chunk = chunk?;
+        // One that is always ready must not keep the thread of all runs from everything else.
+        if n % 32 == 0 {
+            tokio::task::yield_now().await;
+        }
+        kept = kept.filter(|kept| chunk.len() <= limit - kept.len());
+        if let Some(kept) = &mut kept {
+            kept.extend_from_slice(&chunk);
+        }
+    }
+    Ok(kept.map(BytesMut::freeze))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{cell::Cell, future::pending, time::Duration};
+
+    use actix_web::{
+        body::BodyStream,
+        test::{TestRequest, call_service, init_service},
+        web,
+    };
+    use futures_util::stream;
+    use lockgate::{JobId, JobState, defer::DeferWorker};
+
+    use super::*;
+    use crate::{DeferLayer, LockLayer};
+
+    /// A body of so many parts of ten bytes each; and how many were asked for.
+    fn working(parts: usize) -> (BoxBody, Rc<Cell<usize>>) {
+        let done = Rc::new(Cell::new(0));
+        let told = Rc::clone(&done);
+        let work = (0..parts).map(move |n| {
+            done.set(n + 1);
+            Ok::<_, Error>(Bytes::from_static(b"0123456789"))
+        });
+        (BoxBody::new(BodyStream::new(stream::iter(work))), told)
+    }
+
+    #[actix_rt::test]
+    async fn work_goes_on_beyond_what_is_kept() {
+        let (body, done) = working(100);
+        assert_eq!(read(body, 25).await.expect("it ends well"), None);
+        assert_eq!(done.get(), 100);
+        let (body, _) = working(2);
+        assert_eq!(read(body, 20).await.expect("it ends well").map(|body| body.len()), Some(20));
+    }
+
+    #[actix_rt::test]
+    async fn a_body_without_an_end_leaves_its_thread_to_others() {
+        let (body, _) = working(usize::MAX);
+        assert!(tokio::time::timeout(Duration::from_millis(50), read(body, 25)).await.is_err());
+    }
+
+    /// It has no attempt but one.
+    #[actix_rt::test]
+    async fn a_run_whose_thread_is_gone_has_not_run() {
+        let store = Store::memory();
+        let order = web::resource("/orders/{id}")
+            .post(async || "")
+            .wrap(LockLayer::by_path_param("id"))
+            .wrap(DeferLayer::new().defer_always());
+        let app = init_service(App::new().service(order).app_data(Data::new(store.clone()))).await;
+        let (jobs, _) = mpsc::unbounded_channel();
+        let worker = DeferWorker::on(&store, AppReplayer { jobs });
+        actix_rt::spawn(worker.run(pending()));
+        let job = loop {
+            let accepted =
+                call_service(&app, TestRequest::post().uri("/orders/7").to_request()).await;
+            // Not before the worker is heard of.
+            let Some(location) = accepted.headers().get("location") else { continue };
+            let id = location.to_str().expect("a path").rsplit('/').next().expect("an id");
+            break JobId::parse(id).expect("an id");
+        };
+        let tried = async {
+            loop {
+                let job =
+                    store.deferred().get(&job).await.expect("it is there").expect("it is kept");
+                if job.reason.is_some() {
+                    break job;
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        let job = tokio::time::timeout(Duration::from_secs(20), tried).await.expect("it is tried");
+        assert_eq!((job.state, job.attempts), (JobState::Queued, 0), "{job:?}");
+        assert_eq!(job.reason.as_deref(), Some("unreachable"));
+    }
+}

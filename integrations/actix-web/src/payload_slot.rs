@@ -1,0 +1,72 @@
+//! Where an unread payload waits for the outer layer.
+
+use std::{cell::RefCell, fmt, rc::Rc};
+
+use actix_web::{
+    HttpMessage as _, HttpRequest,
+    dev::{Payload, ServiceRequest},
+    http::header::CONTENT_LENGTH,
+    rt::time::timeout,
+};
+use bytes::{Bytes, BytesMut};
+use futures_util::StreamExt as _;
+use lockgate::gate::BodyBudget;
+
+/// The place. It travels in the request's extensions and is taken out of them before it is filled.
+///
+/// Only the payload is kept: the rest of the request comes back with the response.
+#[derive(Clone, Default)]
+pub(crate) struct PayloadSlot(Rc<RefCell<Option<Payload>>>);
+
+impl PayloadSlot {
+    /// Parks the payload of a request, if an outer layer has made a place for it.
+    pub(crate) fn park_payload(request: &mut ServiceRequest) {
+        let parking = request.extensions_mut().remove::<Self>();
+        if let Some(Self(place)) = parking {
+            place.replace(Some(request.take_payload()));
+        }
+    }
+
+    pub(crate) fn take_payload(&self) -> Option<Payload> {
+        self.0.take()
+    }
+}
+
+impl fmt::Debug for PayloadSlot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Parking").finish_non_exhaustive()
+    }
+}
+
+/// Reads a payload whole, or not at all: `None` if there is no room for it, it breaks off, or takes too
+/// long.
+pub(crate) async fn read_within_budget(
+    request: &HttpRequest,
+    payload: Payload,
+    room: &mut BodyBudget,
+) -> Option<Bytes> {
+    // What the client says of its length saves reading what will be refused.
+    let length = if matches!(payload, Payload::None) { Some(0) } else { declared_length(request) };
+    if !room.try_declare_length(length) {
+        return None;
+    }
+    timeout(room.read_timeout(), collect_payload(payload, room)).await.ok()?
+}
+
+/// The `Content-Length`, if there is one. actix has refused what is no number before.
+fn declared_length(request: &HttpRequest) -> Option<u64> {
+    let length = request.headers().get(CONTENT_LENGTH)?.to_str().ok()?;
+    Some(length.parse().unwrap_or(u64::MAX))
+}
+
+async fn collect_payload(mut payload: Payload, room: &mut BodyBudget) -> Option<Bytes> {
+    let mut whole = BytesMut::new();
+    while let Some(chunk) = payload.next().await {
+        let chunk = chunk.ok()?;
+        if !room.try_grow_to(whole.len() + chunk.len()) {
+            return None;
+        }
+        whole.extend_from_slice(&chunk);
+    }
+    Some(whole.freeze())
+}

@@ -1,0 +1,193 @@
+//! A reply of ours as actix's response, or as its error.
+
+use std::{borrow::Cow, cell::Cell, fmt};
+
+use actix_web::{
+    Error, HttpResponse, ResponseError,
+    body::{BodySize, BoxBody, MessageBody},
+    dev::ServiceResponse,
+    error::InternalError,
+    http::{
+        StatusCode,
+        header::{CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, InvalidHeaderName},
+    },
+};
+use bytes::Bytes;
+use lockgate::{HeaderSet, SharedReply, Reply};
+
+use crate::request_view::header_pairs;
+
+pub(crate) fn response_from_reply(reply: Reply) -> HttpResponse {
+    let status = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = if reply.body.is_empty() || forbids_body(status) {
+        HttpResponse::new(status)
+    } else {
+        HttpResponse::with_body(status, BoxBody::new(reply.body))
+    };
+    append_headers(response.headers_mut(), reply.headers);
+    for (name, value) in reply.binary_headers {
+        let name = HeaderName::from_bytes(name.as_bytes());
+        if let (Ok(name), Ok(value)) = (name, HeaderValue::from_maybe_shared(value)) {
+            response.headers_mut().append(name, value);
+        }
+    }
+    response
+}
+
+/// What is copied of a reply that many get.
+struct CachedResponseParts {
+    status: StatusCode,
+    headers: Vec<(HeaderName, HeaderValue)>,
+    body: Bytes,
+}
+
+/// A reply that others get too, as a response.
+pub(crate) fn shared_response(reply: &SharedReply) -> HttpResponse {
+    let made = reply.get_or_convert(|reply| {
+        let body = reply.body.clone();
+        let response = response_from_reply(reply);
+        let fields = response.headers().iter();
+        let fields = fields.map(|(name, value)| (name.clone(), value.clone())).collect();
+        CachedResponseParts { status: response.status(), headers: fields, body }
+    });
+    let Some(CachedResponseParts { status, headers: fields, body }) = made else {
+        return response_from_reply(reply.reply().clone());
+    };
+    let mut response = if body.is_empty() || forbids_body(*status) {
+        HttpResponse::new(*status)
+    } else {
+        HttpResponse::with_body(*status, BoxBody::new(body.clone()))
+    };
+    for (name, value) in fields {
+        response.headers_mut().append(name.clone(), value.clone());
+    }
+    response
+}
+
+/// actix would send the body of such an answer, and the client take it for the start of the next one. The tower driver and
+/// hyper drop it. A stored response may be one.
+fn forbids_body(status: StatusCode) -> bool {
+    status.is_informational()
+        || matches!(
+            status,
+            StatusCode::NO_CONTENT | StatusCode::RESET_CONTENT | StatusCode::NOT_MODIFIED
+        )
+}
+
+/// Appends, so that two layers with a policy each make one list (RFC 9651 section 4.2).
+pub(crate) fn append_headers(headers: &mut HeaderMap, fields: HeaderSet) {
+    for (name, value) in fields.into_iter().filter(|(_, value)| value.is_ascii()) {
+        // The text as it is: no copy.
+        let value = match value {
+            Cow::Borrowed(text) => Bytes::from_static(text.as_bytes()),
+            Cow::Owned(text) => text.into(),
+        };
+        append_header(headers, &name, value);
+    }
+}
+
+/// As [`add_fields`], of one whose value is ASCII.
+pub(crate) fn append_header(headers: &mut HeaderMap, name: &str, value: Bytes) {
+    if let (Ok(name), Ok(value)) = (parse_header_name(name), HeaderValue::from_maybe_shared(value)) {
+        headers.append(name, value);
+    }
+}
+
+/// Those of every answer about a quota are not parsed, nor put on the heap.
+fn parse_header_name(name: &str) -> Result<HeaderName, InvalidHeaderName> {
+    static POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+    static QUOTA: HeaderName = HeaderName::from_static("ratelimit");
+    Ok(match name {
+        "ratelimit-policy" => POLICY.clone(),
+        "ratelimit" => QUOTA.clone(),
+        name => return HeaderName::from_bytes(name.as_bytes()),
+    })
+}
+
+/// A reply without a request: when a gate has stopped the inner call, actix's `HttpRequest` has gone
+/// with it, and a response can't be made of a reply alone. An error becomes one at the server.
+///
+/// Gates further out treat it as the answer that it is.
+pub(crate) struct ReplyError(Reply);
+
+impl ReplyError {
+    pub(crate) fn from_reply(reply: Reply) -> Error {
+        Self(reply).into()
+    }
+}
+
+impl ResponseError for ReplyError {
+    fn status_code(&self) -> StatusCode {
+        StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+    }
+
+    fn error_response(&self) -> HttpResponse {
+        response_from_reply(self.0.clone())
+    }
+}
+
+impl fmt::Display for ReplyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "stopped by lockgate: {}", self.status_code())
+    }
+}
+
+impl fmt::Debug for ReplyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Refused").field(&self.status_code()).finish()
+    }
+}
+
+/// The fields of an answer, and the length of its body, which the server writes.
+pub(crate) fn response_headers<B: MessageBody>(answer: &ServiceResponse<B>) -> Vec<(String, Vec<u8>)> {
+    let mut told = header_pairs(answer.headers());
+    let known = answer.headers().contains_key(CONTENT_LENGTH);
+    if let (BodySize::Sized(length), false) = (answer.response().body().size(), known) {
+        told.push((CONTENT_LENGTH.as_str().to_owned(), length.to_string().into_bytes()));
+    }
+    told
+}
+
+/// The fields of the answer that an error will be. Some errors have only one answer to give
+/// (`InternalError::from_response`): it is for whoever asks next, and so is its status.
+pub(crate) fn error_headers(error: &mut Error) -> Vec<(String, Vec<u8>)> {
+    error_headers_and_body(error).0
+}
+
+/// The same, and the body of that answer, where it is whole.
+pub(crate) fn error_headers_and_body(error: &mut Error) -> (Vec<(String, Vec<u8>)>, Option<Bytes>) {
+    let status = error.as_response_error().status_code();
+    let answer = error.error_response();
+    let told = header_pairs(answer.headers());
+    let (answer, body) = answer.into_parts();
+    let body = body.try_into_bytes();
+    let (body, answer) = match body {
+        Ok(bytes) => (Some(bytes.clone()), answer.set_body(BoxBody::new(bytes))),
+        Err(body) => (None, answer.set_body(body)),
+    };
+    if error.as_response_error().status_code() == status {
+        let answer = Cell::new(Some(answer));
+        error.add_response_mapper(move |another| answer.take().unwrap_or(another));
+    } else {
+        *error = InternalError::from_response(error.to_string(), answer).into();
+    }
+    (told, body)
+}
+
+#[cfg(test)]
+mod tests {
+    use actix_web::body::{BodySize, MessageBody as _};
+
+    use super::*;
+
+    #[test]
+    fn an_answer_that_has_no_body_gets_none() {
+        for (status, size) in
+            [(200, BodySize::Sized(4)), (204, BodySize::Sized(0)), (304, BodySize::Sized(0))]
+        {
+            let mut reply = Reply::new(status);
+            reply.body = "body".into();
+            assert_eq!(response(reply).body().size(), size, "{status}");
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! How actix-web's router shows itself in a request.
+
+use std::{
+    fmt::Display,
+    net::SocketAddr,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
+
+use actix_web::{
+    HttpMessage as _, HttpRequest,
+    dev::ServiceRequest,
+    http::{
+        header::{HeaderMap, HeaderName, HeaderValue},
+        uri::Authority,
+    },
+    web,
+};
+use lockgate::{
+    Reply, Store,
+    gate::{PathParamError, HttpRequestHead, KeySource, RouteMatch, DuplicateHeader, GateRequest, missing_extension_message},
+};
+
+use crate::path_param::{decode_param, raw_param, matched_pattern};
+
+/// A request, as a gate sees it.
+///
+/// It borrows an `HttpRequest` and nothing else, so the layers, which have a `ServiceRequest`, and the
+/// status resource, which is a handler, show the same thing to the application's closures.
+#[derive(Debug)]
+pub(crate) struct RequestView<'a> {
+    request: &'a HttpRequest,
+    header_changes: HeaderChanges,
+}
+
+/// Header fields to be set or taken out, once the request is not borrowed any more.
+pub(crate) type HeaderChanges = Vec<(HeaderName, Option<HeaderValue>)>;
+
+impl<'a> RequestView<'a> {
+    pub(crate) fn new(request: &'a HttpRequest) -> Self {
+        Self { request, header_changes: Vec::new() }
+    }
+
+    pub(crate) fn into_header_changes(self) -> HeaderChanges {
+        self.header_changes
+    }
+}
+
+/// Somebody further out keeps a clone of the request, so nobody may change it.
+#[derive(Debug)]
+pub(crate) struct SharedRequestError;
+
+impl SharedRequestError {
+    pub(crate) fn reply(&self) -> Reply {
+        lockgate::gate::log_shared_request();
+        Reply::misconfigured()
+    }
+}
+
+/// Makes what a gate has changed visible. As with every middleware that changes a request, no other one
+/// may keep a clone of it: actix panics then, and nobody shall make it do so by the field that he sends. The panic is caught;
+/// a panic hook hears of it, and with `panic = "abort"` the process ends.
+pub(crate) fn apply_header_changes(changes: HeaderChanges, request: &mut ServiceRequest) -> Result<(), SharedRequestError> {
+    if changes.is_empty() {
+        return Ok(());
+    }
+    let change = || {
+        let fields = request.headers_mut();
+        for (name, value) in changes {
+            match value {
+                Some(value) => drop(fields.insert(name, value)),
+                None => drop(fields.remove(name)),
+            }
+        }
+    };
+    // It panics before anything is changed.
+    catch_unwind(AssertUnwindSafe(change)).map_err(|_| SharedRequestError)
+}
+
+// No borrow of the request's extensions outlives a method: actix shares them in a `RefCell`.
+impl GateRequest for RequestView<'_> {
+    type NativeRequest = HttpRequest;
+
+    fn native_request(&mut self) -> &HttpRequest {
+        self.request
+    }
+
+    fn method(&self) -> &str {
+        self.request.method().as_str()
+    }
+
+    fn route(&mut self) -> RouteMatch {
+        matched_pattern(self.request).map_or(RouteMatch::Unmatched, RouteMatch::Matched)
+    }
+
+    fn path_param(&mut self, name: &str) -> Result<Option<String>, PathParamError> {
+        let Some(value) = raw_param(self.request, name)? else { return Ok(None) };
+        let value = decode_param(&value)?;
+        // actix has replaced what isn't UTF-8 by U+FFFD, which would make one key of many URLs.
+        decode_param(self.request.path()).map(|_| Some(value))
+    }
+
+    fn header_values(&self, name: &str) -> Vec<&[u8]> {
+        let values = self.request.headers().get_all(name);
+        values.map(HeaderValue::as_bytes).collect()
+    }
+
+    // A name by its text is parsed, and copied, before it is looked up: going through the few that there are is sooner done.
+    fn single_header(&self, name: &http::HeaderName) -> Result<Option<&[u8]>, DuplicateHeader> {
+        let fields = self.request.headers().iter();
+        let mut values = fields.filter(|(other, _)| other.as_str() == name.as_str());
+        match (values.next(), values.next()) {
+            (value, None) => Ok(value.map(|(_, value)| value.as_bytes())),
+            _ => Err(DuplicateHeader),
+        }
+    }
+
+    fn authority(&self) -> Option<&str> {
+        self.request.uri().authority().map(Authority::as_str)
+    }
+
+    fn target_len(&self) -> usize {
+        path_and_query(self.request).len()
+    }
+
+    fn has_any_header(&self, names: &[&str]) -> bool {
+        self.request.headers().keys().any(|name| names.contains(&name.as_str()))
+    }
+
+    fn header_names(&self) -> Vec<&str> {
+        self.request.headers().keys().map(HeaderName::as_str).collect()
+    }
+
+    fn set_header(&mut self, name: &str, value: Option<&str>) {
+        let Ok(name) = HeaderName::from_bytes(name.as_bytes()) else { return };
+        match value.map(HeaderValue::from_str) {
+            Some(Ok(value)) => self.header_changes.push((name, Some(value))),
+            Some(Err(_)) => {}
+            None => self.header_changes.push((name, None)),
+        }
+    }
+
+    fn peer_addr(&self) -> Option<SocketAddr> {
+        self.request.peer_addr()
+    }
+
+    fn store(&self) -> Option<Store> {
+        let data = self.request.app_data::<web::Data<Store>>();
+        data.map(|store| Store::clone(store))
+    }
+
+    fn extension<T: Clone + Send + Sync + 'static>(&self) -> Option<T> {
+        self.request.extensions().get().cloned()
+    }
+
+    fn insert_extension<T: Clone + Send + Sync + 'static>(&mut self, value: T) {
+        self.request.extensions_mut().insert(value);
+    }
+
+    fn update_extension<T: Clone + Send + Sync + 'static>(&mut self, change: impl FnOnce(&mut T)) -> bool {
+        self.request.extensions_mut().get_mut().map(change).is_some()
+    }
+
+    fn remove_extension<T: Clone + Send + Sync + 'static>(&mut self) -> Option<T> {
+        self.request.extensions_mut().remove()
+    }
+}
+
+/// A key of what a layer further out has put into the request.
+pub(crate) fn extension_key_source<T: Display + Send + Sync + 'static>(name: &str) -> KeySource<HttpRequest> {
+    KeySource::extension_with(name, &missing_extension_message::<T>(name), |request: &HttpRequest| {
+        request.extensions().get::<T>().map(T::to_string)
+    })
+}
+
+/// What a layer further out has put into the request.
+pub(crate) fn find_extension<T: Clone + 'static>(request: &HttpRequest) -> Option<T> {
+    request.extensions().get().cloned()
+}
+
+/// Path and query, as they are stored.
+fn path_and_query(request: &HttpRequest) -> &str {
+    request.uri().path_and_query().map_or("/", |target| target.as_str())
+}
+
+/// The head as it is stored.
+pub(crate) fn request_head(request: &HttpRequest) -> HttpRequestHead {
+    HttpRequestHead::new(
+        request.method().as_str(),
+        path_and_query(request),
+        header_pairs(request.headers()),
+        request.peer_addr(),
+    )
+    .with_host(request.uri().authority().map(Authority::as_str))
+}
+
+/// Header fields as a gate gets to know them: in order, repeats kept.
+pub(crate) fn header_pairs(fields: &HeaderMap) -> Vec<(String, Vec<u8>)> {
+    let fields = fields.iter();
+    fields.map(|(name, value)| (name.as_str().to_owned(), value.as_bytes().to_vec())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use actix_web::test::TestRequest;
+    use lockgate::Key;
+
+    use super::*;
+
+    /// HTTP/2 has it in the URI alone.
+    #[test]
+    fn a_key_of_the_host_is_that_of_the_uri_if_no_field_names_it() {
+        let key = |request: TestRequest| {
+            let request = request.to_http_request();
+            KeySource::header("host").read(&mut RequestView::new(&request)).ok()
+        };
+        let request = || TestRequest::with_uri("https://me:secret@one.example:8443/a");
+        assert_eq!(key(request()), Some(Key::header("host", b"one.example:8443")));
+        let other = request().insert_header(("host", "two.example"));
+        assert_eq!(key(other), Some(Key::header("host", b"two.example")));
+    }
+
+    #[test]
+    fn a_field_counts_that_was_sent_once() {
+        let request = TestRequest::default()
+            .append_header(("x-key", "one"))
+            .append_header(("x-twice", "one"))
+            .append_header(("x-twice", "two"))
+            .append_header(("host", "here"))
+            .to_http_request();
+        let view = RequestView::new(&request);
+        let sole = |name: &'static str| view.sole(&http::HeaderName::from_static(name));
+        assert_eq!(sole("x-key"), Ok(Some(&b"one"[..])));
+        assert_eq!(sole("host"), Ok(Some(&b"here"[..])), "a name that everybody knows");
+        assert_eq!(sole("x-none"), Ok(None));
+        assert_eq!(sole("x-twice"), Err(SentTwice));
+    }
+}

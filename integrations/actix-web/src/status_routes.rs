@@ -1,0 +1,50 @@
+//! The status resource as a service, for `App::service`, `Scope::service` and `ServiceConfig::service`.
+
+use std::convert::Infallible;
+
+use actix_web::{
+    HttpRequest, HttpResponse, Resource,
+    body::{BodyStream, BoxBody},
+    dev::{AppService, HttpServiceFactory},
+    web,
+};
+use futures_util::StreamExt as _;
+use lockgate::{
+    Reply,
+    defer::{StatusReply, StatusGate},
+    gate::GateRequest as _,
+};
+
+use crate::{request_view::RequestView, layers::DeferredRoutes, reply_response::response_from_reply};
+
+impl HttpServiceFactory for DeferredRoutes {
+    fn register(self, config: &mut AppService) {
+        let Self { path, gate } = self;
+        status_resource(&format!("{path}/{{id}}"), gate.clone(), false).register(config);
+        status_resource(&format!("{path}/{{id}}/response"), gate, true).register(config);
+    }
+}
+
+fn status_resource(path: &str, gate: StatusGate<HttpRequest>, whole: bool) -> Resource {
+    web::resource(path).to(move |request: HttpRequest| status_response(gate.clone(), request, whole))
+}
+
+async fn status_response(gate: StatusGate<HttpRequest>, request: HttpRequest, whole: bool) -> HttpResponse {
+    let mut view = RequestView::new(&request);
+    // What can't be read is no id, and gets the 404 of every other one that is none.
+    let id = view.path_param("id").ok().flatten().unwrap_or_default();
+    let asked = gate.parse_request(&mut view, &id, whole);
+    let answer = match asked {
+        Ok(request) => request.execute().await,
+        Err(reply) => return response_from_reply(reply),
+    };
+    match answer {
+        StatusReply::Complete(reply) => response_from_reply(reply),
+        StatusReply::Events(head, events) => {
+            let body = BodyStream::new(events.map(Ok::<_, Infallible>));
+            response_from_reply(head).set_body(BoxBody::new(body))
+        }
+        // A kind of a newer version of the core.
+        _ => response_from_reply(Reply::misconfigured()),
+    }
+}

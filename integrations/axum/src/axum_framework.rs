@@ -1,0 +1,145 @@
+//! How axum's router shows itself in a request.
+
+use std::{fmt::Display, net::SocketAddr, sync::LazyLock};
+
+use axum::{
+    Extension, Router,
+    body::{Body, Bytes, HttpBody},
+    extract::{
+        ConnectInfo, FromRequestParts as _, MatchedPath, NestedPath, OriginalUri, RawPathParams,
+        Request, connect_info::MockConnectInfo, rejection::RawPathParamsRejection,
+    },
+    routing::any,
+};
+use futures_util::FutureExt as _;
+use http::{Extensions, request::Parts};
+use lockgate::{
+    gate::{PathParamError, KeySource, RouteMatch},
+    middleware::{BoxError, Framework, GateBody, UntimedBody},
+};
+use tower_service::Service as _;
+
+/// axum 0.8.
+#[derive(Debug, Clone, Copy)]
+pub struct AxumFramework;
+
+impl Framework for AxumFramework {
+    type ResponseBody<R: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static> = Body;
+
+    /// What the inner service answers with is such a body, most of the time: then it is handed on as it is.
+    fn response_body<R: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static>(
+        body: GateBody<R>,
+    ) -> Body {
+        body.into_inner().map_or_else(Body::new, Body::new)
+    }
+
+    fn route(parts: &mut Parts) -> RouteMatch {
+        if let Some(matched) = parts.extensions.get::<MatchedPath>() {
+            return RouteMatch::Matched(matched.as_str().to_owned());
+        }
+        // Inside a router but without a match: its fallback. Around a router, or before one that is nested as a
+        // service: nothing is known yet.
+        match raw_path_params(parts) {
+            Ok(_) if !is_entering_nested_service(&parts.extensions) => RouteMatch::Unmatched,
+            _ => RouteMatch::Unknown,
+        }
+    }
+
+    fn path_param(parts: &mut Parts, name: &str) -> Result<Option<String>, PathParamError> {
+        match raw_path_params(parts) {
+            Ok(params) => {
+                let mut found = params.iter().filter(|(found, _)| *found == name);
+                match (found.next(), found.next()) {
+                    (_, Some(_)) => Err(PathParamError::Duplicate),
+                    (found, None) => Ok(found.map(|(_, value)| value.to_owned())),
+                }
+            }
+            Err(RawPathParamsRejection::InvalidUtf8InPathParam(_)) => Err(PathParamError::InvalidUtf8),
+            Err(_) => Ok(None),
+        }
+    }
+
+    fn peer_addr(extensions: &Extensions) -> Option<SocketAddr> {
+        let connected = extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0);
+        // As axum's own extractor looks: what tests put there.
+        let mocked = || extensions.get::<MockConnectInfo<SocketAddr>>().map(|info| info.0);
+        connected.or_else(mocked)
+    }
+
+    fn insert_peer_addr(extensions: &mut Extensions, peer: SocketAddr) {
+        extensions.insert(ConnectInfo(peer));
+    }
+
+    /// Inside a nested router `uri()` has lost its prefix.
+    fn target(parts: &Parts) -> String {
+        let uri = parts.extensions.get::<OriginalUri>().map_or(&parts.uri, |original| &original.0);
+        uri.path_and_query().map_or_else(|| "/".to_owned(), ToString::to_string)
+    }
+
+    fn time_body<B: HttpBody<Data = Bytes> + Send + 'static>(body: UntimedBody<B>) -> B {
+        // What an error was made of, so that a body over its limit still is one (413).
+        let timed = body.try_time_as::<Body>(axum::Error::into_inner, Body::new);
+        timed.unwrap_or_else(UntimedBody::leave_untimed)
+    }
+}
+
+/// A key of what a layer further out has put into the request.
+pub(crate) fn extension_key_source<T: Display + Send + Sync + 'static>(name: &str) -> KeySource<Parts> {
+    KeySource::extension::<T>(name)
+}
+
+/// What a layer further out has put into the request.
+pub(crate) fn find_extension<T: Clone + Send + Sync + 'static>(parts: &Parts) -> Option<T> {
+    parts.extensions.get().cloned()
+}
+
+#[expect(clippy::expect_used, reason = "it only reads the request's extensions")]
+fn raw_path_params(parts: &mut Parts) -> Result<RawPathParams, RawPathParamsRejection> {
+    let params = RawPathParams::from_request_parts(parts, &());
+    // It only reads the request's extensions: there is nothing it could wait for.
+    params.now_or_never().expect("reading path parameters doesn't wait")
+}
+
+/// Whether the prefix of a nested service has matched, and that service has yet to be called. axum keeps that to itself, but
+/// puts the prefix in front of whatever is matched next: so a router of one route tells it.
+fn is_entering_nested_service(extensions: &Extensions) -> bool {
+    static NEST_PROBE: LazyLock<Router> = LazyLock::new(|| {
+        Router::new().route("/", any(async |matched: MatchedPath| Extension(matched)))
+    });
+    let mut request = Request::new(Body::empty());
+    // A copy: it leaves traces in what it is shown.
+    *request.extensions_mut() = extensions.clone();
+    let told = NEST_PROBE.clone().call(request).now_or_never().and_then(Result::ok);
+    let told = told.and_then(|told| told.extensions().get::<MatchedPath>().cloned());
+    let matched = told.as_ref().map_or("", |matched| matched.as_str().trim_end_matches('/'));
+    // What the service that is nested was called with.
+    let entered = extensions.get::<NestedPath>().map_or("", NestedPath::as_str);
+    !entered.trim_end_matches('/').ends_with(matched)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use axum::routing::get;
+    use lockgate::Store;
+    use tower::ServiceExt as _;
+
+    use super::*;
+    use crate::{Quota, RateLimitLayer};
+
+    /// As axum's own extractor does, so that the tests of an application need no server.
+    #[tokio::test]
+    async fn a_mocked_address_is_one() {
+        let limit = RateLimitLayer::by_ip(Quota::requests(1).per(Duration::from_secs(3600)));
+        let app = Router::new()
+            .route("/", get(async || ""))
+            .layer(limit.store(&Store::memory()))
+            .layer(MockConnectInfo(SocketAddr::from(([192, 0, 2, 1], 7))));
+        for status in [200, 429] {
+            let request = Request::new(Body::empty());
+            let answer = app.clone().oneshot(request).await.expect("a router has no errors");
+            assert_eq!(answer.status(), status);
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Extractors: what the layers know of a request, for its handler.
+//!
+//! Each is there as an `Extension` of the type inside it too, and each can be optional, for handlers
+//! that stand behind the layer on one route and not on another.
+
+use std::convert::Infallible;
+
+use axum::{
+    body::Body,
+    extract::{FromRequestParts, OptionalFromRequestParts},
+    response::{IntoResponse, Response},
+};
+use http::request::Parts;
+use lockgate::{RunningJob, HeldLock, HeldLocks, RateStatus, Reply, middleware::response_from_reply};
+
+/// The lock this request runs under; the first that the innermost layer names, if there are several.
+#[derive(Debug, Clone)]
+pub struct CurrentLock(pub HeldLock);
+
+/// All locks this request runs under.
+#[derive(Debug, Clone)]
+pub struct CurrentLocks(pub HeldLocks);
+
+/// The fence of the lock this request runs under, the one of [`CurrentLock`]: larger than that of every earlier grant. Rejected if
+/// the store was away and the request was let through without a lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fence(pub u64);
+
+/// The quota this request was charged to.
+///
+/// Rejected where the layer is on the route but has none to tell of: in a deferred run, which was charged when it was
+/// accepted; for a client on the allow list, and a preflight; and while the store is away, when each process counts by
+/// itself. So take an `Option<CurrentRate>` on a route that may be deferred, or that is to work meanwhile.
+#[derive(Debug, Clone)]
+pub struct CurrentRate(pub RateStatus);
+
+/// The deferred request that runs now. Usually optional: a request that met a free lock has none.
+#[derive(Debug, Clone)]
+pub struct CurrentJob(pub RunningJob);
+
+/// Rejection: the layer that makes this value known is not on the route, or knows none of this request, as its extractor
+/// says. 500 as problem+json, and a log line.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct MissingLayerRejection;
+
+impl IntoResponse for MissingLayerRejection {
+    fn into_response(self) -> Response {
+        response_from_reply::<Body>(Reply::misconfigured()).map(Body::new)
+    }
+}
+
+macro_rules! impl_extractor {
+    ($name:ident, $layer:literal, |$parts:ident| $find:expr) => {
+        impl<S: Send + Sync> FromRequestParts<S> for $name {
+            type Rejection = MissingLayerRejection;
+
+            async fn from_request_parts($parts: &mut Parts, _: &S) -> Result<Self, MissingLayerRejection> {
+                $find.ok_or_else(|| {
+                    lockgate::gate::log_missing_layer(stringify!($name), $layer);
+                    MissingLayerRejection
+                })
+            }
+        }
+
+        impl<S: Send + Sync> OptionalFromRequestParts<S> for $name {
+            type Rejection = Infallible;
+
+            async fn from_request_parts(
+                $parts: &mut Parts,
+                _: &S,
+            ) -> Result<Option<Self>, Infallible> {
+                Ok($find)
+            }
+        }
+    };
+}
+
+impl_extractor!(CurrentLock, "a LockLayer", |parts| parts.extensions.get().cloned().map(CurrentLock));
+impl_extractor!(CurrentLocks, "a LockLayer", |parts| parts.extensions.get().cloned().map(CurrentLocks));
+impl_extractor!(Fence, "a LockLayer that refuses while the store is away", |parts| parts
+    .extensions
+    .get::<HeldLock>()
+    .and_then(HeldLock::fence)
+    .map(Fence));
+impl_extractor!(
+    CurrentRate,
+    "a RateLimitLayer that charges the request; none does in a deferred run, for a client on the \
+ allow list, or while the store is away: take Option<CurrentRate> there",
+    |parts| parts.extensions.get().cloned().map(CurrentRate)
+);
+impl_extractor!(CurrentJob, "to run deferred", |parts| parts.extensions.get().cloned().map(CurrentJob));
+
+#[cfg(test)]
+mod tests {
+    use axum::{Router, body::to_bytes, extract::Request, routing::get};
+    use tower::ServiceExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_extractor_without_its_layer_is_a_problem_of_ours() {
+        async fn never(_: CurrentLock) -> &'static str {
+            panic!("there is no lock")
+        }
+        async fn perhaps(lock: Option<CurrentLock>) -> String {
+            format!("{lock:?}")
+        }
+        let app = Router::new().route("/never", get(never)).route("/perhaps", get(perhaps));
+        let ask = async |path| {
+            let request = Request::get(path).body(Body::empty()).expect("valid");
+            let (parts, body) =
+                app.clone().oneshot(request).await.expect("it does not fail").into_parts();
+            let body = to_bytes(body, 1000).await.expect("short");
+            (parts, String::from_utf8(body.into()).expect("text"))
+        };
+        let (head, problem) = ask("/never").await;
+        assert_eq!(head.status, 500);
+        assert_eq!(head.headers["content-type"], "application/problem+json");
+        assert!(problem.contains("\"status\":500"), "{problem}");
+        assert!(!problem.contains("LockLayer"), "the client learns nothing: {problem}");
+        let (head, none) = ask("/perhaps").await;
+        assert_eq!((head.status.as_u16(), &*none), (200, "None"));
+    }
+}

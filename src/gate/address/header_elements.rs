@@ -1,0 +1,79 @@
+//! The elements of a list field, from the right to the left.
+//!
+//! From the right, because each element was appended behind what came: so the split of what trusted
+//! proxies wrote hangs on nothing that stands left of it, whatever quotes a client has left open there.
+
+/// Most elements that are looked at: no request comes through as many proxies.
+const MAX_ELEMENTS: usize = 32;
+
+/// Most bytes that are looked at.
+const MAX_BYTES: usize = 4096;
+
+/// Elements of all lines of a field, the last one first; empty ones are left out (RFC 9110 section 5.6.1).
+#[derive(Debug)]
+pub(super) struct HeaderElements<'a> {
+    lines: Vec<&'a [u8]>,
+    /// What is left of the line that is being read.
+    current_line: Option<&'a [u8]>,
+    allow_quotes: bool,
+    remaining_elements: usize,
+    remaining_bytes: usize,
+}
+
+/// There is more to look at than is worth it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct ElementLimitExceeded;
+
+impl<'a> HeaderElements<'a> {
+    /// `quotes`: whether a comma may stand in a quoted string.
+    pub(super) fn new(lines: Vec<&'a [u8]>, quotes: bool) -> Self {
+        Self { lines, current_line: None, allow_quotes: quotes, remaining_elements: MAX_ELEMENTS, remaining_bytes: MAX_BYTES }
+    }
+
+    #[expect(clippy::indexing_slicing, reason = "all of them are places in the same line")]
+    fn next_raw(&mut self) -> Option<Result<&'a [u8], ElementLimitExceeded>> {
+        let line = self.current_line.take().or_else(|| self.lines.pop())?;
+        let near = &line[line.len().saturating_sub(self.remaining_bytes)..];
+        let Some(left) = self.remaining_elements.checked_sub(1) else { return Some(Err(ElementLimitExceeded)) };
+        self.remaining_elements = left;
+        let comma = last_comma(near, self.allow_quotes);
+        if comma.is_none() && near.len() < line.len() {
+            return Some(Err(ElementLimitExceeded));
+        }
+        let element = comma.map_or(near, |comma| &near[comma + 1..]);
+        self.remaining_bytes -= element.len();
+        self.current_line = comma.map(|_| &line[..line.len() - element.len() - 1]);
+        Some(Ok(element))
+    }
+}
+
+impl<'a> Iterator for HeaderElements<'a> {
+    type Item = Result<&'a [u8], ElementLimitExceeded>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            match self.next_raw()? {
+                Ok(element) if element.trim_ascii().is_empty() => {}
+                other => return Some(other),
+            }
+        }
+    }
+}
+
+#[expect(clippy::indexing_slicing, reason = "the place is one of the line")]
+fn last_comma(line: &[u8], quotes: bool) -> Option<usize> {
+    let mut quoted = false;
+    for (at, byte) in line.iter().enumerate().rev() {
+        match byte {
+            b'"' if quotes && !(quoted && is_escaped(&line[..at])) => quoted = !quoted,
+            b',' if !quoted => return Some(at),
+            _ => {}
+        }
+    }
+    None
+}
+
+/// Whether what follows this is escaped: behind an odd number of backslashes.
+fn is_escaped(before: &[u8]) -> bool {
+    before.iter().rev().take_while(|byte| **byte == b'\\').count() % 2 == 1
+}

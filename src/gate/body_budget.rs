@@ -1,0 +1,205 @@
+//! Memory that bodies of parked requests may take while they are read.
+//!
+//! A client takes at most as much as it leaves free (Choudhury and Hahne, "Dynamic Queue Length
+//! Thresholds for Shared-Memory Packet Switches", 1998): half of the budget if it is alone, a third if
+//! there are two of its kind. So no client can keep the others out, and none needs a fixed share.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use parking_lot::Mutex;
+
+use super::HttpRequestHead;
+use crate::key::Key;
+
+/// Bytes that are reserved ahead of what has arrived: the first read buffer of hyper and of actix-web.
+/// A `Content-Length` reserves nothing, since a client may send it and no body.
+const CHUNK_RESERVE: usize = 8 * 1024;
+
+/// Bytes of all requests that are being read in this process.
+static BUFFER_USAGE: Mutex<BufferUsage> = Mutex::new(BufferUsage { total: 0, by_client: BTreeMap::new() });
+
+struct BufferUsage {
+    total: usize,
+    /// Of each client that has any.
+    by_client: BTreeMap<Key, usize>,
+}
+
+impl BufferUsage {
+    /// Adds bytes of a client, if they fit into the budget and into its share of that.
+    fn try_reserve(&mut self, client: &Key, bytes: usize, budget: usize) -> bool {
+        let own = self.by_client.get(client).copied().unwrap_or_default();
+        let sum = |used: usize| used.checked_add(bytes);
+        let (Some(own), Some(all)) = (sum(own), sum(self.total)) else { return false };
+        if budget.checked_sub(all).is_none_or(|free| own > free) {
+            return false;
+        }
+        self.total = all;
+        self.by_client.insert(client.clone(), own);
+        true
+    }
+
+    fn release(&mut self, client: &Key, bytes: usize) {
+        self.total = self.total.saturating_sub(bytes);
+        if let Some(own) = self.by_client.get_mut(client) {
+            *own = own.saturating_sub(bytes);
+            if *own == 0 {
+                self.by_client.remove(client);
+            }
+        }
+    }
+}
+
+/// Room for one body: its own limit, and its part of what all bodies of this process may take together.
+/// Nobody waits for room: if there is none, the request is refused. Dropping it gives back what it has.
+#[derive(Debug)]
+pub struct BodyBudget {
+    body_limit: usize,
+    total_budget: usize,
+    read_timeout: Duration,
+    client: Key,
+    /// Length of the body, as far as the client tells it.
+    declared_length: Option<usize>,
+    /// Bytes reserved for the body.
+    reserved_body: usize,
+    /// Bytes reserved for the head.
+    reserved_head: usize,
+}
+
+impl BodyBudget {
+    pub(crate) fn new(limit: usize, budget: usize, time: Duration) -> Self {
+        let client = Key::unknown_address();
+        Self { body_limit: limit, total_budget: budget, read_timeout: time, client, declared_length: None, reserved_body: 0, reserved_head: 0 }
+    }
+
+    /// How long the whole body may take to arrive, from when its reading starts.
+    #[must_use]
+    pub fn read_timeout(&self) -> Duration {
+        self.read_timeout
+    }
+
+    /// Reserves room for this many bytes in all, which have arrived, and for the chunk that may come
+    /// next. False if there is none.
+    #[must_use]
+    pub fn try_grow_to(&mut self, bytes: usize) -> bool {
+        if bytes > self.body_limit {
+            return false;
+        }
+        let most = self.declared_length.unwrap_or(self.body_limit).clamp(bytes, self.body_limit);
+        let wanted = bytes.saturating_add(CHUNK_RESERVE).min(most);
+        let more = wanted.saturating_sub(self.reserved_body);
+        let taken = more == 0 || BUFFER_USAGE.lock().try_reserve(&self.client, more, self.total_budget);
+        self.reserved_body += if taken { more } else { 0 };
+        taken
+    }
+
+    /// Reserves room for the request's head, which counts beside the body's own limit, in the share of
+    /// this client. False if there is none.
+    #[must_use]
+    pub(crate) fn try_reserve_head(&mut self, head: &HttpRequestHead, client: Key) -> bool {
+        let fields = head.headers.iter().map(|(name, value)| name.len() + value.len());
+        let bytes = head.target.len() + fields.sum::<usize>();
+        self.release();
+        self.client = client;
+        let held = BUFFER_USAGE.lock().try_reserve(&self.client, bytes, self.total_budget);
+        self.reserved_head = if held { bytes } else { 0 };
+        held
+    }
+
+    /// Notes the length of the body that the client tells before any of it is read (`None`: it tells
+    /// nothing), and reserves room for the first chunk. False if the length is beyond the limit, or if
+    /// there is no room.
+    #[must_use]
+    pub fn try_declare_length(&mut self, length: Option<u64>) -> bool {
+        // A number too large for the machine is too large for any limit.
+        self.declared_length = length.map(|length| usize::try_from(length).unwrap_or(usize::MAX));
+        self.declared_length.is_none_or(|length| length <= self.body_limit) && self.try_grow_to(0)
+    }
+
+    fn release(&mut self) {
+        let bytes = self.reserved_body + self.reserved_head;
+        if bytes > 0 {
+            BUFFER_USAGE.lock().release(&self.client, bytes);
+        }
+        (self.reserved_body, self.reserved_head) = (0, 0);
+    }
+}
+
+impl Drop for BodyBudget {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Other tests of this process take room too, far less than this.
+    const BUDGET: usize = 1 << 40;
+
+    fn room(limit: usize, budget: usize) -> Room {
+        Room::new(limit, budget, Duration::MAX)
+    }
+
+    fn head(bytes: usize) -> Head {
+        Head::new("PUT", "/", vec![("x".into(), vec![b'x'; bytes])], None)
+    }
+
+    fn client(name: &str, limit: usize) -> Room {
+        let mut room = room(limit, BUDGET);
+        assert!(room.hold(&head(0), Key::custom(name)));
+        room
+    }
+
+    #[test]
+    fn a_client_leaves_as_much_as_it_takes() {
+        const MUCH: usize = BUDGET / 2 - (1 << 30);
+        let mut one = client("one", BUDGET);
+        assert!(one.grow_to(MUCH));
+        assert!(!one.grow_to(BUDGET / 2 + 1), "more than half");
+        let mut same = client("one", BUDGET);
+        assert!(!same.grow_to(1 << 32), "the share is the client's, not the request's");
+        // Another one has half of what is left.
+        let mut two = client("two", BUDGET);
+        assert!(two.grow_to(MUCH / 2));
+        assert!(!two.grow_to(MUCH / 2 + (1 << 31)));
+        drop(one);
+        assert!(two.grow_to(MUCH / 2 + (1 << 31)), "what is dropped is given back");
+    }
+
+    /// 1,300 requests of one client that send nothing, and the largest body of another one.
+    #[test]
+    fn idle_requests_of_one_client_keep_nobody_out() {
+        let budget = 64 << 20;
+        let idle: Vec<_> = (0..1_300)
+            .map(|_| {
+                let mut idle = room(64 * 1024, budget);
+                let _ = idle.hold(&head(100), Key::custom("idle")) && idle.expect(Some(64 * 1024));
+                idle
+            })
+            .collect();
+        let mut other = room(64 * 1024, budget);
+        assert!(other.hold(&head(100), Key::custom("other")) && other.expect(Some(64 * 1024)));
+        assert!(other.grow_to(64 * 1024));
+        drop(idle);
+    }
+
+    #[test]
+    fn a_head_takes_room_beside_the_body() {
+        let mut one = room(10, BUDGET);
+        assert!(
+            one.hold(&head(100), Key::custom("a")) && one.grow_to(10),
+            "its limit is the body's"
+        );
+        assert_eq!((one.head, one.body), (102, 10));
+        assert!(!room(10, 0).hold(&head(0), Key::custom("a")), "the budget is both of theirs");
+    }
+
+    #[test]
+    fn nothing_is_kept_of_a_client_that_has_nothing() {
+        let one = client("of a moment", 10);
+        assert!(USED.lock().clients.contains_key(&Key::custom("of a moment")));
+        drop(one);
+        assert!(!USED.lock().clients.contains_key(&Key::custom("of a moment")));
+    }
+}

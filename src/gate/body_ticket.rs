@@ -1,0 +1,131 @@
+//! A ticket that stays until the response's body has ended.
+
+use std::{
+    fmt,
+    task::{Context, Poll, ready},
+};
+
+use futures_util::future::BoxFuture;
+
+use super::{Gate, ServiceOutcome, LeaveAction, BodyTimerHandle, RequestScope};
+
+/// What a driver puts beside a body whose gate has answered [`Parting::Keep`](super::Parting::Keep).
+/// `I` is what the body yields, its error included.
+///
+/// Dropping it drops the ticket, which is the usual end: of a body whose length is known no server asks
+/// for more than that length, and none reads on for a client that has gone.
+pub struct BodyTicket<I>(BodyTicketState<I>);
+
+enum BodyTicketState<I> {
+    Streaming { cancellation: BoxFuture<'static, ()>, body_timer: Option<BodyTimerHandle>, request_scope: RequestScope, leave_gate: LeaveGateFn },
+    Leaving { leaving: BoxFuture<'static, bool>, last_item: Option<I> },
+    Left,
+}
+
+/// The gate and its ticket; whether it lets the body end.
+type LeaveGateFn = Box<dyn FnOnce(ServiceOutcome) -> BoxFuture<'static, bool> + Send>;
+
+/// What comes next of a body.
+#[derive(Debug)]
+pub enum NextBodyItem<I> {
+    /// This, and more may follow.
+    Item(I),
+    /// Nothing follows: it is the last, or nothing.
+    Last(Option<I>),
+    /// An error, and nothing follows.
+    Failed(I),
+}
+
+/// The gate has stopped the body, which must break off, visibly. This is the ticket: it is to be dropped after the body, since
+/// what the handler streams may go on for as long as that lives. (It is gone already where the body had ended.)
+#[must_use = "the ticket is to be dropped after the body"]
+pub struct StoppedBody {
+    _ticket: Option<LeaveGateFn>,
+}
+
+impl<I> BodyTicket<I> {
+    /// Keeps the ticket, and goes on to count the time of reading.
+    pub fn new<N: ?Sized, G: Gate<N>>(
+        gate: G,
+        ticket: G::Ticket,
+        reading: Option<BodyTimerHandle>,
+    ) -> Self {
+        let (watch, scope) = (Box::pin(gate.cancellation(&ticket)), gate.request_scope(&ticket));
+        let leave = |outcome| -> BoxFuture<'static, bool> {
+            Box::pin(async move {
+                // The head is out: there is nothing to put fields into, and what can't be replaced is not to be taken for whole.
+                // What breaks off by itself says so itself.
+                let replaced = matches!(gate.leave(ticket, outcome).await, LeaveAction::Replace(_));
+                !replaced || outcome == ServiceOutcome::BodyFailed
+            })
+        };
+        Self(BodyTicketState::Streaming { cancellation: watch, body_timer: reading, request_scope: scope, leave_gate: Box::new(leave) })
+    }
+
+    /// True once the gate has been left: nothing is held any more.
+    #[must_use]
+    pub fn has_left_gate(&self) -> bool {
+        matches!(self.0, BodyTicketState::Left)
+    }
+
+    /// Polls the body under the ticket, and within its [`Scope`], as the call that made it. The gate is left before the end is shown, so that a client that
+    /// has seen the end can act at once. If the gate [replaces](super::Parting::Replace) the answer even then, the end is not shown.
+    pub fn poll_next(
+        &mut self,
+        cx: &mut Context<'_>,
+        next: impl FnOnce(&mut Context<'_>) -> Poll<NextBodyItem<I>>,
+    ) -> Poll<Result<Option<I>, StoppedBody>> {
+        match &mut self.0 {
+            BodyTicketState::Streaming { cancellation: watch, body_timer: reading, request_scope: scope, .. } => {
+                // First of all: a body that always has something would hide the watch.
+                let slow = |reading: &BodyTimerHandle| reading.poll_timed_out(cx).is_ready();
+                if reading.as_ref().is_some_and(slow) || watch.as_mut().poll(cx).is_ready() {
+                    return self.abort();
+                }
+                match ready!(scope.run_sync(|| next(cx))) {
+                    NextBodyItem::Item(item) => return Poll::Ready(Ok(Some(item))),
+                    NextBodyItem::Last(last) => self.start_leaving(last, ServiceOutcome::BodyEnded),
+                    NextBodyItem::Failed(error) => self.start_leaving(Some(error), ServiceOutcome::BodyFailed),
+                }
+            }
+            BodyTicketState::Leaving { .. } => {}
+            BodyTicketState::Left => return Poll::Ready(Ok(None)),
+        }
+        self.poll_leaving(cx)
+    }
+
+    fn abort(&mut self) -> Poll<Result<Option<I>, StoppedBody>> {
+        Poll::Ready(match std::mem::replace(&mut self.0, BodyTicketState::Left) {
+            BodyTicketState::Streaming { leave_gate: leave, .. } => Err(StoppedBody { _ticket: Some(leave) }),
+            BodyTicketState::Leaving { .. } | BodyTicketState::Left => Ok(None),
+        })
+    }
+
+    fn start_leaving(&mut self, last: Option<I>, outcome: ServiceOutcome) {
+        if let BodyTicketState::Streaming { leave_gate: leave, .. } = std::mem::replace(&mut self.0, BodyTicketState::Left) {
+            self.0 = BodyTicketState::Leaving { leaving: leave(outcome), last_item: last };
+        }
+    }
+
+    fn poll_leaving(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<I>, StoppedBody>> {
+        let BodyTicketState::Leaving { leaving, last_item: last } = &mut self.0 else {
+            return Poll::Ready(Ok(None));
+        };
+        let may_end = ready!(leaving.as_mut().poll(cx));
+        let last = last.take();
+        self.0 = BodyTicketState::Left;
+        Poll::Ready(if may_end { Ok(last) } else { Err(StoppedBody { _ticket: None }) })
+    }
+}
+
+impl<I> fmt::Debug for BodyTicket<I> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Kept").field("has_left", &self.has_left_gate()).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for StoppedBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Stopped")
+    }
+}

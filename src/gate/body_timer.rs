@@ -1,0 +1,254 @@
+//! How long a handler may wait for the body of its request.
+//!
+//! Counted is the time in which the handler has asked for more and there is nothing: not the time in
+//! which it does other things, and nothing once the body has been read to its end. So a client that sends
+//! a byte a second is stopped as well as one that sends nothing, and one that has sent all is never taken
+//! for slow: what has come counts as there from when the body said so, however late the handler looks.
+
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU8, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
+    time::Duration,
+};
+
+use futures_util::task::AtomicWaker;
+use parking_lot::Mutex;
+use tokio::time::{Instant, Sleep};
+
+/// The driver's end: tells when the client has been too slow. Dropping it ends the count.
+pub struct BodyTimerHandle(Arc<BodyTimerState>);
+
+/// The body's end: counts. The driver wraps the body in it.
+pub struct BodyTimer {
+    shared: Arc<BodyTimerState>,
+    remaining: Duration,
+    /// Since when the handler waits.
+    waiting_since: Option<Instant>,
+    /// Made when it first has to wait: most bodies come at once.
+    sleep: Option<Pin<Box<Sleep>>>,
+}
+
+/// The client was too slow. What the body yields then, in place of the rest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BodyTimeoutError;
+
+struct BodyTimerState {
+    state: AtomicU8,
+    driver_waker: AtomicWaker,
+    handler_waker: AtomicWaker,
+    /// When the body last told the handler to look, if it has not looked since.
+    woken_at: Mutex<Option<Instant>>,
+}
+
+const COUNTING: u8 = 0;
+const TIMED_OUT: u8 = 1;
+const DISARMED: u8 = 2;
+
+impl BodyTimerHandle {
+    /// Both ends.
+    #[must_use]
+    pub fn new(limit: Duration) -> (Self, BodyTimer) {
+        let state = AtomicU8::new(COUNTING);
+        let (driver, handler) = (AtomicWaker::new(), AtomicWaker::new());
+        let shared = Arc::new(BodyTimerState { state, driver_waker: driver, handler_waker: handler, woken_at: Mutex::new(None) });
+        let left = limit.min(crate::clock::MAX_DURATION);
+        (Self(Arc::clone(&shared)), BodyTimer { shared, remaining: left, waiting_since: None, sleep: None })
+    }
+
+    /// True from then on.
+    #[must_use]
+    pub fn is_timed_out(&self) -> bool {
+        self.0.state.load(Ordering::Acquire) == TIMED_OUT
+    }
+
+    /// Ready when the client has been too slow, in whatever task the body is read.
+    pub fn poll_timed_out(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.0.driver_waker.register(cx.waker());
+        if self.is_timed_out() { Poll::Ready(()) } else { Poll::Pending }
+    }
+}
+
+impl Drop for BodyTimerHandle {
+    fn drop(&mut self) {
+        self.0.finish_as(DISARMED);
+    }
+}
+
+impl BodyTimerState {
+    /// Out of counting, once.
+    fn finish_as(&self, to: u8) {
+        let _ = self.state.compare_exchange(COUNTING, to, Ordering::AcqRel, Ordering::Acquire);
+    }
+}
+
+/// The body's waker: it notes when it was woken, and wakes the handler.
+impl Wake for BodyTimerState {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.woken_at.lock().get_or_insert_with(Instant::now);
+        self.handler_waker.wake();
+    }
+}
+
+impl BodyTimer {
+    /// Polls the body.
+    ///
+    /// # Errors
+    ///
+    /// If the handler has waited too long. The driver knows it too then.
+    pub fn poll_body<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        body: impl FnOnce(&mut Context<'_>) -> Poll<T>,
+    ) -> Result<Poll<T>, BodyTimeoutError> {
+        if self.shared.state.load(Ordering::Acquire) == DISARMED {
+            return Ok(body(cx));
+        }
+        // Before the body is polled: what wakes it from then on is about the next poll.
+        let woken = self.shared.woken_at.lock().take();
+        if woken.is_some() {
+            self.end_wait(woken);
+        }
+        self.shared.handler_waker.register(cx.waker());
+        let waker = Waker::from(Arc::clone(&self.shared));
+        let polled = body(&mut Context::from_waker(&waker));
+        if polled.is_pending() {
+            self.poll_wait(cx)?;
+        } else {
+            self.end_wait(None);
+        }
+        Ok(polled)
+    }
+
+    /// The wait that was on is over, since then, or since now.
+    fn end_wait(&mut self, ended: Option<Instant>) {
+        if let Some(since) = self.waiting_since.take() {
+            let ended = ended.unwrap_or_else(Instant::now);
+            self.remaining = self.remaining.saturating_sub(ended.saturating_duration_since(since));
+        }
+    }
+
+    fn poll_wait(&mut self, cx: &mut Context<'_>) -> Result<(), BodyTimeoutError> {
+        let until = *self.waiting_since.get_or_insert_with(Instant::now) + self.remaining;
+        let sleep = self.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(until)));
+        if sleep.deadline() != until {
+            sleep.as_mut().reset(until);
+        }
+        if sleep.as_mut().poll(cx).is_pending() {
+            return Ok(());
+        }
+        self.shared.finish_as(TIMED_OUT);
+        self.shared.driver_waker.wake();
+        Err(BodyTimeoutError)
+    }
+}
+
+impl fmt::Display for BodyTimeoutError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the request's body did not arrive in time")
+    }
+}
+
+impl std::error::Error for BodyTimeoutError {}
+
+impl fmt::Debug for BodyTimerHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reading").field("too_slow", &self.is_timed_out()).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for BodyTimer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Patience").field("left", &self.remaining).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::{FutureExt as _, StreamExt as _, future::poll_fn};
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// A handler's read of a body, with 5 s of patience in all.
+    struct Body(mpsc::UnboundedReceiver<u8>, Patience);
+
+    impl Body {
+        fn new() -> (mpsc::UnboundedSender<u8>, Self, Reading) {
+            let (client, body) = mpsc::unbounded_channel();
+            let (reading, patience) = Reading::new(5 * SECOND);
+            (client, Self(body, patience), reading)
+        }
+
+        async fn read(&mut self) -> Result<Option<u8>, TooSlow> {
+            let Self(body, patience) = self;
+            poll_fn(|cx| match patience.poll(cx, |cx| body.poll_recv(cx)) {
+                Ok(polled) => polled.map(Ok),
+                Err(slow) => Poll::Ready(Err(slow)),
+            })
+            .await
+        }
+    }
+
+    /// As the loser of a `select!` does.
+    #[tokio::test(start_paused = true)]
+    async fn what_has_come_is_there_however_late_the_handler_looks() {
+        let (client, mut body, reading) = Body::new();
+        for byte in 0..9 {
+            assert_eq!(body.read().now_or_never(), None);
+            client.send(byte).expect("it is read");
+            tokio::time::sleep(6 * SECOND).await;
+            assert_eq!(body.read().await, Ok(Some(byte)));
+        }
+        assert!(!reading.is_too_slow());
+        // The time until it came is counted all the same.
+        assert_eq!(body.read().now_or_never(), None);
+        tokio::time::sleep(3 * SECOND).await;
+        client.send(9).expect("it is read");
+        tokio::time::sleep(6 * SECOND).await;
+        assert_eq!(body.read().await, Ok(Some(9)));
+        let since = Instant::now();
+        assert_eq!(body.read().await, Err(TooSlow));
+        assert_eq!(since.elapsed(), 2 * SECOND);
+        assert!(reading.is_too_slow());
+    }
+
+    /// Whoever was told to look, and finds nothing, waits again from then on.
+    #[tokio::test(start_paused = true)]
+    async fn a_wake_without_anything_does_not_end_the_wait() {
+        let (reading, mut patience) = Reading::new(5 * SECOND);
+        let mut ticks = Box::pin(futures_util::stream::unfold((), |()| async {
+            tokio::time::sleep(SECOND).await;
+            Some(((), ()))
+        }));
+        let since = Instant::now();
+        let mut read = async || {
+            poll_fn(|cx| {
+                let nothing = |cx: &mut Context<'_>| {
+                    // Wakes each second, and yields nothing.
+                    while ticks.poll_next_unpin(cx).is_ready() {}
+                    Poll::<()>::Pending
+                };
+                match patience.poll(cx, nothing) {
+                    Ok(_) => Poll::Pending,
+                    Err(slow) => Poll::Ready(slow),
+                }
+            })
+            .await
+        };
+        assert_eq!(read().await, TooSlow);
+        assert_eq!(since.elapsed(), 5 * SECOND);
+        assert!(reading.is_too_slow());
+    }
+}

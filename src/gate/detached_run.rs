@@ -1,0 +1,222 @@
+//! A request that goes on when its client has left.
+
+use std::{
+    future::{Future, poll_fn},
+    pin::pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use tokio::{
+    sync::mpsc,
+    time::{Instant, timeout_at},
+};
+
+use super::{Gate, NextBodyItem, ServiceOutcome, parking_slot::ParkingSlot};
+
+/// Longest time that a client may leave the next item of a body unread once the run must have ended: a client that stalls
+/// must not keep the run, and its place among the bounded ones, for ever.
+const STALL_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Items of a body between two turns of other tasks, where no client slows it down.
+const ITEMS_PER_YIELD: u32 = 32;
+
+/// A request that is remembered, and runs in a task of its own. When its client leaves it is dropped only if it has not
+/// begun: from then on one key is one execution, and the answer is for the retry.
+#[derive(Debug, Clone)]
+pub struct DetachedRun(ParkingSlot);
+
+/// Receiver of a body that is read for its gate.
+#[derive(Debug)]
+pub enum BodySink<I> {
+    /// It is sent when it is whole.
+    Buffer(Vec<I>),
+    /// It is sent as it comes, and `None` at its end: where that is missing, it broke off.
+    Channel(mpsc::Sender<Option<I>>),
+}
+
+impl DetachedRun {
+    pub(crate) fn new(slot: ParkingSlot) -> Self {
+        Self(slot)
+    }
+
+    /// Runs a part of the request; `gone` resolves when its client leaves. `None` if that was before it had begun, or
+    /// after it had ended: the part was dropped.
+    pub async fn run_unless_abandoned<T>(
+        &self,
+        part: impl Future<Output = T>,
+        gone: impl Future<Output = ()>,
+    ) -> Option<T> {
+        let (mut part, mut gone, mut left) = (pin!(part), pin!(gone), false);
+        poll_fn(|cx| {
+            if let Poll::Ready(output) = part.as_mut().poll(cx) {
+                return Poll::Ready(Some(output));
+            }
+            if !left && gone.as_mut().poll(cx).is_ready() {
+                left = true;
+                if !self.0.has_run() {
+                    return Poll::Ready(None);
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Leaves the gate. The record of a run that has begun is written before this returns, though the client has left:
+    /// [`Store::finish_remembered`](crate::Store::finish_remembered) must not overtake it.
+    pub async fn leave_gate<T>(
+        &self,
+        leaving: impl Future<Output = T>,
+        gone: impl Future<Output = ()>,
+    ) -> Option<T> {
+        // Asked first: leaving takes it out of the slot.
+        if self.0.has_run() {
+            return Some(leaving.await);
+        }
+        self.run_unless_abandoned(leaving, gone).await
+    }
+
+    /// Reads the body of the answer for the gate, which has said [`Parting::Keep`](super::Parting::Keep), and hands it on
+    /// all but the last item, which is to be sent when the gate is left with the outcome. Without a client it ends with the
+    /// longest time that the lock may be held; a client that has stalled for `STALLED` by then ends it too.
+    pub async fn forward_body<N: ?Sized, G: Gate<N>, I>(
+        &self,
+        (gate, ticket): (&G, &mut G::Ticket),
+        mut next: impl FnMut(&mut Context<'_>) -> Poll<NextBodyItem<I>>,
+        data: impl Fn(&I) -> Option<&[u8]>,
+        gone: impl Future<Output = ()>,
+        to: &mut BodySink<I>,
+    ) -> (Option<I>, ServiceOutcome) {
+        let (mut gone, mut left) = (pin!(gone), false);
+        let until = self.0.run_abandon_at().unwrap_or_else(Instant::now);
+        let mut over = pin!(tokio::time::sleep_until(until));
+        for n in 1_u32.. {
+            let next = poll_fn(|cx| {
+                left = left || gone.as_mut().poll(cx).is_ready();
+                if left && over.as_mut().poll(cx).is_ready() {
+                    return Poll::Ready(None);
+                }
+                next(cx).map(Some)
+            });
+            let (item, last) = match next.await {
+                None => break,
+                Some(NextBodyItem::Failed(error)) => return (Some(error), ServiceOutcome::BodyFailed),
+                Some(NextBodyItem::Item(item)) => (Some(item), false),
+                Some(NextBodyItem::Last(item)) => (item, true),
+            };
+            if let Some(chunk) = item.as_ref().and_then(&data) {
+                gate.observe_body_chunk(ticket, chunk);
+            }
+            match (item, &mut *to) {
+                (item, _) if last => return (item, ServiceOutcome::BodyEnded),
+                (Some(item), BodySink::Buffer(items)) => items.push(item),
+                // Of a client that has left nothing is waited for.
+                (Some(item), BodySink::Channel(client)) => {
+                    let patience = until.max(Instant::now() + STALL_TIMEOUT);
+                    if timeout_at(patience, client.send(Some(item))).await.is_err() {
+                        break;
+                    }
+                }
+                (None, _) => {}
+            }
+            if n % ITEMS_PER_YIELD == 0 {
+                tokio::task::yield_now().await;
+            }
+        }
+        (None, ServiceOutcome::BodyFailed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        convert::Infallible,
+        future::ready,
+        sync::atomic::{AtomicBool, Ordering},
+    };
+
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::{
+        gate::{
+            Asked, Head, Parting, Trying, Verdict, View,
+            begun::tests::{begun, locked},
+        },
+        reply::Reply,
+        store::Store,
+    };
+
+    /// A gate that ignores the body.
+    #[derive(Clone)]
+    struct Deaf;
+
+    impl Gate<()> for Deaf {
+        type Facts = Infallible;
+        type Ticket = u8;
+        type Quick = u8;
+        type Parked = Infallible;
+
+        fn ask<V: View<Native = ()>>(&self, _: &mut V) -> Asked<Infallible, u8> {
+            Asked::Skip
+        }
+
+        async fn enter(&self, facts: Infallible) -> Verdict<u8> {
+            match facts {}
+        }
+
+        fn show<V: View<Native = ()>>(&self, _: &u8, _: &mut V) {}
+
+        fn ticket(&self, quick: u8) -> u8 {
+            quick
+        }
+
+        async fn leave(&self, _: u8, _: Outcome) -> Parting<u8, Infallible> {
+            Parting::Fields(Vec::new())
+        }
+
+        async fn accept(&self, parked: Infallible, _: Head, _: Option<Bytes>) -> Option<Reply> {
+            match parked {}
+        }
+    }
+
+    fn data(item: &Bytes) -> Option<&[u8]> {
+        Some(item)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_stalls_does_not_keep_its_run() {
+        let detached = Detached::new(Slot::new(Trying::Never, None));
+        // The receiver is there, and is not read.
+        let (to, unread) = mpsc::channel(1);
+        let mut sink = Sink::Pipe(to.clone());
+        let next = |_: &mut Context<'_>| Poll::Ready(Next::Item(Bytes::from_static(b"more")));
+        let mut ticket = 0;
+        let read = detached.read((&Deaf, &mut ticket), next, data, to.closed(), &mut sink);
+        let asked = Instant::now();
+        assert_eq!(read.await, (None, Outcome::BrokeOff));
+        assert_eq!(asked.elapsed().as_secs(), STALLED.as_secs());
+        drop(unread);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_run_that_has_begun_is_left_though_its_client_has_gone() {
+        let store = Store::memory();
+        for has_begun in [true, false] {
+            let slot = Slot::new(Trying::Never, None);
+            if has_begun {
+                slot.begin(begun(&store, &locked(&store).await).await);
+            }
+            let left = AtomicBool::new(false);
+            let leaving = async {
+                let taken = slot.begun();
+                tokio::task::yield_now().await;
+                drop(taken);
+                left.store(true, Ordering::Relaxed);
+            };
+            let _ = Detached::new(slot.clone()).leave(leaving, ready(())).await;
+            assert_eq!(left.load(Ordering::Relaxed), has_begun);
+        }
+    }
+}

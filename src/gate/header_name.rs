@@ -1,0 +1,48 @@
+//! Names of header fields that an application has written down.
+
+use http::HeaderName;
+
+use super::gate_request::GateRequest;
+
+/// The name as messages have it: in lower case. `setting` is what it was given to.
+///
+/// # Panics
+///
+/// If it is none. No message has such a field, so that a key would never be found, and nothing ever kept.
+pub(crate) fn parse_header_name(setting: &str, name: &str) -> String {
+    let known = HeaderName::from_bytes(name.as_bytes());
+    assert!(known.is_ok(), "{setting}: {name:?} is not the name of a header field");
+    name.to_ascii_lowercase()
+}
+
+/// Takes this name out of `Connection`: what a client names there goes no further than one hop (RFC 9110 section 7.6.1), so
+/// that whoever passes the request on would drop a field which is not the client's.
+pub(crate) fn remove_from_connection<V: GateRequest>(view: &mut V, name: &str) {
+    let is_it = |token: &&[u8]| token.trim_ascii().eq_ignore_ascii_case(name.as_bytes());
+    let lines = view.header_values("connection");
+    let tokens = || lines.iter().flat_map(|line| line.split(|byte| *byte == b','));
+    if !tokens().any(|token| is_it(&token)) {
+        return;
+    }
+    let left: Vec<_> = tokens().filter(|token| !is_it(token)).collect();
+    let left = String::from_utf8_lossy(&left.join(&b',')).into_owned();
+    view.set_header("connection", Some(left.as_str()).filter(|left| !left.is_empty()));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::catch_unwind;
+
+    use super::*;
+    use crate::gate::KeySource;
+
+    #[test]
+    fn a_name_is_one_or_is_refused_at_the_start() {
+        assert_eq!(field_name("x", "X-Account"), "x-account");
+        for odd in ["", "x account", "x-account:", "kontö"] {
+            let key = catch_unwind(|| drop(KeySource::<()>::header(odd)));
+            let said = key.expect_err("no request has it").downcast::<String>();
+            assert!(said.expect("a text").starts_with("by_header: "), "{odd:?}");
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! Where a key comes from.
+//!
+//! A key that can't be had is refused loudly. Letting the request through would be a way around the
+//! lock; a shared "unknown" key would let strangers block each other.
+
+mod functions;
+
+use std::{fmt, str::FromStr, sync::Arc};
+
+use super::{
+    address::ClientAddress,
+    key_error::KeyError,
+    named_source::{NamedSource, ParamGroup, canonicalize, read_param},
+    gate_request::{RouteMatch, DuplicateHeader, GateRequest, single_header_or_host},
+};
+use crate::key::{Key, credential_value};
+
+/// Where a layer's key comes from. Made by the layers' `by_...` constructors.
+pub struct KeySource<N: ?Sized>(KeySourceKind<N>);
+
+type KeyFn<N> = dyn Fn(&N) -> Option<String> + Send + Sync;
+type KeyListFn<N> = dyn Fn(&N) -> Vec<String> + Send + Sync;
+
+/// Most keys of one request: each is a lock to be taken, and clients may decide how many there are.
+const MAX_KEYS: usize = 32;
+
+enum KeySourceKind<N: ?Sized> {
+    ClientAddress(Arc<ClientAddress>),
+    PathParam(Arc<NamedSource>),
+    PathParams(Arc<ParamGroup>),
+    Header(Arc<NamedSource>),
+    Route,
+    /// The prefix of its keys, which has the name of the source, and the function.
+    Function(Arc<str>, Arc<KeyFn<N>>),
+    /// As a function, of what the application puts into every request; the last text says what is missing.
+    Extension(Arc<str>, Arc<KeyFn<N>>, Arc<str>),
+    Functions(Arc<str>, Arc<KeyListFn<N>>),
+    Combined(Arc<(KeySource<N>, KeySource<N>)>),
+}
+
+impl<N: ?Sized> KeySource<N> {
+    /// The socket's other end: [`Key::ip`].
+    #[must_use]
+    pub fn ip() -> Self {
+        Self::client(ClientAddress::peer())
+    }
+
+    /// The client's address: [`Key::network`].
+    #[must_use]
+    pub fn client(address: ClientAddress) -> Self {
+        Self(KeySourceKind::ClientAddress(Arc::new(address)))
+    }
+
+    /// The text of a parameter of the matched route: [`Key::path_param`]. It is not normalized: for what a
+    /// handler parses, see [`path_param_as`](Self::path_param_as).
+    #[must_use]
+    pub fn path_param(name: &str) -> Self {
+        Self(KeySourceKind::PathParam(NamedSource::path_param(name, None)))
+    }
+
+    /// The same of a parameter that is a `T`: keyed as that writes itself, however it was spelt. One that is none
+    /// refuses the request with 400.
+    #[must_use]
+    pub fn path_param_as<T: FromStr + fmt::Display>(name: &str) -> Self {
+        Self(KeySourceKind::PathParam(NamedSource::path_param(name, Some(canonicalize::<T>))))
+    }
+
+    /// Parameters of the matched route that name resources of one kind, such as `from` and `to`: a key for
+    /// each, [`Key::path_param`] of the names, sorted and joined by commas.
+    ///
+    /// # Panics
+    ///
+    /// If there are none.
+    #[must_use]
+    pub fn path_params<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> Self {
+        Self(KeySourceKind::PathParams(ParamGroup::new(names, None)))
+    }
+
+    /// The same of parameters that are each a `T`: see [`path_param_as`](Self::path_param_as).
+    ///
+    /// # Panics
+    ///
+    /// If there are none.
+    #[must_use]
+    pub fn path_params_as<T: FromStr + fmt::Display>(
+        names: impl IntoIterator<Item = impl AsRef<str>>,
+    ) -> Self {
+        Self(KeySourceKind::PathParams(ParamGroup::new(names, Some(canonicalize::<T>))))
+    }
+
+    /// A header field, which must be there exactly once: [`Key::header`]. `Host` is that of the URI where no field names
+    /// it, as in HTTP/2.
+    ///
+    /// # Panics
+    ///
+    /// If the name is none that a field can have: no request would ever have it.
+    #[must_use]
+    pub fn header(name: &str) -> Self {
+        Self(KeySourceKind::Header(NamedSource::header(&super::header_name::parse_header_name("by_header", name))))
+    }
+
+    /// The matched route itself: [`Key::route`].
+    #[must_use]
+    pub fn route() -> Self {
+        Self(KeySourceKind::Route)
+    }
+
+    /// A key of this and the other, which must both be the same for the whole to be: [`Key::and`].
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self(KeySourceKind::Combined(Arc::new((self, other))))
+    }
+
+    /// Reads all keys of a request: as they are named, each once, one at least.
+    ///
+    /// # Errors
+    ///
+    /// [`KeyFault`], when there is none.
+    pub fn read_all<V: GateRequest<NativeRequest = N>>(&self, view: &mut V) -> Result<Vec<Key>, KeyError> {
+        let mut keys = match &self.0 {
+            KeySourceKind::PathParams(all) => {
+                let ParamGroup { param_names: names, canonicalize: form, joined_name: joint } = &**all;
+                let key = |name: &String| {
+                    Ok(Key::path_param(name, &read_param(name, *form, view)?).named(joint))
+                };
+                names.iter().map(key).collect::<Result<Vec<_>, _>>()?
+            }
+            KeySourceKind::Functions(prefix, f) => {
+                let key = |value: &String| Key::with_value(prefix, value.as_bytes());
+                f(view.native_request()).iter().map(key).collect::<Vec<_>>()
+            }
+            KeySourceKind::Combined(both) => {
+                let (these, those) = (both.0.read_all(view)?, both.1.read_all(view)?);
+                these.iter().flat_map(|a| those.iter().map(|b| a.and(b))).collect()
+            }
+            _ => return Ok(vec![self.read(view)?]),
+        };
+        dedup_keys(&mut keys);
+        match keys.len() {
+            0 if view.route() == RouteMatch::Unmatched => Err(KeyError::Unmatched),
+            0 => Err(KeyError::BadRequest("The request can't be identified")),
+            n if n > MAX_KEYS => Err(KeyError::BadRequest("The request names too many resources")),
+            _ => Ok(keys),
+        }
+    }
+
+    /// Reads the key of a request; one of all of them, if there are several.
+    ///
+    /// # Errors
+    ///
+    /// [`KeyFault`], when there is none.
+    pub fn read<V: GateRequest<NativeRequest = N>>(&self, view: &mut V) -> Result<Key, KeyError> {
+        match &self.0 {
+            KeySourceKind::Combined(both) if !self.has_multiple_keys() => {
+                Ok(both.0.read(view)?.and(&both.1.read(view)?))
+            }
+            KeySourceKind::PathParams(_) | KeySourceKind::Functions(..) | KeySourceKind::Combined(_) => {
+                let keys = self.read_all(view)?.into_iter();
+                keys.reduce(|all, key| all.and(&key))
+                    .ok_or(KeyError::BadRequest("The request can't be identified"))
+            }
+            KeySourceKind::ClientAddress(address) => address.key(view),
+            KeySourceKind::PathParam(named) => {
+                let value = read_param(&named.name, named.canonicalize, view)?;
+                Ok(Key::with_value(&named.key_prefix, value.as_bytes()))
+            }
+            KeySourceKind::Header(named) => {
+                let sent = match &named.header_name {
+                    Some(field) => single_header_or_host(&*view, field),
+                    // No request has it.
+                    None => Ok(None),
+                };
+                let missing = match sent {
+                    Ok(Some(value)) => {
+                        return Ok(match credential_value(&named.name, value) {
+                            Some(credential_value) => Key::with_hashed_value(&named.key_prefix, &credential_value),
+                            None => Key::with_value(&named.key_prefix, value),
+                        });
+                    }
+                    Ok(None) => "A required header field is missing",
+                    Err(DuplicateHeader) => "A header field was sent more than once",
+                };
+                match view.route() {
+                    RouteMatch::Unmatched => Err(KeyError::Unmatched),
+                    _ => Err(KeyError::BadRequest(missing)),
+                }
+            }
+            KeySourceKind::Route => match view.route() {
+                RouteMatch::Matched(pattern) => Ok(Key::route(&pattern)),
+                RouteMatch::Unmatched => Err(KeyError::Unmatched),
+                RouteMatch::Unknown => Err(KeyError::Misconfigured(
+                    "by_route() sees no route here; put the layer inside the router".to_owned(),
+                )),
+            },
+            KeySourceKind::Function(prefix, f) => match f(view.native_request()) {
+                Some(value) => Ok(Key::with_value(prefix, value.as_bytes())),
+                None if view.route() == RouteMatch::Unmatched => Err(KeyError::Unmatched),
+                None => Err(KeyError::BadRequest("The request can't be identified")),
+            },
+            KeySourceKind::Extension(prefix, f, fix) => match f(view.native_request()) {
+                Some(value) => Ok(Key::with_value(prefix, value.as_bytes())),
+                None if view.route() == RouteMatch::Unmatched => Err(KeyError::Unmatched),
+                None => Err(KeyError::Misconfigured(fix.to_string())),
+            },
+        }
+    }
+
+    /// The client's address, if that is the key or a part of it.
+    pub(crate) fn client_address(&self) -> Option<&ClientAddress> {
+        match &self.0 {
+            KeySourceKind::ClientAddress(address) => Some(address),
+            KeySourceKind::Combined(both) => both.0.client_address().or_else(|| both.1.client_address()),
+            _ => None,
+        }
+    }
+
+    /// This source, if it lets no request pass without a key.
+    ///
+    /// # Panics
+    ///
+    /// If it does: [`Absent::Skip`](super::Absent) is a way around whatever is locked.
+    #[must_use]
+    pub fn require_key(self) -> Self {
+        assert!(
+            !self.may_lack_key(),
+            "Absent::Skip: a request without an address would pass without the lock"
+        );
+        self
+    }
+
+    fn may_lack_key(&self) -> bool {
+        match &self.0 {
+            KeySourceKind::ClientAddress(address) => address.may_lack_address(),
+            KeySourceKind::Combined(both) => both.0.may_lack_key() || both.1.may_lack_key(),
+            _ => false,
+        }
+    }
+
+    /// True if a request can have several keys.
+    fn has_multiple_keys(&self) -> bool {
+        match &self.0 {
+            KeySourceKind::PathParams(_) | KeySourceKind::Functions(..) => true,
+            KeySourceKind::Combined(both) => both.0.has_multiple_keys() || both.1.has_multiple_keys(),
+            _ => false,
+        }
+    }
+}
+
+/// Takes out what is there already, and keeps the order.
+pub(crate) fn dedup_keys(keys: &mut Vec<Key>) {
+    if keys.len() < 2 {
+        return;
+    }
+    let mut seen = std::collections::HashSet::new();
+    keys.retain(|key| seen.insert(key.clone()));
+}
+
+impl<N: ?Sized> Clone for KeySource<N> {
+    fn clone(&self) -> Self {
+        Self(match &self.0 {
+            KeySourceKind::ClientAddress(address) => KeySourceKind::ClientAddress(Arc::clone(address)),
+            KeySourceKind::PathParam(named) => KeySourceKind::PathParam(Arc::clone(named)),
+            KeySourceKind::Header(named) => KeySourceKind::Header(Arc::clone(named)),
+            KeySourceKind::Route => KeySourceKind::Route,
+            KeySourceKind::Function(prefix, f) => KeySourceKind::Function(Arc::clone(prefix), Arc::clone(f)),
+            KeySourceKind::Extension(prefix, f, fix) => {
+                KeySourceKind::Extension(Arc::clone(prefix), Arc::clone(f), Arc::clone(fix))
+            }
+            KeySourceKind::PathParams(names) => KeySourceKind::PathParams(Arc::clone(names)),
+            KeySourceKind::Functions(prefix, f) => KeySourceKind::Functions(Arc::clone(prefix), Arc::clone(f)),
+            KeySourceKind::Combined(both) => KeySourceKind::Combined(Arc::clone(both)),
+        })
+    }
+}
+
+impl<N: ?Sized> fmt::Debug for KeySource<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            KeySourceKind::ClientAddress(address) => write!(f, "{address:?}"),
+            KeySourceKind::PathParam(named) => write!(f, "path_param({})", named.name),
+            KeySourceKind::Header(named) => write!(f, "header({})", named.name),
+            KeySourceKind::Route => f.write_str("route"),
+            KeySourceKind::Function(prefix, _) | KeySourceKind::Functions(prefix, _) => {
+                write!(f, "function({prefix})")
+            }
+            KeySourceKind::Extension(prefix, ..) => write!(f, "extension({prefix})"),
+            KeySourceKind::PathParams(all) => write!(f, "path_params({})", all.joined_name),
+            KeySourceKind::Combined(both) => write!(f, "{:?} and {:?}", both.0, both.1),
+        }
+    }
+}

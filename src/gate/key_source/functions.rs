@@ -1,0 +1,105 @@
+//! Keys that a function of the application finds, each under a name of its own.
+
+use std::{fmt, sync::Arc};
+
+use super::{KeySource, KeySourceKind};
+use crate::{gate::key_error::missing_extension_message, key::Key};
+
+impl<N: ?Sized> KeySource<N> {
+    /// Whatever the function says: [`Key::custom`], whose text is the whole key. `None` refuses the request with 400.
+    #[must_use]
+    pub fn function(f: impl Fn(&N) -> Option<String> + Send + Sync + 'static) -> Self {
+        Self(KeySourceKind::Function(Key::prefix("c", "").into(), Arc::new(f)))
+    }
+
+    /// The same under a name that says what the values are: [`Key::custom`], [named](Key::named) so. Functions of
+    /// different names never share a key, whatever they return.
+    ///
+    /// # Panics
+    ///
+    /// If the name is empty.
+    #[must_use]
+    pub fn named_function(
+        name: &str,
+        f: impl Fn(&N) -> Option<String> + Send + Sync + 'static,
+    ) -> Self {
+        Self(KeySourceKind::Function(named_key_prefix("by_key", "c", name), Arc::new(f)))
+    }
+
+    /// Whatever the function finds in the request, as a [`Key::extension`] of this name. If it is not there, the
+    /// application is wired wrongly: 500, and this sentence in the log, which names the fix.
+    ///
+    /// # Panics
+    ///
+    /// If the name is empty.
+    #[must_use]
+    pub fn extension_with(
+        name: &str,
+        fix: &str,
+        f: impl Fn(&N) -> Option<String> + Send + Sync + 'static,
+    ) -> Self {
+        Self(KeySourceKind::Extension(named_key_prefix("by_extension", "e", name), Arc::new(f), fix.into()))
+    }
+
+    /// Whatever the function says, each a [`Key::custom`]. An empty list refuses the request with 400, and
+    /// so does one of more than 32.
+    #[must_use]
+    pub fn functions(f: impl Fn(&N) -> Vec<String> + Send + Sync + 'static) -> Self {
+        Self(KeySourceKind::Functions(Key::prefix("c", "").into(), Arc::new(f)))
+    }
+
+    /// The same under a name: see [`named_function`](Self::named_function).
+    ///
+    /// # Panics
+    ///
+    /// If the name is empty.
+    #[must_use]
+    pub fn named_functions(
+        name: &str,
+        f: impl Fn(&N) -> Vec<String> + Send + Sync + 'static,
+    ) -> Self {
+        Self(KeySourceKind::Functions(named_key_prefix("by_keys", "c", name), Arc::new(f)))
+    }
+}
+
+impl KeySource<http::request::Parts> {
+    /// A value that a layer further out has put into the request's extensions, such as the account of
+    /// an authentication: [`Key::extension`] of this name.
+    ///
+    /// # Panics
+    ///
+    /// If the name is empty.
+    #[must_use]
+    pub fn extension<T: fmt::Display + Send + Sync + 'static>(name: &str) -> Self {
+        let find = |parts: &http::request::Parts| parts.extensions.get::<T>().map(T::to_string);
+        Self::extension_with(name, &missing_extension_message::<T>(name), find)
+    }
+}
+
+/// What stands before the values of a source of the application's. The name keeps sources apart whose values may be
+/// the same text, such as user 7 and tenant 7. A type's own name would not do: it may change with each build, and two
+/// builds that run side by side would take different locks.
+fn named_key_prefix(caller: &str, kind: &str, name: &str) -> Arc<str> {
+    assert!(!name.is_empty(), "{caller}: name what the values are, such as \"user\"");
+    Key::prefix(kind, name).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each is refused as the layer is made, and not by its first request.
+    #[test]
+    fn a_source_without_a_name_is_refused() {
+        type Parts = http::request::Parts;
+        let makes: [fn() -> KeySource<Parts>; 4] = [
+            || KeySource::extension::<u64>(""),
+            || KeySource::installed("", "fix", |_| None),
+            || KeySource::named_function("", |_| None),
+            || KeySource::named_functions("", |_| Vec::new()),
+        ];
+        for make in makes {
+            assert!(std::panic::catch_unwind(make).is_err());
+        }
+    }
+}

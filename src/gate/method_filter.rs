@@ -1,0 +1,90 @@
+//! Which methods a layer is about.
+
+use super::gate_request::is_safe_method;
+
+/// Which methods a layer is about.
+#[derive(Debug, Clone)]
+pub(crate) enum MethodFilter {
+    /// Those that may change something.
+    Unsafe,
+    /// Those that are about what the resource is, so not OPTIONS and TRACE: a preflight that a reader
+    /// could turn away would take the request with it.
+    ReadOrWrite,
+    All,
+    Listed(Vec<String>),
+}
+
+impl MethodFilter {
+    /// These names, as they must be sent to be meant.
+    ///
+    /// # Panics
+    ///
+    /// If there are none, or one of them would match nothing: then requests would pass the layer unseen.
+    pub(crate) fn listed<M: AsRef<str>>(layer: &str, methods: impl IntoIterator<Item = M>) -> Self {
+        let names: Vec<_> = methods.into_iter().map(|name| name.as_ref().to_owned()).collect();
+        assert!(!names.is_empty(), "{layer}::methods: there is none; name one at least");
+        names.iter().for_each(|name| assert_method_name(layer, name));
+        Self::Listed(names)
+    }
+
+    #[inline]
+    pub(crate) fn matches(&self, method: &str) -> bool {
+        match self {
+            Self::Unsafe => !is_safe_method(method),
+            Self::ReadOrWrite => !matches!(method, "OPTIONS" | "TRACE"),
+            Self::All => true,
+            Self::Listed(names) => {
+                // HEAD is GET without the content (RFC 9110 section 9.3.2), and routers run the same handler for it.
+                let method = |name: &String| name == method || (name == "GET" && method == "HEAD");
+                names.iter().any(method)
+            }
+        }
+    }
+}
+
+fn assert_method_name(layer: &str, name: &str) {
+    const KNOWN: [&str; 9] =
+        ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
+    // RFC 9110 section 5.6.2.
+    let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
+    let valid = !name.is_empty() && name.bytes().all(token);
+    assert!(valid, "{layer}::methods: {name:?} is no method name");
+    let meant = KNOWN.iter().find(|known| known.eq_ignore_ascii_case(name));
+    assert!(
+        meant.is_none_or(|known| *known == name),
+        "{layer}::methods: method names are case-sensitive, and {name:?} is none; write it in upper case"
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exactly_those_named_are_included() {
+        let some = Methods::these("LockLayer", ["POST", "GET", "PROPPATCH"]);
+        assert!(some.include("POST") && some.include("GET") && some.include("PROPPATCH"));
+        assert!(!some.include("PUT") && !some.include("post"));
+        assert!(some.include("HEAD") && !Methods::these("LockLayer", ["HEAD"]).include("GET"));
+        assert!(Methods::Unsafe.include("PROPPATCH") && !Methods::Unsafe.include("GET"));
+        assert!(Methods::All.include("OPTIONS"));
+        assert!(Methods::ReadOrWrite.include("GET") && !Methods::ReadOrWrite.include("OPTIONS"));
+    }
+
+    /// By a sentence that names the layer whose setting it is.
+    #[test]
+    fn what_would_match_nothing_is_refused() {
+        for layer in ["LockLayer", "DeferLayer"] {
+            for names in
+                [&[][..], &[""], &["post"], &["POST", "Get"], &["PO ST"], &["POST,PUT"], &["é"]]
+            {
+                let built = std::panic::catch_unwind(|| Methods::these(layer, names));
+                let told = built.expect_err("it matches nothing");
+                let told = told.downcast_ref::<String>().cloned().unwrap_or_else(|| {
+                    told.downcast_ref::<&str>().map(ToString::to_string).unwrap_or_default()
+                });
+                assert!(told.starts_with(&format!("{layer}::methods: ")), "{told}");
+            }
+        }
+    }
+}

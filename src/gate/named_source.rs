@@ -1,0 +1,110 @@
+//! What keys are named by: parameters of a route, as they are in the request or as their type writes them, and header
+//! fields.
+
+use std::{fmt::Display, str::FromStr, sync::Arc};
+
+use http::HeaderName;
+
+use super::{
+    key_error::KeyError,
+    gate_request::{PathParamError, RouteMatch, GateRequest},
+};
+use crate::key::Key;
+
+/// How a value is written in a key; `None` if it is none of that type.
+///
+/// A handler that takes its parameter as a number has order 7 for `7`, `07` and `+7`: three texts, and one resource.
+pub(super) type CanonicalizeFn = fn(&str) -> Option<String>;
+
+/// As a value of this type writes itself, which is one text however it was spelt.
+pub(super) fn canonicalize<T: FromStr + Display>(text: &str) -> Option<String> {
+    text.parse::<T>().ok().map(|value| value.to_string())
+}
+
+/// A parameter or header field, with what is worked out of its name once for all requests.
+#[derive(Debug)]
+pub(super) struct NamedSource {
+    pub(super) name: String,
+    /// As a header field's, if it is one.
+    pub(super) header_name: Option<HeaderName>,
+    /// As a parameter's, if it has a type.
+    pub(super) canonicalize: Option<CanonicalizeFn>,
+    pub(super) key_prefix: String,
+}
+
+impl NamedSource {
+    pub(super) fn header(name: &str) -> Arc<Self> {
+        let (name, prefix) = (name.to_owned(), Key::prefix("h", name));
+        let field = HeaderName::from_bytes(name.as_bytes()).ok();
+        Arc::new(Self { header_name: field, canonicalize: None, name, key_prefix: prefix })
+    }
+
+    pub(super) fn path_param(name: &str, form: Option<CanonicalizeFn>) -> Arc<Self> {
+        let (name, prefix) = (name.to_owned(), Key::prefix("p", name));
+        Arc::new(Self { header_name: None, canonicalize: form, name, key_prefix: prefix })
+    }
+}
+
+/// Several parameters that name resources of one kind.
+#[derive(Debug)]
+pub(super) struct ParamGroup {
+    pub(super) param_names: Vec<String>,
+    pub(super) canonicalize: Option<CanonicalizeFn>,
+    /// What stands in the keys for all of them, or `from` 7 and `to` 7 would be two locks.
+    pub(super) joined_name: String,
+}
+
+impl ParamGroup {
+    pub(super) fn new(
+        names: impl IntoIterator<Item = impl AsRef<str>>,
+        form: Option<CanonicalizeFn>,
+    ) -> Arc<Self> {
+        let names: Vec<_> = names.into_iter().map(|name| name.as_ref().to_owned()).collect();
+        assert!(!names.is_empty(), "by_path_params: name one parameter at least");
+        // A comma in a name must not read as two names.
+        let escaped = |name: &String| name.replace('%', "%25").replace(',', "%2C");
+        let mut sorted: Vec<_> = names.iter().map(escaped).collect();
+        sorted.sort();
+        sorted.dedup();
+        Arc::new(Self { param_names: names, canonicalize: form, joined_name: sorted.join(",") })
+    }
+}
+
+/// The value of this parameter, decoded.
+///
+/// # Errors
+///
+/// [`KeyFault`], when there is none.
+pub(super) fn read_param<V: GateRequest>(
+    name: &str,
+    form: Option<CanonicalizeFn>,
+    view: &mut V,
+) -> Result<String, KeyError> {
+    match view.path_param(name) {
+        Ok(Some(parse_value)) => match form {
+            Some(form) => form(&parse_value).ok_or(KeyError::BadRequest("A path segment can't be read")),
+            None => Ok(parse_value),
+        },
+        Err(PathParamError::InvalidUtf8) => Err(KeyError::BadRequest("A path segment is not UTF-8")),
+        Err(PathParamError::Duplicate) => Err(KeyError::Misconfigured(duplicate_param_message(name, &view.route()))),
+        Ok(None) => match view.route() {
+            RouteMatch::Unmatched => Err(KeyError::Unmatched),
+            RouteMatch::Matched(pattern) => Err(KeyError::Misconfigured(format!(
+                "by_path_param(\"{name}\"): the route {pattern} has no such parameter"
+            ))),
+            RouteMatch::Unknown => Err(KeyError::Misconfigured(format!(
+                "by_path_param(\"{name}\") sees no route here; put the layer inside the router"
+            ))),
+        },
+    }
+}
+
+fn duplicate_param_message(name: &str, route: &RouteMatch) -> String {
+    let pattern = match route {
+        RouteMatch::Matched(pattern) => pattern,
+        RouteMatch::Unmatched | RouteMatch::Unknown => "",
+    };
+    format!(
+        "by_path_param(\"{name}\"): two parameters of the route {pattern} share a name; rename one of them"
+    )
+}

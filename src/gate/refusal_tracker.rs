@@ -1,0 +1,98 @@
+//! Refusals by gates within a remembered run.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::gate_request::GateRequest;
+
+/// Mark of a remembered run, for the gates further in. A status such as 429 tells that nothing has
+/// run only if one of our gates answered it: the handler may choose the same.
+///
+/// A middleware that rebuilds the request loses the mark. Its refusals are unknown then, and the
+/// request counts as one that may have run.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RefusalTracker(Arc<Mutex<RefusalState>>);
+
+#[derive(Debug, Default)]
+struct RefusalState {
+    /// Status of the last refusal.
+    last_status: Option<u16>,
+    /// Gates that the request has passed. A later refusal by one of them comes after a retry layer
+    /// called it again, and the handler may have run in between.
+    passed_gates: Vec<GateId>,
+}
+
+/// Identity of a gate and its clones: the address of what they share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct GateId(usize);
+
+impl GateId {
+    pub(crate) fn of<T>(shared: &Arc<T>) -> Self {
+        Self(Arc::as_ptr(shared).addr())
+    }
+}
+
+impl RefusalTracker {
+    /// Returns the run that the request belongs to, if there is one.
+    pub(crate) fn from_view<V: GateRequest>(view: &V) -> Option<Self> {
+        view.extension()
+    }
+
+    /// Marks the request as this run, under the lock of `gate`.
+    pub(crate) fn attach_to<V: GateRequest>(self, view: &mut V, gate: GateId) {
+        self.record_passed(gate);
+        view.insert_extension(self);
+    }
+
+    /// Notes that `gate` lets the request pass.
+    pub(crate) fn record_passed(&self, gate: GateId) {
+        let mut refusals = self.0.lock();
+        refusals.last_status = None;
+        if !refusals.passed_gates.contains(&gate) {
+            refusals.passed_gates.push(gate);
+        }
+    }
+
+    /// Notes that `gate` answers the request with `status`.
+    pub(crate) fn record_refused(&self, gate: GateId, status: u16) {
+        let mut refusals = self.0.lock();
+        refusals.last_status = Some(status).filter(|_| !refusals.passed_gates.contains(&gate));
+    }
+
+    /// Returns the status of the refusal that kept the run from its handler.
+    pub(crate) fn refusal_status(&self) -> Option<u16> {
+        self.0.lock().last_status
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_counts_until_a_gate_lets_the_request_pass() {
+        let (outer, inner) = (Arc::new(1_u8), Arc::new(2_u8));
+        let (outer, inner) = (GateId::of(&outer), GateId::of(&inner));
+        let run = RememberedRun::default();
+        run.note_passed(outer);
+        assert_eq!(run.refusal(), None);
+        run.note_refused(inner, 409);
+        assert_eq!(run.refusal(), Some(409));
+        // A retry layer in between calls it again.
+        run.note_refused(inner, 429);
+        assert_eq!(run.refusal(), Some(429));
+        run.note_passed(inner);
+        assert_eq!(run.refusal(), None, "the handler runs");
+    }
+
+    #[test]
+    fn a_refusal_after_the_handler_may_have_run_does_not_count() {
+        let gate = Arc::new(1_u8);
+        let gate = GateId::of(&gate);
+        let run = RememberedRun::default();
+        run.note_passed(gate);
+        run.note_refused(gate, 429);
+        assert_eq!(run.refusal(), None);
+    }
+}

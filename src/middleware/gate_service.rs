@@ -1,0 +1,189 @@
+//! `GateService`: the way of one request.
+
+use std::{
+    marker::PhantomData,
+    mem,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{Method, Request, Response, request::Parts};
+use http_body::Body;
+use tower_service::Service;
+
+use super::{
+    gate_body::{BoxError, shared_response, response_from_reply},
+    guarded_call::{GuardedCall, CallContext},
+    detached_call::spawn_detached,
+    framework::{Framework, PartsView},
+    response_future::{ResponseState, ResponseFuture},
+    boxed_request::box_request,
+    settle::PassedGate,
+    timed_body::UntimedBody,
+};
+use crate::gate::{InitialVerdict, Gate, RequestFingerprint, BodyTimerHandle, Verdict};
+
+/// A service with a gate around it.
+#[derive(Debug)]
+pub struct GateService<S, G, F> {
+    inner: S,
+    /// Each request has one of its own, which is moved with its future.
+    gate: Arc<G>,
+    framework: PhantomData<F>,
+}
+
+impl<S, G, F> GateService<S, G, F> {
+    pub(super) fn new(inner: S, gate: Arc<G>) -> Self {
+        Self { inner, gate, framework: PhantomData }
+    }
+}
+
+impl<S: Clone, G, F> Clone for GateService<S, G, F> {
+    fn clone(&self) -> Self {
+        Self::new(self.inner.clone(), Arc::clone(&self.gate))
+    }
+}
+
+impl<S, G, F, B, R> Service<Request<B>> for GateService<S, G, F>
+where
+    S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Send,
+    G: Gate<Parts>,
+    F: Framework,
+    B: Body<Data = Bytes> + Send + 'static,
+    R: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
+    type Response = Response<F::ResponseBody<R>>;
+    type Error = S::Error;
+    type Future = ResponseFuture<S::Future, R, S::Error, G, F>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let (mut parts, body) = request.into_parts();
+        match self.gate.inspect(&mut PartsView::<F>::new(&mut parts)) {
+            InitialVerdict::Skip => ResponseFuture::from_inner(self.inner.call(Request::from_parts(parts, body))),
+            InitialVerdict::Answer(reply) => ResponseFuture::ready(response_from_reply(reply)),
+            InitialVerdict::SharedAnswer(reply) => ResponseFuture::ready(shared_response(&reply)),
+            InitialVerdict::PassLight(quick) => {
+                let mut passed = PassedGate::new(Arc::clone(&self.gate), quick, &parts.method);
+                let detached = passed.try_detach();
+                let call = self.inner.call(Request::from_parts(parts, body));
+                match detached {
+                    None => ResponseFuture::calling(call, passed),
+                    Some(detached) => ResponseFuture::settling(spawn_detached(call, passed, detached)),
+                }
+            }
+            InitialVerdict::Enter(facts) => {
+                // The service that was polled ready is the one to be called.
+                let fresh = self.inner.clone();
+                let inner = mem::replace(&mut self.inner, fresh);
+                let gate = Arc::clone(&self.gate);
+                let passage = GateDriver::<S, G, F> { inner, gate, framework: PhantomData };
+                ResponseFuture::entering(passage.enter(facts, parts, body))
+            }
+        }
+    }
+}
+
+pub(super) struct GateDriver<S, G, F> {
+    pub(super) inner: S,
+    pub(super) gate: Arc<G>,
+    pub(super) framework: PhantomData<F>,
+}
+
+impl<S, G: Gate<Parts>, F: Framework> GateDriver<S, G, F> {
+    /// Enters the gate, and says how the request goes on.
+    #[expect(
+        clippy::manual_async_fn,
+        reason = "what an async fn is given lies in its future twice, and that must stay below 1 KiB: beyond it \
+                  allocators have nothing at hand"
+    )]
+    pub(super) fn enter<B, R>(
+        mut self,
+        facts: G::EntryContext,
+        mut parts: Parts,
+        body: B,
+    ) -> impl Future<Output = ResponseState<S::Future, R, S::Error, G, F>> + Send + 'static
+    where
+        S: Service<Request<B>, Response = Response<R>> + Send + 'static,
+        S::Future: Send,
+        S::Error: Send,
+        B: Body<Data = Bytes> + Send + 'static,
+        R: Body + Send + 'static,
+    {
+        async move {
+            match self.gate.enter(facts).await {
+                Verdict::Pass(ticket) => {
+                    self.gate.annotate_request(&ticket, &mut PartsView::<F>::new(&mut parts));
+                    match self.gate.try_light_ticket(ticket) {
+                        Ok(quick) => {
+                            let passed = PassedGate::new(self.gate, quick, &parts.method);
+                            let call = self.inner.call(Request::from_parts(parts, body));
+                            ResponseState::Calling(call, Some(passed))
+                        }
+                        Err(ticket) => self.call_inner(ticket, parts, body),
+                    }
+                }
+                Verdict::Answer(reply) => ResponseState::Ready(Some(response_from_reply(reply))),
+                Verdict::Busy(reply, slot) => {
+                    if let Some(slot) = slot {
+                        slot.park_request(box_request(Request::from_parts(parts, body)));
+                    }
+                    ResponseState::Ready(Some(response_from_reply(reply)))
+                }
+            }
+        }
+    }
+
+    /// Calls the inner service under the ticket.
+    fn call_inner<B, R>(
+        mut self,
+        ticket: G::Ticket,
+        parts: Parts,
+        body: B,
+    ) -> ResponseState<S::Future, R, S::Error, G, F>
+    where
+        S: Service<Request<B>, Response = Response<R>>,
+        S::Future: Send + 'static,
+        S::Error: Send + 'static,
+        B: Body<Data = Bytes> + Send + 'static,
+        R: Body + Send + 'static,
+    {
+        let gate = self.gate;
+        let head = parts.method == Method::HEAD;
+        let print =
+            gate.body_fingerprint(&ticket, || (parts.method.as_str().to_owned(), F::target(&parts)));
+        let (body, reading) = time_request_body::<B, F>(body, gate.body_read_timeout(&ticket), print);
+        let (scope, watch) = (gate.request_scope(&ticket), gate.cancellation(&ticket));
+        let request = Request::from_parts(parts, body);
+        // Called within the scope, not only polled: a layer further in asks its gate as it is called.
+        let call = scope.run_sync(|| self.inner.call(request));
+        let under = CallContext { gate, ticket, is_head: head, body_timer: reading };
+        ResponseState::Entering(Box::pin(GuardedCall::new(scope.run(call), watch, under)))
+    }
+}
+
+/// A body that is at its end has no client to wait for, and is known already.
+fn time_request_body<B, F>(body: B, limit: Option<Duration>, print: Option<RequestFingerprint>) -> (B, Option<BodyTimerHandle>)
+where
+    B: Body<Data = Bytes> + Send + 'static,
+    F: Framework,
+{
+    if body.is_end_stream() {
+        print.iter().for_each(RequestFingerprint::finish);
+        return (body, None);
+    }
+    if limit.is_none() && print.is_none() {
+        return (body, None);
+    }
+    // Nothing is counted where the driver's end is dropped.
+    let (reading, patience) = BodyTimerHandle::new(limit.unwrap_or_default());
+    let reading = limit.map(|_| reading);
+    (F::time_body(UntimedBody::new(body, patience, limit.is_some(), print)), reading)
+}

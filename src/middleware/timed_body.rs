@@ -1,0 +1,158 @@
+//! A request body whose client must not be too slow.
+
+use std::{
+    any::{Any, TypeId, type_name},
+    fmt,
+    pin::Pin,
+    sync::Once,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use pin_project::pin_project;
+
+use super::gate_body::BoxError;
+use crate::gate::{BodyTimer, RequestFingerprint};
+
+/// A request body that is to be timed. The layers don't change a request's body type, so it can be only
+/// if a timed one fits into that type again; a [`Framework`](super::Framework) knows into which it does.
+pub struct UntimedBody<B> {
+    body: B,
+    body_timer: BodyTimer,
+    fingerprint: Option<RequestFingerprint>,
+    /// There is a deadline to be kept.
+    has_timeout: bool,
+}
+
+impl<B: Body<Data = Bytes> + 'static> UntimedBody<B> {
+    pub(super) fn new(body: B, patience: BodyTimer, counts: bool, print: Option<RequestFingerprint>) -> Self {
+        Self { body, body_timer: patience, fingerprint: print, has_timeout: counts }
+    }
+
+    /// Times the body if it is a `T`, by putting it into another `T`. The first function makes an error of
+    /// what a `T` fails with, so that the second can make the same of it again.
+    ///
+    /// # Errors
+    ///
+    /// The body as it was, if it is none.
+    #[expect(clippy::expect_used, reason = "its type was compared")]
+    pub fn try_time_as<T: Body<Data = Bytes> + 'static>(
+        self,
+        error: fn(T::Error) -> BoxError,
+        make: impl FnOnce(TimedBody<T>) -> T,
+    ) -> Result<B, Self> {
+        if TypeId::of::<B>() != TypeId::of::<T>() {
+            return Err(self);
+        }
+        let Self { body, body_timer: patience, fingerprint: print, .. } = self;
+        let timed = |body| make(TimedBody { body: Some(body), error, body_timer: patience, fingerprint: print });
+        // One type by two names.
+        let body = cast_same_type::<B, T>(body).map(timed).and_then(cast_same_type::<T, B>);
+        Ok(body.expect("it is of this type"))
+    }
+
+    /// Leaves it is, and logs once that the setting does nothing here.
+    pub fn leave_untimed(self) -> B {
+        static WARNED: Once = Once::new();
+        let tell = || {
+            tracing::warn!(
+                body = type_name::<B>(),
+                "body_deadline is not kept: a body of this type can't be timed; box it outside the \
+                 layer, or give the layer a `Framework` of your own"
+            );
+        };
+        if self.has_timeout {
+            WARNED.call_once(tell);
+        }
+        self.body
+    }
+}
+
+fn cast_same_type<A: 'static, B: 'static>(value: A) -> Option<B> {
+    let mut place = Some(value);
+    (&mut place as &mut dyn Any).downcast_mut::<Option<B>>()?.take()
+}
+
+/// A request body that fails when its client has been too slow.
+#[pin_project]
+pub struct TimedBody<B: Body> {
+    /// `None` once it has failed.
+    #[pin]
+    body: Option<B>,
+    error: fn(B::Error) -> BoxError,
+    body_timer: BodyTimer,
+    /// Is shown what is read.
+    fingerprint: Option<RequestFingerprint>,
+}
+
+impl<B: Body<Data = Bytes>> Body for TimedBody<B> {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let mut this = self.project();
+        let Some(body) = this.body.as_mut().as_pin_mut() else {
+            return Poll::Ready(None);
+        };
+        match this.body_timer.poll_body(cx, |cx| body.poll_frame(cx)) {
+            Ok(polled) => {
+                let ended =
+                    || this.body.as_ref().as_pin_ref().is_none_or(|body| body.is_end_stream());
+                if let Some(print) = this.fingerprint {
+                    update_fingerprint(print, &polled, ended);
+                }
+                polled.map_err(*this.error)
+            }
+            Err(too_slow) => {
+                this.fingerprint.iter().for_each(RequestFingerprint::mark_truncated);
+                this.body.set(None);
+                Poll::Ready(Some(Err(too_slow.into())))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.as_ref().is_none_or(Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.as_ref().map(Body::size_hint).unwrap_or_default()
+    }
+}
+
+fn update_fingerprint<E>(
+    print: &RequestFingerprint,
+    polled: &Poll<Option<Result<Frame<Bytes>, E>>>,
+    ended: impl FnOnce() -> bool,
+) {
+    match polled {
+        Poll::Ready(Some(Ok(frame))) => {
+            if let Some(data) = frame.data_ref() {
+                print.update(data);
+            }
+            // Nobody asks for the end of what says that it is there.
+            if ended() {
+                print.finish();
+            }
+        }
+        Poll::Ready(None) => print.finish(),
+        Poll::Ready(Some(Err(_))) => print.mark_truncated(),
+        Poll::Pending => {}
+    }
+}
+
+impl<B> fmt::Debug for UntimedBody<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Untimed").field("patience", &self.body_timer).finish_non_exhaustive()
+    }
+}
+
+impl<B: Body> fmt::Debug for TimedBody<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TimedBody").field("patience", &self.body_timer).finish_non_exhaustive()
+    }
+}
