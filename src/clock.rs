@@ -59,8 +59,8 @@ impl Clock {
     /// Puts a manual clock back.
     #[cfg(test)]
     pub(crate) fn rewind(&self, by: Duration) {
-        if let Source::Manual(now) = &self.0 {
-            now.fetch_sub(micros(by), Ordering::SeqCst);
+        if let ClockSource::Manual(now) = &self.0 {
+            now.fetch_sub(saturating_micros(by), Ordering::SeqCst);
         }
     }
 

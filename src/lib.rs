@@ -61,7 +61,7 @@ pub mod lock;
 pub mod middleware;
 mod layer_macros;
 mod outage;
-#[cfg(any(feature = "callback", feature = "http-replay"))]
+#[cfg(any(feature = "webhook", feature = "http-replay"))]
 mod outbound;
 pub mod queue;
 #[cfg(feature = "quorum")]

@@ -177,8 +177,8 @@ mod tests {
 
     #[test]
     fn what_it_says_is_not_in_its_debug() {
-        let mut reply = Reply::new(200).field("set-cookie", "secret=1").body("a secret");
-        reply.odd_fields.push(("x-odd".into(), Bytes::from_static(b"secret")));
+        let mut reply = Reply::new(200).header("set-cookie", "secret=1").body("a secret");
+        reply.binary_headers.push(("x-odd".into(), Bytes::from_static(b"secret")));
         let text = format!("{reply:?}");
         assert_eq!(text, r#"Reply { status: 200, fields: ["set-cookie", "x-odd"], body_len: 8 }"#);
     }

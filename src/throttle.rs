@@ -50,8 +50,8 @@ pub(crate) fn admit(kind: &str) -> Option<u64> {
 /// The same for each thread: tests run beside each other, and some look for such a line.
 #[cfg(test)]
 pub(crate) fn admit(kind: &str) -> Option<u64> {
-    thread_local!(static THROTTLE: Mutex<Kinds> = Mutex::default());
-    KINDS.with(|kinds| kinds.lock().pass(kind, Instant::now()))
+    thread_local!(static THROTTLE: Mutex<LogThrottle> = Mutex::default());
+    THROTTLE.with(|kinds| kinds.lock().admit(kind, Instant::now()))
 }
 
 /// As the macro of `tracing` of this name, once in [`PERIOD`].

@@ -19,7 +19,7 @@ use http::{Request, request::Parts, uri::PathAndQuery};
 use lockgate::{
     Quota, Store,
     gate::KeySource,
-    middleware::{GateLayer, Plain},
+    middleware::{GateLayer, PlainHttp},
     rate_limit::RateLimitGate,
 };
 use lockgate_tests::{Demo, within};
@@ -42,7 +42,7 @@ fn quota(requests: u64) -> Quota {
 /// A limit that answers in the words of gRPC.
 fn limit(key: KeySource<Parts>, quota: Quota) -> RateLimitGate<Parts> {
     let limit = RateLimitGate::new(key, quota).store(&Store::memory());
-    limit.facing(|facing| facing.respond(grpc::refused))
+    limit.response_options(|facing| facing.refusal_response(grpc::refused))
 }
 
 /// The greeter behind a limit for each client address, and how often it is asked.
@@ -53,7 +53,7 @@ async fn serve(quota: Quota) -> (SocketAddr, Arc<AtomicUsize>) {
     let layers = ServiceBuilder::new()
         .map_response(grpc::told)
         .map_request(grpc::with_peer)
-        .layer(GateLayer::<_, Plain>::new(limit))
+        .layer(GateLayer::<_, PlainHttp>::new(limit))
         .map_request(move |request: Request<Body>| {
             counted.fetch_add(1, Ordering::Relaxed);
             request
@@ -128,7 +128,7 @@ async fn a_tonic_client_refuses_itself() {
     let limit = limit(method, quota(2));
     let limited = ServiceBuilder::new()
         .map_response(grpc::told)
-        .layer(GateLayer::<_, Plain>::new(limit))
+        .layer(GateLayer::<_, PlainHttp>::new(limit))
         .service(channel.clone());
 
     for _ in 0..2 {
@@ -145,7 +145,7 @@ async fn a_client_whose_address_is_unknown_is_refused() {
     // Nobody has put the peer into the requests: it is wired wrongly, and nobody is let through for it.
     let unwired = ServiceBuilder::new()
         .map_response(grpc::told)
-        .layer(GateLayer::<_, Plain>::new(limit))
+        .layer(GateLayer::<_, PlainHttp>::new(limit))
         .service(Greeter);
     let status = greet(&unwired, "ada").await.expect_err("no address");
     assert_eq!(status.code(), Code::Internal);

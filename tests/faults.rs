@@ -162,7 +162,7 @@ async fn those_who_wait_in_a_stopped_process_are_served_when_it_goes_on() {
     let fence = next.fence();
     stopped.holder.resume();
     assert!(stopped.says().await.starts_with("told "));
-    assert_eq!(next.release().await, lockgate::Released::Released);
+    assert_eq!(next.release().await, lockgate::ReleaseStatus::Released);
     assert!(stopped.fence("served").await > fence);
 }
 
@@ -185,7 +185,7 @@ async fn a_killed_holder_costs_a_lease() {
     assert!(killed.elapsed() < Duration::from_secs(12), "{:?}", killed.elapsed());
     let next = next.expect("the lease ends");
     assert!(next.fence() > fence);
-    assert_eq!(next.release().await, lockgate::Released::Released);
+    assert_eq!(next.release().await, lockgate::ReleaseStatus::Released);
     eventually("nothing to be left", async || stopped.left().await.is_empty()).await;
     println!("figure: nothing left after the kill {} ms", killed.elapsed().as_millis());
 }

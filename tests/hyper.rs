@@ -11,7 +11,7 @@ use lockgate::{
     HeldLock, Quota, Store,
     gate::KeySource,
     lock::LockGate,
-    middleware::{GateLayer, Plain},
+    middleware::{GateLayer, PlainHttp},
     rate_limit::RateLimitGate,
 };
 use tokio::{
@@ -58,8 +58,8 @@ async fn serve(handler: Handler) -> SocketAddr {
                     request.extensions_mut().insert(peer);
                     request
                 })
-                .layer(GateLayer::<_, Plain>::new(limit.clone()))
-                .layer(GateLayer::<_, Plain>::new(lock.clone()))
+                .layer(GateLayer::<_, PlainHttp>::new(limit.clone()))
+                .layer(GateLayer::<_, PlainHttp>::new(lock.clone()))
                 .service_fn(move |request| handler.clone().call(request));
             let connection = hyper::server::conn::http1::Builder::new()
                 .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
@@ -119,7 +119,7 @@ async fn gates_work_in_plain_hyper() {
 async fn a_gate_passes_errors_and_readiness_on() {
     let store = Store::memory();
     let gate = LockGate::<Parts>::new(KeySource::header("order")).store(&store);
-    let mut service = ServiceBuilder::new().layer(GateLayer::<_, Plain>::new(gate)).service_fn(
+    let mut service = ServiceBuilder::new().layer(GateLayer::<_, PlainHttp>::new(gate)).service_fn(
         |_: Request<Empty<Bytes>>| async {
             Err::<Response<Empty<Bytes>>, _>(std::io::Error::other("its own"))
         },

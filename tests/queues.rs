@@ -12,7 +12,7 @@ use std::{
 
 use lockgate::{
     Keyring,
-    queue::{DeadCursor, Failure, PushError, Pushed, Queue, QueueWorker, Task, TaskState},
+    queue::{DeadLetterCursor, TaskFailure, PushError, PushedTask, Queue, QueueWorker, Task, TaskState},
 };
 use lockgate_tests::{Case, eventually, on_both_stores};
 use parking_lot::Mutex;
@@ -59,15 +59,15 @@ async fn a_key_is_taken_for_as_long_as_was_said(case: Case) {
     let queue = queue(&case).await;
     let push = |key: &str, window| queue.push(&"x".to_owned()).unique_for(key, window);
     let first = push("long", HOUR).await.expect("there is room").into_id();
-    assert_eq!(push("long", HOUR).await.expect("there is room"), Pushed::Known(first.clone()));
+    assert_eq!(push("long", HOUR).await.expect("there is room"), PushedTask::Duplicate(first.clone()));
     // Whatever has become of the task.
     assert_eq!(queue.cancel(&first).await.expect("it is there"), Some(TaskState::Waiting));
-    assert_eq!(push("long", HOUR).await.expect("there is room"), Pushed::Known(first));
+    assert_eq!(push("long", HOUR).await.expect("there is room"), PushedTask::Duplicate(first));
     // And no longer, though it waits still.
     let moment = Duration::from_millis(1);
     let brief = push("brief", moment).await.expect("there is room").into_id();
     eventually("the key to be free", async || {
-        matches!(push("brief", moment).await.expect("there is room"), Pushed::New(_))
+        matches!(push("brief", moment).await.expect("there is room"), PushedTask::New(_))
     })
     .await;
     let info = queue.get(&brief).await.expect("it is there").expect("it waits");
@@ -90,7 +90,7 @@ async fn a_task_is_run_at_its_time(case: Case) {
     let noted = Arc::clone(&ran);
     let worker = queue.worker(move |task: Task<String>| {
         noted.lock().push(task.payload);
-        async { Ok::<(), Failure>(()) }
+        async { Ok::<(), TaskFailure>(()) }
     });
     while_they_work(vec![worker], async {
         eventually("it to run", async || queue.get(&past).await.expect("it is there").is_none())
@@ -118,7 +118,7 @@ async fn one_at_a_time_in_all_workers(case: Case) {
                     tokio::task::yield_now().await;
                 }
                 running.fetch_sub(1, Ordering::SeqCst);
-                Ok::<(), Failure>(())
+                Ok::<(), TaskFailure>(())
             }
         });
         handler.concurrency(16).queue_concurrency(1)
@@ -152,7 +152,7 @@ async fn bytes_of_one_are_bounded(case: Case) {
         assert_eq!(error.to_string(), said);
         assert_eq!(queue.stats().await.expect("it is there"), before);
         let pushed = queue.push(&longest).unique("one").await.expect("it fits");
-        assert!(matches!(pushed, Pushed::New(_)), "{pushed:?}");
+        assert!(matches!(pushed, PushedTask::New(_)), "{pushed:?}");
         assert_eq!(queue.purge_waiting().await.expect("it is there"), 1);
     }
 }
@@ -162,8 +162,8 @@ async fn bytes_of_the_dead_are_bounded(case: Case) {
     for _ in 0..3 {
         let _ = queue.push(&"x".repeat(1_000)).await.expect("there is room");
     }
-    let worker = queue.worker(|_| async { Err(Failure::dead("hopeless")) });
-    while_they_work(vec![worker.concurrency(1).dead_bytes(2_500)], async {
+    let worker = queue.worker(|_| async { Err(TaskFailure::dead_letter("hopeless")) });
+    while_they_work(vec![worker.concurrency(1).max_dead_bytes(2_500)], async {
         eventually("the oldest to go", async || {
             let stats = queue.stats().await.expect("it is there");
             (stats.dead, stats.trimmed, stats.dead_letters) == (3, 1, 2)
@@ -179,7 +179,7 @@ async fn a_handler_sees_which_attempt_it_is(case: Case) {
     let noted = Arc::clone(&seen);
     let worker = queue.worker(move |task: Task<String>| {
         noted.lock().push((task.attempt(), task.is_last_attempt(), task.pushed_at()));
-        async { Err(Failure::new("as it should")) }
+        async { Err(TaskFailure::new("as it should")) }
     });
     let id = queue.push(&"x".to_owned()).await.expect("there is room").into_id();
     let pushed = queue.get(&id).await.expect("it is there").expect("it waits").pushed_at;
@@ -202,7 +202,7 @@ async fn what_waits_is_thrown_away_and_the_dead_stay(case: Case) {
     for _ in 0..3 {
         ids.push(queue.push(&"x".to_owned()).await.expect("there is room").into_id());
     }
-    let worker = queue.worker(|_| async { Err(Failure::dead("hopeless")) });
+    let worker = queue.worker(|_| async { Err(TaskFailure::dead_letter("hopeless")) });
     while_they_work(vec![worker.concurrency(1)], async {
         eventually("them to die", async || {
             queue.stats().await.expect("it is there").dead_letters == 3
@@ -215,7 +215,7 @@ async fn what_waits_is_thrown_away_and_the_dead_stay(case: Case) {
     assert_eq!(queue.purge_waiting().await.expect("it is there"), 2);
     let (mut after, mut dead) = (None, Vec::new());
     loop {
-        let page = queue.dead(after, 1).await.expect("it is there");
+        let page = queue.dead_letters(after, 1).await.expect("it is there");
         dead.extend(page.tasks.into_iter().map(|task| task.id));
         let Some(next) = page.next else { break };
         let text = next.to_string();
@@ -223,12 +223,12 @@ async fn what_waits_is_thrown_away_and_the_dead_stay(case: Case) {
         assert_eq!(after, Some(next));
     }
     assert_eq!(dead, ids);
-    assert!("x".parse::<DeadCursor>().is_err());
+    assert!("x".parse::<DeadLetterCursor>().is_err());
 }
 
 async fn what_is_sealed_is_run_by_who_has_the_key(case: Case) {
-    let ring = || Keyring::new("one", [7; 32]).only_sealed();
-    let (one, other) = (case.store().await, case.store().await.sealed_with(ring()));
+    let ring = || Keyring::new("one", [7; 32]).require_sealed();
+    let (one, other) = (case.store().await, case.store().await.with_keyring(ring()));
     let (without, queue): (Queue<String>, Queue<String>) =
         (one.queue("texts"), other.queue("texts"));
     let id = queue.push(&"secret".to_owned()).await.expect("there is room").into_id();
@@ -239,7 +239,7 @@ async fn what_is_sealed_is_run_by_who_has_the_key(case: Case) {
     let noted = Arc::clone(&ran);
     let worker = queue.worker(move |task: Task<String>| {
         noted.lock().push(task.payload);
-        async { Ok::<(), Failure>(()) }
+        async { Ok::<(), TaskFailure>(()) }
     });
     while_they_work(vec![worker], async {
         eventually("it to run", async || queue.get(&id).await.expect("it is there").is_none())

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockgate::{ErrorKind, NotAcquired, Quorum, QuorumGuard, Released, Store};
+use lockgate::{ErrorKind, AcquireError, Quorum, QuorumGuard, ReleaseStatus, Store};
 use lockgate_tests::{PATIENCE, Server, eventually, within};
 
 /// Long enough for a node's share of it, and for a holder to be sure of it, on a machine that does much else.
@@ -26,7 +26,7 @@ impl Site {
         Self { servers, quorum }
     }
 
-    async fn acquire(&self) -> Result<QuorumGuard, NotAcquired> {
+    async fn acquire(&self) -> Result<QuorumGuard, AcquireError> {
         within("an answer", self.quorum.lock("x").lease(LEASE).acquire()).await
     }
 
@@ -39,7 +39,7 @@ impl Site {
     /// Somebody else has it. Where three of five live, one that stands still for a moment is no majority for either.
     async fn is_busy(&self) {
         eventually("it to be busy", async || {
-            matches!(self.acquire().await, Err(NotAcquired::Busy(_)))
+            matches!(self.acquire().await, Err(AcquireError::Busy(_)))
         })
         .await;
     }
@@ -71,17 +71,17 @@ async fn two_of_five_may_die_and_three_may_not() {
         let guard = site.sure().await;
         assert!(guard.fence() > last);
         last = guard.fence();
-        assert_eq!(guard.release().await, Released::Released);
+        assert_eq!(guard.release().await, ReleaseStatus::Released);
         site.servers[dead].kill();
     }
     let guard = site.sure().await;
     assert!(guard.fence() > last);
     site.is_busy().await;
-    assert_eq!(guard.release().await, Released::Released);
+    assert_eq!(guard.release().await, ReleaseStatus::Released);
     site.servers[2].kill();
     let started = Instant::now();
     let request = site.quorum.lock("x").lease(LEASE * 10).wait(Duration::from_millis(500));
-    let Err(NotAcquired::Fault(error)) = request.acquire().await else {
+    let Err(AcquireError::Fault(error)) = request.acquire().await else {
         panic!("two of five are no majority")
     };
     assert_eq!(error.kind(), ErrorKind::Unavailable);
@@ -103,10 +103,10 @@ async fn frozen_nodes_cost_nothing_until_they_decide() {
     site.servers[3].pause();
     let guard = site.sure().await;
     site.is_busy().await;
-    assert_eq!(guard.release().await, Released::Released);
+    assert_eq!(guard.release().await, ReleaseStatus::Released);
     site.servers[1].pause();
     let started = Instant::now();
-    assert!(matches!(site.acquire().await, Err(NotAcquired::Fault(_))));
+    assert!(matches!(site.acquire().await, Err(AcquireError::Fault(_))));
     let refused = started.elapsed();
     println!("figure: refused by frozen nodes after {} ms", refused.as_millis());
     assert!(refused < Duration::from_secs(10), "{refused:?}");
@@ -128,7 +128,7 @@ async fn a_holder_outlives_two_nodes_and_is_told_of_the_third() {
         for server in &site.servers {
             let Ok(store) = Store::connect(&server.url("quorum")).await else { continue };
             taken +=
-                usize::from(matches!(store.lock("x").acquire().await, Err(NotAcquired::Busy(_))));
+                usize::from(matches!(store.lock("x").acquire().await, Err(AcquireError::Busy(_))));
         }
         taken
     };
@@ -147,7 +147,7 @@ async fn a_holder_outlives_two_nodes_and_is_told_of_the_third() {
     site.servers[2].kill();
     within("the loss", guard.lost()).await;
     assert!(started.elapsed() <= LEASE + Duration::from_secs(5), "{:?}", started.elapsed());
-    assert_eq!(guard.release().await, Released::AlreadyLost);
+    assert_eq!(guard.release().await, ReleaseStatus::AlreadyLost);
     site.servers[4].resume();
     site.is_clean(&[1, 3, 4]).await;
 }
@@ -176,7 +176,7 @@ async fn fences_grow_over_majorities_and_after_a_loss_of_data() {
             assert!(guard.fence() > last, "round {round} without {down:?}");
             assert!(guard.fence() > far);
             last = guard.fence();
-            assert_eq!(guard.release().await, Released::Released);
+            assert_eq!(guard.release().await, ReleaseStatus::Released);
             down.iter().for_each(|at| site.servers[*at].resume());
         }
     }
@@ -226,8 +226,8 @@ async fn take_turns(quorum: Quorum, until: Instant) -> Vec<Turn> {
         let turn = Turn { from, to: sure.min(Instant::now()), fence: guard.fence() };
         // A loss may come to light with the release alone; then the turn says too much.
         let released =
-            if guard.loss().is_some() { Released::Released } else { guard.release().await };
-        if released != Released::AlreadyLost {
+            if guard.loss().is_some() { ReleaseStatus::Released } else { guard.release().await };
+        if released != ReleaseStatus::AlreadyLost {
             turns.push(turn);
         }
     }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use lockgate::{Key, NotAcquired, Store};
+use lockgate::{Key, AcquireError, Store};
 use lockgate_tests::{Backing, Case, Framework, Server, eventually, patient_store, run};
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -85,7 +85,7 @@ async fn is_used(store: &Store) {
         match store.lock(format!("{n}")).wait(wait).acquire().await {
             Ok(guard) => _ = guard.release().await,
             // Until its breaker has found the new server.
-            Err(NotAcquired::Fault(_)) => {}
+            Err(AcquireError::Fault(_)) => {}
             Err(busy) => panic!("{busy}"),
         }
     });
@@ -161,9 +161,9 @@ async fn events_name_node_and_hash_and_no_token() {
     let store = Store::memory();
     let key = Key::path_param("account", SECRET);
     let short = Duration::from_secs(3);
-    let held = store.lock(key.clone()).lease_fixed(short).acquire().await.expect("free");
+    let held = store.lock(key.clone()).fixed_lease(short).acquire().await.expect("free");
     let refused = store.lock(key.clone()).acquire().await;
-    assert!(matches!(refused, Err(NotAcquired::Busy(_))));
+    assert!(matches!(refused, Err(AcquireError::Busy(_))));
     let second = store.lock(key.clone()).wait(Duration::from_secs(20)).acquire().await;
     let second = second.expect("the fixed lease ends");
     held.lost().await;

@@ -69,23 +69,23 @@ mod tests {
     /// How late it is, is for the benchmarks.
     #[tokio::test]
     async fn it_is_never_early() {
-        let mut alarm = Alarm::default();
+        let mut alarm = PreciseTimer::default();
         for n in 0..21 {
             let at = Instant::now() + 3 * MS + Duration::from_micros(130) * n;
-            alarm.at(Some(at)).await;
+            alarm.wait_until(Some(at)).await;
             assert!(Instant::now() >= at);
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_stopped_clock_is_told_by_its_timers() {
-        assert!(!tells_real_time());
-        let mut alarm = Alarm::default();
+        assert!(!is_real_time());
+        let mut alarm = PreciseTimer::default();
         for ms in [1, 2, 3, 50, 60_000] {
             let at = Instant::now() + ms * MS;
-            alarm.at(Some(at)).await;
+            alarm.wait_until(Some(at)).await;
             assert_eq!(Instant::now(), at);
-            assert!(alarm.last.is_none(), "no thread was asked");
+            assert!(alarm.last_sleep.is_none(), "no thread was asked");
         }
     }
 
@@ -95,15 +95,15 @@ mod tests {
         let mut sleepers = 0;
         // A machine that has other things to do may leave nothing of a wait.
         for _ in 0..1000 {
-            let (mut alarm, at) = (Alarm::default(), Instant::now() + MS);
+            let (mut alarm, at) = (PreciseTimer::default(), Instant::now() + MS);
             let mut sleeper = None;
             while at > Instant::now() {
                 tokio::select! {
                     biased;
-                    () = alarm.at(Some(at)) => break,
+                    () = alarm.wait_until(Some(at)) => break,
                     () = tokio::task::yield_now() => {}
                 }
-                let Some((_, last)) = &alarm.last else { continue };
+                let Some((_, last)) = &alarm.last_sleep else { continue };
                 assert_eq!(*sleeper.get_or_insert(last.id()), last.id());
             }
             sleepers += u32::from(sleeper.is_some());
@@ -116,12 +116,12 @@ mod tests {
 
     #[tokio::test]
     async fn another_moment_may_come_first() {
-        let mut alarm = Alarm::default();
+        let mut alarm = PreciseTimer::default();
         let far = Instant::now() + Duration::from_secs(60);
         // As if it were slept for already.
-        alarm.last = Some((far, spawn_blocking(|| {})));
+        alarm.last_sleep = Some((far, spawn_blocking(|| {})));
         let near = Instant::now() + MS;
-        alarm.at(Some(near)).await;
+        alarm.wait_until(Some(near)).await;
         assert!((near..far).contains(&Instant::now()));
     }
 }

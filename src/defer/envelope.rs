@@ -211,40 +211,40 @@ fn decode_envelope<T: for<'a> Deserialize<'a>>(
 mod tests {
     use super::*;
 
-    fn head() -> Head {
+    fn head() -> HttpRequestHead {
         let headers = vec![("x".to_owned(), b"\xff".to_vec()), ("x".to_owned(), b"2".to_vec())];
-        Head::new("PATCH", "/a?b=c", headers, "192.0.2.1:7".parse().ok())
+        HttpRequestHead::new("PATCH", "/a?b=c", headers, "192.0.2.1:7".parse().ok())
     }
 
-    fn carried() -> Carried {
+    fn carried() -> SavedSnapshots {
         vec![("user".to_owned(), b"7".to_vec())]
     }
 
     #[test]
     fn what_is_written_is_read() {
         let (store, lock) = (Store::memory(), Key::custom("a"));
-        let at = At { store: &store, id: &JobId::new(&lock), lock: &lock };
-        let bytes = write_request(at, head(), head().headers, carried(), 3, b"body");
+        let at = EnvelopeBinding { store: &store, id: &JobId::new(&lock), lock: &lock };
+        let bytes = encode_request(at, head(), head().headers, carried(), 3, b"body");
         let body = Bytes::from_static(b"body");
-        let read = StoredRequest { head: head(), carried: carried(), max_attempts: 3, body };
-        assert_eq!(read_request(at, &bytes), Ok(read));
+        let read = StoredRequest { head: head(), snapshots: carried(), max_attempts: 3, body };
+        assert_eq!(decode_request(at, &bytes), Ok(read));
     }
 
     #[test]
     fn what_was_put_elsewhere_is_broken() {
         let (store, lock, other) = (Store::memory(), Key::custom("a"), Key::custom("b"));
         let (id, two) = (JobId::new(&lock), JobId::new(&lock));
-        let at = At { store: &store, id: &id, lock: &lock };
-        let bytes = write_request(at, head(), head().headers, Carried::new(), 1, b"body");
-        let response = StoredHead { status: 200, headers: Headers::new(), stored: Stored::Body };
-        let answer = write_response(at, &response, b"body");
-        for elsewhere in [At { id: &two, ..at }, At { lock: &other, ..at }] {
-            assert_eq!(read_request(elsewhere, &bytes), Err(Unreadable::Broken));
-            assert_eq!(read_response(elsewhere, &answer), Err(Unreadable::Broken));
+        let at = EnvelopeBinding { store: &store, id: &id, lock: &lock };
+        let bytes = encode_request(at, head(), head().headers, SavedSnapshots::new(), 1, b"body");
+        let response = StoredResponseHead { status: 200, headers: HeaderList::new(), body_status: StoredBodyStatus::Full };
+        let answer = encode_response(at, &response, b"body");
+        for elsewhere in [EnvelopeBinding { id: &two, ..at }, EnvelopeBinding { lock: &other, ..at }] {
+            assert_eq!(decode_request(elsewhere, &bytes), Err(EnvelopeError::Corrupted));
+            assert_eq!(decode_response(elsewhere, &answer), Err(EnvelopeError::Corrupted));
         }
-        assert_eq!(read_request(at, &answer), Err(Unreadable::Broken));
-        assert_eq!(read_response(at, &bytes), Err(Unreadable::Broken));
-        assert_eq!(read_response(at, &answer), Ok((response, Bytes::from_static(b"body"))));
+        assert_eq!(decode_request(at, &answer), Err(EnvelopeError::Corrupted));
+        assert_eq!(decode_response(at, &bytes), Err(EnvelopeError::Corrupted));
+        assert_eq!(decode_response(at, &answer), Ok((response, Bytes::from_static(b"body"))));
     }
 
     /// Whatever lies in the store under a job's name.
@@ -253,19 +253,19 @@ mod tests {
         bolero::check!().with_iterations(1_000).with_type::<(bool, Vec<u8>)>().for_each(
             |(ours, bytes)| {
                 let (store, lock) = (Store::memory(), Key::custom("a"));
-                let at = At { store: &store, id: &JobId::new(&lock), lock: &lock };
-                let start: &[u8] = if *ours { &[VERSION] } else { &[] };
+                let at = EnvelopeBinding { store: &store, id: &JobId::new(&lock), lock: &lock };
+                let start: &[u8] = if *ours { &[FORMAT_VERSION] } else { &[] };
                 let bytes = Bytes::from([start, bytes].concat());
                 let why = match bytes.first() {
                     Some(0) if bytes.get(1).is_some_and(|version| *version > 1) => {
-                        Unreadable::Newer
+                        EnvelopeError::NewerVersion
                     }
-                    Some(0) => Unreadable::NoKey,
-                    Some(version) if *version > VERSION => Unreadable::Newer,
-                    Some(_) | None => Unreadable::Broken,
+                    Some(0) => EnvelopeError::MissingKey,
+                    Some(version) if *version > FORMAT_VERSION => EnvelopeError::NewerVersion,
+                    Some(_) | None => EnvelopeError::Corrupted,
                 };
-                assert_eq!(read_request(at, &bytes), Err(why));
-                assert_eq!(read_response(at, &bytes), Err(why));
+                assert_eq!(decode_request(at, &bytes), Err(why));
+                assert_eq!(decode_response(at, &bytes), Err(why));
             },
         );
     }
@@ -277,20 +277,20 @@ mod tests {
         bolero::check!().with_iterations(500).with_type::<Input>().for_each(
             |(target, value, body, place, bit, more)| {
                 let (store, lock) = (Store::memory(), Key::custom("a"));
-                let at = At { store: &store, id: &JobId::new(&lock), lock: &lock };
-                let head = Head::new("PUT", target, vec![("x".to_owned(), value.clone())], None);
+                let at = EnvelopeBinding { store: &store, id: &JobId::new(&lock), lock: &lock };
+                let head = HttpRequestHead::new("PUT", target, vec![("x".to_owned(), value.clone())], None);
                 let headers = head.headers.clone();
-                let bytes = write_request(at, head, headers, Carried::new(), 1, body);
-                let read = read_request(at, &bytes).expect("it is whole");
+                let bytes = encode_request(at, head, headers, SavedSnapshots::new(), 1, body);
+                let read = decode_request(at, &bytes).expect("it is whole");
                 assert_eq!((&read.head.target, &read.body[..]), (target, &body[..]));
                 let mut changed = bytes.to_vec();
                 let place = place % changed.len();
                 changed[place] ^= 1 << (bit % 8);
-                assert!(read_request(at, &changed.into()).is_err(), "bit {bit} of {place}");
-                assert_eq!(read_request(at, &bytes.slice(..place)), Err(Unreadable::Broken));
+                assert!(decode_request(at, &changed.into()).is_err(), "bit {bit} of {place}");
+                assert_eq!(decode_request(at, &bytes.slice(..place)), Err(EnvelopeError::Corrupted));
                 if !more.is_empty() {
                     let longer = [&bytes, &more[..]].concat();
-                    assert_eq!(read_request(at, &longer.into()), Err(Unreadable::Broken));
+                    assert_eq!(decode_request(at, &longer.into()), Err(EnvelopeError::Corrupted));
                 }
             },
         );
@@ -299,7 +299,7 @@ mod tests {
     #[test]
     fn nothing_of_a_request_is_in_a_log() {
         let (head, body) = (head(), Bytes::from_static(b"body"));
-        let request = StoredRequest { head, carried: carried(), max_attempts: 1, body };
+        let request = StoredRequest { head, snapshots: carried(), max_attempts: 1, body };
         let told = format!("{request:?}");
         assert_eq!(told, "StoredRequest { method: \"PATCH\", max_attempts: 1, bytes: 4, .. }");
     }

@@ -64,10 +64,10 @@ mod tests {
 
     #[test]
     fn it_doubles_up_to_its_cap_and_spreads_over_all_of_it() {
-        let backoff = Backoff { base: SECOND, cap: 10 * SECOND, asked: 60 * SECOND };
+        let backoff = JobBackoff { base: SECOND, cap: 10 * SECOND, max_retry_after: 60 * SECOND };
         for (attempt, most) in [(1, 1), (2, 2), (3, 4), (4, 8), (5, 10), (40, 10), (u32::MAX, 10)] {
             let most = most * SECOND;
-            let waits: Vec<_> = (0..400).map(|_| backoff.after(attempt, None)).collect();
+            let waits: Vec<_> = (0..400).map(|_| backoff.delay_after(attempt, None)).collect();
             assert!(waits.iter().all(|wait| *wait <= most && !wait.is_zero()), "{attempt}");
             assert!(waits.iter().any(|wait| *wait < most / 4), "{attempt}");
             assert!(waits.iter().any(|wait| *wait > most / 4 * 3), "{attempt}");
@@ -76,19 +76,19 @@ mod tests {
 
     #[test]
     fn what_the_handler_asks_for_is_waited_within_bounds() {
-        let backoff = Backoff { base: SECOND, cap: SECOND, asked: 60 * SECOND };
-        let wait = backoff.after(1, Some(20 * SECOND));
+        let backoff = JobBackoff { base: SECOND, cap: SECOND, max_retry_after: 60 * SECOND };
+        let wait = backoff.delay_after(1, Some(20 * SECOND));
         assert!((20 * SECOND..=21 * SECOND).contains(&wait), "{wait:?}");
-        let wait = backoff.after(1, Some(Duration::MAX));
+        let wait = backoff.delay_after(1, Some(Duration::MAX));
         assert!((60 * SECOND..=61 * SECOND).contains(&wait), "{wait:?}");
     }
 
     #[test]
     fn no_terms_make_it_fail() {
-        let none = Backoff { base: Duration::ZERO, cap: Duration::ZERO, asked: Duration::ZERO };
-        assert_eq!(none.after(3, Some(SECOND)), Duration::from_millis(1));
-        let endless = Backoff { base: Duration::MAX, cap: Duration::MAX, asked: SECOND };
-        let _ = endless.after(u32::MAX, Some(SECOND));
+        let none = JobBackoff { base: Duration::ZERO, cap: Duration::ZERO, max_retry_after: Duration::ZERO };
+        assert_eq!(none.delay_after(3, Some(SECOND)), Duration::from_millis(1));
+        let endless = JobBackoff { base: Duration::MAX, cap: Duration::MAX, max_retry_after: SECOND };
+        let _ = endless.delay_after(u32::MAX, Some(SECOND));
     }
 
     #[test]
@@ -96,7 +96,7 @@ mod tests {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777);
         let of = |text: &str| {
             let value = vec![("retry-after".to_owned(), text.as_bytes().to_vec())];
-            retry_after(&value, now)
+            parse_retry_after(&value, now)
         };
         assert_eq!(of("120"), Some(120 * SECOND));
         assert_eq!(of(" 0 "), Some(Duration::ZERO));
@@ -108,6 +108,6 @@ mod tests {
         for none in ["", "-1", "1.5", "soon", "+3"] {
             assert_eq!(of(none), None, "{none:?}");
         }
-        assert_eq!(retry_after(&Vec::new(), now), None);
+        assert_eq!(parse_retry_after(&Vec::new(), now), None);
     }
 }

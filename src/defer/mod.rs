@@ -45,7 +45,7 @@ mod job_chain;
 mod ready_queue;
 mod worker;
 
-#[cfg(feature = "callback")]
+#[cfg(feature = "webhook")]
 pub use self::webhook::Webhooks;
 #[cfg(any(test, feature = "test-kit"))]
 pub use self::job_stepper::JobRunReport;

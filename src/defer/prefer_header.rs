@@ -47,7 +47,7 @@ mod tests {
 
     fn read(values: &[&str]) -> (Option<u64>, bool) {
         let values: Vec<_> = values.iter().map(|value| value.as_bytes()).collect();
-        let Preferences { wait, respond_async } = Preferences::read(&values);
+        let PreferHeader { wait, respond_async } = PreferHeader::parse(&values);
         (wait.map(|wait| wait.as_secs()), respond_async)
     }
 
@@ -73,8 +73,8 @@ mod tests {
             let mut all: Vec<&[u8]> = vec![b"wait=5, respond-async"];
             all.extend(lines.iter().map(|line| &line[..]));
             let five = Some(Duration::from_secs(5));
-            assert_eq!(Preferences::read(&all), Preferences { wait: five, respond_async: true });
-            let _ = Preferences::read(&all[1..]);
+            assert_eq!(PreferHeader::parse(&all), PreferHeader { wait: five, respond_async: true });
+            let _ = PreferHeader::parse(&all[1..]);
         });
     }
 

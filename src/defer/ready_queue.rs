@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn a_lock_is_in_it_once_with_what_was_heard_last() {
-        let mut waiting = Waiting::default();
+        let mut waiting = ReadyQueue::default();
         let (one, two) = (Key::custom("1"), Key::custom("2"));
         let (old, new) = (JobId::new(&one), JobId::new(&one));
         waiting.push(one.clone(), Some(old));
@@ -145,12 +145,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn each_is_told_once_after_a_while_and_again_when_all_are() {
-        let mut waiting = Waiting::default();
+        let mut waiting = ReadyQueue::default();
         let keys = ["1", "2", "3"].map(Key::custom);
         keys.iter().for_each(|key| waiting.push(key.clone(), None));
-        let (now, later) = (Instant::now(), Instant::now() + PATIENCE);
+        let (now, later) = (Instant::now(), Instant::now() + FORWARD_DELAY);
         let mut told = |most, all, now| {
-            let told = waiting.next_to_tell(most, all, now);
+            let told = waiting.next_to_forward(most, all, now);
             told.into_iter().map(|(key, _)| key).collect::<Vec<_>>()
         };
         assert!(told(2, false, now).is_empty());
@@ -159,12 +159,12 @@ mod tests {
         assert!(told(2, false, later).is_empty());
         assert_eq!(told(2, true, later), keys[..2]);
         let last = Key::custom("4");
-        waiting.push_told(last.clone(), None, Some(later));
+        waiting.push_forwarded(last.clone(), None, Some(later));
         // What is heard of it anew changes nothing of that, but that it has come due does, after a while.
         waiting.push(keys[0].clone(), Some(JobId::new(&keys[0])));
         waiting.push_due(&last, None);
-        assert!(waiting.next_to_tell(2, false, later).is_empty());
-        assert_eq!(waiting.next_to_tell(2, false, later + TOLD), [(last, None)]);
-        assert!(waiting.next_to_tell(2, false, later + 9 * TOLD).is_empty());
+        assert!(waiting.next_to_forward(2, false, later).is_empty());
+        assert_eq!(waiting.next_to_forward(2, false, later + FORWARD_RETRY_INTERVAL), [(last, None)]);
+        assert!(waiting.next_to_forward(2, false, later + 9 * FORWARD_RETRY_INTERVAL).is_empty());
     }
 }

@@ -150,9 +150,9 @@ mod tests {
     #[test]
     fn a_clock_that_is_wrong_makes_no_pause_that_another_job_would_not_have() {
         let (seen, second) = (SystemTime::now(), Duration::from_secs(1));
-        assert_eq!(pause_at(seen + 7 * second, seen), 7 * second);
+        assert_eq!(age_backoff_at(seen + 7 * second, seen), 7 * second);
         let hours = 10_000 * 3600 * second;
         let clocks = [seen - hours, seen - second, seen, seen + hours];
-        assert_eq!(clocks.map(|now| pause_at(now, seen)), [second, second, second, 60 * second]);
+        assert_eq!(clocks.map(|now| age_backoff_at(now, seen)), [second, second, second, 60 * second]);
     }
 }

@@ -30,13 +30,13 @@ use parking_lot::Mutex;
 use tokio::{sync::oneshot, task::JoinHandle};
 
 use super::{
-    Answer, DeferWorker, Kept, Ran, Replayer,
-    envelope::{At, write_request},
+    ReplayResponse, DeferWorker, ReplayBody, ReplayOutcome, Replayer,
+    envelope::{EnvelopeBinding, encode_request},
 };
 use crate::{
-    gate::{Head, Replay},
+    gate::{HttpRequestHead, ReplayMarker},
     key::Key,
-    store::{Caps, Enqueue, Enqueued, JobId, JobPolicy, JobState, JobView, Store},
+    store::{StorageLimits, EnqueueCommand, EnqueueOutcome, JobId, JobPolicy, JobState, JobView, Store},
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -53,17 +53,17 @@ impl Routes {
 }
 
 impl Replayer for Routes {
-    fn replay(&self, head: Head, body: Bytes, marker: Replay, _: usize) -> BoxFuture<'static, Ran> {
+    fn replay(&self, head: HttpRequestHead, body: Bytes, marker: ReplayMarker, _: usize) -> BoxFuture<'static, ReplayOutcome> {
         *self.0.lock().entry(head.target.clone()).or_default() += 1;
         assert!(!head.target.ends_with("/panic"), "outside of the future");
         let long = head.target.ends_with("/long");
         async move {
             // As the job's own lock does when it lets the run pass.
             marker.pass(&key_of(&head.target));
-            Ran::Answered(Answer {
+            ReplayOutcome::Answered(ReplayResponse {
                 status: 200,
                 headers: Vec::new(),
-                body: if long { Kept::TooLong } else { Kept::Body(body) },
+                body: if long { ReplayBody::TooLong } else { ReplayBody::Full(body) },
             })
         }
         .boxed()
@@ -72,26 +72,26 @@ impl Replayer for Routes {
 
 /// Routes that are a function.
 #[derive(Clone)]
-struct Function(Arc<dyn Fn(Head, Replay) -> BoxFuture<'static, Ran> + Send + Sync>);
+struct Function(Arc<dyn Fn(HttpRequestHead, ReplayMarker) -> BoxFuture<'static, ReplayOutcome> + Send + Sync>);
 
 impl Function {
-    fn new<F>(run: impl Fn(Head, Replay) -> F + Send + Sync + 'static) -> Self
+    fn new<F>(run: impl Fn(HttpRequestHead, ReplayMarker) -> F + Send + Sync + 'static) -> Self
     where
-        F: Future<Output = Ran> + Send + 'static,
+        F: Future<Output = ReplayOutcome> + Send + 'static,
     {
         Self(Arc::new(move |head, marker| run(head, marker).boxed()))
     }
 }
 
 impl Replayer for Function {
-    fn replay(&self, head: Head, _: Bytes, marker: Replay, _: usize) -> BoxFuture<'static, Ran> {
+    fn replay(&self, head: HttpRequestHead, _: Bytes, marker: ReplayMarker, _: usize) -> BoxFuture<'static, ReplayOutcome> {
         (self.0)(head, marker)
     }
 }
 
-fn answered(status: u16) -> Ran {
-    let body = Kept::Body(Bytes::new());
-    Ran::Answered(Answer { status, headers: Vec::new(), body })
+fn answered(status: u16) -> ReplayOutcome {
+    let body = ReplayBody::Full(Bytes::new());
+    ReplayOutcome::Answered(ReplayResponse { status, headers: Vec::new(), body })
 }
 
 /// The lock of `/<name>/..` is `<name>`.
@@ -107,7 +107,7 @@ struct Working {
 
 impl Working {
     fn on(store: &Store, routes: &Routes) -> Self {
-        Self::with(DeferWorker::on(store, routes.clone()))
+        Self::with(DeferWorker::new(store, routes.clone()))
     }
 
     fn with(worker: DeferWorker) -> Self {
@@ -138,16 +138,16 @@ async fn put_off(store: &Store, target: &str) -> JobId {
 }
 
 /// A job that runs once, of any request.
-async fn put_off_request(store: &Store, head: Head, body: &[u8]) -> JobId {
+async fn put_off_request(store: &Store, head: HttpRequestHead, body: &[u8]) -> JobId {
     put_in(store, request(store, head, body)).await
 }
 
 /// The call that stores a job that runs once, of any request.
-fn request(store: &Store, head: Head, body: &[u8]) -> Enqueue {
+fn request(store: &Store, head: HttpRequestHead, body: &[u8]) -> EnqueueCommand {
     let key = key_of(&head.target);
     let id = JobId::new(&key);
-    let at = At { store, id: &id, lock: &key };
-    let envelope = write_request(at, head.clone(), head.headers, Vec::new(), 1, body);
+    let at = EnvelopeBinding { store, id: &id, lock: &key };
+    let envelope = encode_request(at, head.clone(), head.headers, Vec::new(), 1, body);
     stored_as(key.clone(), id, 1, envelope)
 }
 
@@ -159,50 +159,50 @@ async fn put_off_with(
     carried: Vec<(String, Vec<u8>)>,
 ) -> JobId {
     let key = key_of(target);
-    let head = Head::new("POST", target, Vec::new(), None);
+    let head = HttpRequestHead::new("POST", target, Vec::new(), None);
     let id = JobId::new(&key);
-    let at = At { store, id: &id, lock: &key };
-    let envelope = write_request(at, head, Vec::new(), carried, max_attempts, b"body");
+    let at = EnvelopeBinding { store, id: &id, lock: &key };
+    let envelope = encode_request(at, head, Vec::new(), carried, max_attempts, b"body");
     put_in(store, stored_as(key.clone(), id, max_attempts, envelope)).await
 }
 
 /// A job of these bytes.
-fn stored_as(key: Key, id: JobId, max_attempts: u32, envelope: Bytes) -> Enqueue {
-    let policy = JobPolicy { again: max_attempts > 1, max_attempts, ..JobPolicy::default() };
-    Enqueue {
+fn stored_as(key: Key, id: JobId, max_attempts: u32, envelope: Bytes) -> EnqueueCommand {
+    let policy = JobPolicy { retry_after_crash: max_attempts > 1, max_attempts, ..JobPolicy::default() };
+    EnqueueCommand {
         envelope,
         id,
         key,
         policy,
-        record: None,
+        idempotency_record: None,
         merge: None,
-        caps: Caps {
+        limits: StorageLimits {
             resource_jobs: 1_000,
             resource_bytes: 1_000_000,
             shard_jobs: 1_000,
             shard_bytes: 1_000_000,
-            ..Caps::NONE
+            ..StorageLimits::NONE
         },
         owner: String::new(),
-        call: None,
+        webhook: None,
     }
 }
 
 /// A job that runs once, not before this time.
 async fn put_late(store: &Store, target: &str, delay: Duration) -> JobId {
-    let call = request(store, Head::new("POST", target, Vec::new(), None), b"body");
-    put_in(store, Enqueue { policy: JobPolicy { delay, ..JobPolicy::default() }, ..call }).await
+    let call = request(store, HttpRequestHead::new("POST", target, Vec::new(), None), b"body");
+    put_in(store, EnqueueCommand { policy: JobPolicy { delay, ..JobPolicy::default() }, ..call }).await
 }
 
-async fn put_in(store: &Store, call: Enqueue) -> JobId {
+async fn put_in(store: &Store, call: EnqueueCommand) -> JobId {
     let id = call.id.clone();
     let stored = store.backend().enqueue(call).await;
-    assert!(matches!(stored, Ok(Enqueued::Stored { .. })), "{stored:?}");
+    assert!(matches!(stored, Ok(EnqueueOutcome::Stored { .. })), "{stored:?}");
     id
 }
 
 async fn look(store: &Store, id: &JobId) -> JobView {
-    let job = store.backend().job(id.clone()).await;
+    let job = store.backend().job_view(id.clone()).await;
     job.expect("the store is there").expect("it is kept")
 }
 

@@ -125,7 +125,7 @@ impl DeferWorker {
     }
 
     /// Makes the calls of `DeferLayer::callback`. Without it, they are left to workers that have it.
-    #[cfg(feature = "callback")]
+    #[cfg(feature = "webhook")]
     pub fn webhooks(mut self, callbacks: super::Webhooks) -> Self {
         self.webhooks = Some(Arc::new(callbacks));
         self

@@ -137,17 +137,17 @@ mod tests {
     /// Other tests of this process take room too, far less than this.
     const BUDGET: usize = 1 << 40;
 
-    fn room(limit: usize, budget: usize) -> Room {
-        Room::new(limit, budget, Duration::MAX)
+    fn room(limit: usize, budget: usize) -> BodyBudget {
+        BodyBudget::new(limit, budget, Duration::MAX)
     }
 
-    fn head(bytes: usize) -> Head {
-        Head::new("PUT", "/", vec![("x".into(), vec![b'x'; bytes])], None)
+    fn head(bytes: usize) -> HttpRequestHead {
+        HttpRequestHead::new("PUT", "/", vec![("x".into(), vec![b'x'; bytes])], None)
     }
 
-    fn client(name: &str, limit: usize) -> Room {
+    fn client(name: &str, limit: usize) -> BodyBudget {
         let mut room = room(limit, BUDGET);
-        assert!(room.hold(&head(0), Key::custom(name)));
+        assert!(room.try_reserve_head(&head(0), Key::custom(name)));
         room
     }
 
@@ -155,16 +155,16 @@ mod tests {
     fn a_client_leaves_as_much_as_it_takes() {
         const MUCH: usize = BUDGET / 2 - (1 << 30);
         let mut one = client("one", BUDGET);
-        assert!(one.grow_to(MUCH));
-        assert!(!one.grow_to(BUDGET / 2 + 1), "more than half");
+        assert!(one.try_grow_to(MUCH));
+        assert!(!one.try_grow_to(BUDGET / 2 + 1), "more than half");
         let mut same = client("one", BUDGET);
-        assert!(!same.grow_to(1 << 32), "the share is the client's, not the request's");
+        assert!(!same.try_grow_to(1 << 32), "the share is the client's, not the request's");
         // Another one has half of what is left.
         let mut two = client("two", BUDGET);
-        assert!(two.grow_to(MUCH / 2));
-        assert!(!two.grow_to(MUCH / 2 + (1 << 31)));
+        assert!(two.try_grow_to(MUCH / 2));
+        assert!(!two.try_grow_to(MUCH / 2 + (1 << 31)));
         drop(one);
-        assert!(two.grow_to(MUCH / 2 + (1 << 31)), "what is dropped is given back");
+        assert!(two.try_grow_to(MUCH / 2 + (1 << 31)), "what is dropped is given back");
     }
 
     /// 1,300 requests of one client that send nothing, and the largest body of another one.
@@ -174,13 +174,13 @@ mod tests {
         let idle: Vec<_> = (0..1_300)
             .map(|_| {
                 let mut idle = room(64 * 1024, budget);
-                let _ = idle.hold(&head(100), Key::custom("idle")) && idle.expect(Some(64 * 1024));
+                let _ = idle.try_reserve_head(&head(100), Key::custom("idle")) && idle.try_declare_length(Some(64 * 1024));
                 idle
             })
             .collect();
         let mut other = room(64 * 1024, budget);
-        assert!(other.hold(&head(100), Key::custom("other")) && other.expect(Some(64 * 1024)));
-        assert!(other.grow_to(64 * 1024));
+        assert!(other.try_reserve_head(&head(100), Key::custom("other")) && other.try_declare_length(Some(64 * 1024)));
+        assert!(other.try_grow_to(64 * 1024));
         drop(idle);
     }
 
@@ -188,18 +188,18 @@ mod tests {
     fn a_head_takes_room_beside_the_body() {
         let mut one = room(10, BUDGET);
         assert!(
-            one.hold(&head(100), Key::custom("a")) && one.grow_to(10),
+            one.try_reserve_head(&head(100), Key::custom("a")) && one.try_grow_to(10),
             "its limit is the body's"
         );
-        assert_eq!((one.head, one.body), (102, 10));
-        assert!(!room(10, 0).hold(&head(0), Key::custom("a")), "the budget is both of theirs");
+        assert_eq!((one.reserved_head, one.reserved_body), (102, 10));
+        assert!(!room(10, 0).try_reserve_head(&head(0), Key::custom("a")), "the budget is both of theirs");
     }
 
     #[test]
     fn nothing_is_kept_of_a_client_that_has_nothing() {
         let one = client("of a moment", 10);
-        assert!(USED.lock().clients.contains_key(&Key::custom("of a moment")));
+        assert!(BUFFER_USAGE.lock().by_client.contains_key(&Key::custom("of a moment")));
         drop(one);
-        assert!(!USED.lock().clients.contains_key(&Key::custom("of a moment")));
+        assert!(!BUFFER_USAGE.lock().by_client.contains_key(&Key::custom("of a moment")));
     }
 }

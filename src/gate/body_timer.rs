@@ -182,18 +182,18 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     /// A handler's read of a body, with 5 s of patience in all.
-    struct Body(mpsc::UnboundedReceiver<u8>, Patience);
+    struct Body(mpsc::UnboundedReceiver<u8>, BodyTimer);
 
     impl Body {
-        fn new() -> (mpsc::UnboundedSender<u8>, Self, Reading) {
+        fn new() -> (mpsc::UnboundedSender<u8>, Self, BodyTimerHandle) {
             let (client, body) = mpsc::unbounded_channel();
-            let (reading, patience) = Reading::new(5 * SECOND);
+            let (reading, patience) = BodyTimerHandle::new(5 * SECOND);
             (client, Self(body, patience), reading)
         }
 
-        async fn read(&mut self) -> Result<Option<u8>, TooSlow> {
+        async fn read(&mut self) -> Result<Option<u8>, BodyTimeoutError> {
             let Self(body, patience) = self;
-            poll_fn(|cx| match patience.poll(cx, |cx| body.poll_recv(cx)) {
+            poll_fn(|cx| match patience.poll_body(cx, |cx| body.poll_recv(cx)) {
                 Ok(polled) => polled.map(Ok),
                 Err(slow) => Poll::Ready(Err(slow)),
             })
@@ -211,7 +211,7 @@ mod tests {
             tokio::time::sleep(6 * SECOND).await;
             assert_eq!(body.read().await, Ok(Some(byte)));
         }
-        assert!(!reading.is_too_slow());
+        assert!(!reading.is_timed_out());
         // The time until it came is counted all the same.
         assert_eq!(body.read().now_or_never(), None);
         tokio::time::sleep(3 * SECOND).await;
@@ -219,15 +219,15 @@ mod tests {
         tokio::time::sleep(6 * SECOND).await;
         assert_eq!(body.read().await, Ok(Some(9)));
         let since = Instant::now();
-        assert_eq!(body.read().await, Err(TooSlow));
+        assert_eq!(body.read().await, Err(BodyTimeoutError));
         assert_eq!(since.elapsed(), 2 * SECOND);
-        assert!(reading.is_too_slow());
+        assert!(reading.is_timed_out());
     }
 
     /// Whoever was told to look, and finds nothing, waits again from then on.
     #[tokio::test(start_paused = true)]
     async fn a_wake_without_anything_does_not_end_the_wait() {
-        let (reading, mut patience) = Reading::new(5 * SECOND);
+        let (reading, mut patience) = BodyTimerHandle::new(5 * SECOND);
         let mut ticks = Box::pin(futures_util::stream::unfold((), |()| async {
             tokio::time::sleep(SECOND).await;
             Some(((), ()))
@@ -240,15 +240,15 @@ mod tests {
                     while ticks.poll_next_unpin(cx).is_ready() {}
                     Poll::<()>::Pending
                 };
-                match patience.poll(cx, nothing) {
+                match patience.poll_body(cx, nothing) {
                     Ok(_) => Poll::Pending,
                     Err(slow) => Poll::Ready(slow),
                 }
             })
             .await
         };
-        assert_eq!(read().await, TooSlow);
+        assert_eq!(read().await, BodyTimeoutError);
         assert_eq!(since.elapsed(), 5 * SECOND);
-        assert!(reading.is_too_slow());
+        assert!(reading.is_timed_out());
     }
 }

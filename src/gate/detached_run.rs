@@ -141,8 +141,8 @@ mod tests {
     use super::*;
     use crate::{
         gate::{
-            Asked, Head, Parting, Trying, Verdict, View,
-            begun::tests::{begun, locked},
+            InitialVerdict, HttpRequestHead, LeaveAction, AttemptMode, Verdict, GateRequest,
+            idempotent_run::tests::{begun, locked},
         },
         reply::Reply,
         store::Store,
@@ -153,30 +153,30 @@ mod tests {
     struct Deaf;
 
     impl Gate<()> for Deaf {
-        type Facts = Infallible;
+        type EntryContext = Infallible;
         type Ticket = u8;
-        type Quick = u8;
-        type Parked = Infallible;
+        type LightTicket = u8;
+        type AcceptTicket = Infallible;
 
-        fn ask<V: View<Native = ()>>(&self, _: &mut V) -> Asked<Infallible, u8> {
-            Asked::Skip
+        fn inspect<V: GateRequest<NativeRequest = ()>>(&self, _: &mut V) -> InitialVerdict<Infallible, u8> {
+            InitialVerdict::Skip
         }
 
         async fn enter(&self, facts: Infallible) -> Verdict<u8> {
             match facts {}
         }
 
-        fn show<V: View<Native = ()>>(&self, _: &u8, _: &mut V) {}
+        fn annotate_request<V: GateRequest<NativeRequest = ()>>(&self, _: &u8, _: &mut V) {}
 
-        fn ticket(&self, quick: u8) -> u8 {
+        fn full_ticket(&self, quick: u8) -> u8 {
             quick
         }
 
-        async fn leave(&self, _: u8, _: Outcome) -> Parting<u8, Infallible> {
-            Parting::Fields(Vec::new())
+        async fn leave(&self, _: u8, _: ServiceOutcome) -> LeaveAction<u8, Infallible> {
+            LeaveAction::AddHeaders(Vec::new())
         }
 
-        async fn accept(&self, parked: Infallible, _: Head, _: Option<Bytes>) -> Option<Reply> {
+        async fn accept_parked(&self, parked: Infallible, _: HttpRequestHead, _: Option<Bytes>) -> Option<Reply> {
             match parked {}
         }
     }
@@ -187,16 +187,16 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_client_that_stalls_does_not_keep_its_run() {
-        let detached = Detached::new(Slot::new(Trying::Never, None));
+        let detached = DetachedRun::new(ParkingSlot::new(AttemptMode::ParkImmediately, None));
         // The receiver is there, and is not read.
         let (to, unread) = mpsc::channel(1);
-        let mut sink = Sink::Pipe(to.clone());
-        let next = |_: &mut Context<'_>| Poll::Ready(Next::Item(Bytes::from_static(b"more")));
+        let mut sink = BodySink::Channel(to.clone());
+        let next = |_: &mut Context<'_>| Poll::Ready(NextBodyItem::Item(Bytes::from_static(b"more")));
         let mut ticket = 0;
-        let read = detached.read((&Deaf, &mut ticket), next, data, to.closed(), &mut sink);
+        let read = detached.forward_body((&Deaf, &mut ticket), next, data, to.closed(), &mut sink);
         let asked = Instant::now();
-        assert_eq!(read.await, (None, Outcome::BrokeOff));
-        assert_eq!(asked.elapsed().as_secs(), STALLED.as_secs());
+        assert_eq!(read.await, (None, ServiceOutcome::BodyFailed));
+        assert_eq!(asked.elapsed().as_secs(), STALL_TIMEOUT.as_secs());
         drop(unread);
     }
 
@@ -204,18 +204,18 @@ mod tests {
     async fn a_run_that_has_begun_is_left_though_its_client_has_gone() {
         let store = Store::memory();
         for has_begun in [true, false] {
-            let slot = Slot::new(Trying::Never, None);
+            let slot = ParkingSlot::new(AttemptMode::ParkImmediately, None);
             if has_begun {
-                slot.begin(begun(&store, &locked(&store).await).await);
+                slot.set_run(begun(&store, &locked(&store).await).await);
             }
             let left = AtomicBool::new(false);
             let leaving = async {
-                let taken = slot.begun();
+                let taken = slot.take_run();
                 tokio::task::yield_now().await;
                 drop(taken);
                 left.store(true, Ordering::Relaxed);
             };
-            let _ = Detached::new(slot.clone()).leave(leaving, ready(())).await;
+            let _ = DetachedRun::new(slot.clone()).leave_gate(leaving, ready(())).await;
             assert_eq!(left.load(Ordering::Relaxed), has_begun);
         }
     }

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::view::{BadParam, Route, View};
+use super::gate_request::{PathParamError, RouteMatch, GateRequest};
 use crate::store::Store;
 
 /// An unsafe request to a matched route. A clone is what a retry layer makes of it.
@@ -23,10 +23,10 @@ impl FakeView {
     }
 }
 
-impl View for FakeView {
-    type Native = ();
+impl GateRequest for FakeView {
+    type NativeRequest = ();
 
-    fn native(&mut self) -> &() {
+    fn native_request(&mut self) -> &() {
         &()
     }
 
@@ -34,15 +34,15 @@ impl View for FakeView {
         self.method
     }
 
-    fn route(&mut self) -> Route {
-        Route::Matched("/orders/{id}".to_owned())
+    fn route(&mut self) -> RouteMatch {
+        RouteMatch::Matched("/orders/{id}".to_owned())
     }
 
-    fn param(&mut self, _: &str) -> Result<Option<String>, BadParam> {
+    fn path_param(&mut self, _: &str) -> Result<Option<String>, PathParamError> {
         Ok(None)
     }
 
-    fn header(&self, name: &str) -> Vec<&[u8]> {
+    fn header_values(&self, name: &str) -> Vec<&[u8]> {
         let headers = self.headers.iter().map(|(n, value)| (*n, value.as_bytes()));
         let lines = self.lines.iter().map(|(n, value)| (*n, &**value));
         headers.chain(lines).filter(|(n, _)| *n == name).map(|(_, value)| value).collect()
@@ -63,7 +63,7 @@ impl View for FakeView {
         self.headers.extend(value.map(|value| (leak(name), leak(value))));
     }
 
-    fn peer(&self) -> Option<SocketAddr> {
+    fn peer_addr(&self) -> Option<SocketAddr> {
         self.peer
     }
 
@@ -71,19 +71,19 @@ impl View for FakeView {
         None
     }
 
-    fn get<T: Clone + Send + Sync + 'static>(&self) -> Option<T> {
+    fn extension<T: Clone + Send + Sync + 'static>(&self) -> Option<T> {
         self.extensions.get().cloned()
     }
 
-    fn put<T: Clone + Send + Sync + 'static>(&mut self, value: T) {
+    fn insert_extension<T: Clone + Send + Sync + 'static>(&mut self, value: T) {
         self.extensions.insert(value);
     }
 
-    fn change<T: Clone + Send + Sync + 'static>(&mut self, change: impl FnOnce(&mut T)) -> bool {
+    fn update_extension<T: Clone + Send + Sync + 'static>(&mut self, change: impl FnOnce(&mut T)) -> bool {
         self.extensions.get_mut().map(change).is_some()
     }
 
-    fn take<T: Clone + Send + Sync + 'static>(&mut self) -> Option<T> {
+    fn remove_extension<T: Clone + Send + Sync + 'static>(&mut self) -> Option<T> {
         self.extensions.remove()
     }
 }

@@ -38,7 +38,7 @@ mod tests {
 
     #[test]
     fn a_name_is_one_or_is_refused_at_the_start() {
-        assert_eq!(field_name("x", "X-Account"), "x-account");
+        assert_eq!(parse_header_name("x", "X-Account"), "x-account");
         for odd in ["", "x account", "x-account:", "kontö"] {
             let key = catch_unwind(|| drop(KeySource::<()>::header(odd)));
             let said = key.expect_err("no request has it").downcast::<String>();

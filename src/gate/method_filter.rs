@@ -62,13 +62,13 @@ mod tests {
 
     #[test]
     fn exactly_those_named_are_included() {
-        let some = Methods::these("LockLayer", ["POST", "GET", "PROPPATCH"]);
-        assert!(some.include("POST") && some.include("GET") && some.include("PROPPATCH"));
-        assert!(!some.include("PUT") && !some.include("post"));
-        assert!(some.include("HEAD") && !Methods::these("LockLayer", ["HEAD"]).include("GET"));
-        assert!(Methods::Unsafe.include("PROPPATCH") && !Methods::Unsafe.include("GET"));
-        assert!(Methods::All.include("OPTIONS"));
-        assert!(Methods::ReadOrWrite.include("GET") && !Methods::ReadOrWrite.include("OPTIONS"));
+        let some = MethodFilter::listed("LockLayer", ["POST", "GET", "PROPPATCH"]);
+        assert!(some.matches("POST") && some.matches("GET") && some.matches("PROPPATCH"));
+        assert!(!some.matches("PUT") && !some.matches("post"));
+        assert!(some.matches("HEAD") && !MethodFilter::listed("LockLayer", ["HEAD"]).matches("GET"));
+        assert!(MethodFilter::Unsafe.matches("PROPPATCH") && !MethodFilter::Unsafe.matches("GET"));
+        assert!(MethodFilter::All.matches("OPTIONS"));
+        assert!(MethodFilter::ReadOrWrite.matches("GET") && !MethodFilter::ReadOrWrite.matches("OPTIONS"));
     }
 
     /// By a sentence that names the layer whose setting it is.
@@ -78,7 +78,7 @@ mod tests {
             for names in
                 [&[][..], &[""], &["post"], &["POST", "Get"], &["PO ST"], &["POST,PUT"], &["é"]]
             {
-                let built = std::panic::catch_unwind(|| Methods::these(layer, names));
+                let built = std::panic::catch_unwind(|| MethodFilter::listed(layer, names));
                 let told = built.expect_err("it matches nothing");
                 let told = told.downcast_ref::<String>().cloned().unwrap_or_else(|| {
                     told.downcast_ref::<&str>().map(ToString::to_string).unwrap_or_default()

@@ -74,25 +74,25 @@ mod tests {
     fn a_refusal_counts_until_a_gate_lets_the_request_pass() {
         let (outer, inner) = (Arc::new(1_u8), Arc::new(2_u8));
         let (outer, inner) = (GateId::of(&outer), GateId::of(&inner));
-        let run = RememberedRun::default();
-        run.note_passed(outer);
-        assert_eq!(run.refusal(), None);
-        run.note_refused(inner, 409);
-        assert_eq!(run.refusal(), Some(409));
+        let run = RefusalTracker::default();
+        run.record_passed(outer);
+        assert_eq!(run.refusal_status(), None);
+        run.record_refused(inner, 409);
+        assert_eq!(run.refusal_status(), Some(409));
         // A retry layer in between calls it again.
-        run.note_refused(inner, 429);
-        assert_eq!(run.refusal(), Some(429));
-        run.note_passed(inner);
-        assert_eq!(run.refusal(), None, "the handler runs");
+        run.record_refused(inner, 429);
+        assert_eq!(run.refusal_status(), Some(429));
+        run.record_passed(inner);
+        assert_eq!(run.refusal_status(), None, "the handler runs");
     }
 
     #[test]
     fn a_refusal_after_the_handler_may_have_run_does_not_count() {
         let gate = Arc::new(1_u8);
         let gate = GateId::of(&gate);
-        let run = RememberedRun::default();
-        run.note_passed(gate);
-        run.note_refused(gate, 429);
-        assert_eq!(run.refusal(), None);
+        let run = RefusalTracker::default();
+        run.record_passed(gate);
+        run.record_refused(gate, 429);
+        assert_eq!(run.refusal_status(), None);
     }
 }

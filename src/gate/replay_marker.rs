@@ -103,8 +103,8 @@ struct Inner {
 
 impl ReplayMarker {
     #[cfg(test)]
-    pub(crate) fn new(deferred: Deferred, store: &Store, hold: Arc<HoldFacts>) -> Self {
-        Self::restoring(deferred, store, hold, Vec::new())
+    pub(crate) fn new(deferred: RunningJob, store: &Store, hold: Arc<HoldState>) -> Self {
+        Self::with_snapshots(deferred, store, hold, Vec::new())
     }
 
     pub(crate) fn with_snapshots(
@@ -174,7 +174,7 @@ impl ReplayMarker {
     /// What the lock of a job does, for routes of tests, which have none.
     #[cfg(test)]
     pub(crate) fn pass(&self, key: &Key) {
-        self.0.seen.store(self.0.hold.key() == key && self.begin(), Ordering::Release);
+        self.0.lock_passed.store(self.0.hold.key() == key && self.try_start(), Ordering::Release);
     }
 
     /// Runs `run` so that layers inside know it as this replay even without the extension. Until it has ended or

@@ -96,33 +96,33 @@ impl fmt::Debug for RequestFingerprint {
 mod tests {
     use super::*;
 
-    fn of_chunks(chunks: &[&[u8]]) -> Print {
-        let print = Print::new("PUT".into(), "/x".into(), 4);
-        chunks.iter().for_each(|chunk| print.read(chunk));
+    fn of_chunks(chunks: &[&[u8]]) -> RequestFingerprint {
+        let print = RequestFingerprint::new("PUT".into(), "/x".into(), 4);
+        chunks.iter().for_each(|chunk| print.update(chunk));
         print
     }
 
     #[test]
     fn it_is_the_same_however_the_body_comes() {
-        let whole = Print::of("PUT", "/x", b"abcd");
+        let whole = RequestFingerprint::compute("PUT", "/x", b"abcd");
         for chunks in [&[&b"abcd"[..]][..], &[b"ab", b"cd"], &[b"", b"abc", b"d"]] {
             let print = of_chunks(chunks);
-            assert_eq!(print.taken(), None, "there may be more");
-            print.end();
+            assert_eq!(print.finished_hex(), None, "there may be more");
+            print.finish();
             // Whatever comes after the end is none of it.
-            print.read(b"e");
-            print.end();
-            assert_eq!(print.taken().as_ref(), Some(&whole), "{chunks:?}");
+            print.update(b"e");
+            print.finish();
+            assert_eq!(print.finished_hex().as_ref(), Some(&whole), "{chunks:?}");
         }
         for other in [("POST", "/x", "abcd"), ("PUT", "/y", "abcd"), ("PUT", "/x", "abc")] {
-            assert_ne!(Print::of(other.0, other.1, other.2.as_bytes()), whole);
+            assert_ne!(RequestFingerprint::compute(other.0, other.1, other.2.as_bytes()), whole);
         }
     }
 
     #[test]
     fn a_long_body_has_none() {
         let print = of_chunks(&[b"abcd", b"e"]);
-        print.end();
-        assert_eq!(print.taken(), None);
+        print.finish();
+        assert_eq!(print.finished_hex(), None);
     }
 }

@@ -67,11 +67,11 @@ fn odd_values_are_short_plain_and_distinct() {
 
 #[test]
 fn a_callback_lies_in_the_shard_of_its_job() {
-    for shard in 0..SHARDS {
+    for shard in 0..SHARD_COUNT {
         for job in ["", "00ff", "3f0123456789abcdef0123456789abcdef"] {
-            let key = Key::of_callback(job, shard);
+            let key = Key::for_webhook(job, shard);
             assert_eq!(key.shard(), shard, "{key}");
-            assert!(key.is_of_callback() && key.as_str().len() < 50, "{key}");
+            assert!(key.is_webhook() && key.as_str().len() < 50, "{key}");
         }
     }
 }

@@ -298,7 +298,7 @@ impl LockSet {
     }
 
     #[cfg(test)]
-    pub(super) fn lease(&self) -> &std::sync::Arc<crate::store::Lease> {
+    pub(super) fn lease(&self) -> &std::sync::Arc<crate::store::LockLease> {
         self.guards[0].1.lease().expect("it is this process's own")
     }
 }

@@ -25,8 +25,8 @@ mod within;
 
 use std::time::Duration;
 
-use super::{Busy, LockGuard, NotAcquired};
-use crate::store::{Lease, Store};
+use super::{LockBusy, LockGuard, AcquireError};
+use crate::store::{LockLease, Store};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -37,14 +37,14 @@ async fn free(store: &Store) -> LockGuard {
 }
 
 /// Takes a lock away, as an operator does who deletes its key.
-async fn take_away(store: &Store, lease: &Lease) {
-    let (key, me) = (lease.key.clone(), lease.me.clone());
+async fn take_away(store: &Store, lease: &LockLease) {
+    let (key, me) = (lease.key.clone(), lease.token.clone());
     store.backend().release(key, me, lease.terms.mode).await.expect("the store is there");
 }
 
-fn busy(outcome: Result<LockGuard, NotAcquired>) -> Busy {
+fn busy(outcome: Result<LockGuard, AcquireError>) -> LockBusy {
     match outcome {
-        Err(NotAcquired::Busy(busy)) => busy,
+        Err(AcquireError::Busy(busy)) => busy,
         other => panic!("{other:?}"),
     }
 }
@@ -54,11 +54,11 @@ fn busy(outcome: Result<LockGuard, NotAcquired>) -> Busy {
 async fn who_has_waited_for_too_long_is_told_what_is_known_of_the_holder() {
     let store = Store::memory();
     let other = store.as_another_process();
-    let _held = other.lock("x").lease_fixed(50 * SECOND).acquire().await.expect("it is free");
+    let _held = other.lock("x").fixed_lease(50 * SECOND).acquire().await.expect("it is free");
     for wait in (1..20).map(|n| n * SECOND / 10) {
         let told = busy(store.lock("x").wait(wait).acquire().await);
         // What it would itself have asked for is 10 s.
-        assert!(told.left > 20 * SECOND, "not what is known, after {wait:?}: {told:?}");
+        assert!(told.lease_remaining > 20 * SECOND, "not what is known, after {wait:?}: {told:?}");
         assert!(told.waited.is_some_and(|waited| waited >= wait), "{told:?}");
     }
     // Of those who wait with it, too, for whom the store has one place: also while others of them go on.
@@ -66,6 +66,6 @@ async fn who_has_waited_for_too_long_is_told_what_is_known_of_the_holder() {
     let all = waits.map(|wait| store.lock("x").wait(wait).acquire().into_future());
     for (gone, outcome) in (0..).zip(futures_util::future::join_all(all).await) {
         let told = busy(outcome);
-        assert!(told.line >= 8 - gone && told.left > 10 * SECOND, "{gone} have gone: {told:?}");
+        assert!(told.queue_length >= 8 - gone && told.lease_remaining > 10 * SECOND, "{gone} have gone: {told:?}");
     }
 }

@@ -229,7 +229,7 @@ mod tests {
                 request = request.header("host", host);
             }
             let (mut parts, ()) = request.body(()).expect("a request").into_parts();
-            KeySource::header("Host").read(&mut PartsView::<Plain>::new(&mut parts)).ok()
+            KeySource::header("Host").read(&mut PartsView::<PlainHttp>::new(&mut parts)).ok()
         };
         let of = |host: &str| Some(Key::header("host", host.as_bytes()));
         assert_eq!(key("https://one.example:8443/a", None), of("one.example:8443"));

@@ -285,8 +285,8 @@ mod tests {
     fn an_answer_that_has_no_body_gets_none() {
         for (status, bytes) in [(200, 4), (204, 0), (205, 0), (304, 0)] {
             let reply = Reply::new(status).body("body");
-            let repeated = Repeated::new(reply.clone());
-            let all = [response::<Empty<Bytes>>(reply), again(&repeated)];
+            let repeated = SharedReply::new(reply.clone());
+            let all = [response_from_reply::<Empty<Bytes>>(reply), shared_response(&repeated)];
             for response in all {
                 assert_eq!(response.body().size_hint().exact(), Some(bytes), "{status}");
             }

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use tower::{ServiceExt as _, service_fn};
 use tower_layer::Layer as _;
 
-use super::{BoxError, GateBody, GateLayer, Plain};
+use super::{BoxError, GateBody, GateLayer, PlainHttp};
 use crate::{
     gate::KeySource,
     lock::{HoldUntil, LockGate},
@@ -44,7 +44,7 @@ where
         let answer = handler();
         async { Ok::<_, Infallible>(Response::new(answer.await)) }
     });
-    let service = GateLayer::<_, Plain>::new(gate).layer(handler);
+    let service = GateLayer::<_, PlainHttp>::new(gate).layer(handler);
     service.oneshot(post(Empty::<Bytes>::new())).await.expect("it does not fail")
 }
 
@@ -142,7 +142,7 @@ where
         }
     });
     let began = Instant::now();
-    let answer = GateLayer::<_, Plain>::new(gate).layer(handler).oneshot(post(body)).await;
+    let answer = GateLayer::<_, PlainHttp>::new(gate).layer(handler).oneshot(post(body)).await;
     (began.elapsed(), answer.map(|answer| answer.status().as_u16()))
 }
 
@@ -161,7 +161,7 @@ async fn a_dribble_ends_after_five_seconds_of_waiting() {
     assert_eq!((took.as_secs(), status), (5, Ok(408)));
     assert!(is_free(&store).await);
     let store = Store::memory();
-    let longer = gate(&store).body_deadline(Duration::MAX);
+    let longer = gate(&store).body_read_timeout(Duration::MAX);
     assert_eq!(answered(longer, second(50), reads).await, (50 * SECOND, Ok(200)));
 }
 
@@ -211,8 +211,8 @@ async fn of_nested_layers_the_outer_one_stops_the_handler() {
     let store = Store::memory();
     let gate = || gate(&store).max_hold(SECOND);
     let handler = service_fn(|_| std::future::pending::<Result<Response<Boxed>, Infallible>>());
-    let inner = GateLayer::<_, Plain>::new(gate()).layer(handler);
-    let service = GateLayer::<_, Plain>::new(gate()).layer(inner);
+    let inner = GateLayer::<_, PlainHttp>::new(gate()).layer(handler);
+    let service = GateLayer::<_, PlainHttp>::new(gate()).layer(inner);
     let answer = service.oneshot(post(Empty::<Bytes>::new())).await.expect("it does not fail");
     assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
     let body = answer.into_body().collect().await.expect("whole").to_bytes();
@@ -257,7 +257,7 @@ async fn a_body_of_another_type_is_left_alone() {
         let whole = request.into_body().collect().await?.to_bytes();
         Ok::<_, Infallible>(Response::new(Full::new(whole)))
     });
-    let service = GateLayer::<_, Plain>::new(gate(&store)).layer(handler);
+    let service = GateLayer::<_, PlainHttp>::new(gate(&store)).layer(handler);
     let answer = service.oneshot(post(dribble(9, SECOND))).await.expect("it does not fail");
     assert_eq!(answer.status(), StatusCode::OK);
 }
@@ -271,7 +271,7 @@ async fn an_answer_that_waits_for_its_request_breaks_off() {
             Ok::<_, Infallible>(Response::new(request.into_body()))
         });
         let gate = gate(&store).hold_until(until);
-        let service = GateLayer::<_, Plain>::new(gate).layer(echo);
+        let service = GateLayer::<_, PlainHttp>::new(gate).layer(echo);
         let answer = service.oneshot(post(dribble(9, SECOND))).await.expect("it does not fail");
         assert_eq!(answer.status(), StatusCode::OK);
         let echoed = answer.into_body().collect().await;

@@ -1,11 +1,11 @@
 //! Outgoing HTTP/1.1 of callbacks and replays, on hyper-util's client and `hyper-rustls`.
 
-#[cfg(all(test, any(feature = "callback", feature = "http-replay-tls")))]
+#[cfg(all(test, any(feature = "webhook", feature = "http-replay-tls")))]
 pub(crate) mod tests;
-#[cfg(any(feature = "callback", feature = "http-replay-tls"))]
+#[cfg(any(feature = "webhook", feature = "http-replay-tls"))]
 mod tls;
 /// Stands in for TLS without the features that bring it.
-#[cfg(not(any(feature = "callback", feature = "http-replay-tls")))]
+#[cfg(not(any(feature = "webhook", feature = "http-replay-tls")))]
 mod tls {
     #[derive(Clone)]
     pub(crate) struct TlsClientConfig;
@@ -28,8 +28,8 @@ use std::{
 use http::Uri;
 use tower_service::Service;
 
-#[cfg(all(test, any(feature = "callback", feature = "http-replay-tls")))]
-pub(crate) use self::tls::trusting;
+#[cfg(all(test, any(feature = "webhook", feature = "http-replay-tls")))]
+pub(crate) use self::tls::tls_config_with_roots;
 pub(crate) use self::tls::{TlsClientConfig, with_tls, system_tls_config};
 
 pub(crate) type OutboundError = Box<dyn Error + Send + Sync>;

@@ -30,10 +30,10 @@ mod tests {
     #[test]
     fn it_is_spread_from_nothing_to_the_whole() {
         let second = Duration::from_secs(1);
-        let backoff = Backoff { base: second, cap: second * 5 };
+        let backoff = RetryBackoff { base: second, cap: second * 5 };
         for (attempt, longest) in [(1, 1), (2, 2), (3, 4), (4, 5), (99, 5)] {
             let longest = second * longest;
-            let pauses: Vec<_> = (0..500).map(|_| backoff.after(attempt)).collect();
+            let pauses: Vec<_> = (0..500).map(|_| backoff.delay_after(attempt)).collect();
             assert!(pauses.iter().all(|pause| *pause <= longest));
             assert!(pauses.iter().any(|pause| *pause < longest / 10));
             assert!(pauses.iter().any(|pause| *pause > longest * 9 / 10));

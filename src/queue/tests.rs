@@ -22,7 +22,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::{Failure, Queue, QueueWorker, Task, TaskId, TaskState};
+use super::{TaskFailure, Queue, QueueWorker, Task, TaskId, TaskState};
 use crate::store::Store;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -63,9 +63,9 @@ fn obedient(queue: &Queue<String>, log: &Log) -> QueueWorker {
         assert!(task.payload != "panic outside", "outside of the future");
         async move {
             match task.payload.split(' ').collect::<Vec<_>>()[..] {
-                ["fail"] => Err(Failure::new("as it was told")),
-                ["later"] => Err(Failure::new("not now").retry_after(SECOND * 100)),
-                ["dead"] => Err(Failure::dead("hopeless")),
+                ["fail"] => Err(TaskFailure::new("as it was told")),
+                ["later"] => Err(TaskFailure::new("not now").retry_after(SECOND * 100)),
+                ["dead"] => Err(TaskFailure::dead_letter("hopeless")),
                 ["panic"] => panic!("as it was told"),
                 ["sleep", ms] => {
                     sleep(Duration::from_millis(ms.parse().unwrap())).await;

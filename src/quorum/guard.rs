@@ -34,7 +34,7 @@ impl QuorumGuard {
     }
 
     #[cfg(test)]
-    pub(super) fn held(&self) -> &Held {
+    pub(super) fn held(&self) -> &QuorumHold {
         &self.0
     }
 

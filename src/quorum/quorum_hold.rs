@@ -144,8 +144,8 @@ impl QuorumHold {
     }
 
     #[cfg(test)]
-    pub(super) fn facts_of(&self, at: usize) -> Option<Arc<HoldFacts>> {
-        self.seats.lock().holds.get(&at).map(|hold| Arc::clone(hold.facts()))
+    pub(super) fn facts_of(&self, at: usize) -> Option<Arc<HoldState>> {
+        self.node_holds.lock().holds.get(&at).map(|hold| Arc::clone(hold.state()))
     }
 
     /// Until when a majority is sure, if no renewal succeeds from now on.

@@ -10,7 +10,7 @@ use std::{future::poll_fn, pin::Pin, task::Poll, time::Duration};
 use super::{Quorum, QuorumGuard};
 use crate::{
     clock::Clock,
-    lock::NotAcquired,
+    lock::AcquireError,
     store::{Fault, Faults, Store, faulty_with_clock},
 };
 
@@ -68,7 +68,7 @@ impl Rig {
         }
     }
 
-    async fn acquire(&self) -> Result<QuorumGuard, NotAcquired> {
+    async fn acquire(&self) -> Result<QuorumGuard, AcquireError> {
         self.quorum.lock("x").lease(LEASE).acquire().await
     }
 
@@ -78,7 +78,7 @@ impl Rig {
         for (at, store) in self.stores.iter().enumerate() {
             match store.as_another_process().lock("x").acquire().await {
                 Ok(guard) => drop(guard.release().await),
-                Err(NotAcquired::Busy(_)) => taken.push(at),
+                Err(AcquireError::Busy(_)) => taken.push(at),
                 Err(other) => panic!("{other:?}"),
             }
         }
@@ -87,15 +87,15 @@ impl Rig {
 
     /// How many nodes it has a lease of.
     fn held_by(&self, guard: &QuorumGuard) -> usize {
-        guard.held().facts().len()
+        guard.held().hold_states().len()
     }
 
     /// These nodes forget who has it.
     async fn forget(&self, guard: &QuorumGuard, nodes: &[usize]) {
         for at in nodes {
             let Some(facts) = guard.held().facts_of(*at) else { panic!("node {at} has none") };
-            let (key, me) = (facts.key().clone(), facts.lease.me.clone());
-            let gone = self.stores[*at].backend().release(key, me, crate::store::Mode::Exclusive);
+            let (key, me) = (facts.key().clone(), facts.lease.token.clone());
+            let gone = self.stores[*at].backend().release(key, me, crate::store::LockMode::Exclusive);
             gone.await.unwrap();
         }
     }

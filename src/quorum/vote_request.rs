@@ -214,22 +214,22 @@ mod tests {
 
     /// What so many nodes have said of which these are wrong, these away and the others another's.
     fn kind(nodes: usize, wrong: usize, away: usize) -> Option<ErrorKind> {
-        let terms = Terms {
+        let terms = LeaseTerms {
             lease: Duration::from_secs(3),
-            renew: true,
+            renews: true,
             max_hold: Duration::from_secs(60),
             job: None,
-            mode: Mode::Exclusive,
+            mode: LockMode::Exclusive,
         };
         let stores = (0..nodes).map(|_| Store::memory()).collect();
-        let asking = Asking { nodes: stores, key: Key::custom("x"), terms };
-        let fault = |kind| move |_| No::Fault(Error::new(kind, "acquire"));
-        let busy = |_| No::Busy { left: Duration::from_secs(1), line: 0 };
+        let asking = VoteRequest { nodes: stores, key: Key::custom("x"), terms };
+        let fault = |kind| move |_| VoteRefusal::Fault(Error::new(kind, "acquire"));
+        let busy = |_| VoteRefusal::Busy { lease_remaining: Duration::from_secs(1), queue_length: 0 };
         let noes = (0..wrong).map(fault(ErrorKind::Config));
         let noes = noes.chain((0..away).map(fault(ErrorKind::Unavailable)));
         let noes: Vec<_> = noes.chain((wrong + away..nodes).map(busy)).collect();
-        match asking.refusal(0, &noes) {
-            NotAcquired::Fault(error) => Some(error.kind()),
+        match asking.acquire_error(0, &noes) {
+            AcquireError::Fault(error) => Some(error.kind()),
             _ => None,
         }
     }

@@ -165,22 +165,22 @@ mod tests {
 
     use super::*;
 
-    fn standing(name: &str, limit: u64, remaining: u64, reset: u64) -> Standing<'_> {
+    fn standing(name: &str, limit: u64, remaining: u64, reset: u64) -> PolicyStatus<'_> {
         let (window, reset) = (Duration::from_secs(60), Duration::from_secs(reset));
         let retry = Duration::ZERO;
-        Standing { name, limit, window, remaining, reset, retry, violated: false }
+        PolicyStatus { name, limit, window, remaining, reset_after: reset, retry_after: retry, violated: false }
     }
 
-    fn written(kind: RateFields, exposed: bool, standings: &[Standing<'_>]) -> Vec<String> {
-        let mut fields = Fields::new();
-        kind.write(exposed, standings, &mut fields);
+    fn written(kind: RateHeaders, exposed: bool, standings: &[PolicyStatus<'_>]) -> Vec<String> {
+        let mut fields = HeaderSet::new();
+        kind.append_to(exposed, standings, &mut fields);
         fields.into_iter().map(|(name, value)| format!("{name}: {value}")).collect()
     }
 
     #[test]
     fn what_is_exposed_is_what_there_is() {
         let one = [standing("one", 1, 1, 1)];
-        for kind in [RateFields::Draft, RateFields::Legacy, RateFields::Both, RateFields::Off] {
+        for kind in [RateHeaders::Draft, RateHeaders::Legacy, RateHeaders::Both, RateHeaders::Off] {
             let fields = written(kind, true, &one);
             let (exposed, told) = fields.split_last().expect("one at least");
             let exposed = exposed.strip_prefix("access-control-expose-headers: ").expect("last");
@@ -195,13 +195,13 @@ mod tests {
     fn the_legacy_fields_tell_what_binds() {
         let mut refusing =
             [standing("a", 5, 0, 60), standing("b", 6, 3, 1), standing("c", 7, 2, 1)];
-        (refusing[1].violated, refusing[1].retry) = (true, Duration::from_millis(1_001));
-        (refusing[2].violated, refusing[2].retry) = (true, Duration::from_millis(999));
-        let told = written(RateFields::Legacy, false, &refusing);
+        (refusing[1].violated, refusing[1].retry_after) = (true, Duration::from_millis(1_001));
+        (refusing[2].violated, refusing[2].retry_after) = (true, Duration::from_millis(999));
+        let told = written(RateHeaders::Legacy, false, &refusing);
         assert_eq!(told[0], "x-ratelimit-limit: 6");
         assert_eq!(told[2], "x-ratelimit-reset: 2", "until it is let in, rounded up");
         let even = [standing("a", 5, 1, 10), standing("b", 6, 1, 20)];
-        assert_eq!(written(RateFields::Legacy, false, &even)[0], "x-ratelimit-limit: 6");
+        assert_eq!(written(RateHeaders::Legacy, false, &even)[0], "x-ratelimit-limit: 6");
     }
 
     proptest! {
@@ -213,11 +213,11 @@ mod tests {
         ) {
             let standings: Vec<_> = policies.iter().map(|(name, limit, remaining, reset, violated)| {
                 let mut one = standing(name, *limit, *remaining, u64::from(*reset));
-                (one.violated, one.retry) = (*violated, one.reset * 2);
+                (one.violated, one.retry_after) = (*violated, one.reset_after * 2);
                 one
             }).collect();
-            let mut fields = Fields::new();
-            RateFields::Draft.write(false, &standings, &mut fields);
+            let mut fields = HeaderSet::new();
+            RateHeaders::Draft.append_to(false, &standings, &mut fields);
             for ((_, value), names) in fields.iter().zip([["q", "w"], ["r", "t"]]) {
                 let list: sfv::List = Parser::new(&**value).parse().expect("a list");
                 prop_assert_eq!(list.len(), standings.len());
@@ -232,12 +232,12 @@ mod tests {
                         u64::try_from(i64::from(value.expect("an integer"))).expect("not negative")
                     };
                     let numbers = names.map(number);
-                    let t = standing.reset.as_secs() * if standing.violated { 2 } else { 1 };
+                    let t = standing.reset_after.as_secs() * if standing.violated { 2 } else { 1 };
                     let expected = match names[0] {
                         "q" => [standing.limit, 60],
                         _ => [standing.remaining, t.max(1)],
                     };
-                    prop_assert_eq!(numbers, expected.map(|n| n.min(LARGEST)));
+                    prop_assert_eq!(numbers, expected.map(|n| n.min(MAX_STRUCTURED_INTEGER)));
                     prop_assert_eq!(item.params.len(), 2);
                 }
             }
@@ -246,7 +246,7 @@ mod tests {
         #[test]
         fn a_quoted_name_is_a_string_of_json(name in ".{0,20}") {
             let mut out = String::new();
-            quote(&name, &mut out);
+            push_structured_string(&name, &mut out);
             prop_assert!(serde_json::from_str::<String>(&out).is_ok(), "{}", out);
         }
     }

@@ -141,18 +141,18 @@ mod tests {
 
     use super::*;
 
-    fn standing(name: &str, retry: Option<u64>) -> Standing<'_> {
+    fn standing(name: &str, retry: Option<u64>) -> PolicyStatus<'_> {
         let (window, reset) = (Duration::from_secs(60), Duration::from_millis(2_500));
         let (violated, retry) = (retry.is_some(), Duration::from_millis(retry.unwrap_or(0)));
-        Standing { name, limit: 3, window, remaining: 0, reset, retry, violated }
+        PolicyStatus { name, limit: 3, window, remaining: 0, reset_after: reset, retry_after: retry, violated }
     }
 
-    fn refusal<'a>(reason: Reason, standings: &'a [Standing<'a>]) -> Refusal<'a> {
-        Refusal { reason, standings, kind: RateFields::Draft, exposed: false }
+    fn refusal<'a>(reason: RefusalReason, standings: &'a [PolicyStatus<'a>]) -> RateRefusal<'a> {
+        RateRefusal { reason, policies: standings, headers: RateHeaders::Draft, expose_headers: false }
     }
 
     fn field<'a>(reply: &'a Reply, name: &str) -> Option<&'a str> {
-        let mut named = reply.fields.iter().filter(|(n, _)| n == name);
+        let mut named = reply.headers.iter().filter(|(n, _)| n == name);
         let value = named.next().map(|(_, value)| &**value);
         assert!(named.next().is_none(), "{name} twice: {reply:?}");
         value
@@ -167,10 +167,10 @@ mod tests {
     #[test]
     fn all_violated_policies_are_named_and_the_longest_binds() {
         let three = [standing("a", Some(999)), standing("b", None), standing("c\"\\", Some(7_001))];
-        let reply = refusal(Reason::Spent, &three).reply();
+        let reply = refusal(RefusalReason::QuotaExceeded, &three).reply();
         assert_eq!(reply.status, 429);
         let expected = json!({
-            "type": problem::QUOTA,
+            "type": problem::QUOTA_EXCEEDED,
             "title": "Too many requests",
             "status": 429,
             "violated-policies": ["a", "c\"\\"],
@@ -184,12 +184,12 @@ mod tests {
     #[test]
     fn no_wait_is_told_where_none_helps() {
         let mut two = [standing("a", Some(999)), standing("b", Some(0))];
-        two[1].retry = Duration::MAX;
-        let reply = refusal(Reason::TooCostly, &two).reply();
+        two[1].retry_after = Duration::MAX;
+        let reply = refusal(RefusalReason::CostAboveQuota, &two).reply();
         assert_eq!((reply.status, field(&reply, "retry-after")), (403, None));
         assert_eq!(document(&reply)["violated-policies"], json!(["a", "b"]));
-        let reply = refusal(Reason::Denied, &[]).reply();
-        assert_eq!((reply.status, reply.fields.len()), (403, 2), "{reply:?}");
+        let reply = refusal(RefusalReason::Denied, &[]).reply();
+        assert_eq!((reply.status, reply.headers.len()), (403, 2), "{reply:?}");
         let document = document(&reply);
         assert_eq!(
             (&document["type"], &document["status"]),
@@ -201,12 +201,12 @@ mod tests {
     #[test]
     fn grpc_is_told_in_its_own_way() {
         let one = [standing("a", Some(1_000))];
-        let reply = refusal(Reason::Spent, &one).grpc();
+        let reply = refusal(RefusalReason::QuotaExceeded, &one).grpc_reply();
         assert_eq!((reply.status, reply.body.len()), (200, 0));
         assert_eq!(field(&reply, "content-type"), Some("application/grpc"));
         assert_eq!(field(&reply, "grpc-status"), Some("8"));
         assert_eq!(field(&reply, "retry-after"), Some("1"));
         assert_eq!(field(&reply, "ratelimit"), Some("\"a\";r=0;t=1"));
-        assert_eq!(field(&refusal(Reason::Denied, &[]).grpc(), "grpc-status"), Some("7"));
+        assert_eq!(field(&refusal(RefusalReason::Denied, &[]).grpc_reply(), "grpc-status"), Some("7"));
     }
 }

@@ -27,7 +27,7 @@ fn minute(requests: u64) -> Quota {
 }
 
 fn named(name: &str, quota: Quota) -> Policy {
-    Policy::new(quota).name(name)
+    Policy::new(quota).with_name(name)
 }
 
 #[track_caller]
@@ -41,7 +41,7 @@ fn admitted(decision: &Decision, remaining: u64) {
 #[track_caller]
 fn refused(decision: &Decision, by: &[&str]) -> Duration {
     assert!(!decision.is_admitted(), "{decision:?}");
-    let names: Vec<_> = decision.violated().map(|each| each.policy().label()).collect();
+    let names: Vec<_> = decision.violated().map(|each| each.policy().name()).collect();
     assert_eq!(names, by, "{decision:?}");
     decision.retry_after()
 }
@@ -49,6 +49,6 @@ fn refused(decision: &Decision, by: &[&str]) -> Duration {
 /// What the store has left, asked by another process.
 async fn left(store: &Store, policy: &Policy, key: &str) -> u64 {
     let other = store.as_another_process();
-    let decision = other.rate_limit(policy.clone()).peek(key, 1).await.expect("it answers");
+    let decision = other.rate_limiter(policy.clone()).peek(key, 1).await.expect("it answers");
     decision.policies()[0].remaining().expect("it was asked")
 }

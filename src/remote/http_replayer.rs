@@ -131,7 +131,7 @@ impl HttpReplayer {
 
     /// Trusts this certificate alone.
     #[cfg(all(test, feature = "http-replay-tls"))]
-    pub(super) fn trusting(mut self, tls: Tls) -> Self {
+    pub(super) fn trusting(mut self, tls: TlsClientConfig) -> Self {
         self.tls = tls;
         let timeout = self.timeout;
         self.timeout(timeout)

@@ -19,18 +19,18 @@ use parking_lot::Mutex;
 use tokio::net::TcpListener;
 
 use super::{
-    HttpReplayer, NotVerified, ReplayVerifier,
-    word::{FIELD, Request as Signed, Word},
+    HttpReplayer, VerifyError, ReplayVerifier,
+    replay_claims::{REPLAY_HEADER, SignatureInput as Signed, ReplayClaims},
 };
 use crate::{
-    clock::{Clock, millis},
-    defer::{Kept, Ran, Replayer as _},
-    gate::{Deferred, Head, Replay},
+    clock::{Clock, ceil_millis},
+    defer::{ReplayBody, ReplayOutcome, Replayer as _},
+    gate::{RunningJob, HttpRequestHead, ReplayMarker},
     key::Key,
     lock::SharedSecret,
     store::{
-        Attempt, Caps, Claim, Claimed, Enqueue, Enqueued, Hold, JobId, JobPolicy, Mode, Settle,
-        Store, Terms, Verdict,
+        GrantAttempt, StorageLimits, ClaimCommand, ClaimOutcome, EnqueueCommand, EnqueueOutcome, LockHold, JobId, JobPolicy, LockMode, SettleCommand,
+        Store, LeaseTerms, Settlement,
     },
 };
 
@@ -42,8 +42,8 @@ fn secret(byte: u8) -> SharedSecret {
 
 #[test]
 fn the_field_is_as_it_is_described() {
-    let word = Word {
-        store: "00112233445566778899aabbccddeeff".to_owned(),
+    let word = ReplayClaims {
+        store_identity: "00112233445566778899aabbccddeeff".to_owned(),
         id: "2a00112233445566778899aabbccddeeff".to_owned(),
         attempt: 2,
         fence: 1_700_000_000_000_001,
@@ -58,21 +58,21 @@ fn the_field_is_as_it_is_described() {
         "2;00112233445566778899aabbccddeeff;2a00112233445566778899aabbccddeeff;2;1700000000000001;1700000000000;1700000060000"
     );
     assert_eq!(mac, "7bfc5cb3024dc744a713af0e101b188583963da25734a3988b2fdbe3aa1d92bc");
-    assert_eq!(Word::read(&field, &[secret(1), secret(7)], request), Some(word));
+    assert_eq!(ReplayClaims::verify(&field, &[secret(1), secret(7)], request), Some(word));
     let others = [
         Signed { method: "PUT", ..request },
         Signed { target: "/orders/8/refund?a=b", ..request },
         Signed { body: b"nota", ..request },
     ];
     for other in others {
-        assert_eq!(Word::read(&field, &[secret(7)], other), None);
+        assert_eq!(ReplayClaims::verify(&field, &[secret(7)], other), None);
     }
-    assert_eq!(Word::read(&field, &[secret(8)], request), None);
+    assert_eq!(ReplayClaims::verify(&field, &[secret(8)], request), None);
     for n in 0..field.len() {
         let mut forged = field.clone().into_bytes();
         forged[n] ^= 1;
         let forged = String::from_utf8(forged).expect("it is ASCII still");
-        assert_eq!(Word::read(&forged, &[secret(7)], request), None, "{forged}");
+        assert_eq!(ReplayClaims::verify(&forged, &[secret(7)], request), None, "{forged}");
     }
 }
 
@@ -80,56 +80,56 @@ fn the_field_is_as_it_is_described() {
 async fn deferred(store: &Store) -> JobId {
     let key = Key::custom("order");
     let id = JobId::new(&key);
-    let call = Enqueue {
+    let call = EnqueueCommand {
         key: key.clone(),
         id: id.clone(),
         envelope: Bytes::from_static(b"whatever"),
         policy: JobPolicy::default(),
-        record: None,
+        idempotency_record: None,
         merge: None,
-        caps: Caps {
+        limits: StorageLimits {
             resource_jobs: 10,
             resource_bytes: 1_000,
             shard_jobs: 10,
             shard_bytes: 1_000,
-            ..Caps::NONE
+            ..StorageLimits::NONE
         },
         owner: String::new(),
-        call: None,
+        webhook: None,
     };
     let stored = store.backend().enqueue(call).await;
-    assert!(matches!(stored, Ok(Enqueued::Stored { .. })), "{stored:?}");
+    assert!(matches!(stored, Ok(EnqueueOutcome::Stored { .. })), "{stored:?}");
     id
 }
 
-async fn running(store: &Store) -> (Hold, Replay) {
+async fn running(store: &Store) -> (LockHold, ReplayMarker) {
     let id = deferred(store).await;
     run_for(store, &id, LEASE).await
 }
 
-async fn run_again(store: &Store, id: &JobId) -> (Hold, Replay) {
+async fn run_again(store: &Store, id: &JobId) -> (LockHold, ReplayMarker) {
     run_for(store, id, LEASE).await
 }
 
-async fn run_for(store: &Store, id: &JobId, lease: Duration) -> (Hold, Replay) {
+async fn run_for(store: &Store, id: &JobId, lease: Duration) -> (LockHold, ReplayMarker) {
     let (key, id) = (Key::custom("order"), id.clone());
-    let mut attempt = Attempt::claim(store, &key, &id);
-    let (me, retention) = (attempt.me.clone(), LEASE);
-    let call = Claim { key, id: id.clone(), me, lease, retention };
+    let mut attempt = GrantAttempt::for_claim(store, &key, &id);
+    let (me, retention) = (attempt.token.clone(), LEASE);
+    let call = ClaimCommand { key, id: id.clone(), token: me, lease, retention };
     let claimed = attempt.send(lease, || store.backend().claim(call)).await;
-    let Ok(Claimed::Claimed(run)) = claimed else { panic!("it is free: {claimed:?}") };
+    let Ok(ClaimOutcome::Claimed(run)) = claimed else { panic!("it is free: {claimed:?}") };
     let terms =
-        Terms { lease, renew: true, max_hold: lease, job: Some(id.clone()), mode: Mode::Exclusive };
-    let hold = attempt.granted(run.fence, terms).expect("it is sure");
+        LeaseTerms { lease, renews: true, max_hold: lease, job: Some(id.clone()), mode: LockMode::Exclusive };
+    let hold = attempt.accept_grant(run.fence, terms).expect("it is sure");
     let first_seen = UNIX_EPOCH + Duration::from_micros(run.accepted_us);
-    let deferred = Deferred { id, attempt: run.attempt, first_seen, fence: run.fence };
-    let marker = Replay::new(deferred, store, Arc::clone(hold.facts()));
+    let deferred = RunningJob { id, attempt: run.attempt, accepted_at: first_seen, fence: run.fence };
+    let marker = ReplayMarker::new(deferred, store, Arc::clone(hold.state()));
     (hold, marker)
 }
 
 #[derive(Default)]
 struct Seen {
-    verified: Vec<Result<Deferred, NotVerified>>,
+    verified: Vec<Result<RunningJob, VerifyError>>,
     target: String,
     fields: http::HeaderMap,
 }
@@ -149,7 +149,7 @@ async fn serve(store: &Store, acknowledge: bool) -> (SocketAddr, Arc<Mutex<Seen>
                     let (parts, body) = request.into_parts();
                     let body = body.collect().await.expect("a whole body").to_bytes();
                     let target = parts.uri.to_string();
-                    let field = parts.headers[FIELD].to_str().expect("visible characters");
+                    let field = parts.headers[REPLAY_HEADER].to_str().expect("visible characters");
                     let method = parts.method.as_str();
                     let verified = verifier.verify(method, &target, &body, field).await;
                     let status = if target.contains("missing") { 404 } else { 200 };
@@ -158,7 +158,7 @@ async fn serve(store: &Store, acknowledge: bool) -> (SocketAddr, Arc<Mutex<Seen>
                     (seen.target, seen.fields) = (target, parts.headers);
                     let mut answer = Response::builder().status(status);
                     if acknowledge {
-                        answer = answer.header(FIELD, "1");
+                        answer = answer.header(REPLAY_HEADER, "1");
                     }
                     let answer = answer.body(Full::new(body)).expect("valid");
                     Ok::<_, Infallible>(answer)
@@ -172,9 +172,9 @@ async fn serve(store: &Store, acknowledge: bool) -> (SocketAddr, Arc<Mutex<Seen>
     (addr, told)
 }
 
-fn head(target: &str) -> Head {
+fn head(target: &str) -> HttpRequestHead {
     let fields = vec![("host".to_owned(), b"elsewhere".to_vec()), ("x".to_owned(), b"y".to_vec())];
-    Head::new("POST", target, fields, None)
+    HttpRequestHead::new("POST", target, fields, None)
 }
 
 #[tokio::test]
@@ -184,12 +184,12 @@ async fn a_run_over_there_is_verified_as_long_as_it_runs() {
     let (addr, seen) = serve(&store.as_another_process(), false).await;
     let replayer = HttpReplayer::new(&store, &format!("http://{addr}/api/"), &secret(7));
     let run = || replayer.replay(head("/a?b=c"), "note".into(), marker.clone(), 100);
-    let Ran::Answered(answer) = run().await else { panic!("it answers") };
-    assert_eq!((answer.status, answer.body), (200, Kept::Body("note".into())));
+    let ReplayOutcome::Answered(answer) = run().await else { panic!("it answers") };
+    assert_eq!((answer.status, answer.body), (200, ReplayBody::Full("note".into())));
     {
         let seen = seen.lock();
         let deferred = seen.verified[0].as_ref().expect("it runs");
-        let told = marker.deferred();
+        let told = marker.job();
         assert_eq!((&deferred.id, deferred.fence), (&told.id, told.fence));
         assert_eq!(seen.target, "/api/a?b=c");
         assert_eq!(seen.fields["host"], addr.to_string());
@@ -197,21 +197,21 @@ async fn a_run_over_there_is_verified_as_long_as_it_runs() {
         assert_eq!(seen.fields["content-length"], "4");
         assert!(seen.fields.contains_key("lockgate-held"), "the lock is the worker's");
     }
-    assert!(marker.was_seen());
-    let facts = hold.facts();
-    let call = Settle {
+    assert!(marker.has_passed_lock());
+    let facts = hold.state();
+    let call = SettleCommand {
         key: facts.key().clone(),
-        id: marker.deferred().id.clone(),
-        me: facts.lease.me.clone(),
-        verdict: Verdict::Dead { reason: "failed", retention: LEASE },
-        next: None,
+        id: marker.job().id.clone(),
+        token: facts.lease.token.clone(),
+        settlement: Settlement::Dead { reason: "failed", retention: LEASE },
+        next_claim: None,
     };
     let _ = store.backend().settle(call).await.expect("the store is there");
     let _ = run().await;
-    assert!(matches!(seen.lock().verified[1], Err(NotVerified::NotRunning)));
+    assert!(matches!(seen.lock().verified[1], Err(VerifyError::NotRunning)));
     let forger = HttpReplayer::new(&store, &format!("http://{addr}"), &secret(8));
     let _ = forger.replay(head("/a"), Bytes::new(), marker.clone(), 100).await;
-    assert!(matches!(seen.lock().verified[2], Err(NotVerified::Forged)));
+    assert!(matches!(seen.lock().verified[2], Err(VerifyError::Forged)));
 }
 
 /// A service there that believes this process for its peer, and what the client has said of itself.
@@ -228,7 +228,7 @@ async fn whom_it_came_from_is_the_last_that_it_went_by() {
     ] {
         let fields = vec![("x-forwarded-for".to_owned(), b"10.9.9.9".to_vec())];
         let head =
-            Head::new("POST", "/a", fields, peer.map(|peer| peer.parse().expect("an address")));
+            HttpRequestHead::new("POST", "/a", fields, peer.map(|peer| peer.parse().expect("an address")));
         let _ = replayer.replay(head, Bytes::new(), marker.clone(), 100).await;
         let fields = seen.lock().fields.clone();
         let of = |name: &str| fields.get_all(name).iter().cloned().collect::<Vec<_>>();
@@ -245,9 +245,9 @@ async fn a_404_is_the_handlers_only_if_it_says_so() {
         let (addr, _) = serve(&store, acknowledge).await;
         let replayer = HttpReplayer::new(&store, &format!("http://{addr}"), &secret(7));
         let ran = replayer.replay(head("/missing"), Bytes::new(), marker.clone(), 100).await;
-        assert!(matches!(ran, Ran::Answered(answer) if answer.status == 404));
-        assert_eq!(marker.was_seen(), acknowledge);
-        assert!(!marker.give_up(), "it may have run");
+        assert!(matches!(ran, ReplayOutcome::Answered(answer) if answer.status == 404));
+        assert_eq!(marker.has_passed_lock(), acknowledge);
+        assert!(!marker.try_abandon(), "it may have run");
     }
 }
 
@@ -260,9 +260,9 @@ async fn nobody_there_is_no_failed_run() {
     drop(listener);
     let replayer = HttpReplayer::new(&store, &format!("http://{addr}"), &secret(7));
     let ran = replayer.replay(head("/a"), Bytes::new(), marker.clone(), 100).await;
-    assert_eq!(ran, Ran::Unreachable);
+    assert_eq!(ran, ReplayOutcome::Unreachable);
     let ran = replayer.replay(head("@else.where/"), Bytes::new(), marker, 100).await;
-    assert_eq!(ran, Ran::Failed, "not another host");
+    assert_eq!(ran, ReplayOutcome::Failed, "not another host");
 }
 
 /// A network that loses what is sent to that address; or somebody who takes the connection and says nothing.
@@ -288,18 +288,18 @@ async fn who_cannot_be_reached_in_time_is_no_failed_run() {
         let replayer = HttpReplayer::new(&store, &base, &secret(7));
         let replayer = replayer.timeout(Duration::from_secs(2));
         let ran = replayer.replay(head("/a"), Bytes::new(), marker.clone(), 100).await;
-        assert_eq!(ran, Ran::Unreachable, "{base}");
-        assert!(!marker.is_elsewhere());
+        assert_eq!(ran, ReplayOutcome::Unreachable, "{base}");
+        assert!(!marker.is_running_remotely());
     }
 }
 
 /// The field of a run, and whether it is believed.
-async fn verified(store: &Store, marker: &Replay) -> Result<Deferred, NotVerified> {
-    let Deferred { id, attempt, fence, .. } = marker.deferred();
-    let end_ms = millis(SystemTime::now().duration_since(UNIX_EPOCH).unwrap()) + 60_000;
+async fn verified(store: &Store, marker: &ReplayMarker) -> Result<RunningJob, VerifyError> {
+    let RunningJob { id, attempt, fence, .. } = marker.job();
+    let end_ms = ceil_millis(SystemTime::now().duration_since(UNIX_EPOCH).unwrap()) + 60_000;
     let (id, attempt, fence) = (id.as_str().to_owned(), *attempt, *fence);
-    let space = marker.store().backend().spaces().pop().expect("it is connected").to_string();
-    let word = Word { store: space, id, attempt, fence, first_seen_ms: 0, end_ms };
+    let space = marker.store().backend().identities().pop().expect("it is connected").to_string();
+    let word = ReplayClaims { store_identity: space, id, attempt, fence, first_seen_ms: 0, end_ms };
     let field = word.sign(&secret(7), Signed { method: "POST", target: "/a", body: b"" });
     ReplayVerifier::new(store, &secret(7)).verify("POST", "/a", b"", &field).await
 }
@@ -311,7 +311,7 @@ async fn a_run_of_another_store_is_forged() {
     let (_hold, marker) = running(&store).await;
     assert!(verified(&store.as_another_process(), &marker).await.is_ok());
     let told = verified(&other, &marker).await;
-    assert!(matches!(told, Err(NotVerified::Forged)), "{told:?}");
+    assert!(matches!(told, Err(VerifyError::Forged)), "{told:?}");
 }
 
 /// Whatever its own process still believes.
@@ -324,7 +324,7 @@ async fn a_run_whose_lease_has_lapsed_is_none() {
     assert!(verified(&store, &marker).await.is_ok());
     clock.advance(Duration::from_millis(1));
     let told = verified(&store, &marker).await;
-    assert!(matches!(told, Err(NotVerified::NotRunning)), "{told:?}");
+    assert!(matches!(told, Err(VerifyError::NotRunning)), "{told:?}");
 }
 
 /// The attempt was given back, so the next run has the same number.
@@ -333,21 +333,21 @@ async fn a_run_that_was_handed_over_is_none_while_another_one_has_its_number() {
     let clock = Clock::manual();
     let store = Store::memory_with_clock(clock.clone());
     let (hold, marker) = running(&store).await;
-    let facts = hold.facts();
-    let call = Settle {
+    let facts = hold.state();
+    let call = SettleCommand {
         key: facts.key().clone(),
-        id: marker.deferred().id.clone(),
-        me: facts.lease.me.clone(),
-        verdict: Verdict::Hand { delay: Duration::from_millis(1), reason: "drained" },
-        next: None,
+        id: marker.job().id.clone(),
+        token: facts.lease.token.clone(),
+        settlement: Settlement::ReturnToQueue { delay: Duration::from_millis(1), reason: "drained" },
+        next_claim: None,
     };
     let _ = store.backend().settle(call).await.expect("the store is there");
-    assert!(matches!(verified(&store, &marker).await, Err(NotVerified::NotRunning)));
+    assert!(matches!(verified(&store, &marker).await, Err(VerifyError::NotRunning)));
     clock.advance(LEASE);
-    let (_hold, other) = run_again(&store, &marker.deferred().id).await;
-    assert_eq!(other.deferred().attempt, marker.deferred().attempt);
+    let (_hold, other) = run_again(&store, &marker.job().id).await;
+    assert_eq!(other.job().attempt, marker.job().attempt);
     let told = verified(&store, &marker).await;
-    assert!(matches!(told, Err(NotVerified::NotRunning)), "{told:?}");
+    assert!(matches!(told, Err(VerifyError::NotRunning)), "{told:?}");
     assert!(verified(&store, &other).await.is_ok());
 }
 
@@ -377,14 +377,14 @@ async fn by_https_it_goes_to_whom_it_trusts_alone() {
     let (_hold, marker) = running(&store).await;
     for host in ["localhost", "127.0.0.1"] {
         let stranger = HttpReplayer::new(&store, &format!("https://{host}:{port}"), &secret(7));
-        let replayer = stranger.clone().trusting(outbound::trusting(roots()));
+        let replayer = stranger.clone().trusting(outbound::tls_config_with_roots(roots()));
         let run = |replayer: &HttpReplayer| {
             replayer.replay(head("/a"), Bytes::new(), marker.clone(), 100)
         };
-        let Ran::Answered(answer) = run(&replayer).await else { panic!("{host} answers") };
-        assert_eq!(answer.body, Kept::Body("over".into()));
+        let ReplayOutcome::Answered(answer) = run(&replayer).await else { panic!("{host} answers") };
+        assert_eq!(answer.body, ReplayBody::Full("over".into()));
         // Nobody has vouched for it.
-        assert_eq!(run(&stranger).await, Ran::Unreachable, "{host}");
+        assert_eq!(run(&stranger).await, ReplayOutcome::Unreachable, "{host}");
     }
     server.abort();
 }
@@ -405,7 +405,7 @@ async fn https_in_capitals_is_https() {
     // A TLS record of a handshake.
     assert_eq!(socket.read_u8().await.expect("it speaks first"), 22);
     drop(socket);
-    assert_eq!(run.await.expect("it ends"), Ran::Unreachable);
+    assert_eq!(run.await.expect("it ends"), ReplayOutcome::Unreachable);
 }
 
 #[test]
@@ -456,16 +456,16 @@ async fn a_path_does_not_leave_its_base() {
         "/x/..;a=b/admin",
     ] {
         let ran = replayer.replay(head(target), Bytes::new(), marker.clone(), 100).await;
-        assert_eq!(ran, Ran::Failed, "{target}");
+        assert_eq!(ran, ReplayOutcome::Failed, "{target}");
     }
     assert!(seen.lock().verified.is_empty(), "it has not been sent");
     for target in ["/x..y/...", "/x?to=/../y", "/%2e%2e%2e/x", "/a/.b"] {
         let ran = replayer.replay(head(target), Bytes::new(), marker.clone(), 100).await;
-        assert!(matches!(ran, Ran::Answered(_)), "{target}: {ran:?}");
+        assert!(matches!(ran, ReplayOutcome::Answered(_)), "{target}: {ran:?}");
         assert_eq!(seen.lock().target, format!("/api{target}"));
     }
     // Where there is no base but the server, there is none to leave.
     let replayer = HttpReplayer::new(&store, &format!("http://{addr}"), &secret(7));
     let ran = replayer.replay(head("/x/../y"), Bytes::new(), marker.clone(), 100).await;
-    assert!(matches!(ran, Ran::Answered(_)), "{ran:?}");
+    assert!(matches!(ran, ReplayOutcome::Answered(_)), "{ran:?}");
 }

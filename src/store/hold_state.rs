@@ -217,18 +217,18 @@ mod tests {
 
     use super::*;
     use crate::store::{
-        backend::{Mode, Node, Token},
-        lease::Terms,
+        backend::{LockMode, NodeId, LockToken},
+        lock_lease::LeaseTerms,
     };
 
     const LEASE: Duration = Duration::from_secs(10);
 
-    fn facts() -> Arc<Facts> {
+    fn facts() -> Arc<HoldState> {
         let terms =
-            Terms { lease: LEASE, renew: true, max_hold: LEASE, job: None, mode: Mode::Exclusive };
-        let (key, me) = (Key::custom("x"), Token::new(&Node::new()));
-        let facts = Facts::new(Lease::new(&key, &me, Instant::now() + LEASE, terms, 0, None), 1);
-        assert!(facts.lease.begin(&facts));
+            LeaseTerms { lease: LEASE, renews: true, max_hold: LEASE, job: None, mode: LockMode::Exclusive };
+        let (key, me) = (Key::custom("x"), LockToken::new(&NodeId::new()));
+        let facts = HoldState::new(LockLease::new(&key, &me, Instant::now() + LEASE, terms, 0, None), 1);
+        assert!(facts.lease.begin_hold(&facts));
         facts
     }
 
@@ -236,11 +236,11 @@ mod tests {
     async fn what_a_release_finds_is_told_to_who_asked_meanwhile() {
         let facts = facts();
         facts.close();
-        let mut lost = pin!(facts.lost());
+        let mut lost = pin!(facts.wait_for_loss());
         let mut cx = Context::from_waker(Waker::noop());
         assert!(lost.as_mut().poll(&mut cx).is_pending(), "it is being given back");
-        facts.had_been_lost();
-        assert_eq!(lost.as_mut().poll(&mut cx), Poll::Ready(Loss::Taken));
+        facts.report_loss_on_release();
+        assert_eq!(lost.as_mut().poll(&mut cx), Poll::Ready(LockLoss::Taken));
     }
 
     #[derive(Default)]
@@ -260,13 +260,13 @@ mod tests {
             let (facts, barrier) = (facts(), Barrier::new(2));
             let woken = Arc::new(Woken::default());
             let waker = Waker::from(Arc::clone(&woken));
-            let mut lost = pin!(facts.lost());
+            let mut lost = pin!(facts.wait_for_loss());
             let first = thread::scope(|scope| {
                 scope.spawn(|| {
                     barrier.wait();
                     // Somewhere in the other's one poll.
                     (0..turn % 300).for_each(|_| std::hint::spin_loop());
-                    facts.lease.lose(Loss::Taken);
+                    facts.lease.mark_lost(LockLoss::Taken);
                 });
                 barrier.wait();
                 lost.as_mut().poll(&mut Context::from_waker(&waker))
@@ -274,7 +274,7 @@ mod tests {
             if first.is_pending() {
                 assert!(woken.0.load(Ordering::Acquire), "turn {turn}: told, and nobody woken");
                 let again = lost.as_mut().poll(&mut Context::from_waker(&waker));
-                assert_eq!(again, Poll::Ready(Loss::Taken), "turn {turn}");
+                assert_eq!(again, Poll::Ready(LockLoss::Taken), "turn {turn}");
             }
         }
     }

@@ -135,15 +135,15 @@ impl KeyNames {
     /// The keys of a line, as `line.lua` makes them of the first.
     #[cfg(test)]
     pub(crate) fn line(&self, key: &Key) -> Vec<String> {
-        let own = ["h", "l", "q", "g"].map(|kind| self.of(key.shard(), kind, key.as_str()));
-        let shard = ["due", "f", "watch"].map(|kind| self.shard(key.shard(), kind));
+        let own = ["h", "l", "q", "g"].map(|kind| self.named_key(key.shard(), kind, key.as_str()));
+        let shard = ["due", "f", "watch"].map(|kind| self.shard_key(key.shard(), kind));
         [own.as_slice(), &shard].concat()
     }
 
     /// ZSET: jobs of a lock.
     #[cfg(test)]
     pub(crate) fn jobs(&self, key: &Key) -> String {
-        self.of(key.shard(), "g", key.as_str())
+        self.named_key(key.shard(), "g", key.as_str())
     }
 
     /// ZSET: holders and offers of a lock. Scripts make the other names of its line of this one (`line.lua`).
@@ -269,7 +269,7 @@ mod tests {
     #[test]
     fn values_of_clients_are_in_no_key_as_they_are() {
         type Input = (String, Vec<u8>, String, u16, [u8; 2]);
-        let keys = Keys::new("shop");
+        let keys = KeyNames::new("shop");
         bolero::check!().with_iterations(2_000).with_type::<Input>().for_each(
             |(name, bytes, scope, stripes, smuggled)| {
                 let text = String::from_utf8_lossy(bytes);
@@ -290,7 +290,7 @@ mod tests {
                     let id = JobId::new(key);
                     let mut names = keys.line(key);
                     names.extend([keys.job(&id), keys.request(&id), keys.response(&id)]);
-                    names.extend(keys.tasks(key));
+                    names.extend(keys.queue_keys(key));
                     let odd = names.iter().find(|name| !is_plain(name, &tag) || name.len() > 500);
                     assert_eq!(odd, None, "{key}");
                 }
@@ -301,7 +301,7 @@ mod tests {
     /// Also if it differs from a real one in one letter.
     #[test]
     fn an_id_that_is_read_names_keys_of_its_own_shard() {
-        let (keys, real) = (Keys::new("shop"), JobId::new(&Key::custom("x")));
+        let (keys, real) = (KeyNames::new("shop"), JobId::new(&Key::custom("x")));
         bolero::check!().with_iterations(4_000).with_type::<(String, usize, char)>().for_each(
             |(text, place, letter)| {
                 let mut near: Vec<_> = real.as_str().chars().collect();
@@ -312,7 +312,7 @@ mod tests {
                 for text in [text, &near, &longer] {
                     let Some(id) = JobId::parse(text) else { continue };
                     assert_eq!(id.as_str(), text);
-                    assert!(id.shard() < SHARDS);
+                    assert!(id.shard() < SHARD_COUNT);
                     let tag = format!("lg:1:shop:{{{}}}:", id.shard());
                     for name in [keys.job(&id), keys.request(&id), keys.response(&id)] {
                         assert!(is_plain(&name, &tag), "{name}");
@@ -324,29 +324,29 @@ mod tests {
 
     #[test]
     fn channels_are_told_apart() {
-        let (keys, node) = (Keys::new("e"), Node::new());
+        let (keys, node) = (KeyNames::new("e"), NodeId::new());
         for jobs in [false, true] {
-            for heard in [keys.heard(&node, jobs), keys.heard_of(63, &node, jobs)] {
-                let events = heard.iter().map(|channel| Keys::tells_events(channel));
+            for heard in [keys.subscriptions(&node, jobs), keys.shard_subscriptions(63, &node, jobs)] {
+                let events = heard.iter().map(|channel| KeyNames::is_event_channel(channel));
                 assert_eq!(
                     Vec::from_iter(events),
                     [&[false, true][..], &[true][..jobs.into()]].concat()
                 );
-                assert!(heard.iter().all(|channel| channel.starts_with(keys.channels())));
+                assert!(heard.iter().all(|channel| channel.starts_with(keys.channel_prefix())));
             }
         }
-        assert!(keys.heard_of(63, &node, true)[1..].iter().all(|e| e.starts_with("lg:1:e:{63}:")));
+        assert!(keys.shard_subscriptions(63, &node, true)[1..].iter().all(|e| e.starts_with("lg:1:e:{63}:")));
     }
 
     #[test]
     fn one_decision_has_one_hash_tag() {
-        let (keys, key) = (Keys::new("shop"), Key::path_param("id", "7"));
+        let (keys, key) = (KeyNames::new("shop"), Key::path_param("id", "7"));
         let id = JobId::new(&key);
         let tag = format!("lg:1:shop:{{{}}}:", key.shard());
         let mut all = keys.line(&key);
-        all.extend([keys.job(&id), keys.request(&id), keys.response(&id), keys.record(&key, "x")]);
-        all.extend(keys.clone().apart().never(key.shard()).map(|parts| parts.concat()));
+        all.extend([keys.job(&id), keys.request(&id), keys.response(&id), keys.idempotency_record(&key, "x")]);
+        all.extend(keys.clone().clustered().slot_guard_key(key.shard()).map(|parts| parts.concat()));
         assert!(all.iter().all(|k| k.starts_with(&tag)), "{all:?}");
-        assert_eq!(keys.never(key.shard()), None);
+        assert_eq!(keys.slot_guard_key(key.shard()), None);
     }
 }

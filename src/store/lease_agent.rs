@@ -183,10 +183,10 @@ impl LeaseAgent {
 }
 
 #[cfg(test)]
-impl Agent {
+impl LeaseAgent {
     /// As if the store had become another server.
     pub(super) fn verify(&self) {
-        self.seat.verify();
+        self.runtime.recheck_all();
     }
 }
 

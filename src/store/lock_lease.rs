@@ -278,14 +278,14 @@ mod tests {
 
     #[test]
     fn what_is_sure_can_be_asked_for_again_and_is_not_more_than_was_had() {
-        let longest = crate::clock::LONGEST;
+        let longest = crate::clock::MAX_DURATION;
         for micros in (2_200..40_000).step_by(37).chain([10_000_000, 60_000_000, 86_400_000_000]) {
             let lease = Duration::from_micros(micros);
-            let again = to_be_sure_of(sure(lease));
-            assert!(sure(again) >= sure(lease), "{lease:?}, {again:?}");
+            let again = lease_for_validity(validity_time(lease));
+            assert!(validity_time(again) >= validity_time(lease), "{lease:?}, {again:?}");
             assert!(again <= lease + Duration::from_nanos(3), "{lease:?}, {again:?}");
         }
-        assert!(sure(to_be_sure_of(longest)) >= longest);
-        assert_eq!(to_be_sure_of(Duration::ZERO), Duration::ZERO);
+        assert!(validity_time(lease_for_validity(longest)) >= longest);
+        assert_eq!(lease_for_validity(Duration::ZERO), Duration::ZERO);
     }
 }

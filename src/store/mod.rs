@@ -43,7 +43,7 @@ pub use self::fsck::{StoreCheck, CheckReport, CheckFinding, FindingKind};
 pub(crate) use self::wakeups::{WakeupMessage, JoinListener};
 pub(crate) use self::job_watch::{JobWatch, PollFreshness};
 #[cfg(test)]
-pub(crate) use self::keys::{Keys, Kind};
+pub(crate) use self::key_names::{KeyNames, CounterKeyKind};
 #[cfg(any(test, feature = "test-kit"))]
 pub(crate) use self::memory::MemoryBackend;
 #[cfg(test)]

@@ -226,7 +226,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_resource_that_is_held_stays_so() {
         let kit = TestKit::new();
-        let somebody = kit.hold("x").await.expect("it is free");
+        let somebody = kit.hold_lock("x").await.expect("it is free");
         for _ in 0..23 {
             kit.advance(DAY / 24);
             tokio::time::sleep(DAY / 24).await;

@@ -5,26 +5,26 @@ use super::*;
 #[tokio::test(start_paused = true)]
 async fn one_line_a_period_tells_how_many_were_suppressed() {
     for expected in [0, 499, 0] {
-        assert_eq!(pass("a"), Some(expected));
+        assert_eq!(admit("a"), Some(expected));
         let more = if expected == 0 { 499 } else { 0 };
         for _ in 0..more {
-            assert_eq!(pass("a"), None);
+            assert_eq!(admit("a"), None);
         }
-        assert!(pass("b").is_some(), "another kind");
-        tokio::time::advance(PERIOD).await;
+        assert!(admit("b").is_some(), "another kind");
+        tokio::time::advance(THROTTLE_PERIOD).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn kinds_are_bounded() {
-    let mut kinds = Kinds::default();
+    let mut kinds = LogThrottle::default();
     let mut written = 0;
     for n in 0..10_000 {
-        written += usize::from(kinds.pass(&n.to_string(), Instant::now()).is_some());
+        written += usize::from(kinds.admit(&n.to_string(), Instant::now()).is_some());
     }
-    assert_eq!(written, KINDS + 1, "those beyond are one kind");
-    assert!(kinds.0.len() <= KINDS + 1);
-    assert_eq!(kinds.pass("7", Instant::now()), None, "a known kind stays one");
+    assert_eq!(written, MAX_KINDS + 1, "those beyond are one kind");
+    assert!(kinds.0.len() <= MAX_KINDS + 1);
+    assert_eq!(kinds.admit("7", Instant::now()), None, "a known kind stays one");
 }
 
 #[test]

@@ -130,18 +130,18 @@ async fn a_hundred_thousand_due_at_once_are_taken_in_turn() {
 fn one_after_the_other(fleet: &Fleet) {
     let mut before = HashMap::<String, (u64, u64, Option<u64>)>::new();
     for run in fleet.runs() {
-        let job = run.job.as_deref().expect("all are deferred");
+        let job = run.job_id.as_deref().expect("all are deferred");
         // The ids of those that a node has stored itself, before all others, are no small numbers.
         let number = u64::from_str_radix(job[2..].trim_start_matches('0'), 16);
         let place =
             if job[2..].starts_with("0000000000000000") { number.unwrap_or(0) + 1 } else { 0 };
         assert_eq!(run.attempt, 1, "{run:?}");
-        let ended = run.end.as_ref().map(|end| end.at);
+        let ended = run.end.as_ref().map(|end| end.ended_at);
         let last = before.insert(run.resource.clone(), (place, run.fence, ended));
         if let Some((last, fence, end)) = last {
             assert!(last < place || place == 0 && last == 0, "{run:?} comes after number {last}");
             assert!(fence < run.fence, "{run:?} comes after fence {fence}");
-            assert!(end.is_some_and(|end| end <= run.from), "{run:?} began before {end:?}");
+            assert!(end.is_some_and(|end| end <= run.started_at), "{run:?} began before {end:?}");
         }
     }
 }

@@ -40,10 +40,10 @@ async fn a_run_may_end_and_no_other_begins() {
         let behind_after = ended.elapsed();
         assert!(behind_after < 5 * SECOND, "{behind_after:?} after what it stood behind");
         for (id, process) in [(long, worker), (behind, other), (elsewhere, other)] {
-            assert_eq!(fleet.runs_of(&id)[0].life.process, process, "{id}");
+            assert_eq!(fleet.runs_of(&id)[0].incarnation.process, process, "{id}");
         }
         let looked = fleet.settle(web).await.is_good();
-        assert_eq!((looked.runs, looked.repeated), (3, 0));
+        assert_eq!((looked.runs, looked.repeated_runs), (3, 0));
     }))
     .await;
 }
@@ -74,7 +74,7 @@ async fn a_run_that_takes_too_long_is_handed_back() {
         let dead = fleet.outcome(web, &post).await;
         assert_eq!((&*dead.state, &*dead.reason), ("dead", "drained, may have run"));
         let looked = fleet.settle(web).await.is_good();
-        assert_eq!((looked.runs, looked.repeated), (3, 1));
+        assert_eq!((looked.runs, looked.repeated_runs), (3, 1));
     }))
     .await;
 }
@@ -102,12 +102,12 @@ async fn a_run_that_fails_meanwhile_is_retried() {
         for id in [&fails, &panics] {
             assert_eq!(fleet.outcome(web, id).await.state, "done");
             let runs: Vec<_> =
-                fleet.runs_of(id).iter().map(|run| (run.life.process, run.attempt)).collect();
+                fleet.runs_of(id).iter().map(|run| (run.incarnation.process, run.attempt)).collect();
             assert_eq!(runs, [(worker, 1), (other, 2)], "{id}");
         }
         assert_eq!(fleet.ended(worker).await, Some(0));
         let looked = fleet.settle(web).await.is_good();
-        assert_eq!((looked.runs, looked.repeated), (4, 2));
+        assert_eq!((looked.runs, looked.repeated_runs), (4, 2));
     }))
     .await;
 }

@@ -106,8 +106,8 @@ async fn forgotten_scripts_are_not_noticed() {
     let errors: String = redis::from_redis_value(errors).expect("a text");
     assert!(errors.contains("errorstat_NOSCRIPT:"), "no script was missed: {errors}");
     let looked = fleet.settle(0).await.is_good();
-    assert_eq!(looked.accepted + looked.direct, 240);
-    assert_eq!((looked.runs, looked.repeated), (looked.accepted, 0), "{looked:?}");
+    assert_eq!(looked.accepted + looked.direct_runs, 240);
+    assert_eq!((looked.runs, looked.repeated_runs), (looked.accepted, 0), "{looked:?}");
 }
 
 /// Connections that are half open are so for as long as nobody needs them. Whoever asks by one of them late runs into a

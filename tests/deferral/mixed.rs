@@ -23,7 +23,7 @@ async fn workers_of_both_frameworks_share_one_queue() {
         fleet.later(0, &accepted.to_string()).send().await;
     }
     let runs = async {
-        while fleet.runs().iter().filter(|run| run.job.is_some()).count() < 64 {
+        while fleet.runs().iter().filter(|run| run.job_id.is_some()).count() < 64 {
             tokio::time::sleep(super::SECOND / 20).await;
         }
     };
@@ -42,11 +42,11 @@ async fn workers_of_both_frameworks_share_one_queue() {
         assert!(has_run_a_job(&fleet, framework), "no worker of {name:?} has run a job");
     }
     let looked = fleet.settle(0).await.is_good();
-    assert!(looked.runs >= 64 && looked.ordered >= 56 && looked.repeated == 0, "{looked:?}");
+    assert!(looked.runs >= 64 && looked.ordered_pairs >= 56 && looked.repeated_runs == 0, "{looked:?}");
 }
 
 /// The nodes of the one and of the other take turns.
 fn has_run_a_job(fleet: &Fleet, framework: usize) -> bool {
     let runs = fleet.runs();
-    runs.iter().any(|run| run.job.is_some() && run.life.process % 2 == framework)
+    runs.iter().any(|run| run.job_id.is_some() && run.incarnation.process % 2 == framework)
 }

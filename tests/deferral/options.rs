@@ -93,10 +93,10 @@ async fn what_is_delayed_is_not_early() {
             assert_eq!(fleet.outcome(web, id).await.state, "done");
             // Again, if its worker had died before it could say what became of it.
             let run = &fleet.runs_of(id)[0];
-            let after = Duration::from_nanos(run.from - sent);
+            let after = Duration::from_nanos(run.started_at - sent);
             assert!(after >= DELAY, "{after:?}");
-            assert!(run.from > last, "in the order of acceptance");
-            last = run.from;
+            assert!(run.started_at > last, "in the order of acceptance");
+            last = run.started_at;
         }
         fleet.settle(web).await.is_good();
     }))

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use lockgate_tests::{
     Framework,
-    ledger::{Fleet, Seen, Setup},
+    ledger::{Fleet, ObservedStatus, Setup},
 };
 
 use super::{steady, with_web};
@@ -13,7 +13,7 @@ use super::{steady, with_web};
 const MOST: Duration = Duration::from_secs(90);
 
 /// Keeps so many workers alive until the job has ended.
-async fn outcome(fleet: &mut Fleet, web: usize, id: &str) -> Seen {
+async fn outcome(fleet: &mut Fleet, web: usize, id: &str) -> ObservedStatus {
     let until = Instant::now() + MOST;
     loop {
         for node in 0..fleet.size() {
@@ -54,5 +54,5 @@ async fn a_poisonous_request_is_dead_after_its_attempts_and_its_resource_goes_on
     assert_eq!(fleet.runs_of(&once).len(), 1);
     assert_eq!(outcome(&mut fleet, web, &next).await.state, "done");
     let looked = fleet.settle(web).await.is_good();
-    assert_eq!((looked.runs, looked.repeated), (4, 1));
+    assert_eq!((looked.runs, looked.repeated_runs), (4, 1));
 }

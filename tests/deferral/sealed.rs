@@ -68,7 +68,7 @@ async fn a_missing_key_is_waited_for() {
     for id in &ids {
         assert_eq!(fleet.outcome(web, id).await.state, "done");
         let [run] = &fleet.runs_of(id)[..] else { panic!("{:?}", fleet.runs_of(id)) };
-        assert_eq!((run.attempt, run.life.process), (1, with));
+        assert_eq!((run.attempt, run.incarnation.process), (1, with));
     }
     fleet.settle(web).await.is_good();
 }

@@ -45,7 +45,7 @@ async fn in_the_middle(framework: Framework) {
     assert!(stored.starts_with(&format!("{put}-2-")), "{stored}");
     assert_eq!(fleet.outcome(web, &post).await.state, "done");
     let looked = fleet.settle(web).await.is_good();
-    assert_eq!((looked.runs, looked.direct), (3, 1));
+    assert_eq!((looked.runs, looked.direct_runs), (3, 1));
 }
 
 /// Its settlement was on its way when it was stopped; it arrives when another worker has the job.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use lockgate_tests::{
     Framework, eventually,
-    ledger::{Fleet, Run},
+    ledger::{Fleet, RecordedRun},
     proxy::{Moment, Rule},
     request,
 };
@@ -50,7 +50,7 @@ async fn a_message_that_is_lost_costs_a_look() {
             assert_eq!(fleet.outcome(web, id).await.state, "done");
         }
         let looked = fleet.settle(web).await.is_good();
-        assert_eq!((looked.runs, looked.repeated), (before + 4, 1));
+        assert_eq!((looked.runs, looked.repeated_runs), (before + 4, 1));
     }))
     .await;
 }
@@ -95,8 +95,8 @@ async fn a_message_that_is_lost_to_several_costs_a_look_of_each() {
     let runs = fleet.runs();
     for worker in workers {
         assert!(fleet.proxy(worker).lost() > 0, "no message was lost");
-        let has_run = |run: &Run| {
-            run.life.process == worker && run.job.as_ref().is_some_and(|job| ids.contains(job))
+        let has_run = |run: &RecordedRun| {
+            run.incarnation.process == worker && run.job_id.as_ref().is_some_and(|job| ids.contains(job))
         };
         assert!(runs.iter().any(has_run), "the other one has run all");
     }
@@ -159,7 +159,7 @@ async fn what_a_dead_worker_looked_after_is_looked_after_by_others() {
 async fn have_divided(fleet: &Fleet, web: usize, workers: [usize; 2]) -> usize {
     for n in 0..200 {
         let runs = fleet.runs();
-        if workers.iter().all(|worker| runs.iter().any(|run| run.life.process == *worker)) {
+        if workers.iter().all(|worker| runs.iter().any(|run| run.incarnation.process == *worker)) {
             return n;
         }
         let resource = format!("{}-{n}", workers[0]);
@@ -235,7 +235,7 @@ async fn a_holder_that_dies_costs_its_lease() {
         assert!(waited < most, "{waited:?}");
         let _ = ship.await.expect("the client does not panic");
         let looked = fleet.settle(web).await.is_good();
-        assert_eq!((looked.runs, looked.direct), (2, 1));
+        assert_eq!((looked.runs, looked.direct_runs), (2, 1));
     }))
     .await;
 }

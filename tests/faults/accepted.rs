@@ -49,7 +49,7 @@ fn app(store: &Store, ran: &Ran, replicas: u32) -> Router {
 fn deferring(store: &Store, orders: Router, replicas: u32) -> Router {
     let orders = orders
         .layer(LockLayer::by_path_param("id"))
-        .layer(DeferLayer::new().defer_always().replicas(replicas))
+        .layer(DeferLayer::new().defer_always().min_replicas(replicas))
         .layer(Extension(store.clone()));
     orders.merge(deferred_routes("/deferred").store(store))
 }
@@ -277,7 +277,7 @@ async fn run(State(runs): State<Runs>, CurrentLock(lock): CurrentLock) -> String
 #[tokio::test]
 async fn a_run_that_the_replica_has_not_heard_of_is_lost_and_fenced_off() {
     let mut all = Sentinels::start().await;
-    let builder = Store::builder(&all.url("x")).deadline(Duration::from_secs(2));
+    let builder = Store::builder(&all.url("x")).call_timeout(Duration::from_secs(2));
     let store = builder.connect().await.expect("the URL is right");
     let seen = Runs::default();
     let orders = Router::new().route("/orders/{id}", post(run)).with_state(Arc::clone(&seen));

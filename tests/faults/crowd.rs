@@ -8,8 +8,8 @@ use std::{
 };
 
 use lockgate_history::{
-    Life,
-    locks::{History, Looked, Trouble},
+    ProcessIncarnation,
+    locks::{LockHistory, LockCheckStats, DisturbedInterval},
 };
 use lockgate_tests::{
     Server, eventually,
@@ -113,24 +113,24 @@ fn log(folder: &Path, n: usize) -> PathBuf {
 
 /// What all have written down is checked: M1, M2, L1, and F1: who asked later does not pass, but for a cohort. (A process
 /// whose tasks asked together, before those of another, has it so often in a row. That is the order they came in.)
-fn judged(crowd: &Crowd, troubles: &[Trouble], rounds: u64) -> Looked {
-    let mut history = History::default();
-    history.troubles = troubles.to_vec();
+fn judged(crowd: &Crowd, troubles: &[DisturbedInterval], rounds: u64) -> LockCheckStats {
+    let mut history = LockHistory::default();
+    history.disturbances = troubles.to_vec();
     for process in 0..PROCESSES {
-        history.read(Life { process, number: 0 }, &crowd.text(process));
+        history.add_log(ProcessIncarnation { process, generation: 0 }, &crowd.text(process));
     }
     let (looked, wrong) = history.check();
     assert!(wrong.is_empty(), "{wrong:?}");
-    assert_eq!(looked.holds as u64, rounds * ACQUISITIONS);
+    assert_eq!(looked.hold_count as u64, rounds * ACQUISITIONS);
     looked
 }
 
 #[tokio::test]
 async fn a_thousand_tasks_of_three_processes_wait_in_turn_and_leave_nothing() {
     let mut crowd = Crowd::gather().await;
-    let troubles: Arc<Mutex<Vec<Trouble>>> = Arc::default();
+    let troubles: Arc<Mutex<Vec<DisturbedInterval>>> = Arc::default();
     let notes = Arc::clone(&troubles);
-    let note = move |from, to| notes.lock().push(Trouble { from, to: to + AFTERMATH });
+    let note = move |from, to| notes.lock().push(DisturbedInterval { from, to: to + AFTERMATH });
     let listening = tokio::spawn(stalls::silences(&crowd.server, note));
     let (mut longest, mut memory) = (Duration::ZERO, Vec::new());
     for _ in 0..ROUNDS {
@@ -143,13 +143,13 @@ async fn a_thousand_tasks_of_three_processes_wait_in_turn_and_leave_nothing() {
     // N2: each hands over to its own, and most turns take no call.
     assert!(calls > 0 && calls * 2 < ACQUISITIONS, "{calls} calls");
     let (mut rounds, mut looked) = (ROUNDS, judged(&crowd, &troubles.lock(), ROUNDS));
-    while looked.waits <= WAITS && rounds < MOST_ROUNDS {
+    while looked.judged_waits <= WAITS && rounds < MOST_ROUNDS {
         crowd.goes().await;
         rounds += 1;
         looked = judged(&crowd, &troubles.lock(), rounds);
     }
     listening.abort();
-    let Looked { waits, passed, .. } = looked;
+    let LockCheckStats { judged_waits: waits, max_overtakes: passed, .. } = looked;
     println!("figure: passed by {passed} who asked later, of one process at most");
     println!("figure: fewest waits whose order was judged {waits}");
     // Those who waited for longer than it takes to stand in line: on a fast machine few do.

@@ -101,14 +101,14 @@ async fn a_202_waits_for_the_servers_own_disk_and_is_a_503_with_its_location_if_
     let builder = Store::builder(&format!("redis://127.0.0.1:{port}/?ns=x"));
     let store = builder
         .replicas_on_disk(true)
-        .deadline(Duration::from_secs(5))
+        .call_timeout(Duration::from_secs(5))
         .connect()
         .await
         .expect("the URL is right");
     let app = Router::new()
         .route("/orders/{id}", post(async || ()))
         .layer(LockLayer::by_path_param("id"))
-        .layer(DeferLayer::new().defer_always().replicas(1))
+        .layer(DeferLayer::new().defer_always().min_replicas(1))
         .merge(deferred_routes("/deferred").store(&store))
         .layer(Extension(store.clone()));
     let order = || {

@@ -37,7 +37,7 @@ async fn eight_processes_on_one_key_are_let_in_as_often_as_the_quota_says() {
         for process in &mut processes {
             process.tell("go").await;
         }
-        let (name, mut shares) = (policy.label(), Vec::new());
+        let (name, mut shares) = (policy.name(), Vec::new());
         for process in &mut processes {
             let said = says(process).await;
             let share = said.strip_prefix(name).and_then(|share| share.trim().parse::<u64>().ok());
@@ -59,7 +59,7 @@ async fn eight_processes_on_one_key_are_let_in_as_often_as_the_quota_says() {
     }
     let store = patient_store(&url).await;
     for (policy, left) in spent {
-        let told = store.rate_limit(policy.clone()).peek(KEY, 1).await.expect("an answer");
-        assert_eq!(told.remaining(), left, "{}: nothing is lost, or there twice", policy.label());
+        let told = store.rate_limiter(policy.clone()).peek(KEY, 1).await.expect("an answer");
+        assert_eq!(told.remaining(), left, "{}: nothing is lost, or there twice", policy.name());
     }
 }

@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use lockgate::{ErrorKind, LockGuard, NotAcquired, Released, Store};
+use lockgate::{ErrorKind, LockGuard, AcquireError, ReleaseStatus, Store};
 use lockgate_tests::{Server, eventually, proxy::Proxy, within};
 
 const LEASE: Duration = Duration::from_secs(6);
 
 async fn patient(url: &str) -> Store {
-    let builder = Store::builder(url).deadline(Duration::from_secs(5));
+    let builder = Store::builder(url).call_timeout(Duration::from_secs(5));
     builder.connect().await.expect("the URL is right")
 }
 
@@ -39,7 +39,7 @@ async fn a_promoted_replica_without_the_grant_tells_the_holder_and_keeps_fences_
         command(&master, &words).await == redis::Value::Int(1)
     })
     .await;
-    assert_eq!(before.release().await, Released::Released);
+    assert_eq!(before.release().await, ReleaseStatus::Released);
     // It hears no more of its master, and so nothing of this.
     command(&replica, &["REPLICAOF", "NO", "ONE"]).await;
     let lost = hold(&store).await;
@@ -53,8 +53,8 @@ async fn a_promoted_replica_without_the_grant_tells_the_holder_and_keeps_fences_
     let told = turned.elapsed();
     println!("figure: told of the loss after {} ms", told.as_millis());
     assert!(told <= LEASE + Duration::from_secs(5), "{told:?}");
-    assert_eq!(lost.release().await, Released::AlreadyLost);
-    assert_eq!(next.release().await, Released::Released);
+    assert_eq!(lost.release().await, ReleaseStatus::AlreadyLost);
+    assert_eq!(next.release().await, ReleaseStatus::Released);
 }
 
 /// While it loads, nothing runs there; calls are refused at once, none waits for it, and it is taken back when it
@@ -67,7 +67,7 @@ async fn a_server_that_loads_is_away_and_is_taken_back() {
     let store = Store::connect(&server.url("x")).await.expect("the URL is right");
     let first = hold(&patient(&server.url("x")).await).await;
     let fence = first.fence();
-    assert_eq!(first.release().await, Released::Released);
+    assert_eq!(first.release().await, ReleaseStatus::Released);
     let mut many = redis::pipe();
     for n in 0..14_000 {
         many.cmd("SET").arg(format!("filler:{n}")).arg(n).ignore();
@@ -81,7 +81,7 @@ async fn a_server_that_loads_is_away_and_is_taken_back() {
         let asked = Instant::now();
         match store.lock("x").acquire().await {
             Ok(guard) => break guard,
-            Err(NotAcquired::Fault(error)) => {
+            Err(AcquireError::Fault(error)) => {
                 let kinds = [ErrorKind::Unavailable, ErrorKind::Timeout];
                 assert!(kinds.contains(&error.kind()), "{error}");
                 refused += 1;

@@ -37,11 +37,11 @@ fn worker(case: &Case, site: &Site, far: SocketAddr) -> (oneshot::Sender<()>, Jo
     let there = HttpReplayer::new(store, &format!("http://{far}"), &SharedSecret::new([7; 32]));
     let ended = match case.framework {
         Framework::Axum => {
-            let worker = lockgate_axum::DeferWorker::through(store, there);
+            let worker = lockgate_axum::DeferWorker::with_replayer(store, there);
             tokio::spawn(worker.max_retry_after(LONGEST).response_limit(4).run(stopped))
         }
         Framework::Actix => {
-            let worker = lockgate_actix_web::DeferWorker::through(store, there);
+            let worker = lockgate_actix_web::DeferWorker::with_replayer(store, there);
             tokio::spawn(worker.max_retry_after(LONGEST).response_limit(4).run(stopped))
         }
     };
@@ -79,7 +79,7 @@ pub(crate) async fn a_handler_is_heeded_for_so_long(case: Case) {
     let document = job.becomes(&site, |document| document["reason"] == "failed").await;
     assert_eq!((&document["state"], &document["attempts"]), (&"queued".into(), &1.into()));
     let id = JobId::parse(&job.id).expect("an id");
-    let info = site.store().deferred().get(&id).await.expect("it is there").expect("it is kept");
+    let info = site.store().deferred_jobs().get(&id).await.expect("it is there").expect("it is kept");
     let due = info.due_in.expect("it waits");
     assert!(due <= LONGEST + Duration::from_secs(1), "not an hour: {due:?}");
     let _ = site.delete(&job.location).send().await.expect(204);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockgate::{Decision, Key, Policy, Quota, RateLimit, Store};
+use lockgate::{Decision, Key, Policy, Quota, RateLimiter, Store};
 use lockgate_tests::{Answer, Case, Request, Site};
 
 /// The policies that refuse it.
@@ -179,15 +179,15 @@ pub(crate) async fn processes_lease_of_one_quota(case: Case) {
 }
 
 /// One of those of the routes, used on its own: what counts is the policy's name, and the key.
-fn alone(store: &Store, name: &str, requests: u64) -> RateLimit {
-    store.rate_limit(Policy::new(Quota::requests(requests).per(Duration::from_secs(60))).name(name))
+fn alone(store: &Store, name: &str, requests: u64) -> RateLimiter {
+    store.rate_limiter(Policy::new(Quota::requests(requests).per(Duration::from_secs(60))).with_name(name))
 }
 
-async fn look(limit: &RateLimit) -> Decision {
+async fn look(limit: &RateLimiter) -> Decision {
     limit.peek(Key::header("x-api-key", b"a"), 1).await.expect("the store is there")
 }
 
-async fn reset(limit: &RateLimit) {
+async fn reset(limit: &RateLimiter) {
     limit.reset(Key::header("x-api-key", b"a")).await.expect("the store is there");
 }
 

@@ -31,7 +31,7 @@ pub(crate) mod within;
 
 use std::time::{Duration, Instant};
 
-use lockgate::{Key, NotAcquired, Store};
+use lockgate::{Key, AcquireError, Store};
 use lockgate_tests::{Answer, Site, eventually, within};
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -136,7 +136,7 @@ fn fence(answer: &Answer) -> u64 {
 /// The number of places in the line of an order that is locked.
 async fn line(store: &Store, order: &str) -> u64 {
     match store.lock(Key::path_param("id", order)).acquire().await {
-        Err(NotAcquired::Busy(busy)) => busy.line,
+        Err(AcquireError::Busy(busy)) => busy.queue_length,
         other => panic!("expected a lock that is held: {other:?}"),
     }
 }

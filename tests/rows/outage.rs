@@ -17,7 +17,7 @@ pub(super) async fn site(case: &Case, server: &Server) -> Site {
 }
 
 pub(super) async fn site_within(case: &Case, server: &Server, deadline: Duration) -> Site {
-    let store = Store::builder(&server.url("scenario")).deadline(deadline);
+    let store = Store::builder(&server.url("scenario")).call_timeout(deadline);
     case.plan_on(store.connect().await.expect("a store")).start().await
 }
 
@@ -234,7 +234,7 @@ pub(crate) async fn a_wrong_password_is_a_fault_of_the_configuration() {
     let _ = Store::connect(&server.url("scenario")).await.expect("a store");
     let url = server.url("scenario");
     for wrong in [url.replace("c0rrect", "s3cret"), url.replace(":c0rrect@", "")] {
-        let store = Store::builder(&wrong).deadline(Duration::from_secs(10));
+        let store = Store::builder(&wrong).call_timeout(Duration::from_secs(10));
         let error = store.connect().await.expect_err("it is refused");
         assert_eq!(error.kind(), ErrorKind::Config);
         let told = format!("{error} {error:?}");

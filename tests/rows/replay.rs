@@ -259,9 +259,9 @@ pub(crate) async fn a_body_of_no_known_length_is_kept_up_to_the_limit(case: Case
 }
 
 pub(crate) async fn what_is_sealed_runs_and_is_told(case: Case) {
-    let ring = || Keyring::new("one", [7; 32]).only_sealed();
+    let ring = || Keyring::new("one", [7; 32]).require_sealed();
     let site = case.site().await;
-    let _sealed = site.store().clone().sealed_with(ring());
+    let _sealed = site.store().clone().with_keyring(ring());
     let hold = site.hold("/orders/7/pay").await;
     let job = accepted(site.post("/orders/7/refund").body("note").send().await);
     let _ = hold.let_go().await.expect(200);
@@ -269,7 +269,7 @@ pub(crate) async fn what_is_sealed_runs_and_is_told(case: Case) {
     let other = case.plan().await.no_worker().start().await;
     let response = format!("{}/response", job.location);
     let _ = other.get(&response).send().await.expect(503);
-    let _opened = other.store().clone().sealed_with(ring());
+    let _opened = other.store().clone().with_keyring(ring());
     let answer = other.get(&response).send().await.expect(200);
     assert_eq!(answer.json()["body"], "note", "{answer:?}");
 }

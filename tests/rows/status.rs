@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use lockgate::{
     JobId, JobState, Key, Keyring,
-    defer::{JobCursor, KeptRequest},
+    defer::{JobCursor, RetainedRequest},
 };
 use lockgate_tests::{Answer, Case, Site};
 use serde_json::Value;
@@ -321,7 +321,7 @@ pub(crate) async fn dead_letters_are_put_back(case: Case) {
     let _ = hold.let_go().await.expect(200);
     let _ = job.dead(&site, "panicked").await;
     let other = case.store().await;
-    let jobs = other.deferred();
+    let jobs = other.deferred_jobs();
     let page = jobs.dead(JobCursor::default(), 10).await.expect("the store is there");
     let [dead] = &page.jobs[..] else { panic!("one: {page:?}") };
     assert_eq!((dead.id.as_str(), dead.attempts, page.next), (&*job.id, 1, None));
@@ -344,9 +344,9 @@ pub(crate) async fn dead_letters_are_put_back(case: Case) {
 
 /// With its body: by those alone who have the key, and only while it is kept.
 pub(crate) async fn a_dead_letter_can_be_read(case: Case) {
-    let ring = || Keyring::new("one", [7; 32]).only_sealed();
+    let ring = || Keyring::new("one", [7; 32]).require_sealed();
     let site = case.site().await;
-    let _sealed = site.store().clone().sealed_with(ring());
+    let _sealed = site.store().clone().with_keyring(ring());
     let hold = site.hold("/orders/7/pay").await;
     let sent = site.post("/orders/7/refund?panic=1&a=b").header("x-note", "two");
     let job = accepted(sent.body("note").send().await);
@@ -356,19 +356,19 @@ pub(crate) async fn a_dead_letter_can_be_read(case: Case) {
     let _ = fine.done(&site).await;
 
     let id = |job: &Job| JobId::parse(&job.id).expect("an id");
-    let knowing = case.store().await.sealed_with(ring()).deferred();
+    let knowing = case.store().await.with_keyring(ring()).deferred_jobs();
     let kept = knowing.request(&id(&job)).await.expect("the store is there");
     assert_eq!(format!("{kept:?}"), r#"Whole(JobRequest { method: "POST", bytes: 4, .. })"#);
-    let request = kept.whole().expect("it is whole");
+    let request = kept.into_request().expect("it is whole");
     assert_eq!((&*request.method, &*request.target), ("POST", "/orders/7/refund?panic=1&a=b"));
     assert_eq!(&request.body[..], b"note");
     let note = ("x-note".to_owned(), b"two".to_vec());
     assert!(request.headers.contains(&note), "{:?}", request.headers);
     let unknown = JobId::parse("00112233445566778899aabbccddeeff00").expect("an id");
     for (jobs, id, told) in [
-        (case.store().await.deferred(), id(&job), KeptRequest::NoKey),
-        (knowing.clone(), id(&fine), KeptRequest::NotKept),
-        (knowing.clone(), unknown, KeptRequest::Unknown),
+        (case.store().await.deferred_jobs(), id(&job), RetainedRequest::MissingKey),
+        (knowing.clone(), id(&fine), RetainedRequest::NotRetained),
+        (knowing.clone(), unknown, RetainedRequest::Unknown),
     ] {
         assert_eq!(jobs.request(&id).await.expect("the store is there"), told);
     }
@@ -384,7 +384,7 @@ pub(crate) async fn what_waits_and_runs_is_listed(case: Case) {
     let _ = hold.let_go().await.expect(200);
     case.desk.gates.arrived("run").await;
 
-    let jobs = case.store().await.deferred();
+    let jobs = case.store().await.deferred_jobs();
     let (mut next, mut told) = (Some(JobCursor::default()), Vec::new());
     while let Some(from) = next {
         let from = from.to_string().parse().expect("a cursor");

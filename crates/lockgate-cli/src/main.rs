@@ -62,39 +62,39 @@ struct FsckArgs {
 fn main() -> ExitCode {
     // Fails only if a provider is installed already, which serves as well.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let args = match Args::try_parse() {
+    let args = match FsckArgs::try_parse() {
         Ok(args) => args,
         // clap quotes an unexpected argument, and a second URL may hold a password.
         Err(error) if error.use_stderr() => {
-            complain("expected one store URL, as argument or in LOCKGATE_STORE; see `--help`");
-            return ExitCode::from(UNABLE);
+            print_error("expected one store URL, as argument or in LOCKGATE_STORE; see `--help`");
+            return ExitCode::from(EXIT_CHECK_FAILED);
         }
         Err(help) => help.exit(),
     };
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            complain(error);
-            return ExitCode::from(UNABLE);
+            print_error(error);
+            return ExitCode::from(EXIT_CHECK_FAILED);
         }
     };
-    match runtime.block_on(check(&args)) {
+    match runtime.block_on(check_store(&args)) {
         Ok(report) => {
             // The reader of a pipe may have left. The exit code still tells the result, which a
             // panic would not.
             let _ = writeln!(io::stdout(), "{report}");
-            if report.is_of_nothing() {
-                complain(
+            if report.is_namespace_empty() {
+                print_error(
                     "nobody has used this namespace; is it the URL of the service, with its `?ns=`?",
                 );
-                return ExitCode::from(EMPTY);
+                return ExitCode::from(EXIT_EMPTY_NAMESPACE);
             }
-            ExitCode::from(u8::from(!report.is_mended()))
+            ExitCode::from(u8::from(!report.is_repaired()))
         }
         Err(error) => {
             let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
-            complain(format_args!("{error}{cause}"));
-            ExitCode::from(UNABLE)
+            print_error(format_args!("{error}{cause}"));
+            ExitCode::from(EXIT_CHECK_FAILED)
         }
     }
 }
@@ -104,8 +104,8 @@ fn print_error(message: impl Display) {
     let _ = writeln!(io::stderr(), "{message}");
 }
 
-async fn check_store(args: &Args) -> Result<CheckReport, Error> {
-    let store = Store::builder(&args.url).deadline(DEADLINE).connect().await?;
+async fn check_store(args: &FsckArgs) -> Result<CheckReport, Error> {
+    let store = Store::builder(&args.store_url).call_timeout(STORE_DEADLINE).connect().await?;
     // Tells at once that the store is unavailable.
     store.ping().await?;
     store.check().repair(args.repair).run().await

@@ -62,7 +62,7 @@ async fn it_ends_with_what_it_has_found() {
     let server = RedisServer::new();
     let (host, port) = server.host_and_port().expect("it listens on TCP");
     let url = |namespace: &str| format!("redis://{host}:{port}/?ns={namespace}");
-    let store = Store::builder(&url("shop")).deadline(PATIENCE);
+    let store = Store::builder(&url("shop")).call_timeout(PATIENCE);
     let store = store.connect().await.expect("the URL is right");
     let up = async {
         while store.ping().await.is_err() {

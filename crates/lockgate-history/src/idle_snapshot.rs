@@ -129,12 +129,12 @@ pub fn check_command_cost(commands: u64, acquisitions: u64, ceiling: u64) -> Opt
 mod tests {
     use super::*;
 
-    fn kept(key: &str, ends: bool) -> Kept {
-        Kept { key: key.to_owned(), ends, counters: Vec::new() }
+    fn kept(key: &str, ends: bool) -> LeftoverKey {
+        LeftoverKey { name: key.to_owned(), has_expiry: ends, counters: Vec::new() }
     }
 
-    fn rest(keys: Vec<Kept>) -> Rest {
-        Rest { keys, subscriptions: 2, processes: 2, ..Rest::default() }
+    fn rest(keys: Vec<LeftoverKey>) -> IdleSnapshot {
+        IdleSnapshot { keys, subscribed_clients: 2, live_processes: 2, ..IdleSnapshot::default() }
     }
 
     #[test]
@@ -155,11 +155,11 @@ mod tests {
         for key in ["h:7", "l:7", "q:7", "g:7", "due", "late", "exp", "lease"] {
             let wrong = rest(vec![kept(&format!("lg:1:ns:{{3}}:{key}"), true)]).check();
             assert_eq!(wrong.len(), 1, "{key}");
-            assert_eq!(wrong[0].check, Guarantee::N1);
+            assert_eq!(wrong[0].guarantee, Guarantee::N1);
         }
         assert_eq!(rest(vec![kept("lg:1:ns:{3}:j:1-ab", false)]).check().len(), 1);
         let response = rest(vec![kept("lg:1:ns:{3}:r:1-ab", true)]);
-        assert_eq!(Rest { only_locks: true, ..response }.check().len(), 1);
+        assert_eq!(IdleSnapshot { locks_only: true, ..response }.check().len(), 1);
         let mut facts = kept("lg:1:ns:{3}:f", false);
         facts.counters = vec![("jobs".into(), 1)];
         assert_eq!(rest(vec![facts]).check().len(), 1);
@@ -167,15 +167,15 @@ mod tests {
 
     #[test]
     fn n1_subscriptions_and_calls() {
-        assert_eq!(Rest { subscriptions: 3, ..rest(vec![]) }.check().len(), 1);
-        assert_eq!(Rest { calls: 1, ..rest(vec![]) }.check().len(), 1);
+        assert_eq!(IdleSnapshot { subscribed_clients: 3, ..rest(vec![]) }.check().len(), 1);
+        assert_eq!(IdleSnapshot { script_calls: 1, ..rest(vec![]) }.check().len(), 1);
     }
 
     #[test]
     fn n1_channels_of_the_gone_and_of_what_is_over() {
         let heard = |channels: &[(&str, u64)]| {
             let channels = channels.iter().map(|(name, hear)| ((*name).to_owned(), *hear));
-            Rest { channels: channels.collect(), ..rest(vec![]) }.check().len()
+            IdleSnapshot { subscribed_channels: channels.collect(), ..rest(vec![]) }.check().len()
         };
         let (one, two, all) = ("lg:1:ns:w:one", "lg:1:ns:w:two", "lg:1:ns:e");
         assert_eq!(heard(&[(one, 1), (two, 1), (all, 2)]), 0);
@@ -188,16 +188,16 @@ mod tests {
 
     #[test]
     fn n1_sockets_and_signs_of_life() {
-        let clients = |clients| Rest { clients, sockets: Some(3), ..rest(vec![]) }.check().len();
+        let clients = |clients| IdleSnapshot { clients, max_clients_per_process: Some(3), ..rest(vec![]) }.check().len();
         assert_eq!([clients(6), clients(7)], [0, 1]);
-        let signs = |signs| Rest { signs, most_signs: 2, ..rest(vec![]) }.check().len();
+        let signs = |signs| IdleSnapshot { heartbeats: signs, max_heartbeats: 2, ..rest(vec![]) }.check().len();
         assert_eq!([signs(2), signs(3)], [0, 1]);
     }
 
     #[test]
     fn n2_a_ceiling() {
-        assert_eq!(cost(40, 10, 4), None);
-        assert_eq!(cost(41, 10, 4).map(|wrong| wrong.check), Some(Guarantee::N2));
-        assert_eq!(cost(4, 0, 4), None);
+        assert_eq!(check_command_cost(40, 10, 4), None);
+        assert_eq!(check_command_cost(41, 10, 4).map(|wrong| wrong.guarantee), Some(Guarantee::N2));
+        assert_eq!(check_command_cost(4, 0, 4), None);
     }
 }

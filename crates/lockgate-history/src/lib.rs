@@ -2,7 +2,7 @@
 //!
 //! Let each process append a [line](line()) to a file of its own for whatever it does and sees; kill, stop and
 //! cut off processes as you like; then read the files and ask for [violations](Violation). What is checked is
-//! [`Check`]: each finding has the shortest part of the history that shows it.
+//! [`Guarantee`]: each finding has the shortest part of the history that shows it.
 //!
 //! | | |
 //! |---|---|
@@ -16,7 +16,7 @@
 //! line has the wall's time in microseconds, for those who compare it with other logs; nothing is judged by it.
 //!
 //! ```
-//! use lockgate_history::{Check, Life, line, locks::{Event, History, Mode}};
+//! use lockgate_history::{Guarantee, ProcessIncarnation, line, locks::{Event, History, Mode}};
 //!
 //! let ask = Event::Ask(1, "order:7".to_owned(), Mode::Exclusive);
 //! let mut history = History::default();
@@ -24,7 +24,7 @@
 //!     // Both are told at 20 that they have it, with the fences 5 and 6, and are sure of it until 90.
 //!     let got = Event::Got(1, 5 + process, 90);
 //!     let text = line(10, 0, &ask) + &line(20, 0, &got) + &line(80, 0, &Event::Letting(1));
-//!     history.read(Life { process: process as usize, number: 0 }, &text);
+//!     history.read(ProcessIncarnation { process: process as usize, number: 0 }, &text);
 //! }
 //! let (looked, wrong) = history.check();
 //! assert_eq!((looked.holds, wrong[0].check), (2, Guarantee::M1));

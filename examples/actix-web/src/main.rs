@@ -45,7 +45,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let store = match env::var("LOCKGATE_STORE").as_deref() {
         Err(_) | Ok("memory") => Store::memory(),
-        Ok(url) => Store::builder(url).deadline(DEADLINE).connect().await?,
+        Ok(url) => Store::builder(url).call_timeout(DEADLINE).connect().await?,
     };
     let port = env::var("PORT").map_or(Ok(3000), |port| port.parse())?;
     let listener = TcpListener::bind(("127.0.0.1", port))?;
@@ -56,7 +56,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let ((stop, stopped), (cut, is_cut)) = (watch::channel(false), watch::channel(false));
     let routes = routes(&store);
     let worker = actix_web::rt::spawn(
-        DeferWorker::new(&store, routes.clone()).drain(DRAIN).run(told(stopped)),
+        DeferWorker::new(&store, routes.clone()).drain_timeout(DRAIN).run(told(stopped)),
     );
     let status = deferred_routes("/deferred").store(&store);
     let server = HttpServer::new(move || {
@@ -92,7 +92,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let mut ended = pin!(async {
         handle.pause().await;
         // Remembered requests whose clients have left run on the server's threads, which end with it.
-        store.finish_remembered(DRAIN).await;
+        store.wait_for_direct_runs(DRAIN).await;
         tokio::join!(handle.stop(true), worker)
     });
     if tokio::time::timeout(DRAIN + Duration::from_secs(3), &mut ended).await.is_err() {
@@ -110,7 +110,7 @@ fn routes(store: &Store) -> impl Fn(&mut ServiceConfig) + Send + Clone + 'static
     move |config| {
         // axum's `get` answers HEAD too.
         let limited = web::resource("/limited").get(limited).head(limited).wrap(
-            RateLimitLayer::by_ip(Quota::requests(10).per(Duration::from_secs(10))).name("limited"),
+            RateLimitLayer::by_ip(Quota::requests(10).per(Duration::from_secs(10))).policy_name("limited"),
         );
         let show = web::resource("/orders/{id}").get(orders::show).head(orders::show);
         // The handlers take ids as texts. With `Path<u64>` it would be `by_path_param_as::<u64>("id")`.

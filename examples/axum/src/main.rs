@@ -41,7 +41,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let store = match env::var("LOCKGATE_STORE").as_deref() {
         Err(_) | Ok("memory") => Store::memory(),
-        Ok(url) => Store::builder(url).deadline(DEADLINE).connect().await?,
+        Ok(url) => Store::builder(url).call_timeout(DEADLINE).connect().await?,
     };
     let port = env::var("PORT").map_or(Ok(3000), |port| port.parse())?;
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;
@@ -52,7 +52,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let ((stop, stopped), (cut, is_cut)) = (watch::channel(false), watch::channel(false));
     let app = routes(&store);
     let worker =
-        tokio::spawn(DeferWorker::new(&store, app.clone()).drain(DRAIN).run(told(stopped.clone())));
+        tokio::spawn(DeferWorker::new(&store, app.clone()).drain_timeout(DRAIN).run(told(stopped.clone())));
     let app = app
         .merge(deferred_routes("/deferred").store(&store))
         .route("/", get(|| async { Html(include_str!("../../assets/index.html")) }))
@@ -70,7 +70,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let mut ended = pin!(async {
         let ended = (worker.await, server.await);
         // Remembered requests whose clients have left go on without a connection.
-        store.finish_remembered(DRAIN).await;
+        store.wait_for_direct_runs(DRAIN).await;
         ended
     });
     if tokio::time::timeout(DRAIN + Duration::from_secs(3), &mut ended).await.is_err() {
@@ -84,7 +84,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
 fn routes(store: &Store) -> Router {
     let limited = Router::new().route("/limited", get(|| async { "ok" })).layer(
-        RateLimitLayer::by_ip(Quota::requests(10).per(Duration::from_secs(10))).name("limited"),
+        RateLimitLayer::by_ip(Quota::requests(10).per(Duration::from_secs(10))).policy_name("limited"),
     );
     // The handlers take ids as texts. With `Path<u64>` it would be `by_path_param_as::<u64>("id")`.
     let pay = Router::new()

@@ -15,7 +15,7 @@ use lockgate::{
     HeldLock, Quota, RateStatus, Store,
     gate::KeySource,
     lock::LockGate,
-    middleware::{GateLayer, Plain},
+    middleware::{GateLayer, PlainHttp},
     rate_limit::RateLimitGate,
 };
 use tokio::{
@@ -49,7 +49,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     greet(listener.local_addr()?);
 
     let quota = Quota::requests(10).per(Duration::from_secs(10));
-    let limit = RateLimitGate::new(KeySource::ip(), quota).name("limited").store(&store);
+    let limit = RateLimitGate::new(KeySource::ip(), quota).policy_name("limited").store(&store);
     let lock = LockGate::new(KeySource::header("order")).store(&store);
     let (gates, open) = (Gates { limit, lock }, GracefulShutdown::new());
     let mut term = signal(SignalKind::terminate())?;
@@ -75,8 +75,8 @@ fn serve(stream: TcpStream, peer: SocketAddr, gates: Gates, open: &GracefulShutd
             request.extensions_mut().insert(peer);
             request
         })
-        .layer(GateLayer::<_, Plain>::new(gates.limit))
-        .layer(GateLayer::<_, Plain>::new(gates.lock))
+        .layer(GateLayer::<_, PlainHttp>::new(gates.limit))
+        .layer(GateLayer::<_, PlainHttp>::new(gates.lock))
         .service_fn(handle);
     let connection = http1::Builder::new()
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));

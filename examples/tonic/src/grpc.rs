@@ -4,7 +4,7 @@ use std::error::Error;
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
-use lockgate::{Refusal, Reply};
+use lockgate::{RateRefusal, Reply};
 use tonic::{Status, body::Body, transport::server::TcpConnectInfo};
 
 /// For clients that retry by themselves (gRFC A6): not before so many milliseconds.
@@ -12,10 +12,10 @@ const PUSHBACK: &str = "grpc-retry-pushback-ms";
 
 /// A refusal in the words of gRPC, where a call that failed has a status of its own beside the 200: a 429
 /// would be taken for that of a proxy on the way, and reach the application as `UNAVAILABLE`.
-pub(crate) fn refused(refusal: &Refusal<'_>) -> Reply {
-    let reply = refusal.grpc();
+pub(crate) fn refused(refusal: &RateRefusal<'_>) -> Reply {
+    let reply = refusal.grpc_reply();
     match refusal.retry_after() {
-        Some(wait) => reply.field(PUSHBACK, wait.as_millis().to_string()),
+        Some(wait) => reply.header(PUSHBACK, wait.as_millis().to_string()),
         None => reply,
     }
 }

@@ -12,7 +12,7 @@ use http::request::Parts;
 use lockgate::{
     Quota, Store,
     gate::KeySource,
-    middleware::{GateLayer, Plain},
+    middleware::{GateLayer, PlainHttp},
     rate_limit::RateLimitGate,
 };
 use tokio::{
@@ -40,13 +40,13 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let quota = Quota::requests(10).per(Duration::from_secs(10));
     let limit = RateLimitGate::<Parts>::new(KeySource::ip(), quota)
-        .name("limited")
+        .policy_name("limited")
         .store(&store)
-        .facing(|facing| facing.respond(grpc::refused));
+        .response_options(|facing| facing.refusal_response(grpc::refused));
     let layers = ServiceBuilder::new()
         .map_response(grpc::told)
         .map_request(grpc::with_peer)
-        .layer(GateLayer::<_, Plain>::new(limit));
+        .layer(GateLayer::<_, PlainHttp>::new(limit));
     let mut term = signal(SignalKind::terminate())?;
     Server::builder()
         .layer(layers.into_inner())

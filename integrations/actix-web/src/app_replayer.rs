@@ -282,16 +282,16 @@ mod tests {
     #[actix_rt::test]
     async fn work_goes_on_beyond_what_is_kept() {
         let (body, done) = working(100);
-        assert_eq!(read(body, 25).await.expect("it ends well"), None);
+        assert_eq!(read_limited(body, 25).await.expect("it ends well"), None);
         assert_eq!(done.get(), 100);
         let (body, _) = working(2);
-        assert_eq!(read(body, 20).await.expect("it ends well").map(|body| body.len()), Some(20));
+        assert_eq!(read_limited(body, 20).await.expect("it ends well").map(|body| body.len()), Some(20));
     }
 
     #[actix_rt::test]
     async fn a_body_without_an_end_leaves_its_thread_to_others() {
         let (body, _) = working(usize::MAX);
-        assert!(tokio::time::timeout(Duration::from_millis(50), read(body, 25)).await.is_err());
+        assert!(tokio::time::timeout(Duration::from_millis(50), read_limited(body, 25)).await.is_err());
     }
 
     /// It has no attempt but one.
@@ -304,7 +304,7 @@ mod tests {
             .wrap(DeferLayer::new().defer_always());
         let app = init_service(App::new().service(order).app_data(Data::new(store.clone()))).await;
         let (jobs, _) = mpsc::unbounded_channel();
-        let worker = DeferWorker::on(&store, AppReplayer { jobs });
+        let worker = DeferWorker::new(&store, AppReplayer { commands: jobs });
         actix_rt::spawn(worker.run(pending()));
         let job = loop {
             let accepted =
@@ -317,7 +317,7 @@ mod tests {
         let tried = async {
             loop {
                 let job =
-                    store.deferred().get(&job).await.expect("it is there").expect("it is kept");
+                    store.deferred_jobs().get(&job).await.expect("it is there").expect("it is kept");
                 if job.reason.is_some() {
                     break job;
                 }

@@ -117,7 +117,7 @@ mod tests {
         test::{TestRequest, init_service, try_call_service},
         web,
     };
-    use lockgate::{Lists, Quota, Store};
+    use lockgate::{AccessLists, Quota, Store};
 
     use super::*;
     use crate::RateLimitLayer;
@@ -126,14 +126,14 @@ mod tests {
     #[actix_web::test]
     async fn who_is_charged_nothing_has_no_rate() {
         let quota = Quota::requests(1).per(std::time::Duration::from_secs(3600));
-        let lists = Lists::new().allow(["192.0.2.1"]);
+        let lists = AccessLists::new().allow(["192.0.2.1"]);
         let perhaps = async |rate: Option<CurrentRate>| rate.is_none().to_string();
-        let why = async |rate: Result<CurrentRate, NotInstalled>| rate.unwrap_err().to_string();
+        let why = async |rate: Result<CurrentRate, MissingLayerRejection>| rate.unwrap_err().to_string();
         let app = App::new()
             .route("/never", web::get().to(async |_: CurrentRate| "charged"))
             .route("/perhaps", web::get().to(perhaps))
             .route("/why", web::get().to(why))
-            .wrap(RateLimitLayer::by_ip(quota).lists(lists).store(&Store::memory()));
+            .wrap(RateLimitLayer::by_ip(quota).access_lists(lists).store(&Store::memory()));
         let app = init_service(app).await;
         let ask = async |path| {
             let get = TestRequest::get().uri(path).peer_addr(([192, 0, 2, 1], 7).into());

@@ -177,7 +177,7 @@ mod gate_middleware;
 pub use lockgate::Keyring;
 #[cfg(feature = "redis")]
 pub use lockgate::StoreBuilder;
-#[cfg(feature = "callback")]
+#[cfg(feature = "webhook")]
 pub use lockgate::defer::Webhooks;
 pub use lockgate::defer::{
     RunAuthorization, DeferStats, DeferredJobs, JobCursor, JobHead, JobInfo, JobPage, JobRequest,

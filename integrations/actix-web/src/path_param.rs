@@ -123,7 +123,7 @@ mod tests {
             ("/a/{id:[0-9]{2}}/b/{id:\\d+}/{tail}*", &["id", "id", "tail"]),
             ("/odd}/{a}-{b}", &["a", "b"]),
         ] {
-            assert_eq!(names(pattern).collect::<Vec<_>>(), expected, "{pattern}");
+            assert_eq!(param_names(pattern).collect::<Vec<_>>(), expected, "{pattern}");
         }
     }
 }

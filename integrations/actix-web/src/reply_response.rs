@@ -187,7 +187,7 @@ mod tests {
         {
             let mut reply = Reply::new(status);
             reply.body = "body".into();
-            assert_eq!(response(reply).body().size(), size, "{status}");
+            assert_eq!(response_from_reply(reply).body().size(), size, "{status}");
         }
     }
 }

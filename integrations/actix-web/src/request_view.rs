@@ -228,10 +228,10 @@ mod tests {
             .append_header(("host", "here"))
             .to_http_request();
         let view = RequestView::new(&request);
-        let sole = |name: &'static str| view.sole(&http::HeaderName::from_static(name));
+        let sole = |name: &'static str| view.single_header(&http::HeaderName::from_static(name));
         assert_eq!(sole("x-key"), Ok(Some(&b"one"[..])));
         assert_eq!(sole("host"), Ok(Some(&b"here"[..])), "a name that everybody knows");
         assert_eq!(sole("x-none"), Ok(None));
-        assert_eq!(sole("x-twice"), Err(SentTwice));
+        assert_eq!(sole("x-twice"), Err(DuplicateHeader));
     }
 }

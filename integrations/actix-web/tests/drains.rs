@@ -90,7 +90,7 @@ async fn send<B: MessageBody>(
 async fn until(store: &Store, id: &JobId, fits: impl Fn(JobState) -> bool) {
     let looks = async {
         loop {
-            let job = store.deferred().get(id).await.expect("it is there").expect("it is kept");
+            let job = store.deferred_jobs().get(id).await.expect("it is there").expect("it is kept");
             if fits(job.state) {
                 return;
             }
@@ -117,7 +117,7 @@ async fn what_was_handed_back_is_run_once_when_the_thread_comes_free() {
         })
     };
     let (stop, stopped) = oneshot::channel::<()>();
-    let first = first.drain(Duration::from_millis(50)).lease(Duration::from_secs(8));
+    let first = first.drain_timeout(Duration::from_millis(50)).lease(Duration::from_secs(8));
     let first = actix_web::rt::spawn(first.run(async { drop(stopped.await) }));
 
     send(&app, "/block/0").await;

@@ -60,7 +60,7 @@ async fn a_denied_request_is_told_of_its_quota() {
         let app = App::new()
             .route("/", web::get().to(async || "in"))
             .wrap(from_fn(deny))
-            .wrap(limit.name("front"))
+            .wrap(limit.policy_name("front"))
             .app_data(Data::new(Store::memory()));
         let get = TestRequest::get().peer_addr(([192, 0, 2, 1], 7).into()).to_request();
         let denied = try_call_service(&init_service(app).await, get).await;
@@ -87,7 +87,7 @@ async fn an_error_is_remembered_as_the_answer_that_it_is() {
         .post(async || "")
         .wrap(from_fn(answers))
         .wrap(LockLayer::by_path_param("id").on_loss(OnLoss::Finish))
-        .wrap(DeferLayer::new().remember_direct());
+        .wrap(DeferLayer::new().idempotent_direct());
     let app = App::new()
         .service(order)
         .service(deferred_routes("/deferred"))

@@ -16,7 +16,7 @@ async fn a_payload_without_a_body_is_a_body_without_bytes() {
     let order = |path| {
         web::resource(path)
             .wrap(LockLayer::by_path_param("id"))
-            .wrap(DeferLayer::new().remember_direct())
+            .wrap(DeferLayer::new().idempotent_direct())
     };
     let app = App::new()
         .service(order("/unread/{id}").post(async || ""))

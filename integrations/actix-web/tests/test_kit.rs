@@ -32,7 +32,7 @@ async fn the_status_resource_may_be_at_the_root() {
         let refund = web::resource("/orders/{id}/refund")
             .post(async || "")
             .wrap(LockLayer::by_path_param("id"))
-            .wrap(DeferLayer::new().status_at(root));
+            .wrap(DeferLayer::new().status_path(root));
         let app = App::new()
             .service(refund)
             .route("/healthz", web::get().to(async || "well"))
@@ -42,7 +42,7 @@ async fn the_status_resource_may_be_at_the_root() {
         let send = async |request: test::TestRequest| {
             app.call(request.to_request()).await.expect("an answer").map_into_boxed_body()
         };
-        let somebody = kit.hold(Key::path_param("id", "7")).await.expect("it is free");
+        let somebody = kit.hold_lock(Key::path_param("id", "7")).await.expect("it is free");
         let accepted = send(test::TestRequest::post().uri("/orders/7/refund")).await;
         let location = accepted.headers().get("location").expect("one").to_str().expect("a path");
         assert!(location.starts_with('/') && !location.starts_with("//"), "{location}");
@@ -74,12 +74,12 @@ async fn a_run_is_for_the_host_that_the_request_was_for() {
         .service(deferred_routes("/deferred"))
         .app_data(web::Data::new(kit.store().clone()));
     let app = test::init_service(app).await;
-    let worker = kit.worker(DeferWorker::new(kit.store(), hosts)).await;
+    let worker = kit.defer_worker(DeferWorker::new(kit.store(), hosts)).await;
     let mut worker = worker.expect("an embedded store is never away");
     let send = async |request: test::TestRequest| {
         app.call(request.to_request()).await.expect("an answer").map_into_boxed_body()
     };
-    let somebody = kit.hold(Key::path_param("id", "7")).await.expect("it is free");
+    let somebody = kit.hold_lock(Key::path_param("id", "7")).await.expect("it is free");
     let target = "http://user:secret@tenant.example:8080/orders/7/refund";
     let accepted = send(test::TestRequest::post().uri(target)).await;
     assert_eq!(accepted.status(), 202);
@@ -103,7 +103,7 @@ async fn a_wrong_method_takes_no_lock_around_a_route() {
         .service(web::resource("/inside/{id}").route(inside))
         .app_data(web::Data::new(kit.store().clone()));
     let app = test::init_service(app).await;
-    let _somebody = kit.hold(Key::path_param("id", "7")).await.expect("it is free");
+    let _somebody = kit.hold_lock(Key::path_param("id", "7")).await.expect("it is free");
     for (request, path, status) in [
         (test::TestRequest::put(), "/outside/7", 202),
         (test::TestRequest::put(), "/inside/7", 405),
@@ -123,7 +123,7 @@ async fn a_request_waits_for_who_holds_its_resource() {
         .app_data(web::Data::new(kit.store().clone()));
     let app = test::init_service(app).await;
     let worker = DeferWorker::new(kit.store(), orders);
-    let mut worker = kit.worker(worker).await.expect("an embedded store is never away");
+    let mut worker = kit.defer_worker(worker).await.expect("an embedded store is never away");
     let send = async |request: test::TestRequest| {
         let response = app.call(request.to_request()).await.expect("an answer");
         response.map_into_boxed_body()
@@ -131,7 +131,7 @@ async fn a_request_waits_for_who_holds_its_resource() {
 
     let refund = || test::TestRequest::post().uri("/orders/7/refund");
     assert_eq!(send(refund()).await.status(), 200, "nobody is there");
-    let somebody = kit.hold(Key::path_param("id", "7")).await.expect("it is free");
+    let somebody = kit.hold_lock(Key::path_param("id", "7")).await.expect("it is free");
     let accepted = send(refund()).await;
     assert_eq!(accepted.status(), 202);
     let location = accepted.headers().get("location").expect("one").to_str().expect("a path");

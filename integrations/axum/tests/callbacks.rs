@@ -14,7 +14,7 @@ use axum::{
     routing::post,
 };
 use hmac::{Hmac, KeyInit as _, Mac as _};
-use lockgate_axum::{Callbacks, DeferLayer, DeferWorker, Key, LockLayer, Store, deferred_routes};
+use lockgate_axum::{Webhooks, DeferLayer, DeferWorker, Key, LockLayer, Store, deferred_routes};
 use sha2::Sha256;
 use tokio::{net::TcpListener, sync::oneshot, time::timeout};
 use tower::ServiceExt as _;
@@ -83,19 +83,19 @@ async fn send(
 #[tokio::test]
 async fn each_end_is_told_to_who_was_named_until_he_has_heard_of_it() {
     let (store, (addr, sent)) = (Store::memory(), receiver().await);
-    let named = |head: &lockgate::gate::Head| {
+    let named = |head: &lockgate::gate::HttpRequestHead| {
         let (_, value) = head.headers.iter().find(|(name, _)| name == "x-callback")?;
         String::from_utf8(value.clone()).ok()
     };
     let app = Router::new()
         .route("/orders/{id}/refund", post(refund))
         .layer(LockLayer::by_path_param("id"))
-        .layer(DeferLayer::new().callback(named))
+        .layer(DeferLayer::new().webhook(named))
         .merge(deferred_routes("/deferred"))
         .layer(Extension(store.clone()));
-    let callbacks = Callbacks::new(SECRET).allow_http().allow_network("127.0.0.0/8");
+    let callbacks = Webhooks::new(SECRET).allow_http().allow_network("127.0.0.0/8");
     let worker = DeferWorker::new(&store, app.clone())
-        .callbacks(callbacks)
+        .webhooks(callbacks)
         .backoff(Duration::from_millis(10), Duration::from_millis(20));
     let (stop, stopped) = oneshot::channel::<()>();
 
@@ -118,7 +118,7 @@ async fn each_end_is_told_to_who_was_named_until_he_has_heard_of_it() {
     }
     let worker = tokio::spawn(worker.run(async { drop(stopped.await) }));
     let all = async {
-        while store.deferred().stats().await.expect("it is there").pending > 0 {
+        while store.deferred_jobs().stats().await.expect("it is there").pending > 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };

@@ -18,7 +18,7 @@ use axum::{
 use http::StatusCode;
 use lockgate_axum::{
     DeferLayer, DeferWorker, Fence, Key, LockLayer, deferred_routes,
-    testing::{TestKit, TestWorker},
+    testing::{TestKit, TestDeferWorker},
 };
 use tower::ServiceExt as _;
 
@@ -38,9 +38,9 @@ fn app(kit: &TestKit, failures: &Arc<AtomicU32>) -> Router {
         .layer(Extension(kit.store().clone()))
 }
 
-async fn start(kit: &TestKit, failures: u32) -> (Router, TestWorker) {
+async fn start(kit: &TestKit, failures: u32) -> (Router, TestDeferWorker) {
     let app = app(kit, &Arc::new(AtomicU32::new(failures)));
-    let worker = kit.worker(DeferWorker::new(kit.store(), app.clone())).await;
+    let worker = kit.defer_worker(DeferWorker::new(kit.store(), app.clone())).await;
     (app, worker.expect("an embedded store is never away"))
 }
 
@@ -61,10 +61,10 @@ async fn the_status_resource_may_be_at_the_root() {
         let app: Router = Router::new()
             .route("/orders/{id}/refund", post(|| async {}))
             .layer(LockLayer::by_path_param("id"))
-            .layer(DeferLayer::new().status_at(root))
+            .layer(DeferLayer::new().status_path(root))
             .merge(deferred_routes(root))
             .layer(Extension(kit.store().clone()));
-        let somebody = kit.hold(Key::path_param("id", "7")).await.expect("it is free");
+        let somebody = kit.hold_lock(Key::path_param("id", "7")).await.expect("it is free");
         let accepted = send(&app, "POST", "/orders/7/refund").await;
         let location = accepted.headers()["location"].to_str().expect("a path").to_owned();
         // Two slashes would be another host.
@@ -89,9 +89,9 @@ async fn a_run_is_for_the_host_that_the_request_was_for() {
         .layer(DeferLayer::new())
         .merge(deferred_routes("/deferred"))
         .layer(Extension(kit.store().clone()));
-    let worker = kit.worker(DeferWorker::new(kit.store(), app.clone())).await;
+    let worker = kit.defer_worker(DeferWorker::new(kit.store(), app.clone())).await;
     let mut worker = worker.expect("an embedded store is never away");
-    let somebody = kit.hold(Key::path_param("id", "7")).await.expect("it is free");
+    let somebody = kit.hold_lock(Key::path_param("id", "7")).await.expect("it is free");
     let target = "http://user:secret@tenant.example:8080/orders/7/refund";
     let accepted = send(&app, "POST", target).await;
     assert_eq!(accepted.status(), 202);
@@ -134,7 +134,7 @@ async fn a_wrong_method_takes_no_lock_under_route_layer() {
         .merge(outside_later)
         .route("/inside-later/{id}", later)
         .layer(Extension(kit.store().clone()));
-    let somebody = kit.hold(Key::path_param("id", "7")).await.expect("it is free");
+    let somebody = kit.hold_lock(Key::path_param("id", "7")).await.expect("it is free");
     assert_eq!(send(&app, "PUT", "/outside/7").await.status(), 409);
     assert_eq!(send(&app, "PUT", "/inside/7").await.status(), 405);
     assert_eq!(send(&app, "POST", "/inside/7").await.status(), 409);
@@ -150,7 +150,7 @@ async fn a_request_waits_for_who_holds_its_resource() {
     let (app, mut worker) = start(&kit, 0).await;
     assert_eq!(send(&app, "POST", "/orders/7/refund").await.status(), 200, "nobody is there");
 
-    let somebody = kit.hold(Key::path_param("id", "7")).await.expect("it is free");
+    let somebody = kit.hold_lock(Key::path_param("id", "7")).await.expect("it is free");
     let accepted = send(&app, "POST", "/orders/7/refund").await;
     assert_eq!(accepted.status(), 202);
     let location = accepted.headers()["location"].to_str().expect("a path").to_owned();
@@ -206,12 +206,12 @@ async fn the_limits_of_the_queue_hold_by_the_kits_clock() {
     let kit = TestKit::new();
     let app = app(&kit, &Arc::default());
     let worker = DeferWorker::new(kit.store(), app.clone()).queue_rate(10, Duration::from_secs(1));
-    let mut worker = kit.worker(worker).await.expect("an embedded store is never away");
+    let mut worker = kit.defer_worker(worker).await.expect("an embedded store is never away");
     kit.pretend_busy(true);
     for order in 0..3 {
         assert_eq!(send(&app, "PUT", &format!("/orders/{order}")).await.status(), 202);
     }
-    let jobs = kit.store().deferred();
+    let jobs = kit.store().deferred_jobs();
     jobs.pause().await.expect("it is there");
     assert_eq!(worker.run_due().await.expect("it is there"), [], "the queue is paused");
     jobs.resume().await.expect("it is there");

@@ -199,61 +199,61 @@ impl<N: ?Sized> DeferGate<N> {
 mod tests {
     use super::*;
 
-    fn of(status: u16, answered: bool, cut_off: bool) -> DirectVerdict {
-        verdict(None, Outcome::Answered(status), RunFacts { answered, cut_off, refusal: None })
+    fn of(status: u16, answered: bool, cut_off: bool) -> DirectRunResult {
+        classify_direct_run(None, ServiceOutcome::Answered(status), DirectRunContext { handler_finished: answered, request_truncated: cut_off, gate_refusal_status: None })
     }
 
-    fn of_outcome(outcome: Outcome, cut_off: bool) -> DirectVerdict {
-        verdict(None, outcome, RunFacts { answered: true, cut_off, refusal: None })
+    fn of_outcome(outcome: ServiceOutcome, cut_off: bool) -> DirectRunResult {
+        classify_direct_run(None, outcome, DirectRunContext { handler_finished: true, request_truncated: cut_off, gate_refusal_status: None })
     }
 
     #[test]
     fn a_run_is_judged_by_its_answer() {
-        use DirectVerdict::{CameToNothing, MayHaveRun, Ran};
+        use DirectRunResult::{NotExecuted, MayHaveRun, Completed};
         for status in [200, 204, 303, 400, 404, 409, 412, 422, 423] {
-            assert_eq!(of(status, true, false), Ran(status));
+            assert_eq!(of(status, true, false), Completed(status));
         }
         for status in [401, 403] {
-            assert_eq!(of(status, true, false), CameToNothing, "{status}");
+            assert_eq!(of(status, true, false), NotExecuted, "{status}");
         }
         for status in [408, 425, 429, 500, 502, 503, 504] {
-            assert_eq!(of(status, true, false), MayHaveRun(FAILED), "{status}");
+            assert_eq!(of(status, true, false), MayHaveRun(FAILED_MAY_HAVE_RUN), "{status}");
         }
-        for outcome in [Outcome::Failed, Outcome::BrokeOff] {
-            assert_eq!(of_outcome(outcome, false), MayHaveRun(FAILED));
+        for outcome in [ServiceOutcome::Failed, ServiceOutcome::BodyFailed] {
+            assert_eq!(of_outcome(outcome, false), MayHaveRun(FAILED_MAY_HAVE_RUN));
         }
     }
 
     #[test]
     fn only_the_refusal_of_a_gate_tells_that_nothing_ran() {
         let of = |status, refusal| {
-            let facts = RunFacts { answered: true, cut_off: false, refusal };
-            verdict(None, Outcome::Answered(status), facts)
+            let facts = DirectRunContext { handler_finished: true, request_truncated: false, gate_refusal_status: refusal };
+            classify_direct_run(None, ServiceOutcome::Answered(status), facts)
         };
         for status in [409, 423, 429, 503, 418] {
-            assert_eq!(of(status, Some(status)), DirectVerdict::CameToNothing, "{status}");
+            assert_eq!(of(status, Some(status)), DirectRunResult::NotExecuted, "{status}");
         }
         // A layer in between answered something else.
-        assert_eq!(of(200, Some(429)), DirectVerdict::Ran(200));
-        assert_eq!(of(503, Some(429)), DirectVerdict::MayHaveRun(FAILED));
+        assert_eq!(of(200, Some(429)), DirectRunResult::Completed(200));
+        assert_eq!(of(503, Some(429)), DirectRunResult::MayHaveRun(FAILED_MAY_HAVE_RUN));
     }
 
     /// Whatever a layer in between has made of that.
     #[test]
     fn a_handler_that_was_dropped_may_have_run() {
         for status in [200, 408, 429, 500, 503] {
-            assert_eq!(of(status, false, false), DirectVerdict::MayHaveRun(STOPPED));
-            assert_eq!(of(status, false, true), DirectVerdict::MayHaveRun(STOPPED));
+            assert_eq!(of(status, false, false), DirectRunResult::MayHaveRun(STOPPED_REASON));
+            assert_eq!(of(status, false, true), DirectRunResult::MayHaveRun(STOPPED_REASON));
         }
     }
 
     #[test]
     fn a_request_that_never_came_whole_locks_nobody_out() {
         for status in [400, 408, 413, 500] {
-            assert_eq!(of(status, true, true), DirectVerdict::CameToNothing, "{status}");
+            assert_eq!(of(status, true, true), DirectRunResult::NotExecuted, "{status}");
         }
-        assert_eq!(of(202, true, true), DirectVerdict::Ran(202), "the handler took it");
-        let panicked = of_outcome(Outcome::Failed, true);
-        assert_eq!(panicked, DirectVerdict::MayHaveRun(FAILED), "it has not answered");
+        assert_eq!(of(202, true, true), DirectRunResult::Completed(202), "the handler took it");
+        let panicked = of_outcome(ServiceOutcome::Failed, true);
+        assert_eq!(panicked, DirectRunResult::MayHaveRun(FAILED_MAY_HAVE_RUN), "it has not answered");
     }
 }

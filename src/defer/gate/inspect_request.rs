@@ -185,14 +185,14 @@ mod tests {
     #[test]
     fn of_one_attempt_nothing_runs_again() {
         let again = |gate: DeferGate<()>, method| {
-            let record = gate.remember_direct().0.record("", method, "/", "k");
-            record.remember.map(|remember| remember.again)
+            let record = gate.idempotent_direct().0.idempotency_record("", method, "/", "k");
+            record.direct_terms.map(|remember| remember.is_repeatable)
         };
         let gate = DeferGate::<()>::new;
         assert_eq!(again(gate(), "PUT"), Some(true));
         assert_eq!(again(gate(), "POST"), Some(false));
-        assert_eq!(again(gate().retry_unsafe(), "POST"), Some(true));
+        assert_eq!(again(gate().retry_non_idempotent(), "POST"), Some(true));
         assert_eq!(again(gate().max_attempts(1), "PUT"), Some(false));
-        assert_eq!(again(gate().retry_unsafe().max_attempts(1), "POST"), Some(false));
+        assert_eq!(again(gate().retry_non_idempotent().max_attempts(1), "POST"), Some(false));
     }
 }

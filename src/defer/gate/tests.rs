@@ -12,48 +12,48 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{DeferGate, DeferParked, ask::Applied};
+use super::{DeferGate, DeferCandidate, inspect_request::AppliedPreferences};
 #[cfg(feature = "redis")]
 use crate::store::{Front, says};
 use crate::{
-    clock::LONGEST,
-    defer::snapshot::{Captured, Carried},
-    gate::{Asked, Gate as _, Head, Parked, Record, Slot, Trying, fake::FakeView},
+    clock::MAX_DURATION,
+    defer::snapshot::{RequestSnapshots, SavedSnapshots},
+    gate::{InitialVerdict, Gate as _, HttpRequestHead, ParkingContext, IdempotencyLookup, ParkingSlot, AttemptMode, fake::FakeView},
     key::Key,
     reply::Reply,
     store::{
-        Acquire, Acquired, Began, Caps, Direct, Fault, Faults, JobId, JobState, Mode, Node, Store,
-        Token, faulty,
+        AcquireCommand, AcquireReply, BeginDirectOutcome, StorageLimits, DirectRunCommand, Fault, Faults, JobId, JobState, LockMode, NodeId, Store,
+        LockToken, faulty,
     },
 };
 
 type Defer = DeferGate<()>;
 
 /// A request that its lock has parked, under an idempotency key.
-fn parked(store: &Store) -> DeferParked {
-    let record = Record { name: "same".into(), remember: None };
-    let parked = Parked {
+fn parked(store: &Store) -> DeferCandidate {
+    let record = IdempotencyLookup { record_name: "same".into(), direct_terms: None };
+    let parked = ParkingContext {
         store: store.clone(),
         key: Key::custom("7"),
-        status: 409,
-        usual: None,
-        known: false,
-        unfit: false,
+        busy_status: 409,
+        typical_hold: None,
+        is_recorded: false,
+        is_not_deferrable: false,
     };
-    DeferParked {
+    DeferCandidate {
         parked,
-        slot: Slot::new(Trying::For(Duration::ZERO), Some(record)),
+        slot: ParkingSlot::new(AttemptMode::WaitFor(Duration::ZERO), Some(record)),
         owner: String::new(),
-        applied: Applied::default(),
-        captured: Captured::default(),
-        carried: Carried::new(),
-        only_looks: false,
+        applied_preferences: AppliedPreferences::default(),
+        snapshots: RequestSnapshots::default(),
+        saved_snapshots: SavedSnapshots::new(),
+        lookup_only: false,
     }
 }
 
 async fn asked(gate: &Defer, store: &Store) -> Option<Reply> {
-    let head = Head::new("POST", "/7", Vec::new(), None);
-    gate.accept(parked(store), head, Some(Bytes::from_static(b"body"))).await
+    let head = HttpRequestHead::new("POST", "/7", Vec::new(), None);
+    gate.accept_parked(parked(store), head, Some(Bytes::from_static(b"body"))).await
 }
 
 async fn accept(gate: &Defer, store: &Store) -> Reply {
@@ -61,40 +61,40 @@ async fn accept(gate: &Defer, store: &Store) -> Reply {
 }
 
 /// Another request under that key runs at once, under its lock.
-async fn runs_at_once(store: &Store) -> Direct {
-    let (key, me, lease) = (Key::custom("7"), Token::new(&Node::new()), Duration::from_secs(600));
-    let held = Acquire {
+async fn runs_at_once(store: &Store) -> DirectRunCommand {
+    let (key, me, lease) = (Key::custom("7"), LockToken::new(&NodeId::new()), Duration::from_secs(600));
+    let held = AcquireCommand {
         key: key.clone(),
-        me: me.clone(),
-        mode: Mode::Exclusive,
+        token: me.clone(),
+        mode: LockMode::Exclusive,
         lease,
-        wait: None,
-        old_seq: 0,
-        record: None,
+        max_wait: None,
+        resume_seq: 0,
+        record_name: None,
     };
     let held = store.backend().acquire(held).await;
-    assert!(matches!(held, Ok(Acquired::Held { .. })), "{held:?}");
+    assert!(matches!(held, Ok(AcquireReply::Granted { .. })), "{held:?}");
     let (id, owner) = (JobId::new(&key), String::new());
-    let call = Direct {
+    let call = DirectRunCommand {
         key,
-        me,
-        mode: Mode::Exclusive,
-        record: "same".into(),
+        token: me,
+        mode: LockMode::Exclusive,
+        record_name: "same".into(),
         id,
         owner,
-        life: lease,
+        retention: lease,
         lease: Duration::from_secs(600),
-        again: false,
-        caps: Caps::NONE,
-        print: None,
+        retry_after_crash: false,
+        limits: StorageLimits::NONE,
+        fingerprint: None,
     };
     let began = store.backend().begin_direct(call.clone()).await;
-    assert!(matches!(began, Ok(Began::Begun)), "{began:?}");
+    assert!(matches!(began, Ok(BeginDirectOutcome::Started)), "{began:?}");
     call
 }
 
 fn location(reply: &Reply) -> &str {
-    let found = reply.fields.iter().find(|(name, _)| name == "location");
+    let found = reply.headers.iter().find(|(name, _)| name == "location");
     &found.expect("a location").1
 }
 
@@ -102,18 +102,18 @@ fn location(reply: &Reply) -> &str {
 #[tokio::test(start_paused = true)]
 async fn endless_terms_of_a_layer_are_terms() {
     let endless = Duration::MAX;
-    let gate = Defer::new().wait_up_to(endless).max_wait(endless).delay(endless);
-    let gate = gate.deadline(endless).idempotency_for(endless);
+    let gate = Defer::new().wait_up_to(endless).max_preferred_wait(endless).delay(endless);
+    let gate = gate.expires_after(endless).idempotency_ttl(endless);
     let settings = &gate.0;
     // What a lock waits for at most, which is what a client may be told.
-    assert_eq!(settings.when.max_wait, Duration::from_secs(600));
+    assert_eq!(settings.trigger.max_wait, Duration::from_secs(600));
     let all = [
-        settings.when.wait,
-        settings.how.delay,
-        settings.how.deadline.expect("there is one"),
-        settings.keys.life,
+        settings.trigger.lock_wait,
+        settings.run.delay,
+        settings.run.deadline.expect("there is one"),
+        settings.idempotency.ttl,
     ];
-    assert_eq!(all, [LONGEST; 4]);
+    assert_eq!(all, [MAX_DURATION; 4]);
     let store = Store::memory();
     assert_eq!(accept(&gate, &store).await.status, 202);
     assert_eq!(accept(&gate, &store).await.status, 202, "by its record");
@@ -123,13 +123,13 @@ async fn endless_terms_of_a_layer_are_terms() {
 #[test]
 fn a_client_without_a_say_waits_as_everybody_does() {
     let everybody = Duration::from_secs(5);
-    let gate = Defer::new().wait_up_to(everybody).max_wait(Duration::ZERO);
+    let gate = Defer::new().wait_up_to(everybody).max_preferred_wait(Duration::ZERO);
     for asked in ["wait=0", "wait=20"] {
         let mut view = FakeView::new("POST");
         view.headers.push(("prefer", asked));
-        assert!(matches!(gate.ask(&mut view), Asked::Pass(_)), "{asked}");
-        let slot = Slot::arrive(&mut view).expect("its lock is told");
-        assert_eq!(slot.trying(), Trying::For(everybody), "{asked}");
+        assert!(matches!(gate.inspect(&mut view), InitialVerdict::PassLight(_)), "{asked}");
+        let slot = ParkingSlot::take_from(&mut view).expect("its lock is told");
+        assert_eq!(slot.mode(), AttemptMode::WaitFor(everybody), "{asked}");
     }
 }
 
@@ -137,15 +137,15 @@ fn a_client_without_a_say_waits_as_everybody_does() {
 #[tokio::test(start_paused = true)]
 async fn an_unknown_outcome_says_for_how_long_its_advice_holds() {
     let (store, faults) = faulty();
-    let gate = Defer::new().idempotency_for(Duration::from_secs(600));
+    let gate = Defer::new().idempotency_ttl(Duration::from_secs(600));
     for (keyed, seconds) in [(true, 589), (false, 49)] {
         faults.set("enqueue", Fault::NoReply, 1);
         let mut parked = parked(&store);
         if !keyed {
-            parked.slot = Slot::new(Trying::For(Duration::ZERO), None);
+            parked.slot = ParkingSlot::new(AttemptMode::WaitFor(Duration::ZERO), None);
         }
-        let head = Head::new("POST", "/7", Vec::new(), None);
-        let told = gate.accept(parked, head, Some(Bytes::new())).await.expect("an answer");
+        let head = HttpRequestHead::new("POST", "/7", Vec::new(), None);
+        let told = gate.accept_parked(parked, head, Some(Bytes::new())).await.expect("an answer");
         let problem: serde_json::Value = serde_json::from_slice(&told.body).expect("JSON");
         assert_eq!(
             (told.status, problem["valid_for_s"].as_u64()),
@@ -156,23 +156,23 @@ async fn an_unknown_outcome_says_for_how_long_its_advice_holds() {
         assert_eq!(detail.contains("same Idempotency-Key"), keyed, "{detail}");
         // What it says of its location holds for as long, whatever becomes of the job.
         let id = JobId::parse(location(&told).trim_start_matches("/deferred/")).expect("an id");
-        assert!(store.deferred().cancel(&id).await.expect("the store is there").is_some());
-        assert!(store.deferred().purge(&id).await.expect("the store is there"));
+        assert!(store.deferred_jobs().cancel(&id).await.expect("the store is there").is_some());
+        assert!(store.deferred_jobs().purge(&id).await.expect("the store is there"));
         tokio::time::sleep(Duration::from_secs(seconds)).await;
-        assert!(store.deferred().get(&id).await.expect("the store is there").is_some());
+        assert!(store.deferred_jobs().get(&id).await.expect("the store is there").is_some());
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn without_its_replicas_a_request_is_in_doubt_and_so_is_its_retry() {
     let (store, faults) = faulty();
-    let gate = Defer::new().replicas(1);
+    let gate = Defer::new().min_replicas(1);
     faults.set("replicated", Fault::Away, 2);
     let doubtful = accept(&gate, &store).await;
     assert_eq!(doubtful.status, 503);
     // It stands in line all the same.
     let id = JobId::parse(location(&doubtful).trim_start_matches("/deferred/")).expect("an id");
-    let job = store.backend().job(id).await.expect("the store is there").expect("it is kept");
+    let job = store.backend().job_view(id).await.expect("the store is there").expect("it is kept");
     assert_eq!(job.state, JobState::Queued);
     for status in [503, 202, 202] {
         let again = accept(&gate, &store).await;
@@ -182,15 +182,15 @@ async fn without_its_replicas_a_request_is_in_doubt_and_so_is_its_retry() {
 }
 
 /// The record is there as the retry asks for it, and gone as it looks at whom it names.
-async fn forgotten_in_between(store: &Store, faults: &Faults) -> (Direct, Option<Reply>) {
+async fn forgotten_in_between(store: &Store, faults: &Faults) -> (DirectRunCommand, Option<Reply>) {
     let first = runs_at_once(store).await;
-    let gate = Defer::new().remember_direct();
+    let gate = Defer::new().idempotent_direct();
     faults.set("job", Fault::Late(Duration::from_secs(1)), 1);
     let forgets = async {
         while faults.left("job") > 0 {
             tokio::task::yield_now().await;
         }
-        let ended = store.backend().end_direct(first.clone(), None).await;
+        let ended = store.backend().finish_direct(first.clone(), None).await;
         assert!(ended.expect("the store is there"));
     };
     let (told, ()) = tokio::join!(asked(&gate, store), forgets);
@@ -205,7 +205,7 @@ async fn a_retry_of_what_is_forgotten_meanwhile_is_stored() {
     assert_eq!(told.status, 202, "{told:?}");
     let id = JobId::parse(location(&told).trim_start_matches("/deferred/")).expect("an id");
     assert_ne!(id, first.id);
-    let job = store.backend().job(id).await.expect("the store is there").expect("it is kept");
+    let job = store.backend().job_view(id).await.expect("the store is there").expect("it is kept");
     assert_eq!(job.state, JobState::Queued);
 }
 
@@ -214,7 +214,7 @@ async fn a_retry_of_what_is_forgotten_meanwhile_is_stored() {
 async fn a_retry_of_what_cannot_be_looked_at_is_in_doubt() {
     let (store, faults) = faulty();
     let _first = runs_at_once(&store).await;
-    for (gate, status) in [(Defer::new().remember_direct(), 503), (Defer::new(), 202)] {
+    for (gate, status) in [(Defer::new().idempotent_direct(), 503), (Defer::new(), 202)] {
         faults.set("job", Fault::Away, 1);
         assert_eq!(accept(&gate, &store).await.status, status);
     }
@@ -243,13 +243,13 @@ async fn what_the_masters_own_disk_has_not_is_in_doubt() {
     })
     .await;
     let url = format!("redis://127.0.0.1:{}/?ns=test", front.port());
-    let builder = Store::builder(&url).deadline(Duration::from_secs(10)).replicas_on_disk(true);
+    let builder = Store::builder(&url).call_timeout(Duration::from_secs(10)).replicas_on_disk(true);
     let (store, gate) = (builder.connect().await.expect("the URL is right"), Defer::new());
-    let gate = gate.replicas(1);
+    let gate = gate.min_replicas(1);
     let doubtful = accept(&gate, &store).await;
     assert_eq!(doubtful.status, 503);
     let id = JobId::parse(location(&doubtful).trim_start_matches("/deferred/")).expect("an id");
-    assert!(store.backend().job(id).await.expect("the store is there").is_some());
+    assert!(store.backend().job_view(id).await.expect("the store is there").is_some());
     synced.store(true, Ordering::SeqCst);
     let again = accept(&gate, &store).await;
     assert_eq!((again.status, location(&again)), (202, location(&doubtful)));
@@ -258,10 +258,10 @@ async fn what_the_masters_own_disk_has_not_is_in_doubt() {
 #[test]
 fn a_status_path_that_no_field_can_have_is_refused() {
     for path in ["/auftr\u{e4}ge", "/a b", "/a?b", "/a#b", "/a\r\nb"] {
-        let set = std::panic::catch_unwind(|| Defer::new().status_at(path));
+        let set = std::panic::catch_unwind(|| Defer::new().status_path(path));
         let panic = set.expect_err(path);
         let said = panic.downcast_ref::<String>().expect("a sentence");
         assert!(said.contains("is no path like /deferred"), "{said}");
     }
-    let _ = Defer::new().status_at("/a/%C3%A4/b~c");
+    let _ = Defer::new().status_path("/a/%C3%A4/b~c");
 }

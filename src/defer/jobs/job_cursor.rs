@@ -90,15 +90,15 @@ mod tests {
 
     #[test]
     fn a_cursor_is_the_same_after_its_text() {
-        let pending = PendingMark { in_line: true, scan: u64::MAX, hash: 0xab, seq: 17 };
-        for at in [Mark::Ended(17), Mark::Pending(pending), Mark::Pending(PendingMark::default())] {
-            let cursor = JobCursor { shard: 63, at };
+        let pending = PendingCursor { in_queues: true, scan_cursor: u64::MAX, after_hash: 0xab, after_seq: 17 };
+        for at in [ShardPosition::Ended(17), ShardPosition::Pending(pending), ShardPosition::Pending(PendingCursor::default())] {
+            let cursor = JobCursor { shard: 63, position: at };
             assert_eq!(cursor.to_string().parse(), Ok(cursor));
         }
         for none in
             ["", "64.0", "1", "a.b", "1.-1", "1.2.3", "1.2.0.0.0", "1.1.0.g.0", "64.1.0.0.0"]
         {
-            assert_eq!(none.parse::<JobCursor>(), Err(NoCursor), "{none}");
+            assert_eq!(none.parse::<JobCursor>(), Err(ParseCursorError), "{none}");
         }
     }
 }

@@ -240,10 +240,10 @@ mod tests {
 
     #[test]
     fn a_run_is_read_as_it_is_written() {
-        let run = JobRun::read("2 1000000 3000000 500, may have run").expect("one");
+        let run = JobRun::parse("2 1000000 3000000 500, may have run").expect("one");
         assert_eq!((run.attempt, &*run.outcome), (2, "500, may have run"));
         assert_eq!(run.began, Some(UNIX_EPOCH + Duration::from_secs(1)));
         assert_eq!(run.ended, Some(UNIX_EPOCH + Duration::from_secs(3)));
-        assert_eq!(JobRun::read("2 x"), None);
+        assert_eq!(JobRun::parse("2 x"), None);
     }
 }

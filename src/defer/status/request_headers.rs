@@ -73,18 +73,18 @@ mod tests {
         bolero::check!().with_iterations(1_000).with_type::<(u64, Vec<Vec<u8>>)>().for_each(
             |(seconds, lines)| {
                 let asked = format!("wait={seconds}");
-                let got = wait(&[asked.as_bytes()]).expect("it is a number");
+                let got = parse_wait(&[asked.as_bytes()]).expect("it is a number");
                 assert_eq!(got, Duration::from_secs((*seconds).min(MAX_WAIT.as_secs())));
                 let lines: Vec<_> = lines.iter().map(|line| &line[..]).collect();
-                assert!(wait(&lines).is_none_or(|wait| wait <= MAX_WAIT));
-                let _ = (matched(&lines), last_event(&lines), wants_events(&lines));
+                assert!(parse_wait(&lines).is_none_or(|wait| wait <= MAX_WAIT));
+                let _ = (parse_if_none_match(&lines), parse_last_event_id(&lines), accepts_event_stream(&lines));
             },
         );
     }
 
     #[test]
     fn the_first_wait_counts_and_is_bounded() {
-        let seconds = |text: &str| wait(&[text.as_bytes()]).map(|wait| wait.as_secs());
+        let seconds = |text: &str| parse_wait(&[text.as_bytes()]).map(|wait| wait.as_secs());
         assert_eq!(seconds("wait=5"), Some(5));
         assert_eq!(seconds("respond-async, Wait=\"7\"; x=1, wait=9"), Some(7));
         assert_eq!(seconds("wait=1000000"), Some(25));
@@ -95,16 +95,16 @@ mod tests {
 
     #[test]
     fn entity_tags_are_compared_weakly() {
-        let known = matched(&[b"\"a\", W/\"b\"", b"\"c\""]);
-        assert!(["a", "b", "c"].iter().all(|tag| known.has(tag)), "{known:?}");
-        assert!(!known.has("d"));
-        assert!(matched(&[b"*"]).has("d"));
-        assert!(matched(&[b"a, \"b"]).is_empty());
+        let known = parse_if_none_match(&[b"\"a\", W/\"b\"", b"\"c\""]);
+        assert!(["a", "b", "c"].iter().all(|tag| known.matches(tag)), "{known:?}");
+        assert!(!known.matches("d"));
+        assert!(parse_if_none_match(&[b"*"]).matches("d"));
+        assert!(parse_if_none_match(&[b"a, \"b"]).is_empty());
     }
 
     #[test]
     fn a_stream_is_for_those_who_name_it() {
-        let wants = |text: &str| wants_events(&[text.as_bytes()]);
+        let wants = |text: &str| accepts_event_stream(&[text.as_bytes()]);
         assert!(wants("text/event-stream"));
         assert!(wants("application/json;q=0.5, Text/Event-Stream"));
         assert!(wants("text/event-stream;q=0.5, */*;q=0.1"));

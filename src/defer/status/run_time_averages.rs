@@ -86,25 +86,25 @@ mod tests {
             position: None,
             reason: None,
             owner: String::new(),
-            watched: true,
+            is_watched: true,
             response: None,
-            tombstone: false,
-            past: Default::default(),
+            is_tombstone: false,
+            history: Default::default(),
         };
-        job.past.lock = Some(Key::path_param("id", "7"));
-        (job.past.began_us, job.past.ended_us) = (ended - took, ended);
+        job.history.lock = Some(Key::path_param("id", "7"));
+        (job.history.started_us, job.history.ended_us) = (ended - took, ended);
         job
     }
 
     /// Else who asks for a slow one again and again would have everybody wait as long.
     #[test]
     fn a_job_counts_once_however_often_it_is_asked_for() {
-        let (paces, lock) = (Paces::default(), Key::path_param("id", "8"));
-        paces.note(&done(1_000_000, 800));
+        let (paces, lock) = (RunTimeAverages::default(), Key::path_param("id", "8"));
+        paces.record(&done(1_000_000, 800));
         for _ in 0..100 {
-            paces.note(&done(9_000_000, 8_000_000));
-            paces.note(&done(1_000_000, 800));
+            paces.record(&done(9_000_000, 8_000_000));
+            paces.record(&done(1_000_000, 800));
         }
-        assert_eq!(paces.usual(Some(&lock)), 800 - 100 + 1_000_000);
+        assert_eq!(paces.average_us(Some(&lock)), 800 - 100 + 1_000_000);
     }
 }

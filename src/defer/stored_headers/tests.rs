@@ -4,14 +4,14 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn headers(list: &[(&str, &str)]) -> Headers {
+fn headers(list: &[(&str, &str)]) -> HeaderList {
     list.iter().map(|(n, v)| ((*n).to_owned(), v.as_bytes().to_vec())).collect()
 }
 
 /// Names that a request may have: fixed ones, ours, credentials, and those of the application.
 fn name() -> impl Strategy<Value = String> {
     let known: [&[&str]; 3] = [
-        NOT_STORED,
+        UNSTORED_HEADERS,
         &["authorization", "cookie", "x-api-key", "lockgate-held", "lockgate-replay"],
         &["x-user-id", "x-role", "host", "content-type", "idempotency-key", "x-forwarded-for"],
     ];
@@ -19,7 +19,7 @@ fn name() -> impl Strategy<Value = String> {
 }
 
 /// Lines of any names; those of `Connection` nominate any other ones.
-fn lines() -> impl Strategy<Value = Headers> {
+fn lines() -> impl Strategy<Value = HeaderList> {
     let value = proptest::collection::vec(any::<u8>(), 0..20);
     let line = (name(), value);
     let nominates = proptest::collection::vec(name(), 0..6)
@@ -31,15 +31,15 @@ proptest! {
     /// Stored is what was received, in order, but for what a line's own name rules out.
     #[test]
     fn no_line_of_a_request_removes_another(sent in lines(), keep in proptest::option::of(name())) {
-        let fields = Fields { keep: keep.into_iter().collect(), ..Fields::default() };
-        let alone = sent.iter().flat_map(|line| of_request(&vec![line.clone()], &fields));
-        prop_assert_eq!(of_request(&sent, &fields), alone.collect::<Headers>());
+        let fields = StoredHeaderFilter { keep_headers: keep.into_iter().collect(), ..StoredHeaderFilter::default() };
+        let alone = sent.iter().flat_map(|line| stored_request_headers(&vec![line.clone()], &fields));
+        prop_assert_eq!(stored_request_headers(&sent, &fields), alone.collect::<HeaderList>());
         let goes = |name: &str| {
-            !fields.keeps(name) && (NOT_STORED.contains(&name) || credential(name).is_some())
+            !fields.is_exempt(name) && (UNSTORED_HEADERS.contains(&name) || matching_credential(name).is_some())
         };
-        let stays = |name: &str| !name.starts_with(OURS) && !goes(name);
+        let stays = |name: &str| !name.starts_with(INTERNAL_HEADER_PREFIX) && !goes(name);
         let kept = sent.iter().filter(|(name, _)| stays(name)).cloned();
-        prop_assert_eq!(of_request(&sent, &fields), kept.collect::<Headers>());
+        prop_assert_eq!(stored_request_headers(&sent, &fields), kept.collect::<HeaderList>());
     }
 }
 
@@ -53,15 +53,15 @@ fn what_a_browser_may_not_do_is_kept_of_a_response() {
         ("set-cookie", "a=b"),
         ("x-own", "1"),
     ];
-    assert_eq!(of_response(headers(&said), &[]), headers(&said[..3]));
-    assert_eq!(of_response(headers(&said), &["x-own".to_owned()]).len(), 4);
+    assert_eq!(stored_response_headers(headers(&said), &[]), headers(&said[..3]));
+    assert_eq!(stored_response_headers(headers(&said), &["x-own".to_owned()]).len(), 4);
 }
 
 /// As curl and others do with each request over plain TCP.
 #[test]
 fn an_offer_to_go_on_by_another_version_is_no_upgrade() {
     let asks = |values: &[&str]| {
-        is_upgrade("POST", &values.iter().map(|value| value.as_bytes()).collect::<Vec<_>>())
+        requires_upgrade("POST", &values.iter().map(|value| value.as_bytes()).collect::<Vec<_>>())
     };
     for offer in [&[][..], &["h2c"], &["H2C, HTTP/3.0", "TLS/1.0"], &[" , "]] {
         assert!(!asks(offer), "{offer:?}");
@@ -69,70 +69,70 @@ fn an_offer_to_go_on_by_another_version_is_no_upgrade() {
     for protocol in [&["websocket"][..], &["h2c, WebSocket"], &["h2c", "connect-udp"]] {
         assert!(asks(protocol), "{protocol:?}");
     }
-    assert!(is_upgrade("CONNECT", &[]));
+    assert!(requires_upgrade("CONNECT", &[]));
 }
 
 /// Who reads it may know other codings than who sent the request.
 #[test]
 fn no_coding_is_asked_for_later() {
     let sent = headers(&[("accept", "a"), ("accept-encoding", "gzip")]);
-    assert_eq!(of_request(&sent, &Fields::default()), headers(&[("accept", "a")]));
-    let keep = Fields { keep: vec!["accept-encoding".to_owned()], ..Fields::default() };
-    assert_eq!(of_request(&sent, &keep), sent);
+    assert_eq!(stored_request_headers(&sent, &StoredHeaderFilter::default()), headers(&[("accept", "a")]));
+    let keep = StoredHeaderFilter { keep_headers: vec!["accept-encoding".to_owned()], ..StoredHeaderFilter::default() };
+    assert_eq!(stored_request_headers(&sent, &keep), sent);
 }
 
 #[test]
 fn a_credential_is_kept_or_missed() {
     let sent = headers(&[("authorization", "Bearer x"), ("connection", "authorization")]);
-    assert_eq!(of_request(&sent, &Fields::default()), []);
-    let keeps = |name: &str| Fields { keep: vec![name.to_owned()], ..Fields::default() };
+    assert_eq!(stored_request_headers(&sent, &StoredHeaderFilter::default()), []);
+    let keeps = |name: &str| StoredHeaderFilter { keep_headers: vec![name.to_owned()], ..StoredHeaderFilter::default() };
     assert_eq!(keeps("cookie").withheld_credential("authorization"), Some("authorization"));
     let keep = keeps("authorization");
     assert_eq!(keep.withheld_credential("authorization"), None);
-    assert_eq!(of_request(&sent, &keep), sent[..1]);
+    assert_eq!(stored_request_headers(&sent, &keep), sent[..1]);
 }
 
 #[test]
 fn a_field_of_ones_own_is_a_credential_if_it_is_said_to_be() {
     let sent = headers(&[("x-pass", "k")]);
-    assert_eq!(Fields::default().withheld_credential("x-pass"), None);
-    let mut fields = Fields { credentials: vec!["x-pass".to_owned()], ..Fields::default() };
+    assert_eq!(StoredHeaderFilter::default().withheld_credential("x-pass"), None);
+    let mut fields = StoredHeaderFilter { credential_headers: vec!["x-pass".to_owned()], ..StoredHeaderFilter::default() };
     assert_eq!(fields.withheld_credential("x-pass"), Some("x-pass"));
-    assert_eq!(of_request(&sent, &fields), []);
+    assert_eq!(stored_request_headers(&sent, &fields), []);
     // As any other: stored if that is asked for as well.
-    fields.keep.push("x-pass".to_owned());
+    fields.keep_headers.push("x-pass".to_owned());
     assert_eq!(fields.withheld_credential("x-pass"), None);
-    assert_eq!(of_request(&sent, &fields), sent);
+    assert_eq!(stored_request_headers(&sent, &fields), sent);
 }
 
 #[test]
 fn bytes_of_a_head_are_those_that_are_stored() {
     let sent = headers(&[("x-a", "123"), ("cookie", "long"), ("x-a", "4")]);
-    assert_eq!(stored_bytes("/a?b", &sent, &Fields::default()), 4 + 3 + 3 + 3 + 1);
+    assert_eq!(stored_head_len("/a?b", &sent, &StoredHeaderFilter::default()), 4 + 3 + 3 + 3 + 1);
 }
 
 #[test]
 fn a_made_key_is_that_of_its_job_and_does_not_tell_which() {
     let key = crate::key::Key::custom("a");
     let (one, two) = (JobId::new(&key), JobId::new(&key));
-    assert_eq!(made_key(&one), made_key(&one));
-    assert_ne!(made_key(&one), made_key(&two));
-    assert!(!made_key(&one).contains(one.as_str()));
-    let made = made_key(&one);
-    assert!(matches!(idempotency_key(&[made.as_bytes()]), Ok(Some(_))));
+    assert_eq!(derive_idempotency_key(&one), derive_idempotency_key(&one));
+    assert_ne!(derive_idempotency_key(&one), derive_idempotency_key(&two));
+    assert!(!derive_idempotency_key(&one).contains(one.as_str()));
+    let made = derive_idempotency_key(&one);
+    assert!(matches!(parse_idempotency_key(&[made.as_bytes()]), Ok(Some(_))));
 }
 
 #[test]
 fn an_idempotency_key_is_one_string_whatever_is_sent() {
     bolero::check!().with_iterations(1_000).with_type::<Vec<Vec<u8>>>().for_each(|lines| {
         let lines: Vec<_> = lines.iter().map(|line| &line[..]).collect();
-        match idempotency_key(&lines) {
+        match parse_idempotency_key(&lines) {
             Ok(None) => assert!(lines.is_empty()),
             Ok(Some(key)) => {
                 assert!(key.bytes().all(|b| (b' '..=b'~').contains(&b)), "{key:?}");
                 assert!((1..=255).contains(&key.len()), "{key:?}");
                 let quoted = quote(&key);
-                assert_eq!(idempotency_key(&[quoted.as_bytes()]), Ok(Some(key)));
+                assert_eq!(parse_idempotency_key(&[quoted.as_bytes()]), Ok(Some(key)));
                 assert_eq!(lines.len(), 1);
             }
             Err(()) => {}
@@ -149,38 +149,38 @@ proptest! {
     #[test]
     fn every_string_is_a_key(key in "[ -~]{1,100}", parameters in "(; ?[a-z*][a-z0-9_.*-]{0,5}(=(\"[ !#-Z]*\"|[a-z0-9?:.*]{1,5}))?){0,3}") {
         let sent = format!("{}{parameters}", quote(&key));
-        prop_assert_eq!(idempotency_key(&[sent.as_bytes()]), Ok(Some(key)));
+        prop_assert_eq!(parse_idempotency_key(&[sent.as_bytes()]), Ok(Some(key)));
     }
 }
 
 #[test]
 fn idempotency_keys_are_quoted_or_bare() {
-    assert_eq!(idempotency_key(&[]), Ok(None));
-    assert_eq!(idempotency_key(&[b"\"abc\""]), Ok(Some("abc".to_owned())));
-    assert_eq!(idempotency_key(&[b"abc"]), Ok(Some("abc".to_owned())));
-    assert_eq!(idempotency_key(&[br#""a \"b\\";v=1; w"#]), Ok(Some("a \"b\\".to_owned())));
+    assert_eq!(parse_idempotency_key(&[]), Ok(None));
+    assert_eq!(parse_idempotency_key(&[b"\"abc\""]), Ok(Some("abc".to_owned())));
+    assert_eq!(parse_idempotency_key(&[b"abc"]), Ok(Some("abc".to_owned())));
+    assert_eq!(parse_idempotency_key(&[br#""a \"b\\";v=1; w"#]), Ok(Some("a \"b\\".to_owned())));
     let bad =
         [&b"\"\""[..], b"", b"a b", b"\"a", &[b'x'; 256], b"\xff", b"\"\xc3\xa4\"", b"\"a\tb\""];
     let escapes = [&br#""a\"#[..], br#""a\b""#, br#""a"b""#, br#"a"b"#, br"a\b"];
     let parameters =
         [&b"\"a\";"[..], b"\"a\";V=1", b"\"a\";v=", b"\"a\" ;v", b"\"a\";v=\"", b"\"a\", \"b\""];
     for bad in bad.into_iter().chain(escapes).chain(parameters) {
-        assert_eq!(idempotency_key(&[bad]), Err(()), "{bad:?}");
+        assert_eq!(parse_idempotency_key(&[bad]), Err(()), "{bad:?}");
     }
-    assert_eq!(idempotency_key(&[b"a", b"b"]), Err(()));
+    assert_eq!(parse_idempotency_key(&[b"a", b"b"]), Err(()));
 }
 
 /// A kept one is stored, and shows that the request is some user's all the same.
 #[test]
 fn a_kept_credential_is_one() {
-    let fields = Fields {
-        keep: vec!["x-api-key".into(), "x-pass".into()],
-        credentials: vec!["x-pass".into()],
+    let fields = StoredHeaderFilter {
+        keep_headers: vec!["x-api-key".into(), "x-pass".into()],
+        credential_headers: vec!["x-pass".into()],
     };
     for name in ["x-api-key", "x-pass"] {
         assert!(fields.is_credential(name) && fields.withheld_credential(name).is_none(), "{name}");
-        assert!(fields.store(name), "{name}");
+        assert!(fields.allows(name), "{name}");
     }
-    assert!(fields.is_credential("cookie") && !fields.store("cookie"));
+    assert!(fields.is_credential("cookie") && !fields.allows("cookie"));
     assert!(!fields.is_credential("x-role"));
 }

@@ -10,14 +10,14 @@ use tokio::sync::Notify;
 
 use super::{Routes, SECOND, Working, ended, look, put_off_with, settled};
 use crate::{
-    defer::{Authorization, DeferWorker, PendingRun, Snapshot},
+    defer::{RunAuthorization, DeferWorker, PendingRun, ExtensionSnapshot},
     store::{Fault, JobId, JobState, Store, faulty},
 };
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct User(String);
 
-impl Snapshot for User {
+impl ExtensionSnapshot for User {
     const NAME: &'static str = "user";
 }
 
@@ -27,7 +27,7 @@ async fn put_off_by(store: &Store, target: &str, user: &str) -> JobId {
 }
 
 fn worker(store: &Store, routes: &Routes) -> DeferWorker {
-    DeferWorker::on(store, routes.clone()).restore::<User, _>(|user| user)
+    DeferWorker::new(store, routes.clone()).restore_with::<User, _>(|user| user)
 }
 
 /// The check may ask somewhere, and what it asks may be away, or it may break.
@@ -37,14 +37,14 @@ async fn a_check_without_a_result_is_made_again() {
     let asked = Arc::<AtomicU32>::default();
     let count = Arc::clone(&asked);
     let check = move |run: PendingRun| {
-        assert_eq!((run.head().method.as_str(), run.deferred().attempt), ("POST", 1));
+        assert_eq!((run.head().method.as_str(), run.job().attempt), ("POST", 1));
         let asked = count.fetch_add(1, Ordering::SeqCst);
         async move {
             tokio::time::sleep(SECOND).await;
             match asked {
-                0 => Authorization::Unknown,
+                0 => RunAuthorization::Unknown,
                 1 => panic!("as it may"),
-                _ => Authorization::Granted,
+                _ => RunAuthorization::Granted,
             }
         }
     };
@@ -89,7 +89,7 @@ async fn a_check_ends_with_its_lock() {
             if first {
                 std::future::pending::<()>().await;
             }
-            Authorization::Granted
+            RunAuthorization::Granted
         }
     };
     let worker = Working::with(worker(&store, &routes).authorize(check));
@@ -116,10 +116,10 @@ async fn a_check_that_hangs_ends_before_its_lock() {
             if first {
                 std::future::pending::<()>().await;
             }
-            Authorization::Granted
+            RunAuthorization::Granted
         }
     };
-    let worker = Working::with(worker(&store, &routes).max_run(5 * SECOND).authorize(check));
+    let worker = Working::with(worker(&store, &routes).max_run_time(5 * SECOND).authorize(check));
     settled().await;
     let user = ("user".to_owned(), b"\"ann\"".to_vec());
     let id = put_off_with(&store, "/x", 1, vec![user]).await;

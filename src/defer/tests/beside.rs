@@ -9,8 +9,8 @@ use super::{
 };
 use crate::{
     defer::DeferWorker,
-    gate::Head,
-    store::{Enqueue, Enqueued, JobPolicy, JobState, Store},
+    gate::HttpRequestHead,
+    store::{EnqueueCommand, EnqueueOutcome, JobPolicy, JobState, Store},
 };
 
 /// A run ends when another one has begun: one worker alone would have room for it only when it has failed.
@@ -29,7 +29,7 @@ async fn both_are_told_of_work() {
             }
         })
     };
-    let worker = || Working::with(DeferWorker::on(&store, routes()).concurrency(1));
+    let worker = || Working::with(DeferWorker::new(&store, routes()).concurrency(1));
     let (one, two) = (worker(), worker());
     settled().await;
     for _ in 0..5 {
@@ -57,17 +57,17 @@ async fn one_that_stops_leaves_the_queue_to_the_other() {
             leaves.stop().await;
         }
         let began = Instant::now();
-        let call = request(&store, Head::new("POST", "/a", Vec::new(), None), b"");
+        let call = request(&store, HttpRequestHead::new("POST", "/a", Vec::new(), None), b"");
         let policy = JobPolicy { needs_worker: true, ..call.policy };
         let id = call.id.clone();
-        let stored = store.backend().enqueue(Enqueue { policy, ..call }).await;
-        assert!(matches!(stored, Ok(Enqueued::Stored { .. })), "there is one: {stored:?}");
+        let stored = store.backend().enqueue(EnqueueCommand { policy, ..call }).await;
+        assert!(matches!(stored, Ok(EnqueueOutcome::Stored { .. })), "there is one: {stored:?}");
         assert_eq!(ended(&store, &id).await, JobState::Done);
         assert!(began.elapsed() < SECOND / 10, "{:?}", began.elapsed());
         stays.stop().await;
-        let call = request(&store, Head::new("POST", "/a", Vec::new(), None), b"");
-        let stored = store.backend().enqueue(Enqueue { policy, ..call }).await;
-        assert_eq!(stored.expect("it is there"), Enqueued::Unmanned, "the last has gone");
+        let call = request(&store, HttpRequestHead::new("POST", "/a", Vec::new(), None), b"");
+        let stored = store.backend().enqueue(EnqueueCommand { policy, ..call }).await;
+        assert_eq!(stored.expect("it is there"), EnqueueOutcome::NoWorker, "the last has gone");
     }
 }
 
@@ -76,7 +76,7 @@ async fn one_that_stops_leaves_the_queue_to_the_other() {
 async fn what_one_can_not_run_is_for_the_other() {
     let (store, routes) = (Store::memory(), Routes::default());
     let without = |_, _| async { answered(404) };
-    let one = Working::with(DeferWorker::on(&store, Function::new(without)));
+    let one = Working::with(DeferWorker::new(&store, Function::new(without)));
     let two = Working::on(&store, &routes);
     settled().await;
     for n in 0..20 {

@@ -1,6 +1,6 @@
 //! Callbacks as jobs: when they are made, how often, and what becomes of them.
 
-#[cfg(feature = "callback")]
+#[cfg(feature = "webhook")]
 mod attack;
 mod back;
 mod room;
@@ -19,10 +19,10 @@ use super::{
 use crate::{
     defer::{
         DeferWorker, JobCursor, StatusGate,
-        callback::{Deliver, Delivered, Outgoing, call},
+        webhook::{WebhookSender, DeliveryOutcome, WebhookCall, new_webhook_job},
     },
-    gate::{Head, fake::FakeView},
-    store::{Enqueue, Fault, JobId, JobPolicy, JobState, Merge, Store, Wins, faulty},
+    gate::{HttpRequestHead, fake::FakeView},
+    store::{EnqueueCommand, Fault, JobId, JobPolicy, JobState, MergePolicy, Store, MergeMode, faulty},
 };
 
 const URL: &str = "https://example.com/hook";
@@ -32,10 +32,10 @@ const URL: &str = "https://example.com/hook";
 struct Called(Arc<Mutex<Books>>);
 
 /// What is still to be answered, and what was told.
-type Books = (VecDeque<Delivered>, Vec<(String, Value)>);
+type Books = (VecDeque<DeliveryOutcome>, Vec<(String, Value)>);
 
 impl Called {
-    fn answers(answers: impl IntoIterator<Item = Delivered>) -> Self {
+    fn answers(answers: impl IntoIterator<Item = DeliveryOutcome>) -> Self {
         let called = Self::default();
         called.0.lock().0.extend(answers);
         called
@@ -46,13 +46,13 @@ impl Called {
     }
 }
 
-impl Deliver for Called {
-    fn deliver(&self, call: Outgoing) -> BoxFuture<'static, Delivered> {
+impl WebhookSender for Called {
+    fn deliver(&self, call: WebhookCall) -> BoxFuture<'static, DeliveryOutcome> {
         assert_eq!(call.url, URL);
         let body = serde_json::from_slice(&call.body).expect("JSON");
         let (answers, calls) = &mut *self.0.lock();
         calls.push((call.id, body));
-        let answer = answers.pop_front().unwrap_or(Delivered::Answered(204));
+        let answer = answers.pop_front().unwrap_or(DeliveryOutcome::Answered(204));
         Box::pin(std::future::ready(answer))
     }
 }
@@ -61,18 +61,18 @@ async fn put_off_with_callback(store: &Store, target: &str) -> JobId {
     put_in(store, called(store, target)).await
 }
 
-fn called(store: &Store, target: &str) -> Enqueue {
+fn called(store: &Store, target: &str) -> EnqueueCommand {
     called_at(store, target, URL)
 }
 
-fn called_at(store: &Store, target: &str, url: &str) -> Enqueue {
-    let job = request(store, Head::new("POST", target, Vec::new(), None), b"body");
-    Enqueue { call: Some(call(store, &job.id, url.to_owned())), ..job }
+fn called_at(store: &Store, target: &str, url: &str) -> EnqueueCommand {
+    let job = request(store, HttpRequestHead::new("POST", target, Vec::new(), None), b"body");
+    EnqueueCommand { webhook: Some(new_webhook_job(store, &job.id, url.to_owned())), ..job }
 }
 
 fn work(store: &Store, called: Option<&Called>) -> JoinHandle<()> {
-    let mut worker = DeferWorker::on(store, Routes::default());
-    worker.callbacks = called.map(|called| Arc::new(called.clone()) as _);
+    let mut worker = DeferWorker::new(store, Routes::default());
+    worker.webhooks = called.map(|called| Arc::new(called.clone()) as _);
     crate::store::spawn(worker.run(std::future::pending()))
 }
 
@@ -106,14 +106,14 @@ async fn who_wants_to_is_told_how_it_ended_once() {
 async fn every_other_end_is_told_too() {
     let store = Store::memory();
     let cancelled = put_off_with_callback(&store, "/cancelled").await;
-    assert_eq!(store.deferred().cancel(&cancelled).await.ok().flatten(), Some(JobState::Cancelled));
+    assert_eq!(store.deferred_jobs().cancel(&cancelled).await.ok().flatten(), Some(JobState::Cancelled));
     let late = called(&store, "/expired");
     let policy = JobPolicy { deadline: Some(SECOND), ..late.policy };
-    let expired = put_in(&store, Enqueue { policy, ..late }).await;
+    let expired = put_in(&store, EnqueueCommand { policy, ..late }).await;
     let mut superseded = Vec::new();
     for _ in 0..2 {
-        let merge = Some(Merge { group: "0f".into(), wins: Wins::Last });
-        let call = Enqueue { merge, ..called(&store, "/superseded") };
+        let merge = Some(MergePolicy { group: "0f".into(), mode: MergeMode::Supersede });
+        let call = EnqueueCommand { merge, ..called(&store, "/superseded") };
         superseded.push(put_in(&store, call).await);
     }
     tokio::time::sleep(2 * SECOND).await;
@@ -138,8 +138,8 @@ async fn every_other_end_is_told_too() {
 #[derive(Debug)]
 struct Mute;
 
-impl Deliver for Mute {
-    fn deliver(&self, _: Outgoing) -> BoxFuture<'static, Delivered> {
+impl WebhookSender for Mute {
+    fn deliver(&self, _: WebhookCall) -> BoxFuture<'static, DeliveryOutcome> {
         Box::pin(std::future::pending())
     }
 }
@@ -148,8 +148,8 @@ impl Deliver for Mute {
 #[tokio::test(start_paused = true)]
 async fn a_call_that_takes_its_time_keeps_no_request_waiting() {
     let store = Store::memory();
-    let mut worker = DeferWorker::on(&store, Routes::default()).concurrency(1).queue_concurrency(1);
-    worker.callbacks = Some(Arc::new(Mute));
+    let mut worker = DeferWorker::new(&store, Routes::default()).concurrency(1).queue_concurrency(1);
+    worker.webhooks = Some(Arc::new(Mute));
     let worker = crate::store::spawn(worker.run(std::future::pending()));
     for n in 0..20 {
         let id = put_off_with_callback(&store, &format!("/x?{n}")).await;
@@ -173,8 +173,8 @@ async fn calls_that_wait_hide_no_retry() {
         };
         std::future::ready(answered(if fails { 503 } else { 200 }))
     });
-    let mut worker = DeferWorker::on(&store, routes);
-    worker.callbacks = Some(Arc::new(Mute));
+    let mut worker = DeferWorker::new(&store, routes);
+    worker.webhooks = Some(Arc::new(Mute));
     let worker = crate::store::spawn(worker.run(std::future::pending()));
     for n in 0..250 {
         let id = put_off_with_callback(&store, &format!("/x?{n}")).await;
@@ -191,8 +191,8 @@ async fn calls_that_wait_hide_no_retry() {
 #[derive(Debug)]
 struct Slow(Called);
 
-impl Deliver for Slow {
-    fn deliver(&self, call: Outgoing) -> BoxFuture<'static, Delivered> {
+impl WebhookSender for Slow {
+    fn deliver(&self, call: WebhookCall) -> BoxFuture<'static, DeliveryOutcome> {
         let delivered = self.0.deliver(call);
         Box::pin(async {
             tokio::time::sleep(5 * SECOND).await;
@@ -205,8 +205,8 @@ impl Deliver for Slow {
 #[tokio::test(start_paused = true)]
 async fn calls_that_wait_for_each_other_are_all_made() {
     let (store, told) = (Store::memory(), Called::default());
-    let mut worker = DeferWorker::on(&store, Routes::default()).concurrency(1);
-    worker.callbacks = Some(Arc::new(Slow(told.clone())));
+    let mut worker = DeferWorker::new(&store, Routes::default()).concurrency(1);
+    worker.webhooks = Some(Arc::new(Slow(told.clone())));
     let worker = crate::store::spawn(worker.run(std::future::pending()));
     for n in 0..20 {
         put_off_with_callback(&store, &format!("/x?{n}")).await;
@@ -221,8 +221,8 @@ async fn calls_that_wait_for_each_other_are_all_made() {
 #[tokio::test(start_paused = true)]
 async fn a_call_that_fails_is_made_again_under_its_id() {
     let store = Store::memory();
-    let failed = Delivered::Failed("refused".to_owned());
-    let called = Called::answers([failed.clone(), Delivered::Answered(302), failed]);
+    let failed = DeliveryOutcome::Failed("refused".to_owned());
+    let called = Called::answers([failed.clone(), DeliveryOutcome::Answered(302), failed]);
     let worker = work(&store, Some(&called));
     let id = put_off_with_callback(&store, "/x").await;
     assert_eq!(ended(&store, &id).await, JobState::Done);
@@ -233,21 +233,21 @@ async fn a_call_that_fails_is_made_again_under_its_id() {
     // The call itself is no request of anybody.
     let gate = StatusGate::new().store(&store);
     let (call, _) = calls[0].0.split_once('-').expect("the job, and which end of it");
-    let asked = gate.ask(&mut FakeView::new("GET"), call, false).expect("well formed");
-    assert_eq!(super::status::whole(asked.answer().await).status, 404);
+    let asked = gate.parse_request(&mut FakeView::new("GET"), call, false).expect("well formed");
+    assert_eq!(super::status::whole(asked.execute().await).status, 404);
     worker.abort();
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_must_not_be_made_is_a_dead_letter() {
     let store = Store::memory();
-    let called = Called::answers([Delivered::Refused("an address that is not public")]);
+    let called = Called::answers([DeliveryOutcome::AddressRefused("an address that is not public")]);
     let worker = work(&store, Some(&called));
     let id = put_off_with_callback(&store, "/x").await;
     assert_eq!(ended(&store, &id).await, JobState::Done);
     tokio::time::sleep(600 * SECOND).await;
     assert_eq!(called.calls().len(), 1);
-    let page = store.deferred().dead(JobCursor::default(), 10).await.expect("it is there");
+    let page = store.deferred_jobs().dead(JobCursor::default(), 10).await.expect("it is there");
     let [dead] = &page.jobs[..] else { panic!("one: {page:?}") };
     assert_eq!(dead.reason.as_deref(), Some("refused address"));
     worker.abort();
@@ -274,8 +274,8 @@ async fn of_a_run_whose_worker_died_it_is_told_too() {
     let store = Store::memory();
     let called = Called::default();
     let id = put_off_with_callback(&store, "/x/stuck").await;
-    let mut worker = DeferWorker::on(&store, Stuck);
-    worker.callbacks = None;
+    let mut worker = DeferWorker::new(&store, Stuck);
+    worker.webhooks = None;
     let dying = crate::store::spawn(worker.run(std::future::pending()));
     while super::look(&store, &id).await.state != JobState::Running {
         settled().await;
@@ -296,23 +296,23 @@ struct Stuck;
 impl crate::defer::Replayer for Stuck {
     fn replay(
         &self,
-        _: Head,
+        _: HttpRequestHead,
         _: Bytes,
-        _: crate::gate::Replay,
+        _: crate::gate::ReplayMarker,
         _: usize,
-    ) -> BoxFuture<'static, crate::defer::Ran> {
+    ) -> BoxFuture<'static, crate::defer::ReplayOutcome> {
         Box::pin(std::future::pending())
     }
 }
 
 /// A worker whose requests fail at once.
-fn failing(store: &Store, deliver: impl Deliver + 'static) -> JoinHandle<()> {
+fn failing(store: &Store, deliver: impl WebhookSender + 'static) -> JoinHandle<()> {
     let routes = Function::new(|head, marker| {
         marker.pass(&key_of(&head.target));
         std::future::ready(answered(500))
     });
-    let mut worker = DeferWorker::on(store, routes);
-    worker.callbacks = Some(Arc::new(deliver));
+    let mut worker = DeferWorker::new(store, routes);
+    worker.webhooks = Some(Arc::new(deliver));
     crate::store::spawn(worker.run(std::future::pending()))
 }
 
@@ -343,18 +343,18 @@ async fn a_call_waits_for_a_store_that_is_away() {
 async fn what_has_been_forgotten_is_told_all_the_same() {
     for purged in [false, true] {
         let store = Store::memory();
-        let called = Called::answers(std::iter::repeat_n(Delivered::Answered(503), 6));
+        let called = Called::answers(std::iter::repeat_n(DeliveryOutcome::Answered(503), 6));
         let kept = if purged { 600 * SECOND } else { 60 * SECOND };
-        let mut worker = DeferWorker::on(&store, Routes::default()).keep_done(kept);
-        worker.callbacks = Some(Arc::new(called.clone()));
+        let mut worker = DeferWorker::new(&store, Routes::default()).done_retention(kept);
+        worker.webhooks = Some(Arc::new(called.clone()));
         let worker = crate::store::spawn(worker.run(std::future::pending()));
         let id = put_off_with_callback(&store, "/x").await;
         assert_eq!(ended(&store, &id).await, JobState::Done);
         if purged {
-            assert!(store.deferred().purge(&id).await.expect("it is there"));
+            assert!(store.deferred_jobs().purge(&id).await.expect("it is there"));
         }
         tokio::time::sleep(300 * SECOND).await;
-        assert!(store.deferred().peek(&id).await.expect("it is there").is_none());
+        assert!(store.deferred_jobs().peek(&id).await.expect("it is there").is_none());
         let calls = called.calls();
         assert_eq!(calls.len(), 7, "{calls:?}");
         assert!(calls.iter().all(|call| *call == calls[0]), "{calls:?}");

@@ -16,21 +16,21 @@ use super::{
     put_off_request, put_off_with, request, settled, stored_as,
 };
 use crate::{
-    defer::{Answer, DeferWorker, JobCursor, JobPage, Kept, KeptRequest, Ran},
-    gate::Head,
-    store::{Enqueue, Fault, JobId, JobPolicy, JobState, Store, faulty},
+    defer::{ReplayResponse, DeferWorker, JobCursor, JobPage, ReplayBody, RetainedRequest, ReplayOutcome},
+    gate::HttpRequestHead,
+    store::{EnqueueCommand, Fault, JobId, JobPolicy, JobState, Store, faulty},
 };
 
 #[tokio::test(start_paused = true)]
 async fn a_peek_shows_no_values() {
     let store = Store::memory();
     let headers = vec![("x-secret".to_owned(), b"hush".to_vec())];
-    let head = Head::new("POST", "/x?token=hush", headers, None);
+    let head = HttpRequestHead::new("POST", "/x?token=hush", headers, None);
     let id = put_off_request(&store, head, b"hush hush").await;
-    let jobs = store.deferred();
+    let jobs = store.deferred_jobs();
     let head = jobs.peek(&id).await.expect("it is there").expect("it is kept");
     assert_eq!((&*head.method, &*head.path, head.body_len), ("POST", "/x", 9));
-    assert_eq!(head.fields, ["x-secret"]);
+    assert_eq!(head.header_names, ["x-secret"]);
     assert!(!format!("{head:?}").contains("hush"), "{head:?}");
     let unknown = JobId::new(&key_of("/x"));
     assert_eq!(jobs.peek(&unknown).await.expect("it is there"), None);
@@ -41,16 +41,16 @@ async fn a_peek_shows_no_values() {
 #[tokio::test(start_paused = true)]
 async fn what_can_not_be_read_is_told_why() {
     let store = Store::memory();
-    let jobs = store.deferred();
+    let jobs = store.deferred_jobs();
     let whole = put_off(&store, "/x?a=b").await;
-    let request = jobs.request(&whole).await.expect("it is there").whole().expect("it is whole");
+    let request = jobs.request(&whole).await.expect("it is there").into_request().expect("it is whole");
     assert_eq!((&*request.method, &*request.target), ("POST", "/x?a=b"));
     assert_eq!(&request.body[..], b"body");
     for (stored, told) in [
-        (&b"\x02??"[..], KeptRequest::Newer),
-        (b"\0\x02??", KeptRequest::Newer),
-        (b"\0\x01??", KeptRequest::NoKey),
-        (b"\x01??", KeptRequest::Broken),
+        (&b"\x02??"[..], RetainedRequest::NewerVersion),
+        (b"\0\x02??", RetainedRequest::NewerVersion),
+        (b"\0\x01??", RetainedRequest::MissingKey),
+        (b"\x01??", RetainedRequest::Corrupted),
     ] {
         let key = key_of("/x");
         let envelope = Bytes::from_static(stored);
@@ -58,7 +58,7 @@ async fn what_can_not_be_read_is_told_why() {
         assert_eq!(jobs.request(&id).await.expect("it is there"), told);
     }
     assert!(jobs.cancel(&whole).await.is_ok());
-    assert_eq!(jobs.request(&whole).await.expect("it is there"), KeptRequest::NotKept);
+    assert_eq!(jobs.request(&whole).await.expect("it is there"), RetainedRequest::NotRetained);
 }
 
 /// Its call to the store is late: what was seen is not so any more.
@@ -69,18 +69,18 @@ async fn what_has_run_as_it_was_cancelled_is_looked_at_again() {
         [(503, 2, JobState::Cancelled, 2), (503, 1, JobState::Dead, 1), (200, 2, JobState::Done, 1)]
     {
         let (store, faults) = faulty();
-        let worker = Working::with(DeferWorker::on(
+        let worker = Working::with(DeferWorker::new(
             &store,
             Function::new(move |head, marker| {
                 marker.pass(&key_of(&head.target));
-                let body = Kept::Body(Bytes::new());
-                std::future::ready(Ran::Answered(Answer { status, headers: retry_after(), body }))
+                let body = ReplayBody::Full(Bytes::new());
+                std::future::ready(ReplayOutcome::Answered(ReplayResponse { status, headers: retry_after(), body }))
             }),
         ));
         let held = store.lock("x").acquire().await.expect("it is free");
         let id = put_off_with(&store, "/x", attempts, Vec::new()).await;
         faults.set("cancel", Fault::Late(10 * SECOND), 1);
-        let (jobs, asked) = (store.deferred(), id.clone());
+        let (jobs, asked) = (store.deferred_jobs(), id.clone());
         let cancelled = crate::store::spawn(async move { jobs.cancel(&asked).await });
         settled().await;
         held.release().await;
@@ -112,7 +112,7 @@ async fn dead_letters(store: &Store, number: usize) -> Vec<JobId> {
 async fn they_may_be_put_back_as_far_apart_as_can_be_said() {
     let store = Store::memory();
     dead_letters(&store, 1).await;
-    let jobs = store.deferred();
+    let jobs = store.deferred_jobs();
     assert_eq!(jobs.redrive_all(Duration::MAX).await.expect("it is there"), 1);
 }
 
@@ -120,7 +120,7 @@ async fn they_may_be_put_back_as_far_apart_as_can_be_said() {
 async fn all_that_are_dead_are_put_back_one_after_the_other() {
     let store = Store::memory();
     let ids = dead_letters(&store, 5).await;
-    let jobs = store.deferred();
+    let jobs = store.deferred_jobs();
     let started = Instant::now();
     // They die again meanwhile, and are not put back again.
     let worker = Working::on(&store, &Routes::default());
@@ -141,7 +141,7 @@ async fn all_that_are_dead_are_put_back_one_after_the_other() {
 async fn what_is_purged_leaves_a_tombstone() {
     let store = Store::memory();
     let ids = dead_letters(&store, 2).await;
-    let jobs = store.deferred();
+    let jobs = store.deferred_jobs();
     let waits = put_off(&store, "/x").await;
     assert!(!jobs.purge(&waits).await.expect("it is there"), "it has not ended");
     assert!(jobs.purge(&ids[0]).await.expect("it is there"));
@@ -160,7 +160,7 @@ async fn what_is_purged_leaves_a_tombstone() {
 #[tokio::test(start_paused = true)]
 async fn nothing_starts_while_it_is_paused() {
     let store = Store::memory();
-    let jobs = store.deferred();
+    let jobs = store.deferred_jobs();
     let routes = Routes::default();
     let worker = Working::on(&store, &routes);
     settled().await;
@@ -182,7 +182,7 @@ async fn nothing_starts_while_it_is_paused() {
 #[tokio::test(start_paused = true)]
 async fn what_waits_for_room_does_not_start_while_it_is_paused() {
     let store = Store::memory();
-    let (jobs, starts) = (store.deferred(), Arc::new(AtomicU32::new(0)));
+    let (jobs, starts) = (store.deferred_jobs(), Arc::new(AtomicU32::new(0)));
     let noted = Arc::clone(&starts);
     let routes = Function::new(move |head, marker| {
         noted.fetch_add(1, Ordering::Relaxed);
@@ -192,7 +192,7 @@ async fn what_waits_for_room_does_not_start_while_it_is_paused() {
             answered(200)
         }
     });
-    let worker = Working::with(DeferWorker::on(&store, routes).concurrency(1));
+    let worker = Working::with(DeferWorker::new(&store, routes).concurrency(1));
     settled().await;
     let mut ids = Vec::new();
     for n in 0..5 {
@@ -214,11 +214,11 @@ async fn what_waits_for_room_does_not_start_while_it_is_paused() {
 async fn what_has_run_is_listed_and_what_never_ran_is_counted() {
     let (store, routes) = (Store::memory(), Routes::default());
     let cancelled = put_off(&store, "/x").await;
-    let jobs = store.deferred();
+    let jobs = store.deferred_jobs();
     assert_eq!(jobs.cancel(&cancelled).await.expect("it is there"), Some(JobState::Cancelled));
-    let call = request(&store, Head::new("POST", "/y", Vec::new(), None), b"");
+    let call = request(&store, HttpRequestHead::new("POST", "/y", Vec::new(), None), b"");
     let policy = JobPolicy { deadline: Some(SECOND), delay: 2 * SECOND, ..call.policy };
-    let expired = put_in(&store, Enqueue { policy, ..call }).await;
+    let expired = put_in(&store, EnqueueCommand { policy, ..call }).await;
     let worker = Working::on(&store, &routes);
     assert_eq!(ended(&store, &expired).await, JobState::Expired);
     let (done, dead) = (put_off(&store, "/z").await, put_off(&store, "/z/panic").await);

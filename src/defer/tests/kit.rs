@@ -7,22 +7,22 @@ use futures_util::FutureExt as _;
 use super::{Function, Routes, answered, key_of, put_off};
 use crate::{
     clock::Clock,
-    defer::{DeferWorker, kit::Stepper},
+    defer::{DeferWorker, job_stepper::JobStepper},
     key::Key,
-    lock::NotAcquired,
-    store::{Memory, Store},
+    lock::AcquireError,
+    store::{MemoryBackend, Store},
 };
 
 /// What workers share among them is no resource.
 #[tokio::test]
 async fn where_each_lock_is_busy_runs_have_their_permits() {
-    let memory = Arc::new(Memory::new(Clock::manual()));
-    let store = Store::on(Arc::clone(&memory) as _);
-    memory.pretend_busy(true);
+    let memory = Arc::new(MemoryBackend::new(Clock::manual()));
+    let store = Store::with_backend(Arc::clone(&memory) as _);
+    memory.simulate_busy_locks(true);
     let refused = store.lock(Key::custom("a")).acquire().await;
-    assert!(matches!(refused, Err(NotAcquired::Busy(_))), "{refused:?}");
+    assert!(matches!(refused, Err(AcquireError::Busy(_))), "{refused:?}");
     let routes = Routes::default();
-    let mut worker = Stepper::new(DeferWorker::on(&store, routes.clone()).queue_concurrency(1));
+    let mut worker = JobStepper::new(DeferWorker::new(&store, routes.clone()).queue_concurrency(1));
     for target in ["/a/1", "/b/1", "/a/2"] {
         put_off(&store, target).await;
     }
@@ -44,9 +44,9 @@ async fn jobs_that_make_jobs_without_end_are_a_fault() {
             answered(200)
         }
     });
-    let mut worker = Stepper::new(DeferWorker::on(&store, routes));
+    let mut worker = JobStepper::new(DeferWorker::new(&store, routes));
     // An application has a hundred times as many, which take long here.
-    worker.passes = 100;
+    worker.max_passes = 100;
     put_off(&store, "/1").await;
     let panic = AssertUnwindSafe(worker.run_due()).catch_unwind().await.expect_err("no end");
     let said = panic.downcast_ref::<String>().expect("a sentence");

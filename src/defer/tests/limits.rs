@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::{Function, SECOND, Working, answered, ended, key_of, put_off, settled};
 use crate::{
-    defer::{DeferWorker, kit::Stepper},
+    defer::{DeferWorker, job_stepper::JobStepper},
     store::{JobState, Store, faulty},
 };
 
@@ -39,7 +39,7 @@ async fn no_more_run_at_once_than_the_queue_allows_and_no_fewer() {
     let store = Store::memory();
     let (routes, most) = counting();
     let worker =
-        |store: &Store| Working::with(DeferWorker::on(store, routes.clone()).queue_concurrency(3));
+        |store: &Store| Working::with(DeferWorker::new(store, routes.clone()).queue_concurrency(3));
     let (one, two) = (worker(&store), worker(&store.as_another_process()));
     settled().await;
     let mut jobs = Vec::new();
@@ -62,13 +62,13 @@ async fn a_permit_of_a_worker_that_died_comes_back_with_its_lease() {
     let store = Store::memory();
     let (routes, _) = counting();
     let endless = Function::new(|_, _| std::future::pending());
-    let dead = DeferWorker::on(&store, endless).queue_concurrency(1);
+    let dead = DeferWorker::new(&store, endless).queue_concurrency(1);
     let dead = Working::with(dead);
     put_off(&store, "/x").await;
     settled().await;
     dead.die().await;
     let other = store.as_another_process();
-    let worker = Working::with(DeferWorker::on(&other, routes).queue_concurrency(1));
+    let worker = Working::with(DeferWorker::new(&other, routes).queue_concurrency(1));
     let id = put_off(&store, "/y").await;
     let began = Instant::now();
     assert_eq!(ended(&store, &id).await, JobState::Done);
@@ -86,7 +86,7 @@ async fn no_more_start_per_time_than_the_queue_allows() {
         marker.pass(&key_of(&head.target));
         async { answered(200) }
     });
-    let worker = DeferWorker::on(&store, routes).queue_rate(10, SECOND);
+    let worker = DeferWorker::new(&store, routes).queue_rate(10, SECOND);
     let worker = Working::with(worker);
     settled().await;
     let mut jobs = Vec::new();
@@ -113,12 +113,12 @@ async fn no_more_start_per_time_than_the_queue_allows() {
 async fn a_worker_that_is_told_to_run_what_is_due_does_not_wait_for_a_permit() {
     let store = Store::memory();
     let endless = Function::new(|_, _| std::future::pending());
-    let busy = Working::with(DeferWorker::on(&store, endless).queue_concurrency(1));
+    let busy = Working::with(DeferWorker::new(&store, endless).queue_concurrency(1));
     put_off(&store, "/x").await;
     settled().await;
     let other = store.as_another_process();
     let (routes, _) = counting();
-    let mut stepper = Stepper::new(DeferWorker::on(&other, routes).queue_concurrency(1));
+    let mut stepper = JobStepper::new(DeferWorker::new(&other, routes).queue_concurrency(1));
     let id = put_off(&store, "/y").await;
     assert_eq!(stepper.run_due().await.expect("it is there"), []);
     busy.die().await;

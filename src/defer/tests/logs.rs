@@ -9,9 +9,9 @@ use super::{
     put_off_request, request, settled, stored_as,
 };
 use crate::{
-    defer::{DeferWorker, Ran, StatusAnswer, StatusGate},
-    gate::{Head, fake::FakeView},
-    store::{Enqueue, Fault, JobId, JobPolicy, JobState, Log, Store, faulty},
+    defer::{DeferWorker, ReplayOutcome, StatusReply, StatusGate},
+    gate::{HttpRequestHead, fake::FakeView},
+    store::{EnqueueCommand, Fault, JobId, JobPolicy, JobState, Log, Store, faulty},
 };
 
 /// In the query, in a field and in the body of each request.
@@ -31,9 +31,9 @@ fn opens_nothing(log: &Log, ids: &[JobId]) {
 }
 
 /// A request that has secrets wherever it can.
-fn head(target: &str) -> Head {
+fn head(target: &str) -> HttpRequestHead {
     let fields = vec![("x-account".to_owned(), SECRET.as_bytes().to_vec())];
-    Head::new("POST", format!("{target}?account={SECRET}"), fields, None)
+    HttpRequestHead::new("POST", format!("{target}?account={SECRET}"), fields, None)
 }
 
 async fn put(store: &Store, target: &str) -> JobId {
@@ -52,7 +52,7 @@ fn obedient() -> Function {
             "login" => answered(401),
             "nowhere" => answered(404),
             "broken" => answered(500),
-            "panics" => Ran::Panicked,
+            "panics" => ReplayOutcome::Panicked,
             "endless" => std::future::pending().await,
             _ => answered(200),
         }
@@ -63,7 +63,7 @@ fn obedient() -> Function {
 async fn each_end_of_a_run_is_told_and_opens_nothing() {
     let (log, _reads) = Log::begin();
     let store = Store::memory();
-    let worker = Working::with(DeferWorker::on(&store, obedient()));
+    let worker = Working::with(DeferWorker::new(&store, obedient()));
     settled().await;
     let mut ids = Vec::new();
     for (what, state) in [
@@ -104,7 +104,7 @@ async fn each_end_of_a_run_is_told_and_opens_nothing() {
 async fn what_goes_wrong_with_the_store_is_told_and_opens_nothing() {
     let (log, _reads) = Log::begin();
     let (store, faults) = faulty();
-    let worker = Working::with(DeferWorker::on(&store, obedient()));
+    let worker = Working::with(DeferWorker::new(&store, obedient()));
     settled().await;
     faults.set("claim", Fault::NoReply, 2);
     faults.set("settle", Fault::NoReply, 1);
@@ -121,13 +121,13 @@ async fn what_goes_wrong_with_the_store_is_told_and_opens_nothing() {
     // Its worker is dead, and another one finds that.
     let other = store.as_another_process();
     ids.push(put(&store, "/9/endless").await);
-    let dies = Working::with(DeferWorker::on(&other, obedient()));
+    let dies = Working::with(DeferWorker::new(&other, obedient()));
     while look(&store, &ids[2]).await.state != JobState::Running {
         tokio::time::sleep(SECOND).await;
     }
     dies.die().await;
     let third = store.as_another_process();
-    let finds = Working::with(DeferWorker::on(&third, obedient()));
+    let finds = Working::with(DeferWorker::new(&third, obedient()));
     assert_eq!(ended(&store, &ids[2]).await, JobState::Dead);
     finds.stop().await;
     for line in [
@@ -148,10 +148,10 @@ async fn what_a_status_is_asked_for_is_told_and_opens_nothing() {
     let ids = [put_off(&store, "/7").await, put_late(&store, "/8", SECOND).await];
     let ask = async |method, id: &JobId| {
         let gate = StatusGate::new().store(&store);
-        let asked = gate.ask(&mut FakeView::new(method), id.as_str(), false);
-        match asked.expect("it is well formed").answer().await {
-            StatusAnswer::Whole(reply) => reply.status,
-            StatusAnswer::Events(..) => panic!("it streams"),
+        let asked = gate.parse_request(&mut FakeView::new(method), id.as_str(), false);
+        match asked.expect("it is well formed").execute().await {
+            StatusReply::Complete(reply) => reply.status,
+            StatusReply::Events(..) => panic!("it streams"),
         }
     };
     assert_eq!(ask("DELETE", &ids[0]).await, 204);
@@ -169,10 +169,10 @@ async fn a_queue_that_nobody_works_on_is_told_and_opens_nothing() {
     let store = Store::memory();
     let call = request(&store, head("/7/fine"), SECRET.as_bytes());
     let policy = JobPolicy { delay: Duration::from_secs(5), ..JobPolicy::default() };
-    let id = put_in(&store, Enqueue { policy, ..call }).await;
-    let workers = store.room::<crate::defer::unwatched::Workers>();
+    let id = put_in(&store, EnqueueCommand { policy, ..call }).await;
+    let workers = store.extension::<crate::defer::missing_worker_warning::MissingWorkerWarning>();
     for _ in 0..3 {
-        workers.look(&store, &id).await;
+        workers.check_workers(&store, &id).await;
         tokio::time::sleep(11 * SECOND).await;
     }
     let line = "requests are deferred and no worker is alive to run them: spawn a DeferWorker";

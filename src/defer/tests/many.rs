@@ -33,7 +33,7 @@ async fn a_job_of_its_own_line_costs_a_claim_a_settlement_and_a_part_of_a_look()
         let (store, faults) = faulty();
         let jobs = everywhere(&store, 1).await;
         let began = Instant::now();
-        let worker = DeferWorker::on(&store, Routes::default()).concurrency(concurrency);
+        let worker = DeferWorker::new(&store, Routes::default()).concurrency(concurrency);
         let worker = Working::with(worker);
         for id in &jobs {
             assert_eq!(ended(&store, id).await, JobState::Done);
@@ -49,7 +49,7 @@ async fn a_job_of_its_own_line_costs_a_claim_a_settlement_and_a_part_of_a_look()
 async fn a_few_jobs_a_line_share_its_claim() {
     let (store, faults) = faulty();
     let jobs = everywhere(&store, 4).await;
-    let worker = DeferWorker::on(&store, Routes::default()).concurrency(1);
+    let worker = DeferWorker::new(&store, Routes::default()).concurrency(1);
     let worker = Working::with(worker);
     for id in &jobs {
         assert_eq!(ended(&store, id).await, JobState::Done);
@@ -86,7 +86,7 @@ async fn the_next_run_does_not_wait_for_the_settlement_of_the_last() {
     }
     faults.set("settle", Fault::Slow(SLOW), 20);
     let began = Instant::now();
-    let worker = Working::with(DeferWorker::on(&store, routes).concurrency(2));
+    let worker = Working::with(DeferWorker::new(&store, routes).concurrency(2));
     for id in &jobs {
         assert_eq!(ended(&store, id).await, JobState::Done);
     }
@@ -107,7 +107,7 @@ async fn lines_that_wait_do_not_hide_what_comes_due() {
         marker.pass(&key_of(&head.target));
         answered(200)
     });
-    let worker = Working::with(DeferWorker::on(&store, routes).concurrency(1));
+    let worker = Working::with(DeferWorker::new(&store, routes).concurrency(1));
     settled().await;
     // Each line is a message, and comes back as it is given up: 48 s of work.
     for n in 0..8 {

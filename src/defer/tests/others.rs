@@ -8,14 +8,14 @@ use super::{
     put_off_with, request, settled, stored_as,
 };
 use crate::{
-    defer::{DeferWorker, Ran, Snapshot},
-    store::{Enqueue, JobId, JobPolicy, JobState, OnFailure, Store},
+    defer::{DeferWorker, ReplayOutcome, ExtensionSnapshot},
+    store::{EnqueueCommand, JobId, JobPolicy, JobState, OnFailure, Store},
 };
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct User(String);
 
-impl Snapshot for User {
+impl ExtensionSnapshot for User {
     const NAME: &'static str = "user";
 }
 
@@ -37,7 +37,7 @@ async fn put_newer(store: &Store, on_failure: OnFailure) -> JobId {
     let newer = Bytes::from_static(b"\x02from the future");
     let call = stored_as(key.clone(), JobId::new(&key), 1, newer);
     let policy = JobPolicy { on_failure, ..call.policy };
-    put_in(store, Enqueue { policy, ..call }).await
+    put_in(store, EnqueueCommand { policy, ..call }).await
 }
 
 /// Where the order is to hold, it holds across a deployment too; live requests wait for none of it.
@@ -58,7 +58,7 @@ async fn what_nobody_can_read_yet_holds_the_line_where_that_is_in_order() {
         .release()
         .await;
     // Who can wait no longer takes it out of the line.
-    let cancelled = store.deferred().cancel(&id).await.expect("it is there");
+    let cancelled = store.deferred_jobs().cancel(&id).await.expect("it is there");
     assert_eq!(cancelled, Some(JobState::Cancelled));
     assert_eq!(ended(&store, &behind).await, JobState::Done);
     worker.stop().await;
@@ -75,7 +75,7 @@ async fn what_nobody_can_read_yet_is_passed_where_others_may() {
     }
     waits(&store, &id, "newer version").await;
     // Nor is it lost, nor tried all the time.
-    let tried = look(&store, &id).await.past.runs.len();
+    let tried = look(&store, &id).await.history.recent_runs.len();
     assert!((2..=20).contains(&tried), "{tried}");
     let later = put_off(&store, "/x").await;
     assert_eq!(ended(&store, &later).await, JobState::Done);
@@ -86,18 +86,18 @@ async fn what_nobody_can_read_yet_is_passed_where_others_may() {
 #[tokio::test(start_paused = true)]
 async fn what_was_passed_runs_when_a_worker_comes_that_can() {
     let (store, routes) = (Store::memory(), Routes::default());
-    let some = Function::new(|head: crate::gate::Head, marker| async move {
+    let some = Function::new(|head: crate::gate::HttpRequestHead, marker| async move {
         if head.target.ends_with("/new") {
             return answered(404);
         }
         marker.pass(&key_of(&head.target));
         answered(200)
     });
-    let old = Working::with(DeferWorker::on(&store, some));
+    let old = Working::with(DeferWorker::new(&store, some));
     settled().await;
-    let call = request(&store, crate::gate::Head::new("POST", "/x/new", Vec::new(), None), b"");
+    let call = request(&store, crate::gate::HttpRequestHead::new("POST", "/x/new", Vec::new(), None), b"");
     let policy = JobPolicy { on_failure: OnFailure::Skip, ..call.policy };
-    let id = put_in(&store, Enqueue { policy, ..call }).await;
+    let id = put_in(&store, EnqueueCommand { policy, ..call }).await;
     waits(&store, &id, "unroutable").await;
     let behind = put_off(&store, "/x/old").await;
     assert_eq!(ended(&store, &behind).await, JobState::Done);
@@ -112,7 +112,7 @@ async fn what_was_passed_runs_when_a_worker_comes_that_can() {
 fn whose() -> Function {
     Function::new(|head, marker| async move {
         marker.pass(&key_of(&head.target));
-        let user = marker.restored::<User>().next().cloned();
+        let user = marker.restored_snapshots::<User>().next().cloned();
         answered(if user == Some(User("ann".to_owned())) { 200 } else { 418 })
     })
 }
@@ -120,13 +120,13 @@ fn whose() -> Function {
 #[tokio::test(start_paused = true)]
 async fn a_snapshot_waits_for_a_worker_that_restores_it() {
     let store = Store::memory();
-    let old = Working::with(DeferWorker::on(&store, whose()));
+    let old = Working::with(DeferWorker::new(&store, whose()));
     settled().await;
     let id = put_off_with(&store, "/x", 1, ann()).await;
     waits(&store, &id, "unknown snapshot").await;
     // The old one lives, and may watch the shard: it tells the other one.
     let other = store.as_another_process();
-    let new = DeferWorker::on(&other, whose()).restore::<User, _>(|user| user);
+    let new = DeferWorker::new(&other, whose()).restore_with::<User, _>(|user| user);
     let new = Working::with(new);
     assert_eq!(ended(&store, &id).await, JobState::Done);
     let response = look(&store, &id).await.response.expect("it is kept");
@@ -140,8 +140,8 @@ async fn a_snapshot_waits_for_a_worker_that_restores_it() {
 async fn what_one_worker_cannot_reach_is_for_another() {
     for (reason, status) in [("unreachable", None), ("unroutable", Some(404))] {
         let (store, routes) = (Store::memory(), Routes::default());
-        let far = move |_, _| async move { status.map_or(Ran::Unreachable, answered) };
-        let cut_off = Working::with(DeferWorker::on(&store, Function::new(far)));
+        let far = move |_, _| async move { status.map_or(ReplayOutcome::Unreachable, answered) };
+        let cut_off = Working::with(DeferWorker::new(&store, Function::new(far)));
         settled().await;
         let id = put_off(&store, "/x").await;
         waits(&store, &id, reason).await;

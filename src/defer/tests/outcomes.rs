@@ -14,48 +14,48 @@ use super::{Routes, SECOND, Working, ended, key_of, put_off, settled, status::wh
 use crate::{
     LockOutage,
     defer::{
-        Answer, DeferGate, Kept, Ran, StatusGate,
-        backoff::Backoff,
-        envelope::At,
-        judge::{Rules, Run},
+        ReplayResponse, DeferGate, ReplayBody, ReplayOutcome, StatusGate,
+        job_backoff::JobBackoff,
+        envelope::EnvelopeBinding,
+        settlement_rules::{SettlementRules, RunContext},
     },
     gate::{
-        Asked, Deferred, Gate, Head, KeySource, Outcome, Parked, Parting, Replay, Slot,
-        Verdict as Let, View as _, fake::FakeView,
+        InitialVerdict, RunningJob, Gate, HttpRequestHead, KeySource, ServiceOutcome, ParkingContext, LeaveAction, ReplayMarker, ParkingSlot,
+        Verdict as Let, GateRequest as _, fake::FakeView,
     },
     lock::{BusyStatus, LockGate},
     reply::Reply,
-    store::{Attempt, Fault, Hold, JobId, JobState, Mode, Store, Terms, Verdict, faulty},
+    store::{GrantAttempt, Fault, LockHold, JobId, JobState, LockMode, Store, LeaseTerms, Settlement, faulty},
 };
 
-fn answer(status: u16) -> Ran {
-    Ran::Answered(Answer { status, headers: Vec::new(), body: Kept::Body(Bytes::new()) })
+fn answer(status: u16) -> ReplayOutcome {
+    ReplayOutcome::Answered(ReplayResponse { status, headers: Vec::new(), body: ReplayBody::Full(Bytes::new()) })
 }
 
 /// A run of a job on `/x`, and the hold it stands on.
-pub(super) fn run_of(store: &Store) -> (Hold, Replay) {
+pub(super) fn run_of(store: &Store) -> (LockHold, ReplayMarker) {
     let key = key_of("/x");
     let terms =
-        Terms { lease: SECOND, renew: false, max_hold: SECOND, job: None, mode: Mode::Exclusive };
-    let mut attempt = Attempt::new(store, &key, Mode::Exclusive);
+        LeaseTerms { lease: SECOND, renews: false, max_hold: SECOND, job: None, mode: LockMode::Exclusive };
+    let mut attempt = GrantAttempt::new(store, &key, LockMode::Exclusive);
     let _ = attempt.send(SECOND, || ready(Ok(()))).now_or_never();
-    let hold = attempt.granted(1, terms).expect("it is sure");
-    let deferred = Deferred { id: JobId::new(&key), attempt: 1, first_seen: UNIX_EPOCH, fence: 1 };
-    let marker = Replay::new(deferred, store, Arc::clone(hold.facts()));
+    let hold = attempt.accept_grant(1, terms).expect("it is sure");
+    let deferred = RunningJob { id: JobId::new(&key), attempt: 1, accepted_at: UNIX_EPOCH, fence: 1 };
+    let marker = ReplayMarker::new(deferred, store, Arc::clone(hold.state()));
     (hold, marker)
 }
 
-fn judge(marker: &Replay, status: u16) -> Verdict {
+fn judge(marker: &ReplayMarker, status: u16) -> Settlement {
     let (store, lock) = (Store::memory(), key_of("/x"));
-    let at = At { store: &store, id: &marker.deferred().id, lock: &lock };
-    let rules = Rules {
-        keep_done: SECOND,
-        keep_dead: SECOND,
-        backoff: Backoff::default(),
+    let at = EnvelopeBinding { store: &store, id: &marker.job().id, lock: &lock };
+    let rules = SettlementRules {
+        done_retention: SECOND,
+        dead_retention: SECOND,
+        backoff: JobBackoff::default(),
         keep_headers: Vec::new(),
     };
-    let run = Run { marker, at, max_attempts: 3, rules: &rules };
-    run.judge(answer(status))
+    let run = RunContext { replay: marker, binding: at, max_attempts: 3, rules: &rules };
+    run.classify(answer(status))
 }
 
 /// Such as a timeout or a full house, before the request came to its lock.
@@ -66,26 +66,26 @@ async fn a_503_from_outside_the_lock_is_tried_again() {
         let (_hold, marker) = run_of(&store);
         let verdict = judge(&marker, status);
         assert!(
-            matches!(verdict, Verdict::Retry { reason: "failed", .. }),
+            matches!(verdict, Settlement::Retry { reason: "failed", .. }),
             "{status}: {verdict:?}"
         );
     }
     let (_hold, marker) = run_of(&store);
     let verdict = judge(&marker, 200);
-    assert!(matches!(verdict, Verdict::Dead { reason: "wiring", .. }));
+    assert!(matches!(verdict, Settlement::Dead { reason: "wiring", .. }));
 }
 
 /// A run that passed its own lock and came to another one, while the store is away.
-async fn nested(outage: LockOutage) -> (bool, Replay, Hold) {
+async fn nested(outage: LockOutage) -> (bool, ReplayMarker, LockHold) {
     let (store, faults) = faulty();
     let (hold, marker) = run_of(&store);
-    assert!(marker.hold_among(&store, &[key_of("/x")]).unwrap().is_some(), "it is its own");
+    assert!(marker.own_hold(&store, &[key_of("/x")]).unwrap().is_some(), "it is its own");
     faults.set("acquire", Fault::Away, 1);
     let source = KeySource::<()>::function(|()| Some("another".to_owned()));
     let lock = LockGate::new(source).store(&store).on_outage(outage);
     let mut view = FakeView::new("PUT");
     view.insert_extension(marker.clone());
-    let Asked::Enter(facts) = lock.ask(&mut view) else {
+    let InitialVerdict::Enter(facts) = lock.inspect(&mut view) else {
         panic!("it has a key");
     };
     let passed = matches!(lock.enter(facts).await, Let::Pass(_));
@@ -101,17 +101,17 @@ async fn a_busy_lock_on_the_way_costs_nothing_by_whatever_status() {
     let _held = other.lock("another").acquire().await.unwrap();
     for status in [BusyStatus::Conflict, BusyStatus::Locked, BusyStatus::TooManyRequests] {
         let (_hold, marker) = run_of(&store);
-        assert!(marker.hold_among(&store, &[key_of("/x")]).unwrap().is_some(), "it is its own");
+        assert!(marker.own_hold(&store, &[key_of("/x")]).unwrap().is_some(), "it is its own");
         let source = KeySource::<()>::function(|()| Some("another".to_owned()));
         let lock = LockGate::new(source).store(&other).busy_status(status);
         let mut view = FakeView::new("POST");
         view.insert_extension(marker.clone());
-        let Asked::Enter(facts) = lock.ask(&mut view) else { panic!("it has a key") };
+        let InitialVerdict::Enter(facts) = lock.inspect(&mut view) else { panic!("it has a key") };
         let Let::Busy(reply, _) = lock.enter(facts).await else { panic!("it is held") };
         let verdict = judge(&marker, reply.status);
-        assert!(matches!(verdict, Verdict::Back { reason: "busy", .. }), "{status:?}: {verdict:?}");
+        assert!(matches!(verdict, Settlement::Postpone { reason: "busy", .. }), "{status:?}: {verdict:?}");
         let verdict = judge(&marker, 404);
-        assert!(matches!(verdict, Verdict::Done { .. }), "{status:?}: {verdict:?}");
+        assert!(matches!(verdict, Settlement::Done { .. }), "{status:?}: {verdict:?}");
     }
 }
 
@@ -120,11 +120,11 @@ async fn a_run_that_was_let_through_an_outage_counts() {
     let (passed, marker, _hold) = nested(LockOutage::Admit).await;
     assert!(passed);
     let verdict = judge(&marker, 409);
-    assert!(matches!(verdict, Verdict::Done { .. }), "the handler's own 409");
+    assert!(matches!(verdict, Settlement::Done { .. }), "the handler's own 409");
     let (passed, marker, _hold) = nested(LockOutage::Refuse).await;
     assert!(!passed);
     let verdict = judge(&marker, 503);
-    assert!(matches!(verdict, Verdict::Back { reason: "busy", .. }));
+    assert!(matches!(verdict, Settlement::Postpone { reason: "busy", .. }));
 }
 
 /// What a deferring layer says to a request that met a busy lock.
@@ -133,18 +133,18 @@ async fn accept(gate: &DeferGate<()>, store: &Store, view: FakeView) -> Reply {
 }
 
 async fn instead_of_busy(gate: &DeferGate<()>, store: &Store, mut view: FakeView) -> Option<Reply> {
-    let Asked::Pass(ticket) = gate.ask(&mut view) else {
+    let InitialVerdict::PassLight(ticket) = gate.inspect(&mut view) else {
         panic!("it may be deferred");
     };
-    gate.show(&ticket, &mut view);
-    let slot = Slot::arrive(&mut view).expect("there is a place for it");
+    gate.annotate_request(&ticket, &mut view);
+    let slot = ParkingSlot::take_from(&mut view).expect("there is a place for it");
     let (store, key) = (store.clone(), key_of("/x"));
-    slot.fill(Parked { store, key, status: 409, usual: None, known: false, unfit: false });
-    let Parting::Accept { parked, .. } = gate.leave(ticket, Outcome::Answered(409)).await else {
+    slot.set_parking(ParkingContext { store, key, busy_status: 409, typical_hold: None, is_recorded: false, is_not_deferrable: false });
+    let LeaveAction::Accept { accept_ticket: parked, .. } = gate.leave(ticket, ServiceOutcome::Answered(409)).await else {
         panic!("it was busy");
     };
-    let head = Head::new("POST", "/x", Vec::new(), None);
-    gate.accept(parked, head, Some(Bytes::new())).await
+    let head = HttpRequestHead::new("POST", "/x", Vec::new(), None);
+    gate.accept_parked(parked, head, Some(Bytes::new())).await
 }
 
 /// Such as a script that may not do what it does last, where the job has been written by then.
@@ -168,7 +168,7 @@ async fn a_record_that_outlives_its_job_is_gone_and_not_run_again() {
     view.headers.push(("idempotency-key", "\"k\""));
     assert_eq!(accept(&gate, &store, view.clone()).await.status, 202);
     assert_eq!(accept(&gate, &store, view.clone()).await.status, 202);
-    let worker = super::DeferWorker::on(&store, routes.clone()).keep_done(SECOND);
+    let worker = super::DeferWorker::new(&store, routes.clone()).done_retention(SECOND);
     let worker = crate::store::spawn(worker.run(std::future::pending()));
     while routes.runs("/x") == 0 {
         settled().await;
@@ -186,10 +186,10 @@ async fn a_record_that_outlives_its_job_is_gone_and_not_run_again() {
 async fn a_copy_of_what_has_ended_is_not_run_however_short_that_is_kept() {
     for target in ["/x", "/y/panic"] {
         let (store, routes) = (Store::memory(), Routes::default());
-        let worker = super::DeferWorker::on(&store, routes.clone());
-        let worker = worker.keep_done(Duration::ZERO).keep_dead(Duration::ZERO);
+        let worker = super::DeferWorker::new(&store, routes.clone());
+        let worker = worker.done_retention(Duration::ZERO).dead_retention(Duration::ZERO);
         let worker = Working::with(worker);
-        let call = super::request(&store, Head::new("POST", target, Vec::new(), None), b"body");
+        let call = super::request(&store, HttpRequestHead::new("POST", target, Vec::new(), None), b"body");
         super::put_in(&store, call.clone()).await;
         while routes.runs(target) == 0 {
             settled().await;
@@ -204,8 +204,8 @@ async fn a_copy_of_what_has_ended_is_not_run_however_short_that_is_kept() {
 
 async fn status(gate: &StatusGate<()>, store: &Store, id: &JobId, response: bool) -> (u16, Value) {
     let gate = gate.clone().store(store);
-    let request = gate.ask(&mut FakeView::new("GET"), id.as_str(), response);
-    let reply = whole(request.expect("it is well formed").answer().await);
+    let request = gate.parse_request(&mut FakeView::new("GET"), id.as_str(), response);
+    let reply = whole(request.expect("it is well formed").execute().await);
     (reply.status, serde_json::from_slice(&reply.body).unwrap_or_default())
 }
 

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     reply::Reply,
-    store::{Fault, Faults, JobId, JobState, Since, Store, faulty},
+    store::{Fault, Faults, JobId, JobState, PollFreshness, Store, faulty},
 };
 
 /// Far more than polls of the store that they share.
@@ -53,7 +53,7 @@ async fn those_that_begin_together_and_those_that_wait_for_one_change_share() {
     let sure = faults.seen("job") - before;
     assert!(sure <= 10, "{sure} polls to make sure in 5 s");
     let before = faults.seen("job");
-    let cancelled = store.backend().cancel(id, 0, 60 * SECOND).await;
+    let cancelled = store.backend().cancel_waiting_job(id, 0, 60 * SECOND).await;
     assert_eq!(cancelled.expect("it is there"), Some(JobState::Cancelled));
     let answers = answers(waiting).await;
     assert_eq!(faults.seen("job") - before, 1);
@@ -69,10 +69,10 @@ async fn one_that_leaves_while_it_polls_keeps_no_other_waiting() {
     let (store, faults) = faulty();
     let id = put_off(&store, "/x").await;
     faults.set("job", Fault::Silence, 1);
-    let watch = store.hints().job(&id);
-    let mut first = Box::pin(watch.job(&store, &id, Since::Now));
+    let watch = store.wakeups().subscribe_job(&id);
+    let mut first = Box::pin(watch.poll_job(&store, &id, PollFreshness::Now));
     assert!(first.as_mut().now_or_never().is_none());
-    let mut second = Box::pin(watch.job(&store, &id, Since::Now));
+    let mut second = Box::pin(watch.poll_job(&store, &id, PollFreshness::Now));
     assert!(second.as_mut().now_or_never().is_none());
     assert_eq!(faults.seen("job"), 1, "the second one waits for the first");
     drop(first);
@@ -86,10 +86,10 @@ async fn one_that_is_not_driven_keeps_others_waiting_for_a_moment() {
     let (store, faults) = faulty();
     let id = put_off(&store, "/x").await;
     faults.set("job", Fault::Silence, 1);
-    let watch = store.hints().job(&id);
-    let mut first = Box::pin(watch.job(&store, &id, Since::Now));
+    let watch = store.wakeups().subscribe_job(&id);
+    let mut first = Box::pin(watch.poll_job(&store, &id, PollFreshness::Now));
     assert!(first.as_mut().now_or_never().is_none());
-    let second = tokio::time::timeout(2 * SECOND, watch.job(&store, &id, Since::Now)).await;
+    let second = tokio::time::timeout(2 * SECOND, watch.poll_job(&store, &id, PollFreshness::Now)).await;
     assert!(second.expect("it polls itself").expect("the store is there").is_some());
 }
 
@@ -97,8 +97,8 @@ async fn one_that_is_not_driven_keeps_others_waiting_for_a_moment() {
 #[tokio::test(start_paused = true)]
 async fn one_that_comes_later_is_not_told_what_was_before() {
     let (store, _faults, id, waiting) = waiting(2).await;
-    let watch = store.hints().job(&id);
-    let cancelled = store.backend().cancel(id.clone(), 0, 60 * SECOND).await;
+    let watch = store.wakeups().subscribe_job(&id);
+    let cancelled = store.backend().cancel_waiting_job(id.clone(), 0, 60 * SECOND).await;
     assert_eq!(cancelled.expect("it is there"), Some(JobState::Cancelled));
     let reply = get(&store, &id, &[("prefer", "wait=20")]).await;
     assert_eq!(state(&reply), "cancelled");

@@ -2,10 +2,10 @@
 
 use super::{SECOND, key_of, outcomes::run_of, settled};
 use crate::{
-    Key, Lists, Policy, Quota,
-    gate::{Asked, Gate as _, KeySource, Outcome, Replay, Verdict, View as _, fake::FakeView},
+    Key, AccessLists, Policy, Quota,
+    gate::{InitialVerdict, Gate as _, KeySource, ServiceOutcome, ReplayMarker, Verdict, GateRequest as _, fake::FakeView},
     rate_limit::{RateLimitGate, RateLimitTicket},
-    store::{Hold, Store},
+    store::{LockHold, Store},
 };
 
 /// A run that has come past its lock, to a limit of two.
@@ -13,12 +13,12 @@ struct Within {
     store: Store,
     limit: RateLimitGate<()>,
     view: FakeView,
-    marker: Replay,
-    _hold: Hold,
+    marker: ReplayMarker,
+    _hold: LockHold,
 }
 
 fn policy() -> Policy {
-    Policy::new(Quota::requests(2).per(60 * SECOND)).name("p")
+    Policy::new(Quota::requests(2).per(60 * SECOND)).with_name("p")
 }
 
 impl Within {
@@ -29,30 +29,30 @@ impl Within {
         let mut view = FakeView::new("POST");
         view.headers.push(("a", "1"));
         view.insert_extension(marker.clone());
-        assert!(matches!(limit.ask(&mut view), Asked::Skip), "outside of the lock");
+        assert!(matches!(limit.inspect(&mut view), InitialVerdict::Skip), "outside of the lock");
         marker.pass(&key_of("/x"));
         Self { store, limit, view, marker, _hold: hold }
     }
 
     async fn left(&self) -> u64 {
-        let peek = self.store.rate_limit(policy()).peek(Key::header("a", b"1"), 1).await;
+        let peek = self.store.rate_limiter(policy()).peek(Key::header("a", b"1"), 1).await;
         peek.expect("it is there").remaining()
     }
 
     async fn begin(&mut self) -> RateLimitTicket {
-        let Asked::Enter(facts) = self.limit.ask(&mut self.view) else {
+        let InitialVerdict::Enter(facts) = self.limit.inspect(&mut self.view) else {
             panic!("it was not charged yet")
         };
         let Verdict::Pass(ticket) = self.limit.enter(facts).await else {
             panic!("it was accepted")
         };
-        let Err(ticket) = self.limit.quick(ticket) else { panic!("it is charged when it has run") };
+        let Err(ticket) = self.limit.try_light_ticket(ticket) else { panic!("it is charged when it has run") };
         ticket
     }
 
     async fn run(&mut self, status: u16) -> u64 {
         let ticket = self.begin().await;
-        let _ = self.limit.leave(ticket, Outcome::Answered(status)).await;
+        let _ = self.limit.leave(ticket, ServiceOutcome::Answered(status)).await;
         self.left().await
     }
 }
@@ -62,12 +62,12 @@ impl Within {
 async fn a_quota_within_the_lock_is_charged_with_the_first_run() {
     let mut within = Within::new(|limit| limit);
     assert_eq!(within.run(200).await, 1);
-    within.marker.met_a_busy_lock(409);
+    within.marker.record_busy_status(409);
     assert_eq!(within.run(409).await, 1, "it comes again");
     assert_eq!([within.run(200).await, within.run(200).await], [0, 0], "it is not refused");
     within.view.headers.clear();
-    let asked = within.limit.ask(&mut within.view);
-    assert!(matches!(asked, Asked::Skip), "it has no key any more");
+    let asked = within.limit.inspect(&mut within.view);
+    assert!(matches!(asked, InitialVerdict::Skip), "it has no key any more");
 }
 
 /// Its handler has panicked, or a layer further out has answered for it.
@@ -79,7 +79,7 @@ async fn a_run_that_breaks_off_is_charged_too() {
     settled().await;
     assert_eq!(within.left().await, 1);
     let ticket = within.begin().await;
-    within.marker.met_a_busy_lock(409);
+    within.marker.record_busy_status(409);
     drop(ticket);
     settled().await;
     assert_eq!(within.left().await, 1, "it comes again");
@@ -87,12 +87,12 @@ async fn a_run_that_breaks_off_is_charged_too() {
 
 #[tokio::test(start_paused = true)]
 async fn lists_within_the_lock_are_about_runs_too() {
-    let lists = |lists: Lists| Within::new(|limit| limit.facing(|facing| facing.lists(lists)));
+    let lists = |lists: AccessLists| Within::new(|limit| limit.response_options(|facing| facing.access_lists(lists)));
     let own = || Key::header("a", b"1");
-    let mut denied = lists(Lists::new().deny_key(own()));
-    let asked = denied.limit.ask(&mut denied.view);
-    assert!(matches!(asked, Asked::Answer(reply) if reply.status == 403));
-    let mut allowed = lists(Lists::new().allow_key(own()));
-    assert!(matches!(allowed.limit.ask(&mut allowed.view), Asked::Skip), "it is not counted");
+    let mut denied = lists(AccessLists::new().deny_key(own()));
+    let asked = denied.limit.inspect(&mut denied.view);
+    assert!(matches!(asked, InitialVerdict::Answer(reply) if reply.status == 403));
+    let mut allowed = lists(AccessLists::new().allow_key(own()));
+    assert!(matches!(allowed.limit.inspect(&mut allowed.view), InitialVerdict::Skip), "it is not counted");
     assert_eq!(allowed.left().await, 2);
 }

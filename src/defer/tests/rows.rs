@@ -57,7 +57,7 @@ async fn a_long_line_does_not_keep_another_waiting() {
             answered(200)
         }
     });
-    let worker = Working::with(DeferWorker::on(&store, routes).concurrency(1));
+    let worker = Working::with(DeferWorker::new(&store, routes).concurrency(1));
     settled().await;
     for n in 0..100 {
         put_off(&store, &format!("/x/{n}")).await;
@@ -91,12 +91,12 @@ async fn a_worker_without_room_tells_another_one() {
             }
         })
     };
-    let one = Working::with(DeferWorker::on(&store, routes()).concurrency(1));
+    let one = Working::with(DeferWorker::new(&store, routes()).concurrency(1));
     settled().await;
     // Before there is another one: it is this one's.
     let first = put_off(&store, "/first/stuck").await;
     settled().await;
-    let two = Working::with(DeferWorker::on(&store.as_another_process(), routes()));
+    let two = Working::with(DeferWorker::new(&store.as_another_process(), routes()));
     // Both have heard of each other.
     tokio::time::sleep(6 * SECOND).await;
     let mut jobs = Vec::new();

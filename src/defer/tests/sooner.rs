@@ -5,18 +5,18 @@ use tokio::time::Instant;
 
 use super::{Function, SECOND, Working, answered, ended, key_of, put_off, put_off_with, settled};
 use crate::{
-    defer::{Answer, DeferWorker, Kept, Ran},
-    gate::Replay,
+    defer::{ReplayResponse, DeferWorker, ReplayBody, ReplayOutcome},
+    gate::ReplayMarker,
     store::{JobState, Store},
 };
 
 /// Fails once, and wants to be asked again after so long.
-fn asks_for_more_time(marker: &Replay, seconds: &str) -> Ran {
-    if marker.deferred().attempt > 1 {
+fn asks_for_more_time(marker: &ReplayMarker, seconds: &str) -> ReplayOutcome {
+    if marker.job().attempt > 1 {
         return answered(200);
     }
     let headers = vec![("retry-after".to_owned(), seconds.as_bytes().to_vec())];
-    Ran::Answered(Answer { status: 503, headers, body: Kept::Body(Bytes::new()) })
+    ReplayOutcome::Answered(ReplayResponse { status: 503, headers, body: ReplayBody::Full(Bytes::new()) })
 }
 
 /// Its own entry, at the lease's end, is no timer that anybody has.
@@ -27,7 +27,7 @@ async fn a_retry_beyond_a_short_lease_comes_when_it_is_due() {
         marker.pass(&key_of(&head.target));
         std::future::ready(asks_for_more_time(&marker, "2"))
     });
-    let worker = Working::with(DeferWorker::on(&store, routes).lease(SECOND));
+    let worker = Working::with(DeferWorker::new(&store, routes).lease(SECOND));
     settled().await;
     let began = Instant::now();
     let id = put_off_with(&store, "/x", 2, Vec::new()).await;
@@ -51,7 +51,7 @@ async fn what_comes_due_where_the_watcher_has_no_room_is_run_by_another_one() {
         asks_for_more_time(&marker, "1")
     });
     let worker =
-        |store: &Store| Working::with(DeferWorker::on(store, routes.clone()).concurrency(1));
+        |store: &Store| Working::with(DeferWorker::new(store, routes.clone()).concurrency(1));
     let (one, two) = (worker(&store), worker(&store.as_another_process()));
     // Each has its part of the shards by then.
     tokio::time::sleep(20 * SECOND).await;

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::{Function, Routes, SECOND, Working, ended, key_of, put_off};
 use crate::{
     defer::{
-        Answer, DeferWorker, Kept, Ran, StatusAnswer, StatusEvents, StatusGate, StatusRequest,
+        ReplayResponse, DeferWorker, ReplayBody, ReplayOutcome, StatusReply, StatusEvents, StatusGate, StatusRequest,
     },
     gate::fake::FakeView,
     reply::Reply,
@@ -18,10 +18,10 @@ use crate::{
 };
 
 /// An answer that is no stream.
-pub(super) fn whole(answer: StatusAnswer) -> Reply {
+pub(super) fn whole(answer: StatusReply) -> Reply {
     match answer {
-        StatusAnswer::Whole(reply) => reply,
-        StatusAnswer::Events(..) => panic!("it streams"),
+        StatusReply::Complete(reply) => reply,
+        StatusReply::Events(..) => panic!("it streams"),
     }
 }
 
@@ -29,23 +29,23 @@ fn ask(store: &Store, id: &JobId, fields: &[(&'static str, &str)]) -> StatusRequ
     let mut view = FakeView::new("GET");
     view.lines = fields.iter().map(|(name, value)| (*name, value.as_bytes().to_vec())).collect();
     let gate = StatusGate::new().store(store);
-    gate.ask(&mut view, id.as_str(), false).expect("it is well formed")
+    gate.parse_request(&mut view, id.as_str(), false).expect("it is well formed")
 }
 
 pub(super) async fn get(store: &Store, id: &JobId, fields: &[(&'static str, &str)]) -> Reply {
-    whole(ask(store, id, fields).answer().await)
+    whole(ask(store, id, fields).execute().await)
 }
 
 /// The stored response, as it is told.
 pub(super) async fn response(store: &Store, id: &JobId) -> Reply {
     let gate = StatusGate::<()>::new().store(store);
-    let asked = gate.ask(&mut FakeView::new("GET"), id.as_str(), true);
-    whole(asked.expect("it is well formed").answer().await)
+    let asked = gate.parse_request(&mut FakeView::new("GET"), id.as_str(), true);
+    whole(asked.expect("it is well formed").execute().await)
 }
 
 #[track_caller]
 fn field<'a>(reply: &'a Reply, name: &str) -> &'a str {
-    let found = reply.fields.iter().find(|(found, _)| found == name);
+    let found = reply.headers.iter().find(|(found, _)| found == name);
     &found.unwrap_or_else(|| panic!("no {name}: {reply:?}")).1
 }
 
@@ -54,12 +54,12 @@ pub(super) fn state(reply: &Reply) -> Value {
 }
 
 async fn events(store: &Store, id: &JobId) -> StatusEvents {
-    match ask(store, id, &[("accept", "text/event-stream")]).answer().await {
-        StatusAnswer::Events(head, events) => {
+    match ask(store, id, &[("accept", "text/event-stream")]).execute().await {
+        StatusReply::Events(head, events) => {
             assert_eq!(field(&head, "content-type"), "text/event-stream");
             events
         }
-        StatusAnswer::Whole(reply) => panic!("no stream: {reply:?}"),
+        StatusReply::Complete(reply) => panic!("no stream: {reply:?}"),
     }
 }
 
@@ -94,8 +94,8 @@ async fn a_wait_for_the_response_ends_with_that() {
         marker.pass(&key_of(&head.target));
         async {
             tokio::time::sleep(5 * SECOND).await;
-            let body = Kept::Body(Bytes::from_static(b"done"));
-            Ran::Answered(Answer { status: 200, headers: Vec::new(), body })
+            let body = ReplayBody::Full(Bytes::from_static(b"done"));
+            ReplayOutcome::Answered(ReplayResponse { status: 200, headers: Vec::new(), body })
         }
     });
     let id = put_off(&store, "/x").await;
@@ -103,10 +103,10 @@ async fn a_wait_for_the_response_ends_with_that() {
     let response = |wait: &'static str| {
         let mut view = FakeView::new("GET");
         view.lines = vec![("prefer", wait.as_bytes().to_vec())];
-        let asked = gate.ask(&mut view, id.as_str(), true).expect("well formed");
-        async { whole(asked.answer().await) }
+        let asked = gate.parse_request(&mut view, id.as_str(), true).expect("well formed");
+        async { whole(asked.execute().await) }
     };
-    let worker = Working::with(DeferWorker::on(&store, routes));
+    let worker = Working::with(DeferWorker::new(&store, routes));
     assert_eq!(response("wait=2").await.status, 202);
     let reply = response("wait=20").await;
     assert_eq!((reply.status, &*reply.body), (200, &b"done"[..]));
@@ -124,14 +124,14 @@ async fn a_stored_field_that_is_no_ascii_is_told_as_it_was() {
     let routes = Function::new(move |head, marker| {
         marker.pass(&key_of(&head.target));
         let headers = odd.map(|(name, value)| (name.to_owned(), value.to_vec())).to_vec();
-        async { Ran::Answered(Answer { status: 200, headers, body: Kept::Body(Bytes::new()) }) }
+        async { ReplayOutcome::Answered(ReplayResponse { status: 200, headers, body: ReplayBody::Full(Bytes::new()) }) }
     });
-    let worker = Working::with(DeferWorker::on(&store, routes));
+    let worker = Working::with(DeferWorker::new(&store, routes));
     let id = put_off(&store, "/x").await;
     ended(&store, &id).await;
     let reply = response(&store, &id).await;
     assert_eq!(field(&reply, "etag"), "\"1\"");
-    let told = reply.odd_fields.iter().map(|(name, value)| (&**name, &**value));
+    let told = reply.binary_headers.iter().map(|(name, value)| (&**name, &**value));
     assert_eq!(Vec::from_iter(told), odd[..2]);
     worker.stop().await;
 }
@@ -145,8 +145,8 @@ async fn a_job_of_nobody_is_shown_to_nobody_where_owners_count() {
         let gate = StatusGate::new().store(&store).visible_to(move |()| name.map(str::to_owned));
         for (method, response) in [("GET", false), ("GET", true), ("DELETE", false)] {
             let mut view = FakeView::new(method);
-            let request = gate.ask(&mut view, id.as_str(), response).expect("it is well formed");
-            assert_eq!(whole(request.answer().await).status, 404, "{method} {name:?}");
+            let request = gate.parse_request(&mut view, id.as_str(), response).expect("it is well formed");
+            assert_eq!(whole(request.execute().await).status, 404, "{method} {name:?}");
         }
     }
     assert_eq!(get(&store, &id, &[]).await.status, 200, "it is there");
@@ -178,13 +178,13 @@ async fn no_more_wait_than_there_is_room_for() {
     let (seen, _) = read(one).expect("an event");
     assert!(one.windows(14).any(|field| field == b"\nretry: 10000\n"), "{one:?}");
     let back = [("accept", "text/event-stream"), ("last-event-id", &*seen)];
-    let StatusAnswer::Events(_, again) = ask(&store, &id, &back).answer().await else {
+    let StatusReply::Events(_, again) = ask(&store, &id, &back).execute().await else {
         panic!("no stream")
     };
     assert_eq!(again.collect::<Vec<_>>().await, [&b"retry: 10000\n\n"[..]]);
     let reply = get(&store, &id, &[("prefer", "wait=20")]).await;
     assert_eq!((reply.status, state(&reply)), (200, "queued".into()));
-    let applied = |reply: &Reply| reply.fields.iter().any(|(name, _)| name == "preference-applied");
+    let applied = |reply: &Reply| reply.headers.iter().any(|(name, _)| name == "preference-applied");
     assert!(!applied(&reply), "it has not waited");
     assert_eq!(started.elapsed(), Duration::ZERO);
     waiting.pop();
@@ -207,7 +207,7 @@ async fn a_stream_of_a_line_that_never_stands_still_has_a_pace_and_an_end() {
     while events.next().await.is_some() {
         told += 1;
         if let Some(first) = before.pop() {
-            store.deferred().cancel(&first).await.expect("the store is there");
+            store.deferred_jobs().cancel(&first).await.expect("the store is there");
         }
     }
     assert_eq!(started.elapsed(), 25 * SECOND);
@@ -221,9 +221,9 @@ async fn who_comes_back_is_told_what_is_new() {
     let (seen, _) = read(&events(&store, &id).await.next().await.expect("one")).expect("an event");
     let again = |seen: &str| {
         let fields = [("accept", "text/event-stream"), ("last-event-id", seen)];
-        ask(&store, &id, &fields).answer()
+        ask(&store, &id, &fields).execute()
     };
-    let StatusAnswer::Events(_, mut silent) = again(&seen).await else {
+    let StatusReply::Events(_, mut silent) = again(&seen).await else {
         panic!("it is pending");
     };
     let word = silent.next().now_or_never().flatten().expect("when to come back");
@@ -238,7 +238,7 @@ async fn who_comes_back_is_told_what_is_new() {
     assert_eq!(document["state"], "done");
     // Nothing will come any more: 204 ends an `EventSource`.
     assert_eq!(whole(again(&last).await).status, 204);
-    assert!(matches!(again(&seen).await, StatusAnswer::Events(..)));
+    assert!(matches!(again(&seen).await, StatusReply::Events(..)));
     worker.stop().await;
 }
 
@@ -249,7 +249,7 @@ async fn a_stream_that_is_dropped_leaves_nothing_behind() {
     let mut stream = events(&store, &id).await;
     let _ = stream.next().await;
     assert!(stream.next().now_or_never().is_none());
-    assert!(Arc::strong_count(&store.hints().job(&id)) > 1, "the stream listens");
+    assert!(Arc::strong_count(&store.wakeups().subscribe_job(&id)) > 1, "the stream listens");
     drop(stream);
-    assert_eq!(Arc::strong_count(&store.hints().job(&id)), 1, "nobody does");
+    assert_eq!(Arc::strong_count(&store.wakeups().subscribe_job(&id)), 1, "nobody does");
 }

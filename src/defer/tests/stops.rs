@@ -10,8 +10,8 @@ use super::{
     settled,
 };
 use crate::{
-    defer::{Answer, DeferWorker, Kept, Ran},
-    gate::{Asked, Gate as _, KeySource, Replay, View as _, fake::FakeView},
+    defer::{ReplayResponse, DeferWorker, ReplayBody, ReplayOutcome},
+    gate::{InitialVerdict, Gate as _, KeySource, ReplayMarker, GateRequest as _, fake::FakeView},
     lock::LockGate,
     store::{JobState, Store},
 };
@@ -29,7 +29,7 @@ fn endless() -> Function {
 #[tokio::test(start_paused = true)]
 async fn a_drain_hands_back_what_has_not_begun_and_buries_what_may_have_run() {
     let store = Store::memory();
-    let worker = Working::with(DeferWorker::on(&store, endless()).drain(SECOND));
+    let worker = Working::with(DeferWorker::new(&store, endless()).drain_timeout(SECOND));
     let waiting = put_off(&store, "/a").await;
     let begun = put_off(&store, "/b/begun").await;
     let again = put_off_with(&store, "/c/begun", 3, Vec::new()).await;
@@ -55,7 +55,7 @@ async fn a_run_is_over_when_its_handler_is() {
         crate::store::spawn(marker.scope(async move { until.notified().await }));
         async { answered(200) }
     });
-    let worker = Working::with(DeferWorker::on(&store, routes));
+    let worker = Working::with(DeferWorker::new(&store, routes));
     let (first, second) = (put_off(&store, "/x").await, put_off(&store, "/x").await);
     tokio::time::sleep(60 * SECOND).await;
     assert_eq!(look(&store, &first).await.state, JobState::Running);
@@ -77,16 +77,16 @@ async fn a_retry_after_is_waited_for_and_failures_are_told_apart() {
         runs.push(Instant::now());
         marker.pass(&key_of(&head.target));
         let retry = vec![("retry-after".to_owned(), b"20".to_vec())];
-        let body = Kept::TooLong;
+        let body = ReplayBody::TooLong;
         let ran = match runs.len() {
-            1 => Ran::Answered(Answer { status: 503, headers: retry, body }),
-            2 => Ran::Panicked,
-            3 => Ran::Failed,
+            1 => ReplayOutcome::Answered(ReplayResponse { status: 503, headers: retry, body }),
+            2 => ReplayOutcome::Panicked,
+            3 => ReplayOutcome::Failed,
             _ => answered(200),
         };
         async { ran }
     });
-    let worker = DeferWorker::on(&store, routes).backoff(SECOND, 2 * SECOND);
+    let worker = DeferWorker::new(&store, routes).backoff(SECOND, 2 * SECOND);
     let worker = Working::with(worker);
     let id = put_off_with(&store, "/x", 5, Vec::new()).await;
     assert_eq!(ended(&store, &id).await, JobState::Done);
@@ -94,14 +94,14 @@ async fn a_retry_after_is_waited_for_and_failures_are_told_apart() {
     let waited = runs[1] - runs[0];
     assert!((20 * SECOND..22 * SECOND).contains(&waited), "{waited:?}");
     assert!(runs[3] - runs[1] < 5 * SECOND);
-    let past = look(&store, &id).await.past;
-    let outcomes: Vec<_> = past.runs.iter().filter_map(|run| run.split(' ').nth(3)).collect();
+    let past = look(&store, &id).await.history;
+    let outcomes: Vec<_> = past.recent_runs.iter().filter_map(|run| run.split(' ').nth(3)).collect();
     assert_eq!(outcomes, ["failed", "panicked", "error", "done"]);
     worker.stop().await;
 }
 
 /// Routes in another thread, as actix has them: whoever waits for an answer is not who runs.
-fn elsewhere(runs: &Arc<Mutex<Vec<Replay>>>) -> Function {
+fn elsewhere(runs: &Arc<Mutex<Vec<ReplayMarker>>>) -> Function {
     let runs = Arc::clone(runs);
     Function::new(move |head, marker| {
         if head.target.ends_with("/begun") {
@@ -115,7 +115,7 @@ fn elsewhere(runs: &Arc<Mutex<Vec<Replay>>>) -> Function {
 #[tokio::test(start_paused = true)]
 async fn what_has_been_handed_back_begins_no_more_wherever_it_waits() {
     let (store, runs) = (Store::memory(), Arc::default());
-    let worker = Working::with(DeferWorker::on(&store, elsewhere(&runs)).drain(SECOND));
+    let worker = Working::with(DeferWorker::new(&store, elsewhere(&runs)).drain_timeout(SECOND));
     let id = put_off(&store, "/x").await;
     settled().await;
     worker.stop().await;
@@ -127,15 +127,15 @@ async fn what_has_been_handed_back_begins_no_more_wherever_it_waits() {
         let source = KeySource::<()>::function(|()| Some(name.to_owned()));
         let mut view = FakeView::new("POST");
         view.insert_extension(marker.clone());
-        let asked = LockGate::new(source).store(&store).ask(&mut view);
-        assert!(matches!(asked, Asked::Answer(_)), "{name}: {asked:?}");
+        let asked = LockGate::new(source).store(&store).inspect(&mut view);
+        assert!(matches!(asked, InitialVerdict::Answer(_)), "{name}: {asked:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_run_goes_back_when_its_handler_has_been_dropped_and_not_before() {
     let (store, runs) = (Store::memory(), Arc::default());
-    let worker = Working::with(DeferWorker::on(&store, elsewhere(&runs)).drain(SECOND));
+    let worker = Working::with(DeferWorker::new(&store, elsewhere(&runs)).drain_timeout(SECOND));
     let id = put_off_with(&store, "/x/begun", 3, Vec::new()).await;
     settled().await;
     let marker = runs.lock().pop().expect("it was sent there");
@@ -156,7 +156,7 @@ async fn a_handler_that_does_not_let_go_keeps_its_lock_for_a_lease() {
         let (store, runs) = (Store::memory(), Arc::default());
         let (again, once) = ("/x/begun", "/y/begun");
         let routes = elsewhere(&runs);
-        let worker = Working::with(DeferWorker::on(&store, routes).drain(SECOND).lease(5 * SECOND));
+        let worker = Working::with(DeferWorker::new(&store, routes).drain_timeout(SECOND).lease(5 * SECOND));
         let again = put_off_with(&store, again, 3, Vec::new()).await;
         let once = put_off(&store, once).await;
         settled().await;

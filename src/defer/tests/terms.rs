@@ -14,16 +14,16 @@ use super::{
     status::response,
 };
 use crate::{
-    defer::{Answer, DeferGate, DeferWorker, Kept, Ran},
-    gate::{Asked, Gate, Head, KeySource, Outcome, Parting, Verdict, fake::FakeView},
+    defer::{ReplayResponse, DeferGate, DeferWorker, ReplayBody, ReplayOutcome},
+    gate::{InitialVerdict, Gate, HttpRequestHead, KeySource, ServiceOutcome, LeaveAction, Verdict, fake::FakeView},
     lock::LockGate,
     store::{JobState, Store},
 };
 
 async fn enter<G: Gate<()>>(gate: &G, view: &mut FakeView) -> Verdict<G::Ticket> {
-    match gate.ask(view) {
-        Asked::Enter(facts) => gate.enter(facts).await,
-        Asked::Pass(quick) => Verdict::Pass(gate.ticket(quick)),
+    match gate.inspect(view) {
+        InitialVerdict::Enter(facts) => gate.enter(facts).await,
+        InitialVerdict::PassLight(quick) => Verdict::Pass(gate.full_ticket(quick)),
         _ => panic!("it is a request like any other"),
     }
 }
@@ -34,13 +34,13 @@ async fn a_client_waits_for_no_longer_than_the_server_lets_it() {
         let store = Store::memory();
         let held = store.lock("x").max_hold(3600 * SECOND).acquire().await;
         let _held = held.expect("it is free");
-        let defer = DeferGate::<()>::new().max_wait(most * SECOND);
+        let defer = DeferGate::<()>::new().max_preferred_wait(most * SECOND);
         let source = KeySource::function(|()| Some("x".to_owned()));
         let lock = LockGate::new(source).store(&store);
         let mut view = FakeView::new("POST");
         view.headers.push(("prefer", wish));
         let Verdict::Pass(ticket) = enter(&defer, &mut view).await else { panic!("it passes") };
-        defer.show(&ticket, &mut view);
+        defer.annotate_request(&ticket, &mut view);
         let before = Instant::now();
         let busy = enter(&lock, &mut view).await;
         assert!(matches!(busy, Verdict::Busy(..)), "{busy:?}");
@@ -49,14 +49,14 @@ async fn a_client_waits_for_no_longer_than_the_server_lets_it() {
         let waited = named.min(most).min(600);
         let took = before.elapsed();
         assert!((waited * SECOND..(waited + 1) * SECOND).contains(&took), "{wish}: {took:?}");
-        let Parting::Accept { parked, .. } = defer.leave(ticket, Outcome::Answered(409)).await
+        let LeaveAction::Accept { accept_ticket: parked, .. } = defer.leave(ticket, ServiceOutcome::Answered(409)).await
         else {
             panic!("it was busy")
         };
-        let head = Head::new("POST", "/x", Vec::new(), None);
-        let reply = defer.accept(parked, head, Some(Bytes::new())).await.expect("there is room");
+        let head = HttpRequestHead::new("POST", "/x", Vec::new(), None);
+        let reply = defer.accept_parked(parked, head, Some(Bytes::new())).await.expect("there is room");
         assert_eq!(reply.status, 202);
-        let applied = reply.fields.iter().find(|(name, _)| name == "preference-applied");
+        let applied = reply.headers.iter().find(|(name, _)| name == "preference-applied");
         assert_eq!(applied.expect("it is told").1, format!("wait={waited}"));
     }
 }
@@ -68,7 +68,7 @@ async fn of_a_response_those_fields_are_kept_that_were_asked_for() {
         let field = |name: &str| (name.to_owned(), b"one".to_vec());
         let names = ["content-type", "x-receipt", "set-cookie", "x-other", "connection"];
         let headers = names.map(field).to_vec();
-        Ran::Answered(Answer { status: 201, headers, body: Kept::Body("made".into()) })
+        ReplayOutcome::Answered(ReplayResponse { status: 201, headers, body: ReplayBody::Full("made".into()) })
     };
     let always = "content-type";
     for (asked, kept) in [
@@ -80,7 +80,7 @@ async fn of_a_response_those_fields_are_kept_that_were_asked_for() {
             marker.pass(&key_of(&head.target));
             std::future::ready(answer())
         });
-        let worker = DeferWorker::on(&store, routes);
+        let worker = DeferWorker::new(&store, routes);
         let worker = asked.iter().fold(worker, |worker, name| worker.keep_response_header(name));
         let worker = Working::with(worker);
         let id = put_off(&store, "/x").await;
@@ -88,7 +88,7 @@ async fn of_a_response_those_fields_are_kept_that_were_asked_for() {
         let reply = response(&store, &id).await;
         assert_eq!((reply.status, &reply.body[..]), (201, &b"made"[..]));
         for name in ["content-type", "x-receipt", "set-cookie", "x-other", "connection"] {
-            let found = reply.fields.iter().any(|(found, _)| found.eq_ignore_ascii_case(name));
+            let found = reply.headers.iter().any(|(found, _)| found.eq_ignore_ascii_case(name));
             assert_eq!(found, kept.contains(&name), "{name}, of {asked:?}: {reply:?}");
         }
         worker.stop().await;
@@ -105,15 +105,15 @@ async fn a_stored_response_is_no_page_of_this_origin() {
             marker.pass(&key_of(&head.target));
             let headers = said.map(|said| (policy.to_owned(), said.as_bytes().to_vec()));
             let headers = headers.into_iter().collect();
-            let body = Kept::Body(Bytes::from_static(b"<script>"));
-            std::future::ready(Ran::Answered(Answer { status: 200, headers, body }))
+            let body = ReplayBody::Full(Bytes::from_static(b"<script>"));
+            std::future::ready(ReplayOutcome::Answered(ReplayResponse { status: 200, headers, body }))
         });
-        let worker = Working::with(DeferWorker::on(&store, routes));
+        let worker = Working::with(DeferWorker::new(&store, routes));
         let id = put_off(&store, "/x").await;
         assert_eq!(ended(&store, &id).await, JobState::Done);
         let reply = response(&store, &id).await;
         let of = |name: &str| {
-            let found = reply.fields.iter().filter(|(found, _)| *found == *name);
+            let found = reply.headers.iter().filter(|(found, _)| *found == *name);
             found.map(|(_, value)| value.to_string()).collect::<Vec<_>>()
         };
         assert_eq!(
@@ -131,14 +131,14 @@ async fn a_run_is_told_which_one_it_is_and_since_when_its_request_waits() {
     let noted = Arc::clone(&told);
     let routes = Function::new(move |head, marker| {
         let mut noted = noted.lock();
-        noted.push(marker.deferred().clone());
+        noted.push(marker.job().clone());
         marker.pass(&key_of(&head.target));
         std::future::ready(answered(if noted.len() == 1 { 503 } else { 200 }))
     });
-    let worker = Working::with(DeferWorker::on(&store, routes));
+    let worker = Working::with(DeferWorker::new(&store, routes));
     let held = store.lock("x").acquire().await.expect("it is free");
     let id = put_off_with(&store, "/x", 2, Vec::new()).await;
-    let accepted = UNIX_EPOCH + Duration::from_micros(look(&store, &id).await.past.accepted_us);
+    let accepted = UNIX_EPOCH + Duration::from_micros(look(&store, &id).await.history.accepted_us);
     settled().await;
     let before = held.fence();
     held.release().await;
@@ -146,7 +146,7 @@ async fn a_run_is_told_which_one_it_is_and_since_when_its_request_waits() {
     let told = told.lock().clone();
     let [first, second] = &told[..] else { panic!("two runs: {told:?}") };
     for (run, attempt) in [(first, 1), (second, 2)] {
-        assert_eq!((&run.id, run.attempt, run.first_seen), (&id, attempt, accepted));
+        assert_eq!((&run.id, run.attempt, run.accepted_at), (&id, attempt, accepted));
     }
     assert!(before < first.fence && first.fence < second.fence, "{before} {told:?}");
     worker.stop().await;

@@ -8,7 +8,7 @@ use super::{Routes, SECOND, Working, ended, key_of, look, put_off, settled};
 use crate::{
     defer::DeferWorker,
     store::{
-        Attempt, Claim, Claimed, Fault, JobState, Mode, Settle, SettledRun, Store, Terms, Verdict,
+        GrantAttempt, ClaimCommand, ClaimOutcome, Fault, JobState, LockMode, SettleCommand, SettleOutcome, Store, LeaseTerms, Settlement,
         faulty,
     },
 };
@@ -33,7 +33,7 @@ async fn a_claim_without_an_answer_is_no_crash() {
 async fn a_job_whose_claim_is_answered_too_late_goes_back_uncharged() {
     let (store, faults) = faulty();
     let routes = Routes::default();
-    let worker = Working::with(DeferWorker::on(&store, routes.clone()).lease(SECOND));
+    let worker = Working::with(DeferWorker::new(&store, routes.clone()).lease(SECOND));
     settled().await;
     // The store has it still; nobody here can be sure.
     faults.set("claim", Fault::Slow(SECOND - Duration::from_millis(5)), 1);
@@ -88,7 +88,7 @@ async fn a_settlement_without_an_answer_is_made_once() {
 async fn a_settlement_is_tried_until_the_hold_ends() {
     let (store, faults) = faulty();
     let routes = Routes::default();
-    let worker = Working::with(DeferWorker::on(&store, routes.clone()).lease(SECOND));
+    let worker = Working::with(DeferWorker::new(&store, routes.clone()).lease(SECOND));
     settled().await;
     faults.set("renew", Fault::Away, 1_000);
     // 10 + 20 + .. + 320 ms: the next pause would be longer than what is left.
@@ -122,7 +122,7 @@ async fn a_replayer_that_panics_costs_its_job_and_no_other() {
 #[tokio::test(start_paused = true)]
 async fn a_worker_without_runs_stops_soon_whatever_became_of_the_store() {
     let (store, faults) = faulty();
-    let worker = DeferWorker::on(&store, Routes::default()).drain(Duration::MAX);
+    let worker = DeferWorker::new(&store, Routes::default()).drain_timeout(Duration::MAX);
     let worker = Working::with(worker);
     settled().await;
     faults.set("beat", Fault::Away, usize::MAX);
@@ -137,9 +137,9 @@ async fn endless_terms_of_a_worker_are_terms() {
     let store = Store::memory();
     let routes = Routes::default();
     let endless = Duration::MAX;
-    let worker = DeferWorker::on(&store, routes.clone());
-    let worker = worker.lease(endless).max_run(endless).drain(endless);
-    let worker = worker.keep_done(endless).keep_dead(endless).concurrency(usize::MAX);
+    let worker = DeferWorker::new(&store, routes.clone());
+    let worker = worker.lease(endless).max_run_time(endless).drain_timeout(endless);
+    let worker = worker.done_retention(endless).dead_retention(endless).concurrency(usize::MAX);
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let task = crate::store::spawn(worker.run(async { drop(stopped.await) }));
     let id = put_off(&store, "/x").await;
@@ -153,30 +153,30 @@ async fn endless_terms_of_a_worker_are_terms() {
 async fn a_copy_of_a_claim_that_comes_after_a_redrive_is_undone() {
     let (store, faults) = faulty();
     let (id, key, lease) = (put_off(&store, "/x").await, key_of("/x"), 10 * SECOND);
-    let mut attempt = Attempt::claim(&store, &key, &id);
-    let me = attempt.me.clone();
-    let call = Claim { key: key.clone(), id: id.clone(), me: me.clone(), lease, retention: lease };
+    let mut attempt = GrantAttempt::for_claim(&store, &key, &id);
+    let me = attempt.token.clone();
+    let call = ClaimCommand { key: key.clone(), id: id.clone(), token: me.clone(), lease, retention: lease };
     // Whether the first copy has come is not known.
     faults.set("claim", Fault::NoReply, 1);
     let lost = attempt.send(lease, || store.backend().claim(call.clone())).await;
     assert!(lost.is_err(), "{lost:?}");
     let claimed = attempt.send(lease, || store.backend().claim(call.clone())).await;
-    let Ok(Claimed::Claimed(run)) = claimed else { panic!("{claimed:?}") };
-    let (job, mode) = (Some(id.clone()), Mode::Exclusive);
-    let terms = Terms { lease, renew: true, max_hold: lease, job, mode };
-    let mut hold = attempt.granted(run.fence, terms).expect("it is sure");
-    let verdict = Verdict::Dead { reason: "failed", retention: lease };
-    let settle = Settle { key, id: id.clone(), me, verdict, next: None };
+    let Ok(ClaimOutcome::Claimed(run)) = claimed else { panic!("{claimed:?}") };
+    let (job, mode) = (Some(id.clone()), LockMode::Exclusive);
+    let terms = LeaseTerms { lease, renews: true, max_hold: lease, job, mode };
+    let mut hold = attempt.accept_grant(run.fence, terms).expect("it is sure");
+    let verdict = Settlement::Dead { reason: "failed", retention: lease };
+    let settle = SettleCommand { key, id: id.clone(), token: me, settlement: verdict, next_claim: None };
     let settled = store.backend().settle(settle).await;
-    assert!(matches!(settled, Ok(SettledRun::Stands(None))), "{settled:?}");
-    hold.run_settled(id.clone());
+    assert!(matches!(settled, Ok(SettleOutcome::Settled(None))), "{settled:?}");
+    hold.mark_run_settled(id.clone());
     drop(hold);
     // It is looked for until it can't come any more, and not until a look finds that the run is over.
     tokio::time::sleep(SECOND / 2).await;
-    let redriven = store.deferred().redrive(&id).await;
+    let redriven = store.deferred_jobs().redrive(&id).await;
     assert!(matches!(redriven, Ok(Some(JobState::Queued))), "{redriven:?}");
     let copy = store.backend().claim(call).await;
-    assert!(matches!(copy, Ok(Claimed::Claimed(_))), "{copy:?}");
+    assert!(matches!(copy, Ok(ClaimOutcome::Claimed(_))), "{copy:?}");
     tokio::time::sleep(3 * SECOND).await;
     let job = look(&store, &id).await;
     assert_eq!((job.state, job.attempts), (JobState::Queued, 0));

@@ -26,7 +26,7 @@ async fn working(store: &Store, log: &Log) -> Working {
         runs.lock().push("job");
         async { answered(200) }
     });
-    let worker = Working::with(DeferWorker::on(&store.as_another_process(), routes));
+    let worker = Working::with(DeferWorker::new(&store.as_another_process(), routes));
     settled().await;
     worker
 }
@@ -44,7 +44,7 @@ async fn waits(request: LockRequest, name: &'static str, log: &Log) -> JoinHandl
 }
 
 fn lasting(store: &Store) -> LockRequest {
-    store.lock("x").hand_over(16, 60 * SECOND)
+    store.lock("x").handover_limits(16, 60 * SECOND)
 }
 
 /// A lock that is handed on within its process passes places of others, but no job that came first.
@@ -105,7 +105,7 @@ async fn a_job_that_joins_before_the_first_grant_is_answered_is_not_passed() {
 async fn a_job_that_joins_while_the_lock_is_passed_is_not_passed() {
     let ((store, faults), log) = (faulty(), Log::default());
     let worker = working(&store, &log).await;
-    let request = || store.lock("x").hand_over(1, 60 * SECOND);
+    let request = || store.lock("x").handover_limits(1, 60 * SECOND);
     // Nothing is asked ahead.
     faults.set("still", Fault::Away, usize::MAX);
     let first = request().acquire().await.unwrap();

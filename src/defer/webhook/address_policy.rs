@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     fn public(text: &str) -> bool {
-        Rules::default().check(&[SocketAddr::new(text.parse().expect("an address"), 443)]).is_ok()
+        AddressPolicy::default().check_addresses(&[SocketAddr::new(text.parse().expect("an address"), 443)]).is_ok()
     }
 
     #[test]
@@ -175,18 +175,18 @@ mod tests {
     #[test]
     fn one_address_that_is_not_public_is_one_too_many() {
         let both = ["8.8.8.8:443", "127.0.0.1:443"].map(|text| text.parse().expect("an address"));
-        assert!(Rules::default().check(&both).is_err());
-        assert!(Rules::default().check(&[]).is_err());
+        assert!(AddressPolicy::default().check_addresses(&both).is_err());
+        assert!(AddressPolicy::default().check_addresses(&[]).is_err());
         let networks = vec!["127.0.0.0/8".parse().expect("a network")];
-        let rules = Rules { networks, ..Rules::default() };
-        assert!(rules.check(&both).is_ok());
+        let rules = AddressPolicy { allowed_networks: networks, ..AddressPolicy::default() };
+        assert!(rules.check_addresses(&both).is_ok());
         let mapped = "[::ffff:127.0.0.1]:443".parse().expect("an address");
-        assert!(rules.check(&[mapped]).is_ok(), "as the IPv4 address that it is");
+        assert!(rules.check_addresses(&[mapped]).is_ok(), "as the IPv4 address that it is");
     }
 
     #[test]
     fn tricks_with_addresses_are_none() {
-        let rules = Rules::default();
+        let rules = AddressPolicy::default();
         for no in [
             "http://example.com/",
             "ftp://example.com/",
@@ -200,7 +200,7 @@ mod tests {
             "https://",
             "gopher://x/",
         ] {
-            assert!(rules.target(no).is_err(), "{no}");
+            assert!(rules.parse_target(no).is_err(), "{no}");
         }
         for local in [
             "https://2130706433/",
@@ -210,11 +210,11 @@ mod tests {
             "https://%31%32%37.0.0.1/",
             "https://\u{ff11}27.0.0.1/",
         ] {
-            let host = rules.target(local).expect("it is an address").host;
+            let host = rules.parse_target(local).expect("it is an address").host;
             assert_eq!(host, Host::<String>::Ipv4(Ipv4Addr::LOCALHOST), "{local}");
         }
-        let http = Rules { http: true, ..Rules::default() };
-        assert_eq!(http.target("http://example.com").map(|target| target.port), Ok(80));
-        assert_eq!(http.target("https://example.com:8443/x?y").map(|target| target.port), Ok(8443));
+        let http = AddressPolicy { allow_http: true, ..AddressPolicy::default() };
+        assert_eq!(http.parse_target("http://example.com").map(|target| target.port), Ok(80));
+        assert_eq!(http.parse_target("https://example.com:8443/x?y").map(|target| target.port), Ok(8443));
     }
 }

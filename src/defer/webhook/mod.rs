@@ -58,18 +58,18 @@
 //! TLS is rustls with ring and the system's roots: ring, because it needs no C toolchain beyond a compiler,
 //! and no provider is installed for the process, so an application may use another one.
 
-#[cfg(feature = "callback")]
+#[cfg(feature = "webhook")]
 mod address_policy;
 mod webhook_job;
-#[cfg(feature = "callback")]
+#[cfg(feature = "webhook")]
 mod webhooks;
-#[cfg(feature = "callback")]
+#[cfg(feature = "webhook")]
 mod signature;
-#[cfg(all(test, feature = "callback"))]
+#[cfg(all(test, feature = "webhook"))]
 mod tests;
 
 pub(super) use self::webhook_job::{WebhookSender, WEBHOOK_METHOD, NO_RECEIVER_SLOT, NO_WEBHOOK_SENDER, new_webhook_job, webhook_job_id, is_webhook_job, deliver_webhook};
 #[cfg(test)]
-pub(super) use self::job::{Delivered, Outgoing};
-#[cfg(feature = "callback")]
+pub(super) use self::webhook_job::{DeliveryOutcome, WebhookCall};
+#[cfg(feature = "webhook")]
 pub use self::webhooks::Webhooks;

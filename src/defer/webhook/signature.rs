@@ -43,14 +43,14 @@ mod tests {
             ("fooba", "Zm9vYmE="),
             ("foobar", "Zm9vYmFy"),
         ] {
-            assert_eq!(base64(bytes.as_bytes()), text);
+            assert_eq!(encode_base64(bytes.as_bytes()), text);
         }
     }
 
     #[test]
     fn the_signature_is_the_one_of_the_documentation() {
         let secret = b"0123456789abcdef0123456789abcdef";
-        let made = signature(secret, "msg_1", 1_700_000_000, b"{\"id\":\"x\"}");
+        let made = sign_webhook(secret, "msg_1", 1_700_000_000, b"{\"id\":\"x\"}");
         assert_eq!(made, "v1,Fxnqsz7pYJzHwtKkOFBoq5YiM+xF+DBoJ8/RmoIqtNI=");
     }
 }

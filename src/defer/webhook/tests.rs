@@ -19,12 +19,12 @@ use tokio::{
 };
 
 use super::{
-    job::{Deliver as _, Delivered, Outgoing},
-    send::Callbacks,
-    sign::signature,
+    webhook_job::{WebhookSender as _, DeliveryOutcome, WebhookCall},
+    webhooks::Webhooks,
+    signature::sign_webhook,
 };
 use crate::{
-    defer::hosts::{CallRoom, Hosts},
+    defer::webhook_receivers::{WebhookLimits, WebhookReceivers},
     key::Key,
 };
 
@@ -46,20 +46,20 @@ async fn server(answer: &'static str) -> (SocketAddr, JoinHandle<String>) {
     (address, asked)
 }
 
-fn local() -> Callbacks {
-    Callbacks::new(SECRET).allow_http().allow_network("127.0.0.0/8")
+fn local() -> Webhooks {
+    Webhooks::new(SECRET).allow_http().allow_network("127.0.0.0/8")
 }
 
-async fn deliver(callbacks: &Callbacks, url: &str) -> Delivered {
-    let room = CallRoom { most: 2, crowded: false };
-    let turn = Arc::<Hosts>::default().enter(&Key::custom("x"), url, room);
-    let call = Outgoing {
+async fn deliver(callbacks: &Webhooks, url: &str) -> DeliveryOutcome {
+    let room = WebhookLimits { max_calls: 2, contended: false };
+    let turn = Arc::<WebhookReceivers>::default().try_acquire_slot(&Key::custom("x"), url, room);
+    let call = WebhookCall {
         url: url.to_owned(),
         id: "msg_1".to_owned(),
         body: Bytes::from_static(b"{\"id\":\"x\"}"),
         // Not a first one, which has less time.
         attempt: 12,
-        turn: Arc::new(turn.expect("nobody else is called")),
+        receiver_slot: Arc::new(turn.expect("nobody else is called")),
     };
     callbacks.deliver(call).await
 }
@@ -76,13 +76,13 @@ async fn a_call_is_signed_with_each_secret() {
     let other = "another secret of enough bytes";
     let callbacks = local().also_signed_with(other);
     let url = format!("http://{address}/hook?a=b");
-    assert_eq!(deliver(&callbacks, &url).await, Delivered::Answered(204));
+    assert_eq!(deliver(&callbacks, &url).await, DeliveryOutcome::Answered(204));
     let asked = asked.await.expect("it was asked");
     assert!(asked.starts_with("POST /hook?a=b HTTP/1.1\r\n"), "{asked}");
     assert_eq!(field(&asked, "host"), address.to_string());
     assert_eq!(field(&asked, "webhook-id"), "msg_1");
     let time = field(&asked, "webhook-timestamp").parse().expect("seconds");
-    let made = [SECRET, other].map(|s| signature(s.as_bytes(), "msg_1", time, b"{\"id\":\"x\"}"));
+    let made = [SECRET, other].map(|s| sign_webhook(s.as_bytes(), "msg_1", time, b"{\"id\":\"x\"}"));
     assert_eq!(field(&asked, "webhook-signature"), made.join(" "));
     assert!(!format!("{callbacks:?}").contains(other));
 }
@@ -92,7 +92,7 @@ async fn a_redirect_is_an_answer_and_its_body_is_not_waited_for() {
     let answer =
         "HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 9000000\r\n\r\nx";
     let (address, asked) = server(answer).await;
-    assert_eq!(deliver(&local(), &format!("http://{address}/")).await, Delivered::Answered(302));
+    assert_eq!(deliver(&local(), &format!("http://{address}/")).await, DeliveryOutcome::Answered(302));
     let _ = asked.await;
 }
 
@@ -115,7 +115,7 @@ async fn a_connection_ends_with_its_call() {
             let _ = socket.read_to_end(&mut bytes).await;
         });
         let made = deliver(&local().timeout(timeout), &format!("http://{address}/")).await;
-        assert_eq!(matches!(made, Delivered::Answered(_)), !answer.is_empty(), "{made:?}");
+        assert_eq!(matches!(made, DeliveryOutcome::Answered(_)), !answer.is_empty(), "{made:?}");
         assert!(tokio::time::timeout(late, ended).await.is_ok(), "still open after {answer:?}");
     }
 }
@@ -124,27 +124,27 @@ async fn a_connection_ends_with_its_call() {
 async fn a_name_is_resolved_once_and_all_that_it_has_is_checked() {
     let (address, asked) = server("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await;
     let times = Arc::new(AtomicUsize::new(0));
-    let resolving = |mut callbacks: Callbacks, addresses: Vec<SocketAddr>| {
+    let resolving = |mut callbacks: Webhooks, addresses: Vec<SocketAddr>| {
         let times = Arc::clone(&times);
         let resolve = move |_: &str, _: u16| {
             times.fetch_add(1, Ordering::SeqCst);
             let addresses = addresses.clone();
             Box::pin(async { Ok(addresses) }) as _
         };
-        callbacks.resolve = Arc::new(resolve);
+        callbacks.resolver = Arc::new(resolve);
         callbacks
     };
     // A public name that points inside, alone or among others.
     let public = "8.8.8.8:80".parse().expect("an address");
     let metadata = "169.254.169.254:80".parse().expect("an address");
     for inside in [vec![address], vec![public, address], vec![metadata], vec![]] {
-        let callbacks = resolving(Callbacks::new(SECRET).allow_http(), inside);
+        let callbacks = resolving(Webhooks::new(SECRET).allow_http(), inside);
         let answer = deliver(&callbacks, "http://example.com/").await;
-        assert!(matches!(answer, Delivered::Refused(_)), "{answer:?}");
+        assert!(matches!(answer, DeliveryOutcome::AddressRefused(_)), "{answer:?}");
     }
     assert_eq!(times.swap(0, Ordering::SeqCst), 4);
     let callbacks = resolving(local(), vec![address]);
-    assert_eq!(deliver(&callbacks, "http://example.com/").await, Delivered::Answered(200));
+    assert_eq!(deliver(&callbacks, "http://example.com/").await, DeliveryOutcome::Answered(200));
     assert_eq!(times.load(Ordering::SeqCst), 1, "what was checked is what is connected to");
     assert_eq!(field(&asked.await.expect("it was asked"), "host"), "example.com");
 }
@@ -164,15 +164,15 @@ async fn an_address_that_is_silent_leaves_time_for_the_next() {
         here.push(came.expect("there was room"));
     }
     let mut callbacks = local().timeout(Duration::from_secs(5));
-    callbacks.resolve = Arc::new(move |_, _| Box::pin(async move { Ok(vec![silent, address]) }));
-    assert_eq!(deliver(&callbacks, "http://example.com/").await, Delivered::Answered(204));
+    callbacks.resolver = Arc::new(move |_, _| Box::pin(async move { Ok(vec![silent, address]) }));
+    assert_eq!(deliver(&callbacks, "http://example.com/").await, DeliveryOutcome::Answered(204));
     assert!(asked.await.is_ok());
 }
 
 #[tokio::test]
 async fn what_must_not_be_called_is_not() {
     let (address, asked) = server("HTTP/1.1 200 OK\r\n\r\n").await;
-    let strict = Callbacks::new(SECRET);
+    let strict = Webhooks::new(SECRET);
     let port = address.port();
     for url in [
         format!("http://{address}/"),
@@ -186,7 +186,7 @@ async fn what_must_not_be_called_is_not() {
         "no url".to_owned(),
     ] {
         let answer = deliver(&strict, &url).await;
-        assert!(matches!(answer, Delivered::Refused(_)), "{url}: {answer:?}");
+        assert!(matches!(answer, DeliveryOutcome::AddressRefused(_)), "{url}: {answer:?}");
     }
     assert!(!asked.is_finished(), "nobody came");
     asked.abort();
@@ -198,16 +198,16 @@ async fn who_does_not_answer_is_not_waited_for_long() {
     let address = listener.local_addr().expect("bound");
     let callbacks = local().timeout(Duration::from_millis(50));
     let answer = deliver(&callbacks, &format!("http://{address}/")).await;
-    assert!(matches!(answer, Delivered::Failed(_)), "{answer:?}");
+    assert!(matches!(answer, DeliveryOutcome::Failed(_)), "{answer:?}");
     // Who speaks no TLS has no certificate to show.
     let (address, asked) = server("HTTP/1.1 200 OK\r\n\r\n").await;
     let answer = deliver(&callbacks, &format!("https://{address}/")).await;
-    assert!(matches!(answer, Delivered::Failed(_)), "{answer:?}");
+    assert!(matches!(answer, DeliveryOutcome::Failed(_)), "{answer:?}");
     asked.abort();
 }
 
 #[test]
 #[should_panic(expected = "a secret of 5 bytes")]
 fn a_short_secret_is_none() {
-    let _ = Callbacks::new("short");
+    let _ = Webhooks::new("short");
 }

@@ -32,7 +32,7 @@ pub(in crate::defer) trait WebhookSender: fmt::Debug + Send + Sync {
 }
 
 /// One attempt at a call.
-#[cfg_attr(not(any(test, feature = "callback")), allow(dead_code, reason = "no sender"))]
+#[cfg_attr(not(any(test, feature = "webhook")), allow(dead_code, reason = "no sender"))]
 pub(in crate::defer) struct WebhookCall {
     pub(in crate::defer) url: String,
     /// The same for each attempt.
@@ -46,7 +46,7 @@ pub(in crate::defer) struct WebhookCall {
 
 /// What came of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[cfg_attr(not(feature = "callback"), allow(dead_code, reason = "nobody delivers"))]
+#[cfg_attr(not(feature = "webhook"), allow(dead_code, reason = "nobody delivers"))]
 pub(in crate::defer) enum DeliveryOutcome {
     /// Answered with this status.
     Answered(u16),

@@ -45,13 +45,13 @@ impl ReceiverSlot {
 
     /// Bound of the call, below that of whoever makes it: a host that has not answered yet is given little time at first, and
     /// more with each attempt, since a slow one has to be able to answer at last.
-    #[cfg_attr(not(any(test, feature = "callback")), allow(dead_code, reason = "no sender"))]
+    #[cfg_attr(not(any(test, feature = "webhook")), allow(dead_code, reason = "no sender"))]
     pub(in crate::defer) fn attempt_timeout(&self, attempt: u32) -> Option<Duration> {
         (!self.proven).then(|| FIRST_ATTEMPT_TIMEOUT.saturating_mul(attempt.max(1)))
     }
 
     /// The host has these addresses. False if one of them has no turn: then nothing must be sent.
-    #[cfg_attr(not(any(test, feature = "callback")), allow(dead_code, reason = "no sender"))]
+    #[cfg_attr(not(any(test, feature = "webhook")), allow(dead_code, reason = "no sender"))]
     pub(in crate::defer) fn try_claim_addresses(&self, addresses: &[SocketAddr]) -> bool {
         let (places, mut course) = (receiver_networks(addresses), self.progress.lock());
         let mut state = self.receivers.0.lock();

@@ -5,12 +5,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use proptest::prelude::*;
 
 use super::{
-    client::{Absent, ClientAddress, Unknown},
-    networks::Networks,
-    node,
+    client_address::{MissingAddress, ClientAddress, ClientAddressError},
+    network_set::NetworkSet,
+    forwarded_node,
 };
 use crate::{
-    gate::{KeyFault, KeySource, fake::FakeView},
+    gate::{KeyError, KeySource, fake::FakeView},
     key::Key,
     lock::LockGate,
 };
@@ -31,12 +31,12 @@ fn from(peer: &str, lines: &[(&'static str, &str)]) -> FakeView {
 }
 
 fn behind() -> ClientAddress {
-    ClientAddress::behind(["10.0.0.0/8", "2001:db8:ff::/48", "192.0.2.250"])
+    ClientAddress::behind_proxies(["10.0.0.0/8", "2001:db8:ff::/48", "192.0.2.250"])
 }
 
 #[track_caller]
 fn finds(address: &ClientAddress, view: &FakeView, found: &str) {
-    assert_eq!(address.find(view), Ok(ip(found)), "{:?}", view.lines);
+    assert_eq!(address.resolve(view), Ok(ip(found)), "{:?}", view.lines);
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn a_list_is_read_from_the_right_to_the_first_stranger() {
 #[test]
 fn who_is_no_proxy_is_believed_nothing() {
     let lines = [(LIST, "203.0.113.9"), (FORWARDED, "for=203.0.113.9")];
-    for address in [behind(), behind().forwarded(), ClientAddress::peer()] {
+    for address in [behind(), behind().forwarded_header(), ClientAddress::peer()] {
         finds(&address, &from("192.0.2.9", &lines), "192.0.2.9");
     }
     finds(&ClientAddress::peer(), &from(PROXY, &lines), PROXY);
@@ -64,7 +64,7 @@ fn who_is_no_proxy_is_believed_nothing() {
 
 #[test]
 fn forwarded_is_read_as_rfc_7239_has_it() {
-    let address = behind().forwarded();
+    let address = behind().forwarded_header();
     for (value, found) in [
         ("for=203.0.113.9", "203.0.113.9"),
         ("For=\"203.0.113.9:4711\"", "203.0.113.9"),
@@ -93,7 +93,7 @@ fn forwarded_is_read_as_rfc_7239_has_it() {
         "\"x\"=y;for=203.0.113.9",
     ] {
         let view = from(PROXY, &[(FORWARDED, value)]);
-        assert_eq!(address.find(&view), Err(Unknown::Unreadable), "{value}");
+        assert_eq!(address.resolve(&view), Err(ClientAddressError::Malformed), "{value}");
     }
 }
 
@@ -102,14 +102,14 @@ fn hops_are_counted() {
     let view = from("198.51.100.1", &[(LIST, "1.1.1.1, 203.0.113.9, unknown, 192.0.2.3")]);
     finds(&ClientAddress::behind_hops(1), &view, "192.0.2.3");
     finds(&ClientAddress::behind_hops(3), &view, "203.0.113.9");
-    for (hops, unknown) in [(2, Unknown::Unreadable), (5, Unknown::Untold)] {
-        assert_eq!(ClientAddress::behind_hops(hops).find(&view), Err(unknown));
+    for (hops, unknown) in [(2, ClientAddressError::Malformed), (5, ClientAddressError::Missing)] {
+        assert_eq!(ClientAddress::behind_hops(hops).resolve(&view), Err(unknown));
     }
     // A socket of no address is a proxy on the same machine.
     let mut local = view;
     local.peer = None;
     finds(&ClientAddress::behind_hops(1), &local, "192.0.2.3");
-    assert_eq!(behind().find(&local), Err(Unknown::NoPeer));
+    assert_eq!(behind().resolve(&local), Err(ClientAddressError::NoPeer));
 }
 
 #[test]
@@ -118,24 +118,24 @@ fn no_more_is_looked_at_than_is_worth_it() {
     let line = |value: String| from(PROXY, &[(LIST, &value)]);
     finds(&behind(), &line(format!("203.0.113.9,{}", proxies(31))), "203.0.113.9");
     let far = line(format!("203.0.113.9,{}", proxies(32)));
-    assert_eq!(behind().find(&far), Err(Unknown::Unreadable));
+    assert_eq!(behind().resolve(&far), Err(ClientAddressError::Malformed));
     let long = line(format!("{}203.0.113.9", " ".repeat(5_000)));
-    assert_eq!(behind().find(&long), Err(Unknown::Unreadable));
+    assert_eq!(behind().resolve(&long), Err(ClientAddressError::Malformed));
     finds(&behind(), &line(format!("{},203.0.113.9", "x".repeat(100_000))), "203.0.113.9");
     let empty = line(",".repeat(100_000));
-    assert_eq!(behind().find(&empty), Err(Unknown::Unreadable));
+    assert_eq!(behind().resolve(&empty), Err(ClientAddressError::Malformed));
 }
 
 #[test]
 fn whom_nobody_tells_is_decided_by_the_type() {
     let silent = from(PROXY, &[]);
     let nobody = FakeView::new("GET");
-    let untold = KeyFault::Request("The client's address can't be told");
+    let untold = KeyError::BadRequest("The client's address can't be told");
     assert_eq!(behind().key(&silent), Err(untold));
-    assert!(matches!(behind().key(&nobody), Err(KeyFault::Wiring(_))));
+    assert!(matches!(behind().key(&nobody), Err(KeyError::Misconfigured(_))));
     for view in [&silent, &nobody] {
-        assert_eq!(behind().absent(Absent::Skip).key(view), Err(KeyFault::Exempt));
-        let shared = behind().absent(Absent::Shared).key(view).expect("a key");
+        assert_eq!(behind().on_missing(MissingAddress::Skip).key(view), Err(KeyError::Exempt));
+        let shared = behind().on_missing(MissingAddress::Shared).key(view).expect("a key");
         assert_eq!(shared.as_str(), "a:::none");
     }
 }
@@ -155,8 +155,8 @@ fn networks_of_each_size_are_keys_of_their_own() {
 
 #[test]
 fn networks_hold_what_they_say() {
-    let networks = Networks::parse("test", ["10.0.0.0/8", "10.1.0.0/16", "::ffff:192.0.2.0/120"])
-        .and(Networks::parse("test", ["9.0.0.0/8", "2001:db8::/32", "::/80", "10.255.0.0/15"]));
+    let networks = NetworkSet::parse("test", ["10.0.0.0/8", "10.1.0.0/16", "::ffff:192.0.2.0/120"])
+        .union(NetworkSet::parse("test", ["9.0.0.0/8", "2001:db8::/32", "::/80", "10.255.0.0/15"]));
     for inside in
         ["9.0.0.0", "10.255.255.255", "::ffff:10.2.0.1", "192.0.2.7", "2001:db8::1", "::7"]
     {
@@ -165,32 +165,32 @@ fn networks_hold_what_they_say() {
     for outside in ["8.255.255.255", "11.0.0.0", "192.0.3.0", "2001:db9::", "::ffff:1.1.1.1"] {
         assert!(!networks.contains(ip(outside)), "{outside}");
     }
-    assert!(!Networks::default().contains(ip("::")));
+    assert!(!NetworkSet::default().contains(ip("::")));
 }
 
 #[test]
 #[should_panic(expected = "`10.0.0.0/33` is no address")]
 fn a_network_that_is_none_is_refused() {
-    let _ = ClientAddress::behind(["10.0.0.0/33"]);
+    let _ = ClientAddress::behind_proxies(["10.0.0.0/33"]);
 }
 
 /// It would be every proxy that has an IPv4 address.
 #[test]
 #[should_panic(expected = "`64:ff9b::/96` is all of IPv4")]
 fn the_prefix_of_nat64_is_no_network() {
-    let _ = ClientAddress::behind(["64:ff9b::/96"]);
+    let _ = ClientAddress::behind_proxies(["64:ff9b::/96"]);
 }
 
 #[test]
 #[should_panic(expected = "name one network at least")]
 fn proxies_must_be_named() {
-    let _ = ClientAddress::behind::<&str>([]);
+    let _ = ClientAddress::behind_proxies::<&str>([]);
 }
 
 #[test]
 #[should_panic(expected = "would pass without the lock")]
 fn a_lock_is_no_matter_of_whether_an_address_is_told() {
-    let client = KeySource::<()>::client(behind().absent(Absent::Skip));
+    let client = KeySource::<()>::client(behind().on_missing(MissingAddress::Skip));
     let _ = LockGate::new(KeySource::header("x-tenant").and(client));
 }
 
@@ -235,7 +235,7 @@ fn written(chain: &[(usize, IpAddr)], element: impl Fn(String) -> String) -> Str
 
 /// The rule, said the other way round.
 fn model(chain: &[(usize, IpAddr)]) -> IpAddr {
-    let trusted = Networks::parse("model", ["10.0.0.0/8", "2001:db8:ff::/48", "192.0.2.250"]);
+    let trusted = NetworkSet::parse("model", ["10.0.0.0/8", "2001:db8:ff::/48", "192.0.2.250"]);
     let strangers = chain.iter().rposition(|(_, address)| !trusted.contains(*address));
     chain[strangers.unwrap_or(0)].1
 }
@@ -254,17 +254,17 @@ proptest! {
         let mut view = from(PROXY, &[]);
         view.lines = lines.iter().flat_map(|l| [(LIST, l.clone()), (FORWARDED, l.clone())]).collect();
         for address in [behind(), ClientAddress::behind_hops(hops)] {
-            let _ = address.clone().find(&view);
-            let _ = address.forwarded().find(&view);
+            let _ = address.clone().resolve(&view);
+            let _ = address.forwarded_header().resolve(&view);
         }
     }
 
     #[test]
     fn an_address_is_the_same_however_it_is_written(address in any_ip()) {
         for text in spellings(address) {
-            prop_assert_eq!(node::address(&text), Some(address), "{}", text);
+            prop_assert_eq!(forwarded_node::parse_address(&text), Some(address), "{}", text);
             let quoted = format!("for=\"{}\"", text.trim());
-            prop_assert_eq!(node::forwarded(&quoted), Some(address), "{}", quoted);
+            prop_assert_eq!(forwarded_node::parse_forwarded_for(&quoted), Some(address), "{}", quoted);
         }
     }
 
@@ -272,8 +272,8 @@ proptest! {
     fn the_walk_does_as_its_rule_says(chain in chain()) {
         let (list, quoted) = (written(&chain, |a| a), written(&chain, |a| format!("for=\"{}\"", a.trim())));
         let expected = Ok(model(&chain));
-        prop_assert_eq!(behind().find(&from(PROXY, &[(LIST, &list)])), expected);
-        prop_assert_eq!(behind().forwarded().find(&from(PROXY, &[(FORWARDED, &quoted)])), expected);
+        prop_assert_eq!(behind().resolve(&from(PROXY, &[(LIST, &list)])), expected);
+        prop_assert_eq!(behind().forwarded_header().resolve(&from(PROXY, &[(FORWARDED, &quoted)])), expected);
     }
 
     /// What a client has sent stands left of what the proxies have appended, in the same line or in some
@@ -304,8 +304,8 @@ proptest! {
             }
         }
         for address in [behind(), ClientAddress::behind_hops(chain.len())] {
-            prop_assert_eq!(address.clone().find(&view), Ok(stranger));
-            prop_assert_eq!(address.forwarded().find(&view), Ok(stranger));
+            prop_assert_eq!(address.clone().resolve(&view), Ok(stranger));
+            prop_assert_eq!(address.forwarded_header().resolve(&view), Ok(stranger));
         }
     }
 }

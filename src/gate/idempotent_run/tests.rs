@@ -5,76 +5,76 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::{Begin, Begun, RunLimits};
+use super::{BeginOutcome, IdempotentRun, RunLimits};
 use crate::{
     error::ErrorKind,
     key::Key,
     store::{
-        Acquire, Acquired, Caps, Direct, Fault, Faults, JobId, JobState, Mode, Store, Token, faulty,
+        AcquireCommand, AcquireReply, StorageLimits, DirectRunCommand, Fault, Faults, JobId, JobState, LockMode, Store, LockToken, faulty,
     },
 };
 
 const SECOND: Duration = Duration::from_secs(1);
 const LEASE: Duration = Duration::from_secs(10);
 
-const LIMITS: RunLimits = RunLimits { most: 8, time: LEASE };
+const LIMITS: RunLimits = RunLimits { max_runs: 8, max_detached_time: LEASE };
 
 /// Beyond the longest pause of an undo that is said again, far within a lease.
 const SOON: Duration = Duration::from_secs(4);
 
-fn ask(store: &Store, record: Option<Arc<str>>) -> Acquire {
-    let (key, me) = (Key::custom("x"), Token::new(store.node()));
-    Acquire { key, me, mode: Mode::Exclusive, lease: LEASE, wait: None, old_seq: 0, record }
+fn ask(store: &Store, record: Option<Arc<str>>) -> AcquireCommand {
+    let (key, me) = (Key::custom("x"), LockToken::new(store.node()));
+    AcquireCommand { key, token: me, mode: LockMode::Exclusive, lease: LEASE, max_wait: None, resume_seq: 0, record_name: record }
 }
 
 /// A request that has its lock, and is about to begin.
-pub(in crate::gate) async fn locked(store: &Store) -> Direct {
+pub(in crate::gate) async fn locked(store: &Store) -> DirectRunCommand {
     let call = ask(store, Some("idem".into()));
     let answer = store.backend().acquire(call.clone()).await.unwrap();
-    assert!(matches!(answer, Acquired::Held { .. }), "{answer:?}");
-    let Acquire { key, me, .. } = call;
+    assert!(matches!(answer, AcquireReply::Granted { .. }), "{answer:?}");
+    let AcquireCommand { key, token: me, .. } = call;
     let (id, record, life) = (JobId::new(&key), "idem".into(), 60 * SECOND);
-    let (mode, owner, print) = (Mode::Exclusive, String::new(), None);
-    Direct {
+    let (mode, owner, print) = (LockMode::Exclusive, String::new(), None);
+    DirectRunCommand {
         key,
-        me,
+        token: me,
         mode,
-        record,
+        record_name: record,
         id,
         owner,
-        life,
+        retention: life,
         lease: LEASE,
-        again: false,
-        caps: Caps::NONE,
-        print,
+        retry_after_crash: false,
+        limits: StorageLimits::NONE,
+        fingerprint: print,
     }
 }
 
-pub(in crate::gate) async fn begun(store: &Store, call: &Direct) -> Begun {
-    match Begun::begin(store, call.clone(), LIMITS).await.unwrap() {
-        Begin::Begun(begun) => begun,
-        Begin::Taken | Begin::Lost | Begin::Full | Begin::TooManyKeys(_) => {
+pub(in crate::gate) async fn begun(store: &Store, call: &DirectRunCommand) -> IdempotentRun {
+    match IdempotentRun::begin(store, call.clone(), LIMITS).await.unwrap() {
+        BeginOutcome::Started(begun) => begun,
+        BeginOutcome::Taken | BeginOutcome::LockLost | BeginOutcome::AtCapacity | BeginOutcome::TooManyKeys(_) => {
             panic!("it is the first, and has its lock")
         }
     }
 }
 
 /// The lock is given back, and a retry under the same key is asked for.
-async fn retried(store: &Store, call: &Direct) -> Acquired {
-    let (key, me) = (call.key.clone(), call.me.clone());
-    store.backend().release(key, me, Mode::Exclusive).await.unwrap();
+async fn retried(store: &Store, call: &DirectRunCommand) -> AcquireReply {
+    let (key, me) = (call.key.clone(), call.token.clone());
+    store.backend().release(key, me, LockMode::Exclusive).await.unwrap();
     store.backend().acquire(ask(store, Some("idem".into()))).await.unwrap()
 }
 
-async fn a_retry_runs(store: &Store, call: &Direct, how: &str) {
+async fn a_retry_runs(store: &Store, call: &DirectRunCommand, how: &str) {
     let told = retried(store, call).await;
-    assert!(matches!(told, Acquired::Held { .. }), "{how}: {told:?}");
-    assert_eq!(store.backend().job(call.id.clone()).await.unwrap(), None, "{how}");
+    assert!(matches!(told, AcquireReply::Granted { .. }), "{how}: {told:?}");
+    assert_eq!(store.backend().job_view(call.id.clone()).await.unwrap(), None, "{how}");
 }
 
-async fn begin_is_late(store: &Store, faults: &Faults, call: &Direct) {
+async fn begin_is_late(store: &Store, faults: &Faults, call: &DirectRunCommand) {
     faults.set("begin_direct", Fault::Stray(SECOND), 1);
-    let error = Begun::begin(store, call.clone(), LIMITS).await.err().expect("no answer comes");
+    let error = IdempotentRun::begin(store, call.clone(), LIMITS).await.err().expect("no answer comes");
     assert_eq!(error.kind(), ErrorKind::Timeout);
 }
 
@@ -122,11 +122,11 @@ async fn a_shutdown_does_not_wait_for_a_copy_of_what_has_ended() {
 async fn a_shutdown_does_not_wait_for_a_copy_of_what_has_not_begun() {
     let (store, faults) = faulty();
     let call = locked(&store).await;
-    let (key, me) = (call.key.clone(), call.me.clone());
-    store.backend().release(key, me, Mode::Exclusive).await.unwrap();
+    let (key, me) = (call.key.clone(), call.token.clone());
+    store.backend().release(key, me, LockMode::Exclusive).await.unwrap();
     faults.set("begin_direct", Fault::Copy(SECOND), 1);
-    let begin = Begun::begin(&store, call, LIMITS).await;
-    assert!(matches!(begin, Ok(Begin::Lost)), "it has no lock");
+    let begin = IdempotentRun::begin(&store, call, LIMITS).await;
+    assert!(matches!(begin, Ok(BeginOutcome::LockLost)), "it has no lock");
     shuts_down_at_once(&store).await;
     tokio::time::sleep(SOON).await;
     assert_eq!(faults.seen("begin_direct"), 1);
@@ -162,10 +162,10 @@ async fn what_it_was_answered_reaches_a_store_that_was_away() {
     let call = locked(&store).await;
     let begun = begun(&store, &call).await;
     faults.set("end_direct", Fault::Away, 6);
-    begun.keep(600 * SECOND, Bytes::from_static(b"answer"), None).await;
+    begun.record_response(600 * SECOND, Bytes::from_static(b"answer"), None).await;
     assert!(store.shutdown(SOON).await, "it waits for that");
-    assert_eq!(retried(&store, &call).await, Acquired::Known);
-    let job = store.backend().job(call.id.clone()).await.unwrap().expect("it is kept");
+    assert_eq!(retried(&store, &call).await, AcquireReply::AlreadyAccepted);
+    let job = store.backend().job_view(call.id.clone()).await.unwrap().expect("it is kept");
     assert_eq!((job.state, job.response), (JobState::Done, Some(Bytes::from_static(b"answer"))));
 }
 
@@ -175,11 +175,11 @@ async fn where_nothing_is_in_doubt_it_is_ended_once() {
     let (store, faults) = faulty();
     let call = locked(&store).await;
     begun(&store, &call).await.forget().await;
-    let call = Direct { id: JobId::new(&call.key), ..call };
+    let call = DirectRunCommand { id: JobId::new(&call.key), ..call };
     drop(begun(&store, &call).await);
-    let call = Direct { id: JobId::new(&call.key), ..call };
+    let call = DirectRunCommand { id: JobId::new(&call.key), ..call };
     tokio::time::sleep(SOON).await;
-    begun(&store, &call).await.keep(SECOND, Bytes::new(), None).await;
+    begun(&store, &call).await.record_response(SECOND, Bytes::new(), None).await;
     tokio::time::sleep(LEASE).await;
     assert_eq!((faults.seen("begin_direct"), faults.seen("end_direct")), (3, 3));
 }
@@ -189,9 +189,9 @@ async fn where_nothing_is_in_doubt_it_is_ended_once() {
 async fn what_was_dropped_in_the_middle_may_have_run() {
     for again in [false, true] {
         let (store, faults) = faulty();
-        let call = Direct { again, ..locked(&store).await };
+        let call = DirectRunCommand { retry_after_crash: again, ..locked(&store).await };
         let mut begun = begun(&store, &call).await;
-        begun.start();
+        begun.mark_started();
         faults.set("bury_direct", Fault::Away, 3);
         drop(begun);
         assert!(store.shutdown(SOON).await);
@@ -199,8 +199,8 @@ async fn what_was_dropped_in_the_middle_may_have_run() {
             a_retry_runs(&store, &call, "again").await;
             continue;
         }
-        assert_eq!(retried(&store, &call).await, Acquired::Known);
-        let job = store.backend().job(call.id.clone()).await.unwrap().expect("it is kept");
+        assert_eq!(retried(&store, &call).await, AcquireReply::AlreadyAccepted);
+        let job = store.backend().job_view(call.id.clone()).await.unwrap().expect("it is kept");
         let reason = job.reason.as_deref();
         assert_eq!((job.state, reason), (JobState::Dead, Some("stopped, may have run")));
     }
@@ -214,9 +214,9 @@ async fn a_run_is_renewed_for_as_long_as_it_lasts() {
     tokio::time::sleep(LEASE).await;
     assert_eq!(faults.seen("renew_direct"), 2);
     tokio::time::sleep(3 * LEASE).await;
-    let job = store.backend().job(call.id.clone()).await.unwrap().expect("it is there");
+    let job = store.backend().job_view(call.id.clone()).await.unwrap().expect("it is there");
     assert_eq!(job.state, JobState::Running);
-    begun.keep(600 * SECOND, Bytes::new(), None).await;
+    begun.record_response(600 * SECOND, Bytes::new(), None).await;
     let renewed = faults.seen("renew_direct");
     tokio::time::sleep(LEASE).await;
     assert_eq!(faults.seen("renew_direct"), renewed);
@@ -227,16 +227,16 @@ async fn runs_are_bounded_and_waited_for() {
     let (store, _) = faulty();
     let call = locked(&store).await;
     let first = begun(&store, &call).await;
-    let one = RunLimits { most: 1, time: LEASE };
+    let one = RunLimits { max_runs: 1, max_detached_time: LEASE };
     let full = async || {
-        Begun::begin(&store, Direct { id: JobId::new(&call.key), ..call.clone() }, one).await
+        IdempotentRun::begin(&store, DirectRunCommand { id: JobId::new(&call.key), ..call.clone() }, one).await
     };
-    assert!(matches!(full().await, Ok(Begin::Full)));
-    assert!(!store.finish_remembered(SECOND).await, "it runs");
+    assert!(matches!(full().await, Ok(BeginOutcome::AtCapacity)));
+    assert!(!store.wait_for_direct_runs(SECOND).await, "it runs");
     crate::store::spawn(async move {
         tokio::time::sleep(SECOND).await;
-        first.keep(600 * SECOND, Bytes::from_static(b"answer"), None).await;
+        first.record_response(600 * SECOND, Bytes::from_static(b"answer"), None).await;
     });
-    assert!(store.finish_remembered(2 * SECOND).await);
-    assert!(matches!(full().await, Ok(Begin::Taken)), "there is room");
+    assert!(store.wait_for_direct_runs(2 * SECOND).await);
+    assert!(matches!(full().await, Ok(BeginOutcome::Taken)), "there is room");
 }

@@ -94,7 +94,7 @@ mod tests {
         type Parts = http::request::Parts;
         let makes: [fn() -> KeySource<Parts>; 4] = [
             || KeySource::extension::<u64>(""),
-            || KeySource::installed("", "fix", |_| None),
+            || KeySource::extension_with("", "fix", |_| None),
             || KeySource::named_function("", |_| None),
             || KeySource::named_functions("", |_| Vec::new()),
         ];

@@ -60,7 +60,7 @@ macro_rules! __define_defer_worker {
             /// have it. Beside the runs of requests a quarter as many calls are under way at most, and at least two. Neither
             /// [`queue_concurrency`](Self::queue_concurrency) nor [`queue_rate`](Self::queue_rate) is about them: what
             /// is called may be as slow as it likes.
-            #[cfg(feature = "callback")]
+            #[cfg(feature = "webhook")]
             pub fn webhooks(self, callbacks: ::lockgate::defer::Webhooks) -> Self {
                 Self { inner: self.inner.webhooks(callbacks) }
             }

@@ -9,17 +9,17 @@ fn secret(byte: u8) -> SharedSecret {
 }
 
 fn read(field: &str, store: &Store, secrets: &[SharedSecret], now: SystemTime) -> Option<HeldLock> {
-    let held = said(of_a_friend(field, secrets)?, now)?;
-    (held.is_in(store) == Some(true)).then_some(held)
+    let held = parse_claims(verify_signature(field, secrets)?, now)?;
+    (held.is_in_store(store) == Some(true)).then_some(held)
 }
 
 /// A lock, another service's store of the same locks, and the word about it.
 async fn signed(now: SystemTime) -> (crate::LockGuard, Store, String) {
     let store = Store::memory();
     let guard = store.lock("a").acquire().await.expect("it is free");
-    let (name, word) = guard.held().header_at(&store, &secret(1), now).expect("it is held");
-    assert_eq!(name, FIELD);
-    assert!(!word.contains(guard.lease().unwrap().me.as_str()));
+    let (name, word) = guard.held_lock().delegation_header_at(&store, &secret(1), now).expect("it is held");
+    assert_eq!(name, DELEGATION_HEADER);
+    assert!(!word.contains(guard.lease().unwrap().token.as_str()));
     (guard, store.as_another_process(), word)
 }
 
@@ -62,15 +62,15 @@ async fn nobody_else_is_believed() {
 async fn what_is_not_held_is_not_signed() {
     let store = Store::memory();
     let guard = store.lock("a").acquire().await.expect("it is free");
-    let held = guard.held();
-    assert!(held.header(&Store::memory(), &secret(1)).is_none());
+    let held = guard.held_lock();
+    assert!(held.delegation_header(&Store::memory(), &secret(1)).is_none());
     let other = store.as_another_process();
-    assert!(held.header(&other, &secret(1)).is_some(), "another handle on the store");
-    assert!(held.header(&store, &secret(1)).is_some());
+    assert!(held.delegation_header(&other, &secret(1)).is_some(), "another handle on the store");
+    assert!(held.delegation_header(&store, &secret(1)).is_some());
     guard.release().await;
-    assert!(held.header(&store, &secret(1)).is_none());
+    assert!(held.delegation_header(&store, &secret(1)).is_none());
     let admitted = HeldLock::admitted(Key::custom("a"));
-    assert!(admitted.header(&store, &secret(1)).is_none());
+    assert!(admitted.delegation_header(&store, &secret(1)).is_none());
 }
 
 /// A service that asks for fewer permits than its caller has is told that it has none.
@@ -78,17 +78,17 @@ async fn what_is_not_held_is_not_signed() {
 async fn the_mode_is_signed_with_its_number_of_permits() {
     let store = Store::memory();
     for (request, mode) in [
-        (store.lock("x"), Mode::Exclusive),
-        (store.lock("s").shared(), Mode::Shared),
-        (store.lock("p").permits(10), Mode::Permits(10)),
+        (store.lock("x"), LockMode::Exclusive),
+        (store.lock("s").shared(), LockMode::Shared),
+        (store.lock("p").permits(10), LockMode::Permits(10)),
     ] {
         let guard = request.acquire().await.expect("it is free");
-        let (_, word) = guard.held().header(&store, &secret(1)).expect("it is held");
+        let (_, word) = guard.held_lock().delegation_header(&store, &secret(1)).expect("it is held");
         let held = read(&word, &store, &[secret(1)], SystemTime::now()).expect("it is signed");
         assert_eq!(held.mode(), Some(mode));
     }
     for odd in ["", "p", "p0", "p-1", "px", "x1", "z"] {
-        assert_eq!(read_mode(odd), None, "{odd}");
+        assert_eq!(parse_mode(odd), None, "{odd}");
     }
 }
 

@@ -10,7 +10,7 @@ use super::{
     take_away,
 };
 use crate::{
-    lock::Released,
+    lock::ReleaseStatus,
     store::{Fault, Faults, Store, faulty},
 };
 
@@ -21,7 +21,7 @@ async fn six(store: &Store, log: &Log) {
     for name in 0..6 {
         tasks.push(log.waiter(name, store.lock("x"), 6 * MS).await);
     }
-    assert_eq!(held.release().await, Released::Released);
+    assert_eq!(held.release().await, ReleaseStatus::Released);
     all(tasks).await;
     assert_eq!(log.names(), (0..6).collect::<Vec<_>>());
     log.fences_grow();
@@ -59,13 +59,13 @@ async fn an_answer_that_is_overtaken_by_a_later_one_gives_no_older_fence() {
     let (store, faults) = faulty();
     let log = Log::default();
     faults.set("still", Fault::Slow(7 * MS), 1);
-    let request = || store.lock("x").hand_over(4, SECOND);
+    let request = || store.lock("x").handover_limits(4, SECOND);
     let held = request().acquire().await.unwrap();
     let mut tasks = Vec::new();
     for name in 0..6 {
         tasks.push(log.waiter(name, request(), 3 * MS).await);
     }
-    assert_eq!(held.release().await, Released::Released);
+    assert_eq!(held.release().await, ReleaseStatus::Released);
     all(tasks).await;
     assert_eq!(log.names(), (0..6).collect::<Vec<_>>());
     assert!(faults.seen("still") > 1);
@@ -104,7 +104,7 @@ async fn nobody_is_passed_more_often_by_word_that_was_asked_ahead() {
         for name in 0..4 {
             tasks.push(log.waiter(name, store.lock("x"), 6 * MS).await);
         }
-        assert_eq!(held.release().await, Released::Released);
+        assert_eq!(held.release().await, ReleaseStatus::Released);
         for name in 4..20 {
             let store = if name % 5 == 0 { &other } else { &store };
             tasks.push(log.waiter(name, store.lock("x"), 6 * MS).await);
@@ -151,12 +151,12 @@ async fn a_lock_that_was_lost_is_not_handed_on() {
     let first = crate::store::spawn(store.lock("x").wait(SECOND).acquire());
     tokio::time::sleep(6 * MS).await;
     let last = log.waiter(2, store.lock("x"), Duration::ZERO).await;
-    assert_eq!(held.release().await, Released::Released);
+    assert_eq!(held.release().await, ReleaseStatus::Released);
     let first = first.await.unwrap().unwrap();
     take_away(&store, first.lease().unwrap()).await;
     tokio::time::sleep(7 * MS).await;
     assert_eq!(faults.seen("still"), 1);
-    assert_eq!(first.release().await, Released::AlreadyLost);
+    assert_eq!(first.release().await, ReleaseStatus::AlreadyLost);
     last.await.unwrap();
     assert_eq!(faults.seen("pass"), 1);
     drop(free(&store).await);

@@ -28,11 +28,11 @@ pub(crate) async fn nothing_is_left(store: &Store, within: Duration, context: &s
     let guard = guard.unwrap_or_else(|error| panic!("{context}: {error:?}"));
     let probe = store.as_another_process();
     let told = super::busy(probe.lock("x").acquire().await);
-    assert_eq!(told.line, 0, "{context}: a place is left");
+    assert_eq!(told.queue_length, 0, "{context}: a place is left");
     guard.release().await;
     let beside = stranger.lock("y").wait(wait).acquire().await;
     beside.unwrap_or_else(|error| panic!("{context}: y: {error:?}")).release().await;
-    let lines = store.room::<crate::lock::line::Lines>();
+    let lines = store.extension::<crate::lock::wait_queue::LocalQueues>();
     while !lines.is_empty() {
         // A keeper whose waiter has left ends when it has been told.
         tokio::task::yield_now().await;
@@ -101,7 +101,7 @@ async fn a_shutdown_waits_for_places_that_were_just_left() {
     let _ = waiter.await;
     assert!(store.shutdown(5 * SECOND).await);
     let told = super::busy(other.as_another_process().lock("x").acquire().await);
-    assert_eq!(told.line, 0, "a place is left");
+    assert_eq!(told.queue_length, 0, "a place is left");
     drop(held);
 }
 

@@ -7,8 +7,8 @@ use tokio::task::JoinHandle;
 
 use super::{SECOND, busy, free, handover::MS};
 use crate::{
-    lock::{LockGuard, LockRequest, NotAcquired, Released, line::Lines},
-    store::{Mode, Store},
+    lock::{LockGuard, LockRequest, AcquireError, ReleaseStatus, wait_queue::LocalQueues},
+    store::{LockMode, Store},
 };
 
 fn reader(store: &Store) -> LockRequest {
@@ -19,21 +19,21 @@ fn writer(store: &Store) -> LockRequest {
     store.lock("x").wait(60 * SECOND)
 }
 
-type Asked = JoinHandle<Result<LockGuard, NotAcquired>>;
+type Asked = JoinHandle<Result<LockGuard, AcquireError>>;
 
 /// So many readers of one process, in the order they came, behind one who writes at another.
 async fn readers_in_line(store: &Store, number: usize) -> Vec<Asked> {
     let mut readers = Vec::new();
     for n in 1..=number {
         readers.push(crate::store::spawn(reader(store).acquire()));
-        until(async || store.room::<Lines>().waiting(&("x".into(), Mode::Shared)) >= n).await;
+        until(async || store.extension::<LocalQueues>().waiting(&("x".into(), LockMode::Shared)) >= n).await;
     }
     readers
 }
 
 async fn places(store: &Store, number: u64) {
     let probe = store.as_another_process();
-    until(async || busy(probe.lock("x").acquire().await).line == number).await;
+    until(async || busy(probe.lock("x").acquire().await).queue_length == number).await;
 }
 
 async fn until(so: impl AsyncFn() -> bool) {
@@ -50,7 +50,7 @@ pub(crate) async fn all_readers_of_a_run_come_in(store: &Store) {
     places(store, 1).await;
     let writing = crate::store::spawn(writer(&other).acquire());
     places(store, 2).await;
-    assert_eq!(held.release().await, Released::Released);
+    assert_eq!(held.release().await, ReleaseStatus::Released);
     let mut inside = Vec::new();
     for (n, reader) in readers.into_iter().enumerate() {
         let entered = tokio::time::timeout(5 * SECOND, reader).await;

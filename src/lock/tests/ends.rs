@@ -12,11 +12,11 @@ use super::{
 };
 use crate::{
     gate::{
-        Deferred, Gate as _, Kept, Next, Outcome, Parting, Replay, Verdict, View as _,
+        RunningJob, Gate as _, BodyTicket, NextBodyItem, ServiceOutcome, LeaveAction, ReplayMarker, Verdict, GateRequest as _,
         fake::FakeView,
     },
-    lock::{HoldUntil, LockGate, LockTicket, OnLoss, ticket::Ticket},
-    store::{Fault, Loss, Store, faulty},
+    lock::{HoldUntil, LockGate, LockTicket, OnLoss, ticket::LockTicketKind},
+    store::{Fault, LockLoss, Store, faulty},
 };
 
 async fn pass(gate: &LockGate<()>) -> LockTicket {
@@ -33,7 +33,7 @@ async fn leaving_takes(set: impl FnOnce(LockGate<()>) -> LockGate<()>) -> Durati
     let ticket = pass(&gate).await;
     faults.set("release", Fault::Slow(SECOND), 1);
     let asked = Instant::now();
-    gate.leave(ticket, Outcome::Answered(200)).await;
+    gate.leave(ticket, ServiceOutcome::Answered(200)).await;
     let took = asked.elapsed();
     tokio::time::sleep(2 * SECOND).await;
     assert_eq!(faults.left("release"), 0);
@@ -48,35 +48,35 @@ async fn the_answer_waits_for_the_release_unless_it_is_in_the_background() {
 }
 
 /// The three ways to lose a lock, with the word for each.
-async fn lose(store: &Store, ticket: &LockTicket, how: Loss) -> &'static str {
-    let Ticket::Own { guard, .. } = &ticket.0 else { panic!("it is its own") };
+async fn lose(store: &Store, ticket: &LockTicket, how: LockLoss) -> &'static str {
+    let LockTicketKind::Acquired { guards: guard, .. } = &ticket.0 else { panic!("it is its own") };
     match how {
-        Loss::Taken => {
+        LockLoss::Taken => {
             take_away(store, guard.lease()).await;
             "taken"
         }
-        Loss::Lapsed => "lapsed",
-        Loss::TooLong => "too-long",
+        LockLoss::Lapsed => "lapsed",
+        LockLoss::HeldTooLong => "too-long",
     }
 }
 
 /// A gate whose lock is lost in this way, within 20 s.
-fn losing(policy: OnLoss, how: Loss) -> (Store, LockGate<()>) {
+fn losing(policy: OnLoss, how: LockLoss) -> (Store, LockGate<()>) {
     let (store, faults) = faulty();
-    if how == Loss::Lapsed {
+    if how == LockLoss::Lapsed {
         faults.set("renew", Fault::Away, usize::MAX);
     }
-    let hold = if how == Loss::TooLong { 15 * SECOND } else { 60 * SECOND };
+    let hold = if how == LockLoss::HeldTooLong { 15 * SECOND } else { 60 * SECOND };
     let gate = gate(&store).on_loss(policy).max_hold(hold);
     (store, gate)
 }
 
-const EVERY: [Loss; 3] = [Loss::Taken, Loss::Lapsed, Loss::TooLong];
+const EVERY: [LockLoss; 3] = [LockLoss::Taken, LockLoss::Lapsed, LockLoss::HeldTooLong];
 
-fn replaced<P: std::fmt::Debug>(parting: Parting<LockTicket, P>, loss: &str) -> serde_json::Value {
-    let Parting::Replace(reply) = parting else { panic!("{parting:?}") };
+fn replaced<P: std::fmt::Debug>(parting: LeaveAction<LockTicket, P>, loss: &str) -> serde_json::Value {
+    let LeaveAction::Replace(reply) = parting else { panic!("{parting:?}") };
     assert_eq!(reply.status, 503);
-    assert!(reply.fields.iter().any(|(name, value)| name == "retry-after" && value == "1"));
+    assert!(reply.headers.iter().any(|(name, value)| name == "retry-after" && value == "1"));
     let problem: serde_json::Value = serde_json::from_slice(&reply.body).expect("JSON");
     assert_eq!(problem["type"], "urn:lockgate:problem:lock-lost");
     assert_eq!(problem["loss"], loss);
@@ -91,7 +91,7 @@ async fn a_loss_ends_as_the_layer_says() {
         for is_stopped in [true, false] {
             let (store, gate) = losing(policy, how);
             let ticket = pass(&gate).await;
-            let mut watch = pin!(gate.watch(&ticket));
+            let mut watch = pin!(gate.cancellation(&ticket));
             assert!(watch.as_mut().now_or_never().is_none(), "it is held");
             let loss = lose(&store, &ticket, how).await;
             let stops = timeout(20 * SECOND, watch).await.is_ok();
@@ -99,10 +99,10 @@ async fn a_loss_ends_as_the_layer_says() {
             if is_stopped && !stops {
                 continue;
             }
-            let outcome = if is_stopped { Outcome::Stopped } else { Outcome::Answered(200) };
+            let outcome = if is_stopped { ServiceOutcome::Stopped } else { ServiceOutcome::Answered(200) };
             let parting = gate.leave(ticket, outcome).await;
             if policy == OnLoss::Finish {
-                let Parting::Fields(fields) = parting else { panic!("{parting:?}") };
+                let LeaveAction::AddHeaders(fields) = parting else { panic!("{parting:?}") };
                 assert_eq!(fields, [("lock-lost".into(), loss.into())]);
                 continue;
             }
@@ -118,10 +118,10 @@ async fn a_loss_ends_as_the_layer_says() {
 #[tokio::test(start_paused = true)]
 async fn a_loss_that_shows_at_the_release_counts() {
     for policy in [OnLoss::Cancel, OnLoss::Replace] {
-        let (store, gate) = losing(policy, Loss::Taken);
+        let (store, gate) = losing(policy, LockLoss::Taken);
         let ticket = pass(&gate).await;
-        let loss = lose(&store, &ticket, Loss::Taken).await;
-        replaced(gate.leave(ticket, Outcome::Answered(200)).await, loss);
+        let loss = lose(&store, &ticket, LockLoss::Taken).await;
+        replaced(gate.leave(ticket, ServiceOutcome::Answered(200)).await, loss);
     }
 }
 
@@ -129,22 +129,22 @@ async fn a_loss_that_shows_at_the_release_counts() {
 #[tokio::test(start_paused = true)]
 async fn a_loss_that_shows_at_the_end_of_the_body_counts() {
     for policy in [OnLoss::Cancel, OnLoss::Finish, OnLoss::Replace] {
-        let (store, gate) = losing(policy, Loss::Taken);
+        let (store, gate) = losing(policy, LockLoss::Taken);
         let gate = gate.hold_until(HoldUntil::BodyEnd);
         let ticket = pass(&gate).await;
-        let _ = lose(&store, &ticket, Loss::Taken).await;
-        let Parting::Keep(ticket) = gate.leave(ticket, Outcome::Streams(200)).await else {
+        let _ = lose(&store, &ticket, LockLoss::Taken).await;
+        let LeaveAction::KeepTicket(ticket) = gate.leave(ticket, ServiceOutcome::Streaming(200)).await else {
             panic!("it streams")
         };
-        let mut kept = Kept::new(gate, ticket, None);
+        let mut kept = BodyTicket::new(gate, ticket, None);
         let mut next =
-            async || poll_fn(|cx| kept.poll_next(cx, |_| Poll::Ready(Next::Last(Some(1))))).await;
+            async || poll_fn(|cx| kept.poll_next(cx, |_| Poll::Ready(NextBodyItem::Last(Some(1))))).await;
         match next().await {
             Ok(last) => assert!(policy != OnLoss::Cancel && last == Some(1), "{policy:?}"),
             Err(_) => assert_eq!(policy, OnLoss::Cancel),
         }
         assert!(matches!(next().await, Ok(None)), "nothing comes after it");
-        assert!(kept.has_left());
+        assert!(kept.has_left_gate());
     }
 }
 
@@ -152,19 +152,19 @@ async fn a_loss_that_shows_at_the_end_of_the_body_counts() {
 #[tokio::test(start_paused = true)]
 async fn a_nested_layer_acts_on_the_loss_too() {
     for policy in [OnLoss::Cancel, OnLoss::Finish, OnLoss::Replace] {
-        let (store, outer) = losing(OnLoss::Finish, Loss::TooLong);
+        let (store, outer) = losing(OnLoss::Finish, LockLoss::HeldTooLong);
         let inner = gate(&store).on_loss(policy);
         let mut view = FakeView::new("POST");
         let Verdict::Pass(own) = enter(&outer, &mut view).await else { panic!("it is free") };
-        outer.show(&own, &mut view);
+        outer.annotate_request(&own, &mut view);
         let Verdict::Pass(lent) = enter(&inner, &mut view).await else { panic!("it is its own") };
-        let stopped = timeout(20 * SECOND, inner.watch(&lent)).await.is_ok();
+        let stopped = timeout(20 * SECOND, inner.cancellation(&lent)).await.is_ok();
         assert_eq!(stopped, policy == OnLoss::Cancel);
-        let parting = inner.leave(lent, Outcome::Answered(200)).await;
-        let replaces = matches!(&parting, Parting::Replace(_));
+        let parting = inner.leave(lent, ServiceOutcome::Answered(200)).await;
+        let replaces = matches!(&parting, LeaveAction::Replace(_));
         assert_eq!(replaces, policy != OnLoss::Finish, "marked once, by the outer one");
-        let parting = outer.leave(own, Outcome::Answered(200)).await;
-        assert!(matches!(&parting, Parting::Fields(fields) if fields.len() == 1), "{parting:?}");
+        let parting = outer.leave(own, ServiceOutcome::Answered(200)).await;
+        assert!(matches!(&parting, LeaveAction::AddHeaders(fields) if fields.len() == 1), "{parting:?}");
     }
 }
 
@@ -178,8 +178,8 @@ async fn the_loss_of_a_scoped_lock_is_marked_by_the_first_layer() {
         .scope(async {
             let ticket = pass(&gate).await;
             tokio::time::sleep(20 * SECOND).await;
-            let parting = gate.leave(ticket, Outcome::Answered(200)).await;
-            let Parting::Fields(fields) = parting else { panic!("{parting:?}") };
+            let parting = gate.leave(ticket, ServiceOutcome::Answered(200)).await;
+            let LeaveAction::AddHeaders(fields) = parting else { panic!("{parting:?}") };
             assert_eq!(fields, [("lock-lost".into(), "too-long".into())]);
         })
         .await;
@@ -188,13 +188,13 @@ async fn the_loss_of_a_scoped_lock_is_marked_by_the_first_layer() {
 /// Two layers whose locks were both lost: a field of one value is no list.
 #[tokio::test(start_paused = true)]
 async fn what_a_layer_further_in_has_said_is_not_said_again() {
-    let (_store, gate) = losing(OnLoss::Finish, Loss::TooLong);
+    let (_store, gate) = losing(OnLoss::Finish, LockLoss::HeldTooLong);
     for said in ["lock-lost", "etag"] {
         let mut ticket = pass(&gate).await;
         tokio::time::sleep(20 * SECOND).await;
-        gate.hear(&mut ticket, || vec![(said.to_owned(), b"taken".to_vec())]);
-        let parting = gate.leave(ticket, Outcome::Answered(200)).await;
-        let Parting::Fields(fields) = parting else { panic!("{parting:?}") };
+        gate.observe_headers(&mut ticket, || vec![(said.to_owned(), b"taken".to_vec())]);
+        let parting = gate.leave(ticket, ServiceOutcome::Answered(200)).await;
+        let LeaveAction::AddHeaders(fields) = parting else { panic!("{parting:?}") };
         assert_eq!(fields.len(), usize::from(said == "etag"), "{fields:?}");
     }
 }
@@ -204,17 +204,17 @@ async fn what_a_layer_further_in_has_said_is_not_said_again() {
 #[tokio::test(start_paused = true)]
 async fn the_loss_of_a_run_stops_it_and_is_its_workers() {
     let store = Store::memory();
-    let guard = store.lock("x").lease_fixed(SECOND).acquire().await.expect("free");
+    let guard = store.lock("x").fixed_lease(SECOND).acquire().await.expect("free");
     let id = crate::store::JobId::new(guard.key());
-    let deferred = Deferred { id, attempt: 1, first_seen: std::time::UNIX_EPOCH, fence: 1 };
+    let deferred = RunningJob { id, attempt: 1, accepted_at: std::time::UNIX_EPOCH, fence: 1 };
     let mut view = FakeView::new("POST");
-    view.insert_extension(Replay::new(deferred, &store, Arc::clone(guard.facts().expect("it is its own"))));
+    view.insert_extension(ReplayMarker::new(deferred, &store, Arc::clone(guard.hold_state().expect("it is its own"))));
     let gate = gate(&store).on_loss(OnLoss::Cancel);
     let Verdict::Pass(run) = enter(&gate, &mut view).await else { panic!("it is the job's own") };
-    assert!(timeout(2 * SECOND, gate.watch(&run)).await.is_ok());
-    assert!(guard.held().loss().is_some());
-    let parting = gate.leave(run, Outcome::Answered(200)).await;
-    assert!(matches!(&parting, Parting::Fields(fields) if fields.is_empty()), "{parting:?}");
+    assert!(timeout(2 * SECOND, gate.cancellation(&run)).await.is_ok());
+    assert!(guard.held_lock().loss().is_some());
+    let parting = gate.leave(run, ServiceOutcome::Answered(200)).await;
+    assert!(matches!(&parting, LeaveAction::AddHeaders(fields) if fields.is_empty()), "{parting:?}");
 }
 
 /// What streams under the lock is within the request still: it does not wait for itself.
@@ -223,17 +223,17 @@ async fn a_body_that_keeps_the_lock_has_it_too() {
     let (store, faults) = faulty();
     let gate = gate(&store).hold_until(HoldUntil::BodyEnd);
     let ticket = pass(&gate).await;
-    let parting = gate.leave(ticket, Outcome::Streams(200)).await;
-    let Parting::Keep(ticket) = parting else { panic!("{parting:?}") };
-    let mut kept = Kept::new(gate, ticket, None);
+    let parting = gate.leave(ticket, ServiceOutcome::Streaming(200)).await;
+    let LeaveAction::KeepTicket(ticket) = parting else { panic!("{parting:?}") };
+    let mut kept = BodyTicket::new(gate, ticket, None);
     faults.set("acquire", Fault::Away, usize::MAX);
     let mut inner = pin!(store.lock("x").acquire());
-    let next = poll_fn(|cx| kept.poll_next(cx, |cx| inner.as_mut().poll(cx).map(Next::Item)));
+    let next = poll_fn(|cx| kept.poll_next(cx, |cx| inner.as_mut().poll(cx).map(NextBodyItem::Item)));
     let guard = next.await.expect("it goes on").expect("one is to come").expect("it is its own");
     drop(guard);
     assert_eq!(faults.left("acquire"), usize::MAX, "no call is made");
     faults.set("acquire", Fault::Away, 0);
-    let end = poll_fn(|cx| kept.poll_next(cx, |_| Poll::Ready(Next::Last(None)))).await;
-    assert!(matches!(end, Ok(None)) && kept.has_left());
+    let end = poll_fn(|cx| kept.poll_next(cx, |_| Poll::Ready(NextBodyItem::Last(None)))).await;
+    assert!(matches!(end, Ok(None)) && kept.has_left_gate());
     drop(free(&store).await);
 }

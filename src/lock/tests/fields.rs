@@ -6,9 +6,9 @@ use super::{
 };
 use crate::{
     gate::{
-        Asked, Gate as _, KeySource, Outcome, REPLAY_FIELD, Verdict, View as _, fake::FakeView,
+        InitialVerdict, Gate as _, KeySource, ServiceOutcome, REPLAY_HEADER, Verdict, GateRequest as _, fake::FakeView,
     },
-    lock::{HeldLock, LockGate, NotAcquired, SharedSecret},
+    lock::{HeldLock, LockGate, AcquireError, SharedSecret},
     outage::LockOutage,
     store::{Fault, Store, faulty},
 };
@@ -30,31 +30,31 @@ async fn the_fence_is_told_and_nobody_else_tells_one() {
             // Or who passes the request on would leave it out.
             ("connection", "close, X-Fence"),
         ]);
-        match lock.ask(&mut view) {
-            Asked::Skip | Asked::Pass(_) => {
-                assert!(view.header("x-fence").is_empty(), "it takes no lock");
+        match lock.inspect(&mut view) {
+            InitialVerdict::Skip | InitialVerdict::PassLight(_) => {
+                assert!(view.header_values("x-fence").is_empty(), "it takes no lock");
             }
-            Asked::Enter(facts) => {
+            InitialVerdict::Enter(facts) => {
                 let Verdict::Pass(ticket) = lock.enter(facts).await else { panic!("it is free") };
-                lock.show(&ticket, &mut view);
-                let fence = view.get::<HeldLock>().unwrap().fence().unwrap().to_string();
-                assert_eq!(view.header("x-fence"), [fence.as_bytes()]);
-                assert_eq!(view.header("connection"), [b"close"]);
-                lock.leave(ticket, Outcome::Answered(200)).await;
+                lock.annotate_request(&ticket, &mut view);
+                let fence = view.extension::<HeldLock>().unwrap().fence().unwrap().to_string();
+                assert_eq!(view.header_values("x-fence"), [fence.as_bytes()]);
+                assert_eq!(view.header_values("connection"), [b"close"]);
+                lock.leave(ticket, ServiceOutcome::Answered(200)).await;
             }
             other => panic!("{other:?}"),
         }
-        assert_eq!(view.header("x-other").len(), 1);
+        assert_eq!(view.header_values("x-other").len(), 1);
     }
     faults.set("acquire", Fault::Away, 1);
     let mut view = FakeView::new("POST");
     view.headers.push(("x-fence", "1"));
     let _ticket = pass(&lock.on_outage(LockOutage::Admit), &mut view).await;
-    assert!(view.header("x-fence").is_empty(), "without a lock there is none");
+    assert!(view.header_values("x-fence").is_empty(), "without a lock there is none");
     let both = || ["x", "y"].map(str::to_owned).to_vec();
     let several = LockGate::new(KeySource::functions(move |()| both())).store(&store);
     let _ticket = pass(&several.fence_header("x-fence"), &mut view).await;
-    let told = String::from_utf8(view.header("x-fence")[0].to_vec()).unwrap();
+    let told = String::from_utf8(view.header_values("x-fence")[0].to_vec()).unwrap();
     assert_eq!(told.split(", ").count(), 2);
     assert!(std::panic::catch_unwind(|| gate(&Store::memory()).fence_header("X Fence")).is_err());
 }
@@ -65,31 +65,31 @@ async fn words_of_strangers_are_not_for_the_handler() {
     let store = Store::memory();
     let other = store.as_another_process();
     let guard = store.lock("y").acquire().await.unwrap();
-    let (held, word) = guard.held().header(&store, &secret(1)).expect("it is held");
+    let (held, word) = guard.held_lock().delegation_header(&store, &secret(1)).expect("it is held");
     let word: &'static str = word.leak();
     for method in ["POST", "GET"] {
         for trust in [None, Some(2), Some(1)] {
             let lock = match trust {
-                Some(byte) => gate(&other).trust(&secret(byte)),
+                Some(byte) => gate(&other).trust_delegation(&secret(byte)),
                 None => gate(&other),
             };
             let mut view = FakeView::new(method);
-            view.headers.push((REPLAY_FIELD, "1;forged"));
+            view.headers.push((REPLAY_HEADER, "1;forged"));
             let mut said = view.clone();
             said.headers.push((held, word));
             for (view, believed) in [(&mut view, false), (&mut said, trust == Some(1))] {
-                let asked = lock.ask(view);
-                assert!(matches!(asked, Asked::Enter(_) | Asked::Skip), "{asked:?}");
-                assert!(view.header(held).is_empty(), "{method} {trust:?}");
-                let run = view.header(REPLAY_FIELD);
+                let asked = lock.inspect(view);
+                assert!(matches!(asked, InitialVerdict::Enter(_) | InitialVerdict::Skip), "{asked:?}");
+                assert!(view.header_values(held).is_empty(), "{method} {trust:?}");
+                let run = view.header_values(REPLAY_HEADER);
                 assert_eq!(run.is_empty(), !believed, "{method} {trust:?}: {run:?}");
                 // Further in it is what it was, whoever that layer trusts.
-                let _ = gate(&other).ask(view);
-                assert_eq!(view.header(REPLAY_FIELD).is_empty(), !believed, "{method} {trust:?}");
+                let _ = gate(&other).inspect(view);
+                assert_eq!(view.header_values(REPLAY_HEADER).is_empty(), !believed, "{method} {trust:?}");
             }
             // A layer that trusts finds the word behind one that does not.
-            let _ = gate(&other).trust(&secret(1)).ask(&mut said);
-            assert_eq!(said.header(REPLAY_FIELD), ["1;forged".as_bytes()], "{method} {trust:?}");
+            let _ = gate(&other).trust_delegation(&secret(1)).inspect(&mut said);
+            assert_eq!(said.header_values(REPLAY_HEADER), ["1;forged".as_bytes()], "{method} {trust:?}");
         }
     }
 }
@@ -99,16 +99,16 @@ async fn a_reader_elsewhere_is_no_writer_here() {
     let store = Store::memory();
     let other = store.as_another_process();
     let guard = store.lock("x").shared().acquire().await.unwrap();
-    let (name, word) = guard.held().header(&store, &secret(1)).unwrap();
+    let (name, word) = guard.held_lock().delegation_header(&store, &secret(1)).unwrap();
     let mut view = FakeView::new("POST");
     view.headers.push((name, word.leak()));
-    let lock = gate(&other).trust(&secret(1));
-    assert!(matches!(lock.ask(&mut view.clone()), Asked::Answer(reply) if reply.status == 500));
+    let lock = gate(&other).trust_delegation(&secret(1));
+    assert!(matches!(lock.inspect(&mut view.clone()), InitialVerdict::Answer(reply) if reply.status == 500));
     view.method = "GET";
     let lock = lock.read_write();
     let ticket = pass(&lock, &mut view).await;
-    let upgrade = lock.within(&ticket).run(other.lock("x").acquire()).await;
-    assert!(matches!(upgrade, Err(NotAcquired::WouldDeadlock)));
+    let upgrade = lock.request_scope(&ticket).run(other.lock("x").acquire()).await;
+    assert!(matches!(upgrade, Err(AcquireError::WouldDeadlock)));
 }
 
 /// A word whose time is over is none: the layer asks the store, and a handler that runs is told.
@@ -116,16 +116,16 @@ async fn a_reader_elsewhere_is_no_writer_here() {
 async fn a_word_ends() {
     let store = Store::memory();
     let other = store.as_another_process();
-    let guard = store.lock("x").lease_fixed(SECOND).acquire().await.unwrap();
-    let (name, word) = guard.held().header(&store, &secret(1)).unwrap();
+    let guard = store.lock("x").fixed_lease(SECOND).acquire().await.unwrap();
+    let (name, word) = guard.held_lock().delegation_header(&store, &secret(1)).unwrap();
     let mut view = FakeView::new("POST");
     view.headers.push((name, word.leak()));
-    let lock = gate(&other).trust(&secret(1));
+    let lock = gate(&other).trust_delegation(&secret(1));
     let ticket = pass(&lock, &mut view).await;
-    let held = view.get::<HeldLock>().unwrap();
-    lock.watch(&ticket).await;
+    let held = view.extension::<HeldLock>().unwrap();
+    lock.cancellation(&ticket).await;
     assert!(held.loss().is_some());
-    let anew = lock.within(&ticket).run(other.lock("x").wait(SECOND).acquire()).await.unwrap();
+    let anew = lock.request_scope(&ticket).run(other.lock("x").wait(SECOND).acquire()).await.unwrap();
     assert!(anew.fence() > guard.fence());
 }
 
@@ -143,22 +143,22 @@ async fn a_fence_that_was_told_further_out_stays() {
     };
     let mut view = forged();
     let ticket = pass(&outer, &mut view).await;
-    let fence = view.get::<HeldLock>().unwrap().fence().unwrap().to_string();
-    assert!(matches!(inner().methods(["PUT"]).ask(&mut view), Asked::Skip));
-    assert_eq!(view.header("x-fence"), [fence.as_bytes()]);
+    let fence = view.extension::<HeldLock>().unwrap().fence().unwrap().to_string();
+    assert!(matches!(inner().methods(["PUT"]).inspect(&mut view), InitialVerdict::Skip));
+    assert_eq!(view.header_values("x-fence"), [fence.as_bytes()]);
     // With a lock of its own it says that one's, and without the lock it wants nothing.
     let own = pass(&inner(), &mut view).await;
-    let own_fence = view.get::<HeldLock>().unwrap().fence().unwrap().to_string();
-    assert_eq!(view.header("x-fence"), [own_fence.as_bytes()]);
+    let own_fence = view.extension::<HeldLock>().unwrap().fence().unwrap().to_string();
+    assert_eq!(view.header_values("x-fence"), [own_fence.as_bytes()]);
     drop((own, ticket));
     faults.set("acquire", Fault::Away, 1);
     let _admitted = pass(&inner().on_outage(LockOutage::Admit), &mut view).await;
-    assert!(view.header("x-fence").is_empty());
+    assert!(view.header_values("x-fence").is_empty());
     // Under a lock whose layer says no fence, or says it elsewhere, it is still the client's word.
     for outer in [gate(&store), gate(&store).fence_header("x-other")] {
         let mut view = forged();
         let _ticket = pass(&outer, &mut view).await;
-        assert!(matches!(inner().methods(["PUT"]).ask(&mut view), Asked::Skip));
-        assert!(view.header("x-fence").is_empty());
+        assert!(matches!(inner().methods(["PUT"]).inspect(&mut view), InitialVerdict::Skip));
+        assert!(view.header_values("x-fence").is_empty());
     }
 }

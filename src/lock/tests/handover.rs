@@ -8,8 +8,8 @@ use tokio::{task::JoinHandle, time::Instant};
 
 use super::{SECOND, busy, free, take_away};
 use crate::{
-    lock::{LockRequest, Released},
-    store::{Fault, Loss, Store, faulty},
+    lock::{LockRequest, ReleaseStatus},
+    store::{Fault, LockLoss, Store, faulty},
 };
 
 pub(super) const MS: Duration = Duration::from_millis(1);
@@ -37,7 +37,7 @@ impl Log {
             if !work.is_zero() {
                 tokio::time::sleep(work).await;
             }
-            assert_eq!(guard.release().await, Released::Released);
+            assert_eq!(guard.release().await, ReleaseStatus::Released);
         });
         // With time stopped, this ends when all tasks have nothing left to do.
         tokio::time::sleep(MS).await;
@@ -111,7 +111,7 @@ async fn in_turns(most: u32, within: Duration, work: Duration) -> Vec<u32> {
     let (store, _) = faulty();
     let other = store.as_another_process();
     let log = Log::default();
-    let request = |store: &Store| store.lock("x").hand_over(most, within);
+    let request = |store: &Store| store.lock("x").handover_limits(most, within);
     let held = request(&store).acquire().await.unwrap();
     let mut tasks = Vec::new();
     for name in 1..=8 {
@@ -147,12 +147,12 @@ async fn in_strict_order_nobody_is_passed() {
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_was_not_renewed_is_not_handed_on_near_its_end() {
     let (store, faults) = faulty();
-    let request = || store.lock("x").lease(3 * SECOND).hand_over(16, 60 * SECOND);
+    let request = || store.lock("x").lease(3 * SECOND).handover_limits(16, 60 * SECOND);
     let held = request().acquire().await.unwrap();
     faults.set("renew", Fault::Silence, usize::MAX);
     let waiter = crate::store::spawn(request().wait(60 * SECOND).acquire());
     tokio::time::sleep(2500 * MS).await;
-    assert_eq!(held.release().await, Released::Released);
+    assert_eq!(held.release().await, ReleaseStatus::Released);
     let next = waiter.await.unwrap().unwrap();
     assert_eq!(faults.seen("pass"), 1, "half a second of three is too little");
     assert!(next.remaining() > 2900 * MS);
@@ -161,7 +161,7 @@ async fn a_lease_that_was_not_renewed_is_not_handed_on_near_its_end() {
 /// The renewal was sent in one turn and is answered in the next.
 async fn renewed_between_two_turns(end: Fault) -> (Store, crate::LockGuard, Instant) {
     let (store, faults) = faulty();
-    let request = || store.lock("x").lease(3 * SECOND).hand_over(16, 60 * SECOND);
+    let request = || store.lock("x").lease(3 * SECOND).handover_limits(16, 60 * SECOND);
     let held = request().acquire().await.unwrap();
     faults.set("renew", end, 1);
     let waiter = crate::store::spawn(request().wait(60 * SECOND).acquire());
@@ -183,15 +183,15 @@ async fn a_renewal_under_way_serves_the_next_turn() {
     tokio::time::sleep(SECOND).await;
     assert!(next.remaining() > SECOND, "it was answered meanwhile");
     tokio::time::sleep(10 * SECOND).await;
-    assert_eq!(next.release().await, Released::Released);
+    assert_eq!(next.release().await, ReleaseStatus::Released);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_renewal_that_fails_is_told_to_the_turn_that_is_on() {
     let (_store, next, since) = renewed_between_two_turns(Fault::Late(SECOND / 2)).await;
-    assert_eq!(next.lost().await, Loss::Taken);
+    assert_eq!(next.lost().await, LockLoss::Taken);
     assert!(since.elapsed() < SECOND);
-    assert_eq!(next.release().await, Released::AlreadyLost);
+    assert_eq!(next.release().await, ReleaseStatus::AlreadyLost);
 }
 
 #[tokio::test(start_paused = true)]
@@ -201,18 +201,18 @@ async fn those_who_wait_need_not_wait_for_what_a_loser_still_does() {
     let loser = request().acquire().await.unwrap();
     let waiter = crate::store::spawn(request().wait(60 * SECOND).acquire());
     let started = Instant::now();
-    assert_eq!(loser.lost().await, Loss::TooLong);
+    assert_eq!(loser.lost().await, LockLoss::HeldTooLong);
     let next = waiter.await.unwrap().unwrap();
     assert!(started.elapsed() < SECOND + 400 * MS, "{:?}", started.elapsed());
-    assert_eq!(loser.release().await, Released::AlreadyLost);
-    assert_eq!(next.release().await, Released::Released);
+    assert_eq!(loser.release().await, ReleaseStatus::AlreadyLost);
+    assert_eq!(next.release().await, ReleaseStatus::Released);
     drop(free(&store).await);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_waiter_that_leaves_with_the_lock_in_its_hands_passes_it_on() {
     let (store, faults) = faulty();
-    let request = || store.lock("x").hand_over(16, 60 * SECOND);
+    let request = || store.lock("x").handover_limits(16, 60 * SECOND);
     let held = request().acquire().await.unwrap();
     let leaver = crate::store::spawn(request().wait(60 * SECOND).acquire());
     let stayer = crate::store::spawn(request().wait(60 * SECOND).acquire());
@@ -220,7 +220,7 @@ async fn a_waiter_that_leaves_with_the_lock_in_its_hands_passes_it_on() {
     // The lock is in the leaver's channel when it is aborted: it has not run since.
     let released = held.release();
     leaver.abort();
-    assert_eq!(released.await, Released::Released);
+    assert_eq!(released.await, ReleaseStatus::Released);
     let next = stayer.await.unwrap().unwrap();
     assert_eq!(faults.seen("pass"), 0);
     drop(next);
@@ -280,7 +280,7 @@ async fn an_extended_lease_bridges_a_time_without_renewals() {
     assert!(guard.remaining() > 4 * SECOND);
     faults.set("renew", Fault::Away, 0);
     tokio::time::sleep(15 * SECOND).await;
-    assert_eq!(guard.release().await, Released::Released, "renewed as ever, when the time came");
+    assert_eq!(guard.release().await, ReleaseStatus::Released, "renewed as ever, when the time came");
 }
 
 /// The process's place was taken for one who does not wait for long. Who lined up behind him waits for

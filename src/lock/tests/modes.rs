@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     defer::DeferGate,
-    gate::{Gate as _, KeySource, Outcome, Parting, Verdict, fake::FakeView},
+    gate::{Gate as _, KeySource, ServiceOutcome, LeaveAction, Verdict, fake::FakeView},
     lock::{LockGate, LockRequest},
     store::Store,
 };
@@ -106,8 +106,8 @@ async fn what_would_share_is_not_deferred() {
         let started = Instant::now();
         assert!(matches!(enter(&lock, &mut view).await, Verdict::Busy(..)));
         assert_eq!(started.elapsed().as_secs(), 2);
-        let parting = defer.leave(deferral, Outcome::Answered(409)).await;
-        assert!(matches!(parting, Parting::Fields(_)));
+        let parting = defer.leave(deferral, ServiceOutcome::Answered(409)).await;
+        assert!(matches!(parting, LeaveAction::AddHeaders(_)));
     }
 }
 
@@ -129,7 +129,7 @@ async fn a_writer_that_has_died_in_line_is_not_waited_for() {
         std::mem::forget(runtime);
     });
     dies.join().expect("it stood in line");
-    assert_eq!(busy(store.lock("x").shared().acquire().await).line, 1);
+    assert_eq!(busy(store.lock("x").shared().acquire().await).queue_length, 1);
     let started = Instant::now();
     let also = store.lock("x").shared().wait(60 * SECOND).acquire().await.expect("it reads, too");
     assert!(started.elapsed() < 20 * SECOND, "{:?}", started.elapsed());

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     error::ErrorKind,
     gate::{Verdict, fake::FakeView},
-    lock::{LockRequest, NotAcquired, Released},
+    lock::{LockRequest, AcquireError, ReleaseStatus},
     store::{Fault, Store, faulty},
 };
 
@@ -26,8 +26,8 @@ fn short(store: &Store) -> LockRequest {
 }
 
 #[track_caller]
-fn came_too_late<T: Debug>(outcome: Result<T, NotAcquired>) {
-    let Err(NotAcquired::Fault(error)) = outcome else { panic!("{outcome:?}") };
+fn came_too_late<T: Debug>(outcome: Result<T, AcquireError>) {
+    let Err(AcquireError::Fault(error)) = outcome else { panic!("{outcome:?}") };
     assert_eq!(error.kind(), ErrorKind::Timeout);
 }
 
@@ -40,7 +40,7 @@ async fn who_asks_once_is_not_let_in_beside_another() {
     tokio::time::sleep(LEASE + 10 * MS).await;
     let next = store.as_another_process().lock("x").acquire().await.expect("the lease has ended");
     came_too_late(asked.await.unwrap());
-    assert_eq!(next.release().await, Released::Released, "the late undo has taken nothing");
+    assert_eq!(next.release().await, ReleaseStatus::Released, "the late undo has taken nothing");
 }
 
 #[tokio::test(start_paused = true)]
@@ -58,7 +58,7 @@ async fn who_waits_asks_again() {
     faults.set("acquire", SLOW, 1);
     let guard = short(&store).wait(SECOND).acquire().await.expect("it is free");
     assert!(!guard.remaining().is_zero());
-    assert_eq!(guard.release().await, Released::Released);
+    assert_eq!(guard.release().await, ReleaseStatus::Released);
     drop(free(&store).await);
 }
 
@@ -76,10 +76,10 @@ async fn who_stands_in_line_stays_there() {
         });
         tokio::time::sleep(MS).await;
         faults.set(step, SLOW, 1);
-        assert_eq!(held.release().await, Released::Released);
+        assert_eq!(held.release().await, ReleaseStatus::Released);
         let (remaining, released) = waiting.await.unwrap();
         assert!(!remaining.is_zero(), "{step}");
-        assert_eq!((faults.left(step), released), (0, Released::Released), "{step}");
+        assert_eq!((faults.left(step), released), (0, ReleaseStatus::Released), "{step}");
         drop(free(&store).await);
     }
 }
@@ -140,7 +140,7 @@ async fn who_waits_for_several_asks_again() {
     let (store, faults) = faulty();
     faults.set("acquire_all", SLOW, 1);
     let both = store.locks(["x", "y"]).lease(LEASE).wait(60 * SECOND).acquire().await;
-    assert_eq!(both.expect("they are free").release().await, Released::Released);
+    assert_eq!(both.expect("they are free").release().await, ReleaseStatus::Released);
     assert_eq!(faults.left("acquire_all"), 0);
 }
 
@@ -150,10 +150,10 @@ async fn who_waits_for_replicas_is_not_let_in_beside_another() {
     let (store, faults) = faulty();
     faults.set("replicated", SLOW, 1);
     // Nobody prolongs it meanwhile.
-    let asked = crate::store::spawn(store.lock("x").lease_fixed(LEASE).replicas(1).acquire());
+    let asked = crate::store::spawn(store.lock("x").fixed_lease(LEASE).min_replicas(1).acquire());
     tokio::time::sleep(LEASE + 10 * MS).await;
     let next = store.as_another_process().lock("x").acquire().await.expect("the lease has ended");
-    assert_eq!(next.release().await, Released::Released);
+    assert_eq!(next.release().await, ReleaseStatus::Released);
     came_too_late(asked.await.unwrap());
     assert_eq!(faults.left("replicated"), 0);
     drop(free(&store).await);

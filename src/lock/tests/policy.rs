@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     defer::DeferGate,
-    gate::{Asked, Gate as _, KeySource, Outcome, Parting, Verdict, fake::FakeView},
+    gate::{InitialVerdict, Gate as _, KeySource, ServiceOutcome, LeaveAction, Verdict, fake::FakeView},
     lock::{BusyStatus, LockGate},
     outage::LockOutage,
     reply::Reply,
@@ -37,7 +37,7 @@ async fn a_retry_asks_so_often_and_no_more() {
         assert_eq!(asked() - before, 1 + times as usize);
         assert_eq!(started.elapsed(), pauses * SECOND);
         assert_eq!(told.waited, (times > 0).then_some(pauses * SECOND));
-        assert_eq!(told.line, 0, "it holds no place");
+        assert_eq!(told.queue_length, 0, "it holds no place");
     }
     let waiter = crate::store::spawn(store.lock("x").retry(3, SECOND).acquire());
     tokio::time::sleep(SECOND / 2).await;
@@ -102,15 +102,15 @@ async fn whichever_status_the_busy_answer_has_it_can_be_deferred() {
         let (defer, lock) = (DeferGate::<()>::new(), gate(&store).busy_status(status));
         let plain = refused(&lock).await;
         assert_eq!(plain.status, code);
-        assert!(plain.fields.iter().any(|(name, _)| name == "retry-after"));
+        assert!(plain.headers.iter().any(|(name, _)| name == "retry-after"));
         let mut view = FakeView::new("POST");
         let deferral = enter_deferring(&defer, &mut view).await;
         let started = Instant::now();
         let refused = enter(&lock.retry(9, SECOND), &mut view).await;
         assert!(matches!(refused, Verdict::Busy(reply, _) if reply.status == code));
         assert_eq!(started.elapsed(), Duration::ZERO, "somebody takes it over");
-        let parting = defer.leave(deferral, Outcome::Answered(code)).await;
-        assert!(matches!(parting, Parting::Accept { .. }), "{code}");
+        let parting = defer.leave(deferral, ServiceOutcome::Answered(code)).await;
+        assert!(matches!(parting, LeaveAction::Accept { .. }), "{code}");
     }
 }
 
@@ -118,7 +118,7 @@ async fn whichever_status_the_busy_answer_has_it_can_be_deferred() {
 fn permits_replace_read_write() {
     let store = Store::memory();
     let asks = |lock: LockGate<()>, method| {
-        matches!(lock.ask(&mut FakeView::new(method)), Asked::Enter(_))
+        matches!(lock.inspect(&mut FakeView::new(method)), InitialVerdict::Enter(_))
     };
     for method in ["GET", "HEAD", "OPTIONS", "POST"] {
         let both = asks(gate(&store).read_write().permits(2), method);
@@ -141,13 +141,13 @@ async fn a_client_is_told_to_come_back_after_those_in_line() {
     let entered = enter(&lock, &mut FakeView::new("POST")).await;
     let Verdict::Pass(ticket) = entered else { panic!("it is free") };
     tokio::time::sleep(Duration::from_millis(1_900)).await;
-    lock.leave(ticket, Outcome::Answered(200)).await;
+    lock.leave(ticket, ServiceOutcome::Answered(200)).await;
     let request = || store.as_another_process().lock("x").lease(7 * SECOND).wait(60 * SECOND);
     let _held = request().acquire().await.unwrap();
     let mut waiters = Vec::new();
     // Of each place; at most the lease that is left.
     for seconds in ["2", "4", "6", "7", "7"] {
-        let told = refused(&lock).await.fields;
+        let told = refused(&lock).await.headers;
         let told = told.into_iter().find(|(name, _)| name == "retry-after");
         assert_eq!(told.expect("it is always there").1, seconds, "behind {}", waiters.len());
         waiters.push(crate::store::spawn(request().acquire()));
@@ -168,12 +168,12 @@ async fn how_long_locks_are_held_is_told_of_each_layer() {
             let entered = enter(&lock, &mut FakeView::new("POST")).await;
             let Verdict::Pass(ticket) = entered else { panic!("it is free") };
             tokio::time::sleep(held).await;
-            lock.leave(ticket, Outcome::Answered(200)).await;
+            lock.leave(ticket, ServiceOutcome::Answered(200)).await;
         }
     }
     let _held = store.locks(["x", "y"]).acquire().await.unwrap();
     for (lock, seconds) in [(&fast, "1"), (&slow, "10")] {
-        let told = refused(lock).await.fields;
+        let told = refused(lock).await.headers;
         let told = told.into_iter().find(|(name, _)| name == "retry-after");
         assert_eq!(told.expect("it is always there").1, seconds);
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::{SECOND, busy, free, handover::MS};
 use crate::{
     LockGuard,
-    lock::Released,
+    lock::ReleaseStatus,
     store::{Fault, Faults, Store, faulty},
 };
 
@@ -47,7 +47,7 @@ async fn given_back<T>(
     (release, is_dropped): (Option<Fault>, bool),
     next: impl AsyncFnOnce() -> T,
 ) -> T {
-    let copy = guard.held();
+    let copy = guard.held_lock();
     if let Some(fault) = release {
         faults.set("release", fault, 1);
     }
@@ -67,7 +67,7 @@ async fn given_back<T>(
     if let Some(released) = released.await.unwrap()
         && !matches!(release, Some(Fault::NoReply))
     {
-        assert_eq!(released, Released::Released, "{release:?}");
+        assert_eq!(released, ReleaseStatus::Released, "{release:?}");
     }
     // Long enough for all that was under way.
     tokio::time::sleep(2 * LEASE).await;
@@ -99,12 +99,12 @@ async fn the_next_holder_does_not_notice_a_late_renewal() {
     for (renewal, end) in races() {
         let (store, faults, guard) = renewing(renewal).await;
         let (fence, other) = (guard.fence(), store.as_another_process());
-        let take = async || other.lock("x").lease_fixed(60 * SECOND).acquire().await.unwrap();
+        let take = async || other.lock("x").fixed_lease(60 * SECOND).acquire().await.unwrap();
         let next = given_back((&faults, guard), end, take).await;
         assert!(next.fence() > fence, "{renewal:?} {end:?}");
         let told = busy(store.as_another_process().lock("x").acquire().await);
-        assert!(told.left > 50 * SECOND, "{renewal:?} {end:?}: {:?}", told.left);
-        assert_eq!((next.loss(), next.release().await), (None, Released::Released));
+        assert!(told.lease_remaining > 50 * SECOND, "{renewal:?} {end:?}: {:?}", told.lease_remaining);
+        assert_eq!((next.loss(), next.release().await), (None, ReleaseStatus::Released));
         drop(free(&other).await);
     }
 }

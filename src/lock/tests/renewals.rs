@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{SECOND, busy, free, handover::MS};
 use crate::{
     LockGuard,
-    lock::Released,
+    lock::ReleaseStatus,
     store::{Fault, Faults, Store, faulty},
 };
 
@@ -25,7 +25,7 @@ async fn a_renewal_that_failed_is_tried_again_and_the_lock_survives() {
         let (store, faults) = faulty();
         let other = store.as_another_process();
         let guard = store.lock("x").lease(LEASE).acquire().await.unwrap();
-        let copy = guard.held();
+        let copy = guard.held_lock();
         for _ in 0..5 {
             let before = faults.seen("renew");
             faults.set("renew", fault, times);
@@ -34,10 +34,10 @@ async fn a_renewal_that_failed_is_tried_again_and_the_lock_survives() {
             until_it_renews(&faults, before + times + 1).await;
             tokio::time::sleep(MS).await;
             assert!(guard.remaining() > LEASE * 4 / 5, "{fault:?}: renewed");
-            assert!(busy(other.lock("x").acquire().await).left >= guard.remaining());
+            assert!(busy(other.lock("x").acquire().await).lease_remaining >= guard.remaining());
         }
         assert_eq!((guard.loss(), copy.loss()), (None, None), "{fault:?}");
-        assert_eq!(guard.release().await, Released::Released);
+        assert_eq!(guard.release().await, ReleaseStatus::Released);
         drop(free(&store).await);
     }
 }
@@ -46,7 +46,7 @@ async fn a_renewal_that_failed_is_tried_again_and_the_lock_survives() {
 async fn ends_before_the_store_has_it_end(store: &Store, guard: &LockGuard) {
     let other = store.as_another_process();
     let told = busy(other.lock("x").acquire().await);
-    assert!(guard.remaining() <= told.left, "{:?} of {:?}", guard.remaining(), told.left);
+    assert!(guard.remaining() <= told.lease_remaining, "{:?} of {:?}", guard.remaining(), told.lease_remaining);
     guard.lost().await;
     busy(other.lock("x").acquire().await);
     tokio::time::sleep(LEASE / 10).await;

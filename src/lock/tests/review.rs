@@ -80,7 +80,7 @@ async fn max_hold_is_of_the_guard_it_is_for() {
     let (store, faults) = faulty();
     let request = || {
         let request = store.lock("x").lease(3 * SECOND).max_hold(4 * SECOND);
-        request.hand_over(16, 60 * SECOND).wait(60 * SECOND)
+        request.handover_limits(16, 60 * SECOND).wait(60 * SECOND)
     };
     let first = request().acquire().await.unwrap();
     let second = crate::store::spawn(request().acquire());

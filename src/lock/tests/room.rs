@@ -13,8 +13,8 @@ use tokio::time::Instant;
 
 use super::{SECOND, busy, free, handover::MS};
 use crate::{
-    lock::{LockGuard, LockRequest, line::Lines},
-    store::{Fault, Mode, Store, faulty},
+    lock::{LockGuard, LockRequest, wait_queue::LocalQueues},
+    store::{Fault, LockMode, Store, faulty},
 };
 
 fn with_room(store: &Store, most: usize) -> LockRequest {
@@ -22,7 +22,7 @@ fn with_room(store: &Store, most: usize) -> LockRequest {
 }
 
 fn waiting(store: &Store) -> usize {
-    store.room::<Lines>().waiting(&("x".into(), Mode::Exclusive))
+    store.extension::<LocalQueues>().waiting(&("x".into(), LockMode::Exclusive))
 }
 
 /// Whoever is first asks the store, and waits when that has said that it is busy. Another one has come meanwhile.
@@ -43,7 +43,7 @@ async fn who_asks_for_all_needs_room_too() {
     busy(with_room(&store, 1).acquire().now_or_never().expect("it is full"));
     tokio::time::sleep(MS).await;
     let told = busy(store.as_another_process().lock("x").acquire().await);
-    assert_eq!(told.line, 1, "the process has one place, for the one who waits");
+    assert_eq!(told.queue_length, 1, "the process has one place, for the one who waits");
     assert!(!waits.is_finished());
     held.release().await;
     let next = tokio::time::timeout(10 * MS, waits).await.expect("it is told of the offer");
@@ -63,20 +63,20 @@ async fn where_nobody_may_wait_nobody_does() {
         let request = with_room(&store, 0);
         let request = if reads { request.shared() } else { request };
         let told = busy(request.acquire().await);
-        assert!(told.waited.is_some() && !told.left.is_zero(), "{told:?}");
+        assert!(told.waited.is_some() && !told.lease_remaining.is_zero(), "{told:?}");
     }
     assert_eq!(started.elapsed().as_secs(), 0);
     let places = faults.seen("release");
     assert!(store.shutdown(SECOND).await);
     assert_eq!(faults.seen("release"), places, "no place was taken for who may not wait");
     let told = busy(store.as_another_process().lock("x").acquire().await);
-    assert_eq!(told.line, 0);
+    assert_eq!(told.queue_length, 0);
     held.release().await;
     drop(free(&store).await);
 }
 
 /// Notes whether the mutex of the lines was free: another executor may run anything as it is woken.
-struct Looks(Arc<Lines>, Mutex<Vec<bool>>);
+struct Looks(Arc<LocalQueues>, Mutex<Vec<bool>>);
 
 impl Wake for Looks {
     fn wake(self: Arc<Self>) {
@@ -109,7 +109,7 @@ async fn whose_time_is_over_is_woken_when_the_lines_are_free() {
     ];
     for takes_out in takes_out {
         let store = Store::memory();
-        let looks = Arc::new(Looks(store.room(), Mutex::default()));
+        let looks = Arc::new(Looks(store.extension(), Mutex::default()));
         let held = store.lock("x").acquire().await.unwrap();
         let waits = polled_once(store.lock("x").wait(MS), &looks);
         tokio::time::advance(2 * MS).await;
@@ -135,13 +135,13 @@ async fn who_leaves_is_heard_by_whoever_keeps_its_place_now() {
     let next = next.await.unwrap().unwrap();
     tokio::time::sleep(MS).await;
     assert_eq!(
-        busy(stranger.lock("x").acquire().await).line,
+        busy(stranger.lock("x").acquire().await).queue_length,
         1,
         "its process stands in line for it"
     );
     waits.abort();
     tokio::time::sleep(5 * MS).await;
-    assert_eq!(busy(stranger.lock("x").acquire().await).line, 0, "its place is kept for nobody");
+    assert_eq!(busy(stranger.lock("x").acquire().await).queue_length, 0, "its place is kept for nobody");
     assert!(store.shutdown(100 * MS).await);
     next.release().await;
     drop(free(&store).await);

@@ -5,8 +5,8 @@ use bytes::Bytes;
 use super::SECOND;
 use crate::{
     defer::DeferGate,
-    gate::{Asked, Gate, Head, KeySource, Outcome, Parting, Verdict, View as _, fake::FakeView},
-    lock::{BusyStatus, HeldLock, HeldLocks, LockGate, LockTicket, Released},
+    gate::{InitialVerdict, Gate, HttpRequestHead, KeySource, ServiceOutcome, LeaveAction, Verdict, GateRequest as _, fake::FakeView},
+    lock::{BusyStatus, HeldLock, HeldLocks, LockGate, LockTicket, ReleaseStatus},
     outage::LockOutage,
     reply::Reply,
     store::{Fault, Store, faulty},
@@ -18,9 +18,9 @@ pub(super) fn gate(store: &Store) -> LockGate<()> {
 }
 
 pub(super) async fn enter<G: Gate<()>>(gate: &G, view: &mut FakeView) -> Verdict<G::Ticket> {
-    match gate.ask(view) {
-        Asked::Enter(facts) => gate.enter(facts).await,
-        Asked::Pass(quick) => Verdict::Pass(gate.ticket(quick)),
+    match gate.inspect(view) {
+        InitialVerdict::Enter(facts) => gate.enter(facts).await,
+        InitialVerdict::PassLight(quick) => Verdict::Pass(gate.full_ticket(quick)),
         _ => panic!("it has a key"),
     }
 }
@@ -33,14 +33,14 @@ pub(super) async fn enter_deferring(
     let Verdict::Pass(ticket) = enter(defer, view).await else {
         panic!("deferral lets everything in")
     };
-    defer.show(&ticket, view);
+    defer.annotate_request(&ticket, view);
     ticket
 }
 
 /// Lets a request in that need not wait.
 pub(super) async fn pass(gate: &LockGate<()>, view: &mut FakeView) -> LockTicket {
     let Verdict::Pass(ticket) = enter(gate, view).await else { panic!("it may pass") };
-    gate.show(&ticket, view);
+    gate.annotate_request(&ticket, view);
     ticket
 }
 
@@ -50,11 +50,11 @@ async fn take_over(
     ticket: <DeferGate<()> as Gate<()>>::Ticket,
     view: &mut FakeView,
 ) -> Reply {
-    let parting = defer.leave(ticket, Outcome::Answered(409)).await;
-    let Parting::Accept { mut parked, mut room, .. } = parting else { panic!("it was busy") };
-    let head = Head::new("POST", "/x", Vec::new(), None);
-    let _ = defer.pick_up(&mut parked, &head, view, &mut room);
-    defer.accept(parked, head, Some(Bytes::new())).await.expect("it is known")
+    let parting = defer.leave(ticket, ServiceOutcome::Answered(409)).await;
+    let LeaveAction::Accept { accept_ticket: mut parked, body_budget: mut room, .. } = parting else { panic!("it was busy") };
+    let head = HttpRequestHead::new("POST", "/x", Vec::new(), None);
+    let _ = defer.inspect_parked(&mut parked, &head, view, &mut room);
+    defer.accept_parked(parked, head, Some(Bytes::new())).await.expect("it is known")
 }
 
 fn keyed(key: &'static str) -> FakeView {
@@ -91,14 +91,14 @@ async fn a_request_that_was_busy_only_at_its_first_try_is_not_deferred() {
             // The handler's own 409 looks like the lock's.
             Verdict::Pass(ticket) => {
                 assert_ne!(second, 503);
-                let _ = lock.leave(ticket, Outcome::Answered(409)).await;
+                let _ = lock.leave(ticket, ServiceOutcome::Answered(409)).await;
             }
             Verdict::Answer(reply) => assert_eq!((reply.status, second), (503, 503)),
             Verdict::Busy(..) => panic!("it is free, or the store is away"),
         }
         assert_eq!(faults.left("acquire"), 0);
-        let parting = defer.leave(deferral, Outcome::Answered(second)).await;
-        assert!(matches!(parting, Parting::Fields(_)), "it would run twice: {second}");
+        let parting = defer.leave(deferral, ServiceOutcome::Answered(second)).await;
+        assert!(matches!(parting, LeaveAction::AddHeaders(_)), "it would run twice: {second}");
     }
 }
 
@@ -115,7 +115,7 @@ async fn what_was_accepted_does_not_run_under_a_lock_that_is_lent() {
         };
         let reply = take_over(&defer, deferral, &mut view).await;
         assert_eq!(reply.status, 202);
-        reply.fields.into_iter().find(|(name, _)| name == "location").expect("it says where")
+        reply.headers.into_iter().find(|(name, _)| name == "location").expect("it says where")
     };
     let held = store.lock("x").acquire().await.expect("it is free");
     let first = come().await;
@@ -127,7 +127,7 @@ async fn what_was_accepted_does_not_run_under_a_lock_that_is_lent() {
         assert!(matches!(enter(&lock, &mut other).await, Verdict::Pass(_)));
     })
     .await;
-    assert_eq!(held.release().await, Released::Released);
+    assert_eq!(held.release().await, ReleaseStatus::Released);
 }
 
 /// Whether it was accepted cannot be known then; the lock is there all the same.
@@ -144,8 +144,8 @@ async fn under_a_lock_that_is_lent_an_outage_is_one_for_keys_alone() {
             match enter(&lock, &mut view).await {
                 Verdict::Pass(ticket) => {
                     assert!(passes);
-                    lock.show(&ticket, &mut view);
-                    let shown = view.get::<HeldLock>().expect("it is shown");
+                    lock.annotate_request(&ticket, &mut view);
+                    let shown = view.extension::<HeldLock>().expect("it is shown");
                     assert_eq!(
                         shown.fence(),
                         Some(held.fence()),
@@ -172,7 +172,7 @@ async fn an_outage_hides_no_lock_that_the_request_has() {
     let mut view = FakeView::new("POST");
     held.scope(async {
         let _ticket = pass(&lock, &mut view).await;
-        let shown = view.get::<HeldLocks>().expect("they are shown");
+        let shown = view.extension::<HeldLocks>().expect("they are shown");
         let fence = |name: &str| shown.get(name).expect("it is named").fence();
         assert_eq!((fence("x"), fence("y")), (Some(held.fence()), None));
     })
@@ -187,7 +187,7 @@ async fn under_several_locks_that_are_lent_a_retry_is_known_by_its_key() {
         let store = Store::memory();
         let source = KeySource::functions(move |()| named.map(str::to_owned).to_vec());
         let lock = LockGate::new(source).store(&store);
-        let defer = DeferGate::<()>::new().remember_direct();
+        let defer = DeferGate::<()>::new().idempotent_direct();
         let held = store.locks(["x", "y"]).acquire().await.expect("they are free");
         for retry in [false, true] {
             let mut view = keyed("k");
@@ -195,8 +195,8 @@ async fn under_several_locks_that_are_lent_a_retry_is_known_by_its_key() {
             match held.scope(enter(&lock, &mut view)).await {
                 Verdict::Pass(ticket) => {
                     assert!(!retry, "{named:?}: it runs twice");
-                    let _ = lock.leave(ticket, Outcome::Answered(200)).await;
-                    let _ = defer.leave(deferral, Outcome::Answered(200)).await;
+                    let _ = lock.leave(ticket, ServiceOutcome::Answered(200)).await;
+                    let _ = defer.leave(deferral, ServiceOutcome::Answered(200)).await;
                 }
                 Verdict::Busy(..) => {
                     assert!(retry, "{named:?}");
@@ -206,7 +206,7 @@ async fn under_several_locks_that_are_lent_a_retry_is_known_by_its_key() {
                 Verdict::Answer(reply) => panic!("{reply:?}"),
             }
         }
-        assert_eq!(held.release().await, Released::Released);
+        assert_eq!(held.release().await, ReleaseStatus::Released);
     }
 }
 
@@ -214,12 +214,12 @@ async fn under_several_locks_that_are_lent_a_retry_is_known_by_its_key() {
 #[tokio::test(start_paused = true)]
 async fn a_layer_counts_the_body_unless_one_further_out_does() {
     let store = Store::memory();
-    let lock = gate(&store).body_deadline(SECOND);
+    let lock = gate(&store).body_read_timeout(SECOND);
     let passes = async || {
         let (mut view, mut counted) = (FakeView::new("POST"), Vec::new());
         for _ in 0..2 {
             let ticket = pass(&lock, &mut view).await;
-            counted.push((Gate::body_deadline(&lock, &ticket), ticket));
+            counted.push((Gate::body_read_timeout(&lock, &ticket), ticket));
         }
         counted.into_iter().map(|(deadline, _)| deadline).collect::<Vec<_>>()
     };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::SECOND;
 use crate::{
     gate::KeySource,
-    lock::{LockGate, LockRequest, LocksRequest},
+    lock::{LockGate, LockRequest, LockSetRequest},
     store::Store,
 };
 
@@ -24,7 +24,7 @@ fn asking(debug: &str) -> &str {
 async fn each_setting_of_a_layer_is_that_of_a_request() {
     type Set<T> = fn(T) -> T;
     /// By a layer, by hand, and by hand for several.
-    type Setting = (Set<LockGate<()>>, Set<LockRequest>, Set<LocksRequest>);
+    type Setting = (Set<LockGate<()>>, Set<LockRequest>, Set<LockSetRequest>);
     macro_rules! setting {
         ($name:ident($($value:expr),*)) => {
             (|it| it.$name($($value),*), |it| it.$name($($value),*), |it| it.$name($($value),*))
@@ -32,15 +32,15 @@ async fn each_setting_of_a_layer_is_that_of_a_request() {
     }
     let settings: [Setting; 7] = [
         setting!(lease(7 * SECOND)),
-        setting!(lease_fixed(7 * SECOND)),
+        setting!(fixed_lease(7 * SECOND)),
         setting!(max_hold(7 * SECOND)),
-        setting!(hand_over(7, SECOND)),
+        setting!(handover_limits(7, SECOND)),
         (
-            |gate| gate.hand_over(0, Duration::ZERO),
+            |gate| gate.handover_limits(0, Duration::ZERO),
             LockRequest::strict_order,
-            LocksRequest::strict_order,
+            LockSetRequest::strict_order,
         ),
-        setting!(replicas(7)),
+        setting!(min_replicas(7)),
         setting!(max_waiters(7)),
     ];
     let store = Store::memory();

@@ -13,11 +13,11 @@ use tokio::time::Instant;
 
 use super::{SECOND, busy, seam::enter, take_away};
 use crate::{
-    gate::{Gate as _, KeySource, Outcome, Parting, Verdict, View as _, fake::FakeView},
+    gate::{Gate as _, KeySource, ServiceOutcome, LeaveAction, Verdict, GateRequest as _, fake::FakeView},
     key::Key,
-    lock::{Busy, HeldLocks, LockGate, LockSet, NotAcquired, Released, ticket::Ticket},
+    lock::{LockBusy, HeldLocks, LockGate, LockSet, AcquireError, ReleaseStatus, ticket::LockTicketKind},
     outage::LockOutage,
-    store::{Fault, Loss, Store, faulty},
+    store::{Fault, LockLoss, Store, faulty},
 };
 
 fn gate(store: &Store) -> LockGate<()> {
@@ -26,16 +26,16 @@ fn gate(store: &Store) -> LockGate<()> {
 }
 
 #[track_caller]
-fn all_busy(outcome: Result<LockSet, NotAcquired>) -> Busy {
+fn all_busy(outcome: Result<LockSet, AcquireError>) -> LockBusy {
     match outcome {
-        Err(NotAcquired::Busy(busy)) => busy,
+        Err(AcquireError::Busy(busy)) => busy,
         other => panic!("{other:?}"),
     }
 }
 
 async fn is_free(store: &Store, key: &str) -> bool {
     match store.as_another_process().lock(key).acquire().await {
-        Ok(guard) => guard.release().await == Released::Released,
+        Ok(guard) => guard.release().await == ReleaseStatus::Released,
         Err(_) => false,
     }
 }
@@ -50,13 +50,13 @@ async fn all_free(store: &Store, keys: &[&str]) {
 #[tokio::test(start_paused = true)]
 async fn all_are_extended_or_it_is_told() {
     let (store, faults) = faulty();
-    let set = store.locks(["a", "b"]).lease_fixed(2 * SECOND).acquire().await.unwrap();
+    let set = store.locks(["a", "b"]).fixed_lease(2 * SECOND).acquire().await.unwrap();
     assert!(set.extend(20 * SECOND).await.unwrap());
     assert!(set.remaining() > 15 * SECOND, "{:?}", set.remaining());
     faults.set("renew", Fault::Away, 1);
     assert!(set.extend(25 * SECOND).await.is_err(), "one could not be asked for");
     assert!(set.remaining() > 15 * SECOND, "{:?}", set.remaining());
-    let gone = store.locks(["c", "d"]).lease_fixed(SECOND).acquire().await.unwrap();
+    let gone = store.locks(["c", "d"]).fixed_lease(SECOND).acquire().await.unwrap();
     tokio::time::sleep(2 * SECOND).await;
     assert!(!gone.extend(20 * SECOND).await.unwrap());
 }
@@ -71,7 +71,7 @@ async fn all_or_none() {
     for key in ["a", "b", "c"] {
         busy(store.lock(key).acquire().await);
     }
-    assert_eq!(set.release().await, Released::Released);
+    assert_eq!(set.release().await, ReleaseStatus::Released);
     let b = store.lock("b").acquire().await.unwrap();
     all_busy(store.locks(["a", "b", "c"]).acquire().await);
     assert!(
@@ -82,7 +82,7 @@ async fn all_or_none() {
     all_free(&store, &["a", "b", "c"]).await;
     let none = store.locks(Vec::<Key>::new()).acquire().await.unwrap();
     assert_eq!(none.fences(), []);
-    assert_eq!(none.release().await, Released::Released);
+    assert_eq!(none.release().await, ReleaseStatus::Released);
 }
 
 #[tokio::test(start_paused = true)]
@@ -156,7 +156,7 @@ async fn those_who_name_them_the_other_way_round_never_wait_in_a_circle() {
             for n in mine {
                 inside[n].fetch_sub(1, Ordering::SeqCst);
             }
-            assert_eq!(set.release().await, Released::Released);
+            assert_eq!(set.release().await, ReleaseStatus::Released);
         }));
     }
     for one in crowd {
@@ -195,14 +195,14 @@ async fn what_is_left_beside_a_lost_lock_is_given_back_before_the_answer() {
     let Verdict::Pass(ticket) = enter(&lock, &mut FakeView::new("POST")).await else {
         panic!("they are free")
     };
-    let Ticket::Own { guard, .. } = &ticket.0 else { panic!("they are its own") };
+    let LockTicketKind::Acquired { guards: guard, .. } = &ticket.0 else { panic!("they are its own") };
     take_away(&store, guard.lease()).await;
-    lock.watch(&ticket).await;
+    lock.cancellation(&ticket).await;
     // That of the lost one too, for which nobody waits.
     faults.set("release", Fault::Slow(SECOND), 2);
     let asked = Instant::now();
-    let parting = lock.leave(ticket, Outcome::Stopped).await;
-    assert!(matches!(parting, Parting::Replace(_)), "{parting:?}");
+    let parting = lock.leave(ticket, ServiceOutcome::Stopped).await;
+    assert!(matches!(parting, LeaveAction::Replace(_)), "{parting:?}");
     assert_eq!(asked.elapsed(), SECOND);
     all_free(&store, &["a", "b"]).await;
 }
@@ -243,8 +243,8 @@ async fn the_worst_end_is_told_and_one_loss_is_the_loss_of_all() {
     let started = Instant::now();
     set.lost().await;
     assert!(started.elapsed() < SECOND);
-    assert!(set.held().loss().is_some());
-    assert_eq!(set.release().await, Released::AlreadyLost);
+    assert!(set.held_locks().loss().is_some());
+    assert_eq!(set.release().await, ReleaseStatus::AlreadyLost);
     all_free(&store, &["a", "b"]).await;
 }
 
@@ -265,8 +265,8 @@ async fn an_outage_half_way_is_an_outage() {
         match entering.await.unwrap() {
             Verdict::Pass(ticket) => {
                 let mut view = FakeView::new("POST");
-                lock.show(&ticket, &mut view);
-                let all = view.get::<HeldLocks>().unwrap();
+                lock.annotate_request(&ticket, &mut view);
+                let all = view.extension::<HeldLocks>().unwrap();
                 assert!(passes && all.len() == 2 && all.fences().count() == 0);
             }
             Verdict::Answer(reply) => assert!(!passes && reply.status == 503),
@@ -281,8 +281,8 @@ async fn an_outage_half_way_is_an_outage() {
 async fn replicas_are_asked_for_after_each() {
     let (store, faults) = faulty();
     faults.set("replicated", Fault::Away, 1);
-    let refused = store.locks(["a", "b"]).replicas(1).acquire().await;
-    assert!(matches!(refused, Err(NotAcquired::Fault(_))), "{refused:?}");
+    let refused = store.locks(["a", "b"]).min_replicas(1).acquire().await;
+    assert!(matches!(refused, Err(AcquireError::Fault(_))), "{refused:?}");
     all_free(&store, &["a", "b"]).await;
 }
 
@@ -290,10 +290,10 @@ async fn replicas_are_asked_for_after_each() {
 #[tokio::test(start_paused = true)]
 async fn a_loss_is_told_to_who_does_not_wait() {
     let store = Store::memory();
-    let one = store.lock("one").lease_fixed(SECOND).acquire().await.unwrap();
-    let set = store.locks(["a", "b"]).lease_fixed(SECOND).acquire().await.unwrap();
+    let one = store.lock("one").fixed_lease(SECOND).acquire().await.unwrap();
+    let set = store.locks(["a", "b"]).fixed_lease(SECOND).acquire().await.unwrap();
     assert_eq!((one.loss(), set.loss()), (None, None));
     let (of_one, of_set) = (one.lost().await, set.lost().await);
     assert_eq!((one.loss(), set.loss()), (Some(of_one), Some(of_set)));
-    assert_eq!(of_set, Loss::TooLong);
+    assert_eq!(of_set, LockLoss::HeldTooLong);
 }

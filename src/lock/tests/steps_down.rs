@@ -7,8 +7,8 @@ use tokio::{sync::oneshot, time::Instant};
 
 use super::{SECOND, busy, free, handover::MS};
 use crate::{
-    lock::{LockGuard, LockRequest, NotAcquired},
-    store::{Fault, Loss, Mode, Store, faulty},
+    lock::{LockGuard, LockRequest, AcquireError},
+    store::{Fault, LockLoss, LockMode, Store, faulty},
 };
 
 fn reader(store: &Store) -> LockRequest {
@@ -20,7 +20,7 @@ fn reader(store: &Store) -> LockRequest {
 async fn what_runs_within_it_still_has_it() {
     let store = Store::memory();
     let guard = store.lock("x").acquire().await.unwrap();
-    let (copy, fence) = (guard.held(), guard.fence());
+    let (copy, fence) = (guard.held_lock(), guard.fence());
     let (go, told) = oneshot::channel::<()>();
     let asks = store.clone();
     let within = crate::store::spawn(guard.scope(async move {
@@ -36,7 +36,7 @@ async fn what_runs_within_it_still_has_it() {
     go.send(()).unwrap();
     let started = Instant::now();
     let (alone, inner) = within.await.unwrap();
-    assert!(matches!(alone, Err(NotAcquired::WouldDeadlock)), "{alone:?}");
+    assert!(matches!(alone, Err(AcquireError::WouldDeadlock)), "{alone:?}");
     let inner = inner.expect("it is a share");
     assert_eq!((inner.fence(), started.elapsed()), (fence, Duration::ZERO));
     // The last one ends it.
@@ -50,25 +50,25 @@ async fn what_runs_within_it_still_has_it() {
     drop(free(&store).await);
 }
 
-async fn taken_away(store: &Store, guard: &LockGuard, mode: Mode) {
+async fn taken_away(store: &Store, guard: &LockGuard, mode: LockMode) {
     let lease = guard.lease().unwrap();
-    store.backend().release(lease.key.clone(), lease.me.clone(), mode).await.unwrap();
+    store.backend().release(lease.key.clone(), lease.token.clone(), mode).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
 async fn copies_are_told_of_a_loss_that_comes_after_it() {
     let store = Store::memory();
     let guard = store.lock("x").lease(3 * SECOND).acquire().await.unwrap();
-    let (copy, asks) = (guard.held(), guard.held());
+    let (copy, asks) = (guard.held_lock(), guard.held_lock());
     // It asks before, during and after.
     let lost = crate::store::spawn(async move { asks.lost().await });
     tokio::time::sleep(MS).await;
     let guard = guard.downgrade().await.unwrap();
     assert!(copy.lost().now_or_never().is_none());
-    taken_away(&store, &guard, Mode::Shared).await;
+    taken_away(&store, &guard, LockMode::Shared).await;
     let told = tokio::time::timeout(3 * SECOND, lost).await.expect("within a renewal");
-    assert_eq!(told.unwrap(), Loss::Taken);
-    assert_eq!((copy.loss(), guard.loss()), (Some(Loss::Taken), Some(Loss::Taken)));
+    assert_eq!(told.unwrap(), LockLoss::Taken);
+    assert_eq!((copy.loss(), guard.loss()), (Some(LockLoss::Taken), Some(LockLoss::Taken)));
     assert!(copy.remaining().is_zero());
 }
 
@@ -76,11 +76,11 @@ async fn copies_are_told_of_a_loss_that_comes_after_it() {
 async fn copies_are_told_when_it_was_held_for_too_long() {
     let store = Store::memory();
     let guard = store.lock("x").lease(SECOND).max_hold(4 * SECOND).acquire().await.unwrap();
-    let (copy, started) = (guard.held(), Instant::now());
+    let (copy, started) = (guard.held_lock(), Instant::now());
     tokio::time::sleep(SECOND).await;
     let guard = guard.downgrade().await.unwrap();
     let told = tokio::time::timeout(10 * SECOND, copy.lost()).await.expect("it ends");
-    assert_eq!((told, guard.loss()), (Loss::TooLong, Some(Loss::TooLong)));
+    assert_eq!((told, guard.loss()), (LockLoss::HeldTooLong, Some(LockLoss::HeldTooLong)));
     assert!(started.elapsed() <= 4 * SECOND, "{:?}", started.elapsed());
 }
 
@@ -88,7 +88,7 @@ async fn copies_are_told_when_it_was_held_for_too_long() {
 #[tokio::test(start_paused = true)]
 async fn what_it_was_extended_to_stays() {
     let terms: [fn(LockRequest) -> LockRequest; 2] =
-        [|request| request.lease(SECOND), |request| request.lease_fixed(SECOND)];
+        [|request| request.lease(SECOND), |request| request.fixed_lease(SECOND)];
     for terms in terms {
         let (store, faults) = faulty();
         let guard = terms(store.lock("x")).acquire().await.unwrap();
@@ -110,10 +110,10 @@ async fn what_it_was_extended_to_stays() {
 async fn copies_are_told_when_it_had_been_lost() {
     let store = Store::memory();
     let guard = store.lock("x").acquire().await.unwrap();
-    let copy = guard.held();
-    taken_away(&store, &guard, Mode::Exclusive).await;
-    assert!(matches!(guard.downgrade().await, Err(NotAcquired::Busy(_))));
-    assert_eq!((copy.loss(), copy.lost().now_or_never()), (Some(Loss::Taken), Some(Loss::Taken)));
+    let copy = guard.held_lock();
+    taken_away(&store, &guard, LockMode::Exclusive).await;
+    assert!(matches!(guard.downgrade().await, Err(AcquireError::Busy(_))));
+    assert_eq!((copy.loss(), copy.lost().now_or_never()), (Some(LockLoss::Taken), Some(LockLoss::Taken)));
 }
 
 /// Given back, not lost.
@@ -121,9 +121,9 @@ async fn copies_are_told_when_it_had_been_lost() {
 async fn copies_hold_nothing_when_the_store_was_away() {
     let (store, faults) = faulty();
     let guard = store.lock("x").acquire().await.unwrap();
-    let copy = guard.held();
+    let copy = guard.held_lock();
     faults.set("downgrade", Fault::Away, 1);
-    assert!(matches!(guard.downgrade().await, Err(NotAcquired::Fault(_))));
+    assert!(matches!(guard.downgrade().await, Err(AcquireError::Fault(_))));
     assert!(copy.remaining().is_zero() && copy.loss().is_none());
     drop(free(&store).await);
 }
@@ -133,12 +133,12 @@ async fn copies_hold_nothing_when_the_store_was_away() {
 async fn what_was_lost_is_not_to_be_had_by_stepping_down() {
     let (store, faults) = faulty();
     let guard = store.lock("x").lease(3 * SECOND).acquire().await.unwrap();
-    let copy = guard.held();
+    let copy = guard.held_lock();
     faults.set("renew", Fault::NoReply, usize::MAX);
     let loss = guard.lost().await;
     faults.set("renew", Fault::NoReply, 0);
     let stepped = guard.downgrade().await;
-    assert!(matches!(stepped, Err(NotAcquired::Busy(_))), "{stepped:?}");
+    assert!(matches!(stepped, Err(AcquireError::Busy(_))), "{stepped:?}");
     assert_eq!(copy.loss(), Some(loss));
     assert!(copy.remaining().is_zero());
     // It is given back at once.

@@ -8,7 +8,7 @@ use super::{SECOND, busy, handover::MS};
 use crate::{
     LockGuard,
     clock::Clock,
-    lock::Released,
+    lock::ReleaseStatus,
     store::{Fault, Faults, Store, faulty, faulty_with_clock},
 };
 
@@ -30,7 +30,7 @@ async fn a_renewal_that_was_late_shortens_no_extension() {
     assert_eq!(faults.seen("renew"), 2);
     assert!(guard.remaining() > 50 * SECOND);
     let told = busy(store.as_another_process().lock("x").acquire().await);
-    assert!(told.left >= guard.remaining(), "{:?} of {:?}", told.left, guard.remaining());
+    assert!(told.lease_remaining >= guard.remaining(), "{:?} of {:?}", told.lease_remaining, guard.remaining());
 }
 
 /// A guard whose keeper asked twice: the first call arrives after a second.
@@ -51,7 +51,7 @@ async fn is_free_soon(store: &Store, since: Instant, how: &str) {
     tokio::time::sleep_until(since + SOON).await;
     let guard = store.as_another_process().lock("x").acquire().await;
     let guard = guard.unwrap_or_else(|error| panic!("{how}: {error:?}"));
-    assert_eq!(guard.release().await, Released::Released);
+    assert_eq!(guard.release().await, ReleaseStatus::Released);
 }
 
 #[tokio::test(start_paused = true)]
@@ -61,7 +61,7 @@ async fn a_call_that_comes_when_its_lock_was_given_back_is_undone() {
         let started = Instant::now();
         let guard = granted_at_the_second_call(&store, &faults).await;
         match how {
-            "released" => assert_eq!(guard.release().await, Released::Released),
+            "released" => assert_eq!(guard.release().await, ReleaseStatus::Released),
             "dropped" => drop(guard),
             "downgraded" => drop(guard.downgrade().await.unwrap()),
             how => {
@@ -123,7 +123,7 @@ async fn without_a_doubt_nothing_is_undone_twice() {
     for _ in 0..5 {
         let guard = store.lock("x").wait(SECOND).acquire().await.unwrap();
         busy(store.lock("x").acquire().await);
-        assert_eq!(guard.release().await, Released::Released);
+        assert_eq!(guard.release().await, ReleaseStatus::Released);
         drop(store.lock("x").acquire().await.unwrap());
     }
     assert!(store.shutdown(SECOND).await);

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::{SECOND, busy};
 use crate::{
     lock::{LockGuard, LockRequest},
-    store::{Fault, Loss, Store, faulty},
+    store::{Fault, LockLoss, Store, faulty},
 };
 
 #[tokio::test(start_paused = true)]
@@ -19,7 +19,7 @@ async fn endless_terms_harm_nobody_beside_them() {
         let request = request.max_hold(Duration::MAX).wait(Duration::MAX);
         held.push(request.acquire().await.expect("it is free"));
     }
-    let fixed = store.lock("fixed").lease_fixed(Duration::MAX);
+    let fixed = store.lock("fixed").fixed_lease(Duration::MAX);
     let fixed = fixed.max_hold(Duration::MAX);
     held.push(fixed.acquire().await.expect("it is free"));
     tokio::time::sleep(100 * SECOND).await;
@@ -34,9 +34,9 @@ async fn terms_that_nobody_sets_are_those_that_are_promised() {
     let (margin, store) = (Duration::from_millis(200), Store::memory());
     let guard = store.lock("x").acquire().await.expect("it is free");
     let started = Instant::now();
-    let left = busy(store.as_another_process().lock("x").acquire().await).left;
+    let left = busy(store.as_another_process().lock("x").acquire().await).lease_remaining;
     assert!(left <= 10 * SECOND && left + margin >= 10 * SECOND, "{left:?}");
-    assert_eq!(guard.lost().await, Loss::TooLong);
+    assert_eq!(guard.lost().await, LockLoss::HeldTooLong);
     let held = started.elapsed();
     assert!(held <= 60 * SECOND && held + margin >= 60 * SECOND, "{held:?}");
 }
@@ -44,7 +44,7 @@ async fn terms_that_nobody_sets_are_those_that_are_promised() {
 async fn ends_at(request: LockRequest, store: &Store, end: Duration) {
     let guard = request.acquire().await.expect("it is free");
     let started = Instant::now();
-    assert_eq!(guard.lost().await, Loss::TooLong);
+    assert_eq!(guard.lost().await, LockLoss::HeldTooLong);
     let lost_after = started.elapsed();
     let margin = Duration::from_millis(50);
     assert!(lost_after <= end && lost_after + margin >= end, "{lost_after:?}");
@@ -64,7 +64,7 @@ async fn max_hold_is_the_end_whatever_the_lease() {
     let store = Store::memory();
     let request = store.lock("x").lease(SECOND);
     ends_at(request.max_hold(5 * SECOND / 2), &store, 5 * SECOND / 2).await;
-    ends_at(store.lock("x").lease_fixed(SECOND), &store, SECOND).await;
+    ends_at(store.lock("x").fixed_lease(SECOND), &store, SECOND).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -73,7 +73,7 @@ async fn a_renewal_that_hangs_does_not_hide_the_loss() {
     let guard = store.lock("x").lease(3 * SECOND).acquire().await.unwrap();
     faults.set("renew", Fault::Slow(60 * SECOND), usize::MAX);
     let started = Instant::now();
-    assert_eq!(guard.lost().await, Loss::Lapsed);
+    assert_eq!(guard.lost().await, LockLoss::Lapsed);
     let lost_after = started.elapsed();
     assert!(lost_after < 3 * SECOND, "{lost_after:?}");
 }
@@ -103,7 +103,7 @@ type LockTerms = fn(LockRequest) -> LockRequest;
 #[tokio::test(start_paused = true)]
 async fn a_grant_asked_for_on_fixed_terms_is_renewed_for_who_wants_it() {
     let (_store, guard) =
-        handed_on(|first| first.lease_fixed(2 * SECOND), |second| second.lease(2 * SECOND)).await;
+        handed_on(|first| first.fixed_lease(2 * SECOND), |second| second.lease(2 * SECOND)).await;
     tokio::time::sleep(10 * SECOND).await;
     assert!(guard.remaining() > SECOND);
 }
@@ -111,9 +111,9 @@ async fn a_grant_asked_for_on_fixed_terms_is_renewed_for_who_wants_it() {
 #[tokio::test(start_paused = true)]
 async fn a_grant_asked_for_on_renewed_terms_ends_for_who_wants_an_end() {
     let (_store, guard) =
-        handed_on(|first| first.lease(2 * SECOND), |second| second.lease_fixed(SECOND)).await;
+        handed_on(|first| first.lease(2 * SECOND), |second| second.fixed_lease(SECOND)).await;
     let started = Instant::now();
-    assert_eq!(guard.lost().await, Loss::TooLong);
+    assert_eq!(guard.lost().await, LockLoss::HeldTooLong);
     assert!(started.elapsed() <= SECOND);
 }
 
@@ -129,7 +129,7 @@ async fn a_grant_of_a_short_lease_is_not_given_to_who_wants_a_long_one() {
 async fn an_extension_shortens_nothing() {
     let store = Store::memory();
     let request = store.lock("x").lease(SECOND);
-    for request in [request.clone(), request.lease_fixed(SECOND)] {
+    for request in [request.clone(), request.fixed_lease(SECOND)] {
         let guard = request.acquire().await.unwrap();
         assert!(guard.extend(30 * SECOND).await.unwrap());
         let left = guard.remaining();
@@ -145,7 +145,7 @@ async fn an_extension_shortens_nothing() {
 async fn a_lock_is_held_for_a_tenth_of_a_second_at_least() {
     let store = Store::memory();
     let guard = store.lock("x").max_hold(Duration::ZERO).acquire().await.unwrap();
-    assert!(guard.held().loss().is_none());
+    assert!(guard.held_lock().loss().is_none());
     let started = Instant::now();
     guard.lost().await;
     assert!(started.elapsed() > Duration::from_millis(90), "{:?}", started.elapsed());

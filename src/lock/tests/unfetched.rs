@@ -5,7 +5,7 @@ use tokio::time::Instant;
 
 use super::{SECOND, busy, free, handover::MS};
 use crate::{
-    lock::Released,
+    lock::ReleaseStatus,
     store::{Fault, Store, faulty},
 };
 
@@ -35,8 +35,8 @@ async fn a_lock_that_nobody_fetches_ends_with_its_lease() {
     });
     let mine = also.await.expect("it waits for longer, and has it again");
     assert_eq!(mine.loss(), None);
-    assert_eq!(released.await.unwrap(), Released::Released);
-    assert_eq!(mine.release().await, Released::Released);
+    assert_eq!(released.await.unwrap(), ReleaseStatus::Released);
+    assert_eq!(mine.release().await, ReleaseStatus::Released);
 }
 
 #[tokio::test(start_paused = true)]
@@ -50,7 +50,7 @@ async fn a_lock_that_is_fetched_late_is_renewed_from_then_on() {
         let mine = waits.await.expect("it is there");
         tokio::time::sleep(30 * SECOND).await;
         assert_eq!(mine.loss(), None, "after {late} s");
-        assert_eq!(mine.release().await, Released::Released);
+        assert_eq!(mine.release().await, ReleaseStatus::Released);
     }
 }
 
@@ -58,7 +58,7 @@ async fn a_lock_that_is_fetched_late_is_renewed_from_then_on() {
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_nobody_fetched_is_renewed_for_the_next() {
     let (store, faults) = faulty();
-    let request = || store.lock("x").hand_over(16, 60 * SECOND).wait(60 * SECOND);
+    let request = || store.lock("x").handover_limits(16, 60 * SECOND).wait(60 * SECOND);
     let held = request().acquire().await.unwrap();
     let first = in_line(Box::pin(request().acquire()));
     let next = crate::store::spawn(request().acquire());
@@ -70,20 +70,20 @@ async fn a_lease_that_nobody_fetched_is_renewed_for_the_next() {
     assert_eq!(faults.seen("release"), 0, "the lease passed on");
     tokio::time::sleep(30 * SECOND).await;
     assert_eq!(mine.loss(), None);
-    assert_eq!(mine.release().await, Released::Released);
+    assert_eq!(mine.release().await, ReleaseStatus::Released);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_fixed_lease_that_ended_before_it_was_fetched_lets_nobody_in() {
     let store = Store::memory();
     let held = free(&store).await;
-    let fixed = store.lock("x").lease_fixed(SECOND).wait(60 * SECOND);
+    let fixed = store.lock("x").fixed_lease(SECOND).wait(60 * SECOND);
     let waits = in_line(Box::pin(fixed.acquire()));
     held.release().await;
     tokio::time::sleep(5 * SECOND).await;
     let mine = waits.await.expect("it may wait for longer, and is asked for again");
     assert_eq!(mine.loss(), None);
-    assert_eq!(mine.release().await, Released::Released);
+    assert_eq!(mine.release().await, ReleaseStatus::Released);
 }
 
 /// The first to come asks for all, in its own future; a task goes on with that.

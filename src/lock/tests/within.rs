@@ -7,16 +7,16 @@ use super::{
     seam::{enter, gate, pass},
 };
 use crate::{
-    gate::{Gate as _, KeySource, Outcome, Verdict, View as _, fake::FakeView},
-    lock::{HeldLocks, LockGate, NotAcquired, Released},
+    gate::{Gate as _, KeySource, ServiceOutcome, Verdict, GateRequest as _, fake::FakeView},
+    lock::{HeldLocks, LockGate, AcquireError, ReleaseStatus},
     outage::LockOutage,
     store::{Fault, Store, faulty},
 };
 
 async fn refused(gate: &LockGate<()>, view: &mut FakeView) -> u16 {
-    match gate.ask(view) {
-        crate::gate::Asked::Answer(reply) => reply.status,
-        crate::gate::Asked::Enter(facts) => match gate.enter(facts).await {
+    match gate.inspect(view) {
+        crate::gate::InitialVerdict::Answer(reply) => reply.status,
+        crate::gate::InitialVerdict::Enter(facts) => match gate.enter(facts).await {
             Verdict::Busy(reply, _) | Verdict::Answer(reply) => reply.status,
             Verdict::Pass(_) => panic!("it may not pass"),
         },
@@ -29,18 +29,18 @@ async fn a_guard_that_outlives_the_request_keeps_the_lock() {
     let store = Store::memory();
     let lock = gate(&store);
     let ticket = pass(&lock, &mut FakeView::new("POST")).await;
-    let inner = lock.within(&ticket).run(store.lock("x").acquire()).await.unwrap();
-    lock.leave(ticket, Outcome::Answered(200)).await;
+    let inner = lock.request_scope(&ticket).run(store.lock("x").acquire()).await.unwrap();
+    lock.leave(ticket, ServiceOutcome::Answered(200)).await;
     assert!(!inner.remaining().is_zero());
     busy(store.lock("x").acquire().await);
     tokio::time::sleep(20 * SECOND).await;
     busy(store.as_another_process().lock("x").acquire().await);
-    assert_eq!(inner.release().await, Released::Released, "it was the last");
+    assert_eq!(inner.release().await, ReleaseStatus::Released, "it was the last");
     free(&store).await.release().await;
     // Dropped with the request, in either order.
     for first in [true, false] {
         let ticket = pass(&lock, &mut FakeView::new("POST")).await;
-        let inner = lock.within(&ticket).run(store.lock("x").acquire()).await.unwrap();
+        let inner = lock.request_scope(&ticket).run(store.lock("x").acquire()).await.unwrap();
         if first {
             drop(ticket);
             drop(inner);
@@ -58,7 +58,7 @@ async fn who_is_outside_the_request_is_another_owner() {
     let lock = gate(&store);
     let ticket = pass(&lock, &mut FakeView::new("POST")).await;
     busy(store.lock("x").acquire().await);
-    lock.within(&ticket)
+    lock.request_scope(&ticket)
         .run(async {
             let elsewhere = crate::store::spawn(store.lock("x").acquire());
             busy(elsewhere.await.unwrap());
@@ -71,11 +71,11 @@ async fn who_is_outside_the_request_is_another_owner() {
         .await;
     // A lock that was lost is nobody's to share.
     let lease = match &ticket.0 {
-        crate::lock::ticket::Ticket::Own { guard, .. } => guard.lease().clone(),
+        crate::lock::ticket::LockTicketKind::Acquired { guards: guard, .. } => guard.lease().clone(),
         _ => panic!("it is its own"),
     };
-    lease.lose(crate::store::Loss::Taken);
-    let inner = lock.within(&ticket).run(store.lock("x").acquire()).await;
+    lease.mark_lost(crate::store::LockLoss::Taken);
+    let inner = lock.request_scope(&ticket).run(store.lock("x").acquire()).await;
     busy(inner);
 }
 
@@ -88,23 +88,23 @@ async fn a_layer_further_in_has_the_lock_already() {
     faults.set("acquire", Fault::Away, usize::MAX);
     // In the same request, in another task.
     let inner = pass(&lock, &mut view).await;
-    lock.leave(inner, Outcome::Answered(200)).await;
+    lock.leave(inner, ServiceOutcome::Answered(200)).await;
     // In the same task, and the request was rebuilt.
     let rebuilt = async {
         let mut view = FakeView::new("POST");
         let inner = pass(&lock, &mut view).await;
         // And within that one, too.
-        let most = lock.within(&inner).run(store.lock("x").acquire()).await.unwrap();
-        assert_eq!(most.release().await, Released::StillHeld);
-        lock.leave(inner, Outcome::Answered(200)).await;
+        let most = lock.request_scope(&inner).run(store.lock("x").acquire()).await.unwrap();
+        assert_eq!(most.release().await, ReleaseStatus::StillHeld);
+        lock.leave(inner, ServiceOutcome::Answered(200)).await;
         view
     };
-    let mut rebuilt = lock.within(&ticket).run(rebuilt).await;
+    let mut rebuilt = lock.request_scope(&ticket).run(rebuilt).await;
     let inner = pass(&lock, &mut rebuilt).await;
     drop(inner);
     faults.set("acquire", Fault::Away, 0);
     busy(store.lock("x").acquire().await);
-    lock.leave(ticket, Outcome::Answered(200)).await;
+    lock.leave(ticket, ServiceOutcome::Answered(200)).await;
     free(&store).await.release().await;
 }
 
@@ -119,12 +119,12 @@ async fn of_several_locks_only_those_are_taken_that_are_not_there() {
     faults.set("acquire", Fault::Slow(std::time::Duration::ZERO), 9);
     let inner = pass(&several, &mut view).await;
     assert_eq!(faults.left("acquire"), 8, "one call, for y");
-    assert_eq!(view.get::<HeldLocks>().unwrap().fences().count(), 2);
+    assert_eq!(view.extension::<HeldLocks>().unwrap().fences().count(), 2);
     busy(store.lock("y").acquire().await);
-    several.leave(inner, Outcome::Answered(200)).await;
+    several.leave(inner, ServiceOutcome::Answered(200)).await;
     drop(store.lock("y").acquire().await.expect("it was given back"));
     busy(store.lock("x").acquire().await);
-    lock.leave(ticket, Outcome::Answered(200)).await;
+    lock.leave(ticket, ServiceOutcome::Answered(200)).await;
     free(&store).await.release().await;
 }
 
@@ -148,10 +148,10 @@ async fn what_is_held_is_had_in_every_lesser_way() {
     for (has, wants) in [(1, 0), (2, 0), (1, 2), (2, 1), (10, 9), (10, 2)] {
         let guard = ways(has).acquire().await.unwrap();
         let inner = guard.scope(ways(wants).wait(60 * SECOND).acquire()).now_or_never();
-        assert!(matches!(inner, Some(Err(NotAcquired::WouldDeadlock))), "{inner:?}");
+        assert!(matches!(inner, Some(Err(AcquireError::WouldDeadlock))), "{inner:?}");
         if wants == 0 {
             let both = guard.scope(store.locks(["w", "x"]).acquire()).await;
-            assert!(matches!(both, Err(NotAcquired::WouldDeadlock)), "{both:?}");
+            assert!(matches!(both, Err(AcquireError::WouldDeadlock)), "{both:?}");
             drop(store.lock("w").acquire().await.expect("it was not taken"));
         }
         drop(guard);
@@ -174,9 +174,9 @@ async fn a_guard_of_ones_own_is_shared_where_it_is_said() {
         (deeper, inner)
     });
     let (deeper, inner) = nested.await;
-    assert_eq!(guard.release().await, Released::StillHeld);
-    assert_eq!(deeper.release().await, Released::StillHeld);
-    assert_eq!(inner.release().await, Released::Released);
+    assert_eq!(guard.release().await, ReleaseStatus::StillHeld);
+    assert_eq!(deeper.release().await, ReleaseStatus::StillHeld);
+    assert_eq!(inner.release().await, ReleaseStatus::Released);
     free(&store).await.release().await;
     let set = store.locks(["x", "y"]).acquire().await.unwrap();
     drop(set.scope(store.lock("y").acquire()).await.expect("it is there"));
@@ -193,7 +193,7 @@ async fn who_was_let_in_without_a_lock_has_none() {
     let mut view = FakeView::new("POST");
     let ticket = pass(&outer, &mut view).await;
     assert_eq!(refused(&gate(&store), &mut view).await, 503);
-    let inner = outer.within(&ticket).run(store.lock("x").acquire()).await;
+    let inner = outer.request_scope(&ticket).run(store.lock("x").acquire()).await;
     drop(inner.expect("the store is back, and nobody has it"));
     free(&store).await.release().await;
 }
@@ -205,12 +205,12 @@ async fn an_inner_layer_keeps_the_lock_that_it_was_lent() {
     let gate = gate(&store);
     let mut view = FakeView::new("POST");
     let Verdict::Pass(outer) = enter(&gate, &mut view).await else { panic!("it is free") };
-    gate.show(&outer, &mut view);
+    gate.annotate_request(&outer, &mut view);
     let Verdict::Pass(inner) = enter(&gate, &mut view).await else { panic!("it is its own") };
     drop(outer);
     assert!(store.shutdown(SECOND).await);
     busy(store.as_another_process().lock("x").acquire().await);
-    gate.leave(inner, Outcome::Answered(200)).await;
+    gate.leave(inner, ServiceOutcome::Answered(200)).await;
     free(&store).await.release().await;
 }
 
@@ -222,7 +222,7 @@ async fn a_scope_counts_beside_the_extensions_of_a_request() {
     let inner = LockGate::new(KeySource::function(|()| Some("y".to_owned()))).store(&store);
     let mut view = FakeView::new("POST");
     let Verdict::Pass(ticket) = enter(&outer, &mut view).await else { panic!("it is free") };
-    outer.show(&ticket, &mut view);
+    outer.annotate_request(&ticket, &mut view);
     let mine = store.lock("y").acquire().await.unwrap();
     let verdict = mine.scope(enter(&inner, &mut view)).await;
     assert!(matches!(verdict, Verdict::Pass(_)), "it waits for itself: {verdict:?}");
@@ -242,18 +242,18 @@ async fn the_narrowest_of_several_covers() {
 #[tokio::test(start_paused = true)]
 async fn what_is_held_counts_when_replicas_have_it() {
     let (store, faults) = faulty();
-    let (outer, inner) = (gate(&store), gate(&store).replicas(1));
+    let (outer, inner) = (gate(&store), gate(&store).min_replicas(1));
     let mut view = FakeView::new("POST");
     let ticket = pass(&outer, &mut view).await;
     faults.set("replicated", Fault::Away, 3);
     assert_eq!(refused(&inner, &mut view).await, 503);
     let within = async {
-        let one = store.lock("x").replicas(1).acquire().await;
-        assert!(matches!(one, Err(NotAcquired::Fault(_))), "{one:?}");
-        let all = store.locks(["x", "y"]).replicas(1).acquire().await;
-        assert!(matches!(all, Err(NotAcquired::Fault(_))), "{all:?}");
+        let one = store.lock("x").min_replicas(1).acquire().await;
+        assert!(matches!(one, Err(AcquireError::Fault(_))), "{one:?}");
+        let all = store.locks(["x", "y"]).min_replicas(1).acquire().await;
+        assert!(matches!(all, Err(AcquireError::Fault(_))), "{all:?}");
     };
-    outer.within(&ticket).run(within).await;
+    outer.request_scope(&ticket).run(within).await;
     assert_eq!(faults.left("replicated"), 0);
     drop(pass(&inner, &mut view).await);
     faults.set("replicated", Fault::Away, 1);

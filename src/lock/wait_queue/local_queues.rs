@@ -194,19 +194,19 @@ impl LocalQueues {
     }
 
     #[cfg(test)]
-    pub(in crate::lock) fn waiting(&self, name: &Name) -> usize {
-        self.lines.lock().get(name).map_or(0, |line| line.waiters.len())
+    pub(in crate::lock) fn waiting(&self, name: &LocalQueueId) -> usize {
+        self.queues.lock().get_mut(name).map_or(0, |line| line.waiters.len())
     }
 
     #[cfg(test)]
     pub(in crate::lock) fn is_locked(&self) -> bool {
-        self.lines.is_locked()
+        self.queues.is_locked()
     }
 
     #[cfg(test)]
     pub(in crate::lock) fn is_empty(&self) -> bool {
-        let lines = self.lines.lock();
-        lines.exclusive.is_empty() && lines.others.is_empty()
+        let lines = self.queues.lock();
+        lines.exclusive.is_empty() && lines.other_modes.is_empty()
     }
 }
 

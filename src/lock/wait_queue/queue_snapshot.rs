@@ -165,35 +165,35 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    fn fences() -> Fences {
-        Fences::after(100, HandOver::default())
+    fn fences() -> FenceRange {
+        FenceRange::following(100, HandoverLimits::default())
     }
 
     #[tokio::test(start_paused = true)]
     async fn nobody_is_handed_the_lock_past_a_job_that_came_first() {
         let before = Instant::now();
         tokio::time::advance(5 * MS).await;
-        let word = Word::new(Instant::now(), 1_000_000, Others::job(998_000));
-        assert!(word.allows(before, &fences()), "5 ms before is 995 000");
-        assert!(!word.allows(before + 3 * MS, &fences()));
-        let mut word = Word::new(Instant::now(), 1_000_000, Others::NOBODY);
-        assert!(word.allows(Instant::now(), &fences()) && !word.others_wait());
-        word.joined(Others::job(1_002_000));
-        assert!(word.allows(Instant::now() + MS, &fences()));
-        assert!(!word.allows(Instant::now() + 2 * MS, &fences()));
+        let word = QueueSnapshot::new(Instant::now(), 1_000_000, Contenders::from_job(998_000));
+        assert!(word.allows_handover_to(before, &fences()), "5 ms before is 995 000");
+        assert!(!word.allows_handover_to(before + 3 * MS, &fences()));
+        let mut word = QueueSnapshot::new(Instant::now(), 1_000_000, Contenders::NONE);
+        assert!(word.allows_handover_to(Instant::now(), &fences()) && !word.has_contenders());
+        word.add(Contenders::from_job(1_002_000));
+        assert!(word.allows_handover_to(Instant::now() + MS, &fences()));
+        assert!(!word.allows_handover_to(Instant::now() + 2 * MS, &fences()));
     }
 
     #[tokio::test(start_paused = true)]
     async fn places_that_came_first_are_passed_while_the_word_is_good() {
-        let mut word = Word::new(Instant::now(), 1_000_000, Others::place(990_000));
-        word.joined(Others::job(1_004_000));
+        let mut word = QueueSnapshot::new(Instant::now(), 1_000_000, Contenders::from_waiter(990_000));
+        word.add(Contenders::from_job(1_004_000));
         let came = Instant::now();
-        assert!(word.allows(came, &fences()) && !word.is_in_turn(came));
-        assert!(!word.allows(came + 4 * MS, &fences()), "the job came first");
-        let later = Word::new(came, 1_000_000, Others::place(1_002_000));
-        assert!(word.followed_by(later).others_wait());
-        assert!(!word.followed_by(later).is_in_turn(came), "what it was told of is remembered");
+        assert!(word.allows_handover_to(came, &fences()) && !word.is_first(came));
+        assert!(!word.allows_handover_to(came + 4 * MS, &fences()), "the job came first");
+        let later = QueueSnapshot::new(came, 1_000_000, Contenders::from_waiter(1_002_000));
+        assert!(word.merged_with_newer(later).has_contenders());
+        assert!(!word.merged_with_newer(later).is_first(came), "what it was told of is remembered");
         tokio::time::advance(10 * MS).await;
-        assert!(!word.allows(came, &fences()), "but not for longer than T");
+        assert!(!word.allows_handover_to(came, &fences()), "but not for longer than T");
     }
 }

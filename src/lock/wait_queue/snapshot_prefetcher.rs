@@ -189,38 +189,38 @@ impl LocalQueues {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::{Node, Others};
+    use crate::store::{NodeId, Contenders};
 
     const MS: Duration = Duration::from_millis(1);
 
     #[tokio::test(start_paused = true)]
     async fn hand_overs_while_it_was_under_way_are_taken_off() {
-        let (bounds, me) = (HandOver { most: 4, within: 10 * MS }, Token::new(&Node::new()));
-        let (mut ahead, mut fences) = (Ahead::default(), Fences::after(100, bounds));
-        ahead.granted(bounds);
-        let asked = ahead.turns;
+        let (bounds, me) = (HandoverLimits { max_handovers: 4, window: 10 * MS }, LockToken::new(&NodeId::new()));
+        let (mut ahead, mut fences) = (SnapshotPrefetcher::default(), FenceRange::following(100, bounds));
+        ahead.on_grant(bounds);
+        let asked = ahead.hold_count;
         for fence in [101, 102] {
-            assert_eq!(fences.next(), Some(fence));
-            ahead.handed_on(&fences);
+            assert_eq!(fences.take(), Some(fence));
+            ahead.on_handover(&fences);
         }
-        ahead.more = Some((me.clone(), 200, asked));
-        ahead.bring(&Token::new(&Node::new()), &mut fences);
-        assert_eq!(fences.left(), 2, "of another lease");
-        ahead.bring(&me, &mut fences);
-        assert_eq!([fences.next(), fences.next(), fences.next()], [Some(201), Some(202), None]);
-        ahead.more = Some((me.clone(), 300, asked));
-        ahead.turns = asked + 5;
-        ahead.bring(&me, &mut fences);
-        assert_eq!(fences.next(), None);
+        ahead.prefetched_fences = Some((me.clone(), 200, asked));
+        ahead.apply_prefetched_fences(&LockToken::new(&NodeId::new()), &mut fences);
+        assert_eq!(fences.remaining(), 2, "of another lease");
+        ahead.apply_prefetched_fences(&me, &mut fences);
+        assert_eq!([fences.take(), fences.take(), fences.take()], [Some(201), Some(202), None]);
+        ahead.prefetched_fences = Some((me.clone(), 300, asked));
+        ahead.hold_count = asked + 5;
+        ahead.apply_prefetched_fences(&me, &mut fences);
+        assert_eq!(fences.take(), None);
     }
 
     #[tokio::test(start_paused = true)]
     async fn no_bound_is_too_great() {
-        let bounds = HandOver { most: 16, within: Duration::MAX };
-        let mut ahead = Ahead::default();
-        ahead.granted(bounds);
+        let bounds = HandoverLimits { max_handovers: 16, window: Duration::MAX };
+        let mut ahead = SnapshotPrefetcher::default();
+        ahead.on_grant(bounds);
         tokio::time::advance(MS).await;
-        ahead.handed_on(&Fences::after(100, bounds));
-        assert_eq!(ahead.due(&Word::new(Instant::now(), 1_000_000, Others::NOBODY)), None);
+        ahead.on_handover(&FenceRange::following(100, bounds));
+        assert_eq!(ahead.prefetch_due_at(&QueueSnapshot::new(Instant::now(), 1_000_000, Contenders::NONE)), None);
     }
 }

@@ -14,8 +14,8 @@ use http::HeaderMap;
 use http_body::Frame;
 use http_body_util::{Full, StreamBody};
 
-use super::super::replay::keep;
-use crate::defer::Kept;
+use super::super::service_replayer::read_response_body;
+use crate::defer::ReplayBody;
 
 /// A body whose parts are work, of so many of them; and how many were asked for.
 fn working(parts: usize) -> (impl http_body::Body<Data = Bytes, Error = String>, Arc<AtomicUsize>) {
@@ -31,10 +31,10 @@ fn working(parts: usize) -> (impl http_body::Body<Data = Bytes, Error = String>,
 #[tokio::test]
 async fn work_goes_on_beyond_what_is_kept() {
     let (body, done) = working(100);
-    assert_eq!(keep(&HeaderMap::new(), body, 25).await, Some(Kept::Stream));
+    assert_eq!(read_response_body(&HeaderMap::new(), body, 25).await, Some(ReplayBody::Stream));
     assert_eq!(done.load(Ordering::SeqCst), 100);
     let long = Full::new(Bytes::from_static(&[0; 26]));
-    assert_eq!(keep(&HeaderMap::new(), long, 25).await, Some(Kept::TooLong));
+    assert_eq!(read_response_body(&HeaderMap::new(), long, 25).await, Some(ReplayBody::TooLong));
 }
 
 #[tokio::test]
@@ -44,7 +44,7 @@ async fn a_body_that_breaks_off_is_no_answer_wherever_it_does() {
             true => Ok(Frame::data(Bytes::from_static(b"0123456789"))),
             false => Err("broken off"),
         });
-        assert_eq!(keep(&HeaderMap::new(), StreamBody::new(parts), 25).await, None, "{good}");
+        assert_eq!(read_response_body(&HeaderMap::new(), StreamBody::new(parts), 25).await, None, "{good}");
     }
 }
 
@@ -53,6 +53,6 @@ async fn a_body_that_breaks_off_is_no_answer_wherever_it_does() {
 async fn an_endless_body_leaves_its_thread_to_others() {
     let parts = stream::repeat_with(|| Ok::<_, String>(Frame::data(Bytes::new())));
     let fields = HeaderMap::new();
-    let kept = keep(&fields, StreamBody::new(parts), 0);
+    let kept = read_response_body(&fields, StreamBody::new(parts), 0);
     assert!(tokio::time::timeout(Duration::from_millis(50), kept).await.is_err());
 }

@@ -10,15 +10,15 @@ use tower::service_fn;
 
 use super::gate;
 use crate::{
-    gate::{Asked, Attended, Gate, Outcome, Verdict},
-    lock::{LockFacts, LockGate, LockTicket},
+    gate::{InitialVerdict, CallCompletion, Gate, ServiceOutcome, Verdict},
+    lock::{LockContext, LockGate, LockTicket},
     middleware::{
-        Plain,
-        called::{Called, Under},
+        PlainHttp,
+        guarded_call::{GuardedCall, CallContext},
         framework::PartsView,
-        future::Kind,
-        service::Passage,
-        settle::leave,
+        response_future::ResponseState,
+        gate_service::GateDriver,
+        settle::leave_gate,
     },
     store::Store,
 };
@@ -30,17 +30,17 @@ const ROUTE: usize = 336;
 
 type RequestBody = UnsyncBoxBody<Bytes, Infallible>;
 type Answer = Result<Response<Full<Bytes>>, Infallible>;
-type Next = Kind<(), Full<Bytes>, Infallible, LockGate<Parts>, Plain>;
+type Next = ResponseState<(), Full<Bytes>, Infallible, LockGate<Parts>, PlainHttp>;
 
 fn lock() -> Arc<LockGate<Parts>> {
     Arc::new(gate(&Store::memory()))
 }
 
-fn asked(lock: &LockGate<Parts>) -> (LockFacts, Parts, RequestBody) {
+fn asked(lock: &LockGate<Parts>) -> (LockContext, Parts, RequestBody) {
     let request = Request::post("/").header("order", "7").body(UnsyncBoxBody::new(Empty::new()));
     let (mut parts, body) = request.expect("valid").into_parts();
-    match lock.ask(&mut PartsView::<Plain>::new(&mut parts)) {
-        Asked::Enter(facts) => (facts, parts, body),
+    match lock.inspect(&mut PartsView::<PlainHttp>::new(&mut parts)) {
+        InitialVerdict::Enter(facts) => (facts, parts, body),
         _ => panic!("it has a key"),
     }
 }
@@ -57,7 +57,7 @@ fn the_entering_of_a_lock_has_a_block_at_hand() {
     let gate = lock();
     let (facts, parts, body) = asked(&gate);
     let inner = service_fn(|_: Request<RequestBody>| ready(Answer::Ok(Response::default())));
-    let entering = Passage { inner, gate, framework: PhantomData::<Plain> };
+    let entering = GateDriver { inner, gate, framework: PhantomData::<PlainHttp> };
     let took = size_of_val(&entering.enter(facts, parts, body));
     assert!(took <= AT_HAND, "{took}");
 }
@@ -68,9 +68,9 @@ async fn so_has_the_call_under_it() {
     let ticket = entered(&gate).await;
     let answer = ready(Answer::Ok(Response::default()));
     let room = ROUTE - size_of_val(&answer);
-    let (call, watch) = (gate.within(&ticket).run(answer), gate.watch(&ticket));
-    let under = Under { gate, ticket, head: false, reading: None };
-    let called = Called::<_, _, _, Next>::new(call, watch, under);
+    let (call, watch) = (gate.request_scope(&ticket).run(answer), gate.cancellation(&ticket));
+    let under = CallContext { gate, ticket, is_head: false, body_timer: None };
+    let called = GuardedCall::<_, _, _, Next>::new(call, watch, under);
     let took = size_of_val(&called) + room;
     assert!(took <= AT_HAND, "{took}");
 }
@@ -79,8 +79,8 @@ async fn so_has_the_call_under_it() {
 async fn so_has_the_leaving_of_it() {
     let gate = lock();
     let ticket = entered(&gate).await;
-    let ended = Attended::Ended(Answer::Ok(Response::default()));
-    let leaving = leave::<_, Plain, _, _>(gate, ticket, ended, Outcome::Answered(200), None);
+    let ended = CallCompletion::Completed(Answer::Ok(Response::default()));
+    let leaving = leave_gate::<_, PlainHttp, _, _>(gate, ticket, ended, ServiceOutcome::Answered(200), None);
     let took = size_of_val(&leaving);
     assert!(took <= AT_HAND, "{took}");
     assert!(leaving.await.is_ok());

@@ -19,7 +19,7 @@ use tower_layer::Layer as _;
 use super::{Boxed, SECOND, answer, dribble, gate, is_free, post};
 use crate::{
     lock::{HoldUntil, OnLoss},
-    middleware::{GateLayer, Plain},
+    middleware::{GateLayer, PlainHttp},
     store::Store,
 };
 
@@ -63,7 +63,7 @@ async fn what_streams_has_ended_when_its_lock_is_given_back() {
         async { Ok::<_, Infallible>(Response::new(body)) }
     });
     let gate = gate(&store).hold_until(HoldUntil::BodyEnd);
-    let service = GateLayer::<_, Plain>::new(gate).layer(handler);
+    let service = GateLayer::<_, PlainHttp>::new(gate).layer(handler);
     let answer = service.oneshot(post(dribble(9, SECOND))).await.expect("it does not fail");
     assert!(answer.into_body().collect().await.is_err(), "its client is too slow");
     assert_eq!(*free.lock(), Some(false), "another had the lock beside it");

@@ -2,9 +2,9 @@
 
 use std::{future::pending, time::Duration};
 
-use super::{Failure, Log, SECOND, Working, obedient, push, queue, settled, state};
+use super::{TaskFailure, Log, SECOND, Working, obedient, push, queue, settled, state};
 use crate::{
-    queue::{PushError, Pushed, Queue, Task, TaskFault, TaskState},
+    queue::{PushError, PushedTask, Queue, Task, TaskFault, TaskState},
     store::Store,
 };
 
@@ -74,7 +74,7 @@ async fn what_cannot_be_read_is_left_to_others_for_an_hour_and_then_fails() {
         let task = texts.push(&"seven".to_owned()).delay(SECOND * delay).unique("u");
         let task = if once { task.once() } else { task };
         let id = task.await.unwrap().into_id();
-        let unread = numbers.worker(async |_| Ok::<(), Failure>(()));
+        let unread = numbers.worker(async |_| Ok::<(), TaskFailure>(()));
         let working = Working::start(unread.backoff(SECOND, SECOND));
         tokio::time::sleep(SECOND * (delay + 3500)).await;
         let info = texts.get(&id).await.unwrap().unwrap();
@@ -103,7 +103,7 @@ async fn what_an_old_worker_cannot_read_is_run_by_a_newer_one() {
     let (store, log) = (Store::memory(), Log::default());
     let (texts, numbers): (Queue<String>, Queue<u64>) = (store.queue("x"), store.queue("x"));
     push(&texts.clone().once(), "seven").await;
-    let old = Working::start(numbers.worker(async |_| Ok::<(), Failure>(())));
+    let old = Working::start(numbers.worker(async |_| Ok::<(), TaskFailure>(())));
     tokio::time::sleep(SECOND * 600).await;
     let newer = Working::start(obedient(&texts, &log));
     old.stop().await;
@@ -118,7 +118,7 @@ async fn what_an_old_worker_cannot_read_comes_to_a_newer_one_beside_it() {
     for older_first in [true, false] {
         let (store, log) = (Store::memory(), Log::default());
         let (texts, numbers): (Queue<String>, Queue<u64>) = (store.queue("x"), store.queue("x"));
-        let older = || Working::start(numbers.worker(async |_| Ok::<(), Failure>(())));
+        let older = || Working::start(numbers.worker(async |_| Ok::<(), TaskFailure>(())));
         let mut old = older_first.then(older);
         tokio::time::sleep(SECOND).await;
         let newer = Working::start(obedient(&texts, &log));
@@ -146,7 +146,7 @@ async fn what_an_old_worker_cannot_read_comes_to_a_newer_one_beside_it() {
 async fn a_run_that_takes_too_long_has_failed() {
     let (store, log) = (Store::memory(), Log::default());
     let queue = queue(&store).once();
-    let worker = Working::start(obedient(&queue, &log).max_run(SECOND * 60));
+    let worker = Working::start(obedient(&queue, &log).max_run_time(SECOND * 60));
     let id = push(&queue, "sleep 70000").await;
     push(&queue, "sleep 50000").await;
     tokio::time::sleep(SECOND * 65).await;
@@ -192,9 +192,9 @@ async fn panics_as_it_is_dropped(concurrency: usize) {
         if task.payload == "bomb" {
             pending::<()>().await;
         }
-        Ok::<(), Failure>(())
+        Ok::<(), TaskFailure>(())
     });
-    let worker = Working::start(worker.max_run(SECOND).concurrency(concurrency));
+    let worker = Working::start(worker.max_run_time(SECOND).concurrency(concurrency));
     for payload in ["bomb", "at once", "at once, twice"] {
         let id = push(&queue, payload).await;
         tokio::time::sleep(SECOND * 3).await;
@@ -212,7 +212,7 @@ async fn pushes_say_what_became_of_them() {
     let text = "x".to_owned();
     let id = queue.push(&text).unique("k").await.unwrap().into_id();
     let again = queue.push(&text).unique("k").await.unwrap();
-    assert_eq!(again, Pushed::Known(id));
+    assert_eq!(again, PushedTask::Duplicate(id));
     push(&queue, "y").await;
     assert!(matches!(queue.push(&text).await, Err(PushError::Full)));
     assert_eq!(queue.purge_waiting().await.unwrap(), 2);
@@ -232,12 +232,12 @@ async fn no_payload_is_in_any_debug() {
     let heard = std::sync::Arc::clone(&told);
     let worker = Working::start(queue.worker(move |task: Task<String>| {
         *heard.lock() = format!("{task:?}");
-        async { Err(Failure::dead("no")) }
+        async { Err(TaskFailure::dead_letter("no")) }
     }));
     settled().await;
     worker.stop().await;
     assert!(told.lock().starts_with("Task") && !told.lock().contains("secret"));
-    let listed = format!("{:?} {:?}", queue.get(&id).await, queue.dead(None, 10).await);
+    let listed = format!("{:?} {:?}", queue.get(&id).await, queue.dead_letters(None, 10).await);
     assert!(listed.contains("Dead") && !listed.contains("secret"));
 }
 
@@ -247,8 +247,8 @@ async fn each_time_may_be_as_long_as_can_be_said() {
     const MOST: Duration = Duration::MAX;
     let (store, log) = (Store::memory(), Log::default());
     let queue = queue(&store);
-    let worker = obedient(&queue, &log).lease(MOST).max_run(MOST).drain(MOST);
-    let worker = worker.backoff(MOST, MOST).keep_dead(MOST, 10).queue_rate(u64::MAX, SECOND);
+    let worker = obedient(&queue, &log).lease(MOST).max_run_time(MOST).drain_timeout(MOST);
+    let worker = worker.backoff(MOST, MOST).dead_retention(MOST, 10).queue_rate(u64::MAX, SECOND);
     let worker = Working::start(worker);
     for payload in ["done", "dead", "dead", "fail"] {
         push(&queue, payload).await;

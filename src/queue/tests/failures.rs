@@ -6,7 +6,7 @@ use std::{error::Error, fmt, io, time::Duration};
 use super::{Log, settled};
 use super::{SECOND, Working, push, queue};
 use crate::{
-    queue::{Failure, Queue, QueueWorker, Task, TaskState},
+    queue::{TaskFailure, Queue, QueueWorker, Task, TaskState},
     store::Store,
 };
 
@@ -39,10 +39,10 @@ async fn a_handler_may_fail_with_a_boxed_error_or_with_text() {
 /// Also where a middleware puts it into a box of its own making.
 #[tokio::test(start_paused = true)]
 async fn a_failure_says_what_is_to_become_of_the_task_through_a_box() {
-    let dead = async |_: Task<String>| Err(BoxError::from(Failure::dead("hopeless")));
+    let dead = async |_: Task<String>| Err(BoxError::from(TaskFailure::dead_letter("hopeless")));
     let (state, _, reason) = fate(|queue| queue.worker(dead)).await;
     assert_eq!((state, &*reason), (TaskState::Dead, "hopeless"));
-    let later = Failure::new("not now").retry_after(SECOND * 100);
+    let later = TaskFailure::new("not now").retry_after(SECOND * 100);
     let boxed = BoxError::from(later.clone());
     assert_eq!(boxed.to_string(), "not now");
     let handler = move |_: Task<String>| {
@@ -73,12 +73,12 @@ impl Error for Around {
 /// Boxed, or on its way into one of ours by `?`.
 #[tokio::test(start_paused = true)]
 async fn a_failure_is_found_behind_other_errors() {
-    let inner = || BoxError::from(Failure::dead("hopeless"));
+    let inner = || BoxError::from(TaskFailure::dead_letter("hopeless"));
     let twice = move || Around("the job", Around("the layer", inner()).into());
     let boxed = move |_: Task<String>| async move { Err(BoxError::from(twice())) };
     let (state, _, reason) = fate(|queue| queue.worker(boxed)).await;
     assert_eq!((state, &*reason), (TaskState::Dead, "hopeless"));
-    let own = move |_: Task<String>| async move { Err::<(), Failure>(twice().into()) };
+    let own = move |_: Task<String>| async move { Err::<(), TaskFailure>(twice().into()) };
     let (state, _, reason) = fate(|queue| queue.worker(own)).await;
     assert_eq!((state, &*reason), (TaskState::Dead, "hopeless"));
     // An I/O error does not name as its source what is in it.
@@ -103,7 +103,7 @@ async fn a_reason_has_what_the_causes_say() {
     let told = "error sending request: can't connect: connection refused";
     let boxed = move |_: Task<String>| async move { Err(outer()) };
     assert_eq!(fate(|queue| queue.worker(boxed)).await.2, told);
-    let own = move |_: Task<String>| async move { Err::<(), Failure>(outer().into()) };
+    let own = move |_: Task<String>| async move { Err::<(), TaskFailure>(outer().into()) };
     assert_eq!(fate(|queue| queue.worker(own)).await.2, told);
 }
 
@@ -124,9 +124,9 @@ impl Error for Endless {
 
 #[test]
 fn a_chain_without_an_end_ends() {
-    assert_eq!(Failure::from(Endless).reason(), "x");
+    assert_eq!(TaskFailure::from(Endless).reason(), "x");
     let long = Around("short", Around("y", "z".repeat(1_000).into()).into());
-    assert_eq!(Failure::from(long).reason(), format!("short: y: {}", "z".repeat(190)));
+    assert_eq!(TaskFailure::from(long).reason(), format!("short: y: {}", "z".repeat(190)));
 }
 
 #[cfg(feature = "tower")]
@@ -151,7 +151,7 @@ async fn a_tower_service_is_a_handler() {
 #[cfg(feature = "tower")]
 #[tokio::test(start_paused = true)]
 async fn a_tower_stack_may_answer_with_boxed_errors() {
-    let service = tower::service_fn(|_: Task<String>| async { Err(Failure::dead("hopeless")) });
+    let service = tower::service_fn(|_: Task<String>| async { Err(TaskFailure::dead_letter("hopeless")) });
     let around = tower::ServiceBuilder::new().map_err(BoxError::from).service(service);
     let (state, _, reason) = fate(|queue| queue.worker_service(around)).await;
     assert_eq!((state, &*reason), (TaskState::Dead, "hopeless"));

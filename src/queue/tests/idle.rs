@@ -6,7 +6,7 @@ use futures_util::FutureExt as _;
 
 use super::{Log, SECOND, Working, obedient, push, queue, settled};
 use crate::{
-    queue::rounds::Rounds,
+    queue::queue_worker_loop::QueueWorkerLoop,
     store::{Fault, Store, faulty},
 };
 
@@ -65,8 +65,8 @@ async fn a_look_that_is_not_answered_is_followed_by_a_turn() {
 async fn a_task_whose_message_is_lost_waits_for_one_look() {
     let (store, log) = (Store::memory(), Log::default());
     let queue = queue(&store);
-    let mut worker = Rounds::new(obedient(&queue, &log));
-    let works = async |worker: &mut Rounds, time| {
+    let mut worker = QueueWorkerLoop::new(obedient(&queue, &log));
+    let works = async |worker: &mut QueueWorkerLoop, time| {
         let works = async {
             while log.payloads().is_empty() {
                 worker.step().await;
@@ -76,7 +76,7 @@ async fn a_task_whose_message_is_lost_waits_for_one_look() {
     };
     works(&mut worker, SECOND * 101).await;
     push(&queue, "x").await;
-    assert!(worker.bell.notified().now_or_never().is_some(), "it was told; here that is lost");
+    assert!(worker.wakeup.notified().now_or_never().is_some(), "it was told; here that is lost");
     works(&mut worker, SECOND * 5).await;
     assert_eq!(log.payloads(), ["x"]);
 }
@@ -168,10 +168,10 @@ async fn room_that_is_left_for_the_bytes_of_tasks_is_filled_at_once() {
         noted.note(&task);
         async {
             tokio::time::sleep(SECOND * 60).await;
-            Ok::<(), super::Failure>(())
+            Ok::<(), super::TaskFailure>(())
         }
     });
-    let worker = Working::start(worker.concurrency(100).drain(SECOND));
+    let worker = Working::start(worker.concurrency(100).drain_timeout(SECOND));
     settled().await;
     assert_eq!(log.payloads().len(), 9);
     worker.stop().await;

@@ -7,16 +7,16 @@ use std::{
 
 use futures_util::FutureExt as _;
 
-use super::{Failure, SECOND, push, queue, state};
+use super::{TaskFailure, SECOND, push, queue, state};
 use crate::{
-    queue::{Queue, RanTask, Task, TaskFault, TaskState},
+    queue::{Queue, TaskRunReport, Task, TaskFault, TaskState},
     testing::{TestKit, TestQueueWorker},
 };
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-fn told(ran: &[RanTask]) -> Vec<(u32, Option<TaskFault>, &str)> {
+fn told(ran: &[TaskRunReport]) -> Vec<(u32, Option<TaskFault>, &str)> {
     ran.iter().map(|run| (run.attempt, run.fault, &*run.reason)).collect()
 }
 
@@ -31,9 +31,9 @@ async fn what_is_due_runs_when_it_is_told_to() {
             match &*task.payload {
                 "push" => drop(push(&pushes, "pushed").await),
                 "panic" => panic!("as it was told"),
-                "dead" => return Err(Failure::dead("hopeless")),
+                "dead" => return Err(TaskFailure::dead_letter("hopeless")),
                 "later" if task.attempt() == 1 => {
-                    return Err(Failure::new("not now").retry_after(SECOND * 100));
+                    return Err(TaskFailure::new("not now").retry_after(SECOND * 100));
                 }
                 _ => {}
             }
@@ -70,7 +70,7 @@ async fn its_settings_hold_and_a_panic_is_borne() {
     let queue = queue(kit.store()).max_attempts(2);
     let handler = |task: Task<String>| async move {
         assert!(task.payload != "panic", "as it was told");
-        Ok::<(), Failure>(())
+        Ok::<(), TaskFailure>(())
     };
     let worker = queue.worker(handler).queue_rate(2, SECOND * 10).backoff(SECOND, SECOND);
     let mut worker = kit.queue_worker(worker);
@@ -94,7 +94,7 @@ fn again(kit: &TestKit, queue: &Queue<String>, later: Duration) -> TestQueueWork
         let pushes = pushes.clone();
         async move {
             let pushed = pushes.push(&task.payload).run_at(task.pushed_at() + later).await;
-            pushed.map(drop).map_err(Failure::from)
+            pushed.map(drop).map_err(TaskFailure::from)
         }
     }))
 }
@@ -129,7 +129,7 @@ async fn a_moment_may_be_a_hundred_years_away() {
         let info = queue.get(&id).await.unwrap().unwrap();
         assert_eq!(info.due_in, YEAR * due_in);
     }
-    let mut worker = kit.queue_worker(queue.worker(async |_| Ok::<(), Failure>(())));
+    let mut worker = kit.queue_worker(queue.worker(async |_| Ok::<(), TaskFailure>(())));
     for (years, runs) in [(9, 0), (1, 1), (89, 0), (1, 2)] {
         kit.advance(YEAR * years);
         assert_eq!(worker.run_due().await.len(), runs);
@@ -144,7 +144,7 @@ async fn no_time_is_so_long_that_the_clock_goes_back() {
     later.await.unwrap();
     kit.advance(Duration::MAX);
     assert_eq!(kit.now(), before + YEAR * 100);
-    let mut worker = kit.queue_worker(queue.worker(async |_| Ok::<(), Failure>(())));
+    let mut worker = kit.queue_worker(queue.worker(async |_| Ok::<(), TaskFailure>(())));
     assert_eq!(worker.run_due().await.len(), 1);
 }
 

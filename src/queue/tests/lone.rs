@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Failure, Log, SECOND, Working, obedient, push, queue, settled, state};
+use super::{TaskFailure, Log, SECOND, Working, obedient, push, queue, settled, state};
 use crate::{
     queue::{Task, TaskState},
     store::Store,
@@ -37,7 +37,7 @@ async fn one_that_waits_is_renewed_and_handed_back_in_a_drain() {
     let queue = queue(&store);
     let own = self::queue(&store.as_another_process());
     let id = push(&queue, "sleep 1000000").await;
-    let worker = Working::start(obedient(&queue, &log).concurrency(1).drain(SECOND));
+    let worker = Working::start(obedient(&queue, &log).concurrency(1).drain_timeout(SECOND));
     settled().await;
     let other = Working::start(obedient(&own, &Log::default()));
     tokio::time::sleep(SECOND * 100).await;
@@ -60,7 +60,7 @@ async fn it_lets_others_run_in_a_row_of_short_tasks() {
     let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
     let worker = queue.worker(move |_: Task<String>| {
         let _ = tell.send(turns.load(Relaxed));
-        async { Ok::<(), Failure>(()) }
+        async { Ok::<(), TaskFailure>(()) }
     });
     let others = crate::store::spawn(async move {
         loop {
@@ -89,7 +89,7 @@ async fn a_handler_that_blocks_its_thread_keeps_its_lease() {
         let worker = queue.worker(move |task: Task<String>| {
             log.note(&task);
             thread::sleep(Duration::from_secs(6));
-            async { Ok::<(), Failure>(()) }
+            async { Ok::<(), TaskFailure>(()) }
         });
         Working::start(worker.concurrency(1).lease(4 * SECOND))
     };

@@ -6,11 +6,11 @@ use super::{Log, SECOND, Working, obedient, push, queue, settled, state};
 use crate::{
     Keyring,
     queue::{TaskFault, TaskId, TaskState},
-    store::{Push, Store},
+    store::{TaskPushCommand, Store},
 };
 
 fn ring() -> Keyring {
-    Keyring::new("one", [1; 32]).only_sealed()
+    Keyring::new("one", [1; 32]).require_sealed()
 }
 
 async fn stored(store: &Store, id: &TaskId) -> Vec<u8> {
@@ -20,7 +20,7 @@ async fn stored(store: &Store, id: &TaskId) -> Vec<u8> {
 
 #[tokio::test(start_paused = true)]
 async fn a_worker_without_the_key_leaves_it_to_the_others() {
-    let (store, log) = (Store::memory().sealed_with(ring()), Log::default());
+    let (store, log) = (Store::memory().with_keyring(ring()), Log::default());
     let (knowing, without) = (queue(&store), queue(&store.as_another_process()));
     // One attempt: it must not be spent by who can't read it.
     let id = push(&knowing.clone().once(), "a secret").await;
@@ -44,7 +44,7 @@ async fn a_worker_without_the_key_leaves_it_to_the_others() {
 /// By when it was due, and not by when it was pushed: it is new to those who might have the key.
 #[tokio::test(start_paused = true)]
 async fn what_was_delayed_is_left_to_the_others_for_a_moment_at_first() {
-    let (store, log) = (Store::memory().sealed_with(ring()), Log::default());
+    let (store, log) = (Store::memory().with_keyring(ring()), Log::default());
     let (knowing, without) = (queue(&store), queue(&store.as_another_process()));
     let delayed = knowing.push(&"a secret".to_owned()).delay(SECOND * 3_600);
     let id = delayed.await.unwrap().into_id();
@@ -69,22 +69,22 @@ async fn what_was_delayed_is_left_to_the_others_for_a_moment_at_first() {
 /// Another task's bytes, and such as nobody has sealed.
 #[tokio::test(start_paused = true)]
 async fn what_was_put_elsewhere_or_is_not_sealed_does_not_run() {
-    let (store, log) = (Store::memory().sealed_with(ring()), Log::default());
+    let (store, log) = (Store::memory().with_keyring(ring()), Log::default());
     let queue = queue(&store);
     let paused = push(&queue, "a secret").await;
     let text = stored(&store, &paused).await;
     let line = text.iter().position(|b| *b == b'\n').expect("it has a head");
     let mut forged = Vec::new();
     for payload in [&text[line + 1..], b"\"plain\""] {
-        let call = Push {
+        let call = TaskPushCommand {
             queue: "texts".into(),
             id: TaskId::new(),
             delay: Duration::ZERO,
             unique: None,
-            again: true,
+            retry_after_crash: true,
             max_attempts: 1,
             payload: payload.to_vec().into(),
-            caps: (10, 1_000),
+            capacity: (10, 1_000),
         };
         forged.push(call.id.clone());
         store.backend().push_task(call).await.expect("it is there");

@@ -11,8 +11,8 @@ use tokio::task::block_in_place;
 
 use super::{Log, SECOND, obedient, push, queue, state};
 use crate::{
-    queue::{Failure, Task, TaskId, TaskState, rounds::Rounds},
-    store::{End, EndAs, Log as Lines, RunToken, Store},
+    queue::{TaskFailure, Task, TaskId, TaskState, queue_worker_loop::QueueWorkerLoop},
+    store::{TaskSettlement, TaskOutcome, Log as Lines, RunToken, Store},
 };
 
 /// Tells that it was dropped.
@@ -52,7 +52,7 @@ async fn a_handler_that_blocks_keeps_no_other_task_from_being_handed_back() {
                 // Until the test is over.
                 _ => drop(block_in_place(|| released.lock().recv())),
             }
-            Ok::<(), Failure>(())
+            Ok::<(), TaskFailure>(())
         }
     });
     let all_have_begun = async {
@@ -60,7 +60,7 @@ async fn a_handler_that_blocks_keeps_no_other_task_from_being_handed_back() {
             begun.recv().await.expect("the worker works");
         }
     };
-    worker.drain(Duration::ZERO).run(all_have_begun).await;
+    worker.drain_timeout(Duration::ZERO).run(all_have_begun).await;
     let mut states = Vec::new();
     for id in &ids {
         states.push(state(&queue, id).await);
@@ -76,12 +76,12 @@ async fn a_handler_that_blocks_keeps_no_other_task_from_being_handed_back() {
 /// Of what is first again the store reads the records, all of a turn in one step.
 #[tokio::test(start_paused = true)]
 async fn a_turn_hands_back_no_more_than_the_store_may_read_at_once() {
-    let mut rounds = Rounds::new(obedient(&queue(&Store::memory()), &Log::default()));
+    let mut rounds = QueueWorkerLoop::new(obedient(&queue(&Store::memory()), &Log::default()));
     let (now, later) = (Duration::ZERO, SECOND);
-    let back = |delay| EndAs::Back { delay };
+    let back = |delay| TaskOutcome::ReturnToQueue { delay };
     let ends = [
         (3, back(now)),
-        (9, EndAs::Done),
+        (9, TaskOutcome::Done),
         (3, back(now)),
         (9, back(later)),
         (5, back(now)),
@@ -89,10 +89,10 @@ async fn a_turn_hands_back_no_more_than_the_store_may_read_at_once() {
         (3, back(now)),
         (1, back(now)),
     ];
-    rounds.ends.extend(ends.map(|(mebibytes, verdict)| {
-        let run = RunToken { id: TaskId::new(), by: "x.1".into() };
-        End { run, bytes: mebibytes << 20, unique: None, verdict }
+    rounds.pending_settlements.extend(ends.map(|(mebibytes, verdict)| {
+        let run = RunToken { id: TaskId::new(), owner: "x.1".into() };
+        TaskSettlement { run, record_bytes: mebibytes << 20, unique_key: None, outcome: verdict }
     }));
-    let turns: Vec<_> = (0..5).map(|_| rounds.next_turn().ends.len()).collect();
+    let turns: Vec<_> = (0..5).map(|_| rounds.build_poll().settlements.len()).collect();
     assert_eq!(turns, [2, 2, 1, 2, 1]);
 }

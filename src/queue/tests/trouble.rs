@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use super::{Log, SECOND, Working, obedient, push, queue, settled, state};
 use crate::{
-    queue::{Failure, Queue, QueueWorker, Task, TaskState, rounds::Rounds},
+    queue::{TaskFailure, Queue, QueueWorker, Task, TaskState, queue_worker_loop::QueueWorkerLoop},
     store::{Fault, Store, faulty},
 };
 
@@ -38,7 +38,7 @@ fn of_a_minute(queue: &Queue<String>, log: &Log) -> (QueueWorker, Weak<()>) {
         async move {
             tokio::time::sleep(SECOND * 60).await;
             drop(held);
-            Ok::<(), Failure>(())
+            Ok::<(), TaskFailure>(())
         }
     });
     (worker, seen)
@@ -69,7 +69,7 @@ async fn a_run_whose_renewal_hangs_is_cancelled_in_time() {
     let (store, faults) = faulty();
     let (queue, log) = (queue(&store), Log::default());
     push(&queue, "sleep 60000").await;
-    let mut worker = Rounds::new(obedient(&queue, &log));
+    let mut worker = QueueWorkerLoop::new(obedient(&queue, &log));
     faults.set("renew_runs", Fault::Silence, 1);
     let began = tokio::time::Instant::now();
     let works = async {
@@ -85,7 +85,7 @@ async fn a_run_whose_renewal_hangs_is_cancelled_in_time() {
 #[tokio::test(start_paused = true)]
 async fn a_worker_without_runs_stops_soon_whatever_became_of_the_store() {
     let (store, faults) = faulty();
-    let worker = obedient(&queue(&store), &Log::default()).drain(Duration::MAX);
+    let worker = obedient(&queue(&store), &Log::default()).drain_timeout(Duration::MAX);
     let worker = Working::start(worker);
     settled().await;
     faults.set("still_idle", Fault::Away, usize::MAX);
@@ -136,7 +136,7 @@ async fn what_does_not_end_in_time_is_handed_back_uncharged() {
     let (store, log) = (Store::memory(), Log::default());
     let queue = queue(&store).max_attempts(1);
     let id = push(&queue, "sleep 60000").await;
-    let worker = Working::start(obedient(&queue, &log).drain(SECOND * 3));
+    let worker = Working::start(obedient(&queue, &log).drain_timeout(SECOND * 3));
     settled().await;
     let began = tokio::time::Instant::now();
     worker.stop().await;
@@ -157,7 +157,7 @@ async fn the_last_wait_of_a_drain_keeps_no_run_beyond_its_lease() {
     let (queue, log) = (queue(&store), Log::default());
     let (worker, seen) = of_a_minute(&queue, &log);
     push(&queue, "x").await;
-    let worker = Working::start(worker.lease(SECOND).drain(Duration::ZERO));
+    let worker = Working::start(worker.lease(SECOND).drain_timeout(Duration::ZERO));
     settled().await;
     faults.set("turn", Fault::Away, usize::MAX);
     faults.set("renew_runs", Fault::Away, usize::MAX);
@@ -177,7 +177,7 @@ async fn what_may_run_once_is_a_dead_letter_when_it_is_cut_off_by_a_shutdown() {
     let (store, log) = (Store::memory(), Log::default());
     let queue = queue(&store).once();
     let id = push(&queue, "sleep 60000").await;
-    let worker = Working::start(obedient(&queue, &log).drain(SECOND * 3));
+    let worker = Working::start(obedient(&queue, &log).drain_timeout(SECOND * 3));
     settled().await;
     worker.stop().await;
     let worker = Working::start(obedient(&queue, &log));

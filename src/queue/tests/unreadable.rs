@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{SECOND, Working};
 use crate::{
-    queue::{Failure, PushError, Queue, Task, TaskId},
-    store::{Log, Push, Store},
+    queue::{TaskFailure, PushError, Queue, Task, TaskId},
+    store::{Log, TaskPushCommand, Store},
 };
 
 /// As many levels as it is told.
@@ -28,7 +28,7 @@ enum Side {
 async fn unreadable<T: Serialize + serde::de::DeserializeOwned>(payload: T) -> String {
     let queue: Queue<T> = Store::memory().queue("unreadable");
     let error = queue.push(&payload).await.expect_err("no worker could read it");
-    assert!(matches!(error, PushError::Unreadable(_)), "{error:?}");
+    assert!(matches!(error, PushError::NotDecodable(_)), "{error:?}");
     assert_eq!(queue.stats().await.expect("it is there").waiting, 0);
     assert!(error.to_string().contains("make it write what it reads"), "{error}");
     error.source().expect("what serde says").to_string()
@@ -58,18 +58,18 @@ async fn a_worker_that_cannot_read_a_payload_says_why_and_quotes_nothing() {
         let (log, guard) = Log::begin();
         let store = Store::memory();
         let queue: Queue<u8> = store.queue("numbers");
-        let call = Push {
+        let call = TaskPushCommand {
             queue: "numbers".into(),
             id: TaskId::new(),
             delay: Duration::ZERO,
             unique: None,
-            again: true,
+            retry_after_crash: true,
             max_attempts: 1,
             payload: payload.into(),
-            caps: (10, 1_000),
+            capacity: (10, 1_000),
         };
         store.backend().push_task(call).await.expect("it is there");
-        let worker = Working::start(queue.worker(async |_: Task<u8>| Ok::<(), Failure>(())));
+        let worker = Working::start(queue.worker(async |_: Task<u8>| Ok::<(), TaskFailure>(())));
         tokio::time::sleep(SECOND).await;
         worker.stop().await;
         drop(guard);

@@ -3,7 +3,7 @@
 use tokio::time::Instant;
 
 use super::*;
-use crate::{Released, store::Loss};
+use crate::{ReleaseStatus, store::LockLoss};
 
 #[tokio::test(start_paused = true)]
 async fn without_a_majority_to_renew_it_it_is_lost_before_its_leases_end() {
@@ -11,14 +11,14 @@ async fn without_a_majority_to_renew_it_it_is_lost_before_its_leases_end() {
     let guard = rig.acquire().await.unwrap();
     let started = Instant::now();
     rig.fail(&[0, 2, 3], Fault::Away);
-    assert_eq!(guard.lost().await, Loss::Lapsed);
+    assert_eq!(guard.lost().await, LockLoss::Lapsed);
     assert!(started.elapsed() < LEASE, "{:?}", started.elapsed());
     assert_eq!(guard.remaining(), Duration::ZERO);
     rig.mend();
     // Nothing un-loses it.
     tokio::time::sleep(LEASE * 2).await;
-    assert_eq!(guard.loss(), Some(Loss::Lapsed));
-    assert_eq!(guard.release().await, Released::AlreadyLost);
+    assert_eq!(guard.loss(), Some(LockLoss::Lapsed));
+    assert_eq!(guard.release().await, ReleaseStatus::AlreadyLost);
     rig.is_clean().await;
 }
 
@@ -28,7 +28,7 @@ async fn a_lost_lock_keeps_nobody_out() {
     let rig = Rig::new(3);
     let guard = rig.acquire().await.unwrap();
     rig.fail(&[0, 1], Fault::Away);
-    assert_eq!(guard.lost().await, Loss::Lapsed);
+    assert_eq!(guard.lost().await, LockLoss::Lapsed);
     rig.mend();
     rig.is_clean().await;
     drop(guard);
@@ -47,7 +47,7 @@ async fn nodes_that_have_lost_it_are_asked_again_and_three_of_five_are_the_end()
     }
     let started = Instant::now();
     rig.forget(&guard, &[0, 1, 4]).await;
-    assert_eq!(guard.lost().await, Loss::Taken);
+    assert_eq!(guard.lost().await, LockLoss::Taken);
     assert!(started.elapsed() <= LEASE / 3 + ms(50), "{:?}", started.elapsed());
     rig.is_clean().await;
     drop(guard);
@@ -61,9 +61,9 @@ async fn a_holder_that_was_asleep_is_told_and_nothing_mends_it() {
     let guard = rig.acquire().await.unwrap();
     // Nobody runs meanwhile.
     tokio::time::advance(LEASE * 2).await;
-    assert_eq!(guard.loss(), Some(Loss::Lapsed));
+    assert_eq!(guard.loss(), Some(LockLoss::Lapsed));
     tokio::time::sleep(LEASE).await;
-    assert_eq!(guard.loss(), Some(Loss::Lapsed));
+    assert_eq!(guard.loss(), Some(LockLoss::Lapsed));
     rig.is_clean().await;
     drop(guard);
 }
@@ -77,7 +77,7 @@ async fn its_longest_time_is_its_end_on_nodes_that_came_later_too() {
     let started = Instant::now();
     tokio::time::sleep(LEASE / 2).await;
     rig.mend();
-    assert_eq!(guard.lost().await, Loss::TooLong);
+    assert_eq!(guard.lost().await, LockLoss::HeldTooLong);
     let took = started.elapsed();
     assert!(took > LEASE * 4 - ms(100) && took <= LEASE * 4 + ms(10), "{took:?}");
     rig.is_clean().await;
@@ -87,9 +87,9 @@ async fn its_longest_time_is_its_end_on_nodes_that_came_later_too() {
 #[tokio::test(start_paused = true)]
 async fn a_fixed_lease_is_not_renewed() {
     let rig = Rig::new(3);
-    let guard = rig.quorum.lock("x").lease_fixed(LEASE).acquire().await.unwrap();
+    let guard = rig.quorum.lock("x").fixed_lease(LEASE).acquire().await.unwrap();
     let started = Instant::now();
-    assert_eq!(guard.lost().await, Loss::TooLong);
+    assert_eq!(guard.lost().await, LockLoss::HeldTooLong);
     assert!(started.elapsed() < LEASE);
     assert!(rig.faults.iter().all(|faults| faults.seen("renew") == 0));
 }
@@ -103,18 +103,18 @@ async fn a_release_says_what_a_majority_says() {
     assert_eq!(rig.held_by(&guard), 3);
     rig.fail(&[0], Fault::Silence);
     let started = Instant::now();
-    assert_eq!(guard.release().await, Released::Released);
+    assert_eq!(guard.release().await, ReleaseStatus::Released);
     assert_eq!(started.elapsed(), Duration::ZERO);
     rig.mend();
     let guard = rig.acquire().await.unwrap();
     rig.fail(&[0, 1], Fault::Away);
-    assert_eq!(guard.release().await, Released::Unknown);
+    assert_eq!(guard.release().await, ReleaseStatus::Unknown);
     rig.mend();
     rig.is_clean().await;
     let guard = rig.acquire().await.unwrap();
     tokio::task::yield_now().await;
     rig.forget(&guard, &[0, 1]).await;
-    assert_eq!(guard.release().await, Released::AlreadyLost);
+    assert_eq!(guard.release().await, ReleaseStatus::AlreadyLost);
     rig.is_clean().await;
 }
 
@@ -165,7 +165,7 @@ async fn a_node_that_has_said_no_is_not_counted_on() {
     };
     let (first, last) = (left(0), left(2));
     assert!(last < first, "{first:?} {last:?}");
-    held.facts_of(0).expect("it has it still").lease.lose(Loss::Taken);
+    held.facts_of(0).expect("it has it still").lease.mark_lost(LockLoss::Taken);
     assert_eq!(guard.remaining(), last);
     drop(guard);
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::Released;
+use crate::ReleaseStatus;
 
 /// Clocks that differ by hours: what a node gives by itself is nothing like what another one does.
 fn apart(nodes: u64) -> (Vec<Clock>, Rig) {
@@ -28,7 +28,7 @@ async fn they_grow_across_all_majorities_in_any_order() {
         let guard = rig.acquire().await.unwrap();
         assert!(guard.fence() > last, "round {round} without {one} and {two}: {last}");
         last = guard.fence();
-        assert_eq!(guard.release().await, Released::Released);
+        assert_eq!(guard.release().await, ReleaseStatus::Released);
         rig.mend();
     }
 }
@@ -41,7 +41,7 @@ async fn without_a_majority_that_knows_it_there_is_no_guard() {
     rig.faults[0].set("raise_fence", Fault::Away, ALWAYS);
     rig.faults[1].set("raise_fence", Fault::Away, ALWAYS);
     rig.faults[2].set("raise_fence", Fault::Away, ALWAYS);
-    assert!(matches!(rig.acquire().await, Err(NotAcquired::Fault(_))));
+    assert!(matches!(rig.acquire().await, Err(AcquireError::Fault(_))));
     rig.mend();
     rig.is_clean().await;
 }
@@ -56,7 +56,7 @@ async fn a_late_vote_replaces_one_that_fails_meanwhile() {
     }
     let guard = rig.acquire().await.unwrap();
     let fence = guard.fence();
-    assert_eq!(guard.release().await, Released::Released);
+    assert_eq!(guard.release().await, ReleaseStatus::Released);
     rig.is_clean().await;
     rig.fail(&[1, 2], Fault::Away);
     assert!(rig.acquire().await.unwrap().fence() > fence);

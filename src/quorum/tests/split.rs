@@ -5,7 +5,7 @@ use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use super::*;
-use crate::{Released, quorum::QuorumRequest};
+use crate::{ReleaseStatus, quorum::QuorumRequest};
 
 /// Until a call runs that comes second, and from then until it is answered.
 const LATE: Duration = Duration::from_millis(2);
@@ -16,7 +16,7 @@ const ANSWER: Duration = Duration::from_millis(10);
 /// Longer than three turns, with their pauses.
 const WAIT: Duration = Duration::from_secs(30);
 
-type Acquiring = Pin<Box<dyn Future<Output = Result<QuorumGuard, NotAcquired>> + Send>>;
+type Acquiring = Pin<Box<dyn Future<Output = Result<QuorumGuard, AcquireError>> + Send>>;
 
 /// Three processes ask at once, and have voted for themselves in this order: the first one is granted the first two
 /// nodes, the second the next two, the third the last.
@@ -45,7 +45,7 @@ async fn of_a_split_vote_nobody_has_a_majority_and_all_is_given_back() {
     let asking = split(&rig, |quorum| quorum.lock("x").lease(LEASE)).await;
     // Each of the nodes has been taken, by one of the three.
     for answer in join_all(asking.into_iter().map(|(_, acquire)| acquire)).await {
-        assert!(matches!(answer, Err(NotAcquired::Busy(_))), "{answer:?}");
+        assert!(matches!(answer, Err(AcquireError::Busy(_))), "{answer:?}");
     }
     assert_eq!(started.elapsed(), ANSWER, "decided when the votes were known");
     rig.is_clean().await;
@@ -67,7 +67,7 @@ async fn whose_vote_was_split_have_it_one_after_the_other() {
             tokio::time::sleep(ms(20)).await;
             inside.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
             let (fence, waited) = (guard.fence(), started.elapsed());
-            assert_eq!(guard.release().await, Released::Released);
+            assert_eq!(guard.release().await, ReleaseStatus::Released);
             (fence, waited)
         });
         let mut turns = join_all(turns).await;

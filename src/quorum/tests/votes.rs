@@ -4,7 +4,7 @@ use futures_util::FutureExt as _;
 use tokio::time::Instant;
 
 use super::*;
-use crate::Released;
+use crate::ReleaseStatus;
 
 #[tokio::test(start_paused = true)]
 async fn one_at_a_time_has_it_on_every_node() {
@@ -12,9 +12,9 @@ async fn one_at_a_time_has_it_on_every_node() {
     let guard = rig.acquire().await.unwrap();
     tokio::task::yield_now().await;
     assert_eq!(rig.taken().await, [0, 1, 2, 3, 4]);
-    let Err(NotAcquired::Busy(busy)) = rig.acquire().await else { panic!("two have it") };
-    assert!(busy.left > LEASE / 2 && busy.left <= LEASE && busy.waited.is_none(), "{busy:?}");
-    assert_eq!(guard.release().await, Released::Released);
+    let Err(AcquireError::Busy(busy)) = rig.acquire().await else { panic!("two have it") };
+    assert!(busy.lease_remaining > LEASE / 2 && busy.lease_remaining <= LEASE && busy.waited.is_none(), "{busy:?}");
+    assert_eq!(guard.release().await, ReleaseStatus::Released);
     rig.is_clean().await;
     assert!(rig.acquire().await.is_ok());
 }
@@ -27,10 +27,10 @@ async fn those_that_hang_are_not_waited_for_unless_they_decide() {
     let guard = rig.acquire().await.unwrap();
     assert_eq!(started.elapsed(), Duration::ZERO);
     rig.mend();
-    assert_eq!(guard.release().await, Released::Released);
+    assert_eq!(guard.release().await, ReleaseStatus::Released);
     rig.fail(&[0, 2, 4], Fault::Silence);
     let started = Instant::now();
-    assert!(matches!(rig.acquire().await, Err(NotAcquired::Fault(_))));
+    assert!(matches!(rig.acquire().await, Err(AcquireError::Fault(_))));
     assert_eq!(started.elapsed(), PATIENCE);
     rig.mend();
     rig.is_clean().await;
@@ -44,9 +44,9 @@ async fn whoever_can_win_no_more_is_told_at_once() {
     let other = others.lock("x").lease(LEASE).acquire().await.unwrap();
     tokio::task::yield_now().await;
     let started = Instant::now();
-    assert!(matches!(rig.acquire().await, Err(NotAcquired::Busy(_))));
+    assert!(matches!(rig.acquire().await, Err(AcquireError::Busy(_))));
     assert_eq!(started.elapsed(), Duration::ZERO);
-    assert_eq!(other.release().await, Released::Released);
+    assert_eq!(other.release().await, ReleaseStatus::Released);
     rig.mend();
     rig.is_clean().await;
 }
@@ -57,7 +57,7 @@ async fn a_success_that_comes_after_the_refusal_is_given_back() {
     let rig = Rig::new(3);
     rig.faults[0].set("acquire", Fault::Slow(ms(200)), 1);
     rig.fail(&[1, 2], Fault::Away);
-    assert!(matches!(rig.acquire().await, Err(NotAcquired::Fault(_))));
+    assert!(matches!(rig.acquire().await, Err(AcquireError::Fault(_))));
     rig.mend();
     rig.is_clean().await;
 }
@@ -75,7 +75,7 @@ async fn a_success_that_comes_after_the_grant_belongs_to_the_guard() {
     tokio::time::sleep(LEASE * 2).await;
     assert_eq!(guard.loss(), None);
     rig.mend();
-    assert_eq!(guard.release().await, Released::Released);
+    assert_eq!(guard.release().await, ReleaseStatus::Released);
     rig.is_clean().await;
 }
 
@@ -86,7 +86,7 @@ async fn a_success_that_comes_after_the_release_is_given_back() {
         rig.faults[at].set("acquire", Fault::Slow(ms(200)), 1);
     }
     let guard = rig.acquire().await.unwrap();
-    assert_eq!(guard.release().await, Released::Released);
+    assert_eq!(guard.release().await, ReleaseStatus::Released);
     rig.is_clean().await;
 }
 
@@ -154,7 +154,7 @@ async fn a_waiter_has_it_when_it_is_free() {
     let guard = rig.acquire().await.unwrap();
     let started = Instant::now();
     let request = rig.quorum.lock("x").lease(LEASE);
-    let Err(NotAcquired::Busy(busy)) = request.clone().wait(ms(500)).acquire().await else {
+    let Err(AcquireError::Busy(busy)) = request.clone().wait(ms(500)).acquire().await else {
         panic!("two have it")
     };
     assert!(busy.waited.is_some_and(|waited| waited <= ms(500)), "{busy:?}");

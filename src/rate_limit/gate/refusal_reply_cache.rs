@@ -95,16 +95,16 @@ impl fmt::Debug for RefusalReplyCache {
 mod tests {
     use super::*;
 
-    fn standing(limit: u64, retry: Duration) -> Standing<'static> {
+    fn standing(limit: u64, retry: Duration) -> PolicyStatus<'static> {
         let (window, reset) = (Duration::from_secs(60), Duration::from_secs(60));
-        Standing { name: "a", limit, window, remaining: 0, reset, retry, violated: true }
+        PolicyStatus { name: "a", limit, window, remaining: 0, reset_after: reset, retry_after: retry, violated: true }
     }
 
     #[test]
     fn the_policy_is_named_as_it_is_for_the_request() {
-        let again = Again::default();
-        let told = |standings: &[Standing<'_>], limits| again.policies(standings, limits);
-        let one = |limit, name| Standing { name, ..standing(limit, Duration::ZERO) };
+        let again = RefusalReplyCache::default();
+        let told = |standings: &[PolicyStatus<'_>], limits| again.policy_header(standings, limits);
+        let one = |limit, name| PolicyStatus { name, ..standing(limit, Duration::ZERO) };
         for _ in 0..2 {
             assert_eq!(told(&[one(3, "a")], 1), "\"a\";q=3;w=60");
             assert_eq!(told(&[one(4, "a")], 1), "\"a\";q=4;w=60", "another quota");
@@ -117,8 +117,8 @@ mod tests {
 
     #[test]
     fn what_is_the_same_is_made_once() {
-        let again = Again::default();
-        let told = |standing, status| again.refuse(&standing, || Reply::new(status)).reply().status;
+        let again = RefusalReplyCache::default();
+        let told = |standing, status| again.get_or_build(&standing, || Reply::new(status)).reply().status;
         let millis = Duration::from_millis;
         assert_eq!(told(standing(3, millis(1_500)), 1), 1);
         assert_eq!(told(standing(3, millis(1_001)), 2), 1, "2 s, both");

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{SECOND, admitted, leases::leased, left};
 use crate::{
-    Outage,
+    RateLimitOutage,
     store::{Fault, faulty},
 };
 
@@ -13,7 +13,7 @@ use crate::{
 async fn more_is_fetched_before_a_lease_is_spent() {
     let (store, faults) = faulty();
     let policy = leased(1000, 100);
-    let limit = store.rate_limit(policy.clone());
+    let limit = store.rate_limiter(policy.clone());
     for n in 0..49 {
         admitted(&limit.check("x", 1).await.unwrap(), 999 - n);
     }
@@ -34,7 +34,7 @@ async fn more_is_fetched_before_a_lease_is_spent() {
 #[tokio::test(start_paused = true)]
 async fn nothing_is_fetched_ahead_without_haste() {
     let (store, faults) = faulty();
-    let limit = store.rate_limit(leased(1000, 100));
+    let limit = store.rate_limiter(leased(1000, 100));
     for n in 0..100 {
         admitted(&limit.check("x", 1).await.unwrap(), 999 - n);
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -47,7 +47,7 @@ async fn nothing_is_fetched_ahead_without_haste() {
 async fn what_is_being_fetched_ahead_is_given_back_too() {
     let (store, faults) = faulty();
     let policy = leased(1000, 100);
-    let limit = store.rate_limit(policy.clone());
+    let limit = store.rate_limiter(policy.clone());
     assert!(limit.check("x", 1).await.unwrap().is_admitted());
     faults.set("charge", Fault::Slow(SECOND / 10), 1);
     for _ in 0..50 {
@@ -62,7 +62,7 @@ async fn what_is_being_fetched_ahead_is_given_back_too() {
 async fn what_is_being_fetched_for_nobody_is_given_back_too() {
     let (store, faults) = faulty();
     let policy = leased(1000, 100);
-    let limit = store.rate_limit(policy.clone());
+    let limit = store.rate_limiter(policy.clone());
     faults.set("charge", Fault::Slow(SECOND / 10), 1);
     let check = limit.check("x", 1);
     assert!(tokio::time::timeout(SECOND / 100, check).await.is_err());
@@ -74,8 +74,8 @@ async fn what_is_being_fetched_for_nobody_is_given_back_too() {
 #[tokio::test(start_paused = true)]
 async fn what_does_not_come_ahead_harms_nobody() {
     let (store, faults) = faulty();
-    let policy = leased(1000, 100).on_outage(Outage::Refuse);
-    let limit = store.rate_limit(policy.clone());
+    let policy = leased(1000, 100).on_outage(RateLimitOutage::Refuse);
+    let limit = store.rate_limiter(policy.clone());
     assert!(limit.check("x", 1).await.unwrap().is_admitted());
     faults.set("charge", Fault::Away, 1);
     for _ in 0..99 {

@@ -5,7 +5,7 @@ use crate::{Policy, Quota, store::Store};
 
 #[tokio::test(start_paused = true)]
 async fn what_is_unlimited_is_not_counted() {
-    let limit = Store::memory().rate_limit(Quota::unlimited());
+    let limit = Store::memory().rate_limiter(Quota::unlimited());
     let decision = limit.check("x", u64::MAX).await.unwrap();
     admitted(&decision, u64::MAX);
     assert_eq!(decision.policies()[0].remaining(), None);
@@ -20,13 +20,13 @@ fn a_policy_nobody_could_meet_is_not_built() {
 #[test]
 #[should_panic(expected = "only a fixed window can be leased")]
 fn what_counts_by_time_is_not_leased() {
-    let _ = Policy::new(minute(3).gcra()).lease(4);
+    let _ = Policy::new(minute(3).gcra()).quota_lease(4);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_changed_quota_keeps_what_was_spent() {
     let store = Store::memory();
-    let limit = |n| store.rate_limit(Policy::new(minute(n)).name("p"));
+    let limit = |n| store.rate_limiter(Policy::new(minute(n)).with_name("p"));
     admitted(&limit(10).check("x", 8).await.unwrap(), 2);
     admitted(&limit(20).check("x", 1).await.unwrap(), 11);
     refused(&limit(5).check("x", 1).await.unwrap(), &["p"]);
@@ -40,9 +40,9 @@ async fn policies_without_a_name_count_apart_by_their_quotas() {
     let store = Store::memory();
     let (login, api) = (minute(3), Quota::requests(100).per(SECOND));
     for spent in 0..6 {
-        let _ = store.rate_limit(api).peek("x", 1).await.unwrap();
-        admitted(&store.rate_limit(api).check("x", 1).await.unwrap(), 99);
-        let decision = store.as_another_process().rate_limit(login).check("x", 1).await.unwrap();
+        let _ = store.rate_limiter(api).peek("x", 1).await.unwrap();
+        admitted(&store.rate_limiter(api).check("x", 1).await.unwrap(), 99);
+        let decision = store.as_another_process().rate_limiter(login).check("x", 1).await.unwrap();
         assert_eq!(decision.is_admitted(), spent < 3, "{spent}");
         tokio::time::sleep(SECOND).await;
     }
@@ -51,7 +51,7 @@ async fn policies_without_a_name_count_apart_by_their_quotas() {
 #[tokio::test(start_paused = true)]
 async fn a_peek_of_no_cost_says_what_is_left_and_whether_the_key_is_blocked() {
     for quota in [minute(4), minute(4).sliding(), minute(4).gcra()] {
-        let limit = Store::memory().rate_limit(named("p", quota).penalty(1, 300 * SECOND));
+        let limit = Store::memory().rate_limiter(named("p", quota).penalty(1, 300 * SECOND));
         admitted(&limit.peek("x", 0).await.unwrap(), 4);
         admitted(&limit.check("x", 3).await.unwrap(), 1);
         admitted(&limit.peek("x", 0).await.unwrap(), 1);
@@ -66,7 +66,7 @@ async fn a_peek_of_no_cost_says_what_is_left_and_whether_the_key_is_blocked() {
 /// They are there for whoever asks in this process.
 #[tokio::test(start_paused = true)]
 async fn a_peek_of_no_cost_counts_leased_charges() {
-    let limit = Store::memory().rate_limit(named("p", minute(10)).lease(4));
+    let limit = Store::memory().rate_limiter(named("p", minute(10)).quota_lease(4));
     admitted(&limit.check("x", 1).await.unwrap(), 9);
     admitted(&limit.peek("x", 1).await.unwrap(), 9);
     admitted(&limit.peek("x", 0).await.unwrap(), 9);

@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use super::{SECOND, admitted, minute, named, refused};
 use crate::{
-    ErrorKind, Outage, Quota,
-    rate_limit::RateLimit,
+    ErrorKind, RateLimitOutage, Quota,
+    rate_limit::RateLimiter,
     store::{Fault, Faults, Store, faulty},
 };
 
 const EVER: usize = 1_000_000;
 
 /// How many of so many are let in, at once.
-async fn passed(limit: &RateLimit, key: &str, of: usize) -> usize {
+async fn passed(limit: &RateLimiter, key: &str, of: usize) -> usize {
     let mut passed = 0;
     for _ in 0..of {
         let decision = limit.check(key, 1).await.unwrap();
@@ -32,7 +32,7 @@ async fn a_key_that_nobody_has_seen_has_the_whole_quota() {
     let (store, faults) = faulty();
     go(&faults, Fault::Away, EVER);
     for quota in [minute(10), minute(10).sliding(), minute(20).burst(10)] {
-        let limit = store.rate_limit(quota);
+        let limit = store.rate_limiter(quota);
         assert_eq!(passed(&limit, "x", 30).await, 10, "{quota:?}");
         // It fills up evenly: within six seconds at least one of ten a minute.
         tokio::time::sleep(6 * SECOND).await;
@@ -43,7 +43,7 @@ async fn a_key_that_nobody_has_seen_has_the_whole_quota() {
 #[tokio::test(start_paused = true)]
 async fn it_is_asked_again_only_after_it_has_been_well_for_a_while() {
     let (store, faults) = faulty();
-    let limit = store.rate_limit(minute(10));
+    let limit = store.rate_limiter(minute(10));
     admitted(&limit.check("x", 1).await.unwrap(), 9);
     go(&faults, Fault::Away, EVER);
     assert_eq!(passed(&limit, "x", 4).await, 4);
@@ -67,7 +67,7 @@ async fn it_is_asked_again_only_after_it_has_been_well_for_a_while() {
 #[tokio::test(start_paused = true)]
 async fn one_slow_answer_is_no_outage_but_three_are() {
     let (store, faults) = faulty();
-    let limit = store.rate_limit(minute(100));
+    let limit = store.rate_limiter(minute(100));
     admitted(&limit.check("x", 1).await.unwrap(), 99);
     faults.set("charge", Fault::NoReply, 1);
     assert_eq!(passed(&limit, "x", 1).await, 1);
@@ -86,9 +86,9 @@ async fn a_call_that_is_wrong_is_no_outage() {
     let store = Store::memory();
     let one = |n: usize| named(&n.to_string(), minute(9));
     // More counters than one call has.
-    let wrong = (1..101).fold(store.rate_limit(one(0)), |limit, n| limit.and(one(n)));
+    let wrong = (1..101).fold(store.rate_limiter(one(0)), |limit, n| limit.and(one(n)));
     assert_eq!(passed(&wrong, "x", 5).await, 5);
-    assert!(!store.rate_limit(minute(9)).check("x", 1).await.unwrap().is_local());
+    assert!(!store.rate_limiter(minute(9)).check("x", 1).await.unwrap().is_local());
 }
 
 #[tokio::test(start_paused = true)]
@@ -96,11 +96,11 @@ async fn of_several_policies_the_strictest_counts() {
     let (store, faults) = faulty();
     let local = named("local", minute(2));
     let with =
-        |outage| store.rate_limit(local.clone()).and(named("o", minute(9)).on_outage(outage));
+        |outage| store.rate_limiter(local.clone()).and(named("o", minute(9)).on_outage(outage));
     go(&faults, Fault::Away, EVER);
-    assert_eq!(passed(&with(Outage::Admit), "x", 5).await, 2);
+    assert_eq!(passed(&with(RateLimitOutage::Admit), "x", 5).await, 2);
     assert_eq!(
-        with(Outage::Refuse).check("x", 1).await.unwrap_err().kind(),
+        with(RateLimitOutage::Refuse).check("x", 1).await.unwrap_err().kind(),
         ErrorKind::Unavailable
     );
 }
@@ -111,7 +111,7 @@ async fn four() -> (Vec<Store>, Faults) {
     let mut all: Vec<_> = (0..3).map(|_| store.as_another_process()).collect();
     all.push(store);
     for each in &all {
-        let _ = each.rate_limit(minute(100)).check("warm", 1).await.unwrap();
+        let _ = each.rate_limiter(minute(100)).check("warm", 1).await.unwrap();
     }
     tokio::time::sleep(6 * SECOND).await;
     (all, faults)
@@ -123,8 +123,8 @@ async fn the_shares_stand_until_the_store_is_asked_again() {
     let (all, faults) = four().await;
     go(&faults, Fault::Away, EVER);
     for each in &all {
-        assert_eq!(passed(&each.rate_limit(minute(100)), "warm", 1).await, 1);
-        let dear = each.rate_limit(minute(100)).check("x", 50).await.unwrap();
+        assert_eq!(passed(&each.rate_limiter(minute(100)), "warm", 1).await, 1);
+        let dear = each.rate_limiter(minute(100)).check("x", 50).await.unwrap();
         assert!(dear.is_local() && dear.is_admitted(), "no share is too small for it");
     }
     tokio::time::sleep(16 * SECOND).await;
@@ -137,13 +137,13 @@ async fn the_shares_stand_until_the_store_is_asked_again() {
     faults.set("limiters", Fault::Away, EVER);
     tokio::time::sleep(SECOND).await;
     for (n, each) in all.iter().enumerate() {
-        let limit = each.rate_limit(minute(100));
+        let limit = each.rate_limiter(minute(100));
         for _ in 0..3 {
             let dear = limit.check("x", 50).await.unwrap();
             assert!(dear.is_local() && !dear.is_admitted(), "{n}: a quarter of it is there");
         }
         assert_eq!(passed(&limit, "new", 100).await, 25, "{n}");
-        let two = each.rate_limit(named("two", minute(2)));
+        let two = each.rate_limiter(named("two", minute(2)));
         assert_eq!(passed(&two, "x", 20).await, 1, "{n}: one for each");
     }
 }
@@ -153,7 +153,7 @@ async fn the_shares_stand_until_the_store_is_asked_again() {
 async fn a_request_that_is_dearer_than_an_old_share_is_not_let_in_for_ever() {
     let (all, faults) = four().await;
     let (one, others) = all.split_first().unwrap();
-    let limit = one.rate_limit(minute(100));
+    let limit = one.rate_limiter(minute(100));
     faults.set("charge", Fault::NoReply, 1);
     assert!(limit.check("x", 50).await.unwrap().is_admitted());
     for other in others {
@@ -173,7 +173,7 @@ async fn a_request_that_is_dearer_than_an_old_share_is_not_let_in_for_ever() {
 async fn who_has_gone_meanwhile_has_no_share_of_the_next_outage() {
     let (mut all, faults) = four().await;
     all.truncate(1);
-    let limit = all[0].rate_limit(minute(100));
+    let limit = all[0].rate_limiter(minute(100));
     go(&faults, Fault::Away, EVER);
     assert_eq!(passed(&limit, "x", 100).await, 25);
     tokio::time::sleep(16 * SECOND).await;
@@ -188,7 +188,7 @@ async fn who_has_gone_meanwhile_has_no_share_of_the_next_outage() {
 #[tokio::test(start_paused = true)]
 async fn an_outage_begins_with_what_was_heard_last() {
     let (store, faults) = faulty();
-    let limit = store.rate_limit(minute(10));
+    let limit = store.rate_limiter(minute(10));
     faults.set("charge", Fault::NoReply, 1);
     assert_eq!(passed(&limit, "x", 1).await, 1);
     tokio::time::sleep(60 * SECOND).await;
@@ -203,7 +203,7 @@ async fn an_outage_begins_with_what_was_heard_last() {
 #[tokio::test(start_paused = true)]
 async fn a_dear_request_that_is_refused_is_told_what_is_left_here() {
     let (store, faults) = faulty();
-    let limit = store.rate_limit(minute(10));
+    let limit = store.rate_limiter(minute(10));
     go(&faults, Fault::Away, EVER);
     for _ in 0..2 {
         assert!(limit.check("x", 4).await.unwrap().is_admitted());
@@ -211,10 +211,10 @@ async fn a_dear_request_that_is_refused_is_told_what_is_left_here() {
     let decision = limit.check("x", 4).await.unwrap();
     let wait = refused(&decision, &["default"]);
     assert!(decision.is_local() && decision.remaining() == 2, "{decision:?}");
-    assert!(decision.reset() <= 6 * SECOND && wait > 6 * SECOND, "{decision:?}");
+    assert!(decision.reset_after() <= 6 * SECOND && wait > 6 * SECOND, "{decision:?}");
     assert_eq!(passed(&limit, "x", 5).await, 2);
     let decision = limit.check("x", 1).await.unwrap();
-    assert_eq!((decision.remaining(), decision.reset()), (0, decision.retry_after()));
+    assert_eq!((decision.remaining(), decision.reset_after()), (0, decision.retry_after()));
 }
 
 /// Of a lease, too: what the store had left beside it, and what is not spent of it, or is given back.
@@ -222,7 +222,7 @@ async fn a_dear_request_that_is_refused_is_told_what_is_left_here() {
 async fn an_outage_begins_with_what_a_lease_has_left() {
     for (checks, pause, left) in [(50, 0u32, 50), (45, 0, 55), (45, 3, 55)] {
         let (store, faults) = faulty();
-        let limit = store.rate_limit(named("leased", minute(100)).lease(10));
+        let limit = store.rate_limiter(named("leased", minute(100)).quota_lease(10));
         for _ in 0..checks {
             assert!(!limit.check("x", 1).await.unwrap().is_local());
         }
@@ -238,7 +238,7 @@ async fn an_outage_begins_with_what_a_lease_has_left() {
 #[tokio::test(start_paused = true)]
 async fn a_store_that_comes_and_goes_gives_nothing_away() {
     let (store, faults) = faulty();
-    let limit = store.rate_limit(minute(20));
+    let limit = store.rate_limiter(minute(20));
     let start = tokio::time::Instant::now();
     let mut alone = 0;
     for _ in 0..19 {
@@ -260,7 +260,7 @@ async fn a_store_that_comes_and_goes_gives_nothing_away() {
 #[tokio::test(start_paused = true)]
 async fn the_next_outage_does_not_begin_with_another_burst() {
     let (store, faults) = faulty();
-    let limit = store.rate_limit(minute(20));
+    let limit = store.rate_limiter(minute(20));
     let start = tokio::time::Instant::now();
     let mut alone = 0;
     for _ in 0..4 {
@@ -286,7 +286,7 @@ async fn odd_quotas_do_no_harm() {
         Quota::requests(1).per(year),
         Quota::requests(u64::MAX).per(year).gcra(),
     ] {
-        assert_eq!(passed(&store.rate_limit(quota), "x", 1).await, 1, "{quota:?}");
+        assert_eq!(passed(&store.rate_limiter(quota), "x", 1).await, 1, "{quota:?}");
     }
 }
 
@@ -294,7 +294,7 @@ async fn odd_quotas_do_no_harm() {
 #[tokio::test(start_paused = true)]
 async fn leases_that_are_had_end_a_row_of_failures() {
     let (store, faults) = faulty();
-    let limit = store.rate_limit(named("leased", minute(1000)).lease(2));
+    let limit = store.rate_limiter(named("leased", minute(1000)).quota_lease(2));
     for _ in 0..5 {
         for _ in 0..4 {
             assert!(!limit.check("x", 1).await.unwrap().is_local());

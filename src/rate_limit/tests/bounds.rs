@@ -1,7 +1,7 @@
 //! Quotas of 0, and charges that are larger than any quota.
 
 use super::*;
-use crate::store::{By, Rule, Settled};
+use crate::store::{AdjustmentKind, QuotaRule, ChargeAdjustment};
 
 fn all_countings(quota: Quota) -> [Quota; 4] {
     [quota, quota.sliding(), quota.gcra(), quota.burst(5)]
@@ -12,17 +12,17 @@ async fn a_quota_of_zero_lets_nothing_in_however_it_counts() {
     let (store, other) = (Store::memory(), minute(5));
     for zero in all_countings(minute(0)) {
         assert!(zero.is_zero() && zero.capacity() == 0);
-        let limit = store.rate_limit(named("none", zero));
+        let limit = store.rate_limiter(named("none", zero));
         for _ in 0..2 {
             let decision = limit.check("k", 1).await.expect("no error");
             assert_eq!(refused(&decision, &["none"]), 60 * SECOND);
-            assert_eq!((decision.remaining(), decision.reset()), (0, 60 * SECOND));
+            assert_eq!((decision.remaining(), decision.reset_after()), (0, 60 * SECOND));
             assert_eq!(limit.peek("k", 1).await.expect("no error"), decision);
         }
         assert!(limit.check("k", 0).await.expect("no error").is_admitted(), "it costs nothing");
         assert_eq!(limit.peek("k", 0).await.expect("no error").remaining(), 0);
         // Beside others nothing is charged.
-        let both = store.rate_limit(named("some", other)).and(named("none", zero));
+        let both = store.rate_limiter(named("some", other)).and(named("none", zero));
         assert_eq!(refused(&both.check("k", 1).await.expect("no error"), &["none"]), 60 * SECOND);
         assert_eq!(left(&store, &named("some", other), "k").await, 5);
         limit.reset("k").await.expect("there is nothing to forget");
@@ -34,7 +34,7 @@ async fn a_quota_of_zero_lets_nothing_in_however_it_counts() {
 
 #[tokio::test(start_paused = true)]
 async fn a_quota_of_zero_in_shadow_refuses_nobody() {
-    let limit = Store::memory().rate_limit(named("none", minute(0)).shadow());
+    let limit = Store::memory().rate_limiter(named("none", minute(0)).shadow());
     let decision = limit.check("k", 1).await.expect("no error");
     assert!(decision.is_admitted() && decision.policies()[0].is_violated(), "{decision:?}");
 }
@@ -42,7 +42,7 @@ async fn a_quota_of_zero_in_shadow_refuses_nobody() {
 #[tokio::test(start_paused = true)]
 async fn a_cost_beyond_any_quota_is_an_error() {
     for quota in all_countings(minute(5)) {
-        let limit = Store::memory().rate_limit(quota);
+        let limit = Store::memory().rate_limiter(quota);
         for cost in [6, u64::MAX] {
             let error = limit.check("k", cost).await.expect_err("it is never let in");
             assert_eq!(error.kind(), crate::ErrorKind::CostAboveQuota);
@@ -62,12 +62,12 @@ fn a_charge_after_the_fact_is_bounded() {
         (minute(0).burst(7), 0),
         (Quota::requests(u64::MAX).per(SECOND), 10 << 50),
     ] {
-        assert_eq!(quota.most_charged(), most, "{quota:?}");
-        let rule: Rule = quota.rule().expect("it counts");
+        assert_eq!(quota.max_charge(), most, "{quota:?}");
+        let rule: QuotaRule = quota.to_rule().expect("it counts");
         for units in [0, 1, most, most + 1, u64::MAX] {
-            let settled = Settled::new("p".into(), "k".into(), rule, By::Charge { units });
-            assert_eq!(settled.by, By::Charge { units: units.min(most) });
+            let settled = ChargeAdjustment::new("p".into(), "k".into(), rule, AdjustmentKind::Charge { units });
+            assert_eq!(settled.kind, AdjustmentKind::Charge { units: units.min(most) });
         }
     }
-    assert_eq!(Quota::unlimited().most_charged(), u64::MAX);
+    assert_eq!(Quota::unlimited().max_charge(), u64::MAX);
 }

@@ -33,12 +33,12 @@ async fn dropped_after(n: usize, refuses: bool) -> (bool, [u64; 3]) {
     let (store, faults) = faulty();
     let [a, b, c] = policies();
     if refuses {
-        let spent = store.as_another_process().rate_limit(c.clone()).check("z", 2).await;
+        let spent = store.as_another_process().rate_limiter(c.clone()).check("z", 2).await;
         assert!(spent.unwrap().is_admitted());
     }
     faults.set("charge", Fault::Slow(BETWEEN / 2), 100);
     faults.set("settle_charge", Fault::Slow(BETWEEN / 2), 100);
-    let limit = store.rate_limit(a.clone()).and(b.clone()).and(c.clone());
+    let limit = store.rate_limiter(a.clone()).and(b.clone()).and(c.clone());
     let keys = [("x", 1), ("y", 1), ("z", 1)];
     let done = poll_then_drop(n, limit.check_each(keys)).await;
     assert!(store.shutdown(SECOND).await, "something is under way still");
@@ -93,7 +93,7 @@ async fn a_refusal_that_is_dropped_gives_back_what_was_charged() {
 async fn a_check_that_is_dropped_in_the_shadow_is_not_charged_if_it_can_be_helped() {
     let (store, faults) = faulty();
     let [a, b, c] = policies();
-    let limit = store.rate_limit(a.clone()).and(b.clone()).and(c.shadow());
+    let limit = store.rate_limiter(a.clone()).and(b.clone()).and(c.shadow());
     faults.set("charge", Fault::Slow(BETWEEN / 2), 100);
     let keys = [("x", 1), ("y", 1), ("z", 1)];
     assert!(poll_then_drop(3, limit.check_each(keys)).await.is_none());
@@ -107,7 +107,7 @@ async fn a_check_that_is_dropped_in_the_shadow_is_not_charged_if_it_can_be_helpe
 async fn a_check_dropped_on_a_plain_thread_gives_back() {
     let (store, faults) = faulty();
     let [a, b, _] = policies();
-    let limit = store.rate_limit(a.clone()).and(b);
+    let limit = store.rate_limiter(a.clone()).and(b);
     faults.set("charge", Fault::Slow(BETWEEN / 2), 100);
     let mut check = Box::pin(async move { limit.check_each([("x", 1), ("y", 1)]).await });
     for _ in 0..2 {
@@ -124,7 +124,7 @@ async fn a_check_dropped_on_a_plain_thread_gives_back() {
 fn a_limiter_works_where_its_runtime_has_ended() {
     let store = Store::memory();
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let limit = store.rate_limit(minute(10)).and(named("leased", minute(10)).lease(5));
+    let limit = store.rate_limiter(minute(10)).and(named("leased", minute(10)).quota_lease(5));
     for _ in 0..2 {
         let runtime = runtime();
         assert!(runtime.block_on(limit.check("x", 1)).unwrap().is_admitted());
@@ -135,7 +135,7 @@ fn a_limiter_works_where_its_runtime_has_ended() {
 async fn one_key_that_is_dropped_in_the_shadow_is_given_back_too() {
     let (store, faults) = faulty();
     let [a, b, _] = policies();
-    let limit = store.rate_limit(a.clone()).and(b.shadow());
+    let limit = store.rate_limiter(a.clone()).and(b.shadow());
     faults.set("charge", Fault::Slow(BETWEEN / 2), 100);
     assert!(poll_then_drop(2, limit.check("x", 1)).await.is_none());
     assert!(store.shutdown(SECOND).await);
@@ -147,7 +147,7 @@ async fn one_key_that_is_dropped_in_the_shadow_is_given_back_too() {
 #[tokio::test(start_paused = true)]
 async fn a_reset_that_is_dropped_is_not_refused_from_memory() {
     let (store, faults) = faulty();
-    let limit = store.rate_limit(minute(1));
+    let limit = store.rate_limiter(minute(1));
     for admitted in [true, false] {
         assert_eq!(limit.check("x", 1).await.unwrap().is_admitted(), admitted);
     }

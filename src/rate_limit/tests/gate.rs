@@ -11,7 +11,7 @@ use std::{
 use super::{SECOND, minute, named};
 use crate::{
     Key, Policy, Quota, Reply,
-    gate::{Asked, Gate, KeySource, Outcome, Parting, Verdict, fake::FakeView},
+    gate::{InitialVerdict, Gate, KeySource, ServiceOutcome, LeaveAction, Verdict, fake::FakeView},
     rate_limit::{RateLimitGate, RateLimitTicket},
     store::{Fault, Store, faulty},
 };
@@ -30,24 +30,24 @@ pub(super) fn view() -> FakeView {
 
 /// Runs a request up to the handler.
 pub(super) async fn enter(limit: &Limit, view: &mut FakeView) -> Result<RateLimitTicket, Reply> {
-    match limit.ask(view) {
-        Asked::Enter(facts) => match limit.enter(facts).await {
+    match limit.inspect(view) {
+        InitialVerdict::Enter(facts) => match limit.enter(facts).await {
             Verdict::Pass(ticket) => {
-                limit.show(&ticket, view);
+                limit.annotate_request(&ticket, view);
                 Ok(ticket)
             }
             Verdict::Answer(reply) | Verdict::Busy(reply, _) => Err(reply),
         },
-        Asked::Answer(reply) => Err(reply),
-        Asked::Again(reply) => Err(reply.reply().clone()),
-        Asked::Pass(status) => Ok(limit.ticket(status)),
-        Asked::Skip => panic!("skipped"),
+        InitialVerdict::Answer(reply) => Err(reply),
+        InitialVerdict::SharedAnswer(reply) => Err(reply.reply().clone()),
+        InitialVerdict::PassLight(status) => Ok(limit.full_ticket(status)),
+        InitialVerdict::Skip => panic!("skipped"),
     }
 }
 
 pub(super) async fn leave(limit: &Limit, ticket: RateLimitTicket, status: u16) -> String {
-    match limit.leave(ticket, Outcome::Answered(status)).await {
-        Parting::Fields(fields) => {
+    match limit.leave(ticket, ServiceOutcome::Answered(status)).await {
+        LeaveAction::AddHeaders(fields) => {
             let named = fields.iter().find(|(name, _)| name == "ratelimit");
             named.map(|(_, value)| value.clone().into_owned()).unwrap_or_default()
         }
@@ -70,8 +70,8 @@ async fn a_refusal_that_is_known_is_answered_before_anything_is_awaited() {
     let (store, faults) = faulty();
     let limit = by("a", minute(1)).store(&store);
     assert_eq!(whole(&limit, 200).await, 200);
-    match limit.ask(&mut view()) {
-        Asked::Again(reply) => assert_eq!(reply.reply().status, 429),
+    match limit.inspect(&mut view()) {
+        InitialVerdict::SharedAnswer(reply) => assert_eq!(reply.reply().status, 429),
         other => panic!("{other:?}"),
     }
     assert_eq!(faults.seen("charge"), 1);
@@ -92,18 +92,18 @@ async fn who_costs_more_than_the_quota_is_told_what_is_left_of_it() {
         let limit = by("a", policy.clone()).cost_by(|(): &()| 8).store(&store);
         let reply = enter(&limit, &mut view()).await.unwrap_err();
         assert_eq!(reply.status, 403);
-        let told = reply.fields.iter().find(|(name, _)| name == "ratelimit");
+        let told = reply.headers.iter().find(|(name, _)| name == "ratelimit");
         told.map(|(_, value)| value.clone().into_owned()).unwrap_or_default()
     };
     let policy = named("p", minute(7));
     assert_eq!(refused(&policy).await, "\"p\";r=7;t=60", "all of it");
-    assert!(store.rate_limit(policy.clone()).check(key(), 2).await.unwrap().is_admitted());
+    assert!(store.rate_limiter(policy.clone()).check(key(), 2).await.unwrap().is_admitted());
     tokio::time::sleep(10 * SECOND).await;
     assert_eq!(refused(&policy).await, "\"p\";r=5;t=50");
     tokio::time::sleep(50 * SECOND).await;
     assert_eq!(refused(&policy).await, "\"p\";r=7;t=60", "the window is over");
-    let leased = named("leased", minute(7)).lease(4);
-    assert!(store.rate_limit(leased.clone()).check(key(), 1).await.unwrap().is_admitted());
+    let leased = named("leased", minute(7)).quota_lease(4);
+    assert!(store.rate_limiter(leased.clone()).check(key(), 1).await.unwrap().is_admitted());
     assert_eq!(refused(&leased).await, "\"leased\";r=6;t=60");
 }
 
@@ -125,7 +125,7 @@ async fn quotas_are_by_request_and_asked_for_now_and_then() {
             }
         }
     };
-    let limit = by("a", minute(1)).quota_by(of_plan).quota_fresh_for(5 * SECOND).store(&store);
+    let limit = by("a", minute(1)).quota_by(of_plan).quota_ttl(5 * SECOND).store(&store);
     for _ in 0..2 {
         assert_eq!(whole(&limit, 200).await, 200);
     }
@@ -156,7 +156,7 @@ async fn a_quota_that_is_good_for_ever_is_asked_for_once() {
         count.fetch_add(1, Ordering::Relaxed);
         std::future::ready(minute(2))
     };
-    let limit = by("a", minute(1)).quota_by(of_plan).quota_fresh_for(Duration::MAX).store(&store);
+    let limit = by("a", minute(1)).quota_by(of_plan).quota_ttl(Duration::MAX).store(&store);
     for status in [200, 200, 429] {
         assert_eq!(whole(&limit, 200).await, status);
     }
@@ -171,12 +171,12 @@ async fn a_request_that_never_gets_to_the_handler_is_given_back() {
         by("a", named("one", minute(9))).and(by("b", named("two", minute(9)))).store(&store);
     faults.set("charge", Fault::Slow(SECOND), 100);
     let mut view = view();
-    let Asked::Enter(facts) = limit.ask(&mut view) else { panic!("it is not known yet") };
+    let InitialVerdict::Enter(facts) = limit.inspect(&mut view) else { panic!("it is not known yet") };
     let entering = tokio::time::timeout(3 * SECOND / 2, limit.enter(facts));
     assert!(entering.await.is_err(), "the second call is under way");
     assert!(store.shutdown(5 * SECOND).await);
     faults.set("charge", Fault::Away, 0);
-    let limit = store.rate_limit(named("one", minute(9)));
+    let limit = store.rate_limiter(named("one", minute(9)));
     let peek = limit.peek(Key::header("a", b"1"), 1).await;
     assert_eq!(peek.unwrap().remaining(), 9);
 }

@@ -12,28 +12,28 @@ use super::{
 };
 use crate::{
     Policy, Quota, RateStatus,
-    gate::{Asked, Gate as _, Verdict, View as _},
-    rate_limit::RateLimit,
+    gate::{InitialVerdict, Gate as _, Verdict, GateRequest as _},
+    rate_limit::RateLimiter,
     store::{Fault, Store, elsewhere, faulty},
 };
 
 pub(super) fn leased(requests: u64, n: u32) -> Policy {
-    named("leased", minute(requests)).lease(n)
+    named("leased", minute(requests)).quota_lease(n)
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_request_that_has_a_leased_charge_passes_before_anything_is_awaited() {
     let (store, faults) = faulty();
     let limit = by("a", leased(5, 2)).store(&store);
-    let Asked::Enter(facts) = limit.ask(&mut view()) else { panic!("nothing was leased yet") };
+    let InitialVerdict::Enter(facts) = limit.inspect(&mut view()) else { panic!("nothing was leased yet") };
     assert!(matches!(limit.enter(facts).await, Verdict::Pass(_)));
     let mut second = view();
-    let Asked::Pass(status) = limit.ask(&mut second) else { panic!("a unit is there") };
-    assert_eq!(second.get::<RateStatus>().unwrap().decision().remaining(), 3);
+    let InitialVerdict::PassLight(status) = limit.inspect(&mut second) else { panic!("a unit is there") };
+    assert_eq!(second.extension::<RateStatus>().unwrap().decision().remaining(), 3);
     let mut fields = Vec::new();
-    limit.part(status, |name, value| fields.push((name, value))).unwrap();
+    limit.settle_with_headers(status, |name, value| fields.push((name, value))).unwrap();
     assert!(fields.contains(&("ratelimit", "\"leased\";r=3;t=60".into())), "{fields:?}");
-    assert!(matches!(limit.ask(&mut view()), Asked::Enter(_)), "all are spent");
+    assert!(matches!(limit.inspect(&mut view()), InitialVerdict::Enter(_)), "all are spent");
     assert_eq!(faults.seen("charge"), 1);
 }
 
@@ -43,16 +43,16 @@ async fn a_leased_charge_that_may_be_refunded_is_not_spent_in_passing() {
     let store = Store::memory();
     let limit = by("a", leased(5, 2)).refund_on(|status| status >= 500).store(&store);
     for _ in 0..2 {
-        let Asked::Enter(facts) = limit.ask(&mut view()) else { panic!("passed") };
+        let InitialVerdict::Enter(facts) = limit.inspect(&mut view()) else { panic!("passed") };
         let Verdict::Pass(ticket) = limit.enter(facts).await else { panic!("refused") };
-        assert!(limit.quick(ticket).is_err(), "it has something to settle");
+        assert!(limit.try_light_ticket(ticket).is_err(), "it has something to settle");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_lapses_with_its_window() {
     let (store, faults) = faulty();
-    let limit = store.rate_limit(leased(100, 50));
+    let limit = store.rate_limiter(leased(100, 50));
     admitted(&limit.check("x", 1).await.unwrap(), 99);
     // In use all the time, so that it is not given back.
     for _ in 0..119 {
@@ -69,7 +69,7 @@ async fn a_lease_lapses_with_its_window() {
 async fn what_is_not_used_is_given_back() {
     let (store, faults) = faulty();
     let policy = leased(100, 10);
-    let limit = store.rate_limit(policy.clone());
+    let limit = store.rate_limiter(policy.clone());
     admitted(&limit.check("x", 1).await.unwrap(), 99);
     assert_eq!(left(&store, &policy, "x").await, 90);
     tokio::time::sleep(3 * SECOND).await;
@@ -86,7 +86,7 @@ async fn what_is_not_used_is_given_back() {
 async fn a_look_counts_what_is_leased_here() {
     let store = Store::memory();
     let policy = leased(10, 10);
-    let limit = store.rate_limit(policy.clone());
+    let limit = store.rate_limiter(policy.clone());
     for n in (5..10).rev() {
         admitted(&limit.check("x", 1).await.unwrap(), n);
         admitted(&limit.peek("x", 1).await.unwrap(), n);
@@ -100,7 +100,7 @@ async fn a_look_counts_what_is_leased_here() {
 async fn who_leaves_loses_no_lease() {
     let (store, faults) = faulty();
     let policy = leased(100, 10);
-    let limit = store.rate_limit(policy.clone());
+    let limit = store.rate_limiter(policy.clone());
     faults.set("charge", Fault::Slow(SECOND / 10), 1);
     let asking = tokio::time::timeout(SECOND / 20, limit.check("x", 1));
     assert!(asking.await.is_err());
@@ -115,7 +115,7 @@ async fn who_leaves_loses_no_lease() {
 #[tokio::test(start_paused = true)]
 async fn nobody_waits_for_the_lease_of_another() {
     let (store, faults) = faulty();
-    let limit = store.rate_limit(leased(100, 10));
+    let limit = store.rate_limiter(leased(100, 10));
     faults.set("charge", Fault::Slow(SECOND), 1);
     let first = crate::store::spawn({
         let limit = limit.clone();
@@ -131,10 +131,10 @@ async fn nobody_waits_for_the_lease_of_another() {
 #[tokio::test(start_paused = true)]
 async fn a_unit_goes_back_if_another_policy_refuses() {
     let store = Store::memory();
-    let limit = store.rate_limit(leased(100, 10)).and(named("tight", minute(1)));
+    let limit = store.rate_limiter(leased(100, 10)).and(named("tight", minute(1)));
     assert!(limit.check("x", 1).await.unwrap().is_admitted());
     for _ in 0..5 {
-        store.rate_limit(named("tight", minute(1))).reset("z").await.unwrap();
+        store.rate_limiter(named("tight", minute(1))).reset("z").await.unwrap();
         refused(&limit.check("x", 1).await.unwrap(), &["tight"]);
     }
     assert!(store.shutdown(SECOND).await);
@@ -144,8 +144,8 @@ async fn a_unit_goes_back_if_another_policy_refuses() {
 /// How many of `checks` at each of the processes get in.
 async fn shared(store: &Store, policy: &Policy, processes: usize, checks: usize) -> usize {
     let others: Vec<_> = (0..processes).map(|_| store.as_another_process()).collect();
-    let limits: Vec<RateLimit> = others.iter().map(|s| s.rate_limit(policy.clone())).collect();
-    let process = |limit: RateLimit| {
+    let limits: Vec<RateLimiter> = others.iter().map(|s| s.rate_limiter(policy.clone())).collect();
+    let process = |limit: RateLimiter| {
         crate::store::spawn(async move {
             let mut passed = 0;
             for _ in 0..checks {
@@ -191,9 +191,9 @@ proptest! {
         let runtime = runtime.enable_all().start_paused(true).build().unwrap();
         runtime.block_on(async {
             let store = Store::memory();
-            let policy = Policy::new(Quota::requests(quota).per(5 * SECOND)).name("p").lease(n);
+            let policy = Policy::new(Quota::requests(quota).per(5 * SECOND)).with_name("p").quota_lease(n);
             let processes: Vec<_> = (0..3).map(|_| store.as_another_process()).collect();
-            let limits: Vec<_> = processes.iter().map(|s| s.rate_limit(policy.clone())).collect();
+            let limits: Vec<_> = processes.iter().map(|s| s.rate_limiter(policy.clone())).collect();
             let (mut passed, mut since) = (0, None);
             for (process, checks, pause) in rounds {
                 for _ in 0..checks {
@@ -223,7 +223,7 @@ proptest! {
 #[tokio::test(start_paused = true)]
 async fn nobody_is_punished_for_what_a_lease_did_not_get() {
     let store = Store::memory();
-    let limit = store.rate_limit(leased(10, 100).penalty(3, 300 * SECOND));
+    let limit = store.rate_limiter(leased(10, 100).penalty(3, 300 * SECOND));
     for n in (0..10).rev() {
         admitted(&limit.check("x", 1).await.unwrap(), n);
     }
@@ -237,7 +237,7 @@ async fn nobody_is_punished_for_what_a_lease_did_not_get() {
 async fn who_finds_no_lease_is_told_what_the_other_policies_say() {
     let store = Store::memory();
     let day = named("day", Quota::requests(2).per(1000 * SECOND));
-    let both = |store: &Store| store.rate_limit(leased(2, 2)).and(day.clone());
+    let both = |store: &Store| store.rate_limiter(leased(2, 2)).and(day.clone());
     for _ in 0..2 {
         assert!(both(&store).check("x", 1).await.unwrap().is_admitted());
     }
@@ -255,8 +255,8 @@ async fn what_others_give_back_is_soon_there() {
         let (store, faults) = faulty();
         let policy = leased(10, 8);
         let holder = store.as_another_process();
-        admitted(&holder.rate_limit(policy.clone()).check("x", 1).await.unwrap(), 9);
-        let limit = store.rate_limit(policy);
+        admitted(&holder.rate_limiter(policy.clone()).check("x", 1).await.unwrap(), 9);
+        let limit = store.rate_limiter(policy);
         for _ in 1..2 / cost {
             assert!(limit.check("x", cost).await.unwrap().is_admitted());
         }
@@ -276,15 +276,15 @@ async fn what_others_give_back_is_soon_there() {
 #[tokio::test(start_paused = true)]
 async fn what_is_given_back_is_there_for_who_was_refused_beside_it() {
     let store = Store::memory();
-    admitted(&store.rate_limit(leased(10, 10)).check("x", 1).await.unwrap(), 9);
-    let plain = store.rate_limit(named("leased", minute(10)));
+    admitted(&store.rate_limiter(leased(10, 10)).check("x", 1).await.unwrap(), 9);
+    let plain = store.rate_limiter(named("leased", minute(10)));
     refused(&plain.check("x", 1).await.unwrap(), &["leased"]);
     tokio::time::sleep(3 * SECOND).await;
     admitted(&plain.check("x", 1).await.unwrap(), 8);
 }
 
 /// How many of thirty more get in.
-async fn passed(limit: &RateLimit) -> usize {
+async fn passed(limit: &RateLimiter) -> usize {
     let mut passed = 0;
     for _ in 0..30 {
         passed += usize::from(limit.check("x", 1).await.unwrap().is_admitted());
@@ -300,7 +300,7 @@ async fn units_from_before_a_reset_are_forgotten() {
         [("charge", Fault::Slow(SECOND)), ("reset_charges", Fault::Late(2 * SECOND))]
     {
         let (store, faults) = faulty();
-        let limit = store.rate_limit(leased(10, 5));
+        let limit = store.rate_limiter(leased(10, 5));
         faults.set(call, fault, 1);
         let check = async |after| {
             tokio::time::sleep(after).await;
@@ -321,9 +321,9 @@ async fn units_from_before_a_reset_are_forgotten() {
 #[tokio::test(start_paused = true)]
 async fn a_reset_by_another_quota_forgets_units_too() {
     let store = Store::memory();
-    let limit = store.rate_limit(leased(10, 5));
+    let limit = store.rate_limiter(leased(10, 5));
     assert!(limit.check("x", 1).await.unwrap().is_admitted());
-    store.rate_limit(named("leased", minute(3))).reset("x").await.unwrap();
+    store.rate_limiter(named("leased", minute(3))).reset("x").await.unwrap();
     assert_eq!(passed(&limit).await, 10);
 }
 
@@ -335,8 +335,8 @@ async fn no_unit_is_spent_in_the_next_window() {
         tokio::time::advance(step).await;
         let (store, faults) = faulty();
         let other = store.as_another_process();
-        let policy = Policy::new(Quota::requests(10).per(SECOND / 2)).name("p").lease(10);
-        let (limit, others) = (store.rate_limit(policy.clone()), other.rate_limit(policy));
+        let policy = Policy::new(Quota::requests(10).per(SECOND / 2)).with_name("p").quota_lease(10);
+        let (limit, others) = (store.rate_limiter(policy.clone()), other.rate_limiter(policy));
         admitted(&limit.check("x", 1).await.unwrap(), 9);
         tokio::time::advance(SECOND / 2 - 15 * step).await;
         while others.peek("x", 1).await.unwrap().remaining() < 10 {
@@ -351,7 +351,7 @@ async fn no_unit_is_spent_in_the_next_window() {
 #[test]
 fn a_charge_is_made_alone_where_nobody_would_fetch_more() {
     elsewhere(|[store, ..]| async move {
-        let decision = store.rate_limit(leased(100, 10)).check("x", 1).await.unwrap();
+        let decision = store.rate_limiter(leased(100, 10)).check("x", 1).await.unwrap();
         admitted(&decision, 99);
     });
 }

@@ -5,20 +5,20 @@ use super::{
     minute, named,
 };
 use crate::{
-    ClientAddress, Key, Lists,
-    gate::{Asked, Gate, KeySource},
+    ClientAddress, Key, AccessLists,
+    gate::{InitialVerdict, Gate, KeySource},
     store::Store,
 };
 
 /// Lists are about the keys of all policies, and the address of whichever has one.
 #[tokio::test(start_paused = true)]
 async fn lists_look_at_every_policy() {
-    let client = KeySource::client(ClientAddress::behind(["10.0.0.0/8"]));
-    let lists = Lists::new().allow(["10.0.0.0/8", "192.0.2.7"]).deny_key(Key::header("b", b"2"));
+    let client = KeySource::client(ClientAddress::behind_proxies(["10.0.0.0/8"]));
+    let lists = AccessLists::new().allow(["10.0.0.0/8", "192.0.2.7"]).deny_key(Key::header("b", b"2"));
     let limit = |other: &str| {
         let client = Limit::new(client.clone(), named("client", minute(5)));
         let limit = by("a", minute(5)).and(client).and(by(other, named("other", minute(5))));
-        limit.facing(|facing| facing.lists(lists.clone())).store(&Store::memory())
+        limit.response_options(|facing| facing.access_lists(lists.clone())).store(&Store::memory())
     };
     let from = |address: &'static str| {
         let mut view = view();
@@ -26,8 +26,8 @@ async fn lists_look_at_every_policy() {
         view.headers.push(("x-forwarded-for", address));
         view
     };
-    let asked = |other, address| limit(other).ask(&mut from(address));
-    assert!(matches!(asked("cost", "192.0.2.7"), Asked::Skip));
-    assert!(matches!(asked("cost", "192.0.2.8"), Asked::Enter(_)), "the proxy is not the client");
-    assert!(matches!(asked("b", "192.0.2.7"), Asked::Answer(reply) if reply.status == 403));
+    let asked = |other, address| limit(other).inspect(&mut from(address));
+    assert!(matches!(asked("cost", "192.0.2.7"), InitialVerdict::Skip));
+    assert!(matches!(asked("cost", "192.0.2.8"), InitialVerdict::Enter(_)), "the proxy is not the client");
+    assert!(matches!(asked("b", "192.0.2.7"), InitialVerdict::Answer(reply) if reply.status == 403));
 }

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     key::Key,
-    store::{Algorithm, Keys, Kind},
+    store::{Algorithm, KeyNames, CounterKeyKind},
 };
 
 /// Names of the letters by which they could run into something else, and now and then a long one.
@@ -37,7 +37,7 @@ fn counted() -> impl Strategy<Value = Counted> {
 
 fn policy_of(policy: &Result<String, Quota>) -> Policy {
     match policy {
-        Ok(name) => Policy::new(minute(1)).name(name),
+        Ok(name) => Policy::new(minute(1)).with_name(name),
         Err(quota) => Policy::new(*quota),
     }
 }
@@ -45,15 +45,15 @@ fn policy_of(policy: &Result<String, Quota>) -> Policy {
 proptest! {
     #[test]
     fn distinct_counters_have_distinct_keys(all in prop::collection::vec(counted(), 2..60)) {
-        let keys = Keys::new("shop");
+        let keys = KeyNames::new("shop");
         let mut seen = HashMap::new();
         for counted in &all {
             let (policy, subject, tag, refusals) = counted;
             let (policy, subject) = (policy_of(policy), Key::custom(subject));
             let tag = tag.as_ref().map_or_else(|| subject.clone(), |tag| Key::custom(tag));
-            let of = if *refusals { Kind::refusals } else { Kind::spent };
+            let of = if *refusals { CounterKeyKind::refusals } else { CounterKeyKind::spent_units };
             let (kind, shard) = (of(Algorithm::Gcra), tag.shard());
-            let parts = keys.counter_in_parts(&tag, shard, kind, (policy.counter(), &subject));
+            let parts = keys.counter_parts(&tag, shard, kind, (policy.counter_name(), &subject));
             // A tag that is the subject is none.
             let grouped = (tag != subject).then(|| tag.clone());
             let what = (counted.0.clone(), counted.1.clone(), grouped, *refusals);
@@ -66,9 +66,9 @@ proptest! {
     fn distinct_names_are_read_as_distinct_labels(names in prop::collection::vec(name(), 2..60)) {
         let mut seen = HashMap::new();
         for name in &names {
-            let policy = Policy::new(minute(1)).name(name);
-            prop_assert!(policy.label().bytes().all(|b| (b' '..=b'~').contains(&b)));
-            let first = *seen.entry(policy.label().to_owned()).or_insert(name);
+            let policy = Policy::new(minute(1)).with_name(name);
+            prop_assert!(policy.name().bytes().all(|b| (b' '..=b'~').contains(&b)));
+            let first = *seen.entry(policy.name().to_owned()).or_insert(name);
             prop_assert_eq!(first, name);
         }
     }
@@ -77,7 +77,7 @@ proptest! {
 #[test]
 fn a_usual_name_is_read_as_it_is() {
     for usual in ["search", "per_minute", "v1.2-b", "a b", "a/b"] {
-        assert_eq!(Policy::new(minute(1)).name(usual).label(), usual);
+        assert_eq!(Policy::new(minute(1)).with_name(usual).name(), usual);
     }
-    assert_eq!(Policy::new(minute(1)).name("検%").label(), "%E6%A4%9C%25");
+    assert_eq!(Policy::new(minute(1)).with_name("検%").name(), "%E6%A4%9C%25");
 }

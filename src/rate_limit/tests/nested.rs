@@ -6,24 +6,24 @@ use super::{
     minute, named,
 };
 use crate::{
-    Key, Outage, Quota, RateStatus,
-    gate::{Asked, Gate as _, Verdict, View as _, fake::FakeView},
+    Key, RateLimitOutage, Quota, RateStatus,
+    gate::{InitialVerdict, Gate as _, Verdict, GateRequest as _, fake::FakeView},
     store::{Fault, Store, faulty},
 };
 
 fn nested(store: &Store, inner: Quota) -> (Limit, Limit) {
-    let named = |quota| by("a", quota).name("p").store(store);
+    let named = |quota| by("a", quota).policy_name("p").store(store);
     (named(minute(10)), named(inner))
 }
 
 async fn both(limits: &(Limit, Limit)) -> (FakeView, bool) {
     let mut view = view();
     let _outer = enter(&limits.0, &mut view).await.unwrap();
-    let skipped = match limits.1.ask(&mut view) {
-        Asked::Skip => true,
-        Asked::Enter(facts) => {
+    let skipped = match limits.1.inspect(&mut view) {
+        InitialVerdict::Skip => true,
+        InitialVerdict::Enter(facts) => {
             let Verdict::Pass(ticket) = limits.1.enter(facts).await else { panic!("refused") };
-            limits.1.show(&ticket, &mut view);
+            limits.1.annotate_request(&ticket, &mut view);
             false
         }
         other => panic!("{other:?}"),
@@ -41,7 +41,7 @@ async fn the_same_policy_twice_is_counted_once_while_the_store_is_away() {
     let limits = nested(&store, minute(10));
     for _ in 0..10 {
         let (view, skipped) = both(&limits).await;
-        assert!(skipped && view.get::<RateStatus>().is_none());
+        assert!(skipped && view.extension::<RateStatus>().is_none());
     }
     assert_eq!(enter(&limits.0, &mut view()).await.unwrap_err().status, 429);
 }
@@ -52,16 +52,16 @@ async fn the_same_policy_is_not_left_out_while_the_store_is_away_if_it_would_ref
     let (store, faults) = faulty();
     faults.set("charge", Fault::Away, 2);
     let (outer, inner) = nested(&store, minute(10));
-    let inner = inner.on_outage(Outage::Refuse);
+    let inner = inner.on_outage(RateLimitOutage::Refuse);
     let mut view = view();
     let ticket = enter(&outer, &mut view).await.unwrap();
     assert_eq!(leave(&outer, ticket, 200).await, "", "it is told nothing");
     assert_eq!(enter(&inner, &mut view).await.unwrap_err().status, 503);
     // The store is back.
     let ticket = enter(&inner, &mut view).await.unwrap();
-    assert!(view.get::<RateStatus>().unwrap().outer().is_none());
+    assert!(view.extension::<RateStatus>().unwrap().outer().is_none());
     assert_eq!(leave(&inner, ticket, 200).await, "\"p\";r=9;t=60");
-    assert!(matches!(outer.ask(&mut view), Asked::Skip), "it is charged by now");
+    assert!(matches!(outer.inspect(&mut view), InitialVerdict::Skip), "it is charged by now");
 }
 
 /// What is counted elsewhere says nothing: the inner one may be of all processes, the outer one of this alone.
@@ -77,10 +77,10 @@ async fn the_same_policy_in_another_store_is_charged_too() {
     for layer in [&inner, &between] {
         let _ = enter(layer, &mut view).await.unwrap();
     }
-    assert!(matches!(inner.ask(&mut view), Asked::Skip));
+    assert!(matches!(inner.inspect(&mut view), InitialVerdict::Skip));
     // Another handle of the same store counts there, too.
     let other = nested(&store.as_another_process(), minute(10)).1;
-    assert!(matches!(other.ask(&mut view), Asked::Skip));
+    assert!(matches!(other.inspect(&mut view), InitialVerdict::Skip));
 }
 
 /// The inner quota might be the stricter one: it is not left out.
@@ -89,7 +89,7 @@ async fn the_same_counter_by_another_quota_is_charged_twice() {
     let store = Store::memory();
     let (view, skipped) = both(&nested(&store, minute(5))).await;
     assert!(!skipped);
-    let status = view.get::<RateStatus>().unwrap();
+    let status = view.extension::<RateStatus>().unwrap();
     assert_eq!(status.decision().remaining(), 3);
     assert_eq!(status.outer().unwrap().decision().remaining(), 9);
 }
@@ -102,10 +102,10 @@ async fn inner_limits(outer: impl Fn(Limit) -> Limit) -> bool {
     for _ in 0..4 {
         let mut view = view();
         let Ok(_outer) = enter(&outer, &mut view).await else { return true };
-        match inner.ask(&mut view) {
-            Asked::Answer(_) | Asked::Again(_) => return true,
-            Asked::Skip | Asked::Pass(_) => {}
-            Asked::Enter(facts) => {
+        match inner.inspect(&mut view) {
+            InitialVerdict::Answer(_) | InitialVerdict::SharedAnswer(_) => return true,
+            InitialVerdict::Skip | InitialVerdict::PassLight(_) => {}
+            InitialVerdict::Enter(facts) => {
                 if matches!(inner.enter(facts).await, Verdict::Answer(_)) {
                     return true;
                 }
@@ -153,14 +153,14 @@ async fn the_same_policy_is_charged_too_if_that_is_put_right() {
     assert_eq!(spent().await, 2);
     leave(&refunds, ticket, 503).await;
     assert_eq!(spent().await, 1);
-    let by_handler = plain.clone().settle_by_handler();
+    let by_handler = plain.clone().handler_sets_cost();
     let ticket = enter(&by_handler, &mut view).await.unwrap();
-    assert!(view.get::<RateStatus>().unwrap().charge(4).unwrap());
+    assert!(view.extension::<RateStatus>().unwrap().set_cost(4).unwrap());
     leave(&by_handler, ticket, 200).await;
     assert_eq!(spent().await, 5);
 }
 
 /// What the policy `p` of ten a minute has left for a key.
 async fn left_of(store: &Store, key: Key) -> u64 {
-    store.rate_limit(named("p", minute(10))).peek(key, 1).await.unwrap().remaining()
+    store.rate_limiter(named("p", minute(10))).peek(key, 1).await.unwrap().remaining()
 }

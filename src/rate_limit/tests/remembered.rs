@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     Clock, Policy, Quota,
-    rate_limit::RateLimit,
+    rate_limit::RateLimiter,
     store::{Fault, Store, faulty},
 };
 
@@ -19,7 +19,7 @@ use crate::{
 async fn a_refusal_is_asked_for_once_and_ends_in_time() {
     for quota in [minute(2), minute(2).sliding(), minute(2).gcra()] {
         let (store, faults) = faulty();
-        let limit = store.rate_limit(quota);
+        let limit = store.rate_limiter(quota);
         admitted(&limit.check("x", 2).await.unwrap(), 0);
         let wait = refused(&limit.check("x", 1).await.unwrap(), &["default"]);
         let asked = faults.seen("charge");
@@ -37,8 +37,8 @@ async fn a_refusal_is_asked_for_once_and_ends_in_time() {
 #[tokio::test(start_paused = true)]
 async fn a_slow_answer_puts_nothing_off() {
     let (store, faults) = faulty();
-    let limit = store.rate_limit(minute(1));
-    admitted(&store.as_another_process().rate_limit(minute(1)).check("x", 1).await.unwrap(), 0);
+    let limit = store.rate_limiter(minute(1));
+    admitted(&store.as_another_process().rate_limiter(minute(1)).check("x", 1).await.unwrap(), 0);
     faults.set("charge", Fault::Slow(20 * SECOND), 1);
     refused(&limit.check("x", 1).await.unwrap(), &["default"]);
     tokio::time::sleep(40 * SECOND).await;
@@ -49,8 +49,8 @@ async fn a_slow_answer_puts_nothing_off() {
 #[tokio::test(start_paused = true)]
 async fn who_waits_as_long_as_is_told_from_memory_is_let_in() {
     let (store, faults) = faulty();
-    let limit = store.rate_limit(minute(1));
-    admitted(&store.as_another_process().rate_limit(minute(1)).check("x", 1).await.unwrap(), 0);
+    let limit = store.rate_limiter(minute(1));
+    admitted(&store.as_another_process().rate_limiter(minute(1)).check("x", 1).await.unwrap(), 0);
     tokio::time::sleep(10 * SECOND).await;
     faults.set("charge", Fault::Late(SECOND), 1);
     refused(&limit.check("x", 1).await.unwrap(), &["default"]);
@@ -63,12 +63,12 @@ async fn who_waits_as_long_as_is_told_from_memory_is_let_in() {
 
 #[tokio::test(start_paused = true)]
 async fn a_dear_request_that_is_refused_says_nothing_of_cheap_ones() {
-    let limit = Store::memory().rate_limit(minute(5));
+    let limit = Store::memory().rate_limiter(minute(5));
     admitted(&limit.check("x", 3).await.unwrap(), 2);
     refused(&limit.check("x", 3).await.unwrap(), &["default"]);
     admitted(&limit.check("x", 2).await.unwrap(), 0);
     let (store, faults) = faulty();
-    let limit = store.rate_limit(minute(5));
+    let limit = store.rate_limiter(minute(5));
     admitted(&limit.check("x", 5).await.unwrap(), 0);
     refused(&limit.check("x", 2).await.unwrap(), &["default"]);
     refused(&limit.check("x", 3).await.unwrap(), &["default"]);
@@ -82,7 +82,7 @@ async fn a_dear_request_that_is_refused_says_nothing_of_cheap_ones() {
 async fn what_is_not_of_the_counter_is_not_added_to_the_cost() {
     for other in [Quota::unlimited(), minute(100).sliding()] {
         let store = Store::memory();
-        let one = store.rate_limit(named("p", minute(5)));
+        let one = store.rate_limiter(named("p", minute(5)));
         let both = one.clone().and(named("p", other));
         admitted(&one.check("x", 3).await.unwrap(), 2);
         refused(&one.check("x", 3).await.unwrap(), &["p"]);
@@ -93,24 +93,24 @@ async fn what_is_not_of_the_counter_is_not_added_to_the_cost() {
 #[tokio::test(start_paused = true)]
 async fn other_keys_and_policies_are_asked() {
     let (store, faults) = faulty();
-    let limit = store.rate_limit(minute(1));
+    let limit = store.rate_limiter(minute(1));
     let _ = limit.check("x", 1).await;
     refused(&limit.check("x", 1).await.unwrap(), &["default"]);
     assert_eq!(faults.seen("charge"), 1, "who was let in last knows that the next one is not");
     admitted(&limit.check("y", 1).await.unwrap(), 0);
-    admitted(&store.rate_limit(named("p", minute(1))).check("x", 1).await.unwrap(), 0);
-    admitted(&store.rate_limit(minute(1)).group_by("g").check("x", 1).await.unwrap(), 0);
+    admitted(&store.rate_limiter(named("p", minute(1))).check("x", 1).await.unwrap(), 0);
+    admitted(&store.rate_limiter(minute(1)).group_by("g").check("x", 1).await.unwrap(), 0);
     assert_eq!(faults.seen("charge"), 4);
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_another_process_resets_is_known_after_the_time_that_was_set() {
     let store = Store::memory();
-    let policy = named("p", minute(1)).remember_refusals(SECOND);
-    let (one, other) = (store.rate_limit(policy.clone()), store.as_another_process());
+    let policy = named("p", minute(1)).cache_refusals_for(SECOND);
+    let (one, other) = (store.rate_limiter(policy.clone()), store.as_another_process());
     admitted(&one.check("x", 1).await.unwrap(), 0);
     refused(&one.check("x", 1).await.unwrap(), &["p"]);
-    other.rate_limit(policy).reset("x").await.unwrap();
+    other.rate_limiter(policy).reset("x").await.unwrap();
     refused(&one.check("x", 1).await.unwrap(), &["p"]);
     tokio::time::sleep(SECOND).await;
     admitted(&one.check("x", 1).await.unwrap(), 0);
@@ -120,10 +120,10 @@ async fn what_another_process_resets_is_known_after_the_time_that_was_set() {
 #[tokio::test(start_paused = true)]
 async fn a_reset_by_another_quota_is_known_at_once() {
     let store = Store::memory();
-    let limit = store.rate_limit(named("p", minute(1)));
+    let limit = store.rate_limiter(named("p", minute(1)));
     admitted(&limit.check("x", 1).await.unwrap(), 0);
     refused(&limit.check("x", 1).await.unwrap(), &["p"]);
-    store.rate_limit(named("p", Quota::requests(7).per(SECOND))).reset("x").await.unwrap();
+    store.rate_limiter(named("p", Quota::requests(7).per(SECOND))).reset("x").await.unwrap();
     admitted(&limit.check("x", 1).await.unwrap(), 0);
 }
 
@@ -134,15 +134,15 @@ async fn a_refusal_from_before_a_reset_is_not_remembered() {
     for reset in [minute(1), Quota::requests(7).per(SECOND)] {
         let (store, faults) = faulty();
         let policy = named("p", minute(1));
-        let limit = store.rate_limit(policy.clone());
-        admitted(&store.as_another_process().rate_limit(policy).check("x", 1).await.unwrap(), 0);
+        let limit = store.rate_limiter(policy.clone());
+        admitted(&store.as_another_process().rate_limiter(policy).check("x", 1).await.unwrap(), 0);
         faults.set("charge", Fault::Slow(SECOND), 1);
         let late = crate::store::spawn({
             let limit = limit.clone();
             async move { limit.check("x", 1).await }
         });
         tokio::time::sleep(SECOND / 2).await;
-        store.rate_limit(named("p", reset)).reset("x").await.unwrap();
+        store.rate_limiter(named("p", reset)).reset("x").await.unwrap();
         refused(&late.await.unwrap().unwrap(), &["p"]);
         admitted(&limit.check("x", 1).await.unwrap(), 0);
     }
@@ -155,7 +155,7 @@ async fn a_refusal_beside_a_shadow_may_end_sooner() {
     let other = store.as_another_process();
     let hour = named("real", Quota::requests(1).per(3600 * SECOND));
     let [leaves, stays] = [&store, &other]
-        .map(|store| store.rate_limit(hour.clone()).and(named("watched", minute(9)).shadow()));
+        .map(|store| store.rate_limiter(hour.clone()).and(named("watched", minute(9)).shadow()));
     faults.set("charge", Fault::Slow(SECOND), 2);
     let (left, ()) =
         tokio::join!(tokio::time::timeout(SECOND * 9 / 5, leaves.check("x", 1)), async {
@@ -171,7 +171,7 @@ async fn a_refusal_beside_a_shadow_may_end_sooner() {
 #[tokio::test(start_paused = true)]
 async fn a_block_is_remembered_until_it_ends_and_no_longer() {
     let quota = Quota::requests(3).per(3 * SECOND).sliding();
-    let limit = Store::memory().rate_limit(named("p", quota).penalty(2, 5 * SECOND));
+    let limit = Store::memory().rate_limiter(named("p", quota).penalty(2, 5 * SECOND));
     admitted(&limit.check("x", 3).await.unwrap(), 0);
     for _ in 0..2 {
         refused(&limit.check("x", 3).await.unwrap(), &["p"]);
@@ -208,9 +208,9 @@ fn quotas() -> impl Strategy<Value = Quota> {
 
 async fn run(policy: Policy, ops: &[Op]) -> Result<(), TestCaseError> {
     let (stores, asking) = ([Store::memory(), Store::memory()], Duration::ZERO);
-    let limits: [RateLimit; 2] = [
-        stores[0].rate_limit(policy.clone()),
-        stores[1].rate_limit(policy.remember_refusals(asking)),
+    let limits: [RateLimiter; 2] = [
+        stores[0].rate_limiter(policy.clone()),
+        stores[1].rate_limiter(policy.cache_refusals_for(asking)),
     ];
     for op in ops {
         match *op {
@@ -251,11 +251,11 @@ proptest! {
 #[tokio::test]
 async fn beside_a_clock_that_is_moved_by_hand_nothing_is_kept() {
     for policy in
-        [named("p", minute(2)), named("p", minute(2).gcra()), named("p", minute(2)).lease(2)]
+        [named("p", minute(2)), named("p", minute(2).gcra()), named("p", minute(2)).quota_lease(2)]
     {
         let clock = Clock::manual();
         let store = Store::memory_with_clock(clock.clone());
-        let (limit, layer) = (store.rate_limit(policy.clone()), by("a", policy).store(&store));
+        let (limit, layer) = (store.rate_limiter(policy.clone()), by("a", policy).store(&store));
         for _ in 0..3 {
             for left in [1, 0] {
                 admitted(&limit.check("x", 1).await.unwrap(), left);

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     Key, Policy, Quota, RateStatus,
-    gate::{Gate as _, Outcome, View as _},
+    gate::{Gate as _, ServiceOutcome, GateRequest as _},
     store::{Fault, Store, elsewhere, faulty},
 };
 
@@ -17,9 +17,9 @@ use crate::{
 #[tokio::test(start_paused = true)]
 async fn what_a_lease_has_paid_is_refunded_when_the_lease_is_gone() {
     let store = Store::memory();
-    let policy = named("p", minute(100)).lease(10);
+    let policy = named("p", minute(100)).quota_lease(10);
     let limit = by("a", policy.clone()).refund_on(|status| status >= 500).store(&store);
-    let other = store.as_another_process().rate_limit(policy);
+    let other = store.as_another_process().rate_limiter(policy);
     let left = async || other.peek(Key::header("a", b"1"), 1).await.unwrap().remaining();
     let ticket = enter(&limit, &mut view()).await.unwrap();
     assert_eq!(left().await, 90);
@@ -39,9 +39,9 @@ async fn what_a_lease_has_paid_is_refunded_when_the_lease_is_gone() {
 #[tokio::test(start_paused = true)]
 async fn a_unit_of_a_window_that_is_over_is_refunded_to_no_other() {
     let store = Store::memory();
-    let policy = named("p", minute(100)).lease(10);
+    let policy = named("p", minute(100)).quota_lease(10);
     let limit = by("a", policy.clone()).refund_on(|status| status >= 500).store(&store);
-    let other = store.as_another_process().rate_limit(policy);
+    let other = store.as_another_process().rate_limiter(policy);
     let key = || Key::header("a", b"1");
     let left = async || other.peek(key(), 1).await.unwrap().remaining();
     for reset in [false, true] {
@@ -64,7 +64,7 @@ async fn what_is_only_watched_is_put_right_too() {
     let store = Store::memory();
     let policy = named("p", minute(2)).shadow();
     let left = async || {
-        let peek = store.rate_limit(policy.clone()).peek(Key::header("a", b"1"), 1).await.unwrap();
+        let peek = store.rate_limiter(policy.clone()).peek(Key::header("a", b"1"), 1).await.unwrap();
         peek.policies()[0].remaining()
     };
     let limit = by("a", policy.clone()).refund_on(|status| status >= 500).store(&store);
@@ -74,11 +74,11 @@ async fn what_is_only_watched_is_put_right_too() {
     assert_eq!(left().await, Some(2));
     assert_eq!(whole(&limit, 200).await, 200);
     assert_eq!(left().await, Some(1));
-    let limit = by("a", policy.clone()).settle_by_handler().store(&store);
+    let limit = by("a", policy.clone()).handler_sets_cost().store(&store);
     let mut dear = view();
     let ticket = enter(&limit, &mut dear).await.unwrap();
     assert_eq!(left().await, Some(0));
-    assert!(dear.get::<RateStatus>().unwrap().charge(0).unwrap());
+    assert!(dear.extension::<RateStatus>().unwrap().set_cost(0).unwrap());
     leave(&limit, ticket, 200).await;
     assert_eq!(left().await, Some(1));
 }
@@ -90,7 +90,7 @@ async fn an_error_counts_as_500() {
     let limit = by("a", minute(2)).refund_on(|status| status == 500).store(&store);
     for _ in 0..5 {
         let ticket = enter(&limit, &mut view()).await.unwrap();
-        let _ = limit.leave(ticket, Outcome::Failed).await;
+        let _ = limit.leave(ticket, ServiceOutcome::Failed).await;
     }
 }
 
@@ -98,9 +98,9 @@ async fn an_error_counts_as_500() {
 async fn the_handler_says_what_it_has_cost() {
     let store = Store::memory();
     let policy = named("p", minute(10));
-    let limit = by("a", policy.clone()).settle_by_handler().store(&store);
+    let limit = by("a", policy.clone()).handler_sets_cost().store(&store);
     let spent = async || {
-        let peek = store.rate_limit(policy.clone()).peek(Key::header("a", b"1"), 1).await;
+        let peek = store.rate_limiter(policy.clone()).peek(Key::header("a", b"1"), 1).await;
         10 - peek.unwrap().remaining()
     };
     let ticket = |cost: Option<u64>| {
@@ -108,8 +108,8 @@ async fn the_handler_says_what_it_has_cost() {
         async move {
             let mut view = view();
             let ticket = enter(&limit, &mut view).await.unwrap();
-            let status = view.get::<RateStatus>().unwrap();
-            assert!(cost.is_none_or(|cost| status.charge(cost).unwrap()));
+            let status = view.extension::<RateStatus>().unwrap();
+            assert!(cost.is_none_or(|cost| status.set_cost(cost).unwrap()));
             ticket
         }
     };
@@ -134,10 +134,10 @@ async fn the_handler_says_what_it_has_cost() {
 async fn what_the_handler_has_charged_is_spent_while_the_store_is_away_too() {
     for quota in [minute(10), minute(10).sliding(), minute(10).gcra(), minute(10).burst(12)] {
         let (store, faults) = faulty();
-        let limit = by("a", named("p", quota)).settle_by_handler().store(&store);
+        let limit = by("a", named("p", quota)).handler_sets_cost().store(&store);
         let mut dear = view();
         let ticket = enter(&limit, &mut dear).await.unwrap();
-        assert!(dear.get::<RateStatus>().unwrap().charge(quota.capacity() - 2).unwrap());
+        assert!(dear.extension::<RateStatus>().unwrap().set_cost(quota.capacity() - 2).unwrap());
         leave(&limit, ticket, 200).await;
         for call in ["charge", "limiters"] {
             faults.set(call, Fault::Away, 1000);
@@ -156,10 +156,10 @@ async fn what_cost_nothing_when_it_came_costs_what_the_handler_says() {
     let plan =
         by("a", named("plan", minute(10)).cost(0)).quota_by(|(): &()| async { Quota::unlimited() });
     let watched = by("b", named("watched", minute(10)).shadow()).cost_by(|(): &()| 0);
-    let limit = by("a", policy.clone()).settle_by_handler();
-    let limit = limit.and(watched.settle_by_handler()).and(plan.settle_by_handler()).store(&store);
+    let limit = by("a", policy.clone()).handler_sets_cost();
+    let limit = limit.and(watched.handler_sets_cost()).and(plan.handler_sets_cost()).store(&store);
     let spent = async |policy: &Policy, header: &str, value: &[u8]| {
-        let limit = store.rate_limit(policy.clone());
+        let limit = store.rate_limiter(policy.clone());
         10 - limit.peek(Key::header(header, value), 1).await.unwrap().policies()[0]
             .remaining()
             .unwrap()
@@ -167,8 +167,8 @@ async fn what_cost_nothing_when_it_came_costs_what_the_handler_says() {
     for (cost, expected) in [(Some(4), 4), (None, 4), (Some(0), 4), (Some(3), 7)] {
         let mut view = view();
         let ticket = enter(&limit, &mut view).await.unwrap();
-        let status = view.get::<RateStatus>().unwrap();
-        assert!(cost.is_none_or(|cost| status.charge(cost).unwrap()));
+        let status = view.extension::<RateStatus>().unwrap();
+        assert!(cost.is_none_or(|cost| status.set_cost(cost).unwrap()));
         leave(&limit, ticket, 200).await;
         assert_eq!(spent(&policy, "a", b"1").await, expected);
         assert_eq!(spent(&named("watched", minute(10)).shadow(), "b", b"2").await, expected);
@@ -180,22 +180,22 @@ async fn what_cost_nothing_when_it_came_costs_what_the_handler_says() {
 #[tokio::test(start_paused = true)]
 async fn what_the_handler_says_when_all_is_settled_has_no_consequences() {
     let store = Store::memory();
-    let limit = by("a", minute(10)).settle_by_handler().store(&store);
+    let limit = by("a", minute(10)).handler_sets_cost().store(&store);
     let left = async || {
-        let peek = store.rate_limit(minute(10)).peek(Key::header("a", b"1"), 1).await;
+        let peek = store.rate_limiter(minute(10)).peek(Key::header("a", b"1"), 1).await;
         peek.unwrap().remaining()
     };
     for (dropped, expected) in [(false, 8), (true, 6)] {
         let mut view = view();
         let ticket = enter(&limit, &mut view).await.unwrap();
-        let status = view.get::<RateStatus>().unwrap();
-        assert!(status.charge(3).unwrap() && status.charge(2).unwrap());
+        let status = view.extension::<RateStatus>().unwrap();
+        assert!(status.set_cost(3).unwrap() && status.set_cost(2).unwrap());
         if dropped {
             drop(ticket);
         } else {
             leave(&limit, ticket, 200).await;
         }
-        assert!(!status.charge(5).unwrap());
+        assert!(!status.set_cost(5).unwrap());
         assert!(store.shutdown(SECOND).await);
         assert_eq!(left().await, expected);
     }
@@ -207,9 +207,9 @@ async fn a_layer_that_is_not_set_so_is_not_told_by_the_handler() {
     let limit = by("a", minute(10)).store(&store);
     let mut view = view();
     let ticket = enter(&limit, &mut view).await.unwrap();
-    assert!(!view.get::<RateStatus>().unwrap().charge(5).unwrap());
+    assert!(!view.extension::<RateStatus>().unwrap().set_cost(5).unwrap());
     leave(&limit, ticket, 200).await;
-    let peek = store.rate_limit(minute(10)).peek(Key::header("a", b"1"), 1).await;
+    let peek = store.rate_limiter(minute(10)).peek(Key::header("a", b"1"), 1).await;
     assert_eq!(peek.unwrap().remaining(), 9);
 }
 
@@ -220,9 +220,9 @@ async fn charges_are_put_right_when_the_store_is_back() {
         let (store, faults) = faulty();
         let policy = named("p", minute(9));
         let refunds = by("a", policy.clone()).refund_on(|status| status >= 500).store(&store);
-        let by_handler = by("a", policy.clone()).settle_by_handler().store(&store);
+        let by_handler = by("a", policy.clone()).handler_sets_cost().store(&store);
         let spent = async || {
-            let peek = store.rate_limit(policy.clone()).peek(Key::header("a", b"1"), 1).await;
+            let peek = store.rate_limiter(policy.clone()).peek(Key::header("a", b"1"), 1).await;
             9 - peek.unwrap().remaining()
         };
         faults.set("settle_charge", fault, 5);
@@ -230,7 +230,7 @@ async fn charges_are_put_right_when_the_store_is_back() {
         assert_eq!(whole(&refunds, 503).await, 503);
         let mut dear = view();
         let ticket = enter(&by_handler, &mut dear).await.unwrap();
-        assert!(dear.get::<RateStatus>().unwrap().charge(4).unwrap());
+        assert!(dear.extension::<RateStatus>().unwrap().set_cost(4).unwrap());
         leave(&by_handler, ticket, 200).await;
         assert_eq!(began.elapsed(), Duration::ZERO, "no response waits for that");
         assert_eq!(spent().await, 2);
@@ -250,7 +250,7 @@ async fn a_change_that_may_have_been_made_is_not_sent_again() {
     assert_eq!(whole(&limit, 200).await, 200);
     tokio::time::sleep(30 * SECOND).await;
     assert_eq!(faults.seen("settle_charge"), 1);
-    let peek = store.rate_limit(minute(9)).peek(Key::header("a", b"1"), 1).await.unwrap();
+    let peek = store.rate_limiter(minute(9)).peek(Key::header("a", b"1"), 1).await.unwrap();
     assert_eq!(peek.remaining(), 8);
 }
 
@@ -262,11 +262,11 @@ async fn a_response_that_is_dropped_is_refunded() {
     let ticket = enter(&limit, &mut view()).await.unwrap();
     faults.set("settle_charge", Fault::Late(SECOND), 1);
     {
-        let mut leaving = pin!(limit.leave(ticket, Outcome::Answered(503)));
+        let mut leaving = pin!(limit.leave(ticket, ServiceOutcome::Answered(503)));
         assert!(poll_fn(|cx| Poll::Ready(leaving.as_mut().poll(cx))).await.is_pending());
     }
     assert!(store.shutdown(5 * SECOND).await);
-    let peek = store.rate_limit(minute(9)).peek(Key::header("a", b"1"), 1).await.unwrap();
+    let peek = store.rate_limiter(minute(9)).peek(Key::header("a", b"1"), 1).await.unwrap();
     assert_eq!(peek.remaining(), 9);
 }
 
@@ -317,7 +317,7 @@ async fn what_waits_to_be_put_right_is_bounded() {
     }
     faults.set("settle_charge", Fault::Away, 0);
     tokio::time::sleep(10 * SECOND).await;
-    let peek = store.rate_limit(policy).peek(Key::header("a", b"1"), 1).await.unwrap();
+    let peek = store.rate_limiter(policy).peek(Key::header("a", b"1"), 1).await.unwrap();
     assert_eq!(10_000 - peek.remaining(), 1500 - 1024);
 }
 

@@ -4,7 +4,7 @@ use futures_util::future::join_all;
 
 use super::{SECOND, admitted, left, minute, named, refused};
 use crate::{
-    ErrorKind, Outage, Policy, PolicyDecision, Quota,
+    ErrorKind, RateLimitOutage, Policy, PolicyDecision, Quota,
     store::{Fault, Store, faulty},
 };
 
@@ -20,7 +20,7 @@ fn three() -> [Policy; 3] {
 async fn policies_of_one_key_are_one_call_and_charged_all_or_none() {
     let (store, faults) = faulty();
     let [a, b, c] = three();
-    let limit = store.rate_limit(a.clone()).and(b.clone()).and(c.clone());
+    let limit = store.rate_limiter(a.clone()).and(b.clone()).and(c.clone());
     for left in (0..3).rev() {
         admitted(&limit.check("x", 1).await.unwrap(), left);
     }
@@ -36,12 +36,12 @@ async fn policies_of_one_key_are_one_call_and_charged_all_or_none() {
 async fn every_violated_policy_is_named_and_the_longest_binds() {
     let store = Store::memory();
     let [a, b, c] = three();
-    let limit = store.rate_limit(a.clone()).and(b).and(c);
+    let limit = store.rate_limiter(a.clone()).and(b).and(c);
     admitted(&limit.check("x", 3).await.unwrap(), 0);
     // Of the three, only one has room for two.
     let wait = refused(&limit.check("x", 2).await.unwrap(), &["sliding", "gcra"]);
     let own = |name: &str, decision: &crate::Decision| {
-        let each = decision.policies().iter().find(|each| each.policy().label() == name);
+        let each = decision.policies().iter().find(|each| each.policy().name() == name);
         each.expect("it is there").retry_after()
     };
     let decision = limit.check("x", 2).await.unwrap();
@@ -56,7 +56,7 @@ async fn every_violated_policy_is_named_and_the_longest_binds() {
 async fn what_has_been_refused_of_late_is_asked_before_others_are_named_alone() {
     let (store, faults) = faulty();
     let (each, all) = (Quota::requests(1).per(100 * SECOND), Quota::requests(1).per(10 * SECOND));
-    let limit = store.rate_limit(named("each", each)).and(named("all", all));
+    let limit = store.rate_limiter(named("each", each)).and(named("all", all));
     let check = async |key| limit.check_each([(key, 1), ("all", 1)]).await.unwrap();
     assert!(check("a").await.is_admitted());
     refused(&check("a").await, &["each", "all"]);
@@ -72,11 +72,11 @@ async fn what_has_been_refused_of_late_is_asked_before_others_are_named_alone() 
 /// If it can't be asked, the one that is known stands, whatever the others would do without the store.
 #[tokio::test(start_paused = true)]
 async fn what_is_known_to_be_refused_stays_so_while_the_store_is_away() {
-    for outage in [Outage::Local, Outage::Admit, Outage::Refuse] {
+    for outage in [RateLimitOutage::Local, RateLimitOutage::Admit, RateLimitOutage::Refuse] {
         let (store, faults) = faulty();
         let each = named("each", Quota::requests(1).per(100 * SECOND)).on_outage(outage);
         let all = named("all", Quota::requests(1).per(10 * SECOND)).on_outage(outage);
-        let limit = store.rate_limit(each).and(all);
+        let limit = store.rate_limiter(each).and(all);
         let check = async |key| limit.check_each([(key, 1), ("all", 1)]).await;
         assert!(check("a").await.unwrap().is_admitted());
         refused(&check("a").await.unwrap(), &["each", "all"]);
@@ -96,12 +96,12 @@ async fn what_is_known_to_be_refused_stays_so_while_the_store_is_away() {
 async fn what_was_charged_before_a_refusal_is_given_back() {
     let (store, faults) = faulty();
     let [a, b, c] = three();
-    let limit = store.rate_limit(a.clone()).and(b.clone()).and(c.clone());
+    let limit = store.rate_limiter(a.clone()).and(b.clone()).and(c.clone());
     let keys = |cost| [("x", cost), ("y", cost), ("z", cost)];
     assert!(limit.check_each(keys(1)).await.unwrap().is_admitted());
     // The second is spent, and so is the third.
-    assert!(store.rate_limit(b.clone()).check("y", 3).await.unwrap().is_admitted());
-    assert!(store.rate_limit(c.clone()).check("z", 2).await.unwrap().is_admitted());
+    assert!(store.rate_limiter(b.clone()).check("y", 3).await.unwrap().is_admitted());
+    assert!(store.rate_limiter(c.clone()).check("z", 2).await.unwrap().is_admitted());
     let decision = limit.check_each(keys(1)).await.unwrap();
     refused(&decision, &["sliding", "gcra"]);
     assert_eq!(decision.policies()[0].remaining(), Some(4), "it is told as given back");
@@ -120,8 +120,8 @@ async fn what_was_charged_before_a_refusal_is_given_back() {
 async fn what_is_given_back_is_told_once() {
     let store = Store::memory();
     let p = |quota| named("p", quota);
-    let leased = named("leased", minute(9)).lease(3);
-    let limit = store.rate_limit(p(minute(9))).and(p(minute(9))).and(p(minute(8)));
+    let leased = named("leased", minute(9)).quota_lease(3);
+    let limit = store.rate_limiter(p(minute(9))).and(p(minute(9))).and(p(minute(8)));
     let limit = limit.and(leased).and(named("tight", minute(1)));
     let check = async || {
         let keys = [("x", 1), ("x", 1), ("x", 1), ("y", 1), ("z", 1)];
@@ -131,8 +131,8 @@ async fn what_is_given_back_is_told_once() {
     };
     let left = [5, 5, 5, 8, 0].map(Some);
     assert_eq!(check().await, (true, left.to_vec()));
-    store.rate_limit(named("tight", minute(1))).reset("z").await.unwrap();
-    let other = store.as_another_process().rate_limit(named("tight", minute(1)));
+    store.rate_limiter(named("tight", minute(1))).reset("z").await.unwrap();
+    let other = store.as_another_process().rate_limiter(named("tight", minute(1)));
     assert!(other.check("z", 1).await.unwrap().is_admitted());
     assert_eq!(check().await, (false, left.to_vec()));
 }
@@ -145,7 +145,7 @@ async fn charges_of_several_keys_at_once_let_in_no_more_than_each_quota() {
         let (store, faults) = faulty();
         let (a, b) = (named("a", minute(x)), named("b", minute(y).gcra()));
         let limits: Vec<_> = (0..3)
-            .map(|_| store.as_another_process().rate_limit(a.clone()).and(b.clone()))
+            .map(|_| store.as_another_process().rate_limiter(a.clone()).and(b.clone()))
             .collect();
         faults.set("charge", Fault::Slow(SECOND / 100), 40);
         faults.set("settle_charge", Fault::Slow(SECOND / 50), 10);
@@ -170,13 +170,13 @@ async fn what_is_given_back_across_keys_is_given_back_once() {
     for (fault, calls) in [(Fault::NoReply, 1), (Fault::Away, 3)] {
         let (store, faults) = faulty();
         let [a, b, _] = three();
-        let limit = store.rate_limit(a.clone()).and(b.clone());
+        let limit = store.rate_limiter(a.clone()).and(b.clone());
         let keys = || [("x", 1), ("y", 1)];
         assert!(limit.check_each(keys()).await.unwrap().is_admitted());
-        assert!(store.rate_limit(b.clone()).check("y", 3).await.unwrap().is_admitted());
+        assert!(store.rate_limiter(b.clone()).check("y", 3).await.unwrap().is_admitted());
         faults.set("settle_charge", fault, calls);
         // From the store, not from memory: it is another process.
-        let other = store.as_another_process().rate_limit(a.clone()).and(b);
+        let other = store.as_another_process().rate_limiter(a.clone()).and(b);
         refused(&other.check_each(keys()).await.unwrap(), &["sliding"]);
         let spent = 5 - left(&store, &a, "x").await;
         assert!((1..=2).contains(&spent), "{spent}: one was let in, one was not");
@@ -190,7 +190,7 @@ async fn what_is_given_back_across_keys_is_given_back_once() {
 async fn a_group_is_one_call_whatever_the_keys() {
     let (store, faults) = faulty();
     let [a, b, _] = three();
-    let limit = store.rate_limit(a).and(b).group_by("tenant");
+    let limit = store.rate_limiter(a).and(b).group_by("tenant");
     for _ in 0..4 {
         assert!(limit.check_each([("x", 1), ("y", 1)]).await.unwrap().is_admitted());
     }
@@ -202,7 +202,7 @@ async fn a_group_is_one_call_whatever_the_keys() {
 async fn a_policy_in_shadow_lets_pass_and_says_so() {
     let store = Store::memory();
     let watched = named("watched", minute(1)).shadow();
-    let limit = store.rate_limit(watched.clone()).and(named("real", minute(2)));
+    let limit = store.rate_limiter(watched.clone()).and(named("real", minute(2)));
     admitted(&limit.check("x", 1).await.unwrap(), 1);
     let decision = limit.check("x", 1).await.unwrap();
     admitted(&decision, 0);
@@ -216,7 +216,7 @@ async fn a_policy_in_shadow_lets_pass_and_says_so() {
 async fn a_shadow_is_not_charged_for_what_the_others_refuse() {
     let store = Store::memory();
     let watched = named("watched", minute(10)).shadow();
-    let limit = store.rate_limit(named("real", minute(1))).and(watched.clone());
+    let limit = store.rate_limiter(named("real", minute(1))).and(watched.clone());
     for _ in 0..5 {
         let _ = limit.check("x", 1).await.unwrap();
     }
@@ -228,7 +228,7 @@ async fn a_shadow_is_not_charged_for_what_the_others_refuse() {
 async fn no_cost_is_too_large_to_be_named_twice() {
     let store = Store::memory();
     for quota in [minute(4), minute(u64::MAX)] {
-        let limit = store.rate_limit(quota).and(quota);
+        let limit = store.rate_limiter(quota).and(quota);
         assert!(limit.check("x", 1).await.unwrap().is_admitted());
         for _ in 0..2 {
             let error = limit.check("x", u64::MAX).await.map(|d| d.is_admitted());
@@ -245,8 +245,8 @@ async fn one_counter_that_is_named_twice_lets_in_no_more_than_either() {
     let slow = minute(20);
     for [a, b] in [[quick, slow], [quick.sliding(), slow.sliding()], [quick.gcra(), slow.gcra()]] {
         for (first, second) in [(a, b), (b, a)] {
-            let [one, other] = [first, second].map(|quota| Policy::new(quota).name("p"));
-            let limit = Store::memory().rate_limit(one).and(other);
+            let [one, other] = [first, second].map(|quota| Policy::new(quota).with_name("p"));
+            let limit = Store::memory().rate_limiter(one).and(other);
             let mut passed = [0; 59];
             for spent in &mut passed {
                 for _ in 0..20 {

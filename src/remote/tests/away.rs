@@ -13,7 +13,7 @@ use tokio::{
 
 use super::{super::HttpReplayer, LEASE, deferred, head, run_for, running, secret};
 use crate::{
-    defer::{Ran, Replayer as _},
+    defer::{ReplayOutcome, Replayer as _},
     store::Store,
 };
 
@@ -38,10 +38,10 @@ async fn a_run_without_an_answer_has_failed_when_its_lock_is_not_said_to_be_held
     let replayer = replayer.timeout(Duration::from_millis(100));
     let began = Instant::now();
     let ran = replayer.replay(head("/a"), Bytes::new(), marker.clone(), 100).await;
-    assert_eq!(ran, Ran::Failed);
+    assert_eq!(ran, ReplayOutcome::Failed);
     // What it was told of its lock is a little less than the lease.
     assert!(began.elapsed() > LEASE * 9 / 10, "{:?}", began.elapsed());
-    assert!(!marker.is_under_way());
+    assert!(!marker.is_in_flight());
     server.abort();
 }
 
@@ -52,7 +52,7 @@ async fn a_run_that_is_given_up_over_there_is_under_way_still() {
     let (replayer, server) = silent(&store).await;
     let run = replayer.replay(head("/a"), Bytes::new(), marker.clone(), 100);
     assert!(timeout(Duration::from_secs(1), run).await.is_err());
-    assert!(!marker.give_up() && marker.is_under_way());
+    assert!(!marker.try_abandon() && marker.is_in_flight());
     server.abort();
 }
 
@@ -82,7 +82,7 @@ async fn a_run_does_not_go_by_a_connection_that_its_server_may_close() {
     let (_hold, marker) = running(&store).await;
     for _ in 0..2 {
         let ran = replayer.replay(head("/a"), Bytes::new(), marker.clone(), 100).await;
-        assert!(matches!(ran, Ran::Answered(_)), "{ran:?}");
+        assert!(matches!(ran, ReplayOutcome::Answered(_)), "{ran:?}");
         // Until the connection is back in its pool, if it gets there.
         for _ in 0..100 {
             tokio::task::yield_now().await;
@@ -123,8 +123,8 @@ async fn a_gateways_answer_is_not_the_end_of_a_run_and_a_handlers_is() {
         let until = marker.hold().valid_until();
         let run = replayer.replay(head("/a"), Bytes::new(), marker.clone(), 100);
         let ran = run.await;
-        assert!(matches!(ran, Ran::Answered(_)), "{answer}: {ran:?}");
-        assert!(!marker.is_under_way());
+        assert!(matches!(ran, ReplayOutcome::Answered(_)), "{answer}: {ran:?}");
+        assert!(!marker.is_in_flight());
         // That it is over before the end of its lock is a matter of this machine's time, and is not asked.
         assert!(is_over || Instant::now() >= until, "{answer}");
         drop(server);

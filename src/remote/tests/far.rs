@@ -21,11 +21,11 @@ use tower_layer::Layer as _;
 
 use super::{LEASE, head, running, secret};
 use crate::{
-    defer::{Answer, DeferGate, DeferWorker, Kept, Ran, Replayer as _},
-    gate::{KeySource, Replay},
+    defer::{ReplayResponse, DeferGate, DeferWorker, ReplayBody, ReplayOutcome, Replayer as _},
+    gate::{KeySource, ReplayMarker},
     lock::{BusyStatus, LockGate},
-    middleware::{GateLayer, Plain},
-    remote::{HttpReplayer, word::FIELD},
+    middleware::{GateLayer, PlainHttp},
+    remote::{HttpReplayer, replay_claims::REPLAY_HEADER},
     store::{Fault, JobId, JobState, JobView, Store, faulty},
 };
 
@@ -53,13 +53,13 @@ async fn far(outer: LockGate<Parts>, inner: LockGate<Parts>, status: u16) -> Far
         let answer = Response::builder().status(status);
         let answer = answer.header("content-type", "application/problem+json");
         // Without it that would be a gateway's.
-        let answer = if status < 500 { answer } else { answer.header(FIELD, "1") };
+        let answer = if status < 500 { answer } else { answer.header(REPLAY_HEADER, "1") };
         let answer = answer.body(problem);
         async { Ok::<_, Infallible>(answer.expect("valid")) }
     });
-    let layered = GateLayer::<_, Plain>::new(inner).layer(handler);
-    let layered = GateLayer::<_, Plain>::new(outer).layer(layered);
-    let layered = GateLayer::<_, Plain>::new(DeferGate::new()).layer(layered);
+    let layered = GateLayer::<_, PlainHttp>::new(inner).layer(handler);
+    let layered = GateLayer::<_, PlainHttp>::new(outer).layer(layered);
+    let layered = GateLayer::<_, PlainHttp>::new(DeferGate::new()).layer(layered);
     crate::store::spawn(async move {
         while let Ok((socket, _)) = listener.accept().await {
             let service = TowerToHyperService::new(layered.clone());
@@ -76,11 +76,11 @@ impl Far {
         HttpReplayer::new(store, &format!("http://{}", self.addr), &secret(7))
     }
 
-    async fn run(&self, store: &Store, marker: &Replay) -> Answer {
+    async fn run(&self, store: &Store, marker: &ReplayMarker) -> ReplayResponse {
         // However little of an answer is kept.
         let ran = self.replayer(store).replay(head("/a"), Bytes::new(), marker.clone(), 0).await;
-        let Ran::Answered(answer) = ran else { panic!("it answers: {ran:?}") };
-        assert_eq!(answer.body, Kept::TooLong);
+        let ReplayOutcome::Answered(answer) = ran else { panic!("it answers: {ran:?}") };
+        assert_eq!(answer.body, ReplayBody::TooLong);
         answer
     }
 
@@ -104,16 +104,16 @@ async fn a_busy_lock_over_there_is_one_on_the_way() {
         let other = lock("other", &there).busy_status(status);
         // One further in, and the job's own, where the worker's word is not taken for it.
         let held = there.lock("other").acquire().await.expect("it is free");
-        let nested = far(own().trust(&secret(7)), other.clone(), 200).await;
+        let nested = far(own().trust_delegation(&secret(7)), other.clone(), 200).await;
         let distrusted = far(own().busy_status(status), other, 200).await;
         for far in [&nested, &distrusted] {
             let answer = far.run(&store, &marker).await;
-            assert!(marker.was_busy_with(answer.status), "{status:?}");
+            assert!(marker.met_busy_lock_with(answer.status), "{status:?}");
             assert_eq!(far.runs(), 0, "{status:?}");
         }
         held.release().await;
         assert_eq!(nested.run(&store, &marker).await.status, 200);
-        assert!(!marker.was_busy_with(200) && nested.runs() == 1, "{status:?}");
+        assert!(!marker.met_busy_lock_with(200) && nested.runs() == 1, "{status:?}");
     }
 }
 
@@ -122,11 +122,11 @@ async fn a_store_that_is_away_over_there_has_let_nothing_run() {
     let store = Store::memory();
     let (away, faults) = faulty();
     let (_hold, marker) = running(&store).await;
-    let own = lock("order", &store.as_another_process()).trust(&secret(7));
+    let own = lock("order", &store.as_another_process()).trust_delegation(&secret(7));
     let far = far(own, lock("other", &away), 200).await;
     faults.set("acquire", Fault::Away, 1);
     assert_eq!(far.run(&store, &marker).await.status, 503);
-    assert!(marker.was_busy_with(503));
+    assert!(marker.met_busy_lock_with(503));
     assert_eq!(far.runs(), 0);
 }
 
@@ -137,10 +137,10 @@ async fn a_conflict_of_the_handler_is_its_own() {
     let there = store.as_another_process();
     let (_hold, marker) = running(&store).await;
     for status in [409, 423, 429, 503] {
-        let own = lock("order", &there).trust(&secret(7));
+        let own = lock("order", &there).trust_delegation(&secret(7));
         let far = far(own, lock("other", &there), status).await;
         assert_eq!(far.run(&store, &marker).await.status, status);
-        assert!(!marker.was_busy_with(status), "{status}");
+        assert!(!marker.met_busy_lock_with(status), "{status}");
         assert_eq!(far.runs(), 1, "{status}");
     }
 }
@@ -148,7 +148,7 @@ async fn a_conflict_of_the_handler_is_its_own() {
 async fn becomes(store: &Store, id: &JobId, so: impl Fn(&JobView) -> bool) -> JobView {
     let looks = async {
         loop {
-            let job = store.backend().job(id.clone()).await;
+            let job = store.backend().job_view(id.clone()).await;
             let job = job.expect("the store is there").expect("it is kept");
             if so(&job) {
                 return job;
@@ -165,19 +165,19 @@ async fn becomes(store: &Store, id: &JobId, so: impl Fn(&JobView) -> bool) -> Jo
 async fn a_job_waits_for_a_lock_over_there_uncharged() {
     let store = Store::memory();
     let there = store.as_another_process();
-    let far = far(lock("order", &there).trust(&secret(7)), lock("other", &there), 200).await;
+    let far = far(lock("order", &there).trust_delegation(&secret(7)), lock("other", &there), 200).await;
     let first = store.as_another_process().lock("order").acquire().await.expect("it is free");
     let held = there.lock("other").acquire().await.expect("it is free");
     let unreached =
         service_fn(|_| async { Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new())) });
-    let near = GateLayer::<_, Plain>::new(lock("order", &store)).layer(unreached);
-    let near = GateLayer::<_, Plain>::new(DeferGate::new()).layer(near);
+    let near = GateLayer::<_, PlainHttp>::new(lock("order", &store)).layer(unreached);
+    let near = GateLayer::<_, PlainHttp>::new(DeferGate::new()).layer(near);
     let request = Request::post("/a").body(Empty::<Bytes>::new()).expect("valid");
     let answer = near.oneshot(request).await.expect("it does not fail");
     assert_eq!(answer.status(), StatusCode::ACCEPTED);
     let location = answer.headers()["location"].to_str().expect("text");
     let id = JobId::parse(location.trim_start_matches("/deferred/")).expect("an id");
-    let worker = DeferWorker::on(&store, far.replayer(&store)).lease(LEASE);
+    let worker = DeferWorker::new(&store, far.replayer(&store)).lease(LEASE);
     let (stop, stopped) = oneshot::channel::<()>();
     let worker = crate::store::spawn(worker.run(async { drop(stopped.await) }));
     first.release().await;

@@ -148,7 +148,7 @@ pub(crate) const ENDED_JOB_OVERHEAD: u64 = 512;
 impl StorageLimits {
     /// No bounds: all that a number of the scripts can hold.
     #[cfg(test)]
-    pub(crate) const NONE: Self = Self::all(u64::MAX >> 12);
+    pub(crate) const NONE: Self = Self::uniform(u64::MAX >> 12);
 
     /// The same bound for everything.
     pub(crate) const fn uniform(most: u64) -> Self {

@@ -49,7 +49,7 @@ pub(crate) trait JobBackend {
     fn server_time_us(&self) -> StoreFuture<'_, u64>;
     /// The first jobs of these lines, none where a line has none. All of one shard.
     #[cfg(test)]
-    fn heads(&self, keys: Vec<Key>) -> Step<'_, Vec<Option<JobId>>>;
+    fn heads(&self, keys: Vec<Key>) -> StoreFuture<'_, Vec<Option<JobId>>>;
     /// Moves what is late and has come due into its line, expires what is past its deadline, and says
     /// which locks are worth a visit.
     fn poll_due(&self, shards: Vec<u16>, most: usize) -> StoreFuture<'_, Vec<DueLocks>>;

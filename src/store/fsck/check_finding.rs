@@ -178,14 +178,14 @@ mod tests {
     #[test]
     fn a_report_names_nobody_in_its_debug() {
         let (name, detail) = ("o:alice".to_owned(), "of alice".to_owned());
-        let kind = FindingKind::NoEnd;
-        let finding = Finding { kind, shard: Some(3), name, detail, mended: true };
+        let kind = FindingKind::MissingExpiry;
+        let finding = CheckFinding { kind, shard: Some(3), name, detail, repaired: true };
         let report = CheckReport {
             findings: vec![finding],
-            looked: 1,
-            owned: 1,
-            uncounted: 0,
-            scanned: true,
+            examined: 1,
+            namespace_keys: 1,
+            unsummed_shards: 0,
+            is_complete_scan: true,
         };
         let text = format!("{report:?}");
         assert!(!text.contains("alice"), "{text}");

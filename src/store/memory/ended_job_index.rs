@@ -180,6 +180,6 @@ impl EndedJobIndex {
 
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        self.jobs.len()
+        self.by_expiry.len()
     }
 }

@@ -149,7 +149,7 @@ impl<K: Clone + Eq + Hash + Ord, V> ExpiringMap<K, V> {
     /// How many have no end.
     #[cfg(test)]
     pub(super) fn persistent_len(&self) -> usize {
-        self.values.len() - self.ends.at.len()
+        self.values.len() - self.expiries.times.len()
     }
 
     /// A key whose TTL is n lives for its n-th millisecond too.

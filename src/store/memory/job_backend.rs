@@ -69,9 +69,9 @@ impl JobBackend for MemoryBackend {
     }
 
     #[cfg(test)]
-    fn heads(&self, keys: Vec<Key>) -> Step<'_, Vec<Option<JobId>>> {
-        let one = |key: &Key| self.at(key.shard(), |shard, now| shard.head(key, now));
-        done(keys.iter().map(one).collect())
+    fn heads(&self, keys: Vec<Key>) -> StoreFuture<'_, Vec<Option<JobId>>> {
+        let one = |key: &Key| self.with_shard(key.shard(), |shard, now| shard.first_job(key, now));
+        ready_ok(keys.iter().map(one).collect())
     }
 
     fn poll_due(&self, shards: Vec<u16>, most: usize) -> StoreFuture<'_, Vec<DueLocks>> {

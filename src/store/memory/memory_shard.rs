@@ -158,24 +158,24 @@ impl MemoryShard {
     /// Values in here, of all kinds.
     #[cfg(test)]
     pub(super) fn value_count(&self) -> usize {
-        let (groups, merged) = (self.facts.groups.len(), self.facts.merged.len());
-        let merges = groups + merged + self.facts.tombs.len() + self.facts.records.len();
-        let kept = self.lines.len() + self.jobs.len() + self.records.len() + self.counters.len();
-        kept + merges + self.facts.indexed() + self.facts.done.len() + self.facts.dead.len()
+        let (groups, merged) = (self.state.latest_by_group.len(), self.state.merged_into.len());
+        let merges = groups + merged + self.state.owner_tombstones.owner_count() + self.state.owner_records.owner_count();
+        let kept = self.locks.len() + self.jobs.len() + self.idempotency_records.len() + self.counters.len();
+        kept + merges + self.state.index_entry_count() + self.state.done_jobs.len() + self.state.dead_jobs.len()
     }
 
     #[cfg(test)]
     pub(super) fn persistent_entry_count(&self) -> usize {
-        let endless = [self.lines.endless(), self.jobs.endless()];
+        let endless = [self.locks.persistent_len(), self.jobs.persistent_len()];
         endless.iter().sum::<usize>()
-            + self.records.endless()
-            + self.counters.endless()
-            + self.facts.indexed()
+            + self.idempotency_records.persistent_len()
+            + self.counters.persistent_len()
+            + self.state.index_entry_count()
     }
 
     #[cfg(test)]
     pub(super) fn usage_counts(&self, key: &Key) -> [u64; 3] {
-        let line = self.lines.get(key, 0).map_or(0, |line| line.bytes);
-        [self.facts.jobs, self.facts.bytes, line]
+        let line = self.locks.get(key, 0).map_or(0, |line| line.job_bytes);
+        [self.state.job_count, self.state.job_bytes, line]
     }
 }

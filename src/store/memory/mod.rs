@@ -37,7 +37,7 @@ mod lock_transaction;
 mod worker_heartbeat;
 
 #[cfg(test)]
-pub(super) use self::picture::{Names, Planted};
+pub(super) use self::model_snapshot::{ModelNames, PlantedFault};
 #[cfg(any(test, feature = "test-kit"))]
 use std::sync::atomic::Ordering;
 use std::{
@@ -147,13 +147,13 @@ impl MemoryBackend {
     /// Locks, jobs, records, counters and due entries, those that are over but not yet swept included.
     #[cfg(test)]
     pub(super) fn stored_value_count(&self) -> usize {
-        self.shards.iter().map(|shard| shard.lock().len()).sum()
+        self.shards.iter().map(|shard| shard.lock().value_count()).sum()
     }
 
     /// Takes out the counters that are over: as long as they lie there, a clock that is put back would bring them back.
     #[cfg(test)]
     pub(super) fn sweep_counters(&self) {
-        let now = Now::of(self.clock.now_us());
+        let now = ServerTime::from_micros(self.clock.now_us());
         for shard in &self.shards {
             shard.lock().counters.sweep(now.ms + 1, usize::MAX);
         }
@@ -162,10 +162,10 @@ impl MemoryBackend {
     /// Puts jobs among a shard's dead ones, of which nothing else is kept; when each is forgotten, in microseconds.
     #[cfg(test)]
     pub(super) fn fill_dead_index(&self, shard: u16, times: std::ops::Range<u64>) {
-        self.at(shard, |shard_of, now| {
+        self.with_shard(shard, |shard_of, now| {
             for until in times {
                 let id = JobId::parse(&format!("{shard:02x}{until:032x}")).expect("it is an id");
-                shard_of.facts.ended(JobState::Dead, (&id, ""), (until, 0), now);
+                shard_of.state.index_ended_job(JobState::Dead, (&id, ""), (until, 0), now);
             }
         });
     }
@@ -173,13 +173,13 @@ impl MemoryBackend {
     /// Those of them that nothing will end by itself: lines with jobs, pending jobs, due entries.
     #[cfg(test)]
     pub(super) fn persistent_entry_count(&self) -> usize {
-        self.shards.iter().map(|shard| shard.lock().lasting()).sum()
+        self.shards.iter().map(|shard| shard.lock().persistent_entry_count()).sum()
     }
 
     /// What is counted: jobs and bytes of the key's shard, bytes of its line.
     #[cfg(test)]
     pub(super) fn usage_counts(&self, key: &Key) -> [u64; 3] {
-        self.at(key.shard(), |shard, _| shard.counted(key))
+        self.with_shard(key.shard(), |shard, _| shard.usage_counts(key))
     }
 
     fn cancel_queued_job(&self, id: &JobId, began_us: u64, retention: Duration) -> Option<JobState> {

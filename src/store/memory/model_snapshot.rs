@@ -2,16 +2,16 @@
 
 use std::fmt::Write as _;
 
-use super::{Memory, line::Member};
+use super::{MemoryBackend, lock_state::HolderEntry};
 use crate::{
-    key::{Key, SHARDS},
-    store::backend::{JobId, Token},
+    key::{Key, SHARD_COUNT},
+    store::backend::{JobId, LockToken},
 };
 
 /// What the clients of a test call tokens and jobs, so that two stores that differ in random names alone have the
 /// same picture.
 pub(in crate::store) trait ModelNames {
-    fn token_number(&self, token: &Token) -> usize;
+    fn token_number(&self, token: &LockToken) -> usize;
     fn job_number(&self, id: &JobId) -> usize;
 }
 
@@ -34,57 +34,57 @@ pub(in crate::store) enum PlantedFault {
     RunTokenIgnored,
 }
 
-impl Memory {
+impl MemoryBackend {
     /// All that steps about this lock depend on, with times as from now and sequences as ranks.
-    pub(in crate::store) fn model_snapshot(&self, key: &Key, told: &[u64], names: &dyn Names) -> String {
-        self.at(key.shard(), |shard, now| {
+    pub(in crate::store) fn model_snapshot(&self, key: &Key, told: &[u64], names: &dyn ModelNames) -> String {
+        self.with_shard(key.shard(), |shard, now| {
             let from_now = |at: u64| i128::from(at) - i128::from(now.ms);
             // What is over is over, however long ago.
             let to_come = |at: u64| from_now(at).max(0);
             let (mut out, mut seqs) = (String::new(), told.to_vec());
-            let line = shard.lines.get(key, now.ms);
+            let line = shard.locks.get(key, now.ms);
             if let Some(line) = line {
-                seqs.extend(line.places.iter().map(|place| place.seq));
+                seqs.extend(line.waiters.iter().map(|place| place.seq));
             }
-            seqs.extend(shard.jobs.iter(now.ms).map(|(_, job)| job.seq));
+            seqs.extend(shard.jobs.iter_live(now.ms).map(|(_, job)| job.seq));
             seqs.sort_unstable();
             seqs.dedup();
             let rank = |seq: u64| seqs.iter().position(|other| *other == seq).unwrap_or(usize::MAX);
             let told: Vec<_> =
                 told.iter().map(|seq| if *seq == 0 { 0 } else { 1 + rank(*seq) }).collect();
-            let _ = write!(out, "told {told:?} due {:?}", shard.facts.due.get(key).map(to_come));
-            let watched = (shard.facts.watcher(now).is_some(), shard.facts.is_manned(now));
-            let _ = write!(out, " {watched:?} {} {}", shard.facts.jobs, shard.facts.bytes);
+            let _ = write!(out, "told {told:?} due {:?}", shard.state.due_index.get(key).map(to_come));
+            let watched = (shard.state.watching_node(now).is_some(), shard.state.has_worker(now));
+            let _ = write!(out, " {watched:?} {} {}", shard.state.job_count, shard.state.job_bytes);
             if let Some(line) = line {
                 for (member, until) in line.holders.iter().filter(|(_, until)| *until > now.ms) {
                     let who = match member {
-                        Member::Holds(_, me) => ("h", names.token(me)),
-                        Member::Offered(_, me) => ("o", names.token(me)),
-                        Member::Job(id) => ("j", names.job(id)),
+                        HolderEntry::Holder(_, me) => ("h", names.token_number(me)),
+                        HolderEntry::Offer(_, me) => ("o", names.token_number(me)),
+                        HolderEntry::JobOffer(id) => ("j", names.job_number(id)),
                     };
                     let _ = write!(out, " {who:?} {}", from_now(*until));
                 }
-                for place in line.places.iter().filter(|place| place.deadline > now.ms) {
-                    let (who, until) = (names.token(&place.me), from_now(place.deadline));
+                for place in line.waiters.iter().filter(|place| place.deadline > now.ms) {
+                    let (who, until) = (names.token_number(&place.token), from_now(place.deadline));
                     let _ = write!(out, " q{} {who} {until}", rank(place.seq));
                 }
-                let park = line.park.map(to_come);
+                let park = line.job_offer_deadline.map(to_come);
                 let _ = write!(out, " park {park:?}");
-                for (at, id) in line.back.iter() {
-                    let _ = write!(out, " back {} {}", to_come(*at), names.job(id));
+                for (at, id) in line.backoffs.iter() {
+                    let _ = write!(out, " back {} {}", to_come(*at), names.job_number(id));
                 }
                 for (seq, id) in &line.jobs {
-                    let _ = write!(out, " g{} {}", rank(*seq), names.job(id));
+                    let _ = write!(out, " g{} {}", rank(*seq), names.job_number(id));
                 }
             }
             let mut jobs: Vec<_> =
-                shard.jobs.iter(now.ms).map(|(id, job)| (names.job(id), id, job)).collect();
+                shard.jobs.iter_live(now.ms).map(|(id, job)| (names.job_number(id), id, job)).collect();
             jobs.sort_unstable_by_key(|(name, ..)| *name);
             for (name, id, job) in jobs {
-                let run = job.run.as_ref().map(|run| names.token(run));
+                let run = job.run_token.as_ref().map(|run| names.token_number(run));
                 // What counts of them is whether there is one more to come.
                 let attempts = job.attempts.min(job.max_attempts + 1);
-                let times = [job.exp, shard.facts.late.get(id)].map(|at| at.map(to_come));
+                let times = [job.deadline_ms, shard.state.delayed_jobs.get(id)].map(|at| at.map(to_come));
                 let _ = write!(out, " [{name} {:?} {run:?} {attempts} {times:?}]", job.state);
             }
             out
@@ -94,42 +94,42 @@ impl Memory {
     /// What a picture leaves out: the last fence and the last sequence of a lock's shard, and when watches and the leases
     /// of workers end.
     pub(in crate::store) fn unmodeled_state(&self, key: &Key) -> Vec<u64> {
-        let mut marks = self.at(key.shard(), |shard, _| vec![shard.facts.fence, shard.facts.seq]);
-        let watches = (0..SHARDS).flat_map(|n| self.at(n, |shard, _| shard.facts.watch_ends()));
+        let mut marks = self.with_shard(key.shard(), |shard, _| vec![shard.state.highest_fence, shard.state.last_seq]);
+        let watches = (0..SHARD_COUNT).flat_map(|n| self.with_shard(n, |shard, _| shard.state.watch_deadlines()));
         marks.extend(watches);
-        let mut leases: Vec<_> = self.workers.lock().values().copied().collect();
+        let mut leases: Vec<_> = self.live_workers.lock().values().copied().collect();
         leases.sort_unstable();
         marks.extend(leases);
         marks
     }
 
     /// Who holds it exclusively.
-    pub(in crate::store) fn exclusive_holder(&self, key: &Key) -> Option<Token> {
-        self.at(key.shard(), |shard, now| {
-            let mut holders = shard.lines.get(key, now.ms)?.holders.iter();
+    pub(in crate::store) fn exclusive_holder(&self, key: &Key) -> Option<LockToken> {
+        self.with_shard(key.shard(), |shard, now| {
+            let mut holders = shard.locks.get(key, now.ms)?.holders.iter();
             holders.find_map(|(member, _)| match member {
-                Member::Holds(_, me) => Some(me.clone()),
+                HolderEntry::Holder(_, me) => Some(me.clone()),
                 _ => None,
             })
         })
     }
 
     /// Breaks what a step has just left.
-    pub(in crate::store) fn plant_fault(&self, key: &Key, planted: Planted) {
-        self.at(key.shard(), |shard, now| {
+    pub(in crate::store) fn plant_fault(&self, key: &Key, planted: PlantedFault) {
+        self.with_shard(key.shard(), |shard, now| {
             let running = |id: &JobId| {
                 let job = shard.jobs.get(id, now.ms);
                 job.is_some_and(|job| job.state == crate::store::JobState::Running)
             };
-            let facts = &mut shard.facts;
-            let line = shard.lines.get_mut(key, now.ms);
+            let facts = &mut shard.state;
+            let line = shard.locks.get_mut(key, now.ms);
             match (planted, line) {
-                (Planted::NotDue, _) => facts.due.remove(key),
-                (Planted::CountedOn, _) => facts.jobs += 1,
-                (Planted::FenceStands, _) => facts.fence = 0,
-                (Planted::ClaimedOut, Some(line)) => line.jobs.retain(|(_, id)| !running(id)),
-                (Planted::LeaseLost, Some(line)) => line.holders.clear(),
-                (Planted::OutOfOrder, Some(line)) if line.jobs.len() > 1 => {
+                (PlantedFault::DueEntryMissing, _) => facts.due_index.remove(key),
+                (PlantedFault::EndedJobCounted, _) => facts.job_count += 1,
+                (PlantedFault::FenceNotAdvanced, _) => facts.highest_fence = 0,
+                (PlantedFault::ClaimedJobDequeued, Some(line)) => line.jobs.retain(|(_, id)| !running(id)),
+                (PlantedFault::LeaseEndsEarly, Some(line)) => line.holders.clear(),
+                (PlantedFault::QueueOutOfOrder, Some(line)) if line.jobs.len() > 1 => {
                     let last = line.jobs.pop_last().map(|(_, id)| (1, id));
                     line.jobs.extend(last);
                 }

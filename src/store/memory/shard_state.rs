@@ -72,7 +72,7 @@ impl ShardState {
     /// When its watch ends, and until when it is left to others.
     #[cfg(test)]
     pub(super) fn watch_deadlines(&self) -> [u64; 2] {
-        [self.watch.as_ref().map_or(0, |(_, end)| *end), self.left]
+        [self.watch.as_ref().map_or(0, |(_, end)| *end), self.vacant_until]
     }
 
     /// `beat.lua`: keeps the watch of this node, or gives it up, to those who have until `left` to take it;
@@ -181,7 +181,7 @@ impl ShardState {
     /// Entries that somebody has to take out.
     #[cfg(test)]
     pub(super) fn index_entry_count(&self) -> usize {
-        let jobs = self.late.iter().count() + self.lates.len() + self.exp.iter().count();
-        self.due.iter().count() + jobs + self.owned.len()
+        let jobs = self.delayed_jobs.iter().count() + self.delayed_totals.len() + self.deadline_index.iter().count();
+        self.due_index.iter().count() + jobs + self.owner_totals.len()
     }
 }

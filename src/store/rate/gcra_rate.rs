@@ -87,8 +87,8 @@ mod tests {
     use super::*;
 
     fn pace(limit: u64, millis: u64, burst: u64) -> [u64; 4] {
-        let Pace { unit, drain, tick, most } =
-            Pace::of(limit, Duration::from_millis(millis), burst);
+        let GcraRate { parts_per_unit: unit, parts_per_tick: drain, tick_us: tick, max_debt: most } =
+            GcraRate::new(limit, Duration::from_millis(millis), burst);
         [unit, drain, tick, most]
     }
 
@@ -105,23 +105,23 @@ mod tests {
     fn what_is_too_much_gets_coarser_ticks_and_never_a_higher_rate() {
         const YEAR: u64 = 365 * 24 * 3600 * 1000;
         let limits =
-            [1, 2, 997, 1 << 20, (1 << 31) - 1, super::super::MOST - 27, super::super::MOST];
+            [1, 2, 997, 1 << 20, (1 << 31) - 1, super::super::MAX_UNITS - 27, super::super::MAX_UNITS];
         let windows = [1, 7, 1000, 60_000, 86_400_000, YEAR - 1, YEAR];
         for limit in limits {
             for window in windows {
                 for burst in limits {
                     let at = || format!("{limit} in {window} ms, {burst} at once");
-                    let pace = Pace::of(limit, Duration::from_millis(window), burst);
-                    assert!(pace.most <= PARTS && pace.drain >= 1 && pace.unit >= 1, "{}", at());
-                    assert!(pace.most <= pace.unit.saturating_mul(burst), "{}", at());
-                    assert_eq!(pace.most % pace.unit, 0, "{}", at());
-                    assert!(pace.most >= pace.unit * burst.min(1 << 20), "{} {pace:?}", at());
+                    let pace = GcraRate::new(limit, Duration::from_millis(window), burst);
+                    assert!(pace.max_debt <= MAX_DEBT_PARTS && pace.parts_per_tick >= 1 && pace.parts_per_unit >= 1, "{}", at());
+                    assert!(pace.max_debt <= pace.parts_per_unit.saturating_mul(burst), "{}", at());
+                    assert_eq!(pace.max_debt % pace.parts_per_unit, 0, "{}", at());
+                    assert!(pace.max_debt >= pace.parts_per_unit * burst.min(1 << 20), "{} {pace:?}", at());
                     // Units in a window, by the pace and as asked.
-                    let ours = u128::from(pace.drain) * u128::from(window) * 1000;
-                    let asked = u128::from(limit) * u128::from(pace.unit) * u128::from(pace.tick);
+                    let ours = u128::from(pace.parts_per_tick) * u128::from(window) * 1000;
+                    let asked = u128::from(limit) * u128::from(pace.parts_per_unit) * u128::from(pace.tick_us);
                     assert!(ours <= asked, "{} {pace:?}", at());
                     // A window of less than a tick is made one.
-                    if pace.tick <= 1000 {
+                    if pace.tick_us <= 1000 {
                         assert!(ours >= asked - asked / (1 << 20) - 1, "{} {pace:?}", at());
                     }
                 }

@@ -142,7 +142,7 @@ mod tests {
 
     fn told(text: &str) -> Option<String> {
         match parse_redis_value(format!("-{text}\r\n").as_bytes()) {
-            Ok(Value::ServerError(error)) => in_a_script(error.into()).code().map(str::to_owned),
+            Ok(Value::ServerError(error)) => unwrap_script_error(error.into()).code().map(str::to_owned),
             other => panic!("{other:?}"),
         }
     }

@@ -108,7 +108,7 @@ impl CircuitBreaker {
     /// As if nobody had given a sign for longer than there may be none.
     #[cfg(test)]
     pub(super) fn stall_probe(&self) {
-        *self.sign.lock() = Instant::now() - self.patience - PROBE_EVERY;
+        *self.last_probe_at.lock() = Instant::now() - self.probe_timeout - PROBE_INTERVAL;
     }
 
     /// Makes sure a probe runs. `look` says whether the server answers, or nobody asks any more; a probe whose

@@ -20,7 +20,7 @@ mod tests {
     #[test]
     fn it_is_spread_by_a_quarter_to_both_sides() {
         let pauses: Vec<_> =
-            (0..500).map(|_| about(Duration::from_secs(4)).as_secs_f64()).collect();
+            (0..500).map(|_| with_jitter(Duration::from_secs(4)).as_secs_f64()).collect();
         assert!(pauses.iter().all(|pause| (3.0..=5.0).contains(pause)));
         assert!(pauses.iter().any(|pause| *pause < 3.2));
         assert!(pauses.iter().any(|pause| *pause > 4.8));

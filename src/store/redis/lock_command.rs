@@ -185,7 +185,7 @@ pub(super) fn write_verb_and_numbers<const N: usize>(out: &mut Cmd, verb: &str, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::backend::Node;
+    use crate::store::backend::NodeId;
 
     fn args(command: &Cmd) -> Vec<String> {
         let text = |arg: redis::Arg<&[u8]>| match arg {
@@ -197,24 +197,24 @@ mod tests {
 
     #[test]
     fn a_call_declares_the_keys_of_its_steps_in_their_order() {
-        let keys = Keys::new("shop");
+        let keys = KeyNames::new("shop");
         let (one, two) = (Key::path_param("id", "7"), Key::path_param("id", "8"));
-        let me = Token::new(&Node::new());
-        let known = Acquire {
+        let me = LockToken::new(&NodeId::new());
+        let known = AcquireCommand {
             key: two.clone(),
-            me: me.clone(),
-            mode: Mode::Permits(3),
+            token: me.clone(),
+            mode: LockMode::Permits(3),
             lease: Duration::from_secs(10),
-            wait: Some(Duration::from_millis(20)),
-            old_seq: 5,
-            record: Some("r".into()),
+            max_wait: Some(Duration::from_millis(20)),
+            resume_seq: 5,
+            record_name: Some("r".into()),
         };
-        let release = Ask::Release { key: one.clone(), me: me.clone(), mode: Mode::Shared };
-        let pass = Ask::Pass { me: me.clone(), mode: Mode::Exclusive, next: known };
-        let args = args(&command(&keys, [&release, &pass].into_iter(), false));
+        let release = LockCommand::Release { key: one.clone(), token: me.clone(), mode: LockMode::Shared };
+        let pass = LockCommand::ReleaseAndReacquire { token: me.clone(), mode: LockMode::Exclusive, next: known };
+        let args = args(&build_command(&keys, [&release, &pass].into_iter(), false));
         let [one, two] = [&one, &two].map(|key| keys.holders(key));
-        let declared = [one, two.clone(), two, keys.record(&Key::path_param("id", "8"), "r")];
-        assert_eq!(args[..3], ["EVALSHA", CALLS.sha(), "4"]);
+        let declared = [one, two.clone(), two, keys.idempotency_record(&Key::path_param("id", "8"), "r")];
+        assert_eq!(args[..3], ["EVALSHA", LOCK_BATCH.sha1(), "4"]);
         assert_eq!(args[3..7], declared);
         let me = me.as_str();
         let steps = ["rs".into(), format!("hs{me}"), "rx".into(), format!("h{me}")];
@@ -224,11 +224,11 @@ mod tests {
 
     #[test]
     fn in_a_cluster_a_call_names_a_key_that_is_never_there() {
-        let keys = Keys::new("shop").apart();
-        let (key, me) = (Key::path_param("id", "7"), Token::new(&Node::new()));
-        let never = keys.never(key.shard()).unwrap().concat();
-        let release = Ask::Release { key, me, mode: Mode::Exclusive };
-        let args = args(&command(&keys, [&release].into_iter(), false));
+        let keys = KeyNames::new("shop").clustered();
+        let (key, me) = (Key::path_param("id", "7"), LockToken::new(&NodeId::new()));
+        let never = keys.slot_guard_key(key.shard()).unwrap().concat();
+        let release = LockCommand::Release { key, token: me, mode: LockMode::Exclusive };
+        let args = args(&build_command(&keys, [&release].into_iter(), false));
         assert_eq!((args[2].as_str(), &args[4], args[5].as_str()), ("2", &never, "rx"));
     }
 }

@@ -91,14 +91,14 @@ mod tests {
         packed.extend([0xa1, b'a', 0xda, 0, 40]);
         packed.extend([b'b'; 40]);
         packed.push(0xc3);
-        let mut words = Words::of(&packed).expect("a list");
+        let mut words = MsgpackReader::from_array(&packed).expect("a list");
         for number in [0, 127, 128, 255, 256, 65535, 65536, 1 << 32, (1 << 53) - 1, 0, 0] {
-            assert_eq!(words.next(), Some(Word::Number(number)));
+            assert_eq!(words.next_value(), Some(MsgpackValue::Number(number)));
         }
-        assert_eq!(words.next(), Some(Word::Text(b"a")));
-        assert_eq!(words.next(), Some(Word::Text(&[b'b'; 40])));
-        assert_eq!(words.next(), Some(Word::Mark));
-        assert_eq!(words.next(), None);
+        assert_eq!(words.next_value(), Some(MsgpackValue::Text(b"a")));
+        assert_eq!(words.next_value(), Some(MsgpackValue::Text(&[b'b'; 40])));
+        assert_eq!(words.next_value(), Some(MsgpackValue::True));
+        assert_eq!(words.next_value(), None);
     }
 
     /// What Lua counts with may be any double, and is packed as the shorter of two kinds that holds it.
@@ -115,11 +115,11 @@ mod tests {
             packed.extend(double.to_bits().to_be_bytes());
         }
         packed.push(7);
-        let mut words = Words::of(&packed).expect("a list");
+        let mut words = MsgpackReader::from_array(&packed).expect("a list");
         for number in [150, 0, u64::MAX, 0, 150, u64::MAX, 0, 7] {
-            assert_eq!(words.next(), Some(Word::Number(number)));
+            assert_eq!(words.next_value(), Some(MsgpackValue::Number(number)));
         }
-        assert_eq!(words.next(), None);
+        assert_eq!(words.next_value(), None);
     }
 
     /// Whatever comes over the wire.
@@ -127,8 +127,8 @@ mod tests {
     fn what_is_cut_off_ends() {
         bolero::check!().with_iterations(2_000).with_type::<Vec<u8>>().for_each(|bytes| {
             let mut left = bytes.len();
-            let Some(mut words) = Words::of(bytes) else { return };
-            while words.next().is_some() {
+            let Some(mut words) = MsgpackReader::from_array(bytes) else { return };
+            while words.next_value().is_some() {
                 left = left.checked_sub(1).expect("each takes a byte at least");
             }
         });

@@ -176,26 +176,26 @@ mod tests {
     const FIXED: Option<[u64; 2]> = Some([3, 60_000]);
 
     fn read(
-        reader: &mut Reader<'_>,
+        reader: &mut ChargeReplyReader<'_>,
         times: u64,
         fixed: Option<[u64; 2]>,
     ) -> Option<(u64, [u64; 2])> {
-        let counted = reader.read(3, times, fixed).ok()?.ok()?;
-        Some((counted.admitted, [counted.words.all()[0], counted.words.all()[1]]))
+        let counted = reader.next_reply(3, times, fixed).ok()?.ok()?;
+        Some((counted.admitted, [counted.values.as_slice()[0], counted.values.as_slice()[1]]))
     }
 
     #[test]
     fn charges_that_begin_windows_are_told_by_their_number() {
         // {7, true, 2, 1, 9, 50, true, 1}
         let packed = [0x98, 7, 0xc3, 2, 1, 9, 50, 0xc3, 1];
-        let mut reader = Reader::of(&packed).unwrap();
+        let mut reader = ChargeReplyReader::new(&packed).unwrap();
         assert_eq!(read(&mut reader, 1, FIXED), Some((1, [3, 60_000])));
         assert_eq!(read(&mut reader, 4, FIXED), Some((4, [12, 60_000])));
         assert_eq!(read(&mut reader, 1, FIXED), Some((1, [9, 50])));
         assert_eq!(read(&mut reader, 1, FIXED), Some((1, [3, 60_000])));
         assert_eq!(read(&mut reader, 1, FIXED), None, "there is no more");
-        let mut reader = Reader::of(&packed).unwrap();
+        let mut reader = ChargeReplyReader::new(&packed).unwrap();
         assert_eq!(read(&mut reader, 1, None), None, "of what is no fixed window it can't be said");
-        assert_eq!(read(&mut Reader::of(&[0x93, 7, 0xc3, 0]).unwrap(), 1, FIXED), None);
+        assert_eq!(read(&mut ChargeReplyReader::new(&[0x93, 7, 0xc3, 0]).unwrap(), 1, FIXED), None);
     }
 }

@@ -224,20 +224,20 @@ mod tests {
     use std::{fs, path::Path};
 
     use crate::{
-        clock::millis,
+        clock::ceil_millis,
         store::{
-            backend::{ACCEPT_WINDOW, SPARE_FENCES},
-            deferred::ENDED_SIZE,
+            backend::{OFFER_TIMEOUT, SPARE_FENCES},
+            deferred::ENDED_JOB_OVERHEAD,
         },
     };
 
     /// Scripts repeat constants of each other and of the library, since they share no code at run time.
     #[test]
     fn all_scripts_have_the_numbers_of_this_library() {
-        let window = millis(ACCEPT_WINDOW);
+        let window = ceil_millis(OFFER_TIMEOUT);
         let said = [
             ("local SPARE, AHEAD = ", 4, format!("{SPARE_FENCES}, 600000000\n")),
-            ("local SIZE = ", 1, format!("{ENDED_SIZE}\n")),
+            ("local SIZE = ", 1, format!("{ENDED_JOB_OVERHEAD}\n")),
             ("local ACCEPT = ", 1, format!("{window}\n")),
         ];
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store/lua");

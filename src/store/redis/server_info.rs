@@ -185,23 +185,23 @@ mod tests {
     const USUAL: &str = "# Server\r\nredis_version:7.0.15\r\nrun_id:abc\r\n# Memory\r\nmaxmemory:0\r\n\
         maxmemory_policy:noeviction\r\naof_enabled:0\r\n# Replication\r\nrole:master\r\n";
 
-    fn with(from: &str, to: &str) -> Facts {
+    fn with(from: &str, to: &str) -> ServerInfo {
         assert!(USUAL.contains(from));
-        Facts::read(&USUAL.replace(from, to))
+        ServerInfo::parse(&USUAL.replace(from, to))
     }
 
     #[test]
     fn a_usual_one() {
-        let facts = Facts::read(USUAL);
-        let expected = Facts {
-            id: Some("abc".to_owned()),
+        let facts = ServerInfo::parse(USUAL);
+        let expected = ServerInfo {
+            run_id: Some("abc".to_owned()),
             version: Some((7, 0)),
-            appends: Some(false),
-            ..Facts::default()
+            aof_enabled: Some(false),
+            ..ServerInfo::default()
         };
         assert_eq!(facts, expected);
-        assert!(facts.check(false).is_ok());
-        assert!(with("aof_enabled:0", "aof_enabled:1").appends.is_some_and(|appends| appends));
+        assert!(facts.check_usable(false).is_ok());
+        assert!(with("aof_enabled:0", "aof_enabled:1").aof_enabled.is_some_and(|appends| appends));
     }
 
     #[test]
@@ -214,18 +214,18 @@ mod tests {
 
     #[test]
     fn one_that_tells_nothing_is_not_refused() {
-        assert!(Facts::default().check(false).is_ok());
+        assert!(ServerInfo::default().check_usable(false).is_ok());
         assert_eq!(
-            Facts::read("").check(false).is_ok(),
-            Facts::read("odd\r\n:\r\n").check(false).is_ok()
+            ServerInfo::parse("").check_usable(false).is_ok(),
+            ServerInfo::parse("odd\r\n:\r\n").check_usable(false).is_ok()
         );
     }
 
     #[test]
     fn a_node_of_a_cluster_is_one_of_several() {
         let node = with("run_id", "redis_mode:cluster\r\nrun_id");
-        assert!(matches!(node.check(false), Err(Failure::Config(_))));
-        assert!(node.check(true).is_ok());
+        assert!(matches!(node.check_usable(false), Err(ConnectError::Config(_))));
+        assert!(node.check_usable(true).is_ok());
     }
 
     #[test]
@@ -233,9 +233,9 @@ mod tests {
         for (version, fits) in
             [("6.0.16", false), ("5.0.7", false), ("6.2.0", true), ("10.0.1", true), ("x", true)]
         {
-            let checked = with("7.0.15", version).check(false);
+            let checked = with("7.0.15", version).check_usable(false);
             assert_eq!(checked.is_ok(), fits, "{version}");
-            assert!(!matches!(checked, Err(Failure::Away)), "{version}");
+            assert!(!matches!(checked, Err(ConnectError::Unavailable)), "{version}");
         }
     }
 
@@ -246,21 +246,21 @@ mod tests {
         {
             let text = USUAL.replace("7.0.15", version);
             let text = text.replace("aof_enabled:0", &format!("aof_enabled:{appends}"));
-            assert_eq!(Facts::read(&text).waits_for_disks(), waits, "{version} {appends}");
+            assert_eq!(ServerInfo::parse(&text).supports_waitaof(), waits, "{version} {appends}");
         }
-        assert!(!Facts::default().waits_for_disks());
+        assert!(!ServerInfo::default().supports_waitaof());
     }
 
     #[test]
     fn a_replica_is_as_good_as_away() {
-        assert!(matches!(with("role:master", "role:slave").check(false), Err(Failure::Away)));
+        assert!(matches!(with("role:master", "role:slave").check_usable(false), Err(ConnectError::Unavailable)));
     }
 
     #[test]
     fn only_a_bounded_memory_evicts() {
-        assert_eq!(with("noeviction", "allkeys-lru").eviction, None);
-        assert_eq!(with("maxmemory:0", "maxmemory:100").eviction, None);
+        assert_eq!(with("noeviction", "allkeys-lru").eviction_policy, None);
+        assert_eq!(with("maxmemory:0", "maxmemory:100").eviction_policy, None);
         let text = USUAL.replace("maxmemory:0", "maxmemory:100").replace("noevic", "allkeys-evic");
-        assert_eq!(Facts::read(&text).eviction.as_deref(), Some("allkeys-eviction"));
+        assert_eq!(ServerInfo::parse(&text).eviction_policy.as_deref(), Some("allkeys-eviction"));
     }
 }

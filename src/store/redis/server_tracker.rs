@@ -195,7 +195,7 @@ mod tests {
 
     use super::*;
 
-    fn counted(incarnation: &Incarnation) -> (Arc<AtomicUsize>, Arc<dyn Fn() + Send + Sync>) {
+    fn counted(incarnation: &ServerTracker) -> (Arc<AtomicUsize>, Arc<dyn Fn() + Send + Sync>) {
         let times = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&times);
         let tell: Arc<dyn Fn() + Send + Sync> = Arc::new(move || {
@@ -207,90 +207,90 @@ mod tests {
 
     #[test]
     fn an_identity_is_learned_until_a_lane_has_met_it() {
-        let incarnation = Incarnation::default();
+        let incarnation = ServerTracker::default();
         let met = |space: &str| {
-            let data = Some(Data(Some(space.to_owned())));
-            incarnation.met("", Some("a".to_owned()), data, Weak::new())
+            let data = Some(DataIdentity(Some(space.to_owned())));
+            incarnation.record_connection("", Some("a".to_owned()), data, Weak::new())
         };
-        incarnation.learn("x");
-        assert_eq!(incarnation.spaces(), [Arc::<str>::from("x")]);
-        assert_eq!(met("y"), Met::First);
-        assert_eq!(incarnation.spaces(), [Arc::<str>::from("y")]);
-        incarnation.learn("x");
-        assert_eq!(incarnation.spaces(), [Arc::<str>::from("y")]);
+        incarnation.learn_identity("x");
+        assert_eq!(incarnation.identities(), [Arc::<str>::from("x")]);
+        assert_eq!(met("y"), ServerChange::FirstContact);
+        assert_eq!(incarnation.identities(), [Arc::<str>::from("y")]);
+        incarnation.learn_identity("x");
+        assert_eq!(incarnation.identities(), [Arc::<str>::from("y")]);
     }
 
     #[test]
     fn another_server_is_told_once_and_to_those_who_live() {
-        let incarnation = Incarnation::default();
+        let incarnation = ServerTracker::default();
         let (times, _alive) = counted(&incarnation);
         let (never, dead) = counted(&incarnation);
         drop(dead);
         let told = || times.load(Ordering::SeqCst);
         let id = |id: &str| Some(id.to_owned());
-        let data = |name: &str| Some(Data(Some(name.to_owned())));
-        let met = |id, data| incarnation.met("", id, data, Weak::new());
+        let data = |name: &str| Some(DataIdentity(Some(name.to_owned())));
+        let met = |id, data| incarnation.record_connection("", id, data, Weak::new());
         // The first of all, and another lane.
         met(id("a"), data("x"));
         met(id("a"), data("x"));
         assert_eq!(told(), 0);
         // Started anew, and with it goes what it had; whichever of its lanes is the first to know.
-        assert_eq!((met(id("b"), data("y")), told()), (Met::Other, 1));
-        assert_eq!((met(id("b"), data("y")), told()), (Met::Known, 1));
+        assert_eq!((met(id("b"), data("y")), told()), (ServerChange::Replaced, 1));
+        assert_eq!((met(id("b"), data("y")), told()), (ServerChange::Unchanged, 1));
         // A server that does not tell its id: only that it has lost its data.
-        assert_eq!((met(None, data("y")), told()), (Met::Known, 1));
-        assert_eq!((met(None, data("z")), told()), (Met::Other, 2));
+        assert_eq!((met(None, data("y")), told()), (ServerChange::Unchanged, 1));
+        assert_eq!((met(None, data("z")), told()), (ServerChange::Replaced, 2));
         met(id("b"), data("z"));
         assert_eq!(told(), 2);
         // The same server, which has lost its data: what was held is gone, but all else of it is known.
-        assert_eq!((met(id("b"), data("u")), told()), (Met::Emptied, 3));
+        assert_eq!((met(id("b"), data("u")), told()), (ServerChange::DataLost, 3));
         // By a version that gives them no name, and back.
-        assert_eq!((met(id("b"), Some(Data(None))), told()), (Met::Emptied, 4));
-        assert_eq!((met(id("b"), Some(Data(None))), told()), (Met::Known, 4));
-        assert_eq!((met(id("b"), data("v")), told()), (Met::Emptied, 5));
+        assert_eq!((met(id("b"), Some(DataIdentity(None))), told()), (ServerChange::DataLost, 4));
+        assert_eq!((met(id("b"), Some(DataIdentity(None))), told()), (ServerChange::Unchanged, 4));
+        assert_eq!((met(id("b"), data("v")), told()), (ServerChange::DataLost, 5));
         assert_eq!(never.load(Ordering::SeqCst), 0);
         // Another node of a cluster is no change; nor are the data that it is given to name.
-        incarnation.met("b:1", id("c"), None, Weak::new());
-        incarnation.met("b:1", id("c"), data("v"), Weak::new());
-        incarnation.met("b:1", id("c"), None, Weak::new());
+        incarnation.record_connection("b:1", id("c"), None, Weak::new());
+        incarnation.record_connection("b:1", id("c"), data("v"), Weak::new());
+        incarnation.record_connection("b:1", id("c"), None, Weak::new());
         assert_eq!(told(), 5);
-        incarnation.met("b:1", id("d"), None, Weak::new());
+        incarnation.record_connection("b:1", id("d"), None, Weak::new());
         assert_eq!(told(), 6);
     }
 
     #[test]
     fn connections_to_the_server_before_are_ended() {
-        let incarnation = Incarnation::default();
+        let incarnation = ServerTracker::default();
         let flags: [Arc<AtomicBool>; 4] = Default::default();
-        let changes = incarnation.changes();
+        let changes = incarnation.subscribe_changes();
         let met = |id: Option<&str>, flag: usize| {
-            incarnation.met("", id.map(str::to_owned), None, Arc::downgrade(&flags[flag]))
+            incarnation.record_connection("", id.map(str::to_owned), None, Arc::downgrade(&flags[flag]))
         };
         let dead = || flags.each_ref().map(|flag| flag.load(Ordering::SeqCst));
-        assert_eq!(met(Some("a"), 0), Met::First);
-        assert_eq!(met(Some("a"), 1), Met::Known);
+        assert_eq!(met(Some("a"), 0), ServerChange::FirstContact);
+        assert_eq!(met(Some("a"), 1), ServerChange::Unchanged);
         // Of one that does not say who it is nothing is known.
-        assert_eq!(met(None, 2), Met::Known);
+        assert_eq!(met(None, 2), ServerChange::Unchanged);
         assert_eq!((dead(), *changes.borrow()), ([false; 4], 0));
-        assert_eq!(met(Some("b"), 3), Met::Other);
+        assert_eq!(met(Some("b"), 3), ServerChange::Replaced);
         assert_eq!((dead(), *changes.borrow()), ([true, true, false, false], 1));
-        let still = |count, id| incarnation.is_still(count, "", id);
+        let still = |count, id| incarnation.is_same_server(count, "", id);
         assert!(still(1, Some("b")));
         assert!(!still(1, Some("a")) && !still(0, Some("b")) && !still(1, None));
-        let nobody_tells = Incarnation::default();
-        nobody_tells.met("", None, None, Weak::new());
-        assert!(nobody_tells.is_still(0, "", None) && !nobody_tells.is_still(0, "", Some("a")));
+        let nobody_tells = ServerTracker::default();
+        nobody_tells.record_connection("", None, None, Weak::new());
+        assert!(nobody_tells.is_same_server(0, "", None) && !nobody_tells.is_same_server(0, "", Some("a")));
     }
 
     #[test]
     fn data_that_a_known_server_has_lost_are_still_its_own() {
-        let incarnation = Incarnation::default();
+        let incarnation = ServerTracker::default();
         let met = |id: &str, name: &str| {
-            let data = Some(Data(Some(name.to_owned())));
-            incarnation.met("", Some(id.to_owned()), data, Weak::new())
+            let data = Some(DataIdentity(Some(name.to_owned())));
+            incarnation.record_connection("", Some(id.to_owned()), data, Weak::new())
         };
         let spaces =
-            || -> Vec<String> { incarnation.spaces().iter().map(ToString::to_string).collect() };
+            || -> Vec<String> { incarnation.identities().iter().map(ToString::to_string).collect() };
         assert_eq!(spaces(), [""; 0].map(String::from).to_vec());
         met("a", "x");
         // Flushed, and met by two lanes.
@@ -306,7 +306,7 @@ mod tests {
         for n in 0..20 {
             met("c", &n.to_string());
         }
-        assert_eq!(incarnation.spaces().len(), MAX_SPACES);
-        assert_eq!(incarnation.spaces().last().map(|last| &**last), Some("19"));
+        assert_eq!(incarnation.identities().len(), MAX_IDENTITIES);
+        assert_eq!(incarnation.identities().last().map(|last| &**last), Some("19"));
     }
 }

@@ -146,24 +146,24 @@ mod tests {
             .for_each(|(payload, max_attempts, again, pushed_us, delay_us)| {
                 let (again, max_attempts) = (*again, *max_attempts);
                 let queue = Key::custom("q");
-                let push = Push {
+                let push = TaskPushCommand {
                     queue,
                     id: crate::store::TaskId::new(),
                     delay: std::time::Duration::from_micros((*delay_us).into()),
                     unique: None,
-                    again,
+                    retry_after_crash: again,
                     max_attempts,
                     payload: payload.clone().into(),
-                    caps: (1, 1),
+                    capacity: (1, 1),
                 };
-                let text = [pushed_us.to_string().into_bytes(), Record::rest(&push)].concat();
-                let read = Record::read(&text.into()).expect("it is whole");
-                assert_eq!((&read.payload[..], read.again), (&payload[..], again));
+                let text = [pushed_us.to_string().into_bytes(), TaskRecord::encode_tail(&push)].concat();
+                let read = TaskRecord::decode(&text.into()).expect("it is whole");
+                assert_eq!((&read.payload[..], read.retry_after_crash), (&payload[..], again));
                 let (pushed_us, delay_us) = (u64::from(*pushed_us), u64::from(*delay_us));
                 assert_eq!((read.pushed_us, read.max_attempts), (pushed_us, max_attempts));
                 assert_eq!(read.due_us, pushed_us + delay_us);
                 assert!(read.unique.is_none());
-                let _ = Record::read(&payload.clone().into());
+                let _ = TaskRecord::decode(&payload.clone().into());
             });
     }
 }

@@ -19,10 +19,10 @@ use super::{
 use crate::{
     Key,
     store::{
-        Window,
+        ChargedWindow,
         backend::{
-            Acquired, Charged, Claimed, JobId, JobView, Listed, Listing, Mode, Others, Past, Run,
-            SettledRun, State, Still, Tally,
+            AcquireReply, ChargeOutcome, ClaimOutcome, JobId, JobView, JobListPage, EndedFilter, LockMode, Contenders, JobHistory, ClaimedRun,
+            SettleOutcome, QuotaSnapshot, GrantRefresh, ShardStats,
         },
     },
 };
@@ -40,30 +40,30 @@ fn apart(reply: Reply) -> (Reply, Vec<Duration>) {
             let (plain, times) = apart_acquired(&reply);
             (Reply::HandedOn(gave_back, plain), times)
         }
-        Reply::Claimed(Claimed::Claimed(run)) => {
-            let plain = Run { fence: 0, accepted_us: 0, ..run };
-            (Reply::Claimed(Claimed::Claimed(plain)), vec![])
+        Reply::Claimed(ClaimOutcome::Claimed(run)) => {
+            let plain = ClaimedRun { fence: 0, accepted_us: 0, ..run };
+            (Reply::Claimed(ClaimOutcome::Claimed(plain)), vec![])
         }
-        Reply::Settled(SettledRun::Stands(Some(run))) => {
-            let plain = Run { fence: 0, accepted_us: 0, ..run };
-            (Reply::Settled(SettledRun::Stands(Some(plain))), vec![])
+        Reply::Settled(SettleOutcome::Settled(Some(run))) => {
+            let plain = ClaimedRun { fence: 0, accepted_us: 0, ..run };
+            (Reply::Settled(SettleOutcome::Settled(Some(plain))), vec![])
         }
-        Reply::Claimed(Claimed::Busy(left)) => (Reply::Claimed(Claimed::Busy(zero)), vec![left]),
-        Reply::Claimed(Claimed::Later(left)) => (Reply::Claimed(Claimed::Later(zero)), vec![left]),
-        Reply::Charged(Charged { admitted, states }) => {
-            let times = states.iter().flat_map(|s| [s.reset, s.retry, s.full]).collect();
-            let plain = |s: State| State {
-                reset: zero,
-                retry: if s.retry == Duration::MAX { s.retry } else { zero },
-                full: zero,
-                window: Window::default(),
+        Reply::Claimed(ClaimOutcome::Busy(left)) => (Reply::Claimed(ClaimOutcome::Busy(zero)), vec![left]),
+        Reply::Claimed(ClaimOutcome::NotDue(left)) => (Reply::Claimed(ClaimOutcome::NotDue(zero)), vec![left]),
+        Reply::Charged(ChargeOutcome { admitted, snapshots: states }) => {
+            let times = states.iter().flat_map(|s| [s.reset_after, s.retry_after, s.full_after]).collect();
+            let plain = |s: QuotaSnapshot| QuotaSnapshot {
+                reset_after: zero,
+                retry_after: if s.retry_after == Duration::MAX { s.retry_after } else { zero },
+                full_after: zero,
+                charged_window: ChargedWindow::default(),
                 ..s
             };
             let states = states.into_iter().map(plain).collect();
-            (Reply::Charged(Charged { admitted, states }), times)
+            (Reply::Charged(ChargeOutcome { admitted, snapshots: states }), times)
         }
         Reply::Still(Some(still)) => {
-            let plain = Still { fence: 0, others: whether(still.others), now: 0 };
+            let plain = GrantRefresh { fence: 0, contenders: whether(still.contenders), server_us: 0 };
             (Reply::Still(Some(plain)), vec![])
         }
         Reply::Looked(mut due) => {
@@ -77,20 +77,20 @@ fn apart(reply: Reply) -> (Reply, Vec<Duration>) {
 }
 
 /// Whether there is somebody, without the time.
-fn whether(others: Others) -> Others {
-    Others { first: others.first.min(1), job: others.job.min(1) }
+fn whether(others: Contenders) -> Contenders {
+    Contenders { first: others.first.min(1), job: others.job.min(1) }
 }
 
-fn apart_acquired(reply: &Acquired) -> (Acquired, Vec<Duration>) {
+fn apart_acquired(reply: &AcquireReply) -> (AcquireReply, Vec<Duration>) {
     match *reply {
-        Acquired::Held { line, others, .. } => {
-            (Acquired::Held { fence: 0, line, others: whether(others), now: 0 }, vec![])
+        AcquireReply::Granted { queue_length: line, contenders: others, .. } => {
+            (AcquireReply::Granted { fence: 0, queue_length: line, contenders: whether(others), server_us: 0 }, vec![])
         }
-        Acquired::Busy { left, line, seq, joined } => {
+        AcquireReply::Busy { lease_remaining: left, queue_length: line, seq, has_joined: joined } => {
             let seq = u64::from(seq > 0);
-            (Acquired::Busy { left: Duration::ZERO, line, seq, joined }, vec![left])
+            (AcquireReply::Busy { lease_remaining: Duration::ZERO, queue_length: line, seq, has_joined: joined }, vec![left])
         }
-        Acquired::Known => (Acquired::Known, vec![]),
+        AcquireReply::AlreadyAccepted => (AcquireReply::AlreadyAccepted, vec![]),
     }
 }
 
@@ -106,7 +106,7 @@ struct Seen {
     due: Vec<Vec<Key>>,
     jobs: Vec<Option<JobView>>,
     dead: Vec<Vec<JobId>>,
-    tally: Vec<Tally>,
+    tally: Vec<ShardStats>,
 }
 
 /// What a call tells of an end, but for when that was.
@@ -122,16 +122,16 @@ fn plain_job(job: JobView) -> JobView {
         let number = words.next().unwrap_or_default().to_owned();
         number + " " + words.nth(2).unwrap_or_default()
     };
-    let past = Past {
+    let past = JobHistory {
         accepted_us: 0,
-        began_us: job.past.began_us.min(1),
-        ended_us: job.past.ended_us.min(1),
-        due_in: job.past.due_in.map(|_| Duration::ZERO),
-        runs: job.past.runs.iter().map(plain).collect(),
-        tells: job.past.tells.as_deref().map(untimed),
-        ..job.past
+        started_us: job.history.started_us.min(1),
+        ended_us: job.history.ended_us.min(1),
+        due_in: job.history.due_in.map(|_| Duration::ZERO),
+        recent_runs: job.history.recent_runs.iter().map(plain).collect(),
+        webhook_event: job.history.webhook_event.as_deref().map(untimed),
+        ..job.history
     };
-    JobView { past, ..job }
+    JobView { history: past, ..job }
 }
 
 /// Besides, when something comes due. The calls go out together: real time is short here.
@@ -140,8 +140,8 @@ async fn see(rig: &Rig, clients: &Clients) -> (Seen, Vec<Duration>) {
     // A look changes what is there.
     let due = join_all(keys.map(|key| rig.due(key.shard(), 10))).await;
     let heads = keys.map(|key| rig.heads(std::slice::from_ref(key)));
-    let jobs = clients.jobs.iter().rev().take(4).map(|id| rig.backend().job(id.clone()));
-    let dead = keys.map(|key| rig.list(key.shard(), Listing::Dead, 0, 3));
+    let jobs = clients.jobs.iter().rev().take(4).map(|id| rig.backend().job_view(id.clone()));
+    let dead = keys.map(|key| rig.list(key.shard(), EndedFilter::Dead, 0, 3));
     let tally = keys.map(|key| rig.tally(key.shard()));
     let (heads, jobs) = join(join_all(heads), join_all(jobs)).await;
     let (dead, tally) = join(join_all(dead), join_all(tally)).await;
@@ -150,7 +150,7 @@ async fn see(rig: &Rig, clients: &Clients) -> (Seen, Vec<Duration>) {
     // Those of the same moment have no order.
     names.iter_mut().for_each(|names| names.sort());
     let jobs = jobs.into_iter().map(|job| job.unwrap().map(plain_job)).collect();
-    let ids = |listed: Listed| listed.jobs.into_iter().map(|(id, _)| id).collect();
+    let ids = |listed: JobListPage| listed.jobs.into_iter().map(|(id, _)| id).collect();
     let dead = dead.into_iter().map(ids).collect();
     (Seen { heads: heads.concat(), due: names, jobs, dead, tally }, next)
 }
@@ -224,7 +224,7 @@ const FEW: usize = 5;
 /// runs that were too slow. `None` if none was in time for so long.
 async fn play_until(
     one_shard: bool,
-    modes: &[Mode],
+    modes: &[LockMode],
     made: &[Move],
     patience: Duration,
     looks: impl Fn(usize) -> bool,
@@ -249,7 +249,7 @@ async fn play_until(
 
 /// All of them, however often that takes too long. After the first ones, which are `known`, the replies alone are compared.
 /// Whoever looks while all comes to an end is also the one who finds what is due.
-pub(super) async fn play_whole(one_shard: bool, modes: &[Mode], made: &[Move], known: usize) {
+pub(super) async fn play_whole(one_shard: bool, modes: &[LockMode], made: &[Move], known: usize) {
     let looks = |at: usize| at >= known;
     let played = play_until(one_shard, modes, made, PATIENCE, looks, |most| most).await;
     let played = played.unwrap_or_else(|| {
@@ -259,7 +259,7 @@ pub(super) async fn play_whole(one_shard: bool, modes: &[Mode], made: &[Move], k
 }
 
 /// Where the machine has other things to do, a shorter story is told: of this case alone, the next one may have its time.
-async fn play_in_time(one_shard: bool, modes: &[Mode], made: &[Move]) -> Result<(), TestCaseError> {
+async fn play_in_time(one_shard: bool, modes: &[LockMode], made: &[Move]) -> Result<(), TestCaseError> {
     let shorter = |most: usize| (most * 3 / 4).max(most.min(12));
     let told = play_until(one_shard, modes, made, STORY, |_| true, shorter).await;
     // Nothing is wrong with the case: there is nothing to be shrunk, nor to be kept.

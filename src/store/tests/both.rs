@@ -15,7 +15,7 @@ use super::{
     moves::Move,
     rig::Rig,
 };
-use crate::store::backend::{Acquired, Mode};
+use crate::store::backend::{AcquireReply, LockMode};
 
 /// Most real time of one run, and by how much what is left of a time may differ.
 pub(super) const SLOW: Duration = Duration::from_millis(250);
@@ -29,8 +29,8 @@ pub(super) const RUNS: usize = 20;
 /// The sequence a reply tells.
 fn seq_of(reply: &Reply) -> Option<u64> {
     match reply {
-        Reply::Acquired(Acquired::Busy { seq, .. })
-        | Reply::HandedOn(_, Acquired::Busy { seq, .. }) => Some(*seq),
+        Reply::Acquired(AcquireReply::Busy { seq, .. })
+        | Reply::HandedOn(_, AcquireReply::Busy { seq, .. }) => Some(*seq),
         _ => None,
     }
 }
@@ -38,7 +38,7 @@ fn seq_of(reply: &Reply) -> Option<u64> {
 /// A client that comes back gives the sequence it was told by that store.
 fn with_own_seq(mut call: Call, seqs: &HashMap<u64, u64>) -> Call {
     if let Call::Acquire(acquire) | Call::HandOn(_, _, acquire) = &mut call {
-        acquire.old_seq = seqs.get(&acquire.old_seq).copied().unwrap_or(0);
+        acquire.resume_seq = seqs.get(&acquire.resume_seq).copied().unwrap_or(0);
     }
     call
 }
@@ -57,7 +57,7 @@ pub(super) struct Both {
 pub(super) type Made = (Call, [Reply; 2]);
 
 impl Both {
-    async fn new(one_shard: bool, modes: &[Mode]) -> Self {
+    async fn new(one_shard: bool, modes: &[LockMode]) -> Self {
         let (memory, redis) = (Rig::memory(), Rig::redis().await);
         let clients = Clients::new(one_shard, modes);
         redis.ping().await;
@@ -96,7 +96,7 @@ impl Both {
 pub(super) async fn in_time(
     runs: usize,
     one_shard: bool,
-    modes: &[Mode],
+    modes: &[LockMode],
     mut run: impl AsyncFnMut(&mut Both) -> bool,
 ) -> bool {
     for _ in 0..runs {

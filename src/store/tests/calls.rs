@@ -6,29 +6,29 @@ use super::rig::{Looked, Rig};
 use crate::{
     Key,
     store::backend::{
-        Acquire, Acquired, Beat, Charge, Charged, Claim, Claimed, Enqueue, Enqueued, GaveBack,
-        JobId, JobState, Mode, Node, Renewal, Settle, SettledRun, Still, Token,
+        AcquireCommand, AcquireReply, Heartbeat, ChargeCommand, ChargeOutcome, ClaimCommand, ClaimOutcome, EnqueueCommand, EnqueueOutcome, ReleaseOutcome,
+        JobId, JobState, LockMode, NodeId, LeaseRenewal, SettleCommand, SettleOutcome, GrantRefresh, LockToken,
     },
 };
 
 /// A move with everything looked up.
 #[derive(Debug, Clone)]
 pub(super) enum Call {
-    Acquire(Acquire),
-    Release(Key, Token, Mode),
+    Acquire(AcquireCommand),
+    Release(Key, LockToken, LockMode),
     /// Gives back and asks for the next, in one call.
-    HandOn(Token, Mode, Acquire),
-    Still(Key, Token),
-    Downgrade(Key, Token, Duration),
-    Renew(Renewal),
-    Enqueue(Enqueue),
-    Claim(Claim),
-    Settle(Settle),
+    HandOn(LockToken, LockMode, AcquireCommand),
+    Still(Key, LockToken),
+    Downgrade(Key, LockToken, Duration),
+    Renew(LeaseRenewal),
+    Enqueue(EnqueueCommand),
+    Claim(ClaimCommand),
+    Settle(SettleCommand),
     Cancel(JobId),
-    Charge(Charge),
-    Beat(Node, Duration),
+    Charge(ChargeCommand),
+    Beat(NodeId, Duration),
     Pause(bool),
-    Unclaim(Key, Token, Option<JobId>),
+    Unclaim(Key, LockToken, Option<JobId>),
     Redrive(JobId),
     Purge(JobId),
     Due(u16),
@@ -37,18 +37,18 @@ pub(super) enum Call {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Reply {
-    Acquired(Acquired),
-    GaveBack(GaveBack),
-    HandedOn(GaveBack, Acquired),
-    Still(Option<Still>),
+    Acquired(AcquireReply),
+    GaveBack(ReleaseOutcome),
+    HandedOn(ReleaseOutcome, AcquireReply),
+    Still(Option<GrantRefresh>),
     Downgraded(bool),
     Renewed(Vec<bool>),
-    Enqueued(Enqueued),
-    Claimed(Claimed),
-    Settled(SettledRun),
+    Enqueued(EnqueueOutcome),
+    Claimed(ClaimOutcome),
+    Settled(SettleOutcome),
     Cancelled(Option<JobState>),
-    Charged(Charged),
-    Beaten(Beat),
+    Charged(ChargeOutcome),
+    Beaten(Heartbeat),
     Paused,
     Unclaimed(bool),
     Redriven(Option<JobState>),
@@ -78,7 +78,7 @@ impl Call {
             Self::Charge(call) => Reply::Charged(rig.charge(call).await),
             Self::Beat(node, lease) => {
                 let mut beat = rig.beat(&node, lease).await;
-                beat.others.sort_unstable_by(|a, b| a.as_str().cmp(b.as_str()));
+                beat.peers.sort_unstable_by(|a, b| a.as_str().cmp(b.as_str()));
                 Reply::Beaten(beat)
             }
             Self::Pause(paused) => {

@@ -11,10 +11,10 @@ use crate::{
     Key,
     store::{
         backend::{
-            Acquire, Acquired, Caps, Claim, Claimed, Enqueue, Enqueued, JobId, JobPolicy, Merge,
-            Mode, NextRun, Node, OnFailure, Renewal, Settle, SettledRun, Token,
+            AcquireCommand, AcquireReply, StorageLimits, ClaimCommand, ClaimOutcome, EnqueueCommand, EnqueueOutcome, JobId, JobPolicy, MergePolicy,
+            LockMode, NextClaim, NodeId, OnFailure, LeaseRenewal, SettleCommand, SettleOutcome, LockToken,
         },
-        memory::Names,
+        memory::ModelNames,
         rate,
     },
 };
@@ -30,8 +30,8 @@ pub(super) const SIBLING: usize = NODES * LOCKS;
 #[derive(Clone)]
 pub(super) struct Waiter {
     pub(super) key: Key,
-    pub(super) me: Token,
-    pub(super) mode: Mode,
+    pub(super) me: LockToken,
+    pub(super) mode: LockMode,
     /// It has made a shared hold of an exclusive one.
     downgraded: bool,
     old_seq: u64,
@@ -39,33 +39,33 @@ pub(super) struct Waiter {
 }
 
 impl Waiter {
-    pub(super) fn wait(&self, wait: Duration, lease: Duration) -> Acquire {
-        Acquire {
+    pub(super) fn wait(&self, wait: Duration, lease: Duration) -> AcquireCommand {
+        AcquireCommand {
             key: self.key.clone(),
-            me: self.me.clone(),
+            token: self.me.clone(),
             mode: self.mode,
             lease,
-            wait: Some(wait),
-            old_seq: self.old_seq,
-            record: None,
+            max_wait: Some(wait),
+            resume_seq: self.old_seq,
+            record_name: None,
         }
     }
 
     /// The mode of what it has.
-    pub(super) fn held(&self) -> Mode {
-        if self.downgraded { Mode::Shared } else { self.mode }
+    pub(super) fn held(&self) -> LockMode {
+        if self.downgraded { LockMode::Shared } else { self.mode }
     }
 
     /// As in a lock's line: after a lapsed offer it comes back to its old place, once.
-    pub(super) fn hears(&mut self, reply: &Acquired) {
+    pub(super) fn hears(&mut self, reply: &AcquireReply) {
         match *reply {
-            Acquired::Busy { seq, joined, .. } if seq > 0 => {
+            AcquireReply::Busy { seq, has_joined: joined, .. } if seq > 0 => {
                 // It has a place of its own mode now, and gives back that one.
                 self.downgraded = false;
                 self.joins += u32::from(joined);
                 self.old_seq = if self.joins < 2 { seq } else { 0 };
             }
-            Acquired::Held { .. } => (self.joins, self.old_seq) = (0, 0),
+            AcquireReply::Granted { .. } => (self.joins, self.old_seq) = (0, 0),
             _ => {}
         }
     }
@@ -75,28 +75,28 @@ impl Waiter {
 pub(super) struct Clients {
     pub(super) keys: [Key; LOCKS],
     subjects: [Key; 2],
-    pub(super) nodes: Vec<Node>,
+    pub(super) nodes: Vec<NodeId>,
     pub(super) waiters: Vec<Waiter>,
     pub(super) jobs: Vec<JobId>,
-    runs: Vec<Claim>,
+    runs: Vec<ClaimCommand>,
     /// Who were last told that they have the lock.
-    held: [Vec<Token>; LOCKS],
-    latest: Option<Enqueue>,
-    settlement: Option<Settle>,
+    held: [Vec<LockToken>; LOCKS],
+    latest: Option<EnqueueCommand>,
+    settlement: Option<SettleCommand>,
 }
 
 impl Clients {
     /// Two locks, in one shard or in two.
-    pub(super) fn new(one_shard: bool, modes: &[Mode]) -> Self {
+    pub(super) fn new(one_shard: bool, modes: &[LockMode]) -> Self {
         let [first, second] = neighbours::<2>();
         let elsewhere = Key::custom("elsewhere");
         assert_ne!(first.shard(), elsewhere.shard());
         let subjects = [first.clone(), second.clone()];
         let keys = [first, if one_shard { second } else { elsewhere }];
-        let nodes = Vec::from_iter((0..NODES).map(|_| Node::new()));
+        let nodes = Vec::from_iter((0..NODES).map(|_| NodeId::new()));
         let waiters = (0..TOKENS).map(|n| Waiter {
             key: keys[n % LOCKS].clone(),
-            me: Token::new(&nodes[n % NODES]),
+            me: LockToken::new(&nodes[n % NODES]),
             mode: modes[n],
             downgraded: false,
             old_seq: 0,
@@ -166,30 +166,30 @@ impl Clients {
             Move::ClaimAgain(run, k) => {
                 let lease = time(k);
                 let run = latest(&self.runs, run)?;
-                Call::Claim(Claim { lease, ..run })
+                Call::Claim(ClaimCommand { lease, ..run })
             }
             Move::Settle(run, verdict, next) => {
-                let Claim { key, id, me, .. } = latest(&self.runs, run)?;
+                let ClaimCommand { key, id, token: me, .. } = latest(&self.runs, run)?;
                 let next = next.map(|k| {
-                    let Claim { me, lease, retention, .. } = self.claim(&key, id.clone(), k);
-                    NextRun { me, lease, retention }
+                    let ClaimCommand { token: me, lease, retention, .. } = self.claim(&key, id.clone(), k);
+                    NextClaim { token: me, lease, retention }
                 });
-                Call::Settle(Settle { key, id, me, verdict, next })
+                Call::Settle(SettleCommand { key, id, token: me, settlement: verdict, next_claim: next })
             }
             Move::SettleAgain => Call::Settle(self.settlement.clone()?),
             Move::Unclaim(run, known) => {
-                let Claim { key, id, me, .. } = latest(&self.runs, run)?;
+                let ClaimCommand { key, id, token: me, .. } = latest(&self.runs, run)?;
                 Call::Unclaim(key, me, known.then_some(id))
             }
             Move::Redrive(job) => Call::Redrive(latest(&self.jobs, job)?),
             Move::Purge(job) => Call::Purge(latest(&self.jobs, job)?),
             Move::LeaveRun(run) => {
-                let Claim { key, me, .. } = latest(&self.runs, run)?;
-                Call::Release(key, me, Mode::Exclusive)
+                let ClaimCommand { key, token: me, .. } = latest(&self.runs, run)?;
+                Call::Release(key, me, LockMode::Exclusive)
             }
             Move::RenewRun(run, k) => {
-                let Claim { key, id, me, .. } = latest(&self.runs, run)?;
-                renew(key, me, Mode::Exclusive, Some(id), k)
+                let ClaimCommand { key, id, token: me, .. } = latest(&self.runs, run)?;
+                renew(key, me, LockMode::Exclusive, Some(id), k)
             }
             Move::Cancel(job) => Call::Cancel(latest(&self.jobs, job)?),
             Move::Charge(items) => {
@@ -216,43 +216,43 @@ impl Clients {
                 of.for_each(|waiter| waiter.downgraded |= done);
             }
             (Call::Enqueue(call), Reply::Enqueued(reply)) => {
-                if matches!(reply, Enqueued::Stored { .. }) && !self.jobs.contains(&call.id) {
+                if matches!(reply, EnqueueOutcome::Stored { .. }) && !self.jobs.contains(&call.id) {
                     self.jobs.push(call.id.clone());
                 }
                 self.latest = Some(call.clone());
             }
             (Call::Settle(call), Reply::Settled(reply)) => {
                 self.settlement = Some(call.clone());
-                if let (Some(next), SettledRun::Stands(Some(run))) = (&call.next, reply) {
-                    let NextRun { me, lease, retention } = next.clone();
+                if let (Some(next), SettleOutcome::Settled(Some(run))) = (&call.next_claim, reply) {
+                    let NextClaim { token: me, lease, retention } = next.clone();
                     let (key, id) = (call.key.clone(), run.id.clone());
-                    self.runs.retain(|run| run.me != me);
-                    self.runs.push(Claim { key, id, me, lease, retention });
+                    self.runs.retain(|run| run.token != me);
+                    self.runs.push(ClaimCommand { key, id, token: me, lease, retention });
                 }
             }
-            (Call::Claim(call), Reply::Claimed(Claimed::Claimed(_))) => {
-                self.runs.retain(|run| run.me != call.me);
+            (Call::Claim(call), Reply::Claimed(ClaimOutcome::Claimed(_))) => {
+                self.runs.retain(|run| run.token != call.token);
                 self.runs.push(call.clone());
             }
             _ => {}
         }
     }
 
-    fn hear_acquired(&mut self, call: &Acquire, reply: &Acquired) {
-        if let Acquired::Held { .. } = reply {
+    fn hear_acquired(&mut self, call: &AcquireCommand, reply: &AcquireReply) {
+        if let AcquireReply::Granted { .. } = reply {
             let lock = self.keys.iter().position(|key| *key == call.key);
             let held = &mut self.held[lock.expect("a lock of ours")];
-            held.retain(|me| *me != call.me);
-            held.push(call.me.clone());
+            held.retain(|me| *me != call.token);
+            held.push(call.token.clone());
         }
         let mut all = self.waiters.iter_mut();
-        let waiter = all.find(|waiter| waiter.me == call.me).expect("a token of ours");
-        if call.wait.is_some() {
+        let waiter = all.find(|waiter| waiter.me == call.token).expect("a token of ours");
+        if call.max_wait.is_some() {
             waiter.hears(reply);
         }
     }
 
-    fn hear_released(&mut self, me: &Token) {
+    fn hear_released(&mut self, me: &LockToken) {
         let gone = self.waiters.iter_mut().filter(|waiter| waiter.me == *me);
         gone.for_each(|waiter| {
             (waiter.joins, waiter.old_seq, waiter.downgraded) = (0, 0, false);
@@ -267,87 +267,87 @@ impl Clients {
     /// What else they know, as far as it is asked for: the latest holder of a lock, and the last two runs.
     pub(super) fn picture(&self) -> String {
         let joins: Vec<_> = self.waiters.iter().map(|waiter| waiter.joins.min(2)).collect();
-        let held = self.held.each_ref().map(|all| all.last().map(|me| self.token(me)));
-        let runs: Vec<_> = self.runs.iter().rev().take(2).map(|run| self.job(&run.id)).collect();
+        let held = self.held.each_ref().map(|all| all.last().map(|me| self.token_number(me)));
+        let runs: Vec<_> = self.runs.iter().rev().take(2).map(|run| self.job_number(&run.id)).collect();
         format!(" knows {joins:?} {held:?} {runs:?}")
     }
 
-    fn waiter(&self, me: &Token) -> Option<&Waiter> {
+    fn waiter(&self, me: &LockToken) -> Option<&Waiter> {
         self.waiters.iter().find(|waiter| waiter.me == *me)
     }
 
-    fn acquire(&self, who: usize, k: u64, record: Option<u8>) -> Acquire {
-        Acquire {
-            wait: None,
-            old_seq: 0,
-            record: record.map(|name| name.to_string().into()),
+    fn acquire(&self, who: usize, k: u64, record: Option<u8>) -> AcquireCommand {
+        AcquireCommand {
+            max_wait: None,
+            resume_seq: 0,
+            record_name: record.map(|name| name.to_string().into()),
             ..self.waiters[who].wait(LONG, time(k))
         }
     }
 
-    fn claim(&self, key: &Key, id: JobId, k: u64) -> Claim {
-        Claim {
+    fn claim(&self, key: &Key, id: JobId, k: u64) -> ClaimCommand {
+        ClaimCommand {
             key: key.clone(),
             id,
-            me: Token::new(&self.nodes[self.runs.len() % NODES]),
+            token: LockToken::new(&self.nodes[self.runs.len() % NODES]),
             lease: time(k),
             retention: LONG,
         }
     }
 
-    fn enqueue(&self, job: &Job) -> Enqueue {
+    fn enqueue(&self, job: &Job) -> EnqueueCommand {
         let key = self.keys[job.lock].clone();
         let record = |(name, print, k): (u8, u8, u64)| {
             let (name, print) = (name.to_string(), print.to_string());
             (name.into(), print, time(k))
         };
-        Enqueue {
+        EnqueueCommand {
             id: JobId::new(&key),
             key,
             envelope: vec![b'x'; job.bytes].into(),
             policy: JobPolicy {
-                again: job.again,
+                retry_after_crash: job.again,
                 max_attempts: job.max_attempts,
                 delay: job.delay.map_or(Duration::ZERO, time),
                 deadline: job.deadline.map(time),
                 on_failure: if job.skip { OnFailure::Skip } else { OnFailure::Block },
                 needs_worker: job.needs_worker,
             },
-            merge: job.merge.map(|(group, wins)| Merge { group: group.to_string().into(), wins }),
-            record: job.record.map(record),
-            caps: Caps {
+            merge: job.merge.map(|(group, wins)| MergePolicy { group: group.to_string().into(), mode: wins }),
+            idempotency_record: job.record.map(record),
+            limits: StorageLimits {
                 resource_jobs: 4,
                 resource_bytes: 60,
                 shard_jobs: 6,
                 shard_bytes: 90,
-                ..Caps::NONE
+                ..StorageLimits::NONE
             },
             owner: String::new(),
-            call: None,
+            webhook: None,
         }
     }
 
-    fn charge(&self, (policy, subject, limit, k, cost): Item) -> rate::Item {
+    fn charge(&self, (policy, subject, limit, k, cost): Item) -> rate::ChargeItem {
         let subject = &self.subjects[subject];
         fixed(&policy.to_string(), subject, (limit, time(k)), cost)
     }
 }
 
-impl Names for Clients {
-    fn token(&self, token: &Token) -> usize {
+impl ModelNames for Clients {
+    fn token_number(&self, token: &LockToken) -> usize {
         let waiter = self.waiters.iter().position(|waiter| waiter.me == *token);
-        let run = || self.runs.iter().rev().take(2).position(|run| run.me == *token);
+        let run = || self.runs.iter().rev().take(2).position(|run| run.token == *token);
         waiter.or_else(|| Some(100 + run()?)).unwrap_or(usize::MAX)
     }
 
-    fn job(&self, id: &JobId) -> usize {
+    fn job_number(&self, id: &JobId) -> usize {
         self.jobs.iter().position(|job| job == id).unwrap_or(usize::MAX)
     }
 }
 
-fn renew(key: Key, me: Token, mode: Mode, job: Option<JobId>, k: u64) -> Call {
+fn renew(key: Key, me: LockToken, mode: LockMode, job: Option<JobId>, k: u64) -> Call {
     let lease = time(k);
-    Call::Renew(Renewal { key, me, mode, lease, job })
+    Call::Renew(LeaseRenewal { key, token: me, mode, lease, job })
 }
 
 /// Counted from the latest.

@@ -10,8 +10,8 @@ use super::{
 use crate::{
     key::Key,
     store::backend::{
-        Acquire, Acquired, Claimed, Enqueue, Enqueued, GaveBack, JobId, JobPolicy, JobState, Mode,
-        Renewal, SPARE_FENCES, Token, Verdict,
+        AcquireCommand, AcquireReply, ClaimOutcome, EnqueueCommand, EnqueueOutcome, ReleaseOutcome, JobId, JobPolicy, JobState, LockMode,
+        LeaseRenewal, SPARE_FENCES, LockToken, Settlement,
     },
 };
 
@@ -55,11 +55,11 @@ async fn who_passes_is_not_taken_for_the_first(rig: &Rig) {
     rig.put_back(HOUR).await;
     rig.join(&key, &c).await;
     let told = rig.still(&key, &a).await.expect("it holds it");
-    assert!(told.now < told.others.first);
-    let call = Acquire { old_seq: told.now, ..wait(&key, &b) };
-    let (gave_back, asked) = rig.hand_on(&a, Mode::Exclusive, call).await;
-    assert_eq!(gave_back, GaveBack::Released);
-    assert!(matches!(asked, Acquired::Busy { joined: true, .. }), "{asked:?}");
+    assert!(told.server_us < told.contenders.first);
+    let call = AcquireCommand { resume_seq: told.server_us, ..wait(&key, &b) };
+    let (gave_back, asked) = rig.hand_on(&a, LockMode::Exclusive, call).await;
+    assert_eq!(gave_back, ReleaseOutcome::Released);
+    assert!(matches!(asked, AcquireReply::Busy { has_joined: true, .. }), "{asked:?}");
     rig.hold(&key, &c).await;
     rig.release(&key, &c).await;
     rig.hold(&key, &b).await;
@@ -67,8 +67,8 @@ async fn who_passes_is_not_taken_for_the_first(rig: &Rig) {
 
 async fn a_dead_holder_is_followed_later_and_in_turn(rig: &Rig) {
     let (key, a, b, c) = (key(), stranger(), stranger(), stranger());
-    let held = rig.acquire(Acquire { lease: SHORT, ..ask(&key, &a) }).await;
-    let Acquired::Held { fence, .. } = held else { panic!("{held:?}") };
+    let held = rig.acquire(AcquireCommand { lease: SHORT, ..ask(&key, &a) }).await;
+    let AcquireReply::Granted { fence, .. } = held else { panic!("{held:?}") };
     rig.join(&key, &b).await;
     rig.put_back(HOUR).await;
     rig.pass(SHORT).await;
@@ -86,7 +86,7 @@ async fn a_renewal_shortens_nothing_and_a_release_does(rig: &Rig) {
     rig.hold(&key, &a).await;
     rig.put_back(HOUR).await;
     let (of, me) = (key.clone(), a.clone());
-    let renewal = Renewal { key: of, me, mode: Mode::Exclusive, lease: SHORT, job: None };
+    let renewal = LeaseRenewal { key: of, token: me, mode: LockMode::Exclusive, lease: SHORT, job: None };
     assert_eq!(rig.renew(vec![renewal]).await, [true]);
     assert!(rig.refused(&key, &b).await > HOUR);
     rig.release(&key, &a).await;
@@ -94,18 +94,18 @@ async fn a_renewal_shortens_nothing_and_a_release_does(rig: &Rig) {
 }
 
 async fn readers_and_permits_keep_out_whom_they_kept_out(rig: &Rig) {
-    for (name, mode) in [("doc", Mode::Shared), ("pool", Mode::Permits(2))] {
+    for (name, mode) in [("doc", LockMode::Shared), ("pool", LockMode::Permits(2))] {
         let (key, a, b, other) = (Key::custom(name), stranger(), stranger(), stranger());
-        let asks = |me: &Token| Acquire { mode, ..ask(&key, me) };
+        let asks = |me: &LockToken| AcquireCommand { mode, ..ask(&key, me) };
         for me in [&a, &b] {
             let held = rig.acquire(asks(me)).await;
-            assert!(matches!(held, Acquired::Held { .. }), "{held:?}");
+            assert!(matches!(held, AcquireReply::Granted { .. }), "{held:?}");
         }
         rig.put_back(HOUR).await;
         rig.refused(&key, &other).await;
-        if mode != Mode::Shared {
+        if mode != LockMode::Shared {
             let third = rig.acquire(asks(&other)).await;
-            assert!(matches!(third, Acquired::Busy { .. }), "{third:?}");
+            assert!(matches!(third, AcquireReply::Busy { .. }), "{third:?}");
         }
         rig.pass(LONG).await;
         rig.refused(&key, &other).await;
@@ -118,7 +118,7 @@ async fn readers_and_permits_keep_out_whom_they_kept_out(rig: &Rig) {
 async fn runs(rig: &Rig, key: &Key, id: &JobId, last: u64) -> u64 {
     assert_eq!(rig.heads(std::slice::from_ref(key)).await, [Some(id.clone())]);
     let me = stranger();
-    let Claimed::Claimed(run) = rig.claim(visit(key, id, &me)).await else {
+    let ClaimOutcome::Claimed(run) = rig.claim(visit(key, id, &me)).await else {
         panic!("nobody stands before it")
     };
     assert!(run.fence > last, "{} after {last}", run.fence);
@@ -131,9 +131,9 @@ async fn jobs_run_in_order_and_what_waited_waits_longer(rig: &Rig) {
     rig.worker().await;
     let (first, second) = (rig.put_off(&key).await, rig.put_off(&key).await);
     let late = again(&Key::custom("late"));
-    let late = Enqueue { policy: JobPolicy { delay: SHORT, ..late.policy }, ..late };
-    assert!(matches!(rig.enqueue(late.clone()).await, Enqueued::Stored { .. }));
-    let Claimed::Claimed(run) = rig.claim(visit(&key, &first, &me)).await else {
+    let late = EnqueueCommand { policy: JobPolicy { delay: SHORT, ..late.policy }, ..late };
+    assert!(matches!(rig.enqueue(late.clone()).await, EnqueueOutcome::Stored { .. }));
+    let ClaimOutcome::Claimed(run) = rig.claim(visit(&key, &first, &me)).await else {
         panic!("it is first")
     };
     rig.put_back(HOUR).await;
@@ -145,11 +145,11 @@ async fn jobs_run_in_order_and_what_waited_waits_longer(rig: &Rig) {
     rig.pass(SHORT).await;
     assert_ne!(rig.state(&late.id).await, Some(JobState::Done));
     let early = visits().await;
-    assert!(!matches!(early, Claimed::Claimed(_)), "{early:?}");
+    assert!(!matches!(early, ClaimOutcome::Claimed(_)), "{early:?}");
     rig.pass(HOUR).await;
     rig.due(late.key.shard(), 10).await;
     let then = visits().await;
-    assert!(matches!(then, Claimed::Claimed(_)), "{then:?}");
+    assert!(matches!(then, ClaimOutcome::Claimed(_)), "{then:?}");
 }
 
 async fn a_run_that_is_open_is_not_begun_by_another_one(rig: &Rig) {
@@ -158,26 +158,26 @@ async fn a_run_that_is_open_is_not_begun_by_another_one(rig: &Rig) {
     let call = again(&key);
     let id = call.id.clone();
     rig.enqueue(call).await;
-    let Claimed::Claimed(run) = rig.claim(visit(&key, &id, &old)).await else {
+    let ClaimOutcome::Claimed(run) = rig.claim(visit(&key, &id, &old)).await else {
         panic!("it is first")
     };
     rig.put_back(HOUR).await;
     rig.pass(LONG).await;
     let early = rig.claim(visit(&key, &id, &new)).await;
-    assert!(matches!(early, Claimed::Busy(_)), "{early:?}");
+    assert!(matches!(early, ClaimOutcome::Busy(_)), "{early:?}");
     rig.pass(HOUR).await;
-    let Claimed::Claimed(next) = rig.claim(visit(&key, &id, &new)).await else {
+    let ClaimOutcome::Claimed(next) = rig.claim(visit(&key, &id, &new)).await else {
         panic!("its lease is over")
     };
     assert!(next.fence > run.fence, "{} after {}", next.fence, run.fence);
     assert!(!rig.settle(settled(&key, &id, &old, done())).await, "it is another one's");
-    let verdict = Verdict::Retry { delay: SHORT, reason: "status 500" };
+    let verdict = Settlement::Retry { delay: SHORT, reason: "status 500" };
     assert!(rig.settle(settled(&key, &id, &new, verdict)).await);
     // A backoff that has begun is longer, too.
     rig.put_back(HOUR).await;
     rig.pass(SHORT).await;
     let early = rig.claim(visit(&key, &id, &stranger())).await;
-    assert!(!matches!(early, Claimed::Claimed(_)), "{early:?}");
+    assert!(!matches!(early, ClaimOutcome::Claimed(_)), "{early:?}");
     rig.pass(HOUR).await;
     assert_eq!(rig.start(&key, &id, &stranger()).await, 3);
 }

@@ -242,7 +242,7 @@ impl Space {
     pub(super) async fn store(&self) -> Store {
         let builder = self.cluster.builder(&self.namespace);
         // Far more than a call takes: a loaded machine is no outage.
-        builder.deadline(Duration::from_secs(20)).connect().await.expect("the URL is right")
+        builder.call_timeout(Duration::from_secs(20)).connect().await.expect("the URL is right")
     }
 
     /// Nobody is known to live; if it is broken, no script can ask either.

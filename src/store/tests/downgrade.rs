@@ -6,8 +6,8 @@ use super::{
     rig::{LONG, Rig, key, stranger},
 };
 use crate::store::backend::{
-    Acquired, GaveBack,
-    Mode::{Exclusive, Permits, Shared},
+    AcquireReply, ReleaseOutcome,
+    LockMode::{Exclusive, Permits, Shared},
 };
 
 on_every_store!(
@@ -29,7 +29,7 @@ async fn a_downgraded_hold_is_a_readers(rig: &Rig) {
     assert_eq!(rig.renew(vec![renewal_as(Shared, &key, &me, LONG)]).await, [true]);
     // There is no way back.
     rig.refused(&key, &me).await;
-    assert_eq!(rig.release_as(Shared, &key, &me).await, GaveBack::Released);
+    assert_eq!(rig.release_as(Shared, &key, &me).await, ReleaseOutcome::Released);
     rig.refused(&key, &writer).await;
     rig.release_as(Shared, &key, &reader).await;
     rig.hold(&key, &writer).await;
@@ -45,7 +45,7 @@ async fn it_lets_in_the_readers_at_the_head_alone(rig: &Rig) {
     rig.join_as(Shared, &key, &late).await;
     assert!(rig.downgrade(&key, &me, LONG).await);
     match rig.acquire(wait_as(Shared, &key, &late)).await {
-        Acquired::Busy { line: 2, .. } => {}
+        AcquireReply::Busy { queue_length: 2, .. } => {}
         other => panic!("{other:?}"),
     }
     for reader in [&b, &a] {
@@ -80,12 +80,12 @@ async fn what_a_lost_answer_made_of_it_is_given_back(rig: &Rig) {
     rig.downgrade(&key, &me, LONG).await;
     rig.join(&key, &writer).await;
     // Who never heard of it undoes what he knows of.
-    assert_eq!(rig.release(&key, &me).await, GaveBack::Released);
-    assert_eq!(rig.release(&key, &me).await, GaveBack::Nothing);
+    assert_eq!(rig.release(&key, &me).await, ReleaseOutcome::Released);
+    assert_eq!(rig.release(&key, &me).await, ReleaseOutcome::NotFound);
     rig.hold(&key, &writer).await;
     // And it was not another one's.
     rig.release(&key, &writer).await;
     rig.hold_as(Shared, &key, &me).await;
-    assert_eq!(rig.release(&key, &writer).await, GaveBack::Nothing);
+    assert_eq!(rig.release(&key, &writer).await, ReleaseOutcome::NotFound);
     rig.refused(&key, &writer).await;
 }

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     Key,
-    store::backend::{ACCEPT_WINDOW, Acquired, Claim, Claimed, Mode, Node, SettledRun, Token},
+    store::backend::{OFFER_TIMEOUT, AcquireReply, ClaimCommand, ClaimOutcome, LockMode, NodeId, SettleOutcome, LockToken},
 };
 
 /// How soon those who live are served: the lease of a dead holder is over, dead places have cost an accept
@@ -35,18 +35,18 @@ const WORK: Duration = Duration::from_millis(70);
 /// What somebody does next.
 enum Next {
     Look(usize),
-    Release(Key, Token, Mode),
+    Release(Key, LockToken, LockMode),
     Beat,
     Due(u16),
     Visit(Key),
-    Settle(Claim),
+    Settle(ClaimCommand),
 }
 
 pub(super) struct Drain<'a> {
     rig: &'a Rig,
     clients: &'a mut Clients,
     model: &'a mut Model,
-    worker: Node,
+    worker: NodeId,
     mine: Vec<u16>,
     agenda: BTreeMap<(Duration, usize), Next>,
     planned: usize,
@@ -55,7 +55,7 @@ pub(super) struct Drain<'a> {
 
 /// `crashed`: whose processes have died, of the tokens that may wait.
 pub(super) async fn drain(rig: &Rig, clients: &mut Clients, model: &mut Model, crashed: &[bool]) {
-    let worker = Node::new();
+    let worker = NodeId::new();
     let mut drain = Drain {
         rig,
         clients,
@@ -150,7 +150,7 @@ impl Drain<'_> {
         let Waiter { key, me, mode, .. } = self.clients.waiters[who].clone();
         let call = self.clients.waiters[who].wait(LONG, time(5));
         match self.step(Call::Acquire(call)).await {
-            Reply::Acquired(Acquired::Busy { left, .. }) => {
+            Reply::Acquired(AcquireReply::Busy { lease_remaining: left, .. }) => {
                 self.plan(left.min(LOOK), Next::Look(who));
             }
             _ => self.plan(WORK, Next::Release(key, me, mode)),
@@ -160,7 +160,7 @@ impl Drain<'_> {
     async fn beat(&mut self) {
         let beat = Call::Beat(self.worker.clone(), WATCH);
         if let Reply::Beaten(beat) = self.step(beat).await {
-            self.mine = beat.mine;
+            self.mine = beat.own_shards;
         }
         let mut shards: Vec<u16> = self.clients.keys.iter().map(Key::shard).collect();
         shards.dedup();
@@ -199,32 +199,32 @@ impl Drain<'_> {
         for _ in 0..8 {
             let head = self.rig.heads(std::slice::from_ref(&key)).await.remove(0);
             let Some(id) = head else { break };
-            let claim = visit(&key, &id, &Token::new(&self.worker));
+            let claim = visit(&key, &id, &LockToken::new(&self.worker));
             match self.step(Call::Claim(claim.clone())).await {
-                Reply::Claimed(Claimed::Claimed(_)) => {
+                Reply::Claimed(ClaimOutcome::Claimed(_)) => {
                     return self.plan(WORK, Next::Settle(claim));
                 }
-                Reply::Claimed(Claimed::Busy(wait) | Claimed::Later(wait)) => {
+                Reply::Claimed(ClaimOutcome::Busy(wait) | ClaimOutcome::NotDue(wait)) => {
                     return self.plan(wait, Next::Due(shard));
                 }
                 _ => {}
             }
         }
-        self.plan(ACCEPT_WINDOW, Next::Due(shard));
+        self.plan(OFFER_TIMEOUT, Next::Due(shard));
     }
 
-    async fn settle(&mut self, run: Claim) {
-        let Claim { key, id, me, .. } = run;
+    async fn settle(&mut self, run: ClaimCommand) {
+        let ClaimCommand { key, id, token: me, .. } = run;
         let verdict = settled(&key, &id, &me, done());
-        let stands = Reply::Settled(SettledRun::Stands(None));
+        let stands = Reply::Settled(SettleOutcome::Settled(None));
         assert_eq!(self.step(Call::Settle(verdict)).await, stands);
-        self.plan(ACCEPT_WINDOW, Next::Due(key.shard()));
+        self.plan(OFFER_TIMEOUT, Next::Due(key.shard()));
     }
 
     /// What is left has an end; after it there is nothing.
     async fn leave_nothing(&mut self) {
         let store = self.rig.embedded();
-        assert_eq!(store.lasting(), 0, "things without an end");
+        assert_eq!(store.persistent_entry_count(), 0, "things without an end");
         self.step(Call::Pass(LONG * 200)).await;
         for key in self.clients.keys.clone() {
             for _ in 0..64 {
@@ -233,6 +233,6 @@ impl Drain<'_> {
                 self.rig.charge(together(vec![nothing])).await;
             }
         }
-        assert_eq!(store.stored(), 0, "nothing has an end any more");
+        assert_eq!(store.stored_value_count(), 0, "nothing has an end any more");
     }
 }

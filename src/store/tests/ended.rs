@@ -11,7 +11,7 @@ use super::{
 use crate::{
     Key,
     store::backend::{
-        Began, Call, Caps, Direct, ENDED_SIZE, Enqueue, Enqueued, JobId, JobState, Mode, Verdict,
+        BeginDirectOutcome, WebhookJobSpec, StorageLimits, DirectRunCommand, ENDED_JOB_OVERHEAD, EnqueueCommand, EnqueueOutcome, JobId, JobState, LockMode, Settlement,
     },
 };
 
@@ -30,22 +30,22 @@ on_every_store!(
 );
 
 /// Room for so many responses of a hundred bytes.
-fn room_for(number: u64) -> Caps {
-    Caps { ended_bytes: number * (ENDED_SIZE + 100), ..Caps::NONE }
+fn room_for(number: u64) -> StorageLimits {
+    StorageLimits { ended_bytes: number * (ENDED_JOB_OVERHEAD + 100), ..StorageLimits::NONE }
 }
 
-fn kept(bytes: usize, retention: Duration) -> Verdict {
-    Verdict::Done { response: vec![b'x'; bytes].into(), status: 200, retention }
+fn kept(bytes: usize, retention: Duration) -> Settlement {
+    Settlement::Done { response: vec![b'x'; bytes].into(), status: 200, retention }
 }
 
-const DEAD: Verdict = Verdict::Dead { reason: "auth", retention: LONG };
+const DEAD: Settlement = Settlement::Dead { reason: "auth", retention: LONG };
 
 /// A job that has ended so, of a request of a hundred bytes.
-async fn ended(rig: &Rig, key: &Key, caps: Caps, verdict: Verdict) -> JobId {
+async fn ended(rig: &Rig, key: &Key, caps: StorageLimits, verdict: Settlement) -> JobId {
     let envelope = Bytes::from_static(&[b'e'; 100]);
-    let call = Enqueue { caps, envelope, ..deferred(key) };
+    let call = EnqueueCommand { limits: caps, envelope, ..deferred(key) };
     let (id, run) = (call.id.clone(), stranger());
-    assert!(matches!(rig.enqueue(call).await, Enqueued::Stored { .. }));
+    assert!(matches!(rig.enqueue(call).await, EnqueueOutcome::Stored { .. }));
     rig.start(key, &id, &run).await;
     let settle = settled(key, &id, &run, verdict);
     assert!(rig.settle(settle.clone()).await);
@@ -59,7 +59,7 @@ async fn known(rig: &Rig, ids: &[JobId]) -> Vec<bool> {
     let mut known = Vec::new();
     for id in ids {
         known.push(rig.state(id).await.is_some());
-        let envelope = rig.backend().envelope(id.clone()).await.unwrap();
+        let envelope = rig.backend().job_envelope(id.clone()).await.unwrap();
         assert!(known.last() == Some(&true) || envelope.is_none(), "nothing is left of it");
     }
     known
@@ -123,23 +123,23 @@ async fn what_was_remembered_is_bounded_too(rig: &Rig) {
         let (id, owner) = (JobId::new(&key), String::new());
         let (key, me) = (key.clone(), stranger());
         rig.hold(&key, &me).await;
-        let call = Direct {
+        let call = DirectRunCommand {
             key,
-            me,
-            mode: Mode::Exclusive,
-            record,
+            token: me,
+            mode: LockMode::Exclusive,
+            record_name: record,
             id,
             owner,
-            life: LONG,
+            retention: LONG,
             lease: LONG,
-            again: false,
-            caps: room_for(2),
-            print: None,
+            retry_after_crash: false,
+            limits: room_for(2),
+            fingerprint: None,
         };
-        assert_eq!(rig.backend().begin_direct(call.clone()).await.unwrap(), Began::Begun);
-        rig.release(&call.key, &call.me).await;
+        assert_eq!(rig.backend().begin_direct(call.clone()).await.unwrap(), BeginDirectOutcome::Started);
+        rig.release(&call.key, &call.token).await;
         let response = Bytes::from_static(&[b'x'; 100]);
-        rig.backend().end_direct(call.clone(), Some(response)).await.unwrap();
+        rig.backend().finish_direct(call.clone(), Some(response)).await.unwrap();
         ids.push(call.id);
     }
     assert_eq!(known(rig, &ids).await, [false, true, true]);
@@ -148,7 +148,7 @@ async fn what_was_remembered_is_bounded_too(rig: &Rig) {
 /// Whoever waits for it gets it.
 async fn the_newest_stays_whatever_the_bound(rig: &Rig) {
     let key = key();
-    let none = Caps { ended_bytes: 0, ..Caps::NONE };
+    let none = StorageLimits { ended_bytes: 0, ..StorageLimits::NONE };
     let mut ids = Vec::new();
     // Also where it is forgotten before the others.
     for retention in [LONG, LONG / 2, LONG] {
@@ -204,21 +204,21 @@ async fn a_callback_counts_with_its_request(rig: &Rig) {
     let [_, to] = neighbours::<2>();
     let told = |caps| {
         let envelope = Bytes::from_static(&[b'c'; 50]);
-        let call = Call { id: JobId::new(&to), key: to.clone(), envelope, max_attempts: 1 };
-        Enqueue { call: Some(call), caps, ..deferred(&key) }
+        let call = WebhookJobSpec { id: JobId::new(&to), key: to.clone(), envelope, max_attempts: 1 };
+        EnqueueCommand { webhook: Some(call), limits: caps, ..deferred(&key) }
     };
-    let full = Caps { shard_bytes: 56, ..Caps::NONE };
-    assert_eq!(rig.enqueue(told(full)).await, Enqueued::Full);
-    let fits = Caps { shard_bytes: 57, resource_bytes: 57, ..Caps::NONE };
+    let full = StorageLimits { shard_bytes: 56, ..StorageLimits::NONE };
+    assert_eq!(rig.enqueue(told(full)).await, EnqueueOutcome::Full);
+    let fits = StorageLimits { shard_bytes: 57, resource_bytes: 57, ..StorageLimits::NONE };
     let call = told(fits);
-    assert_eq!(rig.enqueue(call.clone()).await, Enqueued::Stored { position: 1 });
+    assert_eq!(rig.enqueue(call.clone()).await, EnqueueOutcome::Stored { position: 1 });
     assert_eq!(rig.tally(key.shard()).await.bytes, 57);
     let run = stranger();
     rig.start(&key, &call.id, &run).await;
     assert!(rig.finish(&key, &call.id, &run).await);
     // The call alone.
     assert_eq!(rig.tally(key.shard()).await.bytes, 50);
-    let id = call.call.unwrap().id;
+    let id = call.webhook.unwrap().id;
     let run = stranger();
     rig.start(&to, &id, &run).await;
     assert!(rig.finish(&to, &id, &run).await);
@@ -229,23 +229,23 @@ async fn a_callback_counts_with_its_request(rig: &Rig) {
 async fn the_oldest_dead_job_goes_when_there_are_too_many(rig: &Rig) {
     let key = key();
     rig.fill_graves(key.shard(), 10_000).await;
-    let keyed = |record: &str| Enqueue {
-        record: Some((record.into(), "print".into(), SHORT)),
+    let keyed = |record: &str| EnqueueCommand {
+        idempotency_record: Some((record.into(), "print".into(), SHORT)),
         ..deferred(&key)
     };
     let mut dead = Vec::new();
     for name in ["one", "two", "three"] {
-        let to = Key::of_callback(name, key.shard());
+        let to = Key::for_webhook(name, key.shard());
         let envelope = Bytes::from_static(b"call");
-        let call = Call { id: JobId::new(&to), key: to, envelope, max_attempts: 3 };
-        let job = Enqueue { call: Some(call.clone()), ..keyed(name) };
+        let call = WebhookJobSpec { id: JobId::new(&to), key: to, envelope, max_attempts: 3 };
+        let job = EnqueueCommand { webhook: Some(call.clone()), ..keyed(name) };
         let (id, run) = (job.id.clone(), stranger());
-        assert_eq!(rig.enqueue(job).await, Enqueued::Stored { position: 1 });
+        assert_eq!(rig.enqueue(job).await, EnqueueOutcome::Stored { position: 1 });
         rig.start(&key, &id, &run).await;
         assert!(rig.settle(settled(&key, &id, &run, DEAD)).await);
         assert_eq!(rig.state(&id).await, Some(JobState::Dead), "{name}");
         assert_eq!(rig.state(&call.id).await, Some(JobState::Queued), "{name}: nobody is told");
-        assert_eq!(rig.enqueue(keyed(name)).await, Enqueued::Known(id.clone()), "{name}");
+        assert_eq!(rig.enqueue(keyed(name)).await, EnqueueOutcome::Duplicate(id.clone()), "{name}");
         dead.push(id);
     }
     // Of them, each goes for the next one.
@@ -255,7 +255,7 @@ async fn the_oldest_dead_job_goes_when_there_are_too_many(rig: &Rig) {
     for name in ["one", "two", "three"] {
         let stored = rig.enqueue(keyed(name)).await;
         assert!(
-            matches!(stored, Enqueued::Stored { .. }),
+            matches!(stored, EnqueueOutcome::Stored { .. }),
             "{name} is remembered for ever: {stored:?}"
         );
     }
@@ -264,8 +264,8 @@ async fn the_oldest_dead_job_goes_when_there_are_too_many(rig: &Rig) {
 /// It has run, and would run again.
 async fn a_late_copy_of_what_made_room_is_not_stored_again(rig: &Rig) {
     let key = key();
-    let call = Enqueue { caps: Caps { ended_bytes: 0, ..Caps::NONE }, ..deferred(&key) };
-    for call in [call.clone(), Enqueue { id: JobId::new(&key), ..call.clone() }] {
+    let call = EnqueueCommand { limits: StorageLimits { ended_bytes: 0, ..StorageLimits::NONE }, ..deferred(&key) };
+    for call in [call.clone(), EnqueueCommand { id: JobId::new(&key), ..call.clone() }] {
         rig.enqueue(call.clone()).await;
         let run = stranger();
         rig.start(&key, &call.id, &run).await;
@@ -273,9 +273,9 @@ async fn a_late_copy_of_what_made_room_is_not_stored_again(rig: &Rig) {
     }
     assert!(rig.is_tombstone(&call.id).await, "room was made");
     let copy = rig.enqueue(call.clone()).await;
-    assert!(matches!(copy, Enqueued::Stored { .. }), "{copy:?}");
+    assert!(matches!(copy, EnqueueOutcome::Stored { .. }), "{copy:?}");
     assert!(rig.is_tombstone(&call.id).await);
-    assert_eq!(rig.backend().envelope(call.id.clone()).await.unwrap(), None);
+    assert_eq!(rig.backend().job_envelope(call.id.clone()).await.unwrap(), None);
     assert!(!rig.purge(&call.id).await, "there is none");
 }
 
@@ -297,8 +297,8 @@ async fn what_is_said_of_one_end_is_not_done_to_another(rig: &Rig) {
         rig.pass(SHORT).await;
         let state = rig.state(id).await;
         for seen in &ends[..ends.len() - 1] {
-            assert_eq!(rig.backend().redrive(id.clone(), *seen).await.unwrap(), state);
-            assert!(!rig.backend().purge(id.clone(), *seen).await.unwrap());
+            assert_eq!(rig.backend().redrive_job(id.clone(), *seen).await.unwrap(), state);
+            assert!(!rig.backend().purge_job(id.clone(), *seen).await.unwrap());
         }
         assert_eq!(rig.state(id).await, state);
     }
@@ -308,16 +308,16 @@ async fn what_is_said_of_one_end_is_not_done_to_another(rig: &Rig) {
 async fn a_late_copy_of_what_was_purged_is_not_stored_again(rig: &Rig) {
     let key = key();
     let record = Some(("idem".into(), "print".to_owned(), LONG));
-    let call = Enqueue { record, ..deferred(&key) };
+    let call = EnqueueCommand { idempotency_record: record, ..deferred(&key) };
     rig.enqueue(call.clone()).await;
     let run = stranger();
     rig.start(&key, &call.id, &run).await;
     assert!(rig.settle(settled(&key, &call.id, &run, DEAD)).await);
     assert!(rig.purge(&call.id).await);
     let copy = rig.enqueue(call.clone()).await;
-    assert!(matches!(copy, Enqueued::Stored { .. }), "{copy:?}");
+    assert!(matches!(copy, EnqueueOutcome::Stored { .. }), "{copy:?}");
     assert!(rig.is_tombstone(&call.id).await);
     // Nor is a retry.
-    let retry = Enqueue { id: JobId::new(&key), ..call.clone() };
-    assert_eq!(rig.enqueue(retry).await, Enqueued::Known(call.id));
+    let retry = EnqueueCommand { id: JobId::new(&key), ..call.clone() };
+    assert_eq!(rig.enqueue(retry).await, EnqueueOutcome::Duplicate(call.id));
 }

@@ -17,16 +17,16 @@ use crate::{
     store::{
         Store,
         backend::{
-            Acquire, Acquired, Backend, Beat, Began, Charge, Charging, Claim, Claimed, Counter,
-            Direct, Due, Enqueue, Enqueued, GaveBack, JobId, JobState, JobView, Jobs, Listed,
-            Listing, Mode, Node, PendingMark, Renewal, Running, Settle, SettleCharge, SettledRun,
-            State, Step, Still, Tally, Token,
+            AcquireCommand, AcquireReply, Backend, Heartbeat, BeginDirectOutcome, ChargeCommand, ChargeFuture, ClaimCommand, ClaimOutcome, CounterName,
+            DirectRunCommand, DueLocks, EnqueueCommand, EnqueueOutcome, ReleaseOutcome, JobId, JobState, JobView, JobBackend, JobListPage,
+            EndedFilter, LockMode, NodeId, PendingCursor, LeaseRenewal, ActiveRun, SettleCommand, SettleChargeCommand, SettleOutcome,
+            QuotaSnapshot, StoreFuture, GrantRefresh, ShardStats, LockToken,
         },
-        hints::{Hint, Hints},
-        memory::Memory,
+        wakeups::{WakeupMessage, Wakeups},
+        memory::MemoryBackend,
         tasks::{
-            DeadPage, Push, PushedAs, QueueStats, RunToken, TaskId, TaskState, TaskView, Tasks,
-            Turn, Turned, Walk, Walked,
+            DeadLetterPage, TaskPushCommand, TaskPushOutcome, QueueStats, RunToken, TaskId, TaskState, TaskView, TaskBackend,
+            TaskPollCommand, TaskPollOutcome, PurgeCursor, PurgePage,
         },
     },
 };
@@ -39,12 +39,12 @@ pub(crate) fn faulty() -> (Store, Faults) {
 /// As [`faulty`], with a clock of its own.
 pub(crate) fn faulty_with_clock(clock: Clock) -> (Store, Faults) {
     let faults = Faults::default();
-    let backend = Faulty { memory: Arc::new(Memory::new(clock)), faults: faults.clone() };
-    (Store::on(Arc::new(backend)), faults)
+    let backend = Faulty { memory: Arc::new(MemoryBackend::new(clock)), faults: faults.clone() };
+    (Store::with_backend(Arc::new(backend)), faults)
 }
 
 struct Faulty {
-    memory: Arc<Memory>,
+    memory: Arc<MemoryBackend>,
     faults: Faults,
 }
 
@@ -52,8 +52,8 @@ impl Faulty {
     fn call<T: Send + 'static>(
         &self,
         step: &'static str,
-        run: impl FnOnce(&Memory) -> Step<'_, T> + Clone + Send + 'static,
-    ) -> Step<'_, T> {
+        run: impl FnOnce(&MemoryBackend) -> StoreFuture<'_, T> + Clone + Send + 'static,
+    ) -> StoreFuture<'_, T> {
         Box::pin(async move {
             let fault = self.faults.next(step);
             match fault {
@@ -80,7 +80,7 @@ impl Faulty {
     fn run_after<T: Send + 'static>(
         &self,
         time: Duration,
-        run: impl FnOnce(&Memory) -> Step<'_, T> + Send + 'static,
+        run: impl FnOnce(&MemoryBackend) -> StoreFuture<'_, T> + Send + 'static,
     ) {
         let memory = Arc::clone(&self.memory);
         crate::store::spawn(async move {
@@ -91,32 +91,32 @@ impl Faulty {
 }
 
 impl Backend for Faulty {
-    fn spaces(&self) -> Vec<Arc<str>> {
-        self.memory.spaces()
+    fn identities(&self) -> Vec<Arc<str>> {
+        self.memory.identities()
     }
 
-    fn identify(&self) -> Step<'_, Arc<str>> {
+    fn identify(&self) -> StoreFuture<'_, Arc<str>> {
         self.memory.identify()
     }
 
-    fn now_us(&self) -> u64 {
-        self.memory.now_us()
+    fn estimated_now_us(&self) -> u64 {
+        self.memory.estimated_now_us()
     }
 
-    fn is_by_hand(&self) -> bool {
-        self.memory.is_by_hand()
+    fn has_manual_clock(&self) -> bool {
+        self.memory.has_manual_clock()
     }
 
-    fn silences(&self) -> u64 {
+    fn connection_resets(&self) -> u64 {
         self.faults.ways_left()
     }
 
-    fn acquire(&self, call: Acquire) -> Step<'_, Acquired> {
+    fn acquire(&self, call: AcquireCommand) -> StoreFuture<'_, AcquireReply> {
         self.call("acquire", |memory| memory.acquire(call))
     }
 
     /// One call for all of them is made only where it is to fail.
-    fn acquire_all(&self, calls: &[Acquire]) -> Step<'_, Option<Vec<Acquired>>> {
+    fn acquire_all(&self, calls: &[AcquireCommand]) -> StoreFuture<'_, Option<Vec<AcquireReply>>> {
         if self.faults.left("acquire_all") == 0 {
             self.faults.next("acquire_all");
             return self.memory.acquire_all(calls);
@@ -128,11 +128,11 @@ impl Backend for Faulty {
         })
     }
 
-    fn release(&self, key: Key, me: Token, mode: Mode) -> Step<'_, GaveBack> {
+    fn release(&self, key: Key, me: LockToken, mode: LockMode) -> StoreFuture<'_, ReleaseOutcome> {
         self.call("release", move |memory| memory.release(key, me, mode))
     }
 
-    fn send_release(&self, key: Key, me: Token, mode: Mode) -> Option<Step<'static, GaveBack>> {
+    fn send_release(&self, key: Key, me: LockToken, mode: LockMode) -> Option<StoreFuture<'static, ReleaseOutcome>> {
         let fault = self.faults.next("release");
         if matches!(fault, Some(Fault::Away)) {
             return Some(Box::pin(async { Err(Error::new(ErrorKind::Unavailable, "release")) }));
@@ -141,224 +141,224 @@ impl Backend for Faulty {
         Some(Box::pin(async move { on_its_way(fault, "release", answer.await).await }))
     }
 
-    fn pass(&self, me: Token, mode: Mode, next: Acquire) -> Step<'_, (GaveBack, Acquired)> {
-        self.call("pass", move |memory| memory.pass(me, mode, next))
+    fn release_and_reacquire(&self, me: LockToken, mode: LockMode, next: AcquireCommand) -> StoreFuture<'_, (ReleaseOutcome, AcquireReply)> {
+        self.call("pass", move |memory| memory.release_and_reacquire(me, mode, next))
     }
 
-    fn still(&self, key: Key, me: Token) -> Step<'_, Option<Still>> {
-        self.call("still", move |memory| memory.still(key, me))
+    fn refresh_grant(&self, key: Key, me: LockToken) -> StoreFuture<'_, Option<GrantRefresh>> {
+        self.call("still", move |memory| memory.refresh_grant(key, me))
     }
 
-    fn downgrade(&self, key: Key, me: Token, lease: Duration) -> Step<'_, bool> {
+    fn downgrade(&self, key: Key, me: LockToken, lease: Duration) -> StoreFuture<'_, bool> {
         self.call("downgrade", move |memory| memory.downgrade(key, me, lease))
     }
 
-    fn renew(&self, items: Vec<Renewal>) -> Step<'_, Vec<bool>> {
+    fn renew(&self, items: Vec<LeaseRenewal>) -> StoreFuture<'_, Vec<bool>> {
         self.call("renew", |memory| memory.renew(items))
     }
 
-    fn replicated(&self, shard: u16, wanted: u32, since: u64) -> Step<'_, u32> {
-        self.call("replicated", move |memory| memory.replicated(shard, wanted, since))
+    fn wait_for_replicas(&self, shard: u16, wanted: u32, since: u64) -> StoreFuture<'_, u32> {
+        self.call("replicated", move |memory| memory.wait_for_replicas(shard, wanted, since))
     }
 
-    fn raise_fence(&self, key: Key, me: Token, fence: u64) -> Step<'_, bool> {
-        self.call("raise_fence", move |memory| memory.raise_fence(key, me, fence))
+    fn advance_fence(&self, key: Key, me: LockToken, fence: u64) -> StoreFuture<'_, bool> {
+        self.call("raise_fence", move |memory| memory.advance_fence(key, me, fence))
     }
 
-    fn charge(&self, call: Charge) -> Charging<'_> {
-        Charging::Boxed(self.call("charge", |memory| Box::pin(memory.charge(call))))
+    fn charge(&self, call: ChargeCommand) -> ChargeFuture<'_> {
+        ChargeFuture::Boxed(self.call("charge", |memory| Box::pin(memory.charge(call))))
     }
 
-    fn settle_charge(&self, call: SettleCharge) -> Step<'_, Vec<State>> {
+    fn settle_charge(&self, call: SettleChargeCommand) -> StoreFuture<'_, Vec<QuotaSnapshot>> {
         self.call("settle_charge", |memory| memory.settle_charge(call))
     }
 
-    fn reset_charges(&self, tag: Key, counters: Vec<Counter>) -> Step<'_, ()> {
-        self.call("reset_charges", |memory| memory.reset_charges(tag, counters))
+    fn reset_counters(&self, tag: Key, counters: Vec<CounterName>) -> StoreFuture<'_, ()> {
+        self.call("reset_charges", |memory| memory.reset_counters(tag, counters))
     }
 
-    fn limiters(&self, node: Node, lease: Duration) -> Step<'_, usize> {
-        self.call("limiters", move |memory| memory.limiters(node, lease))
+    fn register_limiter(&self, node: NodeId, lease: Duration) -> StoreFuture<'_, usize> {
+        self.call("limiters", move |memory| memory.register_limiter(node, lease))
     }
 
-    fn ping(&self) -> Step<'_, ()> {
-        self.call("ping", Memory::ping)
+    fn ping(&self) -> StoreFuture<'_, ()> {
+        self.call("ping", MemoryBackend::ping)
     }
 
-    fn listen(&self, node: Node, hints: &Arc<Hints>) -> Option<BoxFuture<'static, ()>> {
-        self.memory.listen(node, hints)
+    fn subscribe(&self, node: NodeId, hints: &Arc<Wakeups>) -> Option<BoxFuture<'static, ()>> {
+        self.memory.subscribe(node, hints)
     }
 }
 
-impl Jobs for Faulty {
-    fn enqueue(&self, call: Enqueue) -> Step<'_, Enqueued> {
+impl JobBackend for Faulty {
+    fn enqueue(&self, call: EnqueueCommand) -> StoreFuture<'_, EnqueueOutcome> {
         self.call("enqueue", |memory| memory.enqueue(call))
     }
 
-    fn begin_direct(&self, call: Direct) -> Step<'_, Began> {
+    fn begin_direct(&self, call: DirectRunCommand) -> StoreFuture<'_, BeginDirectOutcome> {
         self.call("begin_direct", |memory| memory.begin_direct(call))
     }
 
-    fn end_direct(&self, call: Direct, response: Option<Bytes>) -> Step<'_, bool> {
-        self.call("end_direct", |memory| memory.end_direct(call, response))
+    fn finish_direct(&self, call: DirectRunCommand, response: Option<Bytes>) -> StoreFuture<'_, bool> {
+        self.call("end_direct", |memory| memory.finish_direct(call, response))
     }
 
-    fn renew_direct(&self, call: Direct) -> Step<'_, bool> {
+    fn renew_direct(&self, call: DirectRunCommand) -> StoreFuture<'_, bool> {
         self.call("renew_direct", |memory| memory.renew_direct(call))
     }
 
-    fn bury_direct(&self, call: Direct, reason: &'static str) -> Step<'_, bool> {
-        self.call("bury_direct", move |memory| memory.bury_direct(call, reason))
+    fn mark_direct_dead(&self, call: DirectRunCommand, reason: &'static str) -> StoreFuture<'_, bool> {
+        self.call("bury_direct", move |memory| memory.mark_direct_dead(call, reason))
     }
 
-    fn claim(&self, call: Claim) -> Step<'_, Claimed> {
+    fn claim(&self, call: ClaimCommand) -> StoreFuture<'_, ClaimOutcome> {
         self.call("claim", |memory| memory.claim(call))
     }
 
-    fn settle(&self, call: Settle) -> Step<'_, SettledRun> {
+    fn settle(&self, call: SettleCommand) -> StoreFuture<'_, SettleOutcome> {
         self.call("settle", |memory| memory.settle(call))
     }
 
-    fn cancel(&self, id: JobId, began_us: u64, retention: Duration) -> Step<'_, Option<JobState>> {
-        self.call("cancel", move |memory| memory.cancel(id, began_us, retention))
+    fn cancel_waiting_job(&self, id: JobId, began_us: u64, retention: Duration) -> StoreFuture<'_, Option<JobState>> {
+        self.call("cancel", move |memory| memory.cancel_waiting_job(id, began_us, retention))
     }
 
-    fn job(&self, id: JobId) -> Step<'_, Option<JobView>> {
-        self.call("job", |memory| memory.job(id))
+    fn job_view(&self, id: JobId) -> StoreFuture<'_, Option<JobView>> {
+        self.call("job", |memory| memory.job_view(id))
     }
 
-    fn running(&self, id: JobId) -> Step<'_, Option<Running>> {
-        self.call("running", |memory| memory.running(id))
+    fn active_run(&self, id: JobId) -> StoreFuture<'_, Option<ActiveRun>> {
+        self.call("running", |memory| memory.active_run(id))
     }
 
-    fn envelope(&self, id: JobId) -> Step<'_, Option<Bytes>> {
-        self.call("envelope", |memory| memory.envelope(id))
+    fn job_envelope(&self, id: JobId) -> StoreFuture<'_, Option<Bytes>> {
+        self.call("envelope", |memory| memory.job_envelope(id))
     }
 
-    fn clock(&self) -> Step<'_, u64> {
-        self.call("clock", Memory::clock)
+    fn server_time_us(&self) -> StoreFuture<'_, u64> {
+        self.call("clock", MemoryBackend::server_time_us)
     }
 
-    fn heads(&self, keys: Vec<Key>) -> Step<'_, Vec<Option<JobId>>> {
+    fn heads(&self, keys: Vec<Key>) -> StoreFuture<'_, Vec<Option<JobId>>> {
         self.call("heads", |memory| memory.heads(keys))
     }
 
-    fn due(&self, shards: Vec<u16>, most: usize) -> Step<'_, Vec<Due>> {
-        self.call("due", move |memory| memory.due(shards, most))
+    fn poll_due(&self, shards: Vec<u16>, most: usize) -> StoreFuture<'_, Vec<DueLocks>> {
+        self.call("due", move |memory| memory.poll_due(shards, most))
     }
 
-    fn unclaim(&self, key: Key, me: Token, id: Option<JobId>) -> Step<'_, bool> {
+    fn unclaim(&self, key: Key, me: LockToken, id: Option<JobId>) -> StoreFuture<'_, bool> {
         self.call("unclaim", move |memory| memory.unclaim(key, me, id))
     }
 
-    fn beat(&self, node: Node, lease: Duration) -> Step<'_, Beat> {
-        self.call("beat", move |memory| memory.beat(node, lease))
+    fn heartbeat(&self, node: NodeId, lease: Duration) -> StoreFuture<'_, Heartbeat> {
+        self.call("beat", move |memory| memory.heartbeat(node, lease))
     }
 
-    fn tell(&self, node: Node, hint: Hint) -> Step<'_, ()> {
-        self.call("tell", move |memory| memory.tell(node, hint))
+    fn send_wakeup(&self, node: NodeId, hint: WakeupMessage) -> StoreFuture<'_, ()> {
+        self.call("tell", move |memory| memory.send_wakeup(node, hint))
     }
 
-    fn list(&self, shard: u16, which: Listing, from: u64, most: usize) -> Step<'_, Listed> {
-        self.call("list", move |memory| memory.list(shard, which, from, most))
+    fn list_ended(&self, shard: u16, which: EndedFilter, from: u64, most: usize) -> StoreFuture<'_, JobListPage> {
+        self.call("list", move |memory| memory.list_ended(shard, which, from, most))
     }
 
-    fn pending(&self, shard: u16, from: PendingMark, most: usize) -> Step<'_, Listed<PendingMark>> {
-        self.call("pending", move |memory| memory.pending(shard, from, most))
+    fn list_pending(&self, shard: u16, from: PendingCursor, most: usize) -> StoreFuture<'_, JobListPage<PendingCursor>> {
+        self.call("pending", move |memory| memory.list_pending(shard, from, most))
     }
 
-    fn redrive(&self, id: JobId, ended_us: u64) -> Step<'_, Option<JobState>> {
-        self.call("redrive", move |memory| memory.redrive(id, ended_us))
+    fn redrive_job(&self, id: JobId, ended_us: u64) -> StoreFuture<'_, Option<JobState>> {
+        self.call("redrive", move |memory| memory.redrive_job(id, ended_us))
     }
 
-    fn purge(&self, id: JobId, ended_us: u64) -> Step<'_, bool> {
-        self.call("purge", move |memory| memory.purge(id, ended_us))
+    fn purge_job(&self, id: JobId, ended_us: u64) -> StoreFuture<'_, bool> {
+        self.call("purge", move |memory| memory.purge_job(id, ended_us))
     }
 
-    fn tally(&self, shard: u16) -> Step<'_, Tally> {
-        self.call("tally", move |memory| memory.tally(shard))
+    fn shard_stats(&self, shard: u16) -> StoreFuture<'_, ShardStats> {
+        self.call("tally", move |memory| memory.shard_stats(shard))
     }
 
-    fn set_paused(&self, paused: bool) -> Step<'_, ()> {
-        self.call("set_paused", move |memory| memory.set_paused(paused))
+    fn set_jobs_paused(&self, paused: bool) -> StoreFuture<'_, ()> {
+        self.call("set_paused", move |memory| memory.set_jobs_paused(paused))
     }
 
-    fn is_paused(&self) -> Step<'_, bool> {
-        self.call("is_paused", |memory| memory.is_paused())
+    fn are_jobs_paused(&self) -> StoreFuture<'_, bool> {
+        self.call("is_paused", |memory| memory.are_jobs_paused())
     }
 }
 
-impl Tasks for Faulty {
-    fn push_task(&self, call: Push) -> Step<'_, PushedAs> {
+impl TaskBackend for Faulty {
+    fn push_task(&self, call: TaskPushCommand) -> StoreFuture<'_, TaskPushOutcome> {
         self.call("push_task", |memory| memory.push_task(call))
     }
 
-    fn turn(&self, call: Turn) -> Step<'_, Turned> {
-        self.call("turn", |memory| memory.turn(call))
+    fn poll_tasks(&self, call: TaskPollCommand) -> StoreFuture<'_, TaskPollOutcome> {
+        self.call("turn", |memory| memory.poll_tasks(call))
     }
 
-    fn still_idle(
+    fn poll_idle(
         &self,
         queue: Key,
-        node: Node,
+        node: NodeId,
         worker: Arc<str>,
         longer: Duration,
-    ) -> Step<'_, bool> {
-        self.call("still_idle", move |memory| memory.still_idle(queue, node, worker, longer))
+    ) -> StoreFuture<'_, bool> {
+        self.call("still_idle", move |memory| memory.poll_idle(queue, node, worker, longer))
     }
 
-    fn renew_runs(&self, queue: Key, runs: Vec<RunToken>, lease: Duration) -> Step<'_, Vec<bool>> {
+    fn renew_runs(&self, queue: Key, runs: Vec<RunToken>, lease: Duration) -> StoreFuture<'_, Vec<bool>> {
         self.call("renew_runs", move |memory| memory.renew_runs(queue, runs, lease))
     }
 
-    fn task(&self, queue: Key, id: TaskId) -> Step<'_, Option<TaskView>> {
-        self.memory.task(queue, id)
+    fn task_view(&self, queue: Key, id: TaskId) -> StoreFuture<'_, Option<TaskView>> {
+        self.memory.task_view(queue, id)
     }
 
-    fn task_payload(&self, queue: Key, id: TaskId) -> Step<'_, Option<Bytes>> {
+    fn task_payload(&self, queue: Key, id: TaskId) -> StoreFuture<'_, Option<Bytes>> {
         self.memory.task_payload(queue, id)
     }
 
-    fn cancel_task(&self, queue: Key, id: TaskId) -> Step<'_, Option<TaskState>> {
+    fn cancel_task(&self, queue: Key, id: TaskId) -> StoreFuture<'_, Option<TaskState>> {
         self.memory.cancel_task(queue, id)
     }
 
-    fn dead_tasks(&self, queue: Key, after: u64, most: usize) -> Step<'_, DeadPage> {
-        self.memory.dead_tasks(queue, after, most)
+    fn list_dead_letters(&self, queue: Key, after: u64, most: usize) -> StoreFuture<'_, DeadLetterPage> {
+        self.memory.list_dead_letters(queue, after, most)
     }
 
-    fn redrive_task(&self, queue: Key, id: TaskId) -> Step<'_, bool> {
-        self.memory.redrive_task(queue, id)
+    fn redrive_dead_letter(&self, queue: Key, id: TaskId) -> StoreFuture<'_, bool> {
+        self.memory.redrive_dead_letter(queue, id)
     }
 
-    fn redrive_tasks(
+    fn redrive_dead_letters(
         &self,
         queue: Key,
         most: usize,
         first: Duration,
         spacing: Duration,
-    ) -> Step<'_, usize> {
-        self.memory.redrive_tasks(queue, most, first, spacing)
+    ) -> StoreFuture<'_, usize> {
+        self.memory.redrive_dead_letters(queue, most, first, spacing)
     }
 
-    fn purge_letter(&self, queue: Key, id: TaskId) -> Step<'_, bool> {
-        self.memory.purge_letter(queue, id)
+    fn purge_dead_letter(&self, queue: Key, id: TaskId) -> StoreFuture<'_, bool> {
+        self.memory.purge_dead_letter(queue, id)
     }
 
-    fn purge_letters(&self, queue: Key) -> Step<'_, usize> {
-        self.memory.purge_letters(queue)
+    fn purge_dead_letters(&self, queue: Key) -> StoreFuture<'_, usize> {
+        self.memory.purge_dead_letters(queue)
     }
 
-    fn purge_waiting(&self, queue: Key, walk: Option<Walk>, most: usize) -> Step<'_, Walked> {
+    fn purge_waiting(&self, queue: Key, walk: Option<PurgeCursor>, most: usize) -> StoreFuture<'_, PurgePage> {
         self.memory.purge_waiting(queue, walk, most)
     }
 
-    fn pause_tasks(&self, queue: Key, pause: bool) -> Step<'_, ()> {
-        self.memory.pause_tasks(queue, pause)
+    fn set_tasks_paused(&self, queue: Key, pause: bool) -> StoreFuture<'_, ()> {
+        self.memory.set_tasks_paused(queue, pause)
     }
 
-    fn task_stats(&self, queue: Key) -> Step<'_, QueueStats> {
-        self.memory.task_stats(queue)
+    fn queue_stats(&self, queue: Key) -> StoreFuture<'_, QueueStats> {
+        self.memory.queue_stats(queue)
     }
 }
 

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     Key,
-    store::backend::{Caps, Claim, Claimed, Direct, Enqueue, Enqueued, JobId, JobState, Mode},
+    store::backend::{StorageLimits, ClaimCommand, ClaimOutcome, DirectRunCommand, EnqueueCommand, EnqueueOutcome, JobId, JobState, LockMode},
 };
 
 async fn loses(rig: &Rig, key: &Key, id: &JobId, field: &str) {
@@ -21,11 +21,11 @@ async fn a_run_that_crashed_without_its_bound_is_buried() {
     let rig = Rig::redis().await;
     let key = key();
     let (id, next) = (stored(&rig, again(&key)).await, stored(&rig, again(&key)).await);
-    let claim = Claim { lease: SHORT, ..visit(&key, &id, &stranger()) };
-    assert!(matches!(rig.claim(claim).await, Claimed::Claimed(_)));
+    let claim = ClaimCommand { lease: SHORT, ..visit(&key, &id, &stranger()) };
+    assert!(matches!(rig.claim(claim).await, ClaimOutcome::Claimed(_)));
     loses(&rig, &key, &id, "max").await;
     rig.pass(SHORT).await;
-    assert_eq!(rig.claim(visit(&key, &id, &stranger())).await, Claimed::Dead(id));
+    assert_eq!(rig.claim(visit(&key, &id, &stranger())).await, ClaimOutcome::Ended(id));
     rig.start(&key, &next, &stranger()).await;
 }
 
@@ -50,14 +50,14 @@ async fn bytes_of_what_has_vanished_do_not_count_for_ever() {
         let id = stored(&rig, deferred(&key)).await;
         vanishes(&rig, &key, &format!("j:{id}")).await;
         vanishes(&rig, &key, &format!("b:{id}")).await;
-        assert_eq!(rig.claim(visit(&key, &id, &stranger())).await, Claimed::Dead(id));
+        assert_eq!(rig.claim(visit(&key, &id, &stranger())).await, ClaimOutcome::Ended(id));
         assert_eq!(counted(&rig, &key).await, ["0", "0"]);
     }
     // Nor where another one is the last, and ends well.
     let (id, last) = (stored(&rig, deferred(&key)).await, stored(&rig, deferred(&key)).await);
     vanishes(&rig, &key, &format!("j:{id}")).await;
     vanishes(&rig, &key, &format!("b:{id}")).await;
-    assert_eq!(rig.claim(visit(&key, &id, &stranger())).await, Claimed::Dead(id));
+    assert_eq!(rig.claim(visit(&key, &id, &stranger())).await, ClaimOutcome::Ended(id));
     let run = stranger();
     rig.start(&key, &last, &run).await;
     assert!(rig.finish(&key, &last, &run).await);
@@ -82,27 +82,27 @@ async fn a_response_that_vanished_is_none() {
 async fn a_record_that_vanished_while_its_request_ran_is_written_again() {
     let rig = Rig::redis().await;
     let (key, me) = (key(), stranger());
-    let (id, mode, owner) = (JobId::new(&key), Mode::Exclusive, String::new());
+    let (id, mode, owner) = (JobId::new(&key), LockMode::Exclusive, String::new());
     let (record, life) = ("idem".to_owned().into(), LONG);
-    let call = Direct {
+    let call = DirectRunCommand {
         key: key.clone(),
-        me,
+        token: me,
         mode,
-        record,
+        record_name: record,
         id,
         owner,
-        life,
+        retention: life,
         lease: life,
-        again: false,
-        caps: Caps::NONE,
-        print: None,
+        retry_after_crash: false,
+        limits: StorageLimits::NONE,
+        fingerprint: None,
     };
-    rig.hold(&key, &call.me).await;
+    rig.hold(&key, &call.token).await;
     rig.backend().begin_direct(call.clone()).await.unwrap();
     let names = rig.server().names().await;
     let record = names.iter().find(|name| name.contains("}:i:")).expect("it began");
     assert_eq!(rig.server().raw::<i64>("DEL", record, &[]).await, 1);
-    rig.backend().end_direct(call.clone(), Some(Bytes::from_static(b"answer"))).await.unwrap();
-    let keyed = Enqueue { record: Some(("idem".into(), "print".into(), LONG)), ..deferred(&key) };
-    assert_eq!(rig.enqueue(keyed).await, Enqueued::Known(call.id));
+    rig.backend().finish_direct(call.clone(), Some(Bytes::from_static(b"answer"))).await.unwrap();
+    let keyed = EnqueueCommand { idempotency_record: Some(("idem".into(), "print".into(), LONG)), ..deferred(&key) };
+    assert_eq!(rig.enqueue(keyed).await, EnqueueOutcome::Duplicate(call.id));
 }

@@ -19,10 +19,10 @@ use crate::{
     Key,
     store::{
         backend::{
-            Acquire, Claim, Claimed, Enqueue, JobId, JobPolicy, Mode, Node, OnFailure, Others,
-            Token, Verdict,
+            AcquireCommand, ClaimCommand, ClaimOutcome, EnqueueCommand, JobId, JobPolicy, LockMode, NodeId, OnFailure, Contenders,
+            LockToken, Settlement,
         },
-        hints::{Hint, Hints, Joined},
+        wakeups::{WakeupMessage, Wakeups, JoinListener},
         job_watch::JobWatch,
     },
 };
@@ -46,43 +46,43 @@ on_every_store!(
 
 /// A process that listens.
 struct Ear {
-    node: Node,
-    hints: Arc<Hints>,
-    work: mpsc::UnboundedReceiver<Hint>,
+    node: NodeId,
+    hints: Arc<Wakeups>,
+    work: mpsc::UnboundedReceiver<WakeupMessage>,
 }
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Ear {
     async fn new(rig: &Rig) -> Self {
-        let (node, hints) = (Node::new(), Arc::new(Hints::default()));
-        let mut work = hints.work();
+        let (node, hints) = (NodeId::new(), Arc::new(Wakeups::default()));
+        let mut work = hints.subscribe_work();
         rig.listen(&node, &hints).await;
         // Where messages travel, it takes a while until they are subscribed to.
         if rig.resyncs() {
-            assert_eq!(timeout(PATIENCE, work.recv()).await.unwrap(), Some(Hint::Resync));
+            assert_eq!(timeout(PATIENCE, work.recv()).await.unwrap(), Some(WakeupMessage::Resync));
         }
         Self { node, hints, work }
     }
 
     /// Who waits for a job for the first time is told to look again once changes are subscribed to.
     async fn hears_of_jobs(&mut self, rig: &Rig) {
-        let _bell = self.hints.job(&JobId::new(&key()));
+        let _bell = self.hints.subscribe_job(&JobId::new(&key()));
         if rig.resyncs() {
-            assert_eq!(timeout(PATIENCE, self.work.recv()).await.unwrap(), Some(Hint::Resync));
+            assert_eq!(timeout(PATIENCE, self.work.recv()).await.unwrap(), Some(WakeupMessage::Resync));
         }
     }
 
-    fn token(&self) -> Token {
-        Token::new(&self.node)
+    fn token(&self) -> LockToken {
+        LockToken::new(&self.node)
     }
 
     /// But that workers have come.
-    async fn next(&mut self) -> Hint {
+    async fn next(&mut self) -> WakeupMessage {
         loop {
             let next = timeout(PATIENCE, self.work.recv()).await;
             match next.expect("no hint came").unwrap() {
-                Hint::Workers => {}
+                WakeupMessage::WorkersChanged => {}
                 hint => return hint,
             }
         }
@@ -100,7 +100,7 @@ async fn the_head_is_told_of_its_offer(rig: &Rig) {
     let (to_b, to_c) = (b.token(), c.token());
     rig.join(&key, &to_b).await;
     rig.join(&key, &to_c).await;
-    let (bell, other) = (b.hints.place(&to_b), c.hints.place(&to_c));
+    let (bell, other) = (b.hints.subscribe_offers(&to_b), c.hints.subscribe_offers(&to_c));
     rig.release(&key, &holder).await;
     rings(&bell).await;
     assert!(other.notified().now_or_never().is_none(), "it wakes exactly one process");
@@ -113,11 +113,11 @@ async fn a_moved_offer_is_told_to_the_next(rig: &Rig) {
     let key = key();
     let b = Ear::new(rig).await;
     let (me, dead) = (b.token(), stranger());
-    rig.acquire(Acquire { lease: SHORT, ..ask(&key, &stranger()) }).await;
+    rig.acquire(AcquireCommand { lease: SHORT, ..ask(&key, &stranger()) }).await;
     rig.join(&key, &dead).await;
     rig.join(&key, &me).await;
     rig.pass(SHORT).await;
-    let bell = b.hints.place(&me);
+    let bell = b.hints.subscribe_offers(&me);
     rig.refused(&key, &stranger()).await;
     rig.miss_the_window().await;
     rig.refused(&key, &stranger()).await;
@@ -130,16 +130,16 @@ async fn the_watcher_is_told_of_an_offered_job(rig: &Rig) {
     let mut worker = Ear::new(rig).await;
     rig.beat(&worker.node, LONG).await;
     let first = rig.put_off(&key).await;
-    assert_eq!(worker.next().await, Hint::Work(key.clone(), first.clone()));
+    assert_eq!(worker.next().await, WakeupMessage::JobOffer(key.clone(), first.clone()));
     let run = worker.token();
     rig.start(&key, &first, &run).await;
     rig.finish(&key, &first, &run).await;
     rig.hold(&key, &holder).await;
     let second = rig.put_off(&key).await;
     // Held, with an end: that is when to look, if no release comes before it.
-    assert_eq!(worker.next().await, Hint::Due(key.shard()));
+    assert_eq!(worker.next().await, WakeupMessage::ShardDue(key.shard()));
     rig.release(&key, &holder).await;
-    assert_eq!(worker.next().await, Hint::Work(key, second));
+    assert_eq!(worker.next().await, WakeupMessage::JobOffer(key, second));
 }
 
 async fn the_watcher_is_told_of_an_earlier_due_time(rig: &Rig) {
@@ -149,15 +149,15 @@ async fn the_watcher_is_told_of_an_earlier_due_time(rig: &Rig) {
     let id = rig.put_off(&key).await;
     rig.beat(&worker.node, LONG).await;
     rig.release(&key, &holder).await;
-    assert_eq!(worker.next().await, Hint::Work(key.clone(), id.clone()));
+    assert_eq!(worker.next().await, WakeupMessage::JobOffer(key.clone(), id.clone()));
     rig.start(&key, &id, &run).await;
-    let later = Verdict::Retry { delay: SHORT, reason: "status 500" };
+    let later = Settlement::Retry { delay: SHORT, reason: "status 500" };
     rig.settle(settled(&key, &id, &run, later)).await;
     // The lock is taken while the jobs wait: they are due when its lease ends, and sooner once it is
     // given back.
     rig.hold(&key, &holder).await;
     rig.release(&key, &holder).await;
-    assert_eq!(worker.next().await, Hint::Due(key.shard()));
+    assert_eq!(worker.next().await, WakeupMessage::ShardDue(key.shard()));
 }
 
 /// The first run of a line, and the next one, which begins as the first is settled.
@@ -167,16 +167,16 @@ async fn the_watcher_is_told_of_a_run_whose_lease_is_shorter_than_a_beat(rig: &R
         let mut worker = Ear::new(rig).await;
         rig.beat(&worker.node, LONG).await;
         let (first, second) = (rig.put_off(&key).await, rig.put_off(&key).await);
-        assert_eq!(worker.next().await, Hint::Work(key.clone(), first.clone()));
+        assert_eq!(worker.next().await, WakeupMessage::JobOffer(key.clone(), first.clone()));
         let run = worker.token();
-        let claimed = rig.claim(Claim { lease, ..visit(&key, &first, &run) }).await;
-        assert!(matches!(claimed, Claimed::Claimed(_)), "{claimed:?}");
+        let claimed = rig.claim(ClaimCommand { lease, ..visit(&key, &first, &run) }).await;
+        assert!(matches!(claimed, ClaimOutcome::Claimed(_)), "{claimed:?}");
         if told {
-            assert_eq!(worker.next().await, Hint::Due(key.shard()));
+            assert_eq!(worker.next().await, WakeupMessage::ShardDue(key.shard()));
         }
         // What comes next is of the release.
         rig.finish(&key, &first, &run).await;
-        assert_eq!(worker.next().await, Hint::Work(key, second));
+        assert_eq!(worker.next().await, WakeupMessage::JobOffer(key, second));
         rig.beat(&worker.node, Duration::ZERO).await;
     }
 }
@@ -198,7 +198,7 @@ async fn the_watcher_is_told_of_delays_and_deadlines_that_come_first(rig: &Rig) 
     let mut told = Vec::new();
     while told.len() < 4 {
         match worker.next().await {
-            Hint::Due(shard) => told.push(shard),
+            WakeupMessage::ShardDue(shard) => told.push(shard),
             hint => panic!("{hint:?}"),
         }
     }
@@ -216,8 +216,8 @@ async fn everybody_is_told_of_a_jobs_changes(rig: &Rig) {
     }
     let listen = |id: &JobId| {
         ears.each_ref().map(|ear| {
-            let watch = ear.hints.job(id);
-            (watch.changes(), watch)
+            let watch = ear.hints.subscribe_job(id);
+            (watch.subscribe_changes(), watch)
         })
     };
     let id = rig.put_off(&key).await;
@@ -260,13 +260,13 @@ async fn all_ring(bells: [Arc<Notify>; 2]) {
 async fn a_worker_is_told_by_another_one(rig: &Rig) {
     let (key, mut worker) = (key(), Ear::new(rig).await);
     let mut other = Ear::new(rig).await;
-    let hint = Hint::Work(key.clone(), JobId::new(&key));
-    rig.backend().tell(worker.node.clone(), hint.clone()).await.unwrap();
+    let hint = WakeupMessage::JobOffer(key.clone(), JobId::new(&key));
+    rig.backend().send_wakeup(worker.node.clone(), hint.clone()).await.unwrap();
     assert_eq!(worker.next().await, hint);
     // What is nobody else's business is not passed on.
-    rig.backend().tell(worker.node.clone(), Hint::Resync).await.unwrap();
-    let hint = Hint::Work(key.clone(), JobId::new(&key));
-    rig.backend().tell(worker.node.clone(), hint.clone()).await.unwrap();
+    rig.backend().send_wakeup(worker.node.clone(), WakeupMessage::Resync).await.unwrap();
+    let hint = WakeupMessage::JobOffer(key.clone(), JobId::new(&key));
+    rig.backend().send_wakeup(worker.node.clone(), hint.clone()).await.unwrap();
     assert_eq!(worker.next().await, hint);
     assert!(other.work.try_recv().is_err());
 }
@@ -276,13 +276,13 @@ async fn the_watcher_is_told_of_a_job_that_is_late(rig: &Rig) {
     let call = again(&key);
     let policy = JobPolicy { on_failure: OnFailure::Skip, ..call.policy };
     let id = call.id.clone();
-    rig.enqueue(Enqueue { policy, ..call }).await;
+    rig.enqueue(EnqueueCommand { policy, ..call }).await;
     let mut worker = Ear::new(rig).await;
     rig.beat(&worker.node, LONG).await;
     rig.start(&key, &id, &run).await;
-    let later = Verdict::Retry { delay: SHORT, reason: "status 500" };
+    let later = Settlement::Retry { delay: SHORT, reason: "status 500" };
     rig.settle(settled(&key, &id, &run, later)).await;
-    assert_eq!(worker.next().await, Hint::Due(key.shard()));
+    assert_eq!(worker.next().await, WakeupMessage::ShardDue(key.shard()));
 }
 
 async fn a_listener_that_has_gone_is_told_nothing(rig: &Rig) {
@@ -300,10 +300,10 @@ async fn a_listener_that_has_gone_is_told_nothing(rig: &Rig) {
 }
 
 /// What a process is told of its lines.
-struct Told(mpsc::UnboundedSender<(Key, Others)>);
+struct Told(mpsc::UnboundedSender<(Key, Contenders)>);
 
-impl Joined for Told {
-    fn joined(&self, key: &Key, who: Others) {
+impl JoinListener for Told {
+    fn on_join(&self, key: &Key, who: Contenders) {
         self.0.send((key.clone(), who)).unwrap();
     }
 
@@ -318,12 +318,12 @@ async fn each_holders_process_is_told_once_of_who_joins(rig: &Rig) {
     let mut told = Vec::new();
     for ear in &ears {
         let (tx, rx) = mpsc::unbounded_channel();
-        let listens: Arc<dyn Joined> = Arc::new(Told(tx));
-        ear.hints.tell_of_lines(Arc::downgrade(&listens));
+        let listens: Arc<dyn JoinListener> = Arc::new(Told(tx));
+        ear.hints.set_join_listener(Arc::downgrade(&listens));
         told.push((rx, listens));
         // Readers of one process, each with a hold of its own.
         for _ in 0..3 {
-            rig.hold_as(Mode::Shared, &key, &ear.token()).await;
+            rig.hold_as(LockMode::Shared, &key, &ear.token()).await;
         }
     }
     let seqs = [rig.join(&key, &stranger()).await, rig.join(&key, &stranger()).await];
@@ -331,7 +331,7 @@ async fn each_holders_process_is_told_once_of_who_joins(rig: &Rig) {
     for (rx, _) in &mut told {
         for seq in seqs {
             let (of, who) = timeout(PATIENCE, rx.recv()).await.expect("it was not told").unwrap();
-            assert_eq!((of, who), (key.clone(), Others::place(seq)));
+            assert_eq!((of, who), (key.clone(), Contenders::from_waiter(seq)));
         }
         // A job joins the line as well.
         let (_, who) = timeout(PATIENCE, rx.recv()).await.expect("it was not told").unwrap();
@@ -344,7 +344,7 @@ async fn each_holders_process_is_told_once_of_who_joins(rig: &Rig) {
 async fn every_reader_that_is_let_in_is_told(rig: &Rig) {
     let (key, run) = (key(), stranger());
     let ears = [Ear::new(rig).await, Ear::new(rig).await];
-    rig.beat(&Node::new(), LONG).await;
+    rig.beat(&NodeId::new(), LONG).await;
     for step in ["release", "downgrade", "leave", "cancel", "settle"] {
         let (holder, before) = (stranger(), stranger());
         let mut job = None;
@@ -355,7 +355,7 @@ async fn every_reader_that_is_let_in_is_told(rig: &Rig) {
                 rig.start(&key, &id, &run).await;
                 job = Some(id);
             }
-            _ => drop(rig.hold_as(Mode::Shared, &key, &holder).await),
+            _ => drop(rig.hold_as(LockMode::Shared, &key, &holder).await),
         }
         match step {
             "leave" => drop(rig.join(&key, &before).await),
@@ -364,9 +364,9 @@ async fn every_reader_that_is_let_in_is_told(rig: &Rig) {
         }
         let readers = ears.each_ref().map(Ear::token);
         for me in &readers {
-            rig.join_as(Mode::Shared, &key, me).await;
+            rig.join_as(LockMode::Shared, &key, me).await;
         }
-        let bells = [ears[0].hints.place(&readers[0]), ears[1].hints.place(&readers[1])];
+        let bells = [ears[0].hints.subscribe_offers(&readers[0]), ears[1].hints.subscribe_offers(&readers[1])];
         match (step, &job) {
             ("release", _) => drop(rig.release(&key, &holder).await),
             ("downgrade", _) => assert!(rig.downgrade(&key, &holder, LONG).await),
@@ -377,7 +377,7 @@ async fn every_reader_that_is_let_in_is_told(rig: &Rig) {
         }
         all_ring(bells).await;
         for me in readers.iter().chain([&holder]) {
-            rig.release_as(Mode::Shared, &key, me).await;
+            rig.release_as(LockMode::Shared, &key, me).await;
         }
     }
 }
@@ -385,15 +385,15 @@ async fn every_reader_that_is_let_in_is_told(rig: &Rig) {
 /// Whoever sees it first tells the others: each has its part of what was the dead one's.
 async fn everybody_is_told_of_a_worker_that_died(rig: &Rig) {
     let mut ear = Ear::new(rig).await;
-    let (dead, first) = (Node::new(), Node::new());
+    let (dead, first) = (NodeId::new(), NodeId::new());
     let mut told = async || timeout(PATIENCE, ear.work.recv()).await.expect("not told").unwrap();
     for (node, lease) in [(&dead, SHORT), (&first, LONG)] {
         rig.beat(node, lease).await;
-        assert_eq!(told().await, Hint::Workers, "one has come");
+        assert_eq!(told().await, WakeupMessage::WorkersChanged, "one has come");
     }
     rig.pass(SHORT).await;
     rig.beat(&first, LONG).await;
-    assert_eq!(told().await, Hint::Workers);
+    assert_eq!(told().await, WakeupMessage::WorkersChanged);
 }
 
 async fn the_watcher_is_told_of_a_retry_beside_a_lock_that_is_overdue(rig: &Rig) {
@@ -402,13 +402,13 @@ async fn the_watcher_is_told_of_a_retry_beside_a_lock_that_is_overdue(rig: &Rig)
     rig.beat(&worker.node, LONG).await;
     for key in [&one, &two] {
         let id = rig.put_off(key).await;
-        assert_eq!(worker.next().await, Hint::Work(key.clone(), id.clone()));
+        assert_eq!(worker.next().await, WakeupMessage::JobOffer(key.clone(), id.clone()));
         if key == &two {
             rig.advance(Duration::from_millis(1)).await;
             rig.start(key, &id, &run).await;
-            let later = Verdict::Retry { delay: SHORT, reason: "status 500" };
+            let later = Settlement::Retry { delay: SHORT, reason: "status 500" };
             assert!(rig.settle(settled(key, &id, &run, later)).await);
         }
     }
-    assert_eq!(worker.next().await, Hint::Due(two.shard()));
+    assert_eq!(worker.next().await, WakeupMessage::ShardDue(two.shard()));
 }

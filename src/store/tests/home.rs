@@ -11,7 +11,7 @@ use tokio::{
 
 use crate::{
     Policy, Quota,
-    lock::Released,
+    lock::ReleaseStatus,
     store::{Store, faulty},
 };
 
@@ -47,7 +47,7 @@ fn a_release_that_passes_on_says_that_it_does_not_know() {
         let held = store.lock("x").strict_order().acquire().await.expect("it is free");
         let next = crate::store::spawn(store.lock("x").wait(30 * SECOND).acquire());
         yield_now().await;
-        assert_eq!(held.release().await, Released::Unknown);
+        assert_eq!(held.release().await, ReleaseStatus::Unknown);
         next.abort();
     });
 }
@@ -58,7 +58,7 @@ fn a_guard_of_a_quorum_says_that_it_does_not_know() {
     elsewhere(|stores| async move {
         let quorum = Store::quorum(stores).expect("three are a quorum");
         let guard = quorum.lock("x").acquire().await.expect("it is free");
-        assert_eq!(guard.release().await, Released::Unknown);
+        assert_eq!(guard.release().await, ReleaseStatus::Unknown);
     });
 }
 
@@ -68,7 +68,7 @@ fn a_lease_is_renewed_from_where_it_is_used() {
         let held = store.lock("x").lease(2 * SECOND).acquire().await.expect("it is free");
         sleep(20 * SECOND).await;
         assert_eq!(held.loss(), None);
-        assert_eq!(held.release().await, Released::Released);
+        assert_eq!(held.release().await, ReleaseStatus::Released);
         assert!(store.shutdown(SECOND).await, "nothing is left to give back");
     });
 }
@@ -82,9 +82,9 @@ fn who_waits_is_served_from_where_he_waits() {
             crate::store::spawn(async move { waits.await.expect("it is served").release().await })
         });
         sleep(SECOND).await;
-        assert_eq!(held.release().await, Released::Released);
+        assert_eq!(held.release().await, ReleaseStatus::Released);
         for waiter in waiters {
-            assert_eq!(waiter.await.expect("it does not panic"), Released::Released);
+            assert_eq!(waiter.await.expect("it does not panic"), ReleaseStatus::Released);
         }
     });
 }
@@ -98,7 +98,7 @@ fn what_tends_a_limiter_begins_where_that_is_used() {
     };
     let (still, passing, here) = (runtime(false), runtime(false), runtime(true));
     let (store, faults) = still.block_on(async { faulty() });
-    let limit = store.rate_limit(Policy::new(Quota::requests(9).per(60 * SECOND)));
+    let limit = store.rate_limiter(Policy::new(Quota::requests(9).per(60 * SECOND)));
     let check = async || limit.check("k", 1).await.expect("it is there").is_admitted();
     assert!(passing.block_on(check()));
     drop(passing);

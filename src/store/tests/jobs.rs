@@ -9,7 +9,7 @@ use super::{
     rig::{LONG, Rig, SHORT, again, deferred, done, key, neighbours, settled, stranger, visit},
 };
 use crate::store::backend::{
-    ACCEPT_WINDOW, Claimed, Enqueue, Enqueued, JobId, JobState, JobView, Past, Verdict,
+    OFFER_TIMEOUT, ClaimOutcome, EnqueueCommand, EnqueueOutcome, JobId, JobState, JobView, JobHistory, Settlement,
 };
 
 on_every_store!(
@@ -30,35 +30,35 @@ fn plain(position: u64) -> JobView {
         position: Some(position),
         reason: None,
         owner: String::new(),
-        watched: false,
+        is_watched: false,
         response: None,
-        tombstone: false,
-        past: Past::default(),
+        is_tombstone: false,
+        history: JobHistory::default(),
     }
 }
 
 async fn a_stored_job_can_be_looked_up(rig: &Rig) {
     let key = key();
-    let call = Enqueue { owner: "tenant 1".into(), ..deferred(&key) };
+    let call = EnqueueCommand { owner: "tenant 1".into(), ..deferred(&key) };
     let (id, second) = (call.id.clone(), deferred(&key));
     assert_eq!(rig.job(&id).await, None);
-    assert_eq!(rig.enqueue(call).await, Enqueued::Stored { position: 1 });
-    assert_eq!(rig.enqueue(second.clone()).await, Enqueued::Stored { position: 2 });
+    assert_eq!(rig.enqueue(call).await, EnqueueOutcome::Stored { position: 1 });
+    assert_eq!(rig.enqueue(second.clone()).await, EnqueueOutcome::Stored { position: 2 });
     let first = JobView { owner: "tenant 1".into(), ..plain(1) };
     assert_eq!(rig.job(&id).await, Some(first));
     assert_eq!(rig.job(&second.id).await, Some(plain(2)));
     rig.worker().await;
-    let seen = JobView { watched: true, ..plain(2) };
+    let seen = JobView { is_watched: true, ..plain(2) };
     assert_eq!(rig.job(&second.id).await, Some(seen));
 }
 
 async fn storing_it_twice_is_once(rig: &Rig) {
     let (key, mut call) = (key(), deferred(&key()));
-    call.caps.resource_jobs = 1;
-    assert_eq!(rig.enqueue(call.clone()).await, Enqueued::Stored { position: 1 });
-    assert_eq!(rig.enqueue(call.clone()).await, Enqueued::Stored { position: 1 });
-    let other = Enqueue { id: JobId::new(&key), ..call.clone() };
-    assert_eq!(rig.enqueue(other).await, Enqueued::Full);
+    call.limits.resource_jobs = 1;
+    assert_eq!(rig.enqueue(call.clone()).await, EnqueueOutcome::Stored { position: 1 });
+    assert_eq!(rig.enqueue(call.clone()).await, EnqueueOutcome::Stored { position: 1 });
+    let other = EnqueueCommand { id: JobId::new(&key), ..call.clone() };
+    assert_eq!(rig.enqueue(other).await, EnqueueOutcome::Full);
     let run = stranger();
     rig.start(&key, &call.id, &run).await;
     rig.finish(&key, &call.id, &run).await;
@@ -70,18 +70,18 @@ async fn storing_it_twice_is_once(rig: &Rig) {
 
 async fn a_known_key_gives_its_job(rig: &Rig) {
     let key = key();
-    let keyed = |print: &str| Enqueue {
-        record: Some(("idem".into(), print.into(), SHORT)),
+    let keyed = |print: &str| EnqueueCommand {
+        idempotency_record: Some(("idem".into(), print.into(), SHORT)),
         ..deferred(&key)
     };
     let first = keyed("one");
-    assert_eq!(rig.enqueue(first.clone()).await, Enqueued::Stored { position: 1 });
-    assert_eq!(rig.enqueue(keyed("one")).await, Enqueued::Known(first.id.clone()));
-    assert_eq!(rig.enqueue(keyed("two")).await, Enqueued::Mismatch);
+    assert_eq!(rig.enqueue(first.clone()).await, EnqueueOutcome::Stored { position: 1 });
+    assert_eq!(rig.enqueue(keyed("one")).await, EnqueueOutcome::Duplicate(first.id.clone()));
+    assert_eq!(rig.enqueue(keyed("two")).await, EnqueueOutcome::FingerprintMismatch);
     // The very same call, sent again after a lost reply, is no other request.
-    assert_eq!(rig.enqueue(first).await, Enqueued::Stored { position: 1 });
+    assert_eq!(rig.enqueue(first).await, EnqueueOutcome::Stored { position: 1 });
     rig.pass(SHORT).await;
-    assert_eq!(rig.enqueue(keyed("two")).await, Enqueued::Mismatch, "as long as it waits");
+    assert_eq!(rig.enqueue(keyed("two")).await, EnqueueOutcome::FingerprintMismatch, "as long as it waits");
 }
 
 async fn a_visit_clears_the_parking_while_the_lock_is_held(rig: &Rig) {
@@ -91,11 +91,11 @@ async fn a_visit_clears_the_parking_while_the_lock_is_held(rig: &Rig) {
     rig.miss_the_window().await;
     rig.hold(&key, &a).await;
     match rig.claim(visit(&key, &id, &run)).await {
-        Claimed::Busy(left) => assert!(left > LONG / 2 && left <= LONG),
+        ClaimOutcome::Busy(left) => assert!(left > LONG / 2 && left <= LONG),
         other => panic!("{other:?}"),
     }
     rig.release(&key, &a).await;
-    assert!(rig.refused(&key, &a).await <= ACCEPT_WINDOW);
+    assert!(rig.refused(&key, &a).await <= OFFER_TIMEOUT);
     rig.start(&key, &id, &run).await;
 }
 
@@ -120,13 +120,13 @@ async fn a_late_copy_cancels_nothing_that_has_run_since(rig: &Rig) {
     let copy = || rig.cancel_as(&id, 0);
     rig.start(&key, &id, &run).await;
     assert_eq!(copy().await, Some(JobState::Running));
-    let retry = Verdict::Retry { delay: SHORT, reason: "status 500" };
+    let retry = Settlement::Retry { delay: SHORT, reason: "status 500" };
     assert!(rig.settle(settled(&key, &id, &run, retry)).await);
     assert_eq!(copy().await, Some(JobState::Queued));
     rig.pass(SHORT).await;
     let run = stranger();
     assert_eq!(rig.start(&key, &id, &run).await, 2, "it runs again");
-    let dead = Verdict::Dead { reason: "auth", retention: LONG };
+    let dead = Settlement::Dead { reason: "auth", retention: LONG };
     assert!(rig.settle(settled(&key, &id, &run, dead)).await);
     assert_eq!(copy().await, Some(JobState::Dead));
     assert_eq!(rig.redrive(&id).await, Some(JobState::Queued));
@@ -141,10 +141,10 @@ async fn cancelling_the_first_in_backoff_frees_the_next(rig: &Rig) {
     rig.worker().await;
     let (first, second) = (rig.put_off(&key).await, rig.put_off(&key).await);
     rig.start(&key, &first, &run).await;
-    let later = Verdict::Retry { delay: LONG, reason: "status 500" };
+    let later = Settlement::Retry { delay: LONG, reason: "status 500" };
     assert!(rig.settle(settled(&key, &first, &run, later)).await);
     rig.cancel(&first).await;
-    assert!(rig.refused(&key, &stranger()).await <= ACCEPT_WINDOW);
+    assert!(rig.refused(&key, &stranger()).await <= OFFER_TIMEOUT);
     assert_eq!(rig.start(&key, &second, &stranger()).await, 1);
 }
 

@@ -8,10 +8,10 @@ use super::{
 };
 use crate::{
     Key,
-    clock::micros,
+    clock::saturating_micros,
     store::backend::{
-        ACCEPT_WINDOW, Acquire, Caps, Claimed, Enqueue, Enqueued, HAND_OVER, JobId, JobPolicy,
-        JobState, Node, Verdict,
+        OFFER_TIMEOUT, AcquireCommand, StorageLimits, ClaimOutcome, EnqueueCommand, EnqueueOutcome, SHARD_VACANCY_GRACE, JobId, JobPolicy,
+        JobState, NodeId, Settlement,
     },
 };
 
@@ -33,20 +33,20 @@ on_every_store!(
 /// A delay ends with one, so that it is never shorter.
 const MS: Duration = Duration::from_millis(1);
 
-fn delayed(key: &Key, delay: Duration) -> Enqueue {
+fn delayed(key: &Key, delay: Duration) -> EnqueueCommand {
     let call = deferred(key);
-    Enqueue { policy: JobPolicy { delay, ..call.policy }, ..call }
+    EnqueueCommand { policy: JobPolicy { delay, ..call.policy }, ..call }
 }
 
-fn until(key: &Key, deadline: Duration) -> Enqueue {
+fn until(key: &Key, deadline: Duration) -> EnqueueCommand {
     let call = again(key);
-    Enqueue { policy: JobPolicy { deadline: Some(deadline), ..call.policy }, ..call }
+    EnqueueCommand { policy: JobPolicy { deadline: Some(deadline), ..call.policy }, ..call }
 }
 
-async fn stored(rig: &Rig, call: Enqueue) -> JobId {
+async fn stored(rig: &Rig, call: EnqueueCommand) -> JobId {
     let id = call.id.clone();
     let stored = rig.enqueue(call).await;
-    assert!(matches!(stored, Enqueued::Stored { .. }), "{stored:?}");
+    assert!(matches!(stored, EnqueueOutcome::Stored { .. }), "{stored:?}");
     id
 }
 
@@ -68,7 +68,7 @@ async fn a_late_job_stands_in_no_line(rig: &Rig) {
     let (key, a) = (key(), stranger());
     rig.worker().await;
     let call = delayed(&key, LONG);
-    assert_eq!(rig.enqueue(call.clone()).await, Enqueued::Stored { position: 0 });
+    assert_eq!(rig.enqueue(call.clone()).await, EnqueueOutcome::Stored { position: 0 });
     assert_eq!(state(rig, &call.id).await.0, JobState::Queued);
     assert_eq!(position(rig, &call.id).await, None);
     assert_eq!(rig.heads(std::slice::from_ref(&key)).await, [None]);
@@ -86,10 +86,10 @@ async fn a_late_job_never_comes_too_soon(rig: &Rig) {
     rig.pass(MS * 9 / 10).await;
     let id = stored(rig, delayed(&key, LONG)).await;
     let next = rig.due(key.shard(), 10).await.next.expect("it is to come");
-    let now = rig.backend().clock().await.unwrap();
-    let job = rig.backend().job(id).await.unwrap();
-    let accepted = job.expect("it is kept").past.accepted_us;
-    assert!(now + micros(next) >= accepted + micros(LONG), "{now} {next:?} {accepted}");
+    let now = rig.backend().server_time_us().await.unwrap();
+    let job = rig.backend().job_view(id).await.unwrap();
+    let accepted = job.expect("it is kept").history.accepted_us;
+    assert!(now + saturating_micros(next) >= accepted + saturating_micros(LONG), "{now} {next:?} {accepted}");
 }
 
 async fn a_late_job_comes_back_to_its_own_place(rig: &Rig) {
@@ -115,9 +115,9 @@ async fn a_late_job_gets_a_free_lock_at_once(rig: &Rig) {
     rig.worker().await;
     let id = stored(rig, delayed(&key, SHORT)).await;
     rig.pass(SHORT).await;
-    let due = rig.backend().due(vec![key.shard()], 10).await.unwrap().remove(0);
-    assert_eq!(due.names, [(key.clone(), Some(id.clone()))], "it is named with its first job");
-    assert!(rig.refused(&key, &stranger()).await <= ACCEPT_WINDOW, "it was offered it");
+    let due = rig.backend().poll_due(vec![key.shard()], 10).await.unwrap().remove(0);
+    assert_eq!(due.locks, [(key.clone(), Some(id.clone()))], "it is named with its first job");
+    assert!(rig.refused(&key, &stranger()).await <= OFFER_TIMEOUT, "it was offered it");
     rig.start(&key, &id, &run).await;
     assert!(rig.finish(&key, &id, &run).await);
     assert_eq!(look(rig, &key).await, []);
@@ -131,13 +131,13 @@ async fn a_late_job_leaves_a_backoff_behind_it_as_it_is(rig: &Rig) {
     let id = rig.put_off(&key).await;
     let run = stranger();
     rig.start(&key, &id, &run).await;
-    let asked = Verdict::Retry { delay: LONG, reason: "status 503" };
+    let asked = Settlement::Retry { delay: LONG, reason: "status 503" };
     assert!(rig.settle(settled(&key, &id, &run, asked)).await);
     rig.pass(SHORT).await;
     look(rig, &key).await;
     let run = stranger();
     rig.start(&key, &older, &run).await;
-    let busy = Verdict::Back { delay: SHORT, reason: "busy" };
+    let busy = Settlement::Postpone { delay: SHORT, reason: "busy" };
     assert!(rig.settle(settled(&key, &older, &run, busy)).await);
     let due_in = async |id| rig.past(id).await.expect("it waits").due_in;
     assert!(due_in(&older).await.is_some_and(|left| left < LONG / 2));
@@ -147,7 +147,7 @@ async fn a_late_job_leaves_a_backoff_behind_it_as_it_is(rig: &Rig) {
     rig.start(&key, &older, &run).await;
     assert!(rig.finish(&key, &older, &run).await);
     match rig.claim(visit(&key, &id, &stranger())).await {
-        Claimed::Later(left) => assert!(left > LONG / 2, "{left:?}"),
+        ClaimOutcome::NotDue(left) => assert!(left > LONG / 2, "{left:?}"),
         other => panic!("{other:?}"),
     }
     rig.pass(LONG).await;
@@ -156,15 +156,15 @@ async fn a_late_job_leaves_a_backoff_behind_it_as_it_is(rig: &Rig) {
 
 async fn many_late_jobs_come_back_in_turns(rig: &Rig) {
     let key = key();
-    let caps = Caps {
+    let caps = StorageLimits {
         resource_jobs: 300,
         resource_bytes: 9999,
         shard_jobs: 400,
         shard_bytes: 9999,
-        ..Caps::NONE
+        ..StorageLimits::NONE
     };
     for _ in 0..250 {
-        stored(rig, Enqueue { caps, ..delayed(&key, SHORT) }).await;
+        stored(rig, EnqueueCommand { limits: caps, ..delayed(&key, SHORT) }).await;
     }
     rig.pass(SHORT).await;
     for left in [150, 50, 0] {
@@ -172,25 +172,25 @@ async fn many_late_jobs_come_back_in_turns(rig: &Rig) {
         assert_eq!(due.next, (left > 0).then_some(Duration::ZERO), "{left} are left");
         assert_eq!(due.names, std::slice::from_ref(&key));
     }
-    let last = stored(rig, Enqueue { caps, ..deferred(&key) }).await;
+    let last = stored(rig, EnqueueCommand { limits: caps, ..deferred(&key) }).await;
     assert_eq!(position(rig, &last).await, Some(251));
 }
 
 async fn late_jobs_count_towards_the_caps(rig: &Rig) {
     let [one, two] = neighbours::<2>();
     let caps =
-        Caps { resource_jobs: 2, resource_bytes: 14, shard_jobs: 3, shard_bytes: 21, ..Caps::NONE };
-    let late = |key: &Key| Enqueue { caps, ..delayed(key, LONG) };
+        StorageLimits { resource_jobs: 2, resource_bytes: 14, shard_jobs: 3, shard_bytes: 21, ..StorageLimits::NONE };
+    let late = |key: &Key| EnqueueCommand { limits: caps, ..delayed(key, LONG) };
     let first = stored(rig, late(&one)).await;
-    stored(rig, Enqueue { caps, ..deferred(&one) }).await;
-    assert_eq!(rig.enqueue(late(&one)).await, Enqueued::Full);
-    assert_eq!(rig.enqueue(Enqueue { caps, ..deferred(&one) }).await, Enqueued::Full);
+    stored(rig, EnqueueCommand { limits: caps, ..deferred(&one) }).await;
+    assert_eq!(rig.enqueue(late(&one)).await, EnqueueOutcome::Full);
+    assert_eq!(rig.enqueue(EnqueueCommand { limits: caps, ..deferred(&one) }).await, EnqueueOutcome::Full);
     stored(rig, late(&two)).await;
-    assert_eq!(rig.enqueue(late(&two)).await, Enqueued::Full);
+    assert_eq!(rig.enqueue(late(&two)).await, EnqueueOutcome::Full);
     rig.cancel(&first).await;
     stored(rig, late(&one)).await;
-    let bytes = Caps { resource_jobs: 9, shard_jobs: 9, ..caps };
-    assert_eq!(rig.enqueue(Enqueue { caps: bytes, ..deferred(&one) }).await, Enqueued::Full);
+    let bytes = StorageLimits { resource_jobs: 9, shard_jobs: 9, ..caps };
+    assert_eq!(rig.enqueue(EnqueueCommand { limits: bytes, ..deferred(&one) }).await, EnqueueOutcome::Full);
 }
 
 async fn the_next_look_is_for_what_comes_first(rig: &Rig) {
@@ -202,7 +202,7 @@ async fn the_next_look_is_for_what_comes_first(rig: &Rig) {
     assert!(next().await > LONG / 2);
     stored(rig, delayed(&two, LONG / 3)).await;
     assert!(next().await <= LONG / 3 + MS);
-    rig.acquire(Acquire { lease: LONG / 10, ..ask(&three, &stranger()) }).await;
+    rig.acquire(AcquireCommand { lease: LONG / 10, ..ask(&three, &stranger()) }).await;
     rig.put_off(&three).await;
     assert!(next().await <= LONG / 10);
     rig.pass(LONG / 10).await;
@@ -213,19 +213,19 @@ async fn without_a_worker_it_is_not_stored(rig: &Rig) {
     let key = key();
     let mut call = deferred(&key);
     call.policy.needs_worker = true;
-    call.record = Some(("idem".into(), "print".into(), LONG));
-    assert_eq!(rig.enqueue(call.clone()).await, Enqueued::Unmanned);
+    call.idempotency_record = Some(("idem".into(), "print".into(), LONG));
+    assert_eq!(rig.enqueue(call.clone()).await, EnqueueOutcome::NoWorker);
     assert_eq!(rig.job(&call.id).await, None);
     // What a dead one leaves is no worker either.
     rig.worker().await;
     rig.advance(LONG).await;
-    assert_eq!(rig.enqueue(call.clone()).await, Enqueued::Unmanned);
+    assert_eq!(rig.enqueue(call.clone()).await, EnqueueOutcome::NoWorker);
     rig.worker().await;
-    assert_eq!(rig.enqueue(call.clone()).await, Enqueued::Stored { position: 1 });
+    assert_eq!(rig.enqueue(call.clone()).await, EnqueueOutcome::Stored { position: 1 });
 }
 
 async fn a_shard_on_its_way_to_another_worker_has_one(rig: &Rig) {
-    let (a, b) = (Node::new(), Node::new());
+    let (a, b) = (NodeId::new(), NodeId::new());
     let id = rig.put_off(&key()).await;
     rig.beat(&a, LONG).await;
     rig.beat(&b, LONG).await;
@@ -236,17 +236,17 @@ async fn a_shard_on_its_way_to_another_worker_has_one(rig: &Rig) {
     };
     // It leaves its shards to the other, who is there and has not come for them yet.
     rig.beat(&a, Duration::ZERO).await;
-    assert!(rig.job(&id).await.unwrap().watched);
-    assert!(matches!(rig.enqueue(needs()).await, Enqueued::Stored { .. }));
+    assert!(rig.job(&id).await.unwrap().is_watched);
+    assert!(matches!(rig.enqueue(needs()).await, EnqueueOutcome::Stored { .. }));
     // Who does not come is not there.
-    rig.pass(HAND_OVER).await;
-    assert!(!rig.job(&id).await.unwrap().watched);
-    assert_eq!(rig.enqueue(needs()).await, Enqueued::Unmanned);
-    assert_eq!(rig.beat(&b, LONG).await.mine.len(), 64);
-    assert!(rig.job(&id).await.unwrap().watched);
+    rig.pass(SHARD_VACANCY_GRACE).await;
+    assert!(!rig.job(&id).await.unwrap().is_watched);
+    assert_eq!(rig.enqueue(needs()).await, EnqueueOutcome::NoWorker);
+    assert_eq!(rig.beat(&b, LONG).await.own_shards.len(), 64);
+    assert!(rig.job(&id).await.unwrap().is_watched);
     // Nobody comes after the last.
     rig.beat(&b, Duration::ZERO).await;
-    assert!(!rig.job(&id).await.unwrap().watched);
+    assert!(!rig.job(&id).await.unwrap().is_watched);
 }
 
 async fn coming_back_first_it_takes_the_offer(rig: &Rig) {
@@ -256,9 +256,9 @@ async fn coming_back_first_it_takes_the_offer(rig: &Rig) {
     rig.pass(SHORT).await;
     // It is offered to this one, whose turn it was until now.
     let other = rig.put_off(&key).await;
-    assert!(rig.refused(&key, &stranger()).await <= ACCEPT_WINDOW);
+    assert!(rig.refused(&key, &stranger()).await <= OFFER_TIMEOUT);
     look(rig, &key).await;
-    assert_eq!(rig.claim(visit(&key, &other, &run)).await, Claimed::Moved(late.clone()));
+    assert_eq!(rig.claim(visit(&key, &other, &run)).await, ClaimOutcome::NotFirst(late.clone()));
     assert_eq!(rig.start(&key, &late, &run).await, 1, "at once");
     assert!(rig.finish(&key, &late, &run).await);
     assert_eq!(rig.start(&key, &other, &stranger()).await, 1);
@@ -268,15 +268,15 @@ async fn what_is_not_charged_is_no_attempt_past_the_deadline_either(rig: &Rig) {
     let delay = SHORT;
     let (busy, reason) = ("busy", "drained");
     for verdict in [
-        Verdict::Back { delay, reason: busy },
-        Verdict::Hand { delay, reason },
-        Verdict::Retry { delay, reason: "status 503" },
+        Settlement::Postpone { delay, reason: busy },
+        Settlement::ReturnToQueue { delay, reason },
+        Settlement::Retry { delay, reason: "status 503" },
     ] {
         let (key, run) = (key(), stranger());
         let id = stored(rig, until(&key, SHORT)).await;
         assert_eq!(rig.start(&key, &id, &run).await, 1);
         rig.pass(SHORT).await;
-        let charged = matches!(verdict, Verdict::Retry { .. });
+        let charged = matches!(verdict, Settlement::Retry { .. });
         assert!(rig.settle(settled(&key, &id, &run, verdict)).await);
         let job = rig.job(&id).await.expect("it is kept");
         assert_eq!((job.state, job.attempts), (JobState::Expired, u32::from(charged)));

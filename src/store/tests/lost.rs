@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     Key,
-    store::backend::{Caps, Claimed, Enqueue, Enqueued, JobState, Verdict},
+    store::backend::{StorageLimits, ClaimOutcome, EnqueueCommand, EnqueueOutcome, JobState, Settlement},
 };
 
 /// Its request is there still, so it may be put back; what else its facts said is nobody's any more.
@@ -20,13 +20,13 @@ async fn a_lost_job_that_is_put_back_runs() {
     rig.worker().await;
     let lost = stored(&rig, called(deferred(&key))).await;
     vanishes(&rig, &key, &format!("j:{lost}")).await;
-    assert_eq!(rig.claim(visit(&key, &lost, &stranger())).await, Claimed::Dead(lost.clone()));
+    assert_eq!(rig.claim(visit(&key, &lost, &stranger())).await, ClaimOutcome::Ended(lost.clone()));
     assert_eq!(counted(&rig, &key).await, ["0", "0"]);
     assert_eq!(rig.redrive(&lost).await, Some(JobState::Queued));
     let next = stored(&rig, deferred(&key)).await;
     assert_eq!(rig.start(&key, &lost, &run).await, 1);
     // The answer was lost on the way.
-    assert!(matches!(rig.claim(visit(&key, &lost, &run)).await, Claimed::Claimed(_)));
+    assert!(matches!(rig.claim(visit(&key, &lost, &run)).await, ClaimOutcome::Claimed(_)));
     assert!(rig.finish(&key, &lost, &run).await);
     let run = stranger();
     assert_eq!(rig.start(&key, &next, &run).await, 1);
@@ -45,8 +45,8 @@ async fn a_lost_job_that_is_put_back_runs() {
 async fn late_jobs_of_a_lock_are_counted_as_they_are_when_one_has_vanished() {
     let rig = Rig::redis().await;
     let [one, two] = neighbours::<2>();
-    let caps = Caps { resource_jobs: 2, ..Caps::NONE };
-    let call = |key: &Key, delay| Enqueue { caps, ..late(key, delay, None) };
+    let caps = StorageLimits { resource_jobs: 2, ..StorageLimits::NONE };
+    let call = |key: &Key, delay| EnqueueCommand { limits: caps, ..late(key, delay, None) };
     let lost = stored(&rig, call(&one, SHORT)).await;
     let waits = stored(&rig, call(&one, LONG)).await;
     let other = stored(&rig, call(&two, LONG)).await;
@@ -54,15 +54,15 @@ async fn late_jobs_of_a_lock_are_counted_as_they_are_when_one_has_vanished() {
     rig.pass(SHORT).await;
     rig.due(one.shard(), 10).await;
     stored(&rig, call(&one, LONG)).await;
-    assert_eq!(rig.enqueue(call(&one, LONG)).await, Enqueued::Full, "those that are there count");
+    assert_eq!(rig.enqueue(call(&one, LONG)).await, EnqueueOutcome::Full, "those that are there count");
     stored(&rig, call(&two, LONG)).await;
-    assert_eq!(rig.enqueue(call(&two, LONG)).await, Enqueued::Full);
+    assert_eq!(rig.enqueue(call(&two, LONG)).await, EnqueueOutcome::Full);
     for id in [waits, other] {
         assert_eq!(rig.cancel(&id).await, Some(JobState::Cancelled));
     }
     stored(&rig, call(&one, LONG)).await;
     stored(&rig, call(&two, LONG)).await;
-    assert_eq!(rig.enqueue(call(&one, LONG)).await, Enqueued::Full);
+    assert_eq!(rig.enqueue(call(&one, LONG)).await, EnqueueOutcome::Full);
 }
 
 /// Runs all that is due in the shard, until nothing is.
@@ -76,7 +76,7 @@ async fn all_run(rig: &Rig, shard: u16) {
         for key in due {
             let Some(id) = rig.heads(std::slice::from_ref(&key)).await.remove(0) else { continue };
             let run = stranger();
-            if let Claimed::Claimed(_) = rig.claim(visit(&key, &id, &run)).await {
+            if let ClaimOutcome::Claimed(_) = rig.claim(visit(&key, &id, &run)).await {
                 assert!(rig.finish(&key, &id, &run).await);
             }
         }
@@ -108,12 +108,12 @@ async fn whatever_has_vanished_is_in_nobodys_way_when_somebody_sees_to_it() {
                 let case = format!("{verb} of what is {state} without {vanished}");
                 let delay = if state == "late" { SHORT } else { Duration::ZERO };
                 let owner = "ada".into();
-                let id = stored(&rig, called(Enqueue { owner, ..late(&key, delay, None) })).await;
+                let id = stored(&rig, called(EnqueueCommand { owner, ..late(&key, delay, None) })).await;
                 if matches!(state, "running" | "dead") {
                     let run = stranger();
                     rig.start(&key, &id, &run).await;
                     if state == "dead" {
-                        let verdict = Verdict::Dead { reason: "auth", retention: LONG };
+                        let verdict = Settlement::Dead { reason: "auth", retention: LONG };
                         assert!(rig.settle(settled(&key, &id, &run, verdict)).await);
                     }
                 }

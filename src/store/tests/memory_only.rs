@@ -6,10 +6,10 @@ use super::rig::{Rig, SHORT, ask, deferred, done, fixed, settled, stranger, toge
 use crate::{
     Key,
     clock::Clock,
-    key::SHARDS,
+    key::SHARD_COUNT,
     store::{
-        Item, Rule, Store,
-        backend::{Acquire, Charge, Enqueue, Verdict},
+        ChargeItem, QuotaRule, Store,
+        backend::{AcquireCommand, ChargeCommand, EnqueueCommand, Settlement},
     },
 };
 
@@ -19,7 +19,7 @@ fn keys() -> impl Iterator<Item = Key> {
     (0..MANY).map(|n| Key::custom(&n.to_string()))
 }
 
-fn charge(subject: &Key, cost: u64) -> Charge {
+fn charge(subject: &Key, cost: u64) -> ChargeCommand {
     together(vec![fixed("p", subject, (1, SHORT), cost)])
 }
 
@@ -65,8 +65,8 @@ async fn a_lock_used_again_and_again_is_kept_once() {
 async fn what_nobody_comes_back_for_is_swept_by_later_steps() {
     let rig = Rig::memory();
     for key in keys() {
-        rig.acquire(Acquire { lease: SHORT, ..ask(&key, &stranger()) }).await;
-        rig.acquire(Acquire { wait: Some(SHORT), ..ask(&key, &stranger()) }).await;
+        rig.acquire(AcquireCommand { lease: SHORT, ..ask(&key, &stranger()) }).await;
+        rig.acquire(AcquireCommand { max_wait: Some(SHORT), ..ask(&key, &stranger()) }).await;
         rig.charge(charge(&key, 1)).await;
     }
     assert_eq!(rig.stored(), 2 * MANY);
@@ -80,15 +80,15 @@ async fn ended_jobs_and_records_are_swept_by_later_steps() {
     let rig = Rig::memory();
     for key in keys() {
         let mut call = deferred(&key);
-        call.record = Some((key.as_str().into(), "print".into(), SHORT));
+        call.idempotency_record = Some((key.as_str().into(), "print".into(), SHORT));
         let (id, run) = (call.id.clone(), stranger());
         rig.enqueue(call).await;
         rig.start(&key, &id, &run).await;
-        let Verdict::Done { response, .. } = done() else { unreachable!("it is Done") };
-        let verdict = Verdict::Done { response, status: 200, retention: SHORT };
+        let Settlement::Done { response, .. } = done() else { unreachable!("it is Done") };
+        let verdict = Settlement::Done { response, status: 200, retention: SHORT };
         assert!(rig.settle(settled(&key, &id, &run, verdict)).await);
     }
-    let shards = usize::from(SHARDS);
+    let shards = usize::from(SHARD_COUNT);
     assert_eq!(rig.stored(), 3 * MANY + shards, "jobs, records, that they are done, and whose");
     rig.pass(SHORT).await;
     go_on(&rig).await;
@@ -101,7 +101,7 @@ async fn tombstones_of_an_owner_are_bounded() {
     let (rig, key) = (Rig::memory(), Key::custom("one"));
     let mut ids = Vec::new();
     for _ in 0..16_384 + 2 {
-        let call = Enqueue { owner: "ada".into(), ..deferred(&key) };
+        let call = EnqueueCommand { owner: "ada".into(), ..deferred(&key) };
         ids.push(call.id.clone());
         rig.enqueue(call.clone()).await;
         rig.cancel(&call.id).await;
@@ -134,14 +134,14 @@ async fn waiting_jobs_are_never_swept() {
 #[tokio::test]
 async fn a_pace_is_kept_to_the_microsecond() {
     let micros = Duration::from_micros;
-    let rule = Rule::Gcra { limit: 1000, window: Duration::from_secs(1), burst: 10 };
+    let rule = QuotaRule::Gcra { limit: 1000, window: Duration::from_secs(1), burst: 10 };
     for offset in (0..1000).step_by(37).chain([999]) {
         let clock = Clock::manual();
         let store = Store::memory_with_clock(clock.clone());
         let charge = async |cost| {
             let (policy, subject) = ("p".into(), Key::custom("x"));
-            let item = Item { policy, subject: subject.clone(), rule, cost, penalty: None };
-            let call = Charge { tag: subject, items: [item].into(), times: 1 };
+            let item = ChargeItem { policy, subject: subject.clone(), rule, cost, penalty: None };
+            let call = ChargeCommand { tag: subject, items: [item].into(), repetitions: 1 };
             store.backend().charge(call).await.expect("it is here").admitted
         };
         clock.advance(micros(offset));

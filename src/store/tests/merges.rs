@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     Key,
-    store::backend::{Caps, Enqueue, Enqueued, JobId, JobState, Merge, Verdict, Wins},
+    store::backend::{StorageLimits, EnqueueCommand, EnqueueOutcome, JobId, JobState, MergePolicy, Settlement, MergeMode},
 };
 
 on_every_store!(
@@ -24,14 +24,14 @@ on_every_store!(
     what_waits_for_days_is_known_for_as_long,
 );
 
-fn call(key: &Key, wins: Wins) -> Enqueue {
-    Enqueue { merge: Some(Merge { group: "0f".into(), wins }), ..deferred(key) }
+fn call(key: &Key, wins: MergeMode) -> EnqueueCommand {
+    EnqueueCommand { merge: Some(MergePolicy { group: "0f".into(), mode: wins }), ..deferred(key) }
 }
 
-async fn stored(rig: &Rig, call: Enqueue) -> JobId {
+async fn stored(rig: &Rig, call: EnqueueCommand) -> JobId {
     let id = call.id.clone();
     let stored = rig.enqueue(call).await;
-    assert!(matches!(stored, Enqueued::Stored { .. }), "{stored:?}");
+    assert!(matches!(stored, EnqueueOutcome::Stored { .. }), "{stored:?}");
     id
 }
 
@@ -39,10 +39,10 @@ async fn the_last_wins(rig: &Rig) {
     let (key, a) = (key(), stranger());
     rig.worker().await;
     rig.hold(&key, &a).await;
-    let id = stored(rig, call(&key, Wins::Last)).await;
+    let id = stored(rig, call(&key, MergeMode::Supersede)).await;
     let other = rig.put_off(&key).await;
-    let next = call(&key, Wins::Last);
-    assert_eq!(rig.enqueue(next.clone()).await, Enqueued::Stored { position: 2 });
+    let next = call(&key, MergeMode::Supersede);
+    assert_eq!(rig.enqueue(next.clone()).await, EnqueueOutcome::Stored { position: 2 });
     let job = rig.job(&id).await.unwrap();
     assert_eq!((job.state, job.reason.as_deref()), (JobState::Cancelled, Some("superseded")));
     assert_eq!(job.position, None);
@@ -50,7 +50,7 @@ async fn the_last_wins(rig: &Rig) {
     // The one before was offered the lock: now it is the next one's.
     rig.cancel(&other).await;
     rig.release(&key, &a).await;
-    let last = stored(rig, call(&key, Wins::Last)).await;
+    let last = stored(rig, call(&key, MergeMode::Supersede)).await;
     assert_eq!(rig.state(&next.id).await, Some(JobState::Cancelled));
     assert_eq!(rig.start(&key, &last, &stranger()).await, 1);
 }
@@ -58,7 +58,7 @@ async fn the_last_wins(rig: &Rig) {
 async fn the_last_wins_where_there_is_no_bound(rig: &Rig) {
     let key = key();
     let one =
-        || Enqueue { caps: Caps::all(u64::MAX), owner: "one".into(), ..call(&key, Wins::Last) };
+        || EnqueueCommand { limits: StorageLimits::uniform(u64::MAX), owner: "one".into(), ..call(&key, MergeMode::Supersede) };
     let first = stored(rig, one()).await;
     stored(rig, one()).await;
     assert_eq!(rig.state(&first).await, Some(JobState::Cancelled));
@@ -66,7 +66,7 @@ async fn the_last_wins_where_there_is_no_bound(rig: &Rig) {
 
 /// There is no worker that would have ended it.
 async fn what_is_past_its_deadline_takes_in_nothing(rig: &Rig) {
-    for wins in [Wins::First, Wins::Last] {
+    for wins in [MergeMode::Coalesce, MergeMode::Supersede] {
         let key = key();
         let mut first = call(&key, wins);
         first.policy.deadline = Some(SHORT);
@@ -82,7 +82,7 @@ async fn what_is_past_its_deadline_takes_in_nothing(rig: &Rig) {
 async fn a_late_one_is_put_off_by_each_new_one(rig: &Rig) {
     let key = key();
     let late = || {
-        let mut call = call(&key, Wins::Last);
+        let mut call = call(&key, MergeMode::Supersede);
         call.policy.delay = SHORT;
         call
     };
@@ -103,21 +103,21 @@ async fn a_late_one_is_put_off_by_each_new_one(rig: &Rig) {
 
 async fn a_merged_request_is_known_again(rig: &Rig) {
     let (key, run) = (key(), stranger());
-    let keyed = |print: &str| Enqueue {
-        record: Some(("idem".into(), print.into(), LONG)),
-        ..call(&key, Wins::First)
+    let keyed = |print: &str| EnqueueCommand {
+        idempotency_record: Some(("idem".into(), print.into(), LONG)),
+        ..call(&key, MergeMode::Coalesce)
     };
-    let id = stored(rig, call(&key, Wins::First)).await;
-    assert_eq!(rig.enqueue(keyed("one")).await, Enqueued::Merged(id.clone()));
+    let id = stored(rig, call(&key, MergeMode::Coalesce)).await;
+    assert_eq!(rig.enqueue(keyed("one")).await, EnqueueOutcome::Merged(id.clone()));
     rig.start(&key, &id, &run).await;
     // Also when nothing could be merged into it any more.
-    assert_eq!(rig.enqueue(keyed("one")).await, Enqueued::Known(id));
-    assert_eq!(rig.enqueue(keyed("two")).await, Enqueued::Mismatch);
+    assert_eq!(rig.enqueue(keyed("one")).await, EnqueueOutcome::Duplicate(id));
+    assert_eq!(rig.enqueue(keyed("two")).await, EnqueueOutcome::FingerprintMismatch);
 }
 
-fn keyed(key: &Key, record: &str) -> Enqueue {
+fn keyed(key: &Key, record: &str) -> EnqueueCommand {
     let record = Some((record.into(), "print".into(), SHORT));
-    Enqueue { record, ..call(key, Wins::First) }
+    EnqueueCommand { idempotency_record: record, ..call(key, MergeMode::Coalesce) }
 }
 
 /// Whether that was accepted under a key itself or not.
@@ -125,22 +125,22 @@ async fn a_merged_request_is_known_as_long_as_what_it_was_merged_into(rig: &Rig)
     for end in ["done", "redriven", "purged"] {
         for first_is_keyed in [false, true] {
             let (key, run) = (Key::custom(&format!("{end} {first_is_keyed}")), stranger());
-            let first = if first_is_keyed { keyed(&key, "own") } else { call(&key, Wins::First) };
+            let first = if first_is_keyed { keyed(&key, "own") } else { call(&key, MergeMode::Coalesce) };
             let id = stored(rig, first).await;
             let merged = ["one", "two"].map(|record| keyed(&key, record));
             for merged in &merged {
-                assert_eq!(rig.enqueue(merged.clone()).await, Enqueued::Merged(id.clone()));
+                assert_eq!(rig.enqueue(merged.clone()).await, EnqueueOutcome::Merged(id.clone()));
             }
             let are_known = async |when: &str| {
                 for record in ["one", "two"] {
                     let told = rig.enqueue(keyed(&key, record)).await;
-                    assert_eq!(told, Enqueued::Known(id.clone()), "{end}, {record}: {when}");
+                    assert_eq!(told, EnqueueOutcome::Duplicate(id.clone()), "{end}, {record}: {when}");
                 }
             };
             rig.pass(SHORT * 2).await;
             are_known("it waits").await;
             rig.start(&key, &id, &run).await;
-            let dead = Verdict::Dead { reason: "auth", retention: LONG };
+            let dead = Settlement::Dead { reason: "auth", retention: LONG };
             let verdict = if end == "done" { done() } else { dead };
             assert!(rig.settle(settled(&key, &id, &run, verdict)).await);
             are_known("it is kept").await;
@@ -170,43 +170,43 @@ async fn of_many_that_were_merged_some_are_known_for_their_own_time(rig: &Rig) {
     let id = stored(rig, keyed(&key, "0")).await;
     for n in 1..=32 {
         let merged = keyed(&key, &n.to_string());
-        assert_eq!(rig.enqueue(merged).await, Enqueued::Merged(id.clone()));
+        assert_eq!(rig.enqueue(merged).await, EnqueueOutcome::Merged(id.clone()));
     }
     rig.pass(SHORT * 2).await;
-    assert_eq!(rig.enqueue(keyed(&key, "31")).await, Enqueued::Known(id.clone()));
-    assert_eq!(rig.enqueue(keyed(&key, "32")).await, Enqueued::Merged(id));
+    assert_eq!(rig.enqueue(keyed(&key, "31")).await, EnqueueOutcome::Duplicate(id.clone()));
+    assert_eq!(rig.enqueue(keyed(&key, "32")).await, EnqueueOutcome::Merged(id));
 }
 
 /// Its answer was lost, and it comes again when that job runs.
 async fn sent_twice_it_is_merged_once(rig: &Rig) {
     let (key, run) = (key(), stranger());
-    let id = stored(rig, call(&key, Wins::First)).await;
-    let twice = call(&key, Wins::First);
-    assert_eq!(rig.enqueue(twice.clone()).await, Enqueued::Merged(id.clone()));
+    let id = stored(rig, call(&key, MergeMode::Coalesce)).await;
+    let twice = call(&key, MergeMode::Coalesce);
+    assert_eq!(rig.enqueue(twice.clone()).await, EnqueueOutcome::Merged(id.clone()));
     rig.start(&key, &id, &run).await;
-    assert_eq!(rig.enqueue(twice).await, Enqueued::Merged(id.clone()));
+    assert_eq!(rig.enqueue(twice).await, EnqueueOutcome::Merged(id.clone()));
     assert!(rig.finish(&key, &id, &run).await);
     // Of the last, the second call finds the job.
-    let (one, two) = (call(&key, Wins::Last), call(&key, Wins::Last));
+    let (one, two) = (call(&key, MergeMode::Supersede), call(&key, MergeMode::Supersede));
     stored(rig, one.clone()).await;
     stored(rig, two.clone()).await;
-    assert_eq!(rig.enqueue(one.clone()).await, Enqueued::Stored { position: 1 });
+    assert_eq!(rig.enqueue(one.clone()).await, EnqueueOutcome::Stored { position: 1 });
     assert_eq!(rig.state(&one.id).await, Some(JobState::Cancelled));
-    assert_eq!(rig.enqueue(two.clone()).await, Enqueued::Stored { position: 1 });
+    assert_eq!(rig.enqueue(two.clone()).await, EnqueueOutcome::Stored { position: 1 });
     assert_eq!(rig.state(&two.id).await, Some(JobState::Queued));
 }
 
 async fn the_last_takes_the_room_of_the_one_before(rig: &Rig) {
     let key = key();
     let caps =
-        Caps { resource_jobs: 1, resource_bytes: 7, shard_jobs: 1, shard_bytes: 7, ..Caps::NONE };
+        StorageLimits { resource_jobs: 1, resource_bytes: 7, shard_jobs: 1, shard_bytes: 7, ..StorageLimits::NONE };
     for delay in [Duration::ZERO, LONG, Duration::ZERO] {
         for _ in 0..3 {
-            let mut call = call(&key, Wins::Last);
+            let mut call = call(&key, MergeMode::Supersede);
             call.policy.delay = delay;
-            stored(rig, Enqueue { caps, ..call }).await;
+            stored(rig, EnqueueCommand { limits: caps, ..call }).await;
         }
-        assert_eq!(rig.enqueue(Enqueue { caps, ..deferred(&key) }).await, Enqueued::Full);
+        assert_eq!(rig.enqueue(EnqueueCommand { limits: caps, ..deferred(&key) }).await, EnqueueOutcome::Full);
     }
 }
 
@@ -215,12 +215,12 @@ async fn what_waits_for_days_is_known_for_as_long(rig: &Rig) {
     let hour = Duration::from_secs(60 * 60);
     for (delay, later) in [(48 * hour, 71 * hour), (Duration::ZERO, 23 * hour)] {
         let key = Key::custom(&format!("{delay:?}"));
-        let mut first = call(&key, Wins::First);
+        let mut first = call(&key, MergeMode::Coalesce);
         first.policy.delay = delay;
         let id = stored(rig, first).await;
         rig.advance(later).await;
-        assert_eq!(rig.enqueue(call(&key, Wins::First)).await, Enqueued::Merged(id));
+        assert_eq!(rig.enqueue(call(&key, MergeMode::Coalesce)).await, EnqueueOutcome::Merged(id));
         rig.advance(2 * hour).await;
-        stored(rig, call(&key, Wins::First)).await;
+        stored(rig, call(&key, MergeMode::Coalesce)).await;
     }
 }

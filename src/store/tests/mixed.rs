@@ -6,8 +6,8 @@ use super::{
     rig::{LONG, Rig, SHORT, key, stranger, visit},
 };
 use crate::store::backend::{
-    ACCEPT_WINDOW, Acquired, Claimed,
-    Mode::{Exclusive, Permits, Shared},
+    OFFER_TIMEOUT, AcquireReply, ClaimOutcome,
+    LockMode::{Exclusive, Permits, Shared},
 };
 
 on_every_store!(
@@ -35,7 +35,7 @@ async fn a_visit_ends_the_passing_over_under_readers_too(rig: &Rig) {
         last = next;
     }
     let visited = rig.claim(visit(&key, &id, &run)).await;
-    assert!(matches!(visited, Claimed::Busy(_)), "{visited:?}");
+    assert!(matches!(visited, ClaimOutcome::Busy(_)), "{visited:?}");
     rig.refused_as(Shared, &key, &stranger()).await;
     rig.release_as(Shared, &key, &last).await;
     assert_eq!(rig.start(&key, &id, &run).await, 1);
@@ -62,7 +62,7 @@ async fn a_line_that_moves_does_not_put_off_a_job_that_was_passed_over(rig: &Rig
         holder = next;
     }
     let visited = rig.claim(visit(&key, &id, &run)).await;
-    assert!(matches!(visited, Claimed::Busy(_)), "{visited:?}");
+    assert!(matches!(visited, ClaimOutcome::Busy(_)), "{visited:?}");
     rig.release(&key, &holder).await;
     assert_eq!(rig.start(&key, &id, &run).await, 1);
 }
@@ -76,10 +76,10 @@ async fn a_visit_for_a_job_behind_a_place_is_not_due_at_once(rig: &Rig) {
     rig.pass(SHORT).await;
     assert_eq!(rig.due(key.shard(), 10).await.names, std::slice::from_ref(&key));
     let visited = rig.claim(visit(&key, &id, &run)).await;
-    assert_eq!(visited, Claimed::Busy(ACCEPT_WINDOW));
+    assert_eq!(visited, ClaimOutcome::Busy(OFFER_TIMEOUT));
     let due = rig.due(key.shard(), 10).await;
     assert!(due.names.is_empty(), "a worker would spin");
-    assert!(due.next.is_some_and(|next| next <= ACCEPT_WINDOW), "{due:?}");
+    assert!(due.next.is_some_and(|next| next <= OFFER_TIMEOUT), "{due:?}");
     rig.hold(&key, &waits).await;
 }
 
@@ -109,7 +109,7 @@ mod by_hand {
     use crate::{
         Key,
         store::{
-            backend::{Acquire, GaveBack},
+            backend::{AcquireCommand, ReleaseOutcome},
             tests::{modes::renewal_as, on_redis, redis_only::lasting},
         },
     };
@@ -138,7 +138,7 @@ mod by_hand {
         assert_eq!(rig.renew(items.into()).await, [false, false]);
         rig.refused_as(Shared, &key, &a).await;
         assert!(rig.hold(&key, &writer).await > fence);
-        assert_eq!(rig.release_as(Shared, &key, &b).await, GaveBack::Nothing);
+        assert_eq!(rig.release_as(Shared, &key, &b).await, ReleaseOutcome::NotFound);
     }
 
     async fn a_line_that_vanished_is_made_anew(rig: &Rig) {
@@ -147,9 +147,9 @@ mod by_hand {
         let seq = rig.join(&key, &writer).await;
         delete(rig, &of_line(&key, "q")).await;
         // The writer knows of its old place; without it a reader would be in.
-        let back = Acquire { old_seq: seq, ..wait_as(Exclusive, &key, &writer) };
+        let back = AcquireCommand { resume_seq: seq, ..wait_as(Exclusive, &key, &writer) };
         match rig.acquire(back).await {
-            Acquired::Busy { seq: again, joined: true, line: 1, .. } => assert_eq!(again, seq),
+            AcquireReply::Busy { seq: again, has_joined: true, queue_length: 1, .. } => assert_eq!(again, seq),
             other => panic!("{other:?}"),
         }
         rig.refused_as(Shared, &key, &late).await;
@@ -172,8 +172,8 @@ mod by_hand {
         }
         // One with an old sequence passes the writer: that is noted in a key which has an end.
         let slow = stranger();
-        let past = Acquire { old_seq: 1, ..wait_as(Shared, &key, &slow) };
-        assert!(matches!(rig.acquire(past).await, Acquired::Held { .. }));
+        let past = AcquireCommand { resume_seq: 1, ..wait_as(Shared, &key, &slow) };
+        assert!(matches!(rig.acquire(past).await, AcquireReply::Granted { .. }));
         for me in readers.iter().chain([&slow]) {
             rig.release_as(Shared, &key, me).await;
         }

@@ -18,11 +18,11 @@ use super::{
 };
 use crate::{
     Key,
-    clock::millis,
-    key::SHARDS,
+    clock::ceil_millis,
+    key::SHARD_COUNT,
     store::{
-        Item, Rule,
-        backend::{Beat, Charge, Charged, HAND_OVER, JobId, Mode, Node},
+        ChargeItem, QuotaRule,
+        backend::{Heartbeat, ChargeCommand, ChargeOutcome, SHARD_VACANCY_GRACE, JobId, LockMode, NodeId},
     },
 };
 
@@ -32,10 +32,10 @@ pub(super) struct Model {
     pub(super) locks: HashMap<Key, Truth>,
     /// By policy, subject and tag: spent, and the end.
     windows: HashMap<(Arc<str>, Key, Key), (u64, u64)>,
-    watch: HashMap<u16, (Node, u64)>,
+    watch: HashMap<u16, (NodeId, u64)>,
     /// Shards that were given up, and until when somebody is expected.
     left: HashMap<u16, u64>,
-    pub(super) workers: HashMap<Node, u64>,
+    pub(super) workers: HashMap<NodeId, u64>,
     paused: bool,
 }
 
@@ -57,7 +57,7 @@ impl Model {
     }
 
     fn after(&self, time: Duration) -> u64 {
-        self.now + millis(time)
+        self.now + ceil_millis(time)
     }
 
     fn lock(&mut self, key: &Key) -> &mut Truth {
@@ -84,7 +84,7 @@ impl Model {
                 self.lock(key).downgraded(me, *lease, *r);
             }
             (Call::Renew(c), Reply::Renewed(r)) => {
-                self.lock(&c.key).renewed(&c.me, c.mode, c.lease, r == &[true]);
+                self.lock(&c.key).renewed(&c.token, c.mode, c.lease, r == &[true]);
             }
             (Call::Enqueue(c), Reply::Enqueued(r)) => {
                 let [jobs, bytes, _] = self.counted(&c.key);
@@ -168,8 +168,8 @@ impl Model {
 
     /// All or none, and never more than the limit; a refused call begins no window. A window is cut to that
     /// of whoever asks.
-    fn charged(&mut self, call: &Charge, reply: &Charged) {
-        let name = |item: &Item| (Arc::clone(&item.policy), item.subject.clone(), call.tag.clone());
+    fn charged(&mut self, call: &ChargeCommand, reply: &ChargeOutcome) {
+        let name = |item: &ChargeItem| (Arc::clone(&item.policy), item.subject.clone(), call.tag.clone());
         let mut after = self.windows.clone();
         after.retain(|_, (_, end)| *end > self.now);
         for item in &*call.items {
@@ -183,12 +183,12 @@ impl Model {
         self.windows.clone_from(&after);
         self.windows.retain(|_, (spent, _)| *spent > 0);
         call.items.iter().for_each(|i| after.entry(name(i)).or_default().0 += i.cost);
-        let limit = |item: &Item| match item.rule {
-            Rule::Fixed { limit, .. } => limit,
+        let limit = |item: &ChargeItem| match item.rule {
+            QuotaRule::Fixed { limit, .. } => limit,
             other => panic!("none of these: {other:?}"),
         };
         // What asks for nothing refuses nothing.
-        let asks = |item: &&Item| {
+        let asks = |item: &&ChargeItem| {
             call.items.iter().any(|other| name(other) == name(item) && other.cost > 0)
         };
         let fits = call.items.iter().filter(asks).all(|i| after[&name(i)].0 <= limit(i));
@@ -197,52 +197,52 @@ impl Model {
             after.retain(|_, (spent, _)| *spent > 0);
             self.windows = after;
         }
-        for (item, state) in call.items.iter().zip(&reply.states) {
+        for (item, state) in call.items.iter().zip(&reply.snapshots) {
             let all = call.items.iter().filter(|other| name(other) == name(item));
             let limit = all.map(limit).min().unwrap_or(0);
             let window = self.windows.get(&name(item));
             assert_eq!(state.remaining, limit.saturating_sub(window.map_or(0, |w| w.0)));
             if let Some((_, end)) = window {
-                assert_eq!(state.reset, Duration::from_millis(end - self.now));
+                assert_eq!(state.reset_after, Duration::from_millis(end - self.now));
             }
         }
     }
 
-    fn beaten(&mut self, node: &Node, lease: Duration, reply: &Beat) {
+    fn beaten(&mut self, node: &NodeId, lease: Duration, reply: &Heartbeat) {
         let now = self.now;
         self.workers.retain(|other, until| *until > now && other != node);
         let mut others = Vec::from_iter(self.workers.keys().cloned());
         others.sort_unstable_by(|a, b| a.as_str().cmp(b.as_str()));
-        assert_eq!((&reply.others, reply.paused), (&others, self.paused));
+        assert_eq!((&reply.peers, reply.is_paused), (&others, self.paused));
         let mut most = 0;
         if !lease.is_zero() {
             self.workers.insert(node.clone(), self.after(lease));
-            most = usize::from(SHARDS).div_ceil(self.workers.len());
+            most = usize::from(SHARD_COUNT).div_ceil(self.workers.len());
         }
         self.leave_to_others(node, reply);
         self.watch.retain(|_, (watcher, until)| *until > now && watcher != node);
-        let room = usize::from(SHARDS) - self.watch.len();
-        assert_eq!(reply.mine.len(), if self.paused { 0 } else { most.min(room) });
-        for shard in &reply.mine {
+        let room = usize::from(SHARD_COUNT) - self.watch.len();
+        assert_eq!(reply.own_shards.len(), if self.paused { 0 } else { most.min(room) });
+        for shard in &reply.own_shards {
             let watch = (node.clone(), self.after(lease));
             let other = self.watch.insert(*shard, watch);
             assert!(other.is_none(), "a shard has two watchers");
         }
         for (key, lock) in &self.locks {
-            if reply.mine.contains(&key.shard()) && lock.pending().next().is_some() {
-                assert!(reply.busy.contains(&key.shard()), "there are jobs in it");
+            if reply.own_shards.contains(&key.shard()) && lock.pending().next().is_some() {
+                assert!(reply.busy_shards.contains(&key.shard()), "there are jobs in it");
             }
         }
     }
 
     /// What this worker had and has no more is left to the others, if there are any.
-    fn leave_to_others(&mut self, node: &Node, reply: &Beat) {
-        let (now, end) = (self.now, self.after(HAND_OVER));
-        self.left.retain(|shard, _| !self.workers.is_empty() && !reply.mine.contains(shard));
+    fn leave_to_others(&mut self, node: &NodeId, reply: &Heartbeat) {
+        let (now, end) = (self.now, self.after(SHARD_VACANCY_GRACE));
+        self.left.retain(|shard, _| !self.workers.is_empty() && !reply.own_shards.contains(shard));
         let live =
             self.watch.iter().filter(|(_, (watcher, until))| *until > now && watcher == node);
-        let given = live.map(|(shard, _)| *shard).filter(|shard| !reply.mine.contains(shard));
-        if !reply.others.is_empty() && !self.paused {
+        let given = live.map(|(shard, _)| *shard).filter(|shard| !reply.own_shards.contains(shard));
+        if !reply.peers.is_empty() && !self.paused {
             self.left.extend(given.map(|shard| (shard, end)));
         }
     }
@@ -253,7 +253,7 @@ impl Model {
             let ids: BTreeSet<JobId> = lock.jobs.iter().map(|job| job.id.clone()).collect();
             let mut all = Vec::with_capacity(ids.len());
             for id in ids {
-                let told = rig.backend().job(id.clone()).await.unwrap();
+                let told = rig.backend().job_view(id.clone()).await.unwrap();
                 lock.learns(&id, told.as_ref());
                 all.push((id, told));
             }
@@ -263,13 +263,13 @@ impl Model {
             }
         }
         for key in self.locks.keys() {
-            assert_eq!(rig.embedded().counted(key), self.counted(key));
+            assert_eq!(rig.embedded().usage_counts(key), self.counted(key));
         }
     }
 }
 
 /// Makes the moves, with everything checked after each; then lets everybody come to an end.
-async fn play(one_shard: bool, modes: &[Mode], made: &[Move], crashed: &[bool]) {
+async fn play(one_shard: bool, modes: &[LockMode], made: &[Move], crashed: &[bool]) {
     let rig = Rig::memory();
     let mut clients = Clients::new(one_shard, modes);
     let mut model = Model::new(&clients.keys);

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 
 use super::clients::{NODES, SIBLING, TOKENS};
-use crate::store::backend::{Mode, Verdict, Wins};
+use crate::store::backend::{LockMode, Settlement, MergeMode};
 
 #[derive(Debug, Clone)]
 pub(super) enum Move {
@@ -40,7 +40,7 @@ pub(super) enum Move {
     /// Some job, whether or not it is the first.
     ClaimAny(usize, u64),
     /// With the next run of the line or without.
-    Settle(usize, Verdict, Next),
+    Settle(usize, Settlement, Next),
     /// The latest settlement again, however late.
     SettleAgain,
     /// The undo of a claim, by its job or without.
@@ -72,7 +72,7 @@ pub(super) struct Job {
     pub(super) skip: bool,
     pub(super) needs_worker: bool,
     /// The group.
-    pub(super) merge: Option<(u8, Wins)>,
+    pub(super) merge: Option<(u8, MergeMode)>,
 }
 
 /// Policy, subject, limit, window, cost.
@@ -95,9 +95,9 @@ pub(super) fn moves(most: usize) -> impl Strategy<Value = Vec<Move>> {
 }
 
 /// The mode of each token: all exclude each other, or some share and some have permits.
-pub(super) fn modes() -> impl Strategy<Value = Vec<Mode>> {
-    use Mode::{Exclusive, Permits, Shared};
-    let of = |some: &[Mode]| prop::collection::vec(prop::sample::select(some.to_vec()), TOKENS);
+pub(super) fn modes() -> impl Strategy<Value = Vec<LockMode>> {
+    use LockMode::{Exclusive, Permits, Shared};
+    let of = |some: &[LockMode]| prop::collection::vec(prop::sample::select(some.to_vec()), TOKENS);
     prop_oneof![
         Just(vec![Exclusive; TOKENS]),
         of(&[Exclusive, Shared, Shared]),
@@ -155,7 +155,7 @@ fn job() -> impl Strategy<Value = Job> {
         prop::option::weighted(0.3, 0..8_u64),
         any::<bool>(),
         prop::bool::weighted(0.1),
-        prop::option::weighted(0.3, (0..2_u8, prop::sample::select(vec![Wins::First, Wins::Last]))),
+        prop::option::weighted(0.3, (0..2_u8, prop::sample::select(vec![MergeMode::Coalesce, MergeMode::Supersede]))),
     );
     (lock, 1..25_usize, any::<bool>(), 1..4_u32, record, terms).prop_map(
         |(lock, bytes, again, max_attempts, record, terms)| {
@@ -183,13 +183,13 @@ fn next() -> impl Strategy<Value = Next> {
     prop::option::of(0..6_u64)
 }
 
-fn verdict() -> impl Strategy<Value = Verdict> {
+fn verdict() -> impl Strategy<Value = Settlement> {
     let response = Bytes::from_static(b"answer");
     (0..8_u64, 0..5_u8).prop_map(move |(k, kind)| match kind {
-        0 => Verdict::Done { response: response.clone(), status: 200, retention: time(k) },
-        1 => Verdict::Dead { reason: "auth", retention: time(k) },
-        2 => Verdict::Retry { delay: time(k), reason: "status 503" },
-        3 => Verdict::Back { delay: time(k), reason: "no key" },
-        _ => Verdict::Hand { delay: time(k), reason: "drained" },
+        0 => Settlement::Done { response: response.clone(), status: 200, retention: time(k) },
+        1 => Settlement::Dead { reason: "auth", retention: time(k) },
+        2 => Settlement::Retry { delay: time(k), reason: "status 503" },
+        3 => Settlement::Postpone { delay: time(k), reason: "no key" },
+        _ => Settlement::ReturnToQueue { delay: time(k), reason: "drained" },
     })
 }

@@ -9,8 +9,8 @@ use super::{
 use crate::{
     Key,
     store::backend::{
-        ACCEPT_WINDOW, Claim, Claimed, Enqueue, JobId, JobPolicy, JobState, NextRun, OnFailure,
-        Run, Settle, SettledRun, Token, Verdict,
+        OFFER_TIMEOUT, ClaimCommand, ClaimOutcome, EnqueueCommand, JobId, JobPolicy, JobState, NextClaim, OnFailure,
+        ClaimedRun, SettleCommand, SettleOutcome, LockToken, Settlement,
     },
 };
 
@@ -28,26 +28,26 @@ on_every_store!(
     a_paused_worker_has_lost_its_run,
 );
 
-const RETRY: Verdict = Verdict::Retry { delay: SHORT, reason: "status 503" };
+const RETRY: Settlement = Settlement::Retry { delay: SHORT, reason: "status 503" };
 
-fn and_next(call: Settle, me: &Token) -> Settle {
-    Settle { next: Some(next_run(me)), ..call }
+fn and_next(call: SettleCommand, me: &LockToken) -> SettleCommand {
+    SettleCommand { next_claim: Some(next_run(me)), ..call }
 }
 
 /// The next run, which there must be.
-async fn settle_and_begin(rig: &Rig, call: Settle) -> Run {
+async fn settle_and_begin(rig: &Rig, call: SettleCommand) -> ClaimedRun {
     match rig.settle_and_run(call).await {
-        SettledRun::Stands(Some(run)) => run,
+        SettleOutcome::Settled(Some(run)) => run,
         other => panic!("expected another run, got {other:?}"),
     }
 }
 
-async fn nothing_begins(rig: &Rig, call: Settle) {
-    assert_eq!(rig.settle_and_run(call).await, SettledRun::Stands(None));
+async fn nothing_begins(rig: &Rig, call: SettleCommand) {
+    assert_eq!(rig.settle_and_run(call).await, SettleOutcome::Settled(None));
 }
 
 /// A worker, and jobs of a lock of which the first runs.
-async fn line<const N: usize>(rig: &Rig, key: &Key) -> ([JobId; N], Token) {
+async fn line<const N: usize>(rig: &Rig, key: &Key) -> ([JobId; N], LockToken) {
     rig.worker().await;
     let mut ids = Vec::new();
     for _ in 0..N {
@@ -71,13 +71,13 @@ async fn a_long_line_runs_to_its_end(rig: &Rig) {
             assert_eq!(rig.start(&key, &pair[1], &me).await, 1);
         } else {
             let run = settle_and_begin(rig, and_next(call.clone(), &me)).await;
-            assert_eq!((&run.id, run.attempt, run.more), (&pair[1], 1, n + 2 < N));
+            assert_eq!((&run.id, run.attempt, run.has_next), (&pair[1], 1, n + 2 < N));
             let again = settle_and_begin(rig, and_next(call, &me)).await;
             assert!(again.id == run.id && again.fence > run.fence);
         }
         assert_eq!(rig.state(&pair[0]).await, Some(JobState::Done));
         let past = rig.past(&pair[0]).await.unwrap();
-        assert!(past.runs.len() == 1 && past.runs[0].ends_with(" done"), "{:?}", past.runs);
+        assert!(past.recent_runs.len() == 1 && past.recent_runs[0].ends_with(" done"), "{:?}", past.recent_runs);
         // A look at all shards takes as long as some hundred steps.
         if n % 8 < 2 {
             let left: Vec<_> = rig.fsck(false).await.faults().map(|found| found.kind).collect();
@@ -101,11 +101,11 @@ async fn repeated_it_tells_of_the_same_run(rig: &Rig) {
         fence = run.fence;
     }
     let past = rig.past(&one).await.unwrap();
-    assert_eq!(past.runs.len(), 1, "{past:?}");
+    assert_eq!(past.recent_runs.len(), 1, "{past:?}");
     // Another token, or none, is not told of it.
     nothing_begins(rig, and_next(settled(&key, &one, &first, done()), &stranger())).await;
     nothing_begins(rig, settled(&key, &one, &first, done())).await;
-    let me = call.next.unwrap().me;
+    let me = call.next_claim.unwrap().token;
     assert!(rig.finish(&key, &two, &me).await);
 }
 
@@ -137,7 +137,7 @@ async fn a_live_place_comes_first(rig: &Rig) {
     rig.join(&key, &live).await;
     let two = rig.put_off(&key).await;
     nothing_begins(rig, and_next(settled(&key, &one, &run, done()), &stranger())).await;
-    assert!(rig.refused(&key, &stranger()).await <= ACCEPT_WINDOW, "it was offered it");
+    assert!(rig.refused(&key, &stranger()).await <= OFFER_TIMEOUT, "it was offered it");
     rig.hold(&key, &live).await;
     rig.release(&key, &live).await;
     rig.start(&key, &two, &run).await;
@@ -158,10 +158,10 @@ async fn without_a_worker_nothing_begins(rig: &Rig) {
 }
 
 /// A job that lets the others pass while it waits for its retry.
-fn skipping(key: &Key) -> Enqueue {
+fn skipping(key: &Key) -> EnqueueCommand {
     let call = again(key);
     let policy = JobPolicy { on_failure: OnFailure::Skip, max_attempts: 5, ..call.policy };
-    Enqueue { policy, ..call }
+    EnqueueCommand { policy, ..call }
 }
 
 async fn others_pass_one_that_waits_for_its_retry(rig: &Rig) {
@@ -178,7 +178,7 @@ async fn others_pass_one_that_waits_for_its_retry(rig: &Rig) {
     assert_eq!((job.state, job.position, job.attempts), (JobState::Queued, None, 1));
     assert!(rig.past(&failing).await.unwrap().due_in.is_some_and(|left| left <= SHORT));
     let tally = rig.tally(key.shard()).await;
-    assert_eq!((tally.pending, tally.late, tally.bytes), (2, 1, 14));
+    assert_eq!((tally.pending, tally.delayed, tally.bytes), (2, 1, 14));
     // Repeated, it is the same.
     nothing_begins(rig, settled(&key, &failing, &run, RETRY)).await;
     assert!(rig.finish(&key, &other, &second).await);
@@ -186,10 +186,10 @@ async fn others_pass_one_that_waits_for_its_retry(rig: &Rig) {
     rig.pass(SHORT).await;
     rig.due(key.shard(), 10).await;
     rig.start(&key, &failing, &second).await;
-    let back = Verdict::Back { delay: SHORT, reason: "busy" };
+    let back = Settlement::Postpone { delay: SHORT, reason: "busy" };
     assert!(rig.settle(settled(&key, &failing, &second, back)).await);
-    let job = rig.backend().job(failing).await.unwrap().unwrap();
-    assert_eq!((job.position, job.attempts, job.past.busy), (None, 1, 1));
+    let job = rig.backend().job_view(failing).await.unwrap().unwrap();
+    assert_eq!((job.position, job.attempts, job.history.busy_count), (None, 1, 1));
 }
 
 async fn one_that_was_passed_comes_back_to_its_place(rig: &Rig) {
@@ -228,7 +228,7 @@ async fn jobs_that_may_not_run_are_passed_over(rig: &Rig) {
     let call = deferred(&key);
     let policy = JobPolicy { deadline: Some(SHORT), ..call.policy };
     let expired = call.id.clone();
-    rig.enqueue(Enqueue { policy, ..call }).await;
+    rig.enqueue(EnqueueCommand { policy, ..call }).await;
     let next = rig.put_off(&key).await;
     rig.pass(SHORT).await;
     let call = and_next(settled(&key, &one, &run, done()), &stranger());
@@ -248,8 +248,8 @@ async fn one_that_has_crashed_is_left_to_a_visit(rig: &Rig) {
     rig.enqueue(call).await;
     let two = rig.put_off(&key).await;
     rig.start(&key, &failing, &run).await;
-    let next = NextRun { lease: SHORT, ..next_run(&dying) };
-    let call = Settle { next: Some(next), ..settled(&key, &failing, &run, RETRY) };
+    let next = NextClaim { lease: SHORT, ..next_run(&dying) };
+    let call = SettleCommand { next_claim: Some(next), ..settled(&key, &failing, &run, RETRY) };
     assert_eq!(settle_and_begin(rig, call).await.id, two);
     rig.pass(SHORT).await;
     rig.due(key.shard(), 10).await;
@@ -257,7 +257,7 @@ async fn one_that_has_crashed_is_left_to_a_visit(rig: &Rig) {
     let third = stranger();
     nothing_begins(rig, and_next(settled(&key, &failing, &second, done()), &third)).await;
     assert_eq!(rig.due(key.shard(), 10).await.names, std::slice::from_ref(&key));
-    assert_eq!(rig.claim(visit(&key, &two, &third)).await, Claimed::Dead(two.clone()));
+    assert_eq!(rig.claim(visit(&key, &two, &third)).await, ClaimOutcome::Ended(two.clone()));
     assert_eq!(rig.state(&two).await, Some(JobState::Dead));
     assert_eq!(rig.due(key.shard(), 10).await.names, []);
 }
@@ -272,7 +272,7 @@ async fn a_claim_is_undone_by_its_token(rig: &Rig) {
     assert_eq!(rig.state(&two).await, Some(JobState::Queued));
     assert!(!rig.unclaim(&key, &second, Some(&two)).await, "nothing is left of it");
     assert!(!rig.unclaim(&key, &first, None).await, "its run was settled");
-    rig.pass(ACCEPT_WINDOW).await;
+    rig.pass(OFFER_TIMEOUT).await;
     assert_eq!(rig.start(&key, &two, &stranger()).await, 1);
 }
 
@@ -283,16 +283,16 @@ async fn a_paused_worker_has_lost_its_run(rig: &Rig) {
     let id = call.id.clone();
     rig.enqueue(call).await;
     let next = rig.put_off(&key).await;
-    rig.claim(Claim { lease: SHORT, ..visit(&key, &id, &paused) }).await;
+    rig.claim(ClaimCommand { lease: SHORT, ..visit(&key, &id, &paused) }).await;
     rig.pass(SHORT).await;
     assert_eq!(rig.start(&key, &id, &other).await, 2);
     let verdict = and_next(settled(&key, &id, &paused, done()), &stranger());
-    assert_eq!(rig.settle_and_run(verdict).await, SettledRun::Lost);
+    assert_eq!(rig.settle_and_run(verdict).await, SettleOutcome::RunLost);
     assert!(!rig.unclaim(&key, &paused, None).await);
-    let NextRun { me, .. } = next_run(&stranger());
+    let NextClaim { token: me, .. } = next_run(&stranger());
     let run = settle_and_begin(rig, and_next(settled(&key, &id, &other, done()), &me)).await;
     assert_eq!(run.id, next);
     let past = rig.past(&id).await.unwrap();
-    let outcomes = past.runs.iter().map(|run| run.splitn(4, ' ').last().unwrap());
-    assert_eq!((past.crashes, Vec::from_iter(outcomes)), (1, vec!["crashed", "done"]));
+    let outcomes = past.recent_runs.iter().map(|run| run.splitn(4, ' ').last().unwrap());
+    assert_eq!((past.crash_count, Vec::from_iter(outcomes)), (1, vec!["crashed", "done"]));
 }

@@ -8,9 +8,9 @@ use super::{
     rig::{LONG, Rig, key, stranger, wait},
 };
 use crate::store::backend::{
-    Acquire, Acquired, GaveBack,
-    Mode::{Exclusive, Permits, Shared},
-    Node, Others, SPARE_FENCES, Token,
+    AcquireCommand, AcquireReply, ReleaseOutcome,
+    LockMode::{Exclusive, Permits, Shared},
+    NodeId, Contenders, SPARE_FENCES, LockToken,
 };
 
 on_every_store!(
@@ -24,9 +24,9 @@ on_every_store!(
     hidden_jobs_stay_due,
 );
 
-fn two() -> [Token; 2] {
-    let node = Node::new();
-    [(); 2].map(|()| Token::new(&node))
+fn two() -> [LockToken; 2] {
+    let node = NodeId::new();
+    [(); 2].map(|()| LockToken::new(&node))
 }
 
 /// Its moment is the store's time, as its process knows it.
@@ -37,19 +37,19 @@ async fn who_came_before_all_in_line_has_it_at_once(rig: &Rig) {
     rig.join(&key, &d).await;
     // Who joined within a microsecond of another has a sequence that is ahead of the clock.
     rig.pass(Duration::from_millis(5)).await;
-    let call = Acquire { old_seq: first - 1, ..wait(&key, &b) };
+    let call = AcquireCommand { resume_seq: first - 1, ..wait(&key, &b) };
     let (gave_back, held) = rig.hand_on(&a, Exclusive, call.clone()).await;
-    assert_eq!(gave_back, GaveBack::Released);
+    assert_eq!(gave_back, ReleaseOutcome::Released);
     match held {
-        Acquired::Held { fence, line: 2, others, .. } => {
+        AcquireReply::Granted { fence, queue_length: 2, contenders: others, .. } => {
             assert!(fence > last + SPARE_FENCES, "{fence} after {last}");
-            assert_eq!(others, Others::place(first));
+            assert_eq!(others, Contenders::from_waiter(first));
         }
         other => panic!("{other:?}"),
     }
     // Twice is once.
     let (gave_back, again) = rig.hand_on(&a, Exclusive, call).await;
-    assert_eq!(gave_back, GaveBack::Nothing);
+    assert_eq!(gave_back, ReleaseOutcome::NotFound);
     assert!(fence_of(&again) > fence_of(&held));
     rig.refused(&key, &c).await;
     rig.release(&key, &b).await;
@@ -62,14 +62,14 @@ async fn who_came_before_a_job_has_it_at_once(rig: &Rig) {
     rig.worker().await;
     rig.hold(&key, &a).await;
     rig.put_off(&key).await;
-    let job = rig.still(&key, &a).await.unwrap().others;
+    let job = rig.still(&key, &a).await.unwrap().contenders;
     rig.pass(Duration::from_millis(5)).await;
-    let earlier = Acquire { old_seq: job.first - 1, ..wait(&key, &b) };
+    let earlier = AcquireCommand { resume_seq: job.first - 1, ..wait(&key, &b) };
     let (_, held) = rig.hand_on(&a, Exclusive, earlier).await;
-    assert!(matches!(held, Acquired::Held { line: 1, others, .. } if others == job), "{held:?}");
-    let later = Acquire { old_seq: job.first + 1, ..wait(&key, &a) };
+    assert!(matches!(held, AcquireReply::Granted { queue_length: 1, contenders: others, .. } if others == job), "{held:?}");
+    let later = AcquireCommand { resume_seq: job.first + 1, ..wait(&key, &a) };
     let (_, asked) = rig.hand_on(&b, Exclusive, later).await;
-    assert!(matches!(asked, Acquired::Busy { line: 2, .. }), "{asked:?}");
+    assert!(matches!(asked, AcquireReply::Busy { queue_length: 2, .. }), "{asked:?}");
 }
 
 /// A place that is given up, and a lock whose time is over.
@@ -78,9 +78,9 @@ async fn what_is_no_holders_is_left_to_nobody(rig: &Rig) {
     rig.hold(&key, &holder).await;
     let mine = rig.join(&key, &a).await;
     rig.join(&key, &c).await;
-    let call = Acquire { old_seq: mine - 1, ..wait(&key, &b) };
+    let call = AcquireCommand { resume_seq: mine - 1, ..wait(&key, &b) };
     let (gave_back, asked) = rig.hand_on(&a, Exclusive, call).await;
-    assert_eq!(gave_back, GaveBack::Left);
+    assert_eq!(gave_back, ReleaseOutcome::Withdrawn);
     assert_eq!(seq_of(&asked), mine - 1, "it stands where it came");
     rig.release(&key, &holder).await;
     rig.hold(&key, &b).await;
@@ -93,7 +93,7 @@ async fn it_passes_between_tokens_for_ever(rig: &Rig) {
     for round in 0..10 {
         let (me, next) = if round % 2 == 0 { (&a, &b) } else { (&b, &a) };
         let (gave_back, held) = rig.hand_on(me, Exclusive, wait(&key, next)).await;
-        assert_eq!(gave_back, GaveBack::Released);
+        assert_eq!(gave_back, ReleaseOutcome::Released);
         assert!(fence_of(&held) > last + SPARE_FENCES);
         last = fence_of(&held);
     }
@@ -105,13 +105,13 @@ async fn a_reader_does_not_pass_a_writer(rig: &Rig) {
     rig.hold_as(Shared, &key, &other).await;
     rig.join(&key, &writer).await;
     let (gave_back, asked) = rig.hand_on(&a, Shared, wait_as(Shared, &key, &b)).await;
-    assert_eq!(gave_back, GaveBack::Released);
-    assert!(matches!(asked, Acquired::Busy { joined: true, .. }), "{asked:?}");
+    assert_eq!(gave_back, ReleaseOutcome::Released);
+    assert!(matches!(asked, AcquireReply::Busy { has_joined: true, .. }), "{asked:?}");
     rig.release_as(Shared, &key, &other).await;
     rig.hold(&key, &writer).await;
     // Without one it is as any other: in beside those who are.
     let (_, asked) = rig.hand_on(&writer, Exclusive, wait(&key, &writer)).await;
-    assert!(matches!(asked, Acquired::Busy { .. }), "b is offered it: {asked:?}");
+    assert!(matches!(asked, AcquireReply::Busy { .. }), "b is offered it: {asked:?}");
 }
 
 async fn permits_are_passed_too(rig: &Rig) {
@@ -123,8 +123,8 @@ async fn permits_are_passed_too(rig: &Rig) {
     fence_of(&held);
     rig.join_as(Permits(2), &key, &d).await;
     let (gave_back, asked) = rig.hand_on(&b, Permits(2), wait_as(Permits(2), &key, &a)).await;
-    assert_eq!(gave_back, GaveBack::Released);
-    assert!(matches!(asked, Acquired::Busy { line: 1, .. }), "{asked:?}");
+    assert_eq!(gave_back, ReleaseOutcome::Released);
+    assert!(matches!(asked, AcquireReply::Busy { queue_length: 1, .. }), "{asked:?}");
     rig.hold_as(Permits(2), &key, &d).await;
     rig.refused_as(Permits(2), &key, &a).await;
 }
@@ -135,8 +135,8 @@ async fn a_job_that_waits_comes_first(rig: &Rig) {
     rig.hold(&key, &a).await;
     let id = rig.put_off(&key).await;
     let (gave_back, asked) = rig.hand_on(&a, Exclusive, wait(&key, &b)).await;
-    assert_eq!(gave_back, GaveBack::Released);
-    assert!(matches!(asked, Acquired::Busy { line: 2, .. }), "{asked:?}");
+    assert_eq!(gave_back, ReleaseOutcome::Released);
+    assert!(matches!(asked, AcquireReply::Busy { queue_length: 2, .. }), "{asked:?}");
     assert_eq!(rig.start(&key, &id, &run).await, 1);
     rig.finish(&key, &id, &run).await;
     rig.hold(&key, &b).await;
@@ -148,7 +148,7 @@ async fn hidden_jobs_stay_due(rig: &Rig) {
     rig.put_off(&key).await;
     // Nobody watches: live requests go on, and a worker that comes finds it due.
     let (_, asked) = rig.hand_on(&a, Exclusive, wait(&key, &b)).await;
-    assert!(matches!(asked, Acquired::Held { line: 1, others: Others::NOBODY, .. }), "{asked:?}");
+    assert!(matches!(asked, AcquireReply::Granted { queue_length: 1, contenders: Contenders::NONE, .. }), "{asked:?}");
     assert_eq!(rig.due(key.shard(), 10).await.names, std::slice::from_ref(&key));
     rig.pass(LONG).await;
     assert_eq!(rig.due(key.shard(), 10).await.names, [key]);

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     Key,
     store::backend::{
-        Enqueue, Enqueued, JobId, JobPolicy, JobState, JobView, OnFailure, PendingMark, Verdict,
+        EnqueueCommand, EnqueueOutcome, JobId, JobPolicy, JobState, JobView, OnFailure, PendingCursor, Settlement,
     },
 };
 
@@ -23,12 +23,12 @@ on_every_store!(
 
 /// The pages of so many, and what is in them.
 async fn pages(rig: &Rig, most: usize) -> Vec<Vec<(JobId, JobView)>> {
-    let (mut from, mut pages) = (Some(PendingMark::default()), Vec::new());
+    let (mut from, mut pages) = (Some(PendingCursor::default()), Vec::new());
     while let Some(mark) = from {
         let page = rig.pending(key().shard(), mark, most).await;
         assert!(page.jobs.len() <= most, "{}", page.jobs.len());
-        assert!(page.next.is_none_or(|next| next > mark || next.scan != mark.scan), "it goes on");
-        from = page.next;
+        assert!(page.next_mark.is_none_or(|next| next > mark || next.scan_cursor != mark.scan_cursor), "it goes on");
+        from = page.next_mark;
         pages.push(page.jobs);
     }
     pages
@@ -50,17 +50,17 @@ async fn what_waits_and_what_runs_is_listed(rig: &Rig) {
     let run = stranger();
     rig.start(&one, &runs, &run).await;
     let policy = JobPolicy { delay: LONG, ..deferred(&two).policy };
-    let delayed = Enqueue { policy, ..deferred(&two) };
+    let delayed = EnqueueCommand { policy, ..deferred(&two) };
     let late = delayed.id.clone();
-    assert_eq!(rig.enqueue(delayed).await, Enqueued::Stored { position: 0 });
+    assert_eq!(rig.enqueue(delayed).await, EnqueueOutcome::Stored { position: 0 });
     // One that others may pass while it waits for its retry.
     let call = again(&three);
     let policy = JobPolicy { on_failure: OnFailure::Skip, ..call.policy };
-    let (call, failed) = (Enqueue { policy, ..call }, stranger());
+    let (call, failed) = (EnqueueCommand { policy, ..call }, stranger());
     let retried = call.id.clone();
     rig.enqueue(call).await;
     rig.start(&three, &retried, &failed).await;
-    let verdict = Verdict::Retry { delay: LONG, reason: "failed" };
+    let verdict = Settlement::Retry { delay: LONG, reason: "failed" };
     assert!(rig.settle(settled(&three, &retried, &failed, verdict)).await);
     // And two that have ended.
     let (ended, cancelled) = (rig.put_off(&three).await, rig.put_off(&three).await);
@@ -79,8 +79,8 @@ async fn what_waits_and_what_runs_is_listed(rig: &Rig) {
     ] {
         let (_, job) = told.iter().find(|(other, _)| other == id).expect("it is there");
         assert_eq!((job.state, job.position), (state, position), "{job:?}");
-        assert_eq!(job.past.lock.as_ref(), Some(lock));
-        assert_eq!(job.past.due_in.is_none(), is_due, "{job:?}");
+        assert_eq!(job.history.lock.as_ref(), Some(lock));
+        assert_eq!(job.history.due_in.is_none(), is_due, "{job:?}");
         // As by its id.
         let alone = rig.job(id).await.expect("it is known");
         assert_eq!(
@@ -102,7 +102,7 @@ async fn pages_of_any_size_tell_each_job_once(rig: &Rig) {
             expected.push(rig.put_off(key).await);
         }
         let policy = JobPolicy { delay: LONG, ..deferred(key).policy };
-        let late = Enqueue { policy, ..deferred(key) };
+        let late = EnqueueCommand { policy, ..deferred(key) };
         expected.push(late.id.clone());
         rig.enqueue(late).await;
     }
@@ -117,8 +117,8 @@ async fn pages_of_any_size_tell_each_job_once(rig: &Rig) {
     }
     // Another shard has a list of its own.
     let elsewhere = (key().shard() + 1) % 64;
-    let none = rig.pending(elsewhere, PendingMark::default(), 100).await;
-    assert_eq!((none.jobs.len(), none.next), (0, None));
+    let none = rig.pending(elsewhere, PendingCursor::default(), 100).await;
+    assert_eq!((none.jobs.len(), none.next_mark), (0, None));
 }
 
 /// More than a server keeps in one piece, and than one step of its scan finds.
@@ -126,8 +126,8 @@ async fn of_many_lines_each_is_told(rig: &Rig) {
     let keys = neighbours::<300>();
     let mut expected = Vec::new();
     for key in &keys {
-        let caps = crate::store::backend::Caps::NONE;
-        let call = Enqueue { caps, ..deferred(key) };
+        let caps = crate::store::backend::StorageLimits::NONE;
+        let call = EnqueueCommand { limits: caps, ..deferred(key) };
         expected.push(call.id.clone());
         rig.enqueue(call).await;
     }
@@ -148,11 +148,11 @@ async fn what_stays_is_told_whatever_comes_and_goes(rig: &Rig) {
     };
     let goes = put_in(&keys).await;
     let mut stays = put_in(&keys).await;
-    let (mut from, mut seen, mut n) = (Some(PendingMark::default()), Vec::new(), 0);
+    let (mut from, mut seen, mut n) = (Some(PendingCursor::default()), Vec::new(), 0);
     while let Some(mark) = from {
         let page = rig.pending(key().shard(), mark, 2).await;
         seen.extend(page.jobs.into_iter().map(|(id, _)| id));
-        from = page.next;
+        from = page.next_mark;
         if let Some(id) = goes.get(n) {
             assert_eq!(rig.cancel(id).await, Some(JobState::Cancelled));
             rig.put_off(&keys[n]).await;
@@ -167,5 +167,5 @@ async fn what_stays_is_told_whatever_comes_and_goes(rig: &Rig) {
 async fn there_are_no_bodies_in_it(rig: &Rig) {
     let _ = rig.put_off(&key()).await;
     let [(_, job)] = &all(rig).await[..] else { panic!("one") };
-    assert_eq!((&job.response, &job.past.tells), (&None, &None));
+    assert_eq!((&job.response, &job.history.webhook_event), (&None, &None));
 }

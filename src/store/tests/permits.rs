@@ -6,11 +6,11 @@ use super::{
     rig::{LONG, Rig, SHORT, key, stranger},
 };
 use crate::store::backend::{
-    Acquire, Acquired, GaveBack,
-    Mode::{Exclusive, Permits, Shared},
+    AcquireCommand, AcquireReply, ReleaseOutcome,
+    LockMode::{Exclusive, Permits, Shared},
 };
 
-const TWO: crate::store::backend::Mode = Permits(2);
+const TWO: crate::store::backend::LockMode = Permits(2);
 
 on_every_store!(
     as_many_as_there_are_permits,
@@ -29,7 +29,7 @@ async fn as_many_as_there_are_permits(rig: &Rig) {
     // The first that ends is the one it waits for.
     assert!(rig.refused_as(TWO, &key, &c).await <= SHORT);
     assert!(rig.hold_as(TWO, &key, &b).await > fence, "held already is not one more");
-    assert_eq!(rig.release_as(TWO, &key, &a).await, GaveBack::Released);
+    assert_eq!(rig.release_as(TWO, &key, &a).await, ReleaseOutcome::Released);
     rig.hold_as(TWO, &key, &c).await;
     rig.refused_as(TWO, &key, &a).await;
 }
@@ -60,7 +60,7 @@ async fn other_modes_are_kept_out(rig: &Rig) {
     rig.hold_as(TWO, &key, &a).await;
     rig.refused_as(Shared, &key, &b).await;
     rig.refused_as(Exclusive, &key, &b).await;
-    assert_eq!(rig.release_as(Shared, &key, &a).await, GaveBack::Nothing, "another mode");
+    assert_eq!(rig.release_as(Shared, &key, &a).await, ReleaseOutcome::NotFound, "another mode");
     rig.release_as(TWO, &key, &a).await;
     rig.hold_as(Shared, &key, &b).await;
     rig.refused_as(TWO, &key, &a).await;
@@ -112,9 +112,9 @@ async fn a_slow_one_comes_back_to_its_place(rig: &Rig) {
     // Its offer has lapsed, and that permit goes to the next.
     rig.refused_as(TWO, &key, &a).await;
     rig.hold_as(TWO, &key, &next).await;
-    let back = Acquire { old_seq: old, ..wait_as(TWO, &key, &slow) };
+    let back = AcquireCommand { resume_seq: old, ..wait_as(TWO, &key, &slow) };
     match rig.acquire(back).await {
-        Acquired::Busy { seq, line: 2, left, .. } => {
+        AcquireReply::Busy { seq, queue_length: 2, lease_remaining: left, .. } => {
             assert_eq!(seq, old);
             assert!(left > SHORT && left <= LONG);
         }
@@ -123,5 +123,5 @@ async fn a_slow_one_comes_back_to_its_place(rig: &Rig) {
     rig.release_as(TWO, &key, &b).await;
     rig.hold_as(TWO, &key, &slow).await;
     rig.refused(&key, &writer).await;
-    assert!(matches!(rig.acquire(ask_as(TWO, &key, &b)).await, Acquired::Busy { line: 1, .. }));
+    assert!(matches!(rig.acquire(ask_as(TWO, &key, &b)).await, AcquireReply::Busy { queue_length: 1, .. }));
 }

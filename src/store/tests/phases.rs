@@ -9,9 +9,9 @@ use super::{
     shared::line_up,
 };
 use crate::store::backend::{
-    ACCEPT_WINDOW, Acquire, Acquired,
-    Mode::{Exclusive, Shared},
-    Node, SPARE_FENCES, Token,
+    OFFER_TIMEOUT, AcquireCommand, AcquireReply,
+    LockMode::{Exclusive, Shared},
+    NodeId, SPARE_FENCES, LockToken,
 };
 
 on_every_store!(
@@ -23,17 +23,17 @@ on_every_store!(
 );
 
 async fn readers_of_a_process_come_in_with_its_sequence(rig: &Rig) {
-    let (key, holder, node) = (key(), stranger(), Node::new());
-    let mine = [(); 4].map(|()| Token::new(&node));
+    let (key, holder, node) = (key(), stranger(), NodeId::new());
+    let mine = [(); 4].map(|()| LockToken::new(&node));
     rig.hold(&key, &holder).await;
     let seq = rig.join_as(Shared, &key, &mine[0]).await;
     let [writer] = line_up(rig, [Exclusive]).await;
     rig.release(&key, &holder).await;
     let mut fences = BTreeSet::from([rig.hold_as(Shared, &key, &mine[0]).await]);
     for me in &mine[1..] {
-        let call = Acquire { old_seq: seq, ..wait_as(Shared, &key, me) };
+        let call = AcquireCommand { resume_seq: seq, ..wait_as(Shared, &key, me) };
         match rig.acquire(call).await {
-            Acquired::Held { fence, line: 1, others, .. } => {
+            AcquireReply::Granted { fence, queue_length: 1, contenders: others, .. } => {
                 assert!(others.first > seq, "the writer is next");
                 assert!(fences.iter().all(|other| *other + SPARE_FENCES < fence));
                 fences.insert(fence);
@@ -49,25 +49,25 @@ async fn readers_of_a_process_come_in_with_its_sequence(rig: &Rig) {
 }
 
 async fn old_sequences_pass_a_writer_for_one_window(rig: &Rig) {
-    let (key, holder, node) = (key(), stranger(), Node::new());
+    let (key, holder, node) = (key(), stranger(), NodeId::new());
     rig.hold(&key, &holder).await;
-    let seq = rig.join_as(Shared, &key, &Token::new(&node)).await;
+    let seq = rig.join_as(Shared, &key, &LockToken::new(&node)).await;
     let [writer] = line_up(rig, [Exclusive]).await;
     rig.release(&key, &holder).await;
-    let again = || Acquire { old_seq: seq, ..wait_as(Shared, &key, &Token::new(&node)) };
+    let again = || AcquireCommand { resume_seq: seq, ..wait_as(Shared, &key, &LockToken::new(&node)) };
     let first = again();
-    assert!(matches!(rig.acquire(first.clone()).await, Acquired::Held { .. }));
-    rig.advance(ACCEPT_WINDOW / 10).await;
-    assert!(matches!(rig.acquire(again()).await, Acquired::Held { .. }));
+    assert!(matches!(rig.acquire(first.clone()).await, AcquireReply::Granted { .. }));
+    rig.advance(OFFER_TIMEOUT / 10).await;
+    assert!(matches!(rig.acquire(again()).await, AcquireReply::Granted { .. }));
     rig.miss_the_window().await;
     let writers = seq_of(&rig.acquire(wait_as(Exclusive, &key, &writer)).await);
     let late = again();
     let place = seq_of(&rig.acquire(late.clone()).await);
     assert!(place > writers, "{place} is before the writer, {writers}");
-    let tried = rig.acquire(Acquire { wait: None, ..again() }).await;
-    assert!(matches!(tried, Acquired::Busy { .. }), "{tried:?}");
+    let tried = rig.acquire(AcquireCommand { max_wait: None, ..again() }).await;
+    assert!(matches!(tried, AcquireReply::Busy { .. }), "{tried:?}");
     // What was let in is not touched by it, and what has its place keeps it.
-    assert!(matches!(rig.acquire(first).await, Acquired::Held { .. }));
+    assert!(matches!(rig.acquire(first).await, AcquireReply::Granted { .. }));
     assert_eq!(seq_of(&rig.acquire(late).await), place);
 }
 
@@ -75,11 +75,11 @@ async fn nor_do_they_take_a_free_lock_from_it_after_that(rig: &Rig) {
     let (key, reader, writer) = (key(), stranger(), stranger());
     rig.hold_for(Shared, &key, &reader, SHORT).await;
     rig.join(&key, &writer).await;
-    let old = || Acquire { old_seq: 1, lease: SHORT, ..ask_as(Shared, &key, &stranger()) };
-    assert!(matches!(rig.acquire(old()).await, Acquired::Held { .. }));
+    let old = || AcquireCommand { resume_seq: 1, lease: SHORT, ..ask_as(Shared, &key, &stranger()) };
+    assert!(matches!(rig.acquire(old()).await, AcquireReply::Granted { .. }));
     rig.pass(SHORT).await;
     let late = rig.acquire(old()).await;
-    assert!(matches!(late, Acquired::Busy { line: 0, .. }), "the writer is offered it: {late:?}");
+    assert!(matches!(late, AcquireReply::Busy { queue_length: 0, .. }), "the writer is offered it: {late:?}");
     rig.hold(&key, &writer).await;
 }
 
@@ -94,8 +94,8 @@ async fn a_slow_reader_comes_back_once_it_is_the_writers_turn(rig: &Rig) {
     rig.miss_the_window().await;
     rig.release_as(Shared, &key, &quick).await;
     // The writer has been offered it; the slow one is before all the others once more.
-    match rig.acquire(Acquire { old_seq: old, ..wait_as(Shared, &key, &slow) }).await {
-        Acquired::Busy { seq, line: 2, .. } => assert_eq!(seq, old),
+    match rig.acquire(AcquireCommand { resume_seq: old, ..wait_as(Shared, &key, &slow) }).await {
+        AcquireReply::Busy { seq, queue_length: 2, .. } => assert_eq!(seq, old),
         other => panic!("{other:?}"),
     }
     rig.hold(&key, &writer).await;

@@ -4,7 +4,7 @@ use super::{
     on_every_store,
     rig::{LONG, Rig, SHORT, ask, key, stranger, wait},
 };
-use crate::store::backend::{ACCEPT_WINDOW, Acquire, Acquired, GaveBack, Token};
+use crate::store::backend::{OFFER_TIMEOUT, AcquireCommand, AcquireReply, ReleaseOutcome, LockToken};
 
 on_every_store!(
     a_lapsed_offer_comes_back_to_its_old_place,
@@ -14,7 +14,7 @@ on_every_store!(
 );
 
 /// The lock is held by `a`, and the offer to `b` has lapsed; its old sequence.
-async fn lapse(rig: &Rig, a: &Token, b: &Token) -> u64 {
+async fn lapse(rig: &Rig, a: &LockToken, b: &LockToken) -> u64 {
     let key = key();
     rig.hold(&key, a).await;
     let seq = rig.join(&key, b).await;
@@ -29,8 +29,8 @@ async fn a_lapsed_offer_comes_back_to_its_old_place(rig: &Rig) {
     rig.hold(&key, &c).await;
     let later = rig.join(&key, &d).await;
     assert!(old < later);
-    match rig.acquire(Acquire { old_seq: old, ..wait(&key, &b) }).await {
-        Acquired::Busy { seq, line: 2, joined: true, .. } => assert_eq!(seq, old),
+    match rig.acquire(AcquireCommand { resume_seq: old, ..wait(&key, &b) }).await {
+        AcquireReply::Busy { seq, queue_length: 2, has_joined: true, .. } => assert_eq!(seq, old),
         other => panic!("{other:?}"),
     }
     rig.release(&key, &c).await;
@@ -40,15 +40,15 @@ async fn a_lapsed_offer_comes_back_to_its_old_place(rig: &Rig) {
 
 async fn ones_own_place_past_its_deadline_is_no_place(rig: &Rig) {
     let (key, a, b, c) = (key(), stranger(), stranger(), stranger());
-    rig.acquire(Acquire { lease: SHORT, ..ask(&key, &a) }).await;
-    let first = Acquire { wait: Some(SHORT), ..ask(&key, &b) };
+    rig.acquire(AcquireCommand { lease: SHORT, ..ask(&key, &a) }).await;
+    let first = AcquireCommand { max_wait: Some(SHORT), ..ask(&key, &b) };
     rig.acquire(first.clone()).await;
     let waits = rig.join(&key, &c).await;
     rig.pass(SHORT).await;
     match rig.acquire(first).await {
-        Acquired::Busy { seq, left, joined: true, .. } => {
+        AcquireReply::Busy { seq, lease_remaining: left, has_joined: true, .. } => {
             assert!(seq > waits, "{seq} is not behind {waits}");
-            assert!(left <= ACCEPT_WINDOW);
+            assert!(left <= OFFER_TIMEOUT);
         }
         other => panic!("{other:?}"),
     }
@@ -59,20 +59,20 @@ async fn places_vanish_with_the_last_deadline(rig: &Rig) {
     let (key, a, b, c) = (key(), stranger(), stranger(), stranger());
     rig.put_off(&key).await;
     rig.hold(&key, &a).await;
-    rig.acquire(Acquire { wait: Some(SHORT), ..ask(&key, &b) }).await;
+    rig.acquire(AcquireCommand { max_wait: Some(SHORT), ..ask(&key, &b) }).await;
     rig.pass(SHORT).await;
-    assert_eq!(rig.release(&key, &b).await, GaveBack::Nothing);
+    assert_eq!(rig.release(&key, &b).await, ReleaseOutcome::NotFound);
     let asked = rig.acquire(ask(&key, &c)).await;
-    assert!(matches!(asked, Acquired::Busy { line: 1, .. }), "{asked:?}");
+    assert!(matches!(asked, AcquireReply::Busy { queue_length: 1, .. }), "{asked:?}");
     assert!(rig.refused(&key, &c).await > LONG / 2);
 }
 
 /// More than one step looks at.
 async fn a_live_place_behind_many_dead_ones_is_not_passed(rig: &Rig) {
     let (key, holder, me) = (key(), stranger(), stranger());
-    rig.acquire(Acquire { lease: SHORT, ..ask(&key, &holder) }).await;
+    rig.acquire(AcquireCommand { lease: SHORT, ..ask(&key, &holder) }).await;
     for _ in 0..130 {
-        rig.acquire(Acquire { wait: Some(SHORT), ..ask(&key, &stranger()) }).await;
+        rig.acquire(AcquireCommand { max_wait: Some(SHORT), ..ask(&key, &stranger()) }).await;
     }
     rig.join(&key, &me).await;
     rig.pass(SHORT).await;

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     Key,
-    store::backend::{Acquire, Claimed, JobState, Settle, SettledRun, Verdict},
+    store::backend::{AcquireCommand, ClaimOutcome, JobState, SettleCommand, SettleOutcome, Settlement},
 };
 
 on_redis!(
@@ -31,7 +31,7 @@ async fn a_counter_that_lost_its_ttl_gets_it_back(rig: &Rig) {
     let counter = format!("{{{}}}:c:p:{subject}", subject.shard());
     assert_eq!(rig.server().raw::<i64>("PERSIST", &counter, &[]).await, 1);
     let refused = rig.charge(charge()).await;
-    assert_eq!((refused.admitted, refused.states[0].retry), (0, SHORT));
+    assert_eq!((refused.admitted, refused.snapshots[0].retry_after), (0, SHORT));
     rig.pass(SHORT).await;
     assert_eq!(rig.charge(charge()).await.admitted, 1, "it would refuse for ever");
 }
@@ -43,7 +43,7 @@ async fn a_job_whose_facts_vanished_does_not_block_its_line(rig: &Rig) {
     let facts = format!("{{{}}}:j:{lost}", key.shard());
     assert_eq!(rig.server().raw::<i64>("DEL", &facts, &[]).await, 1);
     let visited = rig.claim(visit(&key, &lost, &run)).await;
-    assert_eq!(visited, Claimed::Dead(lost.clone()));
+    assert_eq!(visited, ClaimOutcome::Ended(lost.clone()));
     assert_eq!(rig.job(&lost).await.unwrap().reason.as_deref(), Some("lost"));
     assert_eq!(rig.start(&key, &next, &run).await, 1);
     rig.finish(&key, &next, &run).await;
@@ -58,7 +58,7 @@ async fn a_job_whose_request_vanished_is_dead(rig: &Rig) {
     let request = format!("{{{}}}:b:{lost}", key.shard());
     assert_eq!(rig.server().raw::<i64>("DEL", &request, &[]).await, 1);
     let visited = rig.claim(visit(&key, &lost, &run)).await;
-    assert_eq!(visited, Claimed::Dead(lost.clone()));
+    assert_eq!(visited, ClaimOutcome::Ended(lost.clone()));
     assert_eq!(rig.state(&lost).await, Some(JobState::Dead));
     rig.hold(&key, &run).await;
 }
@@ -67,7 +67,7 @@ async fn a_job_without_its_request_stays_dead(rig: &Rig) {
     let (key, run) = (key(), stranger());
     let id = rig.put_off(&key).await;
     rig.start(&key, &id, &run).await;
-    let verdict = Verdict::Dead { reason: "auth", retention: LONG };
+    let verdict = Settlement::Dead { reason: "auth", retention: LONG };
     assert!(rig.settle(settled(&key, &id, &run, verdict)).await);
     let request = format!("{{{}}}:b:{id}", key.shard());
     assert_eq!(rig.server().raw::<i64>("DEL", &request, &[]).await, 1);
@@ -90,11 +90,11 @@ async fn a_next_job_whose_keys_vanished_is_passed_over(rig: &Rig) {
     }
     let last = rig.put_off(&key).await;
     let next = Some(next_run(&stranger()));
-    let call = Settle { next, ..settled(&key, &first, &run, done()) };
+    let call = SettleCommand { next_claim: next, ..settled(&key, &first, &run, done()) };
     // Who dies is told of: a visit does that, which is due now.
-    assert_eq!(rig.settle_and_run(call).await, SettledRun::Stands(None));
+    assert_eq!(rig.settle_and_run(call).await, SettleOutcome::Settled(None));
     for lost in vanished {
-        let Claimed::Dead(dead) = rig.claim(visit(&key, &lost, &stranger())).await else {
+        let ClaimOutcome::Ended(dead) = rig.claim(visit(&key, &lost, &stranger())).await else {
             panic!("{lost:?} has nothing to run");
         };
         assert_eq!(dead, lost);
@@ -118,7 +118,7 @@ async fn a_line_whose_due_entry_vanished_is_found_by_its_next_step(rig: &Rig) {
 
 /// Waits for so long, and dies.
 async fn die_in_line(rig: &Rig, key: &Key) {
-    rig.acquire(Acquire { wait: Some(SHORT), ..ask(key, &stranger()) }).await;
+    rig.acquire(AcquireCommand { max_wait: Some(SHORT), ..ask(key, &stranger()) }).await;
 }
 
 async fn dead_places_leave_no_fields_in_a_line_that_always_has_jobs(rig: &Rig) {
@@ -139,14 +139,14 @@ async fn dead_places_leave_no_fields_in_a_line_that_always_has_jobs(rig: &Rig) {
     assert_eq!(bytes, "7");
     rig.pass(LONG).await;
     rig.start(&key, &id, &run).await;
-    let verdict = Verdict::Retry { delay: LONG / 2, reason: "status 503" };
+    let verdict = Settlement::Retry { delay: LONG / 2, reason: "status 503" };
     assert!(rig.settle(settled(&key, &id, &run, verdict)).await);
     rig.hold(&key, &run).await;
     rig.join(&key, &stranger()).await;
     let fields: i64 = rig.server().raw("HLEN", &facts, &[]).await;
     assert_eq!(fields, 1 + 2, "one place, bytes and backoff");
     let later = rig.claim(visit(&key, &id, &stranger())).await;
-    assert!(matches!(later, Claimed::Later(_)), "{later:?}");
+    assert!(matches!(later, ClaimOutcome::NotDue(_)), "{later:?}");
 }
 
 async fn fields_of_places_go_with_the_last_job(rig: &Rig) {
@@ -175,10 +175,10 @@ pub(super) fn lasting(name: &str) -> bool {
 async fn nothing_is_left_when_everything_has_ended(rig: &Rig) {
     let (key, a, b, run) = (key(), stranger(), stranger(), stranger());
     rig.worker().await;
-    rig.acquire(Acquire { lease: SHORT, ..ask(&key, &a) }).await;
+    rig.acquire(AcquireCommand { lease: SHORT, ..ask(&key, &a) }).await;
     rig.join(&key, &b).await;
     let mut call = deferred(&key);
-    call.record = Some(("idem".into(), "print".into(), LONG));
+    call.idempotency_record = Some(("idem".into(), "print".into(), LONG));
     let ran = call.id.clone();
     rig.enqueue(call).await;
     let cancelled = rig.put_off(&key).await;

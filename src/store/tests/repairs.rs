@@ -4,7 +4,7 @@ use super::{
     on_every_store,
     rig::{Rig, key, stranger, visit},
 };
-use crate::store::backend::{ACCEPT_WINDOW, Claimed};
+use crate::store::backend::{OFFER_TIMEOUT, ClaimOutcome};
 
 on_every_store!(
     traffic_does_not_put_off_a_job_that_was_passed_over,
@@ -30,10 +30,10 @@ async fn traffic_does_not_put_off_a_job_that_was_passed_over(rig: &Rig) {
     let live = stranger();
     rig.hold(&key, &live).await;
     let visited = rig.claim(visit(&key, &id, &run)).await;
-    assert!(matches!(visited, Claimed::Busy(_)), "{visited:?}");
+    assert!(matches!(visited, ClaimOutcome::Busy(_)), "{visited:?}");
     // The visit has ended the passing over: now it is the job's turn.
     rig.release(&key, &live).await;
-    assert!(rig.refused(&key, &stranger()).await <= ACCEPT_WINDOW);
+    assert!(rig.refused(&key, &stranger()).await <= OFFER_TIMEOUT);
     assert_eq!(rig.start(&key, &id, &run).await, 1);
 }
 
@@ -55,7 +55,7 @@ mod by_hand {
     use crate::{
         Key,
         store::{
-            backend::{Acquired, Node},
+            backend::{AcquireReply, NodeId},
             tests::{
                 on_redis,
                 rig::{LONG, SHORT, wait},
@@ -83,9 +83,9 @@ mod by_hand {
         rig.server().raw::<()>("SET", &watch, &["nobody"]).await;
         let id = rig.put_off(&key()).await;
         rig.hold(&key(), &stranger()).await;
-        assert!(!rig.job(&id).await.unwrap().watched);
-        assert_eq!(rig.beat(&Node::new(), SHORT).await.mine.len(), 64);
-        assert!(rig.job(&id).await.unwrap().watched);
+        assert!(!rig.job(&id).await.unwrap().is_watched);
+        assert_eq!(rig.beat(&NodeId::new(), SHORT).await.own_shards.len(), 64);
+        assert!(rig.job(&id).await.unwrap().is_watched);
     }
 
     async fn newcomers_stand_behind_those_who_are_there_when_the_counters_are_lost(rig: &Rig) {
@@ -120,7 +120,7 @@ mod by_hand {
         let due = rig.due(key.shard(), 10).await.names;
         assert_eq!(due, std::slice::from_ref(&key));
         let visited = rig.claim(visit(&key, &id, &stranger())).await;
-        assert_eq!(visited, Claimed::Empty);
+        assert_eq!(visited, ClaimOutcome::QueueEmpty);
         let due = rig.due(key.shard(), 10).await;
         assert_eq!((due.names.len(), due.next), (0, None));
         rig.pass(LONG).await;
@@ -146,7 +146,7 @@ mod by_hand {
         for _ in 0..3 {
             rig.refused(&key, &c).await;
             let asked = rig.acquire(wait(&key, &b)).await;
-            assert!(matches!(asked, Acquired::Busy { .. }), "{asked:?}");
+            assert!(matches!(asked, AcquireReply::Busy { .. }), "{asked:?}");
             rig.miss_the_window().await;
         }
         let first: Vec<String> = rig.server().raw("ZRANGE", &line, &["0", "0"]).await;

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     Key,
-    store::backend::{Caps, Enqueue, Enqueued, JobId, Merge, Wins},
+    store::backend::{StorageLimits, EnqueueCommand, EnqueueOutcome, JobId, MergePolicy, MergeMode},
 };
 
 on_every_store!(
@@ -24,22 +24,22 @@ on_every_store!(
 
 const JOBS: u64 = 64;
 
-const CAPS: Caps = Caps { shard_jobs: JOBS, ..Caps::NONE };
+const CAPS: StorageLimits = StorageLimits { shard_jobs: JOBS, ..StorageLimits::NONE };
 
 const KIB: u64 = 1024;
 
-async fn is_stored(rig: &Rig, key: &Key, owner: &str, caps: Caps, bytes: u64) -> bool {
-    let call = Enqueue { owner: owner.into(), caps, ..deferred(key) };
+async fn is_stored(rig: &Rig, key: &Key, owner: &str, caps: StorageLimits, bytes: u64) -> bool {
+    let call = EnqueueCommand { owner: owner.into(), limits: caps, ..deferred(key) };
     let envelope = Bytes::from(vec![b'x'; usize::try_from(bytes).unwrap()]);
-    match rig.enqueue(Enqueue { envelope, ..call }).await {
-        Enqueued::Stored { .. } => true,
-        Enqueued::Full => false,
+    match rig.enqueue(EnqueueCommand { envelope, ..call }).await {
+        EnqueueOutcome::Stored { .. } => true,
+        EnqueueOutcome::Full => false,
         other => panic!("{other:?}"),
     }
 }
 
 /// Sends what is there until a round of all locks is refused. Returns how many were stored.
-async fn fill(rig: &Rig, keys: &[Key], caps: Caps, owner: impl Fn(u64) -> String) -> u64 {
+async fn fill(rig: &Rig, keys: &[Key], caps: StorageLimits, owner: impl Fn(u64) -> String) -> u64 {
     let mut stored = 0;
     loop {
         let before = stored;
@@ -55,7 +55,7 @@ async fn fill(rig: &Rig, keys: &[Key], caps: Caps, owner: impl Fn(u64) -> String
 async fn one_owner_on_many_locks_leaves_room_for_others(rig: &Rig) {
     let keys = neighbours::<41>();
     let (victims, locks) = keys.split_first().unwrap();
-    let few = Caps { owner_jobs: JOBS / 2, ..CAPS };
+    let few = StorageLimits { owner_jobs: JOBS / 2, ..CAPS };
     assert_eq!(fill(rig, locks, few, |_| "eve".into()).await, JOBS / 2, "its share");
     // Without such a bound only the reserve is left.
     assert_eq!(fill(rig, locks, CAPS, |_| "eve".into()).await, JOBS / 4);
@@ -92,7 +92,7 @@ async fn jobs_without_an_owner_leave_room_for_owners(rig: &Rig) {
 
 async fn large_jobs_leave_room_for_others(rig: &Rig) {
     let [hot, victims, other] = neighbours::<3>();
-    let caps = Caps { shard_bytes: KIB * KIB, ..Caps::NONE };
+    let caps = StorageLimits { shard_bytes: KIB * KIB, ..StorageLimits::NONE };
     for _ in 0..12 {
         assert!(is_stored(rig, &hot, "eve", caps, 64 * KIB).await);
     }
@@ -110,17 +110,17 @@ async fn large_jobs_leave_room_for_others(rig: &Rig) {
 
 async fn what_takes_the_place_of_another_needs_no_reserve(rig: &Rig) {
     let [hot] = neighbours::<1>();
-    let merge = Merge { group: "group".into(), wins: Wins::Last };
-    let call = || Enqueue {
+    let merge = MergePolicy { group: "group".into(), mode: MergeMode::Supersede };
+    let call = || EnqueueCommand {
         merge: Some(merge.clone()),
         owner: "eve".into(),
-        caps: CAPS,
+        limits: CAPS,
         ..deferred(&hot)
     };
     rig.enqueue(call()).await;
     assert_eq!(fill(rig, std::slice::from_ref(&hot), CAPS, |_| "eve".into()).await, 47);
     let stored = rig.enqueue(call()).await;
-    assert!(matches!(stored, Enqueued::Stored { .. }), "{stored:?}");
+    assert!(matches!(stored, EnqueueOutcome::Stored { .. }), "{stored:?}");
 }
 
 /// A job of the model.
@@ -138,7 +138,7 @@ fn sum<'a>(jobs: impl Iterator<Item = &'a Stored>) -> (u64, u64) {
 }
 
 /// The rule, as `DeferLayer::queue_jobs` tells it, of jobs that are not there yet. `rest`: those that stay.
-fn fits(rest: &[&Stored], new: &Stored, old: Option<u64>, caps: &Caps) -> bool {
+fn fits(rest: &[&Stored], new: &Stored, old: Option<u64>, caps: &StorageLimits) -> bool {
     let within = |(jobs, bytes): (u64, u64), most_jobs, most_bytes| {
         jobs < most_jobs && bytes + new.bytes <= most_bytes
     };
@@ -178,7 +178,7 @@ fn any_job(dice: &mut u64, keys: &[Key], step: usize) -> Stored {
 
 async fn random_jobs_fit_as_the_rule_says(rig: &Rig) {
     let keys = neighbours::<9>();
-    let caps = Caps { shard_jobs: 64, shard_bytes: KIB * KIB, owner_jobs: 40, ..Caps::NONE };
+    let caps = StorageLimits { shard_jobs: 64, shard_bytes: KIB * KIB, owner_jobs: 40, ..StorageLimits::NONE };
     let (mut dice, mut jobs, mut full) = (7, Vec::<Stored>::new(), 0);
     for step in 0..600 {
         if !jobs.is_empty() && roll(&mut dice, 5) == 0 {
@@ -191,16 +191,16 @@ async fn random_jobs_fit_as_the_rule_says(rig: &Rig) {
         let old = jobs.iter().find(|job| is_old(job)).map(|job| job.bytes);
         let rest = Vec::from_iter(jobs.iter().filter(|job| !is_old(job)));
         let expected = fits(&rest, &new, old, &caps);
-        let call = Enqueue {
+        let call = EnqueueCommand {
             id: new.id.clone(),
             envelope: Bytes::from(vec![b'x'; usize::try_from(new.bytes).unwrap()]),
             owner: new.owner.into(),
-            merge: new.group.clone().map(|group| Merge { group, wins: Wins::Last }),
-            caps,
+            merge: new.group.clone().map(|group| MergePolicy { group, mode: MergeMode::Supersede }),
+            limits: caps,
             ..deferred(&keys[new.lock])
         };
         let stored = rig.enqueue(call).await;
-        let is_stored = matches!(stored, Enqueued::Stored { .. });
+        let is_stored = matches!(stored, EnqueueOutcome::Stored { .. });
         assert_eq!(is_stored, expected, "step {step}: {stored:?}");
         if expected {
             jobs.retain(|job| !is_old(job));

@@ -20,9 +20,9 @@ use crate::{
     key::Key,
     store::{
         Store,
-        backend::{ACCEPT_WINDOW, Backend, Node},
-        hints::Hints,
-        memory::Memory,
+        backend::{OFFER_TIMEOUT, Backend, NodeId},
+        wakeups::Wakeups,
+        memory::MemoryBackend,
     },
 };
 
@@ -32,7 +32,7 @@ pub(super) const SHORT: Duration = Duration::from_secs(2);
 
 pub(super) struct Rig {
     store: Store,
-    memory: Option<Arc<Memory>>,
+    memory: Option<Arc<MemoryBackend>>,
     time: Time,
     /// Milliseconds by which a server's data were moved into the past.
     travelled: AtomicI64,
@@ -61,9 +61,9 @@ impl Rig {
     pub(super) fn memory() -> Self {
         // The models begin then, too.
         let clock = Clock::manual_at(Duration::from_secs(1_700_000_000));
-        let memory = Arc::new(Memory::new(clock.clone()));
+        let memory = Arc::new(MemoryBackend::new(clock.clone()));
         Self {
-            store: Store::on(Arc::clone(&memory) as Arc<dyn Backend>),
+            store: Store::with_backend(Arc::clone(&memory) as Arc<dyn Backend>),
             memory: Some(memory),
             time: Time::Manual(clock),
             travelled: AtomicI64::new(0),
@@ -140,7 +140,7 @@ impl Rig {
         match &self.time {
             Time::Manual(clock) => {
                 self.embedded().sweep_counters();
-                clock.put_back(time);
+                clock.rewind(time);
             }
             #[cfg(feature = "redis")]
             Time::Travel(server) => {
@@ -172,7 +172,7 @@ impl Rig {
 
     /// Lets an offer lapse.
     pub(super) async fn miss_the_window(&self) {
-        self.pass(ACCEPT_WINDOW).await;
+        self.pass(OFFER_TIMEOUT).await;
     }
 
     pub(super) fn backend(&self) -> &dyn Backend {
@@ -180,13 +180,13 @@ impl Rig {
     }
 
     #[expect(clippy::unused_async, reason = "a store may need its runtime to listen")]
-    pub(super) async fn listen(&self, node: &Node, hints: &Arc<Hints>) {
-        if let Some(listens) = self.backend().listen(node.clone(), hints) {
+    pub(super) async fn listen(&self, node: &NodeId, hints: &Arc<Wakeups>) {
+        if let Some(listens) = self.backend().subscribe(node.clone(), hints) {
             drop(crate::store::spawn(listens));
         }
     }
 
-    pub(super) fn embedded(&self) -> &Memory {
+    pub(super) fn embedded(&self) -> &MemoryBackend {
         self.memory.as_ref().expect("a case for memory alone")
     }
 
@@ -194,7 +194,7 @@ impl Rig {
     pub(super) async fn fill_graves(&self, shard: u16, number: u64) {
         const FAR: u64 = 9_000_000_000_000_000;
         if let Some(memory) = &self.memory {
-            return memory.fill_graves(shard, FAR..FAR + number);
+            return memory.fill_dead_index(shard, FAR..FAR + number);
         }
         let rows =
             Vec::from_iter((0..number).map(|n| (FAR.to_string(), format!("{shard:02x}{n:032x}"))));
@@ -215,7 +215,7 @@ impl Rig {
 
     /// How many things the embedded store keeps.
     pub(super) fn stored(&self) -> usize {
-        self.embedded().stored()
+        self.embedded().stored_value_count()
     }
 
     /// Whether whoever sends a message learns how many hear it.

@@ -8,50 +8,50 @@ use crate::{
     clock::Clock,
     key::Key,
     store::{
-        backend::{Acquire, Backend as _, Mode, Node, Token},
-        facts::Facts,
-        lease::{Lease, Terms},
-        memory::Memory,
-        rounds::Rounds,
+        backend::{AcquireCommand, Backend as _, LockMode, NodeId, LockToken},
+        hold_state::HoldState,
+        lock_lease::{LockLease, LeaseTerms},
+        memory::MemoryBackend,
+        renewal_scheduler::RenewalScheduler,
         tests::faulty,
     },
 };
 
-fn lease(of: Duration) -> Arc<Lease> {
-    let terms = Terms {
+fn lease(of: Duration) -> Arc<LockLease> {
+    let terms = LeaseTerms {
         lease: of,
-        renew: true,
+        renews: true,
         max_hold: Duration::from_secs(60),
         job: None,
-        mode: Mode::Exclusive,
+        mode: LockMode::Exclusive,
     };
-    let me = Token::new(&Node::new());
-    Lease::new(&Key::custom("x"), &me, Instant::now() + of, terms, 0, None)
+    let me = LockToken::new(&NodeId::new());
+    LockLease::new(&Key::custom("x"), &me, Instant::now() + of, terms, 0, None)
 }
 
 /// Each waking is another thread's, and dearer than the call that it is about.
 #[tokio::test(start_paused = true)]
 async fn locks_that_are_given_back_at_once_wake_nobody_but_the_first_time() {
-    let rounds = Rounds::new(Arc::new(Memory::new(Clock::system())));
-    assert_eq!(rounds.next(), None);
+    let rounds = RenewalScheduler::new(Arc::new(MemoryBackend::new(Clock::system())));
+    assert_eq!(rounds.next_wakeup(), None);
     let mut woken = 0;
     for _ in 0..100 {
         let held = lease(Duration::from_secs(10));
-        rounds.begin(&held);
-        rounds.forget(&held);
+        rounds.track(&held);
+        rounds.untrack(&held);
         tokio::time::advance(Duration::from_millis(1)).await;
-        if tokio::time::timeout(Duration::ZERO, rounds.sooner()).await.is_ok() {
+        if tokio::time::timeout(Duration::ZERO, rounds.rescheduled()).await.is_ok() {
             woken += 1;
             // As the agent does, when what it was woken for has gone.
-            rounds.next();
+            rounds.next_wakeup();
         }
     }
     assert_eq!(woken, 1);
     // What is to be done sooner wakes it all the same.
     let short = lease(Duration::from_millis(300));
-    rounds.begin(&short);
-    rounds.sooner().await;
-    assert!(rounds.next().is_some_and(|next| next <= Instant::now() + short.terms.lease));
+    rounds.track(&short);
+    rounds.rescheduled().await;
+    assert!(rounds.next_wakeup().is_some_and(|next| next <= Instant::now() + short.terms.lease));
 }
 
 fn runtime() -> tokio::runtime::Runtime {
@@ -62,38 +62,38 @@ fn runtime() -> tokio::runtime::Runtime {
 /// Whoever meets a server that may have lost it all may run where nothing else is ever polled.
 #[test]
 fn what_is_doubted_is_looked_at_where_the_agent_runs() {
-    let memory = Arc::new(Memory::new(Clock::system()));
+    let memory = Arc::new(MemoryBackend::new(Clock::system()));
     let backend: Arc<dyn crate::store::backend::Backend> = memory.clone();
-    let rounds = Arc::new(Rounds::new(backend));
+    let rounds = Arc::new(RenewalScheduler::new(backend));
     let (home, still) = (runtime(), runtime());
     home.block_on(async {
         let held = lease(Duration::from_secs(30));
-        let turn = Facts::new(Arc::clone(&held), 1);
-        assert!(held.begin(&turn));
-        let asked = Acquire {
+        let turn = HoldState::new(Arc::clone(&held), 1);
+        assert!(held.begin_hold(&turn));
+        let asked = AcquireCommand {
             key: held.key.clone(),
-            me: held.me.clone(),
-            mode: Mode::Exclusive,
+            token: held.token.clone(),
+            mode: LockMode::Exclusive,
             lease: Duration::from_secs(600),
-            wait: None,
-            old_seq: 0,
-            record: None,
+            max_wait: None,
+            resume_seq: 0,
+            record_name: None,
         };
         memory.acquire(asked).await.unwrap();
-        rounds.begin(&held);
-        rounds.next();
+        rounds.track(&held);
+        rounds.next_wakeup();
         std::thread::scope(|threads| {
             // Ready at once: what was spawned there stays as it is.
-            threads.spawn(|| still.block_on(async { rounds.verify() }));
+            threads.spawn(|| still.block_on(async { rounds.recheck_all() }));
         });
-        rounds.sooner().await;
-        assert!(rounds.next().is_some_and(|next| next <= Instant::now()), "at once");
+        rounds.rescheduled().await;
+        assert!(rounds.next_wakeup().is_some_and(|next| next <= Instant::now()), "at once");
         let until = held.valid_until();
         tokio::time::advance(Duration::from_secs(1)).await;
-        rounds.look();
+        rounds.tick();
         tokio::time::sleep(Duration::from_millis(1)).await;
         assert!(held.valid_until() > until, "long before its time");
-        assert!(rounds.next().is_some_and(|next| next > Instant::now()), "once");
+        assert!(rounds.next_wakeup().is_some_and(|next| next > Instant::now()), "once");
         drop(turn);
     });
 }
@@ -116,36 +116,36 @@ fn what_is_doubted_is_looked_at_although_the_agent_has_ended() {
 #[test]
 fn what_a_runtime_has_not_begun_to_renew_is_renewed_by_the_next() {
     for verify in [false, true] {
-        let memory = Arc::new(Memory::new(Clock::system()));
+        let memory = Arc::new(MemoryBackend::new(Clock::system()));
         let backend: Arc<dyn crate::store::backend::Backend> = memory.clone();
-        let rounds = Arc::new(Rounds::new(backend));
+        let rounds = Arc::new(RenewalScheduler::new(backend));
         let (held, _turn) = runtime().block_on(async {
             let held = lease(Duration::from_secs(30));
-            let turn = Facts::new(Arc::clone(&held), 1);
-            assert!(held.begin(&turn));
-            let asked = Acquire {
+            let turn = HoldState::new(Arc::clone(&held), 1);
+            assert!(held.begin_hold(&turn));
+            let asked = AcquireCommand {
                 key: held.key.clone(),
-                me: held.me.clone(),
-                mode: Mode::Exclusive,
+                token: held.token.clone(),
+                mode: LockMode::Exclusive,
                 lease: Duration::from_secs(600),
-                wait: None,
-                old_seq: 0,
-                record: None,
+                max_wait: None,
+                resume_seq: 0,
+                record_name: None,
             };
             memory.acquire(asked).await.unwrap();
-            rounds.begin(&held);
+            rounds.track(&held);
             tokio::time::advance(Duration::from_secs(11)).await;
             if verify {
-                rounds.verify();
+                rounds.recheck_all();
             } else {
-                rounds.look();
+                rounds.tick();
             }
             (held, turn)
         });
         let until = held.valid_until();
         runtime().block_on(async {
             tokio::time::advance(Duration::from_secs(15)).await;
-            rounds.look();
+            rounds.tick();
             tokio::time::sleep(Duration::from_millis(1)).await;
         });
         assert!(held.valid_until() > until, "verify: {verify}");

@@ -9,8 +9,8 @@ use super::{
 use crate::{
     Key,
     store::backend::{
-        ACCEPT_WINDOW, Claim, Claimed, Enqueue, GaveBack, JobId, JobPolicy, JobState, Mode,
-        OnFailure, Renewal, Run, Running, Token, Verdict,
+        OFFER_TIMEOUT, ClaimCommand, ClaimOutcome, EnqueueCommand, ReleaseOutcome, JobId, JobPolicy, JobState, LockMode,
+        OnFailure, LeaseRenewal, ClaimedRun, ActiveRun, LockToken, Settlement,
     },
 };
 
@@ -31,8 +31,8 @@ on_every_store!(
     what_runs_is_told_for_as_long_as_its_lock_is_held,
 );
 
-const RETRY: Verdict = Verdict::Retry { delay: SHORT, reason: "status 503" };
-const BACK: Verdict = Verdict::Hand { delay: SHORT, reason: "drained" };
+const RETRY: Settlement = Settlement::Retry { delay: SHORT, reason: "status 503" };
+const BACK: Settlement = Settlement::ReturnToQueue { delay: SHORT, reason: "drained" };
 
 async fn a_repeated_claim_is_the_same_run(rig: &Rig) {
     let (key, run) = (key(), stranger());
@@ -40,7 +40,7 @@ async fn a_repeated_claim_is_the_same_run(rig: &Rig) {
     let mut fences = Vec::new();
     for _ in 0..3 {
         match rig.claim(visit(&key, &id, &run)).await {
-            Claimed::Claimed(Run { fence, attempt: 1, envelope, .. }) => {
+            ClaimOutcome::Claimed(ClaimedRun { fence, attempt: 1, envelope, .. }) => {
                 assert_eq!(envelope, "request");
                 fences.push(fence);
             }
@@ -58,7 +58,7 @@ async fn a_repeated_claim_is_the_same_run_behind_an_older_job(rig: &Rig) {
     let call = again(&key);
     let older = call.id.clone();
     let policy = JobPolicy { on_failure: OnFailure::Skip, ..call.policy };
-    rig.enqueue(Enqueue { policy, ..call }).await;
+    rig.enqueue(EnqueueCommand { policy, ..call }).await;
     let id = rig.put_off(&key).await;
     rig.start(&key, &older, &first).await;
     assert!(rig.settle(settled(&key, &older, &first, RETRY)).await);
@@ -67,14 +67,14 @@ async fn a_repeated_claim_is_the_same_run_behind_an_older_job(rig: &Rig) {
     rig.due(key.shard(), 10).await;
     assert_eq!(rig.heads(std::slice::from_ref(&key)).await, [Some(older.clone())]);
     match rig.claim(visit(&key, &id, &run)).await {
-        Claimed::Claimed(begun) => assert_eq!((begun.id, begun.attempt), (id.clone(), 1)),
+        ClaimOutcome::Claimed(begun) => assert_eq!((begun.id, begun.attempt), (id.clone(), 1)),
         other => panic!("{other:?}"),
     }
     let other = rig.claim(visit(&key, &id, &stranger())).await;
-    assert_eq!(other, Claimed::Moved(older.clone()));
+    assert_eq!(other, ClaimOutcome::NotFirst(older.clone()));
     assert!(rig.finish(&key, &id, &run).await);
     let over = rig.claim(visit(&key, &id, &run)).await;
-    assert_eq!(over, Claimed::Moved(older), "its run is over");
+    assert_eq!(over, ClaimOutcome::NotFirst(older), "its run is over");
 }
 
 /// A claim that was sent twice, over a connection that broke: the first one arrives when its run is over.
@@ -88,13 +88,13 @@ async fn a_late_claim_starts_no_second_run(rig: &Rig) {
         start_short(rig, &key, &id, &run).await;
         match end {
             "settled" => assert!(rig.settle(settled(&key, &id, &run, BACK)).await),
-            "given back" => assert_eq!(rig.release(&key, &run).await, GaveBack::Released),
+            "given back" => assert_eq!(rig.release(&key, &run).await, ReleaseOutcome::Released),
             _ => {}
         }
         rig.pass(SHORT).await;
         let before = rig.job(&id).await;
         let late = rig.claim(visit(&key, &id, &run)).await;
-        assert_eq!(late, Claimed::Busy(ACCEPT_WINDOW), "{end}");
+        assert_eq!(late, ClaimOutcome::Busy(OFFER_TIMEOUT), "{end}");
         assert_eq!(rig.job(&id).await, before, "{end}");
     }
     assert_eq!(rig.start(&key, &id, &stranger()).await, 3);
@@ -104,7 +104,7 @@ async fn done_stores_the_answer_for_its_time(rig: &Rig) {
     let (key, run) = (key(), stranger());
     let id = rig.put_off(&key).await;
     rig.start(&key, &id, &run).await;
-    let verdict = Verdict::Done { response: "made".into(), status: 200, retention: SHORT };
+    let verdict = Settlement::Done { response: "made".into(), status: 200, retention: SHORT };
     assert!(rig.settle(settled(&key, &id, &run, verdict)).await);
     let job = rig.job(&id).await.unwrap();
     assert_eq!((job.state, job.attempts, job.position), (JobState::Done, 1, None));
@@ -113,7 +113,7 @@ async fn done_stores_the_answer_for_its_time(rig: &Rig) {
     assert!(rig.job(&id).await.is_some());
     rig.pass(SHORT / 2).await;
     assert_eq!(rig.job(&id).await, None);
-    assert_eq!(rig.release(&key, &run).await, GaveBack::Nothing, "settling gave it back");
+    assert_eq!(rig.release(&key, &run).await, ReleaseOutcome::NotFound, "settling gave it back");
 }
 
 async fn settling_twice_is_once(rig: &Rig) {
@@ -143,8 +143,8 @@ async fn settling_needs_the_token(rig: &Rig) {
 }
 
 /// A run whose lease is short.
-async fn start_short(rig: &Rig, key: &Key, id: &JobId, run: &Token) -> Claimed {
-    rig.claim(Claim { lease: SHORT, ..visit(key, id, run) }).await
+async fn start_short(rig: &Rig, key: &Key, id: &JobId, run: &LockToken) -> ClaimOutcome {
+    rig.claim(ClaimCommand { lease: SHORT, ..visit(key, id, run) }).await
 }
 
 async fn settling_needs_the_lock(rig: &Rig) {
@@ -176,13 +176,13 @@ async fn a_backoff_hides_the_whole_line(rig: &Rig) {
     rig.start(&key, &first, &run).await;
     rig.settle(settled(&key, &first, &run, RETRY)).await;
     let ahead = rig.claim(visit(&key, &second, &stranger())).await;
-    assert_eq!(ahead, Claimed::Moved(first.clone()), "no later job starts before it");
+    assert_eq!(ahead, ClaimOutcome::NotFirst(first.clone()), "no later job starts before it");
     rig.hold(&key, &a).await;
     rig.release(&key, &a).await;
     rig.hold(&key, &a).await;
     rig.pass(SHORT).await;
     rig.release(&key, &a).await;
-    assert!(rig.refused(&key, &a).await <= ACCEPT_WINDOW, "the backoff is over");
+    assert!(rig.refused(&key, &a).await <= OFFER_TIMEOUT, "the backoff is over");
     assert_eq!(rig.start(&key, &first, &stranger()).await, 2);
 }
 
@@ -194,14 +194,14 @@ async fn a_crashed_job_that_must_not_run_again_is_dead(rig: &Rig) {
     rig.pass(SHORT).await;
     assert_eq!(rig.due(key.shard(), 10).await.names, vec![key.clone()]);
     let visited = rig.claim(visit(&key, &first, &b)).await;
-    assert_eq!(visited, Claimed::Dead(first.clone()));
+    assert_eq!(visited, ClaimOutcome::Ended(first.clone()));
     let job = rig.job(&first).await.unwrap();
     assert_eq!((job.state, job.position), (JobState::Dead, None));
     assert_eq!(job.reason.as_deref(), Some("crashed, may have run"));
     // The worker was only slow: it must learn that nothing of its verdict stands.
     assert!(!rig.finish(&key, &first, &paused).await);
     assert_eq!(rig.state(&first).await, Some(JobState::Dead));
-    assert!(rig.refused(&key, &stranger()).await <= ACCEPT_WINDOW);
+    assert!(rig.refused(&key, &stranger()).await <= OFFER_TIMEOUT);
     assert_eq!(rig.start(&key, &second, &b).await, 1);
     rig.pass(LONG).await;
     assert_eq!(rig.job(&first).await, None);
@@ -211,31 +211,31 @@ async fn of_a_crashed_job_past_its_deadline_no_request_is_kept(rig: &Rig) {
     let key = key();
     let call = again(&key);
     let policy = JobPolicy { max_attempts: 5, deadline: Some(2 * SHORT), ..call.policy };
-    let (id, call) = (call.id.clone(), Enqueue { policy, ..call });
+    let (id, call) = (call.id.clone(), EnqueueCommand { policy, ..call });
     rig.enqueue(call).await;
-    let run = Claim { lease: SHORT, ..visit(&key, &id, &stranger()) };
-    assert!(matches!(rig.claim(run).await, Claimed::Claimed(_)));
+    let run = ClaimCommand { lease: SHORT, ..visit(&key, &id, &stranger()) };
+    assert!(matches!(rig.claim(run).await, ClaimOutcome::Claimed(_)));
     rig.pass(3 * SHORT).await;
-    assert_eq!(rig.claim(visit(&key, &id, &stranger())).await, Claimed::Dead(id.clone()));
+    assert_eq!(rig.claim(visit(&key, &id, &stranger())).await, ClaimOutcome::Ended(id.clone()));
     assert_eq!(rig.state(&id).await, Some(JobState::Expired));
-    assert_eq!(rig.backend().envelope(id).await.unwrap(), None);
+    assert_eq!(rig.backend().job_envelope(id).await.unwrap(), None);
 }
 
 async fn a_crashed_job_has_a_last_attempt(rig: &Rig) {
     let key = key();
     let call =
-        Enqueue { policy: JobPolicy { max_attempts: 2, ..again(&key).policy }, ..again(&key) };
+        EnqueueCommand { policy: JobPolicy { max_attempts: 2, ..again(&key).policy }, ..again(&key) };
     let id = call.id.clone();
     rig.enqueue(call).await;
     for attempt in 1..=2 {
         match start_short(rig, &key, &id, &stranger()).await {
-            Claimed::Claimed(Run { attempt: got, .. }) => assert_eq!(got, attempt),
+            ClaimOutcome::Claimed(ClaimedRun { attempt: got, .. }) => assert_eq!(got, attempt),
             other => panic!("{other:?}"),
         }
         rig.pass(SHORT).await;
     }
     let visited = rig.claim(visit(&key, &id, &stranger())).await;
-    assert_eq!(visited, Claimed::Dead(id.clone()));
+    assert_eq!(visited, ClaimOutcome::Ended(id.clone()));
     assert_eq!(rig.job(&id).await.unwrap().attempts, 2);
 }
 
@@ -246,8 +246,8 @@ async fn a_job_whose_run_is_dropped_is_still_first(rig: &Rig) {
     let id = call.id.clone();
     rig.enqueue(call).await;
     rig.start(&key, &id, &run).await;
-    assert_eq!(rig.release(&key, &run).await, GaveBack::Released);
-    assert!(rig.refused(&key, &stranger()).await <= ACCEPT_WINDOW);
+    assert_eq!(rig.release(&key, &run).await, ReleaseOutcome::Released);
+    assert!(rig.refused(&key, &stranger()).await <= OFFER_TIMEOUT);
     assert_eq!(rig.start(&key, &id, &stranger()).await, 2);
 }
 
@@ -255,22 +255,22 @@ async fn renewal_keeps_job_and_lock(rig: &Rig) {
     let (key, run) = (key(), stranger());
     let id = rig.put_off(&key).await;
     start_short(rig, &key, &id, &run).await;
-    let renewal = Renewal {
+    let renewal = LeaseRenewal {
         key: key.clone(),
-        me: run.clone(),
-        mode: Mode::Exclusive,
+        token: run.clone(),
+        mode: LockMode::Exclusive,
         lease: LONG,
         job: Some(id.clone()),
     };
     assert_eq!(rig.renew(vec![renewal.clone()]).await, [true]);
     // What comes late shortens nothing: an older renewal, and another copy of the claim.
-    assert_eq!(rig.renew(vec![Renewal { lease: SHORT, ..renewal }]).await, [true]);
+    assert_eq!(rig.renew(vec![LeaseRenewal { lease: SHORT, ..renewal }]).await, [true]);
     start_short(rig, &key, &id, &run).await;
     rig.pass(SHORT).await;
     let due = rig.due(key.shard(), 10).await;
     assert_eq!(due.names, [], "a worker would look in vain");
     assert!(due.next.is_some_and(|next| next > LONG - SHORT - Duration::from_secs(5)));
-    assert!(rig.acquire(ask(&key, &stranger())).await != crate::store::Acquired::Known);
+    assert!(rig.acquire(ask(&key, &stranger())).await != crate::store::AcquireReply::AlreadyAccepted);
     assert!(rig.finish(&key, &id, &run).await);
 }
 
@@ -279,21 +279,21 @@ async fn what_runs_is_told_for_as_long_as_its_lock_is_held(rig: &Rig) {
     let key = key();
     let call = again(&key);
     let id = call.id.clone();
-    let running = || async { rig.backend().running(id.clone()).await.unwrap() };
+    let running = || async { rig.backend().active_run(id.clone()).await.unwrap() };
     assert_eq!(running().await, None, "nobody knows it");
     rig.enqueue(call).await;
     assert_eq!(running().await, None, "it waits");
     let mut last = 0;
     for (end, attempt) in [("handed over", 1), ("lapsed", 1), ("done", 2)] {
         let run = stranger();
-        let Claimed::Claimed(begun) = rig.claim(visit(&key, &id, &run)).await else {
+        let ClaimOutcome::Claimed(begun) = rig.claim(visit(&key, &id, &run)).await else {
             panic!("it is free")
         };
         let told = running().await.expect("it runs");
-        assert_eq!(told, Running { attempt, fence: begun.fence }, "{end}");
-        assert!(told.fence > last, "{end}");
+        assert_eq!(told, ActiveRun { attempt, first_fence: begun.fence }, "{end}");
+        assert!(told.first_fence > last, "{end}");
         last = begun.fence;
-        let Claimed::Claimed(repeated) = rig.claim(visit(&key, &id, &run)).await else {
+        let ClaimOutcome::Claimed(repeated) = rig.claim(visit(&key, &id, &run)).await else {
             panic!("it is its own")
         };
         assert!(repeated.fence > last, "the same run, by a larger fence");

@@ -94,11 +94,11 @@ impl Server {
                 let pool = bb8::Pool::builder().max_size(4).build(manager.expect("an address"));
                 // Messages know no databases.
                 let (server, _) = self.url.rsplit_once('/').expect("a database");
-                Store::from_pool(pool.await.expect("it runs")).messages(server)
+                Store::from_pool(pool.await.expect("it runs")).pubsub_url(server)
             }
         };
         // Far more than a call takes: a loaded machine is no outage.
-        let builder = builder.namespace(&self.namespace).deadline(Duration::from_secs(20));
+        let builder = builder.namespace(&self.namespace).call_timeout(Duration::from_secs(20));
         builder.connect().await.unwrap()
     }
 

@@ -11,8 +11,8 @@ use super::{
 use crate::{
     Key,
     store::{
-        Item,
-        backend::{ACCEPT_WINDOW, Acquire, Node, Settle, SettledRun},
+        ChargeItem,
+        backend::{OFFER_TIMEOUT, AcquireCommand, NodeId, SettleCommand, SettleOutcome},
     },
 };
 
@@ -26,14 +26,14 @@ on_every_store!(
     due_names_what_is_due_and_when_the_next_is,
 );
 
-fn charge(policy: &str, subject: &Key, limit: u64, cost: u64) -> Item {
+fn charge(policy: &str, subject: &Key, limit: u64, cost: u64) -> ChargeItem {
     fixed(policy, subject, (limit, SHORT), cost)
 }
 
 /// Whether they are admitted together, and what is left of each.
-async fn charged(rig: &Rig, items: Vec<Item>) -> (bool, Vec<u64>) {
+async fn charged(rig: &Rig, items: Vec<ChargeItem>) -> (bool, Vec<u64>) {
     let charged = rig.charge(together(items)).await;
-    (charged.admitted == 1, charged.states.iter().map(|state| state.remaining).collect())
+    (charged.admitted == 1, charged.snapshots.iter().map(|state| state.remaining).collect())
 }
 
 /// As above, for one charge of one.
@@ -44,7 +44,7 @@ async fn one(rig: &Rig, policy: &str, subject: &Key, limit: u64) -> (bool, u64) 
 
 async fn no_charge_is_admitted(rig: &Rig) {
     let none = rig.charge(together(Vec::new())).await;
-    assert!(none.admitted == 1 && none.states.is_empty());
+    assert!(none.admitted == 1 && none.snapshots.is_empty());
 }
 
 /// Two layers of one policy, checked in one call: together they are held to the limit.
@@ -59,26 +59,26 @@ async fn a_counter_named_twice_is_charged_twice(rig: &Rig) {
     let other = fixed("q", &key, (5, LONG), 1);
     let charged = rig.charge(together(vec![charge("q", &key, 5, 0), other])).await;
     let in_the_longer = |reset| reset > SHORT && reset <= LONG;
-    assert!(charged.states.iter().all(|state| in_the_longer(state.reset)), "{charged:?}");
+    assert!(charged.snapshots.iter().all(|state| in_the_longer(state.reset_after)), "{charged:?}");
 }
 
 /// Each worker's shards, after all of them have given up and taken theirs.
-async fn divided(rig: &Rig, nodes: &[&Node]) -> Vec<BTreeSet<u16>> {
+async fn divided(rig: &Rig, nodes: &[&NodeId]) -> Vec<BTreeSet<u16>> {
     let mut shards = Vec::new();
     for _ in 0..2 {
         shards.clear();
         for node in nodes {
-            shards.push(BTreeSet::from_iter(rig.beat(node, LONG).await.mine));
+            shards.push(BTreeSet::from_iter(rig.beat(node, LONG).await.own_shards));
         }
     }
     shards
 }
 
 async fn workers_divide_the_shards(rig: &Rig) {
-    let (a, b, c) = (Node::new(), Node::new(), Node::new());
-    assert_eq!(rig.beat(&a, LONG).await.mine.len(), 64);
+    let (a, b, c) = (NodeId::new(), NodeId::new(), NodeId::new());
+    assert_eq!(rig.beat(&a, LONG).await.own_shards.len(), 64);
     // Taken are what the others have given up.
-    assert_eq!(rig.beat(&b, LONG).await.mine, [0; 0]);
+    assert_eq!(rig.beat(&b, LONG).await.own_shards, [0; 0]);
     let two = divided(rig, &[&a, &b]).await;
     assert_eq!((two[0].len(), two[1].len()), (32, 32));
     let three = divided(rig, &[&a, &b, &c]).await;
@@ -92,7 +92,7 @@ async fn workers_divide_the_shards(rig: &Rig) {
 
 /// Each is told how soon the next one's lease ends, so that the death of any is noticed when it does.
 async fn workers_look_after_each_other(rig: &Rig) {
-    let mut nodes = [Node::new(), Node::new(), Node::new()];
+    let mut nodes = [NodeId::new(), NodeId::new(), NodeId::new()];
     nodes.sort_unstable_by(|a, b| a.as_str().cmp(b.as_str()));
     let [a, b, c] = &nodes;
     assert_eq!(rig.lapse(a, SHORT).await, None, "it is alone");
@@ -116,35 +116,35 @@ async fn a_paused_queue_has_no_watcher(rig: &Rig) {
     rig.start(&key, &id, &run).await;
     let second = rig.put_off(&key).await;
     rig.pause(true).await;
-    assert!(!rig.job(&id).await.unwrap().watched);
+    assert!(!rig.job(&id).await.unwrap().is_watched);
     // The run that was under way ends; no other begins, and live requests pass the jobs.
     let next = Some(next_run(&stranger()));
-    let call = Settle { next, ..settled(&key, &id, &run, done()) };
-    assert_eq!(rig.settle_and_run(call).await, SettledRun::Stands(None));
+    let call = SettleCommand { next_claim: next, ..settled(&key, &id, &run, done()) };
+    assert_eq!(rig.settle_and_run(call).await, SettleOutcome::Settled(None));
     rig.hold(&key, &holder).await;
     rig.release(&key, &holder).await;
     let beat = rig.beat(&node, LONG).await;
-    assert_eq!((beat.mine.len(), beat.paused), (0, true));
+    assert_eq!((beat.own_shards.len(), beat.is_paused), (0, true));
     rig.pause(true).await;
     rig.pause(false).await;
-    assert_eq!(rig.beat(&node, LONG).await.mine.len(), 64);
+    assert_eq!(rig.beat(&node, LONG).await.own_shards.len(), 64);
     assert_eq!(rig.heads(std::slice::from_ref(&key)).await, [Some(second)]);
-    assert!(rig.refused(&key, &holder).await <= ACCEPT_WINDOW, "jobs have their turn again");
+    assert!(rig.refused(&key, &holder).await <= OFFER_TIMEOUT, "jobs have their turn again");
 }
 
 async fn a_beat_names_the_shards_with_work(rig: &Rig) {
     let node = rig.worker().await;
-    assert_eq!(rig.beat(&node, LONG).await.busy, [0; 0]);
+    assert_eq!(rig.beat(&node, LONG).await.busy_shards, [0; 0]);
     let (one, other) = (key(), Key::custom("elsewhere"));
     assert_ne!(one.shard(), other.shard());
     let id = rig.put_off(&one).await;
-    assert_eq!(rig.beat(&node, LONG).await.busy, [one.shard()]);
+    assert_eq!(rig.beat(&node, LONG).await.busy_shards, [one.shard()]);
     rig.put_off(&other).await;
-    assert_eq!(rig.beat(&node, LONG).await.busy.len(), 2);
+    assert_eq!(rig.beat(&node, LONG).await.busy_shards.len(), 2);
     rig.cancel(&id).await;
-    assert_eq!(rig.beat(&node, LONG).await.busy, [other.shard()]);
+    assert_eq!(rig.beat(&node, LONG).await.busy_shards, [other.shard()]);
     // Another one's shards are its own business.
-    assert_eq!(rig.beat(&Node::new(), LONG).await.busy, [0; 0]);
+    assert_eq!(rig.beat(&NodeId::new(), LONG).await.busy_shards, [0; 0]);
 }
 
 async fn due_names_what_is_due_and_when_the_next_is(rig: &Rig) {
@@ -154,7 +154,7 @@ async fn due_names_what_is_due_and_when_the_next_is(rig: &Rig) {
     assert_eq!((none.names.len(), none.next), (0, None));
     // A held lock with jobs is due when its lease ends.
     for (key, lease) in [(&one, SHORT), (&two, SHORT * 2), (&three, LONG)] {
-        rig.acquire(Acquire { lease, ..ask(key, &stranger()) }).await;
+        rig.acquire(AcquireCommand { lease, ..ask(key, &stranger()) }).await;
         rig.put_off(key).await;
     }
     let later = rig.due(shard, 10).await;
@@ -176,24 +176,24 @@ async fn a_worker_holds_on_to_its_shards_while_nobody_knows_who_lives() {
 
     let space = Space::new().await;
     let store = space.store().await;
-    let beat = |node: &Node, lease| store.backend().beat(node.clone(), lease);
-    let (a, b) = (Node::new(), Node::new());
+    let beat = |node: &NodeId, lease| store.backend().heartbeat(node.clone(), lease);
+    let (a, b) = (NodeId::new(), NodeId::new());
     beat(&a, SHORT).await.unwrap();
     beat(&b, SHORT).await.unwrap();
-    let mine = beat(&a, SHORT).await.unwrap().mine;
+    let mine = beat(&a, SHORT).await.unwrap().own_shards;
     assert_eq!(mine.len(), 32);
     for _ in 0..3 {
         space.shift(i64::try_from((SHORT / 2).as_millis()).unwrap()).await;
         space.forget_workers(true).await;
         let held = beat(&a, SHORT).await.unwrap();
-        assert_eq!(held.mine, mine);
-        assert!(held.lapse.is_some_and(|lapse| lapse <= SHORT), "it asks again soon");
+        assert_eq!(held.own_shards, mine);
+        assert!(held.peer_expires_in.is_some_and(|lapse| lapse <= SHORT), "it asks again soon");
         space.forget_workers(false).await;
     }
     // So late that it is nobody's any more: who does not answer has taken its time.
     space.shift(2 * i64::try_from(SHORT.as_millis()).unwrap()).await;
     space.forget_workers(true).await;
-    assert_eq!(beat(&a, SHORT).await.unwrap().mine, mine);
+    assert_eq!(beat(&a, SHORT).await.unwrap().own_shards, mine);
     assert!(beat(&b, SHORT).await.is_err(), "it has none to hold on to");
     assert!(beat(&a, Duration::ZERO).await.is_err());
 }

@@ -6,9 +6,9 @@ use super::{
     rig::{LONG, Rig, SHORT, key, stranger},
 };
 use crate::store::backend::{
-    ACCEPT_WINDOW, Acquire, Acquired, GaveBack,
-    Mode::{self, Exclusive, Permits, Shared},
-    Node, SPARE_FENCES, Token,
+    OFFER_TIMEOUT, AcquireCommand, AcquireReply, ReleaseOutcome,
+    LockMode::{self, Exclusive, Permits, Shared},
+    NodeId, SPARE_FENCES, LockToken,
 };
 
 on_every_store!(
@@ -29,7 +29,7 @@ async fn each_reader_has_an_end_of_its_own(rig: &Rig) {
     rig.pass(SHORT).await;
     let items = [&long, &short].map(|me| renewal_as(Shared, &key, me, SHORT * 2));
     assert_eq!(rig.renew(items.into()).await, [true, false], "nobody keeps another one alive");
-    assert_eq!(rig.release_as(Shared, &key, &short).await, GaveBack::Lost);
+    assert_eq!(rig.release_as(Shared, &key, &short).await, ReleaseOutcome::AlreadyExpired);
     assert!(rig.refused(&key, &writer).await <= SHORT * 2);
     rig.pass(SHORT * 2).await;
     rig.hold(&key, &writer).await;
@@ -42,7 +42,7 @@ async fn a_reader_that_holds_it_is_told_so_again(rig: &Rig) {
     let again = rig.hold_as(Shared, &key, &b).await;
     assert!(again > first + SPARE_FENCES, "{again} after {first}");
     rig.release_as(Shared, &key, &a).await;
-    assert_eq!(rig.release_as(Shared, &key, &b).await, GaveBack::Released);
+    assert_eq!(rig.release_as(Shared, &key, &b).await, ReleaseOutcome::Released);
     rig.hold(&key, &stranger()).await;
 }
 
@@ -60,7 +60,7 @@ async fn a_reader_stands_behind_a_writer_that_waits(rig: &Rig) {
 }
 
 /// Joins one after the other; the tokens.
-pub(super) async fn line_up<const N: usize>(rig: &Rig, modes: [Mode; N]) -> [Token; N] {
+pub(super) async fn line_up<const N: usize>(rig: &Rig, modes: [LockMode; N]) -> [LockToken; N] {
     let line = [(); N].map(|()| stranger());
     for (mode, me) in modes.into_iter().zip(&line) {
         rig.join_as(mode, &key(), me).await;
@@ -76,9 +76,9 @@ async fn a_run_of_many_is_let_in_together(rig: &Rig) {
         rig.hold(&key, &holder).await;
         let run = line_up(rig, [mode; 7]).await;
         let [writer] = line_up(rig, [Exclusive]).await;
-        assert_eq!(rig.release(&key, &holder).await, GaveBack::Released);
+        assert_eq!(rig.release(&key, &holder).await, ReleaseOutcome::Released);
         match rig.acquire(wait_as(Exclusive, &key, &writer)).await {
-            Acquired::Busy { line: 1, left, .. } => assert!(left <= ACCEPT_WINDOW, "{left:?}"),
+            AcquireReply::Busy { queue_length: 1, lease_remaining: left, .. } => assert!(left <= OFFER_TIMEOUT, "{left:?}"),
             other => panic!("{mode:?}: {other:?}"),
         }
         for me in run.iter().rev() {
@@ -86,38 +86,38 @@ async fn a_run_of_many_is_let_in_together(rig: &Rig) {
         }
         for me in &run {
             rig.refused(&key, &writer).await;
-            assert_eq!(rig.release_as(mode, &key, me).await, GaveBack::Released);
+            assert_eq!(rig.release_as(mode, &key, me).await, ReleaseOutcome::Released);
         }
         rig.hold(&key, &writer).await;
-        assert_eq!(rig.release(&key, &writer).await, GaveBack::Released);
+        assert_eq!(rig.release(&key, &writer).await, ReleaseOutcome::Released);
     }
 }
 
 async fn a_writer_that_waits_no_more_lets_in_those_behind_it(rig: &Rig) {
     let (key, reader, writer) = (key(), stranger(), stranger());
     rig.hold_as(Shared, &key, &reader).await;
-    rig.acquire(Acquire { wait: Some(SHORT), ..wait_as(Exclusive, &key, &writer) }).await;
+    rig.acquire(AcquireCommand { max_wait: Some(SHORT), ..wait_as(Exclusive, &key, &writer) }).await;
     let [a, b] = line_up(rig, [Shared, Shared]).await;
     rig.pass(SHORT).await;
     // Nobody was told. Whoever looks first is in, also if it is not the first of them.
     match rig.acquire(wait_as(Shared, &key, &b)).await {
-        Acquired::Held { line: 0, .. } => {}
+        AcquireReply::Granted { queue_length: 0, .. } => {}
         other => panic!("{other:?}"),
     }
     match rig.acquire(ask_as(Exclusive, &key, &writer)).await {
-        Acquired::Busy { line: 0, left, .. } => assert!(left > SHORT),
+        AcquireReply::Busy { queue_length: 0, lease_remaining: left, .. } => assert!(left > SHORT),
         other => panic!("{other:?}"),
     }
     rig.hold_as(Shared, &key, &a).await;
 }
 
 async fn there_is_no_upgrade(rig: &Rig) {
-    let (key, node) = (key(), Node::new());
-    let (reader, writer) = (Token::new(&node), Token::new(&node));
+    let (key, node) = (key(), NodeId::new());
+    let (reader, writer) = (LockToken::new(&node), LockToken::new(&node));
     rig.hold_as(Shared, &key, &reader).await;
     assert!(rig.refused(&key, &writer).await > SHORT);
     // Not by its own token either.
     assert!(rig.refused(&key, &reader).await > SHORT);
-    assert_eq!(rig.release_as(Shared, &key, &reader).await, GaveBack::Released);
+    assert_eq!(rig.release_as(Shared, &key, &reader).await, ReleaseOutcome::Released);
     rig.hold(&key, &writer).await;
 }

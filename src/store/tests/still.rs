@@ -5,7 +5,7 @@ use super::{
     on_every_store,
     rig::{Rig, ask, key, stranger},
 };
-use crate::store::backend::{Acquire, Acquired, GaveBack, Mode, Others, SPARE_FENCES, Still};
+use crate::store::backend::{AcquireCommand, AcquireReply, ReleaseOutcome, LockMode, Contenders, SPARE_FENCES, GrantRefresh};
 
 on_every_store!(
     a_holder_gets_fences_larger_than_all_before,
@@ -18,12 +18,12 @@ async fn a_holder_gets_fences_larger_than_all_before(rig: &Rig) {
     let (key, me) = (key(), stranger());
     let mut last = rig.hold(&key, &me).await;
     for _ in 0..3 {
-        let Still { fence, others, now } = rig.still(&key, &me).await.unwrap();
+        let GrantRefresh { fence, contenders: others, server_us: now } = rig.still(&key, &me).await.unwrap();
         assert!(fence > last + SPARE_FENCES, "{fence} after {last}");
-        assert!(others == Others::NOBODY && now > 0);
+        assert!(others == Contenders::NONE && now > 0);
         last = fence;
     }
-    assert_eq!(rig.release(&key, &me).await, GaveBack::Released);
+    assert_eq!(rig.release(&key, &me).await, ReleaseOutcome::Released);
     assert!(rig.hold(&key, &stranger()).await > last + SPARE_FENCES);
 }
 
@@ -33,12 +33,12 @@ async fn a_holder_is_told_who_stands_first(rig: &Rig) {
     let seq = rig.join(&key, &first).await;
     let later = rig.join(&key, &second).await;
     let told = rig.still(&key, &me).await.unwrap();
-    assert_eq!(told.others, Others::place(seq));
+    assert_eq!(told.contenders, Contenders::from_waiter(seq));
     assert!(told.fence > fence + SPARE_FENCES);
     // They stand as before.
     rig.release(&key, &first).await;
-    assert_eq!(rig.still(&key, &me).await.unwrap().others, Others::place(later));
-    assert_eq!(rig.release(&key, &me).await, GaveBack::Released);
+    assert_eq!(rig.still(&key, &me).await.unwrap().contenders, Contenders::from_waiter(later));
+    assert_eq!(rig.release(&key, &me).await, ReleaseOutcome::Released);
     rig.refused(&key, &me).await;
     rig.hold(&key, &second).await;
 }
@@ -50,19 +50,19 @@ async fn a_job_is_told_of_beside_who_stands_first(rig: &Rig) {
     rig.hold(&key, &me).await;
     let seq = rig.join(&key, &first).await;
     rig.put_off(&key).await;
-    let told = rig.still(&key, &me).await.unwrap().others;
+    let told = rig.still(&key, &me).await.unwrap().contenders;
     assert!(told.first == seq && told.job > seq, "{told:?}");
-    assert_eq!(rig.release(&key, &me).await, GaveBack::Released);
+    assert_eq!(rig.release(&key, &me).await, ReleaseOutcome::Released);
     match rig.acquire(ask(&key, &first)).await {
-        Acquired::Held { line: 1, others, .. } => assert_eq!(others, Others::job(told.job)),
+        AcquireReply::Granted { queue_length: 1, contenders: others, .. } => assert_eq!(others, Contenders::from_job(told.job)),
         other => panic!("{other:?}"),
     }
 }
 
 async fn only_an_exclusive_holder_is_told(rig: &Rig) {
     let (key, me) = (key(), stranger());
-    for mode in [Mode::Shared, Mode::Permits(2)] {
-        fence_of(&rig.acquire(Acquire { mode, ..ask(&key, &me) }).await);
+    for mode in [LockMode::Shared, LockMode::Permits(2)] {
+        fence_of(&rig.acquire(AcquireCommand { mode, ..ask(&key, &me) }).await);
         assert_eq!(rig.still(&key, &me).await, None);
         rig.release_as(mode, &key, &me).await;
     }

@@ -11,8 +11,8 @@ use super::{
 use crate::{
     Key,
     store::backend::{
-        Call, Caps, Claim, Claimed, Enqueue, Enqueued, JobId, JobPolicy, JobState, Merge,
-        OnFailure, Verdict, Wins,
+        WebhookJobSpec, StorageLimits, ClaimCommand, ClaimOutcome, EnqueueCommand, EnqueueOutcome, JobId, JobPolicy, JobState, MergePolicy,
+        OnFailure, Settlement, MergeMode,
     },
 };
 
@@ -30,18 +30,18 @@ on_every_store!(
 const REQUEST: &[u8] = b"call";
 
 /// A job with a call, and that.
-fn called(job: Enqueue) -> (Enqueue, Call) {
-    let key = Key::of_callback(job.id.as_str(), job.id.shard());
+fn called(job: EnqueueCommand) -> (EnqueueCommand, WebhookJobSpec) {
+    let key = Key::for_webhook(job.id.as_str(), job.id.shard());
     let envelope = Bytes::from_static(REQUEST);
-    let call = Call { id: JobId::new(&key), key, envelope, max_attempts: 3 };
-    (Enqueue { call: Some(call.clone()), ..job }, call)
+    let call = WebhookJobSpec { id: JobId::new(&key), key, envelope, max_attempts: 3 };
+    (EnqueueCommand { webhook: Some(call.clone()), ..job }, call)
 }
 
-async fn store(rig: &Rig, job: Enqueue) -> (JobId, Call) {
+async fn store(rig: &Rig, job: EnqueueCommand) -> (JobId, WebhookJobSpec) {
     let (job, call) = called(job);
     let id = job.id.clone();
     let stored = rig.enqueue(job).await;
-    assert!(matches!(stored, Enqueued::Stored { .. }), "{stored:?}");
+    assert!(matches!(stored, EnqueueOutcome::Stored { .. }), "{stored:?}");
     assert_eq!(rig.job(&call.id).await, None, "not before the end");
     (id, call)
 }
@@ -53,7 +53,7 @@ async fn first(rig: &Rig, key: &Key) -> Option<JobId> {
 async fn dies(rig: &Rig, key: &Key, id: &JobId) {
     let run = stranger();
     rig.start(key, id, &run).await;
-    let verdict = Verdict::Dead { reason: "auth", retention: LONG };
+    let verdict = Settlement::Dead { reason: "auth", retention: LONG };
     assert!(rig.settle(settled(key, id, &run, verdict)).await);
 }
 
@@ -76,8 +76,8 @@ async fn every_end_makes_the_call_a_job(rig: &Rig) {
         let deadline = end.starts_with("expired").then_some(SHORT);
         let job = if end.ends_with("settled") { again(&key) } else { deferred(&key) };
         let policy = JobPolicy { delay, deadline, ..job.policy };
-        let (id, call) = store(rig, Enqueue { policy, owner: "ada".into(), ..job }).await;
-        let visit = |lease| Claim { lease, ..visit(&key, &id, &run) };
+        let (id, call) = store(rig, EnqueueCommand { policy, owner: "ada".into(), ..job }).await;
+        let visit = |lease| ClaimCommand { lease, ..visit(&key, &id, &run) };
         match end {
             "done" => {
                 rig.start(&key, &id, &run).await;
@@ -85,10 +85,10 @@ async fn every_end_makes_the_call_a_job(rig: &Rig) {
             }
             "dead" => dies(rig, &key, &id).await,
             "crashed" => {
-                assert!(matches!(rig.claim(visit(SHORT)).await, Claimed::Claimed(_)));
+                assert!(matches!(rig.claim(visit(SHORT)).await, ClaimOutcome::Claimed(_)));
                 rig.pass(SHORT).await;
                 let visited = rig.claim(super::rig::visit(&key, &id, &stranger())).await;
-                assert_eq!(visited, Claimed::Dead(id.clone()));
+                assert_eq!(visited, ClaimOutcome::Ended(id.clone()));
             }
             "expired" | "expired in line" => {
                 rig.pass(SHORT).await;
@@ -96,12 +96,12 @@ async fn every_end_makes_the_call_a_job(rig: &Rig) {
             }
             "expired when claimed" => {
                 rig.pass(SHORT).await;
-                assert_eq!(rig.claim(visit(SHORT)).await, Claimed::Dead(id.clone()));
+                assert_eq!(rig.claim(visit(SHORT)).await, ClaimOutcome::Ended(id.clone()));
             }
             "expired when settled" => {
-                assert!(matches!(rig.claim(visit(LONG)).await, Claimed::Claimed(_)));
+                assert!(matches!(rig.claim(visit(LONG)).await, ClaimOutcome::Claimed(_)));
                 rig.pass(SHORT).await;
-                let retry = Verdict::Retry { delay: SHORT, reason: "status 503" };
+                let retry = Settlement::Retry { delay: SHORT, reason: "status 503" };
                 assert!(rig.settle(settled(&key, &id, &run, retry)).await);
             }
             _ => {
@@ -125,15 +125,15 @@ async fn what_has_not_ended_makes_none(rig: &Rig) {
     rig.worker().await;
     let job = again(&key);
     let policy = JobPolicy { on_failure: OnFailure::Skip, max_attempts: 9, ..job.policy };
-    let (id, call) = store(rig, Enqueue { policy, ..job }).await;
+    let (id, call) = store(rig, EnqueueCommand { policy, ..job }).await;
     rig.start(&key, &id, &run).await;
-    let back = Verdict::Back { delay: SHORT, reason: "busy" };
+    let back = Settlement::Postpone { delay: SHORT, reason: "busy" };
     assert!(rig.settle(settled(&key, &id, &run, back)).await);
     rig.pass(SHORT).await;
     rig.due(key.shard(), 10).await;
     let run = stranger();
     rig.start(&key, &id, &run).await;
-    let retry = Verdict::Retry { delay: SHORT, reason: "status 503" };
+    let retry = Settlement::Retry { delay: SHORT, reason: "status 503" };
     assert!(rig.settle(settled(&key, &id, &run, retry)).await);
     assert_eq!(rig.job(&call.id).await, None);
     rig.cancel(&id).await;
@@ -142,9 +142,9 @@ async fn what_has_not_ended_makes_none(rig: &Rig) {
 
 async fn one_that_supersedes_ends_the_other(rig: &Rig) {
     let key = key();
-    let merge = || Some(Merge { group: "0f".into(), wins: Wins::Last });
-    let (_, old) = store(rig, Enqueue { merge: merge(), ..deferred(&key) }).await;
-    let (_, new) = store(rig, Enqueue { merge: merge(), ..deferred(&key) }).await;
+    let merge = || Some(MergePolicy { group: "0f".into(), mode: MergeMode::Supersede });
+    let (_, old) = store(rig, EnqueueCommand { merge: merge(), ..deferred(&key) }).await;
+    let (_, new) = store(rig, EnqueueCommand { merge: merge(), ..deferred(&key) }).await;
     assert_eq!(rig.state(&old.id).await, Some(JobState::Queued));
     assert_eq!(rig.job(&new.id).await, None);
 }
@@ -178,13 +178,13 @@ async fn a_call_that_waits_is_not_made_twice(rig: &Rig) {
     assert!(rig.finish(&call.key, &call.id, &run).await);
     assert_eq!(first(rig, &call.key).await, None);
     // Nothing is counted for those that have ended.
-    let caps = Caps { shard_jobs: 1, shard_bytes: 100, ..Caps::NONE };
-    let stored = rig.enqueue(Enqueue { caps, ..deferred(&key) }).await;
-    assert_eq!(stored, Enqueued::Stored { position: 1 });
+    let caps = StorageLimits { shard_jobs: 1, shard_bytes: 100, ..StorageLimits::NONE };
+    let stored = rig.enqueue(EnqueueCommand { limits: caps, ..deferred(&key) }).await;
+    assert_eq!(stored, EnqueueOutcome::Stored { position: 1 });
 }
 
-async fn tells(rig: &Rig, call: &Call) -> Vec<String> {
-    let end = rig.past(&call.id).await.expect("it is there").tells.expect("it tells of an end");
+async fn tells(rig: &Rig, call: &WebhookJobSpec) -> Vec<String> {
+    let end = rig.past(&call.id).await.expect("it is there").webhook_event.expect("it tells of an end");
     let words = end.splitn(5, ' ').enumerate().filter(|(at, _)| *at != 2);
     words.map(|(_, word)| word.to_owned()).collect()
 }
@@ -213,14 +213,14 @@ async fn a_call_runs_as_any_job(rig: &Rig) {
     rig.worker().await;
     let (id, call) = store(rig, deferred(&key)).await;
     rig.cancel(&id).await;
-    let visited = rig.claim(Claim { lease: SHORT, ..visit(&call.key, &call.id, &run) }).await;
-    let Claimed::Claimed(run) = visited else { panic!("it is free: {visited:?}") };
+    let visited = rig.claim(ClaimCommand { lease: SHORT, ..visit(&call.key, &call.id, &run) }).await;
+    let ClaimOutcome::Claimed(run) = visited else { panic!("it is free: {visited:?}") };
     assert_eq!(&*run.envelope, REQUEST);
     // Its worker dies: it may run again.
     rig.pass(SHORT).await;
     let next = stranger();
     assert_eq!(rig.start(&call.key, &call.id, &next).await, 2);
-    let retry = Verdict::Retry { delay: SHORT, reason: "not sent" };
+    let retry = Settlement::Retry { delay: SHORT, reason: "not sent" };
     assert!(rig.settle(settled(&call.key, &call.id, &next, retry)).await);
 }
 

@@ -9,20 +9,20 @@ use super::{
 use crate::{
     Key,
     store::backend::{
-        Call, Caps, Claimed, Direct, Enqueue, Enqueued, JobId, JobPolicy, JobState, Merge, Mode,
-        OnFailure, Verdict, Wins,
+        WebhookJobSpec, StorageLimits, ClaimOutcome, DirectRunCommand, EnqueueCommand, EnqueueOutcome, JobId, JobPolicy, JobState, MergePolicy, LockMode,
+        OnFailure, Settlement, MergeMode,
     },
 };
 
-pub(super) fn late(key: &Key, delay: Duration, deadline: Option<Duration>) -> Enqueue {
+pub(super) fn late(key: &Key, delay: Duration, deadline: Option<Duration>) -> EnqueueCommand {
     let call = deferred(key);
-    Enqueue { policy: JobPolicy { delay, deadline, ..call.policy }, ..call }
+    EnqueueCommand { policy: JobPolicy { delay, deadline, ..call.policy }, ..call }
 }
 
-pub(super) async fn stored(rig: &Rig, call: Enqueue) -> JobId {
+pub(super) async fn stored(rig: &Rig, call: EnqueueCommand) -> JobId {
     let id = call.id.clone();
     let stored = rig.enqueue(call).await;
-    assert!(matches!(stored, Enqueued::Stored { .. }), "{stored:?}");
+    assert!(matches!(stored, EnqueueOutcome::Stored { .. }), "{stored:?}");
     id
 }
 
@@ -62,13 +62,13 @@ async fn a_late_job_whose_facts_vanished_is_forgotten() {
 async fn jobs_whose_facts_vanished_do_not_count_for_their_owner() {
     let rig = Rig::redis().await;
     let key = key();
-    let caps = Caps { owner_jobs: 2, ..Caps::NONE };
-    let call = || Enqueue { owner: "ada".into(), caps, ..deferred(&key) };
+    let caps = StorageLimits { owner_jobs: 2, ..StorageLimits::NONE };
+    let call = || EnqueueCommand { owner: "ada".into(), limits: caps, ..deferred(&key) };
     let (first, second) = (stored(&rig, call()).await, stored(&rig, call()).await);
-    assert_eq!(rig.enqueue(call()).await, Enqueued::Full);
+    assert_eq!(rig.enqueue(call()).await, EnqueueOutcome::Full);
     vanishes(&rig, &key, &format!("j:{first}")).await;
     let third = stored(&rig, call()).await;
-    assert_eq!(rig.enqueue(call()).await, Enqueued::Full);
+    assert_eq!(rig.enqueue(call()).await, EnqueueOutcome::Full);
     // What was counted has vanished: it never goes below nothing.
     vanishes(&rig, &key, "o:ada").await;
     let fourth = stored(&rig, call()).await;
@@ -83,10 +83,10 @@ async fn jobs_whose_facts_vanished_do_not_count_for_their_owner() {
 }
 
 /// A job with a call.
-pub(super) fn called(job: Enqueue) -> Enqueue {
-    let key = Key::of_callback(job.id.as_str(), job.id.shard());
+pub(super) fn called(job: EnqueueCommand) -> EnqueueCommand {
+    let key = Key::for_webhook(job.id.as_str(), job.id.shard());
     let id = JobId::new(&key);
-    Enqueue { call: Some(Call { id, key, envelope: "call".into(), max_attempts: 1 }), ..job }
+    EnqueueCommand { webhook: Some(WebhookJobSpec { id, key, envelope: "call".into(), max_attempts: 1 }), ..job }
 }
 
 #[tokio::test]
@@ -108,7 +108,7 @@ async fn what_was_to_be_told_goes_with_the_facts() {
     assert_eq!(rig.cancel(&id).await, Some(JobState::Cancelled));
     assert_eq!(counted(&rig, &key).await, ["0", "0"]);
     rig.pass(LONG * 200).await;
-    rig.backend().beat(crate::store::backend::Node::new(), LONG).await.unwrap();
+    rig.backend().heartbeat(crate::store::backend::NodeId::new(), LONG).await.unwrap();
     let left = left(&rig).await;
     assert!(left.iter().all(|name| name.ends_with("workers")), "{left:?}");
 }
@@ -149,8 +149,8 @@ async fn a_lost_line_merges_nothing_into_what_is_lost() {
     let rig = Rig::redis().await;
     let key = key();
     let call = || {
-        let merge = Some(Merge { group: "0f".into(), wins: Wins::First });
-        Enqueue { merge, ..deferred(&key) }
+        let merge = Some(MergePolicy { group: "0f".into(), mode: MergeMode::Coalesce });
+        EnqueueCommand { merge, ..deferred(&key) }
     };
     stored(&rig, call()).await;
     vanishes(&rig, &key, &format!("g:{key}")).await;
@@ -205,30 +205,30 @@ async fn the_server_forgets_the_scripts() {
 async fn nothing_is_left_of_those_that_waited() {
     let rig = Rig::redis().await;
     let (key, run) = (key(), stranger());
-    let direct = Direct {
+    let direct = DirectRunCommand {
         key: key.clone(),
-        me: stranger(),
-        mode: Mode::Exclusive,
-        record: "other".into(),
+        token: stranger(),
+        mode: LockMode::Exclusive,
+        record_name: "other".into(),
         id: JobId::new(&key),
         owner: String::new(),
-        life: LONG,
+        retention: LONG,
         lease: Duration::from_secs(600),
-        again: false,
-        caps: Caps::NONE,
-        print: None,
+        retry_after_crash: false,
+        limits: StorageLimits::NONE,
+        fingerprint: None,
     };
-    rig.hold(&key, &direct.me).await;
+    rig.hold(&key, &direct.token).await;
     rig.backend().begin_direct(direct.clone()).await.unwrap();
-    rig.release(&key, &direct.me).await;
+    rig.release(&key, &direct.token).await;
     rig.worker().await;
-    let merge = |wins| Some(Merge { group: "0f".into(), wins });
+    let merge = |wins| Some(MergePolicy { group: "0f".into(), mode: wins });
     let record = Some(("idem".into(), "print".into(), LONG));
     // Superseded, merged, expired in line and late, cancelled late, tried again while others pass.
-    stored(&rig, Enqueue { merge: merge(Wins::Last), ..late(&key, LONG, Some(LONG)) }).await;
-    let last = stored(&rig, Enqueue { merge: merge(Wins::Last), record, ..deferred(&key) }).await;
-    let merged = Enqueue { merge: merge(Wins::First), ..deferred(&key) };
-    assert_eq!(rig.enqueue(merged).await, Enqueued::Merged(last.clone()));
+    stored(&rig, EnqueueCommand { merge: merge(MergeMode::Supersede), ..late(&key, LONG, Some(LONG)) }).await;
+    let last = stored(&rig, EnqueueCommand { merge: merge(MergeMode::Supersede), idempotency_record: record, ..deferred(&key) }).await;
+    let merged = EnqueueCommand { merge: merge(MergeMode::Coalesce), ..deferred(&key) };
+    assert_eq!(rig.enqueue(merged).await, EnqueueOutcome::Merged(last.clone()));
     stored(&rig, late(&key, Duration::ZERO, Some(SHORT))).await;
     stored(&rig, late(&key, LONG, Some(SHORT))).await;
     let cancelled = stored(&rig, late(&key, LONG, None)).await;
@@ -242,14 +242,14 @@ async fn nothing_is_left_of_those_that_waited() {
     rig.finish(&key, &last, &run).await;
     let run = stranger();
     rig.start(&key, &skips, &run).await;
-    let retry = Verdict::Retry { delay: SHORT, reason: "status 503" };
+    let retry = Settlement::Retry { delay: SHORT, reason: "status 503" };
     assert!(rig.settle(settled(&key, &skips, &run, retry)).await);
     rig.pass(SHORT).await;
     rig.due(key.shard(), 10).await;
     let run = stranger();
     assert_eq!(rig.start(&key, &skips, &run).await, 2);
     rig.finish(&key, &skips, &run).await;
-    rig.backend().end_direct(direct, Some("answer".into())).await.unwrap();
+    rig.backend().finish_direct(direct, Some("answer".into())).await.unwrap();
     assert_eq!(counted(&rig, &key).await, ["0", "0"]);
     for name in rig.server().names().await.iter().filter(|name| !lasting(name)) {
         let ttl: i64 = rig.server().raw("PTTL", name, &[]).await;
@@ -263,12 +263,12 @@ async fn nothing_is_left_of_those_that_waited() {
 async fn a_job_that_ended_without_its_facts_does_not_count_for_its_owner() {
     let rig = Rig::redis().await;
     let key = key();
-    let caps = Caps { owner_jobs: 1, ..Caps::NONE };
-    let call = || Enqueue { owner: "ada".into(), caps, ..deferred(&key) };
+    let caps = StorageLimits { owner_jobs: 1, ..StorageLimits::NONE };
+    let call = || EnqueueCommand { owner: "ada".into(), limits: caps, ..deferred(&key) };
     let id = stored(&rig, call()).await;
     vanishes(&rig, &key, &format!("j:{id}")).await;
-    assert_eq!(rig.claim(visit(&key, &id, &stranger())).await, Claimed::Dead(id.clone()));
+    assert_eq!(rig.claim(visit(&key, &id, &stranger())).await, ClaimOutcome::Ended(id.clone()));
     assert_eq!(rig.state(&id).await, Some(JobState::Dead), "it is kept");
     stored(&rig, call()).await;
-    assert_eq!(rig.enqueue(call()).await, Enqueued::Full);
+    assert_eq!(rig.enqueue(call()).await, EnqueueOutcome::Full);
 }

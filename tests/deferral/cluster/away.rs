@@ -33,7 +33,7 @@ async fn all_run(fleet: &Fleet<Cluster>, web: usize, resources: &[String]) -> Du
     let (ids, released) = (ids.await.concat(), Instant::now());
     let waits = |fleet: &Fleet<Cluster>| {
         let runs = fleet.runs();
-        let has_run = |id: &&String| runs.iter().any(|run| run.job.as_ref() == Some(*id));
+        let has_run = |id: &&String| runs.iter().any(|run| run.job_id.as_ref() == Some(*id));
         ids.iter().filter(|id| !has_run(id)).count()
     };
     let mut waiting = waits(fleet);
@@ -80,5 +80,5 @@ async fn workers_keep_their_shards_while_the_node_is_away_that_knows_who_lives()
     // Of its own shards, too.
     all_run(&fleet, web, &[here, there].concat()).await;
     let looked = fleet.settle(web).await.is_good();
-    assert!(looked.runs >= 64 && looked.repeated == 0, "{looked:?}");
+    assert!(looked.runs >= 64 && looked.repeated_runs == 0, "{looked:?}");
 }

@@ -133,7 +133,7 @@ impl Scene {
         assert_eq!(verdict.lost, 0, "accepted with a replica, and lost\n{verdict}");
         let looked = verdict.is_good();
         println!("{looked:?}");
-        assert!(looked.accepted > 100 && looked.ordered > 50, "{looked:?}");
+        assert!(looked.accepted > 100 && looked.ordered_pairs > 50, "{looked:?}");
         assert!(longest < away + LONGEST, "{longest:?}, away for {away:?}");
         assert!(other < OTHERS, "{other:?}");
     }

@@ -63,6 +63,6 @@ async fn what_is_accepted_runs_once_and_in_its_turn_while_shards_move() {
     let looked = fleet.settle(0).await.is_good();
     println!("{looked:?}");
     assert!(moved > shards.len(), "{moved} of {}", shards.len());
-    assert!(looked.accepted > 100 && looked.ordered > 50, "{looked:?}");
+    assert!(looked.accepted > 100 && looked.ordered_pairs > 50, "{looked:?}");
     assert!(longest < on_its_way + LONGEST, "{longest:?}, a shard {on_its_way:?}");
 }

@@ -8,10 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockgate::{LockGuard, NotAcquired, Store};
+use lockgate::{LockGuard, AcquireError, Store};
 use lockgate_history::{
-    Check, Life,
-    locks::{Event, History, Mode, Register},
+    Guarantee, ProcessIncarnation,
+    locks::{LockEvent, LockHistory, RecordedLockMode, FencedRegister},
 };
 use parking_lot::Mutex;
 
@@ -81,12 +81,12 @@ pub(super) struct Load {
 /// What one process has seen, as it would write it down.
 #[derive(Default)]
 pub(super) struct Log {
-    events: Mutex<Vec<(u64, Event)>>,
+    events: Mutex<Vec<(u64, LockEvent)>>,
     last: AtomicU64,
 }
 
 impl Log {
-    fn note(&self, at: u64, event: Event) {
+    fn note(&self, at: u64, event: LockEvent) {
         self.events.lock().push((at, event));
     }
 }
@@ -132,13 +132,13 @@ impl Load {
         let mut wanted = Instant::now();
         while !self.stop.load(Ordering::Relaxed) {
             let (id, asked) = (log.last.fetch_add(1, Ordering::Relaxed), Instant::now());
-            log.note(self.now(), Event::Ask(id, self.locks[lock].clone(), Mode::Exclusive));
-            let request = store.lock(&*self.locks[lock]).replicas(self.plan.replicas).wait(PHASE);
+            log.note(self.now(), LockEvent::Requested(id, self.locks[lock].clone(), RecordedLockMode::Exclusive));
+            let request = store.lock(&*self.locks[lock]).min_replicas(self.plan.replicas).wait(PHASE);
             let acquired = request.acquire().await;
             self.longest_call.fetch_max(ms(asked), Ordering::Relaxed);
             match acquired {
                 Ok(guard) => {
-                    log.note(self.now(), Event::Got(id, guard.fence(), self.valid(&guard)));
+                    log.note(self.now(), LockEvent::Granted(id, guard.fence(), self.valid(&guard)));
                     self.longest.fetch_max(ms(wanted), Ordering::Relaxed);
                     self.grants[process][lock].fetch_add(1, Ordering::Relaxed);
                     self.hold(&log, id, lock, guard).await;
@@ -146,9 +146,9 @@ impl Load {
                     wanted = Instant::now();
                 }
                 // Somebody keeps it, or a release did not arrive and its lease is still on.
-                Err(NotAcquired::Busy(_)) => log.note(self.now(), Event::Busy(id)),
+                Err(AcquireError::Busy(_)) => log.note(self.now(), LockEvent::Refused(id)),
                 Err(_) => {
-                    log.note(self.now(), Event::Fault(id));
+                    log.note(self.now(), LockEvent::Failed(id));
                     self.refused.fetch_add(1, Ordering::Relaxed);
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 }
@@ -162,18 +162,18 @@ impl Load {
         while self.keep.load(Ordering::Relaxed) && guard.remaining() > Duration::ZERO {
             let beat = Duration::from_millis(10);
             if tokio::time::timeout(beat, guard.lost()).await.is_ok() {
-                log.note(self.now(), Event::Lost(id));
+                log.note(self.now(), LockEvent::LossReported(id));
                 break;
             }
-            log.note(self.now(), Event::Holds(id, self.valid(&guard)));
+            log.note(self.now(), LockEvent::Renewed(id, self.valid(&guard)));
         }
         // As if by somebody who does not know better: the register is what keeps him out.
         let write = |value| self.registers[lock].lock().write(guard.fence(), value + 1);
         if let Some(value) = read.and_then(write) {
-            log.note(self.now(), Event::Wrote(id, value));
+            log.note(self.now(), LockEvent::Written(id, value));
         }
-        log.note(self.now(), Event::Letting(id));
-        log.note(self.now(), Event::Let(id, format!("{:?}", guard.release().await)));
+        log.note(self.now(), LockEvent::Releasing(id));
+        log.note(self.now(), LockEvent::Released(id, format!("{:?}", guard.release().await)));
     }
 
     pub(super) async fn rate(&self, phase: &str, time: impl Future<Output = ()>) {
@@ -211,26 +211,26 @@ impl Load {
 
     /// All that was seen; only what is broken by any failover, or by this one.
     pub(super) fn judge(&self, logs: &[Arc<Log>]) {
-        let mut history = History::default();
+        let mut history = LockHistory::default();
         for (process, log) in logs.iter().enumerate() {
-            history.add(Life { process, number: 0 }, log.events.lock().clone());
+            history.add_events(ProcessIncarnation { process, generation: 0 }, log.events.lock().clone());
         }
         for (lock, register) in self.locks.iter().zip(&self.registers) {
             let writes = register.lock().writes.clone();
-            history.registers.push(Register { lock: lock.clone(), writes });
+            history.registers.push(FencedRegister { lock: lock.clone(), writes });
         }
         let (looked, found) = history.check();
-        let overlaps = found.iter().filter(|wrong| wrong.check == Check::M1).count();
-        println!("{} holds, {} grants", looked.holds, history.grants());
+        let overlaps = found.iter().filter(|wrong| wrong.guarantee == Guarantee::M1).count();
+        println!("{} holds, {} grants", looked.hold_count, history.grant_count());
         let with = if self.plan.replicas > 0 { "with a replica" } else { "without replicas" };
         println!("figure: locks with two holders {with} {overlaps}");
         let must_hold = |check| match check {
-            Check::M1 => self.plan.replicas > 0,
-            Check::M2 | Check::M3 => true,
+            Guarantee::M1 => self.plan.replicas > 0,
+            Guarantee::M2 | Guarantee::M3 => true,
             _ => false,
         };
-        let wrong: Vec<_> = found.iter().filter(|wrong| must_hold(wrong.check)).collect();
+        let wrong: Vec<_> = found.iter().filter(|wrong| must_hold(wrong.guarantee)).collect();
         assert!(wrong.is_empty(), "{wrong:#?}");
-        assert!(looked.holds > 100, "{looked:?}");
+        assert!(looked.hold_count > 100, "{looked:?}");
     }
 }

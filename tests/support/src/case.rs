@@ -115,7 +115,7 @@ impl Case {
             _ => shared_server().await.url(namespace),
         };
         // Far more than a call takes: a loaded machine is no outage.
-        Store::builder(&url).deadline(Duration::from_secs(10))
+        Store::builder(&url).call_timeout(Duration::from_secs(10))
     }
 
     /// A site with a worker, as a process of its own.

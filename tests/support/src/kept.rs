@@ -10,7 +10,7 @@ use redis::aio::MultiplexedConnection;
 use crate::{
     checker::{
         Violation,
-        rest::{Kept, Rest},
+        idle_snapshot::{LeftoverKey, IdleSnapshot},
     },
     redis::Server,
 };
@@ -23,7 +23,7 @@ const LEASES: Duration = Duration::from_secs(40);
 const TOLD: usize = 8;
 
 /// All keys of a namespace: which have an end, and what is counted.
-pub(crate) async fn kept(connection: &mut MultiplexedConnection, namespace: &str) -> Vec<Kept> {
+pub(crate) async fn kept(connection: &mut MultiplexedConnection, namespace: &str) -> Vec<LeftoverKey> {
     let keys: Vec<String> = ask(connection, &["KEYS", &format!("lg:1:{namespace}:*")]).await;
     let mut all = Vec::new();
     for key in keys {
@@ -36,7 +36,7 @@ pub(crate) async fn kept(connection: &mut MultiplexedConnection, namespace: &str
         } else {
             Vec::new()
         };
-        all.push(Kept { key, ends, counters });
+        all.push(LeftoverKey { name: key, has_expiry: ends, counters });
     }
     all
 }
@@ -66,7 +66,7 @@ pub async fn left_of_locks(server: &Server, namespace: &str) -> Vec<Violation> {
     let until = Instant::now() + LEASES;
     loop {
         let keys = kept(&mut server.connection().await, namespace).await;
-        let left = Rest { keys, only_locks: true, ..Rest::default() }.check();
+        let left = IdleSnapshot { keys, locks_only: true, ..IdleSnapshot::default() }.check();
         if left.is_empty() || Instant::now() > until {
             return left;
         }
@@ -76,7 +76,7 @@ pub async fn left_of_locks(server: &Server, namespace: &str) -> Vec<Violation> {
 
 /// How many keys are left, once no more of them go for the time of leases, retries and delays: a line in which one
 /// request after the other is tried again takes that time for each. If it is some, that is told.
-pub(crate) async fn left_at_rest(mut look: impl AsyncFnMut() -> Rest) -> u64 {
+pub(crate) async fn left_at_rest(mut look: impl AsyncFnMut() -> IdleSnapshot) -> u64 {
     let (mut until, mut fewest) = (Instant::now() + LEASES, usize::MAX);
     loop {
         let left = look().await.check();
@@ -84,7 +84,7 @@ pub(crate) async fn left_at_rest(mut look: impl AsyncFnMut() -> Rest) -> u64 {
             (until, fewest) = (Instant::now() + LEASES, left.len());
         }
         if left.is_empty() || Instant::now() > until {
-            let some: Vec<_> = left.iter().map(|left| &*left.told).take(TOLD).collect();
+            let some: Vec<_> = left.iter().map(|left| &*left.description).take(TOLD).collect();
             if !some.is_empty() {
                 println!("at rest {} are left: {}", left.len(), some.join("; "));
             }
@@ -97,7 +97,7 @@ pub(crate) async fn left_at_rest(mut look: impl AsyncFnMut() -> Rest) -> u64 {
 /// What the keys of a namespace that stay for ever take, KiB.
 pub(crate) async fn for_ever(connection: &mut MultiplexedConnection, namespace: &str) -> u64 {
     let mut bytes = 0;
-    for Kept { key, ends, .. } in kept(connection, namespace).await {
+    for LeftoverKey { name: key, has_expiry: ends, .. } in kept(connection, namespace).await {
         if !ends {
             let usage = ask::<Option<u64>>(connection, &["MEMORY", "USAGE", &key]).await;
             bytes += usage.unwrap_or(0);

@@ -326,7 +326,7 @@ impl Drop for Server {
 ///
 /// If the URL is wrong.
 pub async fn patient_store(url: &str) -> Store {
-    let builder = Store::builder(url).deadline(Duration::from_secs(10));
+    let builder = Store::builder(url).call_timeout(Duration::from_secs(10));
     builder.connect().await.expect("the URL is right")
 }
 

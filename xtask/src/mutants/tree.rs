@@ -19,7 +19,7 @@ use crate::shell;
 const CRATES: [&str; 3] = ["src", "integrations/axum/src", "integrations/actix-web/src"];
 
 /// The sources that hand the texts of scripts to the server, and the file that reads them.
-const SCRIPTS: [&str; 2] = ["src/store/redis", "src/store/redis/script.rs"];
+const SCRIPTS: [&str; 2] = ["src/store/redis", "src/store/redis/scripts.rs"];
 
 /// A program of tests, and the folder that cargo would start it in.
 pub(super) struct Program {

@@ -131,30 +131,30 @@ pub(super) fn parse_stalls(life: ProcessIncarnation, text: &str) -> impl Iterato
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::line;
+    use crate::format_line;
 
     #[test]
     fn what_is_written_can_be_read() {
         let events = [
-            Event::Start(1, "7".into(), "3-ab".into(), 2, 17, 99),
-            Event::Start(2, "8".into(), "-".into(), 0, 18, 99),
-            Event::Holds(1, 120),
-            Event::End(1, 200, "x".into()),
-            Event::Abort(2),
-            Event::Start(3, "8".into(), "-".into(), 0, 19, 99),
-            Event::Drop(3),
-            Event::Stall(4, 90),
+            RunEvent::Started(1, "7".into(), "3-ab".into(), 2, 17, 99),
+            RunEvent::Started(2, "8".into(), "-".into(), 0, 18, 99),
+            RunEvent::Renewed(1, 120),
+            RunEvent::Ended(1, 200, "x".into()),
+            RunEvent::Aborted(2),
+            RunEvent::Started(3, "8".into(), "-".into(), 0, 19, 99),
+            RunEvent::Dropped(3),
+            RunEvent::Stalled(4, 90),
         ];
-        let text: String = events.iter().map(|event| line(5, 70, event)).collect();
-        let life = Life { process: 0, number: 0 };
-        let stalls: Vec<_> = stalls(life, &text).map(|t| (t.life, t.from, t.to)).collect();
+        let text: String = events.iter().map(|event| format_line(5, 70, event)).collect();
+        let life = ProcessIncarnation { process: 0, generation: 0 };
+        let stalls: Vec<_> = parse_stalls(life, &text).map(|t| (t.incarnation, t.from, t.to)).collect();
         assert_eq!(stalls, [(Some(life), 4, 90)]);
-        let mut runs = runs(life, &format!("{text}6 70 holds 2 1000"));
+        let mut runs = parse_runs(life, &format!("{text}6 70 holds 2 1000"));
         runs.sort_by_key(|run| run.fence);
         let [first, second, third] = &runs[..] else { panic!("{runs:?}") };
-        assert_eq!((first.job.as_deref(), first.attempt, first.valid), (Some("3-ab"), 2, 120));
-        assert_eq!(first.end, Some(End { at: 5, status: 200, body: "x".into() }));
-        assert_eq!((&second.job, second.valid, second.aborted), (&None, 99, Some(5)));
-        assert_eq!((third.dropped, second.dropped), (Some(5), None));
+        assert_eq!((first.job_id.as_deref(), first.attempt, first.valid_until), (Some("3-ab"), 2, 120));
+        assert_eq!(first.end, Some(RunEnd { ended_at: 5, status: 200, body: "x".into() }));
+        assert_eq!((&second.job_id, second.valid_until, second.aborted_at), (&None, 99, Some(5)));
+        assert_eq!((third.dropped_at, second.dropped_at), (Some(5), None));
     }
 }

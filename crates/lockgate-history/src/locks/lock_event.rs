@@ -118,26 +118,26 @@ pub(super) fn parse_events(text: &str) -> Vec<(u64, LockEvent)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::line;
+    use crate::format_line;
 
     #[test]
     fn what_is_written_can_be_read() {
         let events = [
-            Event::Ask(1, "hot".into(), Mode::Permits(3)),
-            Event::Got(1, 17, 99),
-            Event::Busy(2),
-            Event::Fault(3),
-            Event::Gone(4),
-            Event::Holds(1, 100),
-            Event::Lost(1),
-            Event::Wrote(1, 5),
-            Event::Letting(1),
-            Event::Let(1, "Released".into()),
-            Event::Stall(7),
+            LockEvent::Requested(1, "hot".into(), RecordedLockMode::Permits(3)),
+            LockEvent::Granted(1, 17, 99),
+            LockEvent::Refused(2),
+            LockEvent::Failed(3),
+            LockEvent::Cancelled(4),
+            LockEvent::Renewed(1, 100),
+            LockEvent::LossReported(1),
+            LockEvent::Written(1, 5),
+            LockEvent::Releasing(1),
+            LockEvent::Released(1, "Released".into()),
+            LockEvent::Stalled(7),
         ];
-        let text: String = events.iter().map(|event| line(8, 70, event)).collect();
+        let text: String = events.iter().map(|event| format_line(8, 70, event)).collect();
         let read: Vec<_> =
-            read(&format!("{text}9 70 got 5 1")).into_iter().map(|(_, e)| e).collect();
+            parse_events(&format!("{text}9 70 got 5 1")).into_iter().map(|(_, e)| e).collect();
         assert_eq!(read, events);
     }
 }

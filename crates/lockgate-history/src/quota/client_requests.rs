@@ -118,36 +118,36 @@ impl QuotaHistory {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{Event, Limit},
+        super::{QuotaEvent, QuotaBound},
         *,
     };
-    use crate::line;
+    use crate::format_line;
 
-    const LIFE: Life = Life { process: 0, number: 0 };
+    const LIFE: ProcessIncarnation = ProcessIncarnation { process: 0, generation: 0 };
 
     /// The last fault was over at 1,000; somebody may wait for 100.
-    fn judged(clients: u64, events: &[(u64, Event)]) -> Vec<String> {
-        let mut history = History::default();
-        (history.calm, history.patience) = (1000 * MS, 100 * MS);
-        history.limits.insert("k".into(), Limit::Fixed { limit: 1000, window: MS });
-        let text: String = events.iter().map(|(at, event)| line(at * MS, 7, event)).collect();
-        history.read(LIFE, &text);
-        history.lives.insert(LIFE, clients);
+    fn judged(clients: u64, events: &[(u64, QuotaEvent)]) -> Vec<String> {
+        let mut history = QuotaHistory::default();
+        (history.last_fault_end, history.max_wait) = (1000 * NANOS_PER_MILLI, 100 * NANOS_PER_MILLI);
+        history.quotas.insert("k".into(), QuotaBound::Fixed { limit: 1000, window: NANOS_PER_MILLI });
+        let text: String = events.iter().map(|(at, event)| format_line(at * NANOS_PER_MILLI, 7, event)).collect();
+        history.add_log(LIFE, &text);
+        history.clients_per_process.insert(LIFE, clients);
         let wrong = history.check().1;
-        assert!(wrong.iter().all(|wrong| wrong.check == Guarantee::L1));
-        wrong.into_iter().map(|wrong| wrong.told).collect()
+        assert!(wrong.iter().all(|wrong| wrong.guarantee == Guarantee::L1));
+        wrong.into_iter().map(|wrong| wrong.description).collect()
     }
 
-    fn ask(at: u64) -> (u64, Event) {
-        (at, Event::Ask(0, "k".into()))
+    fn ask(at: u64) -> (u64, QuotaEvent) {
+        (at, QuotaEvent::Requested(0, "k".into()))
     }
 
-    fn out(at: u64) -> (u64, Event) {
-        (at, Event::Out(0, "k".into()))
+    fn out(at: u64) -> (u64, QuotaEvent) {
+        (at, QuotaEvent::Refused(0, "k".into()))
     }
 
-    fn fault(at: u64) -> (u64, Event) {
-        (at, Event::Fault(0, "k".into()))
+    fn fault(at: u64) -> (u64, QuotaEvent) {
+        (at, QuotaEvent::Failed(0, "k".into()))
     }
 
     #[test]
@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(judged(1, &events).len(), 1);
         let only = [ask(1010), fault(1020), ask(1030), fault(1040)];
         assert_eq!(judged(1, &only).len(), 1);
-        let local = (1160, Event::Local(0, "k".into(), 1150 * MS, 1));
+        let local = (1160, QuotaEvent::AdmittedLocally(0, "k".into(), 1150 * NANOS_PER_MILLI, 1));
         assert_eq!(judged(1, &[ask(900), out(1001), ask(1150), local]).len(), 1);
     }
 
@@ -184,12 +184,12 @@ mod tests {
 
     #[test]
     fn whoever_was_killed_or_did_not_run_is_not_judged() {
-        let mut events = vec![ask(900), out(1001), (1155, Event::Stall(1120 * MS))];
+        let mut events = vec![ask(900), out(1001), (1155, QuotaEvent::Stalled(1120 * NANOS_PER_MILLI))];
         events.extend([ask(1150), fault(1160)]);
         assert_eq!(judged(1, &events).len(), 0);
-        let mut history = History::default();
-        (history.calm, history.patience) = (1, 1);
-        history.read(LIFE, &line(5, 7, &Event::Ask(0, "k".into())));
+        let mut history = QuotaHistory::default();
+        (history.last_fault_end, history.max_wait) = (1, 1);
+        history.add_log(LIFE, &format_line(5, 7, &QuotaEvent::Requested(0, "k".into())));
         assert_eq!(history.check().1.len(), 1);
         history.killed.insert(LIFE);
         assert_eq!(history.check().1.len(), 0);

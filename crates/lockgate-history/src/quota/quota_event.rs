@@ -75,17 +75,17 @@ mod tests {
     fn what_is_written_can_be_read() {
         let key = || "k".to_owned();
         for event in [
-            Event::Ask(3, key()),
-            Event::In(3, key(), 5, 2),
-            Event::Out(3, key()),
-            Event::Local(3, key(), 5, 1),
-            Event::Fault(3, key()),
-            Event::May(3, key(), 4),
-            Event::Spent(3, key(), 5, 7),
-            Event::Stall(9),
+            QuotaEvent::Requested(3, key()),
+            QuotaEvent::Admitted(3, key(), 5, 2),
+            QuotaEvent::Refused(3, key()),
+            QuotaEvent::AdmittedLocally(3, key(), 5, 1),
+            QuotaEvent::Failed(3, key()),
+            QuotaEvent::CostLimit(3, key(), 4),
+            QuotaEvent::SpentRead(3, key(), 5, 7),
+            QuotaEvent::Stalled(9),
         ] {
             assert_eq!(event.to_string().parse(), Ok(event));
         }
-        assert_eq!("in 3 k 5".parse::<Event>(), Err(()));
+        assert_eq!("in 3 k 5".parse::<QuotaEvent>(), Err(()));
     }
 }

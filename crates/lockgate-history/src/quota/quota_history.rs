@@ -193,39 +193,39 @@ impl QuotaHistory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::line;
+    use crate::format_line;
 
-    fn history(limit: Limit, events: &[(usize, u64, Event)]) -> History {
-        let mut history = History::default();
-        history.limits.insert("k".to_owned(), limit);
+    fn history(limit: QuotaBound, events: &[(usize, u64, QuotaEvent)]) -> QuotaHistory {
+        let mut history = QuotaHistory::default();
+        history.quotas.insert("k".to_owned(), limit);
         for (process, at, event) in events {
-            history.read(Life { process: *process, number: 0 }, &line(at * MS, 7, event));
+            history.add_log(ProcessIncarnation { process: *process, generation: 0 }, &format_line(at * NANOS_PER_MILLI, 7, event));
         }
         history
     }
 
     /// So many at that time, each sent a ms before it was answered.
-    fn at(ms: u64, many: u64) -> Vec<(usize, u64, Event)> {
+    fn at(ms: u64, many: u64) -> Vec<(usize, u64, QuotaEvent)> {
         let one =
-            |n| (usize::try_from(n % 3).unwrap(), ms, Event::In(0, "k".into(), (ms - 1) * MS, 1));
+            |n| (usize::try_from(n % 3).unwrap(), ms, QuotaEvent::Admitted(0, "k".into(), (ms - 1) * NANOS_PER_MILLI, 1));
         (0..many).map(one).collect()
     }
 
     #[test]
     fn quotas_that_are_spent_are_counted() {
-        let spent = |many| history(PACED, &at(50, many)).check().0.spent;
+        let spent = |many| history(PACED, &at(50, many)).check().0.exhausted_keys;
         assert_eq!([spent(5), spent(6)], [0, 1]);
     }
 
-    fn over(limit: Limit, events: &[(usize, u64, Event)]) -> u64 {
+    fn over(limit: QuotaBound, events: &[(usize, u64, QuotaEvent)]) -> u64 {
         let (looked, wrong) = history(limit, events).check();
-        assert_eq!(looked.over == 0, wrong.is_empty());
-        assert!(wrong.iter().all(|wrong| wrong.check == Guarantee::RL1));
-        looked.over
+        assert_eq!(looked.max_excess == 0, wrong.is_empty());
+        assert!(wrong.iter().all(|wrong| wrong.guarantee == Guarantee::RL1));
+        looked.max_excess
     }
 
-    const FIXED: Limit = Limit::Fixed { limit: 10, window: 1000 * MS };
-    const PACED: Limit = Limit::Paced { burst: 5, limit: 10, window: 1000 * MS };
+    const FIXED: QuotaBound = QuotaBound::Fixed { limit: 10, window: 1000 * NANOS_PER_MILLI };
+    const PACED: QuotaBound = QuotaBound::Gcra { burst: 5, limit: 10, window: 1000 * NANOS_PER_MILLI };
 
     #[test]
     fn rl1_two_windows_that_meet_and_one_more() {
@@ -246,33 +246,33 @@ mod tests {
     /// Neither who was refused nor who had no answer was let in.
     #[test]
     fn rl1_refusals_and_errors_count_for_nothing() {
-        let none = |event: Event| (0..100).map(|_| (0, 60, event.clone())).collect::<Vec<_>>();
-        let all = [at(50, 5), none(Event::Out(0, "k".into())), none(Event::Fault(0, "k".into()))]
+        let none = |event: QuotaEvent| (0..100).map(|_| (0, 60, event.clone())).collect::<Vec<_>>();
+        let all = [at(50, 5), none(QuotaEvent::Refused(0, "k".into())), none(QuotaEvent::Failed(0, "k".into()))]
             .concat();
         assert_eq!(over(PACED, &all), 0);
         let (looked, _) = history(PACED, &all).check();
-        assert_eq!((looked.entered, looked.refused, looked.faults), (5, 100, 100));
+        assert_eq!((looked.admitted, looked.refused, looked.errors), (5, 100, 100));
     }
 
     #[test]
     fn rl1_a_store_that_lost_all_begins_anew() {
         let mut history = history(FIXED, &[at(999, 10), at(1001, 25)].concat());
-        assert_eq!(history.check().0.over, 15);
-        history.forgotten.push(1000 * MS);
-        assert_eq!(history.check().0.over, 0);
+        assert_eq!(history.check().0.max_excess, 15);
+        history.data_losses.push(1000 * NANOS_PER_MILLI);
+        assert_eq!(history.check().0.max_excess, 0);
     }
 
     /// While the store is away each process has its share, and no more.
     #[test]
     fn rl1_a_process_alone() {
         let local = |process, many| {
-            let one = move |_| (process, 50, Event::Local(0, "k".into(), 49 * MS, 1));
+            let one = move |_| (process, 50, QuotaEvent::AdmittedLocally(0, "k".into(), 49 * NANOS_PER_MILLI, 1));
             (0..many).map(one).collect::<Vec<_>>()
         };
         assert_eq!(over(PACED, &[local(0, 6), local(1, 6)].concat()), 0);
         assert_eq!(over(PACED, &local(0, 7)), 1);
         let mut history = history(PACED, &local(0, 6));
-        history.share = Some(2);
-        assert_eq!(history.check().0.over, 3);
+        history.local_quota = Some(2);
+        assert_eq!(history.check().0.max_excess, 3);
     }
 }

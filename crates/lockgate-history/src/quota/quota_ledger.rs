@@ -73,35 +73,35 @@ impl QuotaHistory {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::Event, *};
-    use crate::{Life, line};
+    use super::{super::QuotaEvent, *};
+    use crate::{ProcessIncarnation, format_line};
 
-    const LIFE: Life = Life { process: 0, number: 0 };
+    const LIFE: ProcessIncarnation = ProcessIncarnation { process: 0, generation: 0 };
 
-    fn may(at: u64, most: u64) -> (u64, Event) {
-        (at, Event::May(0, "k".into(), most))
+    fn may(at: u64, most: u64) -> (u64, QuotaEvent) {
+        (at, QuotaEvent::CostLimit(0, "k".into(), most))
     }
 
-    fn entered(sent: u64, told: u64, least: u64) -> (u64, Event) {
-        (told, Event::In(0, "k".into(), sent * MS, least))
+    fn entered(sent: u64, told: u64, least: u64) -> (u64, QuotaEvent) {
+        (told, QuotaEvent::Admitted(0, "k".into(), sent * NANOS_PER_MILLI, least))
     }
 
-    fn spent(sent: u64, told: u64, spent: u64) -> (u64, Event) {
-        (told, Event::Spent(1, "k".into(), sent * MS, spent))
+    fn spent(sent: u64, told: u64, spent: u64) -> (u64, QuotaEvent) {
+        (told, QuotaEvent::SpentRead(1, "k".into(), sent * NANOS_PER_MILLI, spent))
     }
 
-    fn history(events: &[(u64, Event)]) -> History {
-        let mut history = History::default();
-        let text: String = events.iter().map(|(at, event)| line(at * MS, 7, event)).collect();
-        history.read(LIFE, &text);
+    fn history(events: &[(u64, QuotaEvent)]) -> QuotaHistory {
+        let mut history = QuotaHistory::default();
+        let text: String = events.iter().map(|(at, event)| format_line(at * NANOS_PER_MILLI, 7, event)).collect();
+        history.add_log(LIFE, &text);
         history
     }
 
     /// How many looks are wrong, and how many show something.
-    fn judged(events: &[(u64, Event)]) -> (usize, u64) {
+    fn judged(events: &[(u64, QuotaEvent)]) -> (usize, u64) {
         let (looked, wrong) = history(events).check();
-        assert!(wrong.iter().all(|wrong| wrong.check == Guarantee::RL2));
-        (wrong.len(), looked.exact)
+        assert!(wrong.iter().all(|wrong| wrong.guarantee == Guarantee::RL2));
+        (wrong.len(), looked.tight_readings)
     }
 
     /// One of which one is given back, and one that costs three: between one and four, by what has been put right.
@@ -137,7 +137,7 @@ mod tests {
             spent(50, 60, 1),
         ]);
         assert_eq!(history.check().1.len(), 1);
-        history.forgotten.push(25 * MS);
+        history.data_losses.push(25 * NANOS_PER_MILLI);
         assert_eq!(history.check().1.len(), 0);
     }
 }

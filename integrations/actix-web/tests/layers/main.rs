@@ -155,7 +155,7 @@ async fn a_slow_client_is_told_408() {
     let order = web::resource("/orders/{id}/refund")
         .post(|_: Bytes| async { "" })
         .wrap(from_fn(all_to_error))
-        .wrap(LockLayer::by_path_param("id").body_deadline(Duration::from_millis(10)));
+        .wrap(LockLayer::by_path_param("id").body_read_timeout(Duration::from_millis(10)));
     let app = init_service(App::new().service(order).app_data(Data::new(store.clone()))).await;
     let (request, _) = request("").replace_payload(stalled());
     let status = match app.call(request).await {

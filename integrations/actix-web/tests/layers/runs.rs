@@ -53,7 +53,7 @@ async fn deny_runs(
     request: ServiceRequest,
     next: Next<impl MessageBody + 'static>,
 ) -> Result<ServiceResponse<impl MessageBody>, Error> {
-    if request.extensions().get::<lockgate::Deferred>().is_some() {
+    if request.extensions().get::<lockgate::RunningJob>().is_some() {
         return Err(ErrorUnauthorized("who are you?"));
     }
     next.call(request).await

@@ -25,7 +25,7 @@ async fn a_websocket_has_its_lock_until_it_ends() {
     let lock = LockLayer::by_path_param("id")
         .all_methods()
         .hold_until(HoldUntil::BodyEnd)
-        .body_deadline(Duration::from_millis(10));
+        .body_read_timeout(Duration::from_millis(10));
     let app = App::new()
         .service(web::resource("/orders/{id}").get(echo).wrap(lock))
         .app_data(Data::new(store.clone()));

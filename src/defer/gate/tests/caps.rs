@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{Defer, DeferParked, parked};
+use super::{Defer, DeferCandidate, parked};
 use crate::{
-    gate::{Gate as _, Head, Slot, Trying},
+    gate::{Gate as _, HttpRequestHead, ParkingSlot, AttemptMode},
     key::Key,
     store::Store,
 };
@@ -14,12 +14,12 @@ use crate::{
 /// Stores requests of this owner until there is no room, and tells how many there were.
 async fn fill(store: &Store, key: &Key, owner: &str, body: &Bytes) -> usize {
     for taken in 0.. {
-        let mut parked: DeferParked = parked(store);
+        let mut parked: DeferCandidate = parked(store);
         parked.parked.key = key.clone();
-        parked.slot = Slot::new(Trying::For(Duration::ZERO), None);
+        parked.slot = ParkingSlot::new(AttemptMode::WaitFor(Duration::ZERO), None);
         owner.clone_into(&mut parked.owner);
-        let head = Head::new("POST", "/7", Vec::new(), None);
-        if Defer::new().accept(parked, head, Some(body.clone())).await.is_none() {
+        let head = HttpRequestHead::new("POST", "/7", Vec::new(), None);
+        if Defer::new().accept_parked(parked, head, Some(body.clone())).await.is_none() {
             return taken;
         }
     }

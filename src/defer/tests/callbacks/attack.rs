@@ -13,8 +13,8 @@ use super::{
     called_at,
 };
 use crate::{
-    defer::{Callbacks, DeferWorker},
-    store::{Enqueue, Store},
+    defer::{Webhooks, DeferWorker},
+    store::{EnqueueCommand, Store},
 };
 
 const PORTS: usize = 40;
@@ -58,7 +58,7 @@ async fn answers() -> (SocketAddr, mpsc::UnboundedReceiver<()>) {
 
 async fn put(store: &Store, target: &str, at: SocketAddr, owner: &str) {
     let call = called_at(store, target, &format!("http://{at}/hook"));
-    put_in(store, Enqueue { owner: owner.to_owned(), ..call }).await;
+    put_in(store, EnqueueCommand { owner: owner.to_owned(), ..call }).await;
 }
 
 #[tokio::test]
@@ -66,15 +66,15 @@ async fn silent_receivers_of_one_client_keep_no_stranger_waiting() {
     let store = Store::memory();
     let (_listeners, silent) = silent().await;
     let (address, mut calls) = answers().await;
-    let mut worker = DeferWorker::on(&store, Routes::default());
-    let callbacks = Callbacks::new("0123456789abcdef0123456789abcdef");
-    worker.callbacks = Some(Arc::new(callbacks.allow_http().allow_network("127.0.0.0/8")));
+    let mut worker = DeferWorker::new(&store, Routes::default());
+    let callbacks = Webhooks::new("0123456789abcdef0123456789abcdef");
+    worker.webhooks = Some(Arc::new(callbacks.allow_http().allow_network("127.0.0.0/8")));
     let worker = crate::store::spawn(worker.run(std::future::pending()));
     for n in 0..CALLS {
         put(&store, &format!("/attack-{n}"), silent[n % PORTS], "attacker").await;
     }
     // The attack is under way: all its requests have ended.
-    while store.deferred().stats().await.expect("it is there").done < CALLS as u64 {
+    while store.deferred_jobs().stats().await.expect("it is there").done < CALLS as u64 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     for n in 0..5 {

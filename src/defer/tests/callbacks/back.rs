@@ -7,7 +7,7 @@ use super::{
     Called, failing, id_of_call, put_off_with_callback, work,
 };
 use crate::{
-    defer::callback::{Deliver, Delivered, Outgoing},
+    defer::webhook::{WebhookSender, DeliveryOutcome, WebhookCall},
     store::{Fault, Faults, JobId, JobState, Store, faulty},
 };
 
@@ -21,7 +21,7 @@ async fn a_job_that_is_put_back_is_told_again_as_another_end() {
         assert_eq!(ended(&store, &id).await, JobState::Dead);
         tokio::time::sleep(60 * SECOND).await;
         assert_eq!(called.calls().len(), time);
-        let _ = store.deferred().redrive(&id).await.expect("the store is there");
+        let _ = store.deferred_jobs().redrive(&id).await.expect("the store is there");
     }
     let calls = called.calls();
     assert_ne!(calls[0].0, calls[1].0, "who has heard of the one has not heard of the other");
@@ -30,7 +30,7 @@ async fn a_job_that_is_put_back_is_told_again_as_another_end() {
 }
 
 async fn put_back(store: &Store, id: &JobId) {
-    let state = store.deferred().redrive(id).await.expect("the store is there");
+    let state = store.deferred_jobs().redrive(id).await.expect("the store is there");
     assert_eq!(state, Some(JobState::Queued));
 }
 
@@ -41,8 +41,8 @@ async fn an_end_that_comes_as_a_call_is_written_down_is_told_too() {
     #[derive(Debug, Clone)]
     struct Late(Called, Faults);
 
-    impl Deliver for Late {
-        fn deliver(&self, call: Outgoing) -> BoxFuture<'static, Delivered> {
+    impl WebhookSender for Late {
+        fn deliver(&self, call: WebhookCall) -> BoxFuture<'static, DeliveryOutcome> {
             if self.0.calls().is_empty() {
                 self.1.set("settle", Fault::Late(SECOND), 1);
             }
@@ -50,7 +50,7 @@ async fn an_end_that_comes_as_a_call_is_written_down_is_told_too() {
         }
     }
 
-    for answer in [Delivered::Answered(204), Delivered::Answered(410)] {
+    for answer in [DeliveryOutcome::Answered(204), DeliveryOutcome::Answered(410)] {
         let (store, faults) = faulty();
         let called = Called::answers([answer]);
         let worker = failing(&store, Late(called.clone(), faults.clone()));
@@ -76,7 +76,7 @@ async fn an_end_that_comes_as_a_call_is_written_down_is_told_too() {
 #[tokio::test(start_paused = true)]
 async fn an_end_is_told_though_its_job_was_put_back_before() {
     let store = Store::memory();
-    let called = Called::answers([Delivered::Failed("refused".to_owned())]);
+    let called = Called::answers([DeliveryOutcome::Failed("refused".to_owned())]);
     let worker = failing(&store, called.clone());
     let id = put_off_with_callback(&store, "/x").await;
     assert_eq!(ended(&store, &id).await, JobState::Dead);

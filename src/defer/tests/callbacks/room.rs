@@ -8,11 +8,11 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     super::{Function, Routes, SECOND, answered, ended, key_of, look, put_in, put_off, settled},
-    Called, Deliver, Delivered, Outgoing, called_at, put_off_with_callback,
+    Called, WebhookSender, DeliveryOutcome, WebhookCall, called_at, put_off_with_callback,
 };
 use crate::{
     defer::DeferWorker,
-    store::{Enqueue, JobState, Store},
+    store::{EnqueueCommand, JobState, Store},
 };
 
 /// Runs of `/short` take a second, others 200.
@@ -23,8 +23,8 @@ fn one_at_a_time(store: &Store, called: &Called) -> DeferWorker {
         sleep(SECOND * seconds).await;
         answered(200)
     });
-    let mut worker = DeferWorker::on(store, routes).concurrency(1);
-    worker.callbacks = Some(Arc::new(called.clone()));
+    let mut worker = DeferWorker::new(store, routes).concurrency(1);
+    worker.webhooks = Some(Arc::new(called.clone()));
     worker
 }
 
@@ -67,15 +67,15 @@ const SILENT: &str = "https://silent.example/hook";
 #[derive(Debug, Clone, Default)]
 struct OneSilent(Arc<Mutex<Vec<Instant>>>);
 
-impl Deliver for OneSilent {
-    fn deliver(&self, call: Outgoing) -> BoxFuture<'static, Delivered> {
+impl WebhookSender for OneSilent {
+    fn deliver(&self, call: WebhookCall) -> BoxFuture<'static, DeliveryOutcome> {
         if call.url != SILENT {
             self.0.lock().push(Instant::now());
-            return Box::pin(std::future::ready(Delivered::Answered(204)));
+            return Box::pin(std::future::ready(DeliveryOutcome::Answered(204)));
         }
         Box::pin(async {
             sleep(10 * SECOND).await;
-            Delivered::Failed("no answer in time".to_owned())
+            DeliveryOutcome::Failed("no answer in time".to_owned())
         })
     }
 }
@@ -84,8 +84,8 @@ impl Deliver for OneSilent {
 #[tokio::test(start_paused = true)]
 async fn a_silent_host_keeps_others_waiting_for_one_call_at_most() {
     let (store, told) = (Store::memory(), OneSilent::default());
-    let mut worker = DeferWorker::on(&store, Routes::default());
-    worker.callbacks = Some(Arc::new(told.clone()));
+    let mut worker = DeferWorker::new(&store, Routes::default());
+    worker.webhooks = Some(Arc::new(told.clone()));
     let worker = crate::store::spawn(worker.run(std::future::pending()));
     for n in 0..16 {
         put_in(&store, called_at(&store, &format!("/x?{n}"), SILENT)).await;
@@ -113,35 +113,35 @@ impl Silent {
     }
 }
 
-impl Deliver for Silent {
-    fn deliver(&self, call: Outgoing) -> BoxFuture<'static, Delivered> {
+impl WebhookSender for Silent {
+    fn deliver(&self, call: WebhookCall) -> BoxFuture<'static, DeliveryOutcome> {
         let is_good = call.url.contains("good.example");
         let address = if is_good { "9.9.9.9:443" } else { "1.2.3.4:443" };
-        if !call.turn.reaches(&[address.parse().expect("an address")]) {
-            return Box::pin(std::future::ready(Delivered::NoTurn));
+        if !call.receiver_slot.try_claim_addresses(&[address.parse().expect("an address")]) {
+            return Box::pin(std::future::ready(DeliveryOutcome::NoReceiverSlot));
         }
         self.0.lock().push((call.url, Instant::now()));
-        let longest = call.turn.timeout(call.attempt).unwrap_or(10 * SECOND).min(10 * SECOND);
+        let longest = call.receiver_slot.attempt_timeout(call.attempt).unwrap_or(10 * SECOND).min(10 * SECOND);
         Box::pin(async move {
             if is_good {
-                return Delivered::Answered(204);
+                return DeliveryOutcome::Answered(204);
             }
             sleep(longest).await;
-            Delivered::Failed("no answer in time".to_owned())
+            DeliveryOutcome::Failed("no answer in time".to_owned())
         })
     }
 }
 
 async fn put_for(store: &Store, target: &str, url: &str, owner: &str) {
     let call = called_at(store, target, url);
-    put_in(store, Enqueue { owner: owner.to_owned(), ..call }).await;
+    put_in(store, EnqueueCommand { owner: owner.to_owned(), ..call }).await;
 }
 
 /// Calls of one owner, ten to each host, all at one address that says nothing.
 async fn under_attack(hosts: usize) -> (Store, Silent, tokio::task::JoinHandle<()>) {
     let (store, silent) = (Store::memory(), Silent::default());
-    let mut worker = DeferWorker::on(&store, Routes::default());
-    worker.callbacks = Some(Arc::new(silent.clone()));
+    let mut worker = DeferWorker::new(&store, Routes::default());
+    worker.webhooks = Some(Arc::new(silent.clone()));
     let worker = crate::store::spawn(worker.run(std::future::pending()));
     for n in 0..10 * hosts {
         let url = format!("https://{}.silent.example/", n % hosts);
@@ -208,6 +208,6 @@ async fn what_had_no_turn_is_made_in_the_end() {
     let calls = silent.calls("silent.example");
     let spent = Instant::now() - calls[0];
     assert!(calls.len() <= usize::try_from(spent.as_secs()).expect("a number"), "{}", calls.len());
-    assert_eq!(store.deferred().stats().await.expect("it is there").dead, 0);
+    assert_eq!(store.deferred_jobs().stats().await.expect("it is there").dead, 0);
     worker.abort();
 }

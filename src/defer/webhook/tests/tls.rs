@@ -8,7 +8,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-use super::{Callbacks, Delivered, SECRET, deliver, field, local};
+use super::{Webhooks, DeliveryOutcome, SECRET, deliver, field, local};
 use crate::outbound::{
     self,
     tests::{acceptor, roots},
@@ -34,10 +34,10 @@ async fn server() -> (SocketAddr, JoinHandle<Option<(Option<String>, String)>>) 
 }
 
 /// Trusts that server; every name is at this address.
-fn trusting(address: SocketAddr) -> Callbacks {
-    let mut callbacks = Callbacks::new(SECRET).allow_network("127.0.0.0/8");
-    callbacks.tls = outbound::trusting(roots());
-    callbacks.resolve = Arc::new(move |_, _| Box::pin(async move { Ok(vec![address]) }));
+fn trusting(address: SocketAddr) -> Webhooks {
+    let mut callbacks = Webhooks::new(SECRET).allow_network("127.0.0.0/8");
+    callbacks.tls = outbound::tls_config_with_roots(roots());
+    callbacks.resolver = Arc::new(move |_, _| Box::pin(async move { Ok(vec![address]) }));
     callbacks
 }
 
@@ -47,7 +47,7 @@ async fn by_https_a_call_is_made_to_whom_its_certificate_names() {
         let (address, asked) = server().await;
         let to = format!("{host}:{}", address.port());
         let answer = deliver(&trusting(address), &format!("https://{to}/hook?a=b")).await;
-        assert_eq!(answer, Delivered::Answered(204), "{host}");
+        assert_eq!(answer, DeliveryOutcome::Answered(204), "{host}");
         let (told, asked) = asked.await.expect("it ends").expect("it was called");
         // An address is none that a client may ask for: RFC 6066 section 3.
         assert_eq!(told.as_deref(), name);
@@ -61,11 +61,11 @@ async fn by_https_a_call_is_made_to_whom_its_certificate_names() {
 async fn who_has_no_certificate_for_the_name_gets_nothing() {
     let other = |address| (trusting(address), "example.com");
     let unknown = |_| (local(), "127.0.0.1");
-    for of in [&other as &dyn Fn(SocketAddr) -> (Callbacks, &'static str), &unknown] {
+    for of in [&other as &dyn Fn(SocketAddr) -> (Webhooks, &'static str), &unknown] {
         let (address, asked) = server().await;
         let (callbacks, host) = of(address);
         let answer = deliver(&callbacks, &format!("https://{host}:{}/", address.port())).await;
-        assert!(matches!(answer, Delivered::Failed(_)), "{answer:?}");
+        assert!(matches!(answer, DeliveryOutcome::Failed(_)), "{answer:?}");
         assert_eq!(asked.await.expect("it ends"), None);
     }
 }

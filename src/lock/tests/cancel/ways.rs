@@ -5,7 +5,7 @@ use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
 use futures_util::future::join_all;
 
 use crate::{
-    lock::{LockGuard, LockRequest, NotAcquired, tests::SECOND},
+    lock::{LockGuard, LockRequest, AcquireError, tests::SECOND},
     store::Store,
 };
 
@@ -115,7 +115,7 @@ fn plain(store: &Store) -> LockRequest {
     store.lock("x")
 }
 
-fn waiting(request: LockRequest) -> impl Future<Output = Result<LockGuard, NotAcquired>> {
+fn waiting(request: LockRequest) -> impl Future<Output = Result<LockGuard, AcquireError>> {
     request.wait(20 * SECOND).acquire()
 }
 
@@ -214,9 +214,9 @@ impl Drops<'_> {
             }
             Way::UnderRecord => {
                 let asked = plain(store).wait(20 * SECOND);
-                self.dropped_behind(other, asked.ask(Some("k".into()))).await
+                self.dropped_behind(other, asked.acquire_with_record(Some("k".into()))).await
             }
-            _ => self.dropped(plain(store).replicas(1).acquire()).await,
+            _ => self.dropped(plain(store).min_replicas(1).acquire()).await,
         }
     }
 }

@@ -23,8 +23,8 @@ fn quota(n: u64) -> Quota {
 /// Keys that share a shard.
 fn keys(map: &CounterMap<u32>, policy: &Arc<str>, n: usize) -> Vec<Key> {
     let is_of_first = |key: &Key| {
-        let spot = Spot { policy, tag: key, subject: key, quota: quota(1) };
-        std::ptr::eq(map.shard(spot), &raw const map.shards[0])
+        let spot = CounterRef { policy, tag: key, subject: key, quota: quota(1) };
+        std::ptr::eq(map.shard_for(spot), &raw const map.shards[0])
     };
     let all = (0..).map(|n| Key::custom(&format!("{n}")));
     all.filter(is_of_first).take(n).collect()
@@ -42,12 +42,12 @@ fn memory(map: &CounterMap<u32>) -> usize {
 fn a_flood_of_keys_neither_grows_the_map_nor_displaces_a_key_in_use() {
     let (map, policy) = (CounterMap::default(), "default".into());
     let keys = keys(&map, &policy, 3 * SHARD_CAPACITY);
-    let spot = |key| Spot { policy: &policy, tag: key, subject: key, quota: quota(1) };
+    let spot = |key| CounterRef { policy: &policy, tag: key, subject: key, quota: quota(1) };
     let mut memories = Vec::new();
     for some in keys.chunks(SHARD_CAPACITY) {
         for key in some {
-            assert_eq!(map.enter(spot(key), || 0, |state| *state), Some(0));
-            map.enter(spot(&keys[0]), || 0, |used| *used += 1);
+            assert_eq!(map.with_or_insert(spot(key), || 0, |state| *state), Some(0));
+            map.with_or_insert(spot(&keys[0]), || 0, |used| *used += 1);
         }
         memories.push(memory(&map));
     }
@@ -63,8 +63,8 @@ fn a_flood_of_keys_neither_grows_the_map_nor_displaces_a_key_in_use() {
 fn a_pinned_state_is_never_evicted_and_what_finds_no_room_does_without() {
     let (map, policy) = (CounterMap::default(), "default".into());
     let keys = keys(&map, &policy, 2 * SHARD_CAPACITY);
-    let spot = |key| Spot { policy: &policy, tag: key, subject: key, quota: quota(1) };
-    let enter = |key| map.enter(spot(key), || PINNED, |_| ()).is_some();
+    let spot = |key| CounterRef { policy: &policy, tag: key, subject: key, quota: quota(1) };
+    let enter = |key| map.with_or_insert(spot(key), || PINNED, |_| ()).is_some();
     let admitted: Vec<_> = keys.iter().filter(|key| enter(key)).collect();
     assert_eq!((admitted.len(), len(&map)), (SHARD_CAPACITY, SHARD_CAPACITY));
     assert!(admitted.iter().all(|key| map.with(spot(key), |_| ()).is_some()));
@@ -83,21 +83,21 @@ fn a_state_is_of_one_spot() {
     for policy in &policies {
         for subject in &keys {
             for tag in &keys {
-                let spot = |n| Spot { policy, tag, subject, quota: quota(n) };
+                let spot = |n| CounterRef { policy, tag, subject, quota: quota(n) };
                 spots.extend([spot(1), spot(2)]);
             }
         }
     }
     let map = CounterMap::default();
     for (number, spot) in (0..).zip(&spots) {
-        map.enter(Place::of(*spot).spot(), || 0, |state| *state = number);
+        map.with_or_insert(CounterId::from_ref(*spot).to_ref(), || 0, |state| *state = number);
     }
     for (number, spot) in (0..).zip(&spots) {
         assert_eq!(map.with(*spot, |state| *state), Some(number), "{spot:?}");
     }
     let mut seen = Vec::new();
     map.retain(|counter, quota, state| {
-        assert_eq!(map_number(&spots, &counter.place(quota)), Some(*state as usize));
+        assert_eq!(map_number(&spots, &counter.with_quota(quota)), Some(*state as usize));
         seen.push(*state);
         *state % 2 == 0
     });
@@ -110,8 +110,8 @@ fn a_state_is_of_one_spot() {
     assert!(map.is_empty());
 }
 
-fn map_number(spots: &[Spot<'_>], place: &Place) -> Option<usize> {
-    let of = place.spot();
+fn map_number(spots: &[CounterRef<'_>], place: &CounterId) -> Option<usize> {
+    let of = place.to_ref();
     spots.iter().position(|spot| {
         (spot.policy, spot.tag, spot.subject, spot.quota)
             == (of.policy, of.tag, of.subject, of.quota)
@@ -121,18 +121,18 @@ fn map_number(spots: &[Spot<'_>], place: &Place) -> Option<usize> {
 #[test]
 fn quotas_of_one_counter_are_reached_together_and_bounded() {
     let (map, policy, key) = (CounterMap::default(), "default".into(), Key::custom("k"));
-    let spot = |n| Spot { policy: &policy, tag: &key, subject: &key, quota: quota(n) };
-    map.enter(spot(1), || 1, |_| ());
-    assert_eq!(map.enter(spot(2), || 2, |state| *state), Some(3), "it inherits");
-    map.each(spot(3), |state| *state += 10);
+    let spot = |n| CounterRef { policy: &policy, tag: &key, subject: &key, quota: quota(n) };
+    map.with_or_insert(spot(1), || 1, |_| ());
+    assert_eq!(map.with_or_insert(spot(2), || 2, |state| *state), Some(3), "it inherits");
+    map.for_each_quota(spot(3), |state| *state += 10);
     assert_eq!([1, 2, 3].map(|n| map.with(spot(n), |state| *state)), [Some(11), Some(13), None]);
     let known = |map: &CounterMap<u32>, n| map.with(spot(n), |_| ()).is_some();
     map.with(spot(1), |state| *state = PINNED);
     for n in 3..=9 {
-        assert!(map.enter(spot(n), || 0, |state| *state = 0).is_some());
+        assert!(map.with_or_insert(spot(n), || 0, |state| *state = 0).is_some());
     }
     assert!(known(&map, 1) && !known(&map, 2) && (3..=9).all(|n| known(&map, n)));
-    map.each(spot(1), |state| *state = PINNED);
-    assert_eq!(map.enter(spot(10), || 0, |_| ()), None);
+    map.for_each_quota(spot(1), |state| *state = PINNED);
+    assert_eq!(map.with_or_insert(spot(10), || 0, |_| ()), None);
     assert_eq!(len(&map), 1);
 }

@@ -6,11 +6,11 @@ use crate::{clock::Clock, store::tasks::TaskId};
 /// Whoever may name a queue could fill the memory with queues.
 #[tokio::test]
 async fn a_look_at_a_queue_that_is_not_there_makes_none() {
-    let memory = Memory::new(Clock::manual());
+    let memory = MemoryBackend::new(Clock::manual());
     let queue = || Key::from("nobody's");
-    assert_eq!(memory.task_stats(queue()).await.unwrap().waiting, 0);
-    assert!(memory.task(queue(), TaskId::new()).await.unwrap().is_none());
+    assert_eq!(memory.queue_stats(queue()).await.unwrap().waiting, 0);
+    assert!(memory.task_view(queue(), TaskId::new()).await.unwrap().is_none());
     assert!(memory.task_payload(queue(), TaskId::new()).await.unwrap().is_none());
-    assert!(memory.dead_tasks(queue(), 0, 10).await.unwrap().letters.is_empty());
-    assert_eq!(memory.queues.lock().len(), 0);
+    assert!(memory.list_dead_letters(queue(), 0, 10).await.unwrap().letters.is_empty());
+    assert_eq!(memory.task_queues.lock().len(), 0);
 }

@@ -161,13 +161,13 @@ mod tests {
     #[tokio::test]
     async fn a_ticket_is_used_again_when_its_caller_has_gone() {
         let (mut watch, until) =
-            (Watch::<Field>::default(), Instant::now() + Duration::from_secs(1));
+            (DeadlineTimer::<Field>::default(), Instant::now() + Duration::from_secs(1));
         let mut take = || {
-            let ticket = watch.ticket();
-            watch.add(until, &ticket);
+            let ticket = watch.take_cell();
+            watch.register(until, &ticket);
             ticket
         };
-        let over = |ticket: &Ticket<_>| ticket.deliver(Err(Error::new(ErrorKind::Timeout, "x")));
+        let over = |ticket: &OutcomeCell<_>| ticket.complete(Err(Error::new(ErrorKind::Timeout, "x")));
         let [first, second] = [take(), take()];
         over(&first);
         let third = take();
@@ -178,6 +178,6 @@ mod tests {
         drop((second, third));
         take();
         let again = take();
-        assert!(Arc::as_ptr(&again) == place && !again.is_over() && !again.is_sent());
+        assert!(Arc::as_ptr(&again) == place && !again.is_finished() && !again.is_sent());
     }
 }

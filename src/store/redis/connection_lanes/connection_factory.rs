@@ -228,18 +228,18 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_mistake_is_told_for_a_moment_and_an_outage_is_not() {
-        let failures = Failures::default();
-        assert!(failures.mistake().is_none());
-        failures.note(Failure::Config("another password".to_owned()));
-        assert!(failures.mistake().is_some_and(|error| error.kind() == ErrorKind::Config));
-        tokio::time::advance(AGAIN * 5 / 4).await;
-        assert!(failures.mistake().is_none(), "it may be mended");
-        assert_eq!(failures.last().kind(), ErrorKind::Config, "if it is not");
-        failures.note(Failure::Config("another password".to_owned()));
-        failures.note(Failure::Away);
-        assert!(failures.mistake().is_none());
-        failures.note(Failure::Config("another password".to_owned()));
-        failures.forget();
-        assert!(failures.mistake().is_none());
+        let failures = ConnectFailures::default();
+        assert!(failures.config_error().is_none());
+        failures.record(ConnectError::Config("another password".to_owned()));
+        assert!(failures.config_error().is_some_and(|error| error.kind() == ErrorKind::Config));
+        tokio::time::advance(CONFIG_ERROR_TTL * 5 / 4).await;
+        assert!(failures.config_error().is_none(), "it may be mended");
+        assert_eq!(failures.last_error().kind(), ErrorKind::Config, "if it is not");
+        failures.record(ConnectError::Config("another password".to_owned()));
+        failures.record(ConnectError::Unavailable);
+        assert!(failures.config_error().is_none());
+        failures.record(ConnectError::Config("another password".to_owned()));
+        failures.clear();
+        assert!(failures.config_error().is_none());
     }
 }

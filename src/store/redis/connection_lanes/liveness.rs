@@ -75,12 +75,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_is_asked_in_time_and_given_up_when_it_is_silent() {
-        let life = Life::new(Instant::now(), 4 * S);
-        let seen = || (life.is_quiet(Instant::now()), life.is_too_quiet(Instant::now()));
+        let life = Liveness::new(Instant::now(), 4 * S);
+        let seen = || (life.needs_ping(Instant::now()), life.is_expired(Instant::now()));
         assert_eq!(seen(), (false, false));
         tokio::time::advance(S).await;
         assert_eq!(seen(), (true, false));
-        assert!(life.answers(Instant::now()));
+        assert!(life.record_answer(Instant::now()));
         assert_eq!(seen(), (false, false));
         tokio::time::advance(4 * S).await;
         assert_eq!(seen(), (true, false));
@@ -90,16 +90,16 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_is_believed_by_what_was_sent_before_it() {
-        let life = Life::new(Instant::now(), 4 * S);
+        let life = Liveness::new(Instant::now(), 4 * S);
         tokio::time::advance(3 * S).await;
         let sent = Instant::now();
         tokio::time::advance(5 * S).await;
-        assert!(life.answers(sent), "it was alive 8 s ago");
+        assert!(life.record_answer(sent), "it was alive 8 s ago");
         // It was alive when that was sent; when it was answered nobody knows.
-        assert!(life.is_too_quiet(Instant::now()));
+        assert!(life.is_expired(Instant::now()));
         let sent = Instant::now();
         tokio::time::advance(4 * S).await;
-        assert!(!life.answers(sent), "it may have stood still for 9 s");
-        assert!(!life.answers(Instant::now()), "and that is no sign of life");
+        assert!(!life.record_answer(sent), "it may have stood still for 9 s");
+        assert!(!life.record_answer(Instant::now()), "and that is no sign of life");
     }
 }

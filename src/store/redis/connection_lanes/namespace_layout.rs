@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn each_other_layout_is_refused_with_what_to_do() {
-        assert_eq!(refusal("2064", "lg:1:shop:"), None);
+        assert_eq!(mismatch_message("2064", "lg:1:shop:"), None);
         for (layout, told) in [
             (
                 "64",
@@ -137,7 +137,7 @@ mod tests {
             ("", "does not know"),
             ("-64", "does not know"),
         ] {
-            let sentence = refusal(layout, "lg:1:shop:").expect(layout);
+            let sentence = mismatch_message(layout, "lg:1:shop:").expect(layout);
             assert!(sentence.contains(told), "{layout}: {sentence}");
         }
     }

@@ -200,16 +200,16 @@ mod tests {
 
     #[test]
     fn shards_are_divided_as_in_the_script() {
-        let all = [Whose::Mine, Whose::Another, Whose::Nobody, Whose::Mine, Whose::Lapsed];
-        let divided = |most, alone| divide((0..).zip(all), most, alone);
+        let all = [ShardWatchOwner::ThisNode, ShardWatchOwner::OtherNode, ShardWatchOwner::Unassigned, ShardWatchOwner::ThisNode, ShardWatchOwner::Lapsed];
+        let divided = |most, alone| assign_shards((0..).zip(all), most, alone);
         let none = Vec::new;
         assert_eq!(divided(4, false).keep, [0, 3, 2, 4]);
-        assert_eq!(divided(2, false), Division { keep: vec![0, 3], leave: none(), free: none() });
-        assert_eq!(divided(1, false), Division { keep: vec![0], leave: vec![3], free: none() });
-        let leaves = Division { keep: none(), leave: vec![0, 3], free: vec![4] };
+        assert_eq!(divided(2, false), ShardAssignment { keep: vec![0, 3], vacate: none(), clear: none() });
+        assert_eq!(divided(1, false), ShardAssignment { keep: vec![0], vacate: vec![3], clear: none() });
+        let leaves = ShardAssignment { keep: none(), vacate: vec![0, 3], clear: vec![4] };
         assert_eq!(divided(0, false), leaves);
-        let left = [Whose::Free, Whose::Another];
-        assert_eq!(divide((0..).zip(left), 0, true).free, [0]);
-        assert_eq!(divide((0..).zip(left), 0, false).free, none());
+        let left = [ShardWatchOwner::Released, ShardWatchOwner::OtherNode];
+        assert_eq!(assign_shards((0..).zip(left), 0, true).clear, [0]);
+        assert_eq!(assign_shards((0..).zip(left), 0, false).clear, none());
     }
 }

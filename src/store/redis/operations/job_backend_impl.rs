@@ -68,7 +68,7 @@ impl JobBackend for RedisBackend {
     }
 
     #[cfg(test)]
-    fn heads(&self, keys: Vec<Key>) -> Step<'_, Vec<Option<JobId>>> {
+    fn heads(&self, keys: Vec<Key>) -> StoreFuture<'_, Vec<Option<JobId>>> {
         Box::pin(self.do_heads(keys))
     }
 

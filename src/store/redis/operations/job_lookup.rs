@@ -63,7 +63,7 @@ impl RedisBackend {
         let Some(shard) = keys.first().map(Key::shard) else {
             return Ok(Vec::new());
         };
-        if self.keys.are_apart() && keys.iter().any(|key| key.shard() != shard) {
+        if self.keys.is_clustered() && keys.iter().any(|key| key.shard() != shard) {
             let one = |key: &Key| Box::pin(self.do_heads(vec![key.clone()]));
             let heads = join_all(keys.iter().map(one)).await;
             return heads.into_iter().map(|head| Ok(head?.pop().flatten())).collect();
@@ -72,8 +72,8 @@ impl RedisBackend {
         for key in &keys {
             pipe.cmd("ZRANGE").arg(self.keys.jobs(key)).arg(0).arg(0);
         }
-        let mut row = Row::of("heads", Value::Array(self.read(shard, "heads", &pipe).await?));
-        keys.iter().map(|_| Ok(row.row()?.text().ok().and_then(|id| JobId::parse(&id)))).collect()
+        let mut row = ReplyReader::new("heads", Value::Array(self.run_read_pipeline(shard, "heads", &pipe).await?));
+        keys.iter().map(|_| Ok(row.read_list()?.read_text().ok().and_then(|id| JobId::parse(&id)))).collect()
     }
 }
 

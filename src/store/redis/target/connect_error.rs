@@ -123,7 +123,7 @@ mod tests {
 
     fn missing(text: &str) -> Option<String> {
         match redis::parse_redis_value(format!("-{text}\r\n").as_bytes()) {
-            Ok(Value::ServerError(error)) => not_allowed(&error.into()),
+            Ok(Value::ServerError(error)) => missing_permission(&error.into()),
             other => panic!("{other:?}"),
         }
     }

@@ -8,50 +8,50 @@ use futures_util::future::join_all;
 use super::{SECOND, cluster::insist, server::Server, usable};
 use crate::{
     error::ErrorKind,
-    gate::{Begin, Begun, RunLimits},
+    gate::{BeginOutcome, IdempotentRun, RunLimits},
     key::Key,
     store::{
         JobState, Store,
-        backend::{Acquire, Acquired, Caps, Direct, JobId, Mode, Token},
+        backend::{AcquireCommand, AcquireReply, StorageLimits, DirectRunCommand, JobId, LockMode, LockToken},
     },
 };
 
 const LEASE: Duration = Duration::from_secs(60);
 
-const LIMITS: RunLimits = RunLimits { most: 8, time: LEASE };
+const LIMITS: RunLimits = RunLimits { max_runs: 8, max_detached_time: LEASE };
 
-fn ask(store: &Store) -> Acquire {
-    let (key, me, record) = (Key::custom("x"), Token::new(store.node()), Some("idem".into()));
-    Acquire { key, me, mode: Mode::Exclusive, lease: LEASE, wait: None, old_seq: 0, record }
+fn ask(store: &Store) -> AcquireCommand {
+    let (key, me, record) = (Key::custom("x"), LockToken::new(store.node()), Some("idem".into()));
+    AcquireCommand { key, token: me, mode: LockMode::Exclusive, lease: LEASE, max_wait: None, resume_seq: 0, record_name: record }
 }
 
 /// A request that has its lock, and is about to begin.
-pub(super) async fn locked(store: &Store) -> Direct {
+pub(super) async fn locked(store: &Store) -> DirectRunCommand {
     let call = ask(store);
     let answer = insist(async || store.backend().acquire(call.clone()).await).await;
-    assert!(matches!(answer, Acquired::Held { .. }), "{answer:?}");
-    let Acquire { key, me, .. } = call;
+    assert!(matches!(answer, AcquireReply::Granted { .. }), "{answer:?}");
+    let AcquireCommand { key, token: me, .. } = call;
     let (id, record, life) = (JobId::new(&key), "idem".into(), 600 * SECOND);
-    let (mode, owner, print) = (Mode::Exclusive, String::new(), None);
-    Direct {
+    let (mode, owner, print) = (LockMode::Exclusive, String::new(), None);
+    DirectRunCommand {
         key,
-        me,
+        token: me,
         mode,
-        record,
+        record_name: record,
         id,
         owner,
-        life,
+        retention: life,
         lease: LEASE,
-        again: false,
-        caps: Caps::NONE,
-        print,
+        retry_after_crash: false,
+        limits: StorageLimits::NONE,
+        fingerprint: print,
     }
 }
 
-async fn begun(store: &Store, call: &Direct) -> Begun {
-    match Begun::begin(store, call.clone(), LIMITS).await.expect("it is there") {
-        Begin::Begun(begun) => begun,
-        Begin::Taken | Begin::Lost | Begin::Full | Begin::TooManyKeys(_) => {
+async fn begun(store: &Store, call: &DirectRunCommand) -> IdempotentRun {
+    match IdempotentRun::begin(store, call.clone(), LIMITS).await.expect("it is there") {
+        BeginOutcome::Started(begun) => begun,
+        BeginOutcome::Taken | BeginOutcome::LockLost | BeginOutcome::AtCapacity | BeginOutcome::TooManyKeys(_) => {
             panic!("it is the first, and has its lock")
         }
     }
@@ -69,14 +69,14 @@ async fn opens_the_breaker(store: &Store) {
 async fn retried(
     server: &Server,
     store: &Store,
-    call: &Direct,
-    wanted: impl Fn(&Acquired) -> bool,
+    call: &DirectRunCommand,
+    wanted: impl Fn(&AcquireReply) -> bool,
 ) {
     server.thaw();
     usable(store).await;
     let other = server.patient_store().await;
-    let (key, me) = (call.key.clone(), call.me.clone());
-    other.backend().release(key, me, Mode::Exclusive).await.expect("it is there");
+    let (key, me) = (call.key.clone(), call.token.clone());
+    other.backend().release(key, me, LockMode::Exclusive).await.expect("it is there");
     let since = Instant::now();
     loop {
         let told = other.backend().acquire(ask(&other)).await.expect("it is there");
@@ -88,8 +88,8 @@ async fn retried(
     }
 }
 
-fn runs(told: &Acquired) -> bool {
-    matches!(told, Acquired::Held { .. })
+fn runs(told: &AcquireReply) -> bool {
+    matches!(told, AcquireReply::Granted { .. })
 }
 
 /// The call lies in a connection that is left, and is run when the server wakes.
@@ -99,7 +99,7 @@ async fn one_that_got_no_answer_is_forgotten_when_it_has_run() {
     let store = server.store().await;
     let call = locked(&store).await;
     server.freeze();
-    let begin = Begun::begin(&store, call.clone(), LIMITS);
+    let begin = IdempotentRun::begin(&store, call.clone(), LIMITS);
     let (begin, ()) = tokio::join!(begin, opens_the_breaker(&store));
     let error = begin.err().expect("the server stands still");
     assert_eq!(error.kind(), ErrorKind::Timeout);
@@ -126,9 +126,9 @@ async fn what_one_was_answered_meanwhile_is_kept() {
     let begun = begun(&store, &call).await;
     server.freeze();
     opens_the_breaker(&store).await;
-    begun.keep(600 * SECOND, Bytes::from_static(b"answer"), None).await;
-    retried(&server, &store, &call, |told| *told == Acquired::Known).await;
+    begun.record_response(600 * SECOND, Bytes::from_static(b"answer"), None).await;
+    retried(&server, &store, &call, |told| *told == AcquireReply::AlreadyAccepted).await;
     assert!(store.shutdown(20 * SECOND).await, "it waits for that");
-    let job = store.backend().job(call.id.clone()).await.expect("it is there").expect("it is kept");
+    let job = store.backend().job_view(call.id.clone()).await.expect("it is there").expect("it is kept");
     assert_eq!((job.state, job.response), (JobState::Done, Some(Bytes::from_static(b"answer"))));
 }

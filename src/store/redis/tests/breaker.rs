@@ -15,23 +15,23 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::{super::breaker::Breaker, PATIENCE, SECOND, server::Server};
-use crate::{NotAcquired, lock::Released, store::Store};
+use super::{super::circuit_breaker::CircuitBreaker, PATIENCE, SECOND, server::Server};
+use crate::{AcquireError, lock::ReleaseStatus, store::Store};
 
 /// Between two probes.
 const BETWEEN: Duration = Duration::from_millis(100);
 
 #[test]
 fn five_failures_in_a_row_open_it() {
-    let breaker = Breaker::new(SECOND);
-    let fails = |times: usize| (0..times).filter(|_| breaker.failed()).count();
+    let breaker = CircuitBreaker::new(SECOND);
+    let fails = |times: usize| (0..times).filter(|_| breaker.record_failure()).count();
     assert_eq!(fails(4), 0);
-    breaker.succeeded();
+    breaker.record_success();
     assert_eq!(fails(4), 0, "a success begins the count anew");
     assert!(!breaker.is_open());
     assert_eq!(fails(1), 1);
     // A call that was under way when it opened tells nothing of the server as it is now.
-    breaker.succeeded();
+    breaker.record_success();
     assert!(breaker.is_open());
     breaker.close();
     assert!(!breaker.is_open());
@@ -41,11 +41,11 @@ fn five_failures_in_a_row_open_it() {
 /// However many calls ask for it.
 #[tokio::test(start_paused = true)]
 async fn one_probe_looks_until_the_server_answers() {
-    let breaker = Arc::new(Breaker::new(SECOND));
+    let breaker = Arc::new(CircuitBreaker::new(SECOND));
     let (looks, answers_at) = (Arc::new(AtomicUsize::new(0)), Instant::now() + 10 * BETWEEN);
     let ask = || {
         let (looks, own) = (Arc::clone(&looks), Arc::clone(&breaker));
-        breaker.probe(move || {
+        breaker.ensure_probe(move || {
             looks.fetch_add(1, Ordering::SeqCst);
             let answers = Instant::now() >= answers_at;
             if answers {
@@ -54,7 +54,7 @@ async fn one_probe_looks_until_the_server_answers() {
             async move { answers }
         });
     };
-    while !breaker.failed() {}
+    while !breaker.record_failure() {}
     let opened = Instant::now();
     for interval in 1..=10 {
         let asked = Instant::now();
@@ -76,12 +76,12 @@ async fn one_probe_looks_until_the_server_answers() {
 /// Where it is away for long, it is not asked as often as in the beginning.
 #[tokio::test(start_paused = true)]
 async fn a_probe_looks_less_often_after_a_while() {
-    let breaker = Breaker::new(SECOND);
+    let breaker = CircuitBreaker::new(SECOND);
     let looks = Arc::new(Mutex::new(Vec::new()));
-    while !breaker.failed() {}
+    while !breaker.record_failure() {}
     let ask = || {
         let looks = Arc::clone(&looks);
-        breaker.probe(move || {
+        breaker.ensure_probe(move || {
             looks.lock().push(Instant::now());
             async { false }
         })
@@ -101,13 +101,13 @@ async fn a_probe_looks_less_often_after_a_while() {
 /// The runtime of a probe may end before the server answers.
 #[test]
 fn a_probe_whose_runtime_has_ended_is_replaced() {
-    let (breaker, looks) = (Breaker::new(SECOND), Arc::new(AtomicUsize::new(0)));
+    let (breaker, looks) = (CircuitBreaker::new(SECOND), Arc::new(AtomicUsize::new(0)));
     for looked in 1..=2 {
         let mut builder = tokio::runtime::Builder::new_current_thread();
         let runtime = builder.enable_all().start_paused(true).build().expect("a runtime");
         runtime.block_on(async {
             let looks = Arc::clone(&looks);
-            breaker.probe(move || {
+            breaker.ensure_probe(move || {
                 looks.fetch_add(1, Ordering::SeqCst);
                 async { false }
             });
@@ -120,7 +120,7 @@ fn a_probe_whose_runtime_has_ended_is_replaced() {
 /// A handler may block the thread that the probe is on, or a program drive its runtime for its own calls alone.
 #[test]
 fn a_probe_whose_runtime_stands_still_is_replaced_and_a_call_looks_meanwhile() {
-    let breaker = Breaker::new(SECOND * 60);
+    let breaker = CircuitBreaker::new(SECOND * 60);
     let looks = Arc::new(AtomicUsize::new(0));
     let runtime = || {
         let mut builder = tokio::runtime::Builder::new_current_thread();
@@ -128,26 +128,26 @@ fn a_probe_whose_runtime_stands_still_is_replaced_and_a_call_looks_meanwhile() {
     };
     let ask = || {
         let looks = Arc::clone(&looks);
-        breaker.probe(move || {
+        breaker.ensure_probe(move || {
             looks.fetch_add(1, Ordering::SeqCst);
             async { false }
         })
     };
-    while !breaker.failed() {}
+    while !breaker.record_failure() {}
     let (still, other) = (runtime(), runtime());
     // Its main future is ready at once: no task is ever polled.
     assert!(!still.block_on(async { ask() }), "it has just opened");
-    breaker.falls_silent();
+    breaker.stall_probe();
     assert!(still.block_on(async { ask() }), "nobody else looks");
     assert_eq!(looks.load(Ordering::SeqCst), 0);
     assert!(!still.block_on(async { ask() }), "one in so long");
     // It was let through, and heard an answer.
-    breaker.succeeded();
+    breaker.record_success();
     assert!(!breaker.is_open());
 
-    while !breaker.failed() {}
+    while !breaker.record_failure() {}
     assert!(!still.block_on(async { ask() }));
-    breaker.falls_silent();
+    breaker.stall_probe();
     let opened = std::time::Instant::now();
     other.block_on(async {
         assert!(ask(), "nobody else looks");
@@ -157,29 +157,29 @@ fn a_probe_whose_runtime_stands_still_is_replaced_and_a_call_looks_meanwhile() {
             assert!(opened.elapsed() < PATIENCE, "the other runtime looks");
         }
     });
-    breaker.succeeded();
+    breaker.record_success();
     assert!(!breaker.is_open());
 }
 
 /// What was answered before the server went away may be heard long after, where a runtime stood still.
 #[tokio::test]
 async fn a_success_after_a_trial_that_failed_closes_nothing() {
-    let breaker = Breaker::new(SECOND * 60);
-    let ask = || breaker.probe(|| async { false });
-    while !breaker.failed() {}
+    let breaker = CircuitBreaker::new(SECOND * 60);
+    let ask = || breaker.ensure_probe(|| async { false });
+    while !breaker.record_failure() {}
     for _ in 0..2 {
-        breaker.falls_silent();
+        breaker.stall_probe();
         assert!(ask(), "it is let through");
-        assert!(breaker.failed());
-        breaker.succeeded();
+        assert!(breaker.record_failure());
+        breaker.record_success();
         assert!(breaker.is_open());
     }
     // Nor does what was let through by one that is closed since.
-    breaker.falls_silent();
+    breaker.stall_probe();
     assert!(ask(), "it is let through");
     breaker.close();
-    while !breaker.failed() {}
-    breaker.succeeded();
+    while !breaker.record_failure() {}
+    breaker.record_success();
     assert!(breaker.is_open());
 }
 
@@ -214,16 +214,16 @@ fn a_program_of_single_calls_finds_a_server_that_is_back() {
 #[tokio::test]
 async fn a_deadline_may_be_as_long_as_can_be_said() {
     let server = Server::start().await;
-    let builder = Store::builder(&server.url()).deadline(Duration::MAX);
+    let builder = Store::builder(&server.url()).call_timeout(Duration::MAX);
     let store = builder.connect().await.expect("it is there");
     let lock = || store.lock("x").acquire();
     let held = lock().await.unwrap();
-    assert!(matches!(lock().await, Err(NotAcquired::Busy(_))));
+    assert!(matches!(lock().await, Err(AcquireError::Busy(_))));
     let others = ["y", "z"].map(|name| store.lock(name).acquire());
     for held in join_all(others).await {
         held.unwrap().release().await;
     }
-    assert_eq!(held.release().await, Released::Released);
+    assert_eq!(held.release().await, ReleaseStatus::Released);
 }
 
 /// A server that is away for ever is asked for by nobody, once the application has dropped its store.
@@ -260,13 +260,13 @@ async fn nobody_looks_for_a_store_that_is_gone() {
 /// Those of a process that only reads, where nothing else is called that goes well.
 #[tokio::test(start_paused = true)]
 async fn failures_that_are_minutes_apart_are_not_in_a_row() {
-    let breaker = Breaker::new(SECOND);
+    let breaker = CircuitBreaker::new(SECOND);
     for _ in 0..20 {
-        assert!(!breaker.failed());
+        assert!(!breaker.record_failure());
         tokio::time::advance(SECOND * 61).await;
     }
     for _ in 0..4 {
-        assert!(!breaker.failed());
+        assert!(!breaker.record_failure());
     }
-    assert!(breaker.failed());
+    assert!(breaker.record_failure());
 }

@@ -14,35 +14,35 @@ use crate::{
     error::{Error, ErrorKind},
     key::Key,
     store::{
-        By, Charge, Charged, Item, Penalty, Rule, SettleCharge, Settled, Store,
-        keys::{Keys, Kind},
+        AdjustmentKind, ChargeCommand, ChargeOutcome, ChargeItem, Penalty, QuotaRule, SettleChargeCommand, ChargeAdjustment, Store,
+        key_names::{KeyNames, CounterKeyKind},
     },
 };
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-pub(super) fn item(policy: &str, subject: &Key, limit: u64, cost: u64) -> Item {
-    let rule = Rule::Fixed { limit, window: HOUR };
-    Item { policy: policy.into(), subject: subject.clone(), rule, cost, penalty: None }
+pub(super) fn item(policy: &str, subject: &Key, limit: u64, cost: u64) -> ChargeItem {
+    let rule = QuotaRule::Fixed { limit, window: HOUR };
+    ChargeItem { policy: policy.into(), subject: subject.clone(), rule, cost, penalty: None }
 }
 
-fn one(subject: &Key, limit: u64) -> Charge {
-    Charge { tag: subject.clone(), items: [item("p", subject, limit, 1)].into(), times: 1 }
+fn one(subject: &Key, limit: u64) -> ChargeCommand {
+    ChargeCommand { tag: subject.clone(), items: [item("p", subject, limit, 1)].into(), repetitions: 1 }
 }
 
-async fn charge(store: &Store, call: Charge) -> Result<Charged, Error> {
+async fn charge(store: &Store, call: ChargeCommand) -> Result<ChargeOutcome, Error> {
     store.backend().charge(call).await
 }
 
-pub(super) fn settled(item: &Item, by: By) -> SettleCharge {
-    let Item { policy, subject, rule, .. } = item.clone();
+pub(super) fn settled(item: &ChargeItem, by: AdjustmentKind) -> SettleChargeCommand {
+    let ChargeItem { policy, subject, rule, .. } = item.clone();
     let tag = subject.clone();
-    SettleCharge { tag, items: vec![Settled { policy, subject, rule, by }] }
+    SettleChargeCommand { tag, items: vec![ChargeAdjustment { policy, subject, rule, kind: by }] }
 }
 
 async fn left(store: &Store, key: &Key, limit: u64) -> u64 {
-    let look = Charge { times: 0, ..one(key, limit) };
-    charge(store, look).await.unwrap().states[0].remaining
+    let look = ChargeCommand { repetitions: 0, ..one(key, limit) };
+    charge(store, look).await.unwrap().snapshots[0].remaining
 }
 
 #[tokio::test]
@@ -58,13 +58,13 @@ async fn charges_of_one_key_are_one_step_and_each_is_told_its_own() {
     assert!(calls <= 30, "{calls} calls");
     // In the order they came.
     for (n, charged) in charged.into_iter().enumerate() {
-        let Charged { admitted, states } = charged.unwrap();
+        let ChargeOutcome { admitted, snapshots: states } = charged.unwrap();
         let (state, n) = (&states[0], u64::try_from(n).unwrap());
         assert_eq!(
             (u64::from(admitted), state.remaining),
             (u64::from(n < 99), 98_u64.saturating_sub(n))
         );
-        assert_eq!(state.retry.is_zero(), n < 98);
+        assert_eq!(state.retry_after.is_zero(), n < 98);
     }
 }
 
@@ -72,17 +72,17 @@ async fn charges_of_one_key_are_one_step_and_each_is_told_its_own() {
 #[tokio::test]
 async fn a_counter_that_is_no_whole_number_harms_no_other() {
     let server = Server::start().await;
-    let builder = Store::builder(&server.url()).deadline(10 * SECOND).connections(1);
+    let builder = Store::builder(&server.url()).call_timeout(10 * SECOND).connections_per_node(1);
     let store = builder.connect().await.unwrap();
-    let kind = Kind::spent(rule(0).algorithm());
+    let kind = CounterKeyKind::spent_units(rule(0).algorithm());
     let texts = ["150.5", "99999999999999999999", "-0.5", "1e300", "inf"];
     let broken = |odd: &str| ["RPUSH", "SET"][usize::from(texts.contains(&odd))];
     for odd in ["x"].iter().chain(&texts) {
         let keys: Vec<_> = (0..60).map(|n| Key::custom(&format!("{odd}{n}"))).collect();
         for n in [7, 8, 40] {
-            let name = Keys::new("test");
+            let name = KeyNames::new("test");
             let (key, shard) = (&keys[n], keys[n].shard());
-            let name = name.counter_in_parts(key, shard, kind, ("p", key)).concat();
+            let name = name.counter_parts(key, shard, kind, ("p", key)).concat();
             server.command(&[broken(odd), &name, odd]).await;
         }
         let limit = |n: usize| if n % 10 == 3 { 5 } else { 2 };
@@ -90,7 +90,7 @@ async fn a_counter_that_is_no_whole_number_harms_no_other() {
             let all = keys.iter().enumerate().map(|(n, key)| charge(&store, one(key, limit(n))));
             for (n, charged) in join_all(all).await.into_iter().enumerate() {
                 let wanted = (u32::from(spent <= limit(n)), limit(n).saturating_sub(spent));
-                let told = charged.map(|charged| (charged.admitted, charged.states[0].remaining));
+                let told = charged.map(|charged| (charged.admitted, charged.snapshots[0].remaining));
                 match told {
                     Ok(told) if matches!(n, 7 | 8 | 40) => assert_eq!(told, (0, 0), "{odd} {n}"),
                     Ok(told) => assert_eq!(told, wanted, "{odd} {n}"),
@@ -105,9 +105,9 @@ async fn a_counter_that_is_no_whole_number_harms_no_other() {
                 }
             }
         }
-        let look = Charge { times: 0, ..one(&keys[7], 5) };
+        let look = ChargeCommand { repetitions: 0, ..one(&keys[7], 5) };
         let looked = join_all([charge(&store, look), charge(&store, one(&keys[0], 5))]).await;
-        assert_eq!(looked[1].as_ref().unwrap().states[0].remaining, 2, "{odd}");
+        assert_eq!(looked[1].as_ref().unwrap().snapshots[0].remaining, 2, "{odd}");
     }
 }
 
@@ -116,11 +116,11 @@ async fn a_counter_that_is_no_whole_number_harms_no_other() {
 type Asked = (usize, Vec<(u8, usize, u8, u64)>, u32, bool, Option<u64>);
 
 /// GCRA at a pace that gives nothing back while the test runs.
-fn rule(kind: u8) -> Rule {
+fn rule(kind: u8) -> QuotaRule {
     match kind {
-        0 => Rule::Fixed { limit: 5, window: HOUR },
-        1 => Rule::Sliding { limit: 4, window: HOUR },
-        _ => Rule::Gcra { limit: 1, window: HOUR, burst: 6 },
+        0 => QuotaRule::Fixed { limit: 5, window: HOUR },
+        1 => QuotaRule::Sliding { limit: 4, window: HOUR },
+        _ => QuotaRule::Gcra { limit: 1, window: HOUR, burst: 6 },
     }
 }
 
@@ -136,28 +136,28 @@ fn asked() -> impl Strategy<Value = Vec<Asked>> {
     prop::collection::vec((few(), items, times, prop::bool::weighted(0.2), back), 1..60)
 }
 
-fn made(asked: &Asked, keys: &[Key; 3]) -> Charge {
+fn made(asked: &Asked, keys: &[Key; 3]) -> ChargeCommand {
     let (tag, items, times, strict, _) = asked;
-    let penalty = strict.then_some(Penalty { after: 2, block: HOUR });
-    let item = |(policy, subject, kind, cost): &(u8, usize, u8, u64)| Item {
+    let penalty = strict.then_some(Penalty { after_refusals: 2, block_for: HOUR });
+    let item = |(policy, subject, kind, cost): &(u8, usize, u8, u64)| ChargeItem {
         rule: rule(*kind),
         penalty,
         ..item(&policy.to_string(), &keys[*subject], 0, *cost)
     };
-    Charge { tag: keys[*tag].clone(), items: items.iter().map(item).collect(), times: *times }
+    ChargeCommand { tag: keys[*tag].clone(), items: items.iter().map(item).collect(), repetitions: *times }
 }
 
-fn same(together: &Charged, apart: &Charged) {
+fn same(together: &ChargeOutcome, apart: &ChargeOutcome) {
     assert_eq!(together.admitted, apart.admitted);
-    let exact = |charged: &Charged| {
-        let exact = |s: &crate::store::State| {
-            (s.remaining, s.retry.is_zero(), s.full.is_zero(), s.blocked.is_some())
+    let exact = |charged: &ChargeOutcome| {
+        let exact = |s: &crate::store::QuotaSnapshot| {
+            (s.remaining, s.retry_after.is_zero(), s.full_after.is_zero(), s.blocked_for.is_some())
         };
-        charged.states.iter().map(exact).collect::<Vec<_>>()
+        charged.snapshots.iter().map(exact).collect::<Vec<_>>()
     };
     assert_eq!(exact(together), exact(apart));
-    for (a, b) in together.states.iter().zip(&apart.states) {
-        for (a, b) in [(a.reset, b.reset), (a.retry, b.retry), (a.full, b.full)] {
+    for (a, b) in together.snapshots.iter().zip(&apart.snapshots) {
+        for (a, b) in [(a.reset_after, b.reset_after), (a.retry_after, b.retry_after), (a.full_after, b.full_after)] {
             assert!(a.abs_diff(b) < 60 * SECOND, "{a:?} {b:?}");
         }
     }
@@ -170,8 +170,8 @@ fn together_or_one_by_one_is_the_same() {
     let url = |ns: uuid::Uuid| format!("redis://127.0.0.1:{}/?ns={}", server.port(), ns.simple());
     // All on one lane: the order in which they were called is the one in which they go.
     let store = async || {
-        let builder = Store::builder(&url(uuid::Uuid::new_v4())).deadline(10 * SECOND);
-        builder.connections(1).connect().await.unwrap()
+        let builder = Store::builder(&url(uuid::Uuid::new_v4())).call_timeout(10 * SECOND);
+        builder.connections_per_node(1).connect().await.unwrap()
     };
     let named = std::env::var_os("PROPTEST_CASES").is_some();
     let usual = ProptestConfig::default();
@@ -188,9 +188,9 @@ fn together_or_one_by_one_is_the_same() {
                     let apart = charge(&other, made.clone()).await.unwrap();
                     same(&together, &apart);
                     let Some(units) = asked.4.filter(|_| apart.admitted > 0) else { continue };
-                    let back = async |store: &Store, charged: &Charged| {
-                        let by = By::Refund { units, window: charged.states[0].window };
-                        let call = SettleCharge { tag: made.tag.clone(), ..settled(&made.items[0], by) };
+                    let back = async |store: &Store, charged: &ChargeOutcome| {
+                        let by = AdjustmentKind::Refund { units, window: charged.snapshots[0].charged_window };
+                        let call = SettleChargeCommand { tag: made.tag.clone(), ..settled(&made.items[0], by) };
                         store.backend().settle_charge(call).await.unwrap().remove(0).remaining
                     };
                     assert_eq!(back(&one, &together).await, back(&other, &apart).await);
@@ -250,19 +250,19 @@ async fn a_refund_whose_reply_was_lost_is_made_once_at_most() {
     let mut lost = 0;
     for (n, kind) in (0..9).zip([0, 1, 2].into_iter().cycle()) {
         let key = Key::custom(&n.to_string());
-        let item = Item { rule: rule(kind), ..item("p", &key, 0, 1) };
-        let call = Charge { tag: key.clone(), items: [item.clone()].into(), times: 3 };
+        let item = ChargeItem { rule: rule(kind), ..item("p", &key, 0, 1) };
+        let call = ChargeCommand { tag: key.clone(), items: [item.clone()].into(), repetitions: 3 };
         let charged = charge(&store, call.clone()).await.unwrap();
         assert_eq!(charged.admitted, 3);
-        let look = Charge { times: 0, ..call };
-        let before = charged.states[0].remaining;
+        let look = ChargeCommand { repetitions: 0, ..call };
+        let before = charged.snapshots[0].remaining;
         proxy.cut(1);
-        let refund = By::Refund { units: 1, window: charged.states[0].window };
+        let refund = AdjustmentKind::Refund { units: 1, window: charged.snapshots[0].charged_window };
         let refunded = store.backend().settle_charge(settled(&item, refund)).await;
         proxy.cut(0);
         usable(&store).await;
         lost += usize::from(refunded.is_err());
-        let after = charge(&past, look).await.unwrap().states[0].remaining;
+        let after = charge(&past, look).await.unwrap().snapshots[0].remaining;
         assert!((before..=before + 1).contains(&after), "{before} {after} {kind}");
     }
     assert!(lost > 0, "no reply was lost");
@@ -273,14 +273,14 @@ async fn a_server_that_lost_all_begins_anew_and_keeps_to_the_quota() {
     let mut server = Server::start().await;
     let store = server.patient_store().await;
     let key = Key::custom("k");
-    assert_eq!(charge(&store, Charge { times: 9, ..one(&key, 9) }).await.unwrap().admitted, 9);
+    assert_eq!(charge(&store, ChargeCommand { repetitions: 9, ..one(&key, 9) }).await.unwrap().admitted, 9);
     server.kill();
     let kind = charge(&store, one(&key, 9)).await.unwrap_err().kind();
     assert!(matches!(kind, ErrorKind::Unavailable | ErrorKind::Timeout), "{kind:?}");
     server.restart().await;
     usable(&store).await;
     eventually("charges to be made again", async || {
-        charge(&store, Charge { times: 0, ..one(&key, 9) }).await.is_ok()
+        charge(&store, ChargeCommand { repetitions: 0, ..one(&key, 9) }).await.is_ok()
     })
     .await;
     let charged = join_all((0..20).map(|_| charge(&store, one(&key, 9)))).await;

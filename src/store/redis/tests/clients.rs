@@ -61,8 +61,8 @@ impl Client {
     /// With nobody's call under way: until the replica has all of it.
     async fn is_replicated(&self) {
         loop {
-            let since = self.store.backend().servers();
-            let have = self.store.backend().replicated(self.key.shard(), 1, since).await;
+            let since = self.store.backend().server_generation();
+            let have = self.store.backend().wait_for_replicas(self.key.shard(), 1, since).await;
             if have.is_ok_and(|have| have > 0) {
                 return;
             }

@@ -9,26 +9,26 @@ use crate::{
     error::{Error, ErrorKind},
     store::{
         Store,
-        keys::COMMON,
+        key_names::COMMON_SHARD,
         redis::{
-            origin::{Given, Origin},
-            server::{Concern, Facts},
-            target::Settings,
+            connection_source::{ConnectionOverrides, ConnectionSource},
+            server_info::{ServerConcern, ServerInfo},
+            target::ConnectionSettings,
         },
     },
 };
 
 /// As the first connection to it sees them.
-async fn concerns(server: &Server) -> Vec<Concern> {
+async fn concerns(server: &Server) -> Vec<ServerConcern> {
     concerns_at(server.url()).await
 }
 
-async fn concerns_at(url: String) -> Vec<Concern> {
-    let (target, _) = Origin::Url(url).target(Given::default(), SECOND).expect("a URL");
-    let opened = target.open(COMMON, &Settings::default()).await;
+async fn concerns_at(url: String) -> Vec<ServerConcern> {
+    let (target, _) = ConnectionSource::Url(url).into_target(ConnectionOverrides::default(), SECOND).expect("a URL");
+    let opened = target.open(COMMON_SHARD, &ConnectionSettings::default()).await;
     let mut connection = opened.ok().expect("it is there").connection;
-    let facts = Facts::ask(&mut connection).await.ok().expect("it can answer");
-    assert!(facts.check(false).is_ok());
+    let facts = ServerInfo::fetch(&mut connection).await.ok().expect("it can answer");
+    assert!(facts.check_usable(false).is_ok());
     facts.concerns(&mut connection).await
 }
 
@@ -39,8 +39,8 @@ async fn set(server: &Server, name: &str, value: &str) {
 #[tokio::test]
 async fn a_server_that_keeps_nothing_on_disk_is_told() {
     let server = Server::start().await;
-    assert_eq!(concerns(&server).await, [Concern::Forgets]);
-    assert!(Concern::Forgets.to_string().contains("`appendonly yes`"));
+    assert_eq!(concerns(&server).await, [ServerConcern::NotPersistent]);
+    assert!(ServerConcern::NotPersistent.to_string().contains("`appendonly yes`"));
     // Snapshots are something.
     set(&server, "save", "3600 1").await;
     assert_eq!(concerns(&server).await, []);
@@ -57,7 +57,7 @@ async fn a_server_that_drops_keys_to_make_room_is_told_by_its_policy() {
     set(&server, "maxmemory-policy", "allkeys-lru").await;
     assert_eq!(concerns(&server).await, []);
     set(&server, "maxmemory", "1gb").await;
-    let evicts = |policy: &str| [Concern::Evicts(policy.to_owned())];
+    let evicts = |policy: &str| [ServerConcern::EvictsKeys(policy.to_owned())];
     assert_eq!(concerns(&server).await, evicts("allkeys-lru"));
     // Nearly all of our keys have an end.
     set(&server, "maxmemory-policy", "volatile-ttl").await;
@@ -92,7 +92,7 @@ async fn of(version: &'static str, role: &'static str) -> Result<Store, Error> {
     let facts = format!("redis_version:{version}\r\nrun_id:a\r\nrole:{role}\r\n");
     let port = scripted(move |words| Some(greets(words, &facts))).await;
     let url = format!("redis://127.0.0.1:{port}/?ns=test");
-    Store::builder(&url).deadline(5 * SECOND).connect().await
+    Store::builder(&url).call_timeout(5 * SECOND).connect().await
 }
 
 #[tokio::test]

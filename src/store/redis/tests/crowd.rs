@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 
 use super::{GIVEN_BACK, SECOND, in_line, server::Server};
 use crate::{
-    lock::{LockRequest, Released},
+    lock::{LockRequest, ReleaseStatus},
     store::Store,
 };
 
@@ -96,7 +96,7 @@ async fn quiet_processes_wait_for_a_cohort_of_a_chatty_one_and_no_longer() {
         let store = server.patient_store().await;
         // Its connection is there before the others begin.
         let guard = store.lock("x").acquire().await.expect("it is free");
-        assert_eq!(guard.release().await, Released::Released);
+        assert_eq!(guard.release().await, ReleaseStatus::Released);
         few.push(store.lock("x"));
     }
     for _ in 0..64 {
@@ -160,7 +160,7 @@ async fn a_drain_gives_back_locks_and_places() {
         if n % 2 == 0 {
             drop(guard);
         } else {
-            assert_eq!(guard.release().await, Released::Released);
+            assert_eq!(guard.release().await, ReleaseStatus::Released);
         }
     }
     let waiters: Vec<_> =
@@ -176,7 +176,7 @@ async fn a_drain_gives_back_locks_and_places() {
     let drained = Instant::now();
     assert!(store.shutdown(5 * SECOND).await);
     println!("figure: drained after {} ms", drained.elapsed().as_millis());
-    assert_eq!(held.release().await, Released::Released);
+    assert_eq!(held.release().await, ReleaseStatus::Released);
     assert!(other.shutdown(GIVEN_BACK).await);
     assert_eq!(server.left().await, [""; 0]);
 }

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use super::{GIVEN_BACK, SECOND, cluster::ask, in_line, server::Server};
 use crate::{
     Key,
-    lock::Released,
-    store::{ACCEPT_WINDOW, Acquire, Acquired, Mode, Store, Token, backend::Node},
+    lock::ReleaseStatus,
+    store::{OFFER_TIMEOUT, AcquireCommand, AcquireReply, LockMode, Store, LockToken, backend::NodeId},
 };
 
 /// Between two looks of one who waits, with its jitter.
@@ -16,18 +16,18 @@ const LOOK: Duration = Duration::from_millis(332);
 const SLACK: Duration = Duration::from_secs(5);
 
 /// A process takes a place, and dies: nobody confirms what is offered to it.
-async fn dies_in_line(store: &Store, mode: Mode) {
-    let asked = ask(&Key::custom("x"), &Token::new(&Node::new()));
-    let call = Acquire { mode, wait: Some(60 * SECOND), ..asked };
+async fn dies_in_line(store: &Store, mode: LockMode) {
+    let asked = ask(&Key::custom("x"), &LockToken::new(&NodeId::new()));
+    let call = AcquireCommand { mode, max_wait: Some(60 * SECOND), ..asked };
     let answer = store.backend().acquire(call).await.expect("the store is there");
-    assert!(matches!(answer, Acquired::Busy { joined: true, .. }), "{answer:?}");
+    assert!(matches!(answer, AcquireReply::Busy { has_joined: true, .. }), "{answer:?}");
 }
 
 /// The server counts whole ones.
 const MS: Duration = Duration::from_millis(1);
 
 /// How long a waiter behind so many dead ones stands there after the lock was given back.
-async fn waited_behind(dead: u32, mode: Mode) -> Duration {
+async fn waited_behind(dead: u32, mode: LockMode) -> Duration {
     let server = Server::start().await;
     let (store, other) = (server.patient_store().await, server.patient_store().await);
     let held = other.lock("x").acquire().await.expect("it is free");
@@ -37,10 +37,10 @@ async fn waited_behind(dead: u32, mode: Mode) -> Duration {
     let waiter = crate::store::spawn(store.lock("x").wait(60 * SECOND).acquire());
     in_line(&other, u64::from(dead) + 1).await;
     let since = Instant::now();
-    assert_eq!(held.release().await, Released::Released);
+    assert_eq!(held.release().await, ReleaseStatus::Released);
     let guard = waiter.await.expect("no panic").expect("it is served");
     let waited = since.elapsed();
-    assert_eq!(guard.release().await, Released::Released);
+    assert_eq!(guard.release().await, ReleaseStatus::Released);
     assert!(store.shutdown(GIVEN_BACK).await);
     assert_eq!(server.left().await, [""; 0]);
     println!("figure: longest wait behind {dead} dead, {mode:?} {} ms", waited.as_millis());
@@ -49,8 +49,8 @@ async fn waited_behind(dead: u32, mode: Mode) -> Duration {
 
 #[tokio::test]
 async fn eight_dead_waiters_cost_a_window_each() {
-    let waited = waited_behind(8, Mode::Exclusive).await;
-    assert!(waited + MS >= 8 * ACCEPT_WINDOW, "{waited:?}");
+    let waited = waited_behind(8, LockMode::Exclusive).await;
+    assert!(waited + MS >= 8 * OFFER_TIMEOUT, "{waited:?}");
     // Each offer ends between two looks, and the look that finds it ended makes the next.
     assert!(waited < 9 * LOOK + SLACK, "{waited:?}");
 }
@@ -59,11 +59,11 @@ async fn eight_dead_waiters_cost_a_window_each() {
 /// be four. What a loaded machine adds, it does not add to each of several.
 #[tokio::test]
 async fn dead_readers_cost_one_window_together() {
-    for mode in [Mode::Shared, Mode::Permits(8)] {
+    for mode in [LockMode::Shared, LockMode::Permits(8)] {
         let mut least = Duration::MAX;
         for _ in 0..3 {
             least = least.min(waited_behind(8, mode).await);
         }
-        assert!(least < 2 * ACCEPT_WINDOW + LOOK, "{mode:?}: {least:?}");
+        assert!(least < 2 * OFFER_TIMEOUT + LOOK, "{mode:?}: {least:?}");
     }
 }

@@ -11,7 +11,7 @@ use super::{
     sentinel::fake::{greets, scripted},
     server::Server,
 };
-use crate::{NotAcquired, lock::Released, store::Store};
+use crate::{AcquireError, lock::ReleaseStatus, store::Store};
 use parking_lot::Mutex;
 
 /// A master that answers no more than the look at replicas asks.
@@ -51,10 +51,10 @@ impl Scripted {
     /// What it was asked to wait for, and what came of it.
     async fn replicated(&self, on_disk: bool, wanted: u32) -> (String, u32) {
         let url = format!("redis://127.0.0.1:{}/?ns=test", self.port);
-        let builder = Store::builder(&url).deadline(10 * SECOND).replicas_on_disk(on_disk);
+        let builder = Store::builder(&url).call_timeout(10 * SECOND).replicas_on_disk(on_disk);
         let store = builder.connect().await.expect("the URL is right");
-        let since = store.backend().servers();
-        let have = store.backend().replicated(0, wanted, since).await.expect("it answers");
+        let since = store.backend().server_generation();
+        let have = store.backend().wait_for_replicas(0, wanted, since).await.expect("it answers");
         let asked = std::mem::take(&mut *self.asked.lock());
         (asked.into_iter().find(|words| words.starts_with("WAIT")).expect("it was asked"), have)
     }
@@ -90,24 +90,24 @@ async fn a_real_server_counts_a_replica_that_has_it() {
         each.command(&["CONFIG", "SET", "appendonly", "yes"]).await;
     }
     replica.command(&["REPLICAOF", "127.0.0.1", &server.port().to_string()]).await;
-    let builder = Store::builder(&server.url()).deadline(4 * SECOND).replicas_on_disk(true);
+    let builder = Store::builder(&server.url()).call_timeout(4 * SECOND).replicas_on_disk(true);
     let store = builder.connect().await.expect("the URL is right");
     let granted = async {
         // Until the replica has caught up for the first time, and its disk with it.
         loop {
-            if let Ok(guard) = store.lock("x").replicas(1).acquire().await {
+            if let Ok(guard) = store.lock("x").min_replicas(1).acquire().await {
                 return guard;
             }
         }
     };
     let guard = tokio::time::timeout(40 * SECOND, granted).await.expect("it catches up");
-    assert_eq!(guard.release().await, Released::Released);
+    assert_eq!(guard.release().await, ReleaseStatus::Released);
     let waited: String = server.ask(&["INFO", "commandstats"]).await;
     let version: String = server.ask(&["INFO", "server"]).await;
     let old = version.contains("redis_version:6.") || version.contains("redis_version:7.0.");
     assert_eq!(waited.contains("cmdstat_waitaof:"), !old, "{waited}");
-    match store.lock("x").replicas(2).acquire().await {
-        Err(NotAcquired::Fault(error)) => is_away(&error),
+    match store.lock("x").min_replicas(2).acquire().await {
+        Err(AcquireError::Fault(error)) => is_away(&error),
         other => panic!("one is not two: {other:?}"),
     }
 }

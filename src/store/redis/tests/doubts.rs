@@ -8,23 +8,23 @@ use super::{SECOND, cluster::deferred, proxy::Proxy, server::Server};
 use crate::{
     error::ErrorKind,
     key::Key,
-    queue::{PushError, Pushed, Queue},
+    queue::{PushError, PushedTask, Queue},
     store::{
         Store,
-        backend::{Caps, Enqueue, Enqueued, JobPolicy},
+        backend::{StorageLimits, EnqueueCommand, EnqueueOutcome, JobPolicy},
     },
 };
 
-fn call(print: &str, most: u64) -> Enqueue {
-    Enqueue {
-        record: (!print.is_empty()).then(|| ("idem".into(), print.to_owned(), 60 * SECOND)),
-        caps: Caps { resource_jobs: most, ..Caps::all(1 << 20) },
+fn call(print: &str, most: u64) -> EnqueueCommand {
+    EnqueueCommand {
+        idempotency_record: (!print.is_empty()).then(|| ("idem".into(), print.to_owned(), 60 * SECOND)),
+        limits: StorageLimits { resource_jobs: most, ..StorageLimits::uniform(1 << 20) },
         ..deferred(&Key::custom("x"))
     }
 }
 
 /// Its first copy loses its answer.
-async fn in_doubt(store: &Store, proxy: &Proxy, call: Enqueue) {
+async fn in_doubt(store: &Store, proxy: &Proxy, call: EnqueueCommand) {
     proxy.cut(1);
     let error = store.backend().enqueue(call).await.expect_err("it may come yet");
     assert_eq!((error.kind(), proxy.cuts_left()), (ErrorKind::Timeout, 0), "{error}");
@@ -36,15 +36,15 @@ async fn a_request_of_which_a_copy_may_come_is_not_told_that_it_was_refused() {
     let proxy = Proxy::to(server.port()).await;
     let store = proxy.patient_store().await;
     let first = store.backend().enqueue(call("print", 9)).await.expect("it is there");
-    assert_eq!(first, Enqueued::Stored { position: 1 });
+    assert_eq!(first, EnqueueOutcome::Stored { position: 1 });
     let unmanned = || {
         let call = call("", 9);
-        Enqueue { policy: JobPolicy { needs_worker: true, ..call.policy }, ..call }
+        EnqueueCommand { policy: JobPolicy { needs_worker: true, ..call.policy }, ..call }
     };
     for (refused, answer) in [
-        (call("", 1), Enqueued::Full),
-        (call("other", 9), Enqueued::Mismatch),
-        (unmanned(), Enqueued::Unmanned),
+        (call("", 1), EnqueueOutcome::Full),
+        (call("other", 9), EnqueueOutcome::FingerprintMismatch),
+        (unmanned(), EnqueueOutcome::NoWorker),
     ] {
         assert_eq!(store.backend().enqueue(refused.clone()).await.expect("it is there"), answer);
         in_doubt(&store, &proxy, refused).await;
@@ -58,8 +58,8 @@ async fn a_look_is_answered_whatever_may_come() {
     let proxy = Proxy::to(server.port()).await;
     let store = proxy.patient_store().await;
     store.backend().enqueue(call("print", 9)).await.expect("it is there");
-    for (print, answer) in [("", Enqueued::Full), ("other", Enqueued::Mismatch)] {
-        let look = Enqueue { envelope: Bytes::new(), caps: Caps::all(0), ..call(print, 0) };
+    for (print, answer) in [("", EnqueueOutcome::Full), ("other", EnqueueOutcome::FingerprintMismatch)] {
+        let look = EnqueueCommand { envelope: Bytes::new(), limits: StorageLimits::uniform(0), ..call(print, 0) };
         proxy.cut(1);
         assert_eq!(store.backend().enqueue(look).await.expect("it is there"), answer);
         assert_eq!(proxy.cuts_left(), 0);
@@ -77,7 +77,7 @@ async fn a_push_of_which_a_copy_may_come_is_not_told_that_it_was_refused() {
     let store = proxy.patient_store().await;
     let first = queue(&store).push(&1).unique("u").await.expect("it is there").into_id();
     let again = async || store.queue("numbers").push(&2).unique("u").await;
-    assert_eq!(again().await.expect("it is there"), Pushed::Known(first));
+    assert_eq!(again().await.expect("it is there"), PushedTask::Duplicate(first));
     let full = async || queue(&store).push(&2).await;
     assert!(matches!(full().await, Err(PushError::Full)));
     for refused in [true, false] {

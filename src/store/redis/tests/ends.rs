@@ -10,7 +10,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::{SECOND, in_line, server::Server};
 use crate::{
-    lock::{LockGuard, Released},
+    lock::{LockGuard, ReleaseStatus},
     store::Store,
 };
 
@@ -35,7 +35,7 @@ async fn both_are_served(store: &Store, other: &Store, end: impl AsyncFnOnce(Loc
     // In either order: they came at nearly the same time.
     let served = [near, far].map(|waiter| async {
         let guard = waiter.await.unwrap().expect("it is served");
-        assert_eq!(guard.release().await, Released::Released);
+        assert_eq!(guard.release().await, ReleaseStatus::Released);
     });
     join_all(served).await;
     let took = since.elapsed();
@@ -116,6 +116,6 @@ fn shut_down_under_a_guard(later: bool) {
         println!("figure: free after a runtime has ended {} ms", took.as_millis());
         // The lease, the place of the three who waited, and a look.
         assert!(took < 15 * SECOND, "{took:?}, {later}");
-        assert_eq!(guard.release().await, Released::Released);
+        assert_eq!(guard.release().await, ReleaseStatus::Released);
     });
 }

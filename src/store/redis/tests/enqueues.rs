@@ -10,8 +10,8 @@ use crate::{
     key::Key,
     store::{
         Store,
-        backend::{Enqueue, Enqueued, JobState},
-        keys::Keys,
+        backend::{EnqueueCommand, EnqueueOutcome, JobState},
+        key_names::KeyNames,
     },
 };
 
@@ -25,7 +25,7 @@ async fn calls_to(server: &Server) -> u64 {
     server.info("commandstats", "cmdstat_evalsha:calls").await
 }
 
-async fn store_all(store: &Store, calls: &[Enqueue]) -> Vec<Enqueued> {
+async fn store_all(store: &Store, calls: &[EnqueueCommand]) -> Vec<EnqueueOutcome> {
     let all = join_all(calls.iter().map(|call| store.backend().enqueue(call.clone()))).await;
     all.into_iter().map(Result::unwrap).collect()
 }
@@ -44,7 +44,7 @@ async fn one_is_one_command_and_many_are_few() {
         .await
         .into_iter()
         .map(|stored| match stored {
-            Enqueued::Stored { position } => position,
+            EnqueueOutcome::Stored { position } => position,
             other => panic!("{other:?}"),
         })
         .collect();
@@ -58,17 +58,17 @@ async fn one_is_one_command_and_many_are_few() {
 async fn one_that_fails_fails_alone() {
     let server = Server::start().await;
     let store = server.patient_store().await;
-    let odd = Keys::new("test").jobs(&key(7));
+    let odd = KeyNames::new("test").jobs(&key(7));
     server.command(&["SET", &odd, "by hand"]).await;
     let calls = Vec::from_iter((0..MANY).map(|n| deferred(&key(n))));
     let outcomes = join_all(calls.iter().map(|call| store.backend().enqueue(call.clone()))).await;
     for (n, outcome) in outcomes.into_iter().enumerate() {
         match outcome {
-            Ok(stored) => assert_eq!((n == 7, stored), (false, Enqueued::Stored { position: 1 })),
+            Ok(stored) => assert_eq!((n == 7, stored), (false, EnqueueOutcome::Stored { position: 1 })),
             Err(error) => assert_eq!((n, error.kind()), (7, ErrorKind::Protocol)),
         }
     }
-    assert_eq!(store.backend().job(calls[7].id.clone()).await.unwrap(), None);
+    assert_eq!(store.backend().job_view(calls[7].id.clone()).await.unwrap(), None);
 }
 
 #[tokio::test]
@@ -81,11 +81,11 @@ async fn lost_replies_store_nothing_twice() {
         let calls = Vec::from_iter((0..MANY).map(|_| deferred(&key)));
         proxy.cut(cuts);
         let stored = store_all(&store, &calls).await;
-        assert!(stored.iter().all(|stored| matches!(stored, Enqueued::Stored { .. })));
-        let line = Keys::new("test").jobs(&key);
+        assert!(stored.iter().all(|stored| matches!(stored, EnqueueOutcome::Stored { .. })));
+        let line = KeyNames::new("test").jobs(&key);
         assert_eq!(server.ask::<usize>(&["ZCARD", &line]).await, MANY);
         for call in calls {
-            let state = store.backend().cancel(call.id, 0, super::SECOND).await.unwrap();
+            let state = store.backend().cancel_waiting_job(call.id, 0, super::SECOND).await.unwrap();
             assert_eq!(state, Some(JobState::Cancelled));
         }
         let left: usize = server.ask(&["EXISTS", &line]).await;

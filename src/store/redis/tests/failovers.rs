@@ -12,8 +12,8 @@ use super::{
 use crate::{
     LockGuard,
     key::Key,
-    lock::Released,
-    store::{SPARE_FENCES, Store, keys::Keys},
+    lock::ReleaseStatus,
+    store::{SPARE_FENCES, Store, key_names::KeyNames},
 };
 
 /// How far ahead of the clock fences begin after a failover, us.
@@ -26,7 +26,7 @@ const LOST: usize = 50;
 const CLOCKS: [i64; 4] = [0, -5, -60, 60];
 
 fn shard() -> String {
-    Keys::new("test").shard(Key::custom("x").shard(), "f")
+    KeyNames::new("test").shard_key(Key::custom("x").shard(), "f")
 }
 
 async fn last_fence(server: &Server) -> u64 {
@@ -87,7 +87,7 @@ impl Scene {
 }
 
 async fn process(sentinel: &FakeSentinel) -> Store {
-    let builder = Store::builder(&sentinel.url()).deadline(10 * SECOND);
+    let builder = Store::builder(&sentinel.url()).call_timeout(10 * SECOND);
     builder.connect().await.expect("the URL is right")
 }
 
@@ -102,9 +102,9 @@ async fn fences_grow(before: u64, lost: LockGuard, first: &Store, then: &Store, 
         let next = granted(&store.lock("x")).await;
         assert!(next.fence() > last, "{context}: {} after {last}", next.fence());
         last = next.fence() + SPARE_FENCES;
-        assert_eq!(next.release().await, Released::Released);
+        assert_eq!(next.release().await, ReleaseStatus::Released);
     }
-    assert_eq!(lost.release().await, Released::AlreadyLost);
+    assert_eq!(lost.release().await, ReleaseStatus::AlreadyLost);
 }
 
 /// Also where the fences of the first one are still ahead of the clock, and that is put back once more.
@@ -141,7 +141,7 @@ async fn fences_grow_over_a_failover_and_a_loss_of_all_data() {
         let next = granted(&other.lock("x")).await;
         let (fence, before) = (next.fence(), held.fence() + SPARE_FENCES);
         assert!(fence > before, "{ahead} s: {fence} after {before}");
-        assert_eq!(next.release().await, Released::Released);
+        assert_eq!(next.release().await, ReleaseStatus::Released);
         let third = granted(&process(&scene.sentinel).await.lock("x")).await;
         assert!(third.fence() > fence + SPARE_FENCES, "{ahead} s: {}", third.fence());
     }))

@@ -10,9 +10,9 @@ use tokio::net::TcpListener;
 
 use super::{
     super::{
-        connect::Lanes,
-        fault::judged,
-        target::{Address, Target, Trust},
+        connection_lanes::ConnectionLanes,
+        call_fault::classify_outcome,
+        target::{StoreUrl, ConnectionTarget, RedisTlsSettings},
     },
     SECOND, granted,
     server::Server,
@@ -20,8 +20,8 @@ use super::{
 };
 use crate::{
     error::ErrorKind,
-    lock::{NotAcquired, Released},
-    store::{Store, keys::Keys},
+    lock::{AcquireError, ReleaseStatus},
+    store::{Store, key_names::KeyNames},
 };
 
 /// Far above the deadline of 250 ms, far below any library's own retries.
@@ -66,7 +66,7 @@ async fn fault(store: &Store) -> ErrorKind {
     println!("figure: longest refused call {} ms", took.as_millis());
     assert!(took < SOON, "{took:?}");
     match outcome {
-        Err(NotAcquired::Fault(error)) => error.kind(),
+        Err(AcquireError::Fault(error)) => error.kind(),
         other => panic!("{other:?}"),
     }
 }
@@ -94,8 +94,8 @@ async fn a_killed_server_is_noticed_and_an_empty_one_is_taken_back() {
     usable(&store).await;
     let after = granted(&store.lock("x")).await;
     assert!(after.fence() > before.fence(), "fences grow over a loss of data");
-    assert_eq!(before.release().await, Released::AlreadyLost);
-    assert_eq!(after.release().await, Released::Released);
+    assert_eq!(before.release().await, ReleaseStatus::AlreadyLost);
+    assert_eq!(after.release().await, ReleaseStatus::Released);
 }
 
 #[tokio::test]
@@ -128,7 +128,7 @@ async fn killed_connections_are_replaced_without_an_error() {
     for _ in 0..10 {
         let guard = store.lock("x").acquire().await.unwrap();
         server.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await;
-        assert_eq!(guard.release().await, Released::Released);
+        assert_eq!(guard.release().await, ReleaseStatus::Released);
     }
 }
 
@@ -141,21 +141,21 @@ async fn bad_urls_are_refused_with_a_sentence_that_keeps_the_password() {
     }
 }
 
-fn lanes(server: &Server, deadline: Duration) -> Lanes {
-    let address = Address::parse(&server.url()).unwrap();
-    let target = Target::new(&address, &Trust::default(), deadline).unwrap();
-    Lanes::new(&target, &Keys::new("test"), 1, deadline)
+fn lanes(server: &Server, deadline: Duration) -> ConnectionLanes {
+    let address = StoreUrl::parse(&server.url()).unwrap();
+    let target = ConnectionTarget::new(&address, &RedisTlsSettings::default(), deadline).unwrap();
+    ConnectionLanes::new(&target, &KeyNames::new("test"), 1, deadline)
 }
 
 /// It may be half open: whatever limit ends a call, nobody has answered.
 #[tokio::test]
 async fn a_timeout_of_the_library_is_no_answer() {
     let server = Server::start().await;
-    let socket = lanes(&server, 10 * SECOND).socket(0).await.unwrap();
+    let socket = lanes(&server, 10 * SECOND).connection(0).await.unwrap();
     for _ in 0..3 {
         assert!(!socket.is_dead());
         let late = std::io::Error::from(std::io::ErrorKind::TimedOut);
-        assert!(judged::<()>(&socket, Err(late.into())).is_err());
+        assert!(classify_outcome::<()>(&socket, Err(late.into())).is_err());
     }
     assert!(socket.is_dead());
 }
@@ -166,11 +166,11 @@ async fn what_was_wrong_once_is_not_the_reason_of_a_later_outage() {
     let shards = async |n| server.command(&["HSET", "lg:1:test:{0}:meta", "shards", n]).await;
     let lanes = lanes(&server, SECOND);
     shards("32").await;
-    let kind = async || lanes.socket(0).await.err().map(|error| error.kind());
+    let kind = async || lanes.connection(0).await.err().map(|error| error.kind());
     super::eventually("it is told", async || kind().await == Some(ErrorKind::Config)).await;
     shards("2064").await;
     super::eventually("it is well", async || kind().await.is_none()).await;
-    lanes.socket(0).await.unwrap().condemn();
+    lanes.connection(0).await.unwrap().mark_dead();
     server.freeze();
     let told = kind().await;
     server.thaw();
@@ -181,7 +181,7 @@ async fn what_was_wrong_once_is_not_the_reason_of_a_later_outage() {
 #[tokio::test]
 async fn a_server_without_room_takes_what_makes_room() {
     let server = Server::start().await;
-    let builder = Store::builder(&server.url()).deadline(5 * SECOND).connections(1);
+    let builder = Store::builder(&server.url()).call_timeout(5 * SECOND).connections_per_node(1);
     let store = builder.connect().await.expect("the URL is right");
     let held = store.lock("x").lease(60 * SECOND).acquire().await.expect("it is free");
     server.command(&["CONFIG", "SET", "maxmemory", "1"]).await;
@@ -190,5 +190,5 @@ async fn a_server_without_room_takes_what_makes_room() {
     }
     // Its connection is lost.
     server.command(&["CLIENT", "KILL", "TYPE", "normal"]).await;
-    assert_eq!(held.release().await, Released::Released);
+    assert_eq!(held.release().await, ReleaseStatus::Released);
 }

@@ -7,8 +7,8 @@ use futures_util::future::join_all;
 use super::{SECOND, in_line, server::Server, usable};
 use crate::{
     Key,
-    lock::{LockGuard, Released},
-    store::{Loss, Store, keys::Keys},
+    lock::{LockGuard, ReleaseStatus},
+    store::{LockLoss, Store, key_names::KeyNames},
 };
 
 const LEASE: Duration = Duration::from_secs(9);
@@ -22,23 +22,23 @@ async fn hold(store: &Store) -> LockGuard {
 
 /// What the holder is told, how soon, and that nothing goes back.
 async fn is_told(store: &Store, guard: LockGuard, since: Instant) {
-    let held = guard.held();
+    let held = guard.held_lock();
     let loss = tokio::time::timeout(LEASE, guard.lost()).await.expect("it is told");
     let told = since.elapsed();
     println!("figure: told of the loss after {} ms", told.as_millis());
     assert!(told < TICK, "{loss:?} after {told:?}");
-    assert_eq!(loss, Loss::Taken);
+    assert_eq!(loss, LockLoss::Taken);
     assert!(held.remaining().is_zero());
     let next = store.lock("x").wait(5 * SECOND).acquire().await.expect("nobody has it");
     assert!(next.fence() > guard.fence(), "the fence went back");
-    assert_eq!(guard.release().await, Released::AlreadyLost);
+    assert_eq!(guard.release().await, ReleaseStatus::AlreadyLost);
     assert!(!next.remaining().is_zero());
-    assert_eq!(next.release().await, Released::Released, "the late release took another's");
+    assert_eq!(next.release().await, ReleaseStatus::Released, "the late release took another's");
 }
 
 #[tokio::test]
 async fn holders_of_what_is_gone_are_told_at_the_next_tick() {
-    let holders = Keys::new("test").holders(&Key::custom("x"));
+    let holders = KeyNames::new("test").holders(&Key::custom("x"));
     let delete = ["DEL", &holders];
     let gone = [&["FLUSHALL"][..], &delete].map(async |command| {
         let server = Server::start().await;
@@ -59,9 +59,9 @@ async fn who_takes_a_forgotten_lock_keeps_it() {
     server.command(&["FLUSHALL"]).await;
     let next = other.lock("x").acquire().await.expect("forgotten");
     assert!(next.fence() > guard.fence());
-    assert_eq!(guard.lost().await, Loss::Taken);
-    assert_eq!(guard.release().await, Released::AlreadyLost);
-    assert_eq!(next.release().await, Released::Released);
+    assert_eq!(guard.lost().await, LockLoss::Taken);
+    assert_eq!(guard.release().await, ReleaseStatus::AlreadyLost);
+    assert_eq!(next.release().await, ReleaseStatus::Released);
 }
 
 /// With the first call that reaches the new server, and not when a renewal is due: that is after a third of a lease.
@@ -105,7 +105,7 @@ async fn waiters_that_were_forgotten_are_served() {
 async fn fences_do_not_run_ahead_of_the_clock() {
     let server = Server::start().await;
     let store = server.patient_store().await;
-    let request = || store.lock("x").hand_over(1000, SECOND);
+    let request = || store.lock("x").handover_limits(1000, SECOND);
     let mut last = 0;
     for _ in 0..2000 {
         let guard = request().acquire().await.unwrap();

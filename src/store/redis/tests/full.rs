@@ -33,7 +33,7 @@ async fn a_server_that_is_full_is_quoted() {
     let client = redis::Client::open(("127.0.0.1", server.port())).expect("an address");
     let mut own = patient(&client).await.expect("there is room");
     limit(&mut own, 1).await;
-    let builder = Store::builder(&server.url()).deadline(5 * SECOND);
+    let builder = Store::builder(&server.url()).call_timeout(5 * SECOND);
     let store = builder.connect().await.expect("an outage is no mistake");
     // Also while the breaker is open. A connection may break before the sentence of it is read.
     for _ in 0..10 {

@@ -7,7 +7,7 @@ use crate::{
     key::Key,
     store::{
         Store,
-        backend::{Claim, Claimed, Enqueue, Enqueued, JobId, JobState, SettledRun, Token},
+        backend::{ClaimCommand, ClaimOutcome, EnqueueCommand, EnqueueOutcome, JobId, JobState, SettleOutcome, LockToken},
     },
 };
 
@@ -17,27 +17,27 @@ const LARGE: usize = 600 << 10;
 const LINES: usize = 24;
 
 async fn store_large(store: &Store, key: &Key) -> JobId {
-    let call = Enqueue { envelope: vec![b'x'; LARGE].into(), ..deferred(key) };
+    let call = EnqueueCommand { envelope: vec![b'x'; LARGE].into(), ..deferred(key) };
     let id = call.id.clone();
     let stored = store.backend().enqueue(call).await.unwrap();
-    assert!(matches!(stored, Enqueued::Stored { .. }), "{stored:?}");
+    assert!(matches!(stored, EnqueueOutcome::Stored { .. }), "{stored:?}");
     id
 }
 
-fn claim(store: &Store, key: &Key, id: &JobId) -> Claim {
-    let (key, id, me) = (key.clone(), id.clone(), Token::new(store.node()));
-    Claim { key, id, me, lease: 600 * SECOND, retention: 600 * SECOND }
+fn claim(store: &Store, key: &Key, id: &JobId) -> ClaimCommand {
+    let (key, id, me) = (key.clone(), id.clone(), LockToken::new(store.node()));
+    ClaimCommand { key, id, token: me, lease: 600 * SECOND, retention: 600 * SECOND }
 }
 
 /// A store with a worker.
 async fn working(server: &Server) -> Store {
     let store = server.patient_store().await;
-    store.backend().beat(store.node().clone(), 60 * SECOND).await.unwrap();
+    store.backend().heartbeat(store.node().clone(), 60 * SECOND).await.unwrap();
     store
 }
 
 /// As many lines with a large request each; their claims.
-async fn lines(store: &Store) -> Vec<Claim> {
+async fn lines(store: &Store) -> Vec<ClaimCommand> {
     let mut claims = Vec::new();
     for n in 0..LINES {
         let key = Key::custom(&n.to_string());
@@ -48,14 +48,14 @@ async fn lines(store: &Store) -> Vec<Claim> {
 }
 
 /// All of them claimed at once; which began.
-async fn claimed(store: &Store, claims: &[Claim]) -> Vec<bool> {
+async fn claimed(store: &Store, claims: &[ClaimCommand]) -> Vec<bool> {
     let claimed = join_all(claims.iter().map(|call| store.backend().claim(call.clone()))).await;
     let began = claimed.into_iter().map(|claimed| match claimed.unwrap() {
-        Claimed::Claimed(run) => {
+        ClaimOutcome::Claimed(run) => {
             assert_eq!(run.envelope.len(), LARGE);
             true
         }
-        Claimed::Busy(wait) => {
+        ClaimOutcome::Busy(wait) => {
             assert!(wait < SECOND / 100, "nobody has it: {wait:?}");
             false
         }
@@ -76,7 +76,7 @@ async fn claims_of_large_requests_do_not_all_begin_at_once() {
         assert!(began.contains(&true), "one goes in any case");
         assert!(rounds > 0 || began.contains(&false), "{LARGE} times {LINES} in a few answers");
         for (claim, began) in claims.iter().zip(&began) {
-            let job = store.backend().job(claim.id.clone()).await.unwrap().unwrap();
+            let job = store.backend().job_view(claim.id.clone()).await.unwrap().unwrap();
             let (state, attempts) =
                 if *began { (JobState::Running, 1) } else { (JobState::Queued, 0) };
             assert_eq!((job.state, job.attempts), (state, attempts));
@@ -100,8 +100,8 @@ async fn a_claim_beside_others_of_a_job_whose_facts_are_gone_is_told_so() {
     let told = join_all(claims.iter().map(|call| store.backend().claim(call.clone()))).await;
     for (n, told) in told.into_iter().enumerate() {
         match told.unwrap() {
-            Claimed::Claimed(_) | Claimed::Busy(_) => assert_ne!(n % 3, 2),
-            told => assert!(n % 3 == 2 && matches!(told, Claimed::Dead(_)), "{n}: {told:?}"),
+            ClaimOutcome::Claimed(_) | ClaimOutcome::Busy(_) => assert_ne!(n % 3, 2),
+            told => assert!(n % 3 == 2 && matches!(told, ClaimOutcome::Ended(_)), "{n}: {told:?}"),
         }
     }
 }
@@ -125,17 +125,17 @@ async fn settlements_do_not_all_begin_a_large_request() {
     let mut left = 0;
     for ((first, next), settled) in firsts.iter().zip(&nexts).zip(settled) {
         match settled.unwrap() {
-            SettledRun::Stands(Some(run)) => {
+            SettleOutcome::Settled(Some(run)) => {
                 assert_eq!((&run.id, run.envelope.len()), (next, LARGE));
             }
-            SettledRun::Stands(None) => {
+            SettleOutcome::Settled(None) => {
                 left += 1;
                 let claim = claim(&store, &first.key, next);
                 assert_eq!(claimed(&store, &[claim]).await, [true], "nobody else has it");
             }
-            SettledRun::Lost => panic!("{:?} was ours", first.id),
+            SettleOutcome::RunLost => panic!("{:?} was ours", first.id),
         }
-        let job = store.backend().job(first.id.clone()).await.unwrap().unwrap();
+        let job = store.backend().job_view(first.id.clone()).await.unwrap().unwrap();
         assert_eq!(job.state, JobState::Done);
     }
     assert!(left > 0, "{LARGE} times {LINES} in a few answers");

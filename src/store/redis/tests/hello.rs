@@ -14,7 +14,7 @@ async fn store(hello: String) -> Result<Store, Error> {
         Some(if words.first()? == &"HELLO" { hello.clone() } else { "+OK\r\n".to_owned() })
     };
     let url = format!("redis://:{PASSWORD}@127.0.0.1:{}/?ns=test", scripted(answer).await);
-    Store::builder(&url).deadline(10 * SECOND).connect().await
+    Store::builder(&url).call_timeout(10 * SECOND).connect().await
 }
 
 /// As Redis 5 says it, one of 7 whose operator has renamed it, and one that knows no such protocol.

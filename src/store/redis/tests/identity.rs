@@ -7,8 +7,8 @@ use std::{
 
 use super::{SECOND, eventually, server::Server};
 use crate::{
-    NotAcquired, SharedSecret,
-    gate::{Asked, Deferred, Gate as _, KeySource, Replay, Verdict, View as _, fake::FakeView},
+    AcquireError, SharedSecret,
+    gate::{InitialVerdict, RunningJob, Gate as _, KeySource, ReplayMarker, Verdict, GateRequest as _, fake::FakeView},
     lock::{HeldLock, HeldLocks, LockGate, LockGuard, LockTicket},
     store::{JobId, Store},
 };
@@ -16,7 +16,7 @@ use crate::{
 async fn store(server: &Server, database: u32, namespace: &str) -> Store {
     let url = format!("redis://127.0.0.1:{}", server.port());
     let builder = Store::builder(&url).database(database).namespace(namespace);
-    builder.deadline(10 * SECOND).connect().await.expect("the URL is right")
+    builder.call_timeout(10 * SECOND).connect().await.expect("the URL is right")
 }
 
 fn gate(store: &Store) -> LockGate<()> {
@@ -24,23 +24,23 @@ fn gate(store: &Store) -> LockGate<()> {
 }
 
 async fn enter(gate: &LockGate<()>, view: &mut FakeView) -> Verdict<LockTicket> {
-    match gate.ask(view) {
-        Asked::Enter(facts) => gate.enter(facts).await,
+    match gate.inspect(view) {
+        InitialVerdict::Enter(facts) => gate.enter(facts).await,
         other => panic!("it has a key: {other:?}"),
     }
 }
 
 /// A deferred request that its worker sends again under this lock.
 fn run_of(store: &Store, lock: &LockGuard) -> FakeView {
-    let deferred = Deferred {
+    let deferred = RunningJob {
         id: JobId::new(lock.key()),
         attempt: 1,
-        first_seen: SystemTime::UNIX_EPOCH,
+        accepted_at: SystemTime::UNIX_EPOCH,
         fence: 1,
     };
-    let facts = lock.facts().expect("it is this process's own");
+    let facts = lock.hold_state().expect("it is this process's own");
     let mut view = FakeView::new("POST");
-    view.insert_extension(Replay::new(deferred, store, Arc::clone(facts)));
+    view.insert_extension(ReplayMarker::new(deferred, store, Arc::clone(facts)));
     view
 }
 
@@ -50,23 +50,23 @@ async fn are_two(one: &Store, other: &Store) {
     let held = other.lock("x").acquire().await.expect("it is another lock");
     let mut view = run_of(one, &run);
     let Verdict::Pass(outer) = enter(&gate(one), &mut view).await else { panic!("its own") };
-    gate(one).show(&outer, &mut view);
+    gate(one).annotate_request(&outer, &mut view);
     let verdict = enter(&gate(other), &mut view).await;
     assert!(matches!(verdict, Verdict::Busy(..)), "{verdict:?}");
     let within = run.scope(other.lock("x").acquire()).await;
-    assert!(matches!(within, Err(NotAcquired::Busy(_))), "{within:?}");
+    assert!(matches!(within, Err(AcquireError::Busy(_))), "{within:?}");
     let secret = SharedSecret::new([7; 32]);
-    assert!(run.held().header(other, &secret).is_none());
-    let (_, word) = run.held().header(one, &secret).expect("it is held");
+    assert!(run.held_lock().delegation_header(other, &secret).is_none());
+    let (_, word) = run.held_lock().delegation_header(one, &secret).expect("it is held");
     let mut called = FakeView::new("POST");
     called.headers = vec![("lockgate-held", word.leak())];
-    let verdict = enter(&gate(other).trust(&secret), &mut called).await;
+    let verdict = enter(&gate(other).trust_delegation(&secret), &mut called).await;
     assert!(matches!(verdict, Verdict::Busy(..)), "{verdict:?}");
     held.release().await;
     let verdict = enter(&gate(other), &mut view).await;
     let Verdict::Pass(ticket) = verdict else { panic!("it is free: {verdict:?}") };
-    gate(other).show(&ticket, &mut view);
-    assert_eq!(view.get::<HeldLocks>().expect("they are shown").len(), 2);
+    gate(other).annotate_request(&ticket, &mut view);
+    assert_eq!(view.extension::<HeldLocks>().expect("they are shown").len(), 2);
     drop((ticket, outer));
     run.release().await;
     assert!(one.shutdown(20 * SECOND).await && other.shutdown(20 * SECOND).await);
@@ -80,10 +80,10 @@ async fn are_one(one: &Store, other: &Store) {
     let within = run.scope(other.lock("x").acquire()).await.expect("it is there");
     assert_eq!(within.fence(), run.fence());
     let secret = SharedSecret::new([7; 32]);
-    let (_, word) = run.held().header(one, &secret).expect("it is held");
+    let (_, word) = run.held_lock().delegation_header(one, &secret).expect("it is held");
     let mut called = FakeView::new("POST");
     called.headers = vec![("lockgate-held", word.leak())];
-    let verdict = enter(&gate(other).trust(&secret), &mut called).await;
+    let verdict = enter(&gate(other).trust_delegation(&secret), &mut called).await;
     assert!(matches!(verdict, Verdict::Pass(_)), "{verdict:?}");
     drop((verdict, within));
     run.release().await;
@@ -124,7 +124,7 @@ async fn a_handle_that_never_connected_connects_to_know() {
     let mut lazy = Vec::new();
     server.kill();
     for _ in 0..3 {
-        let builder = Store::builder(&server.url()).deadline(Duration::from_secs(1));
+        let builder = Store::builder(&server.url()).call_timeout(Duration::from_secs(1));
         lazy.push(builder.connect().await.expect("that it is away is no mistake"));
     }
     let [first, second, third] = &lazy[..] else { panic!("three were made") };
@@ -144,7 +144,7 @@ async fn a_handle_that_never_connected_connects_to_know() {
     let within = run.scope(second.lock("x").acquire()).await.expect("it is there");
     assert_eq!(within.fence(), run.fence());
     let both = run.scope(third.locks(["x", "y"]).acquire()).await.expect("one is there");
-    assert_eq!(both.held().get("x").and_then(HeldLock::fence), Some(run.fence()));
+    assert_eq!(both.held_locks().get("x").and_then(HeldLock::fence), Some(run.fence()));
 }
 
 /// It was flushed, and another process has connected since. Its own lock is lent to a run until it is found lost.
@@ -157,11 +157,11 @@ async fn a_run_knows_its_lock_after_a_flush() {
     let asked = one.lock("x").lease(60 * SECOND).max_hold(600 * SECOND);
     let run = asked.acquire().await.expect("it is free");
     server.command(&["FLUSHALL"]).await;
-    let before = other.backend().spaces();
+    let before = other.backend().identities();
     server.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await;
     eventually("the other handle to have met the new data", async || {
         let _ = other.ping().await;
-        other.backend().spaces().len() > before.len()
+        other.backend().identities().len() > before.len()
     })
     .await;
     assert_eq!(one.is_same_as(&other), Some(true));

@@ -10,8 +10,8 @@ use futures_util::future::join_all;
 
 use super::{GIVEN_BACK, SECOND, eventually, granted, proxy::Proxy, server::Server, usable};
 use crate::{
-    lock::{LockGuard, Released},
-    store::{Loss, Store},
+    lock::{LockGuard, ReleaseStatus},
+    store::{LockLoss, Store},
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -19,7 +19,7 @@ const MS: Duration = Duration::from_millis(1);
 /// A fixed lease of 100 ms, and a release at about its end: just before, at, and just after it.
 /// Whether it came too late.
 async fn release_at_the_end(store: &Store, other: &Store, name: &str, after: Duration) -> bool {
-    let first = granted(&store.lock(name).lease_fixed(100 * MS)).await;
+    let first = granted(&store.lock(name).fixed_lease(100 * MS)).await;
     let got = Instant::now();
     let waiter = crate::store::spawn(other.lock(name).wait(20 * SECOND).acquire());
     tokio::time::sleep_until((got + after).into()).await;
@@ -27,15 +27,15 @@ async fn release_at_the_end(store: &Store, other: &Store, name: &str, after: Dur
     let released = first.release().await;
     let next = waiter.await.expect("no panic").expect("it is served");
     assert!(next.fence() > fence, "{name}: {released:?}");
-    if released == Released::Released {
+    if released == ReleaseStatus::Released {
         // The server counts whole milliseconds.
         assert!(asked <= 101 * MS, "{name}: it was not in time, {asked:?}");
     }
     // A stranger sees that the late release has not taken the next one's.
     let stranger = store.as_another_process().lock(name).acquire().await;
     assert!(stranger.is_err(), "{name}: {released:?}");
-    assert_eq!(next.release().await, Released::Released, "{name}: {released:?}");
-    released != Released::Released
+    assert_eq!(next.release().await, ReleaseStatus::Released, "{name}: {released:?}");
+    released != ReleaseStatus::Released
 }
 
 #[tokio::test]
@@ -67,19 +67,19 @@ async fn a_renewal_that_is_on_its_way_at_a_release_revives_nothing() {
     let proxy = Proxy::to(server.port()).await;
     let (store, other) = (proxy.patient_store().await, server.patient_store().await);
     let guard = store.lock("x").lease(5 * SECOND).acquire().await.expect("it is free");
-    let (copy, lease) = (guard.held(), Arc::clone(guard.lease().expect("its own")));
+    let (copy, lease) = (guard.held_lock(), Arc::clone(guard.lease().expect("its own")));
     proxy.hole(true);
     let sent = async || lease.renewing.load(Ordering::Acquire);
     eventually("a renewal to be sent", sent).await;
     let released = crate::store::spawn(guard.release());
-    eventually("the release to be under way", async || lease.is_over()).await;
+    eventually("the release to be under way", async || lease.is_closed()).await;
     proxy.hole(false);
-    assert_eq!(released.await.expect("no panic"), Released::Released);
+    assert_eq!(released.await.expect("no panic"), ReleaseStatus::Released);
     let next = other.lock("x").acquire().await.expect("it was given back");
     let answered = async || !lease.renewing.load(Ordering::Acquire);
     eventually("the renewal to be answered", answered).await;
     assert_eq!(copy.loss(), None, "it was given back, not lost");
-    assert_eq!(next.release().await, Released::Released);
+    assert_eq!(next.release().await, ReleaseStatus::Released);
     assert!(store.shutdown(GIVEN_BACK).await && other.shutdown(GIVEN_BACK).await);
     assert_eq!(server.left().await, [""; 0]);
 }
@@ -96,16 +96,16 @@ async fn a_stall_past_the_lease_is_told_while_it_lasts() {
     let told = got.elapsed();
     assert!(guard.remaining().is_zero());
     server.thaw();
-    assert_eq!(loss, Loss::Lapsed);
+    assert_eq!(loss, LockLoss::Lapsed);
     println!(
         "figure: longest until a loss in a stall is told, of a second's lease: {} ms",
         told.as_millis()
     );
     assert!(told > 700 * MS, "it holds for as long as it is sure: {told:?}");
     usable(&store).await;
-    assert_eq!(guard.release().await, Released::AlreadyLost);
+    assert_eq!(guard.release().await, ReleaseStatus::AlreadyLost);
     let next = store.lock("x").wait(5 * SECOND).acquire().await.unwrap();
-    assert_eq!(next.release().await, Released::Released);
+    assert_eq!(next.release().await, ReleaseStatus::Released);
 }
 
 /// So long a pause of this process is a part of the lease that the stall leaves, in which it does not renew.
@@ -132,7 +132,7 @@ async fn what_is_lost() -> Result<(), String> {
     const LOCKS: usize = 200;
     let server = Server::start().await;
     // Calls fall into the stall, and nothing shorter is an outage.
-    let builder = Store::builder(&server.url()).deadline(600 * MS);
+    let builder = Store::builder(&server.url()).call_timeout(600 * MS);
     let store = builder.connect().await.unwrap();
     // Together, and so are their renewals.
     let names = (0..LOCKS).map(|n| n.to_string());
@@ -157,7 +157,7 @@ async fn what_is_lost() -> Result<(), String> {
             return Err("lost, although the stall was shorter than a lease".to_owned());
         }
         let released = guard.release().await;
-        if released != Released::Released {
+        if released != ReleaseStatus::Released {
             return Err(format!("{released:?}"));
         }
     }
@@ -182,7 +182,7 @@ async fn a_frozen_server_loses_nothing_and_meets_no_storm() {
 async fn a_holder_behind_a_pulled_cable_stops_before_the_next_begins() {
     let server = Server::start().await;
     let proxy = Proxy::to(server.port()).await;
-    let store = Store::builder(&proxy.url()).deadline(SECOND / 2).connect().await.unwrap();
+    let store = Store::builder(&proxy.url()).call_timeout(SECOND / 2).connect().await.unwrap();
     let mut other = server.patient_store().await;
     for round in 0..2 {
         let guard = store.lock("x").lease(SECOND).wait(5 * SECOND).acquire().await.unwrap();
@@ -194,7 +194,7 @@ async fn a_holder_behind_a_pulled_cable_stops_before_the_next_begins() {
         proxy.hole(true);
         let loss = guard.lost().await;
         let told = Instant::now();
-        assert_eq!(loss, Loss::Lapsed, "round {round}");
+        assert_eq!(loss, LockLoss::Lapsed, "round {round}");
         let (back, next, began) = waiter.await.expect("no panic");
         assert!(told < began, "round {round}: {:?} too late", told - began);
         println!("figure: lowest margin to the next holder {} ms", (began - told).as_millis());
@@ -203,10 +203,10 @@ async fn a_holder_behind_a_pulled_cable_stops_before_the_next_begins() {
         let released = crate::store::spawn(guard.release());
         proxy.hole(false);
         usable(&store).await;
-        assert_eq!(released.await.unwrap(), Released::AlreadyLost);
+        assert_eq!(released.await.unwrap(), ReleaseStatus::AlreadyLost);
         assert!(store.shutdown(5 * SECOND).await);
         assert!(!next.remaining().is_zero());
-        assert_eq!(next.release().await, Released::Released, "round {round}");
+        assert_eq!(next.release().await, ReleaseStatus::Released, "round {round}");
         other = back;
     }
 }

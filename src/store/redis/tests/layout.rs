@@ -12,7 +12,7 @@ use crate::{
     error::{Error, ErrorKind},
     store::{
         Store,
-        backend::Token,
+        backend::LockToken,
         tests::cluster::{Cluster, signal},
     },
 };
@@ -46,7 +46,7 @@ async fn connected(server: &Server) -> MultiplexedConnection {
 
 async fn connect(server: &Server, namespace: &str) -> Result<Store, Error> {
     let url = format!("redis://127.0.0.1:{}/?ns={namespace}", server.port());
-    Store::builder(&url).deadline(10 * SECOND).connect().await
+    Store::builder(&url).call_timeout(10 * SECOND).connect().await
 }
 
 fn is_refused(connected: Result<Store, Error>) {
@@ -96,7 +96,7 @@ async fn a_store_on_a_pool_is_refused_too() {
     let url = format!("redis://127.0.0.1:{}/", server.port());
     let manager = bb8_redis::RedisConnectionManager::new(url).expect("an address");
     let pool = bb8::Pool::builder().max_size(4).build(manager).await.expect("it runs");
-    is_refused(Store::from_pool(pool).namespace("a").deadline(10 * SECOND).connect().await);
+    is_refused(Store::from_pool(pool).namespace("a").call_timeout(10 * SECOND).connect().await);
 }
 
 /// Of the nodes of a cluster one alone knows the layout: the others are not used until it is known.
@@ -105,7 +105,7 @@ async fn a_cluster_is_not_used_before_its_layout_is_known() {
     let cluster = Cluster::start(3, false, 30 * SECOND).await;
     let knows = cluster.owner(cluster.slot(0).await).await;
     cluster.command(knows, &["HSET", "lg:1:old:{0}:meta", "shards", "64"]).await;
-    is_refused(cluster.builder("old").deadline(10 * SECOND).connect().await);
+    is_refused(cluster.builder("old").call_timeout(10 * SECOND).connect().await);
     let mut elsewhere = None;
     for key in keys(16) {
         if cluster.owner(cluster.slot(key.shard()).await).await != knows {
@@ -115,9 +115,9 @@ async fn a_cluster_is_not_used_before_its_layout_is_known() {
     let elsewhere = elsewhere.expect("the others have some");
     let process = cluster.process(knows).await;
     signal(&process, "-STOP");
-    let store = cluster.builder("old").deadline(SECOND).connect().await;
+    let store = cluster.builder("old").call_timeout(SECOND).connect().await;
     let store = store.expect("a node that is away is no mistake");
-    let me = Token::new(store.node());
+    let me = LockToken::new(store.node());
     let met = store.backend().acquire(ask(&elsewhere, &me)).await;
     let error = met.expect_err("its layout is not known");
     assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout), "{error}");

@@ -13,11 +13,11 @@ use super::{
 use crate::{
     error::ErrorKind,
     key::Key,
-    lock::Released,
+    lock::ReleaseStatus,
     store::{
         Store,
-        backend::{Acquired, GaveBack, Mode, Token},
-        keys::Keys,
+        backend::{AcquireReply, ReleaseOutcome, LockMode, LockToken},
+        key_names::KeyNames,
         tests::cluster::Cluster,
     },
 };
@@ -56,18 +56,18 @@ async fn is_used(store: &Store, server: &Server) -> u64 {
     let waiter = crate::store::spawn(waiter);
     eventually("a subscriber", async || listeners(server).await > 0).await;
     let fence = held.fence();
-    assert_eq!(held.release().await, Released::Released);
+    assert_eq!(held.release().await, ReleaseStatus::Released);
     let next = waiter.await.expect("no panic").expect("it is served");
     assert!(next.fence() > fence);
     let last = next.fence();
-    assert_eq!(next.release().await, Released::Released);
+    assert_eq!(next.release().await, ReleaseStatus::Released);
     let charged = store.backend().charge(charge(&Key::custom("x"), 9)).await;
     assert_eq!(charged.expect("it is there").admitted, 1);
     last
 }
 
 async fn refused(url: &str, why: &str) {
-    let store = Store::builder(url).deadline(10 * SECOND);
+    let store = Store::builder(url).call_timeout(10 * SECOND);
     let error = store.connect().await.expect_err(why);
     assert_eq!(error.kind(), ErrorKind::Config, "{why}: {error}");
     assert!(!format!("{error} {error:?}").contains("sesame"), "{why}: it is told");
@@ -80,11 +80,11 @@ async fn a_server_is_used_by_the_user_and_in_the_database_of_the_url() {
     let url = |login: &str, database: &str| {
         format!("redis://{login}@127.0.0.1:{}/{database}?ns=shop", server.port())
     };
-    let store = Store::builder(&url("app:secret", "3")).deadline(10 * SECOND).connect().await;
+    let store = Store::builder(&url("app:secret", "3")).call_timeout(10 * SECOND).connect().await;
     is_used(&store.expect("the URL is right"), &server).await;
     assert_eq!(databases(&server).await, ["db3"], "nothing is anywhere else");
     // By setters instead.
-    let builder = Store::builder(&server.url()).namespace("shop").deadline(10 * SECOND);
+    let builder = Store::builder(&server.url()).namespace("shop").call_timeout(10 * SECOND);
     let store = builder.login("app", "secret").database(5).connect().await;
     is_used(&store.expect("they are right"), &server).await;
     assert_eq!(databases(&server).await, ["db3", "db5"]);
@@ -97,7 +97,7 @@ async fn a_server_is_used_by_the_user_and_in_the_database_of_the_url() {
     let url = |login: &str| format!("redis://{login}127.0.0.1:{}/?ns=shop", server.port());
     refused(&url(":sesame@"), "another password").await;
     refused(&url(""), "no password").await;
-    let store = Store::builder(&url(":right@")).deadline(10 * SECOND).connect().await;
+    let store = Store::builder(&url(":right@")).call_timeout(10 * SECOND).connect().await;
     store.expect("the URL is right").ping().await.expect("it is there");
 }
 
@@ -115,7 +115,7 @@ async fn a_user_who_may_not_do_what_scripts_do_is_told_at_the_start() {
         let user = ["ACL", "SETUSER", "app", "on", ">secret", "~lg:1:shop:*", "resetchannels"];
         server.command(&user.into_iter().chain(rule.split(' ')).collect::<Vec<_>>()).await;
         let url = format!("redis://app:secret@127.0.0.1:{}/?ns=shop", server.port());
-        Store::builder(&url).deadline(10 * SECOND).connect().await
+        Store::builder(&url).call_timeout(10 * SECOND).connect().await
     };
     let narrow = "&lg:1:shop:* +@read +@write +@scripting +@pubsub +@connection";
     for (rule, missing) in [
@@ -144,7 +144,7 @@ async fn a_password_that_is_gone_is_not_tried_by_each_call() {
     let server = Server::start().await;
     server.command(&USER).await;
     let url = format!("redis://app:secret@127.0.0.1:{}/?ns=shop", server.port());
-    let store = Store::builder(&url).deadline(10 * SECOND).connect().await;
+    let store = Store::builder(&url).call_timeout(10 * SECOND).connect().await;
     let store = store.expect("the URL is right");
     server.command(&["ACL", "SETUSER", "app", "resetpass", ">other"]).await;
     server.command(&["CLIENT", "KILL", "USER", "app"]).await;
@@ -195,28 +195,28 @@ async fn a_failover_keeps_the_user_and_the_database_and_tells_holders() {
         let base = base.replace("://", &format!("://{login}@"));
         format!("{base}&sentinel_user=watcher&sentinel_password={word}")
     };
-    let store = Store::builder(&url("app:secret", "word")).deadline(10 * SECOND).connect().await;
+    let store = Store::builder(&url("app:secret", "word")).call_timeout(10 * SECOND).connect().await;
     let store = store.expect("the URL is right");
     let before = is_used(&store, &sentinels.master).await;
     assert_eq!(databases(&sentinels.master).await, ["db3"]);
     refused(&url("app:sesame", "word"), "another password").await;
     refused(&url("app:secret", "sesame"), "another password of the sentinels").await;
-    let request = store.lock("held").lease(60 * SECOND).max_hold(600 * SECOND).replicas(1);
+    let request = store.lock("held").lease(60 * SECOND).max_hold(600 * SECOND).min_replicas(1);
     let guard = request.acquire().await.expect("it is free");
     // As if it had not heard of it.
     let key = Key::custom("held");
     sentinels.replica.command(&["CONFIG", "SET", "replica-read-only", "no"]).await;
-    let holders = Keys::new("shop").holders(&key);
+    let holders = KeyNames::new("shop").holders(&key);
     let delete = ["EVAL", DELETE, "1", &holders, "3"];
     assert_eq!(sentinels.replica.ask::<u64>(&delete).await, 1);
-    let met = store.backend().servers();
+    let met = store.backend().server_generation();
     sentinels.fail_over().await;
     sentinels.failed_over().await;
     usable(&store).await;
     let told = timeout(10 * SECOND, guard.lost()).await;
     assert!(told.is_ok(), "nobody looked");
     // What was written before, on the other one, no replica of this one vouches for.
-    let have = store.backend().replicated(key.shard(), 1, met).await;
+    let have = store.backend().wait_for_replicas(key.shard(), 1, met).await;
     assert!(have.is_err(), "{have:?}");
     let after = is_used(&store, &sentinels.replica).await;
     assert!(after > before, "{after} after {before}");
@@ -236,15 +236,15 @@ async fn a_cluster_is_used_by_the_user_of_the_url() {
         cluster.command(at, &user).await;
     }
     let url = cluster.url("shop").replace("://", "://app:secret@");
-    let store = Store::builder(&url).deadline(10 * SECOND).connect().await;
+    let store = Store::builder(&url).call_timeout(10 * SECOND).connect().await;
     let store = store.expect("the URL is right");
     let mut ear = Ear::new(&store).await;
     for key in keys(8) {
-        let me = Token::new(store.node());
+        let me = LockToken::new(store.node());
         let held = insist(async || store.backend().acquire(ask(&key, &me)).await).await;
-        assert!(matches!(held, Acquired::Held { .. }), "{held:?}");
-        let gave = store.backend().release(key.clone(), me, Mode::Exclusive).await;
-        assert_eq!(gave.expect("it is there"), GaveBack::Released);
+        assert!(matches!(held, AcquireReply::Granted { .. }), "{held:?}");
+        let gave = store.backend().release(key.clone(), me, LockMode::Exclusive).await;
+        assert_eq!(gave.expect("it is there"), ReleaseOutcome::Released);
         let charged = store.backend().charge(charge(&key, 9)).await;
         assert_eq!(charged.expect("it is there").admitted, 1);
         // By channels of shards, where there are such.

@@ -11,13 +11,13 @@ use super::{
 use crate::{
     error::ErrorKind,
     key::Key,
-    lock::NotAcquired,
-    store::{Store, keys::Keys},
+    lock::AcquireError,
+    store::{Store, key_names::KeyNames},
 };
 
 async fn kind(store: &Store, name: &str) -> ErrorKind {
     match store.lock(name).acquire().await {
-        Err(NotAcquired::Fault(error)) => error.kind(),
+        Err(AcquireError::Fault(error)) => error.kind(),
         other => panic!("{other:?}"),
     }
 }
@@ -39,7 +39,7 @@ async fn a_key_of_another_type_is_one_locks_fault() {
     let server = Server::start().await;
     // What is sent again and again is sent until the deadline, which is far away.
     let store = server.patient_store().await;
-    let holders = Keys::new("test").holders(&Key::custom("odd"));
+    let holders = KeyNames::new("test").holders(&Key::custom("odd"));
     server.command(&["SET", &holders, "by hand"]).await;
     // Each lane has its connection: the scripts of a handshake are not counted below.
     for n in 0..16 {
@@ -108,8 +108,8 @@ async fn a_connection_that_falls_silent_while_it_is_made_is_replaced() {
             assert!(started.elapsed() < 10 * SECOND, "a lane is dead");
             match store.lock(name.as_str()).acquire().await {
                 Ok(guard) => break held.push(guard),
-                Err(NotAcquired::Busy(_)) => {}
-                Err(NotAcquired::Fault(_)) => usable(&store).await,
+                Err(AcquireError::Busy(_)) => {}
+                Err(AcquireError::Fault(_)) => usable(&store).await,
                 Err(other) => panic!("{other}"),
             }
         }

@@ -60,7 +60,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{LockGuard, LockRequest, NotAcquired, store::Store};
+use crate::{LockGuard, LockRequest, AcquireError, store::Store};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -99,9 +99,9 @@ async fn granted(request: &LockRequest) -> LockGuard {
         loop {
             match request.clone().acquire().await {
                 Ok(guard) => return guard,
-                Err(NotAcquired::Fault(_)) => doubt = Some(Instant::now()),
+                Err(AcquireError::Fault(_)) => doubt = Some(Instant::now()),
                 // Its own, whose answer was lost: that is given back, and does not end with its lease.
-                Err(NotAcquired::Busy(_)) if doubt.is_some_and(|at| at.elapsed() < GIVEN_BACK) => {}
+                Err(AcquireError::Busy(_)) if doubt.is_some_and(|at| at.elapsed() < GIVEN_BACK) => {}
                 Err(other) => panic!("{other:?}"),
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -124,7 +124,7 @@ async fn eventually(what: &str, mut so: impl AsyncFnMut() -> bool) {
 async fn in_line(store: &Store, places: u64) {
     eventually("the line to have that length", async || {
         match store.as_another_process().lock("x").acquire().await {
-            Err(NotAcquired::Busy(busy)) => busy.line == places,
+            Err(AcquireError::Busy(busy)) => busy.queue_length == places,
             other => panic!("it is held: {other:?}"),
         }
     })

@@ -36,7 +36,7 @@ async fn store() -> (Store, Arc<Server>) {
         words => Some(greets(words, "redis_version:7.0.15\r\nrun_id:a\r\nrole:master\r\n")),
     });
     let url = format!("redis://127.0.0.1:{}/?ns=test", port.await);
-    let builder = Store::builder(&url).deadline(SECOND / 2);
+    let builder = Store::builder(&url).call_timeout(SECOND / 2);
     (builder.connect().await.expect("the URL is right"), server)
 }
 
@@ -45,7 +45,7 @@ async fn kinds(cut: bool) -> [ErrorKind; 3] {
     let (store, server) = store().await;
     let kind = async || {
         server.cuts.store(cut, Ordering::SeqCst);
-        let called = store.backend().limiters(store.node().clone(), SECOND).await;
+        let called = store.backend().register_limiter(store.node().clone(), SECOND).await;
         called.expect_err("it is busy").kind()
     };
     [kind().await, kind().await, kind().await]
@@ -68,7 +68,7 @@ async fn what_is_refused_after_a_copy_was_lost_is_in_doubt() {
 async fn what_must_not_run_twice_is_sent_once() {
     let (store, server) = store().await;
     let (node, worker) = (store.node().clone(), Arc::from("w"));
-    let still = store.backend().still_idle(Key::custom("x"), node, worker, SECOND).await;
+    let still = store.backend().poll_idle(Key::custom("x"), node, worker, SECOND).await;
     assert_eq!(still.expect_err("its connection has ended").kind(), ErrorKind::Timeout);
     assert_eq!(server.adds.load(Ordering::SeqCst), 1);
 }

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     error::ErrorKind,
-    lock::{NotAcquired, Released},
+    lock::{AcquireError, ReleaseStatus},
     store::Store,
 };
 
@@ -28,7 +28,7 @@ async fn pool_to(url: &str, size: u32) -> Pool {
 }
 
 async fn store(pool: &Pool) -> Store {
-    let builder = Store::from_pool(pool.clone()).namespace("test").deadline(5 * SECOND);
+    let builder = Store::from_pool(pool.clone()).namespace("test").call_timeout(5 * SECOND);
     builder.connect().await.expect("the settings are right")
 }
 
@@ -39,7 +39,7 @@ async fn connections_are_taken_and_given_back() {
     let store = store(&pool).await;
     for n in 0..20 {
         let guard = store.lock(n.to_string()).acquire().await.expect("it is free");
-        assert_eq!(guard.release().await, Released::Released);
+        assert_eq!(guard.release().await, ReleaseStatus::Released);
     }
     let state = pool.state();
     assert_eq!(state.connections - state.idle_connections, 2, "{state:?}");
@@ -62,7 +62,7 @@ fn the_first_charge_after_the_runtime_of_the_pool_has_ended_is_made_in_the_store
         drop(store.lock("warm").acquire().await.expect("it is free"));
         (server, store)
     });
-    let limit = store.rate_limit(crate::Quota::requests(9).per(60 * SECOND));
+    let limit = store.rate_limiter(crate::Quota::requests(9).per(60 * SECOND));
     for left in [8, 7, 6] {
         let decision = one_thread().block_on(limit.check("k", 1)).expect("it is there");
         assert!(!decision.is_local(), "decided without the store: {decision:?}");
@@ -76,7 +76,7 @@ async fn a_waiter_is_served_with_and_without_messages() {
     let server = Server::start().await;
     let pool = pool(&server, 8).await;
     let deaf = store(&pool).await;
-    let builder = Store::from_pool(pool.clone()).namespace("test").messages(&server.url());
+    let builder = Store::from_pool(pool.clone()).namespace("test").pubsub_url(&server.url());
     let hears = builder.connect().await.expect("the settings are right");
     for (store, listens) in [(deaf, false), (hears, true)] {
         let held = store.lock("x").acquire().await.expect("it is free");
@@ -86,9 +86,9 @@ async fn a_waiter_is_served_with_and_without_messages() {
         if listens {
             hears_of_locks(&server).await;
         }
-        assert_eq!(held.release().await, Released::Released);
+        assert_eq!(held.release().await, ReleaseStatus::Released);
         let guard = waiter.await.expect("no panic").expect("it is served");
-        assert_eq!(guard.release().await, Released::Released);
+        assert_eq!(guard.release().await, ReleaseStatus::Released);
         let subscribers: String = server.ask(&["CLIENT", "LIST", "TYPE", "pubsub"]).await;
         assert_eq!(subscribers.lines().count() > 0, listens, "{subscribers}");
     }
@@ -101,7 +101,7 @@ async fn a_server_that_was_away_is_found_again() {
     let store = store(&pool).await;
     server.kill();
     match store.lock("x").acquire().await {
-        Err(NotAcquired::Fault(error)) => assert_ne!(error.kind(), ErrorKind::Config),
+        Err(AcquireError::Fault(error)) => assert_ne!(error.kind(), ErrorKind::Config),
         other => panic!("{other:?}"),
     }
     server.restart().await;
@@ -151,7 +151,7 @@ async fn connections_that_are_half_open_are_left_and_not_put_back() {
         let all = [pool.get().await, pool.get().await, pool.get().await, pool.get().await];
         assert!(all.iter().all(Result::is_ok));
         drop(all);
-        let builder = Store::from_pool(pool).namespace("test").deadline(deadline);
+        let builder = Store::from_pool(pool).namespace("test").call_timeout(deadline);
         let store = builder.connect().await.expect("the settings are right");
         drop(granted(&store.lock(format!("before {deadline:?}"))).await);
         proxy.forget();
@@ -165,7 +165,7 @@ async fn what_a_pool_has_is_not_given_again() {
     let server = Server::start().await;
     let pool = pool(&server, 4).await;
     let builder = || Store::from_pool(pool.clone()).namespace("test");
-    for wrong in [builder().login("me", "pw"), builder().database(1), builder().messages("x")] {
+    for wrong in [builder().login("me", "pw"), builder().database(1), builder().pubsub_url("x")] {
         let error = wrong.connect().await.expect_err("it is no good");
         assert_eq!(error.kind(), ErrorKind::Config, "{error}");
     }

@@ -14,7 +14,7 @@ use tokio::{
     sync::watch,
 };
 
-use crate::store::{Store, redis::script::MAY};
+use crate::store::{Store, redis::scripts::CHECK_ACL};
 
 /// How the script begins that a new connection runs (`fences.lua`).
 const FENCES: &[u8] = b"-- Raises the fences of shards";
@@ -70,7 +70,7 @@ impl Proxy {
 
     /// A store for which a loaded machine is no outage.
     pub(super) async fn patient_store(&self) -> Store {
-        let builder = Store::builder(&self.url()).deadline(Duration::from_secs(10));
+        let builder = Store::builder(&self.url()).call_timeout(Duration::from_secs(10));
         builder.connect().await.expect("the URL is right")
     }
 
@@ -153,7 +153,7 @@ impl Proxy {
                 n = client.read(&mut up), if !hole => {
                     let Ok(n @ 1..) = n else { return };
                     let names = |word: &[u8]| up[..n].windows(word.len()).any(|at| at == word);
-                    let connects = names(MAY.code.as_bytes()) || names(FENCES);
+                    let connects = names(CHECK_ACL.source.as_bytes()) || names(FENCES);
                     let cut = names(b"EVAL") && !connects && takes_one(&self.cuts);
                     subscriber |= names(b"SUBSCRIBE");
                     mute |= names(b"$4\r\nHDEL\r\n") && takes_one(&self.mute);

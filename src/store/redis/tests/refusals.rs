@@ -10,18 +10,18 @@ use std::{
 
 use super::{NOBODY, PATIENCE, SECOND, cluster, eventually, server::Server, usable};
 use crate::{
-    Outage, Policy, Quota,
+    RateLimitOutage, Policy, Quota,
     error::{Error, ErrorKind},
     key::Key,
-    lock::{LockGuard, NotAcquired, Released},
-    rate_limit::RateLimit,
+    lock::{LockGuard, AcquireError, ReleaseStatus},
+    rate_limit::RateLimiter,
     store::{
         Store,
-        backend::{Mode, Token},
-        keys::{COMMON, Keys},
+        backend::{LockMode, LockToken},
+        key_names::{COMMON_SHARD, KeyNames},
         redis::{
-            ask::{self, Ask},
-            read::Row,
+            lock_command::{self, LockCommand},
+            reply_reader::ReplyReader,
         },
     },
 };
@@ -32,7 +32,7 @@ const LIMIT: u64 = 100;
 struct Before {
     server: Server,
     store: Store,
-    quota: RateLimit,
+    quota: RateLimiter,
     held: LockGuard,
     charged: u64,
     /// Charges, and locks, of which that is not known.
@@ -42,8 +42,8 @@ struct Before {
 impl Before {
     async fn new(server: Server, store: Store) -> Self {
         let policy =
-            Policy::new(Quota::requests(LIMIT).per(600 * SECOND)).on_outage(Outage::Refuse);
-        let quota = store.rate_limit(policy);
+            Policy::new(Quota::requests(LIMIT).per(600 * SECOND)).on_outage(RateLimitOutage::Refuse);
+        let quota = store.rate_limiter(policy);
         quota.check("k", 1).await.expect("the store is there");
         let held = store.lock("held").lease(60 * SECOND).acquire().await.expect("it is free");
         Self { server, store, quota, held, charged: 1, doubts: [0; 2] }
@@ -58,7 +58,7 @@ impl Before {
 
     async fn lock(&self) -> Error {
         match self.store.lock("x").acquire().await {
-            Err(NotAcquired::Fault(error)) => error,
+            Err(AcquireError::Fault(error)) => error,
             other => panic!("{other:?}"),
         }
     }
@@ -85,19 +85,19 @@ impl Before {
             // `ping` is no write.
             match self.store.lock("x").acquire().await {
                 Ok(guard) => break guard,
-                Err(NotAcquired::Fault(_)) => tokio::time::sleep(Duration::from_millis(10)).await,
+                Err(AcquireError::Fault(_)) => tokio::time::sleep(Duration::from_millis(10)).await,
                 // Until what was in doubt is undone.
                 Err(busy) => {
                     assert!(self.doubts[1] > 0, "what was refused has been done: {busy:?}");
                 }
             }
         };
-        assert_eq!(guard.release().await, Released::Released);
+        assert_eq!(guard.release().await, ReleaseStatus::Released);
         let left = self.quota.check("k", 1).await.expect("it is there").remaining();
         self.charged += 1;
         let sure = self.charged..=self.charged + self.doubts[0];
         assert!(sure.contains(&(LIMIT - left)), "{} charged, not {sure:?}", LIMIT - left);
-        assert_eq!(self.held.release().await, Released::Released);
+        assert_eq!(self.held.release().await, ReleaseStatus::Released);
     }
 }
 
@@ -178,7 +178,7 @@ async fn pings_keep_no_server_in_use_that_refuses_all_else() {
 #[tokio::test]
 async fn a_server_that_only_answers_pings_is_not_reached() {
     let before = Before::patient().await;
-    let reaches = || before.store.backend().reaches(COMMON);
+    let reaches = || before.store.backend().ping_shard(COMMON_SHARD);
     reaches().await.expect("it is there");
     before.server.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
     before.store.ping().await.expect("it answers");
@@ -197,18 +197,18 @@ async fn a_server_without_room_runs_a_release_behind_an_acquisition() {
     let held = store.lock("held").lease(60 * SECOND).acquire().await.expect("it is free");
     let lease = Arc::clone(held.lease().expect("it is held"));
     server.command(&["CONFIG", "SET", "maxmemory", "1"]).await;
-    let free = cluster::ask(&Key::custom("free"), &Token::new(store.node()));
-    let (key, me, mode) = (lease.key.clone(), lease.me.clone(), Mode::Exclusive);
-    let asks = [Ask::Acquire(free), Ask::Release { key, me, mode }];
-    let words = ask::command(&Keys::new("test"), asks.iter(), true);
+    let free = cluster::ask(&Key::custom("free"), &LockToken::new(store.node()));
+    let (key, me, mode) = (lease.key.clone(), lease.token.clone(), LockMode::Exclusive);
+    let asks = [LockCommand::Acquire(free), LockCommand::Release { key, token: me, mode }];
+    let words = lock_command::build_command(&KeyNames::new("test"), asks.iter(), true);
     let words: Vec<_> = words.args_iter().filter_map(|arg| text(&arg)).collect();
     let words: Vec<_> = words.iter().map(String::as_str).collect();
     let redis::Value::Array(answers) = server.ask(&words).await else { panic!("no list") };
     assert_eq!(answers.len(), 2);
     assert_eq!(answers[1], redis::Value::BulkString("released".into()));
-    let refused = Row::of("calls", answers[0].clone()).refusal().expect("it is refused");
+    let refused = ReplyReader::new("calls", answers[0].clone()).item_error().expect("it is refused");
     assert_eq!(refused.kind(), ErrorKind::Unavailable);
-    assert_eq!(held.release().await, Released::AlreadyLost);
+    assert_eq!(held.release().await, ReleaseStatus::AlreadyLost);
 }
 
 fn text(arg: &redis::Arg<&[u8]>) -> Option<String> {

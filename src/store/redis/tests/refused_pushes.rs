@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use super::{NOBODY, proxy::Redirect, refusals::said, server::Server, usable};
 use crate::{
     error::{Error, ErrorKind},
-    queue::{PushError, Pushed, Queue},
+    queue::{PushError, PushedTask, Queue},
     store::Store,
 };
 
@@ -16,7 +16,7 @@ fn queue(store: &Store) -> Queue<u32> {
     store.queue("numbers")
 }
 
-fn fault(outcome: Result<Pushed, PushError>) -> Error {
+fn fault(outcome: Result<PushedTask, PushError>) -> Error {
     match outcome {
         Err(PushError::Store(error)) => error,
         other => panic!("{other:?}"),
@@ -70,7 +70,7 @@ async fn who_only_pushes_leaves_a_master_that_became_a_replica() {
     let way = Redirect::to(old.port()).await;
     let builder = Store::builder(&format!("redis://127.0.0.1:{}/?ns=test", way.port()));
     let store =
-        builder.deadline(Duration::from_secs(10)).connect().await.expect("the URL is right");
+        builder.call_timeout(Duration::from_secs(10)).connect().await.expect("the URL is right");
     queue(&store).push(&1).unique("a").await.expect("the first master is there");
     way.leads_to(new.port());
     old.command(&["REPLICAOF", "127.0.0.1", NOBODY]).await;

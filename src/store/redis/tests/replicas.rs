@@ -1,11 +1,11 @@
 //! Grants that count only when replicas have them.
 
 use super::{SECOND, runs::look_at, server::Server};
-use crate::{Error, ErrorKind, NotAcquired, lock::Released, store::Store};
+use crate::{Error, ErrorKind, AcquireError, lock::ReleaseStatus, store::Store};
 
 /// Waits for replicas for most of four seconds.
 async fn waiting(server: &Server) -> Store {
-    let builder = Store::builder(&server.url()).deadline(4 * SECOND);
+    let builder = Store::builder(&server.url()).call_timeout(4 * SECOND);
     builder.connect().await.expect("the URL is right")
 }
 
@@ -17,15 +17,15 @@ pub(super) fn is_away(error: &Error) {
 async fn free(store: &Store) {
     assert!(store.shutdown(20 * SECOND).await);
     let guard = store.lock("x").acquire().await.expect("what did not count was given back");
-    assert_eq!(guard.release().await, Released::Released);
+    assert_eq!(guard.release().await, ReleaseStatus::Released);
 }
 
 #[tokio::test]
 async fn a_grant_that_no_replica_has_does_not_count() {
     let server = Server::start().await;
     let store = waiting(&server).await;
-    match store.lock("x").replicas(1).acquire().await {
-        Err(NotAcquired::Fault(error)) => is_away(&error),
+    match store.lock("x").min_replicas(1).acquire().await {
+        Err(AcquireError::Fault(error)) => is_away(&error),
         other => panic!("{other:?}"),
     }
     free(&store).await;
@@ -37,13 +37,13 @@ async fn a_grant_that_nobody_looks_at_keeps_no_other_from_counting() {
     let (server, replica) = (Server::start().await, Server::start().await);
     let store = waiting(&server).await;
     replica.command(&["REPLICAOF", "127.0.0.1", &server.port().to_string()]).await;
-    let caught_up = async { while store.lock("x").replicas(1).acquire().await.is_err() {} };
+    let caught_up = async { while store.lock("x").min_replicas(1).acquire().await.is_err() {} };
     tokio::time::timeout(20 * SECOND, caught_up).await.expect("it catches up");
     for polls in 1..12 {
-        let mut unpolled = Box::pin(store.lock("y").replicas(1).acquire());
+        let mut unpolled = Box::pin(store.lock("y").min_replicas(1).acquire());
         look_at(&mut unpolled, polls).await;
-        let other = store.lock("x").replicas(1).acquire().await;
-        assert_eq!(other.expect("it is granted").release().await, Released::Released, "{polls}");
+        let other = store.lock("x").min_replicas(1).acquire().await;
+        assert_eq!(other.expect("it is granted").release().await, ReleaseStatus::Released, "{polls}");
         drop(unpolled);
     }
 }

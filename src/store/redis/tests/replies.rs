@@ -14,7 +14,7 @@ use futures_util::future::join_all;
 use super::{GIVEN_BACK, SECOND, in_line, proxy::Proxy, server::Server};
 use crate::{
     lock::{
-        Released,
+        ReleaseStatus,
         tests::cancel::{LATE, Moment, WAYS, Way, drop_told},
     },
     store::Store,
@@ -33,12 +33,12 @@ async fn a_lock_whose_passing_on_is_not_answered_is_passed_on_once() {
         tokio::task::yield_now().await;
         let fence = guard.fence();
         proxy.cut(1);
-        assert_eq!(guard.release().await, Released::Released);
+        assert_eq!(guard.release().await, ReleaseStatus::Released);
         guard = waiter.await.unwrap().expect("it is passed on");
         assert_eq!(proxy.cuts_left(), 0);
         assert!(guard.fence() > fence);
     }
-    assert_eq!(guard.release().await, Released::Released);
+    assert_eq!(guard.release().await, ReleaseStatus::Released);
     assert!(store.shutdown(GIVEN_BACK).await);
     assert_eq!(server.left().await, [""; 0]);
 }
@@ -57,7 +57,7 @@ async fn a_confirmation_that_is_not_answered_is_asked_again() {
         held.release().await;
         let guard = waiter.await.unwrap().expect("no self-block");
         assert_eq!(proxy.cuts_left(), 0);
-        assert_eq!(guard.release().await, Released::Released);
+        assert_eq!(guard.release().await, ReleaseStatus::Released);
     }
 }
 
@@ -85,7 +85,7 @@ async fn a_crowd_that_loses_replies_all_the_time_is_served_in_turn() {
                     if (n + turn) % 3 == 0 {
                         drop(guard);
                     } else {
-                        assert_eq!(guard.release().await, Released::Released);
+                        assert_eq!(guard.release().await, ReleaseStatus::Released);
                     }
                 }
             }));
@@ -138,7 +138,7 @@ async fn nothing_is_left_of(way: Way) {
     let stranger = server.patient_store().await;
     // A call that is sent again because the server has no scripts has run at nothing yet.
     let first = proxy.patient_store().await.lock("x").acquire().await.expect("it is free");
-    assert_eq!(first.release().await, Released::Released);
+    assert_eq!(first.release().await, ReleaseStatus::Released);
     // How often a reply was lost before it was dropped: the machine may have been slower than that, or faster.
     let (mut met, mut rounds, mut longest) = (0, 0, Duration::ZERO);
     while met == 0 {
@@ -186,7 +186,7 @@ async fn dropped_at_a_loss(
     let (next, took) = next.take().expect("it was dropped").await.expect("no panic");
     let context = format!("{way:?}, polled every {pause:?}, {lost} replies lost");
     let guard = next.unwrap_or_else(|error| panic!("{context}: it is not given back: {error:?}"));
-    assert_eq!(guard.release().await, Released::Released, "{context}");
+    assert_eq!(guard.release().await, ReleaseStatus::Released, "{context}");
     proxy.cut(0);
     assert!(store.shutdown(LATE).await, "{context}");
     (met.get() && !done, took)

@@ -15,11 +15,11 @@ use super::{
 };
 use crate::{
     key::Key,
-    lock::Released,
+    lock::ReleaseStatus,
     queue::{Queue, Task},
     store::{
-        backend::{Claim, Claimed, JobState, SettledRun, Token},
-        tasks::{End, EndAs, Graves, Limits, RunToken, Turn},
+        backend::{ClaimCommand, ClaimOutcome, JobState, SettleOutcome, LockToken},
+        tasks::{TaskSettlement, TaskOutcome, DeadLetterLimits, TaskRunLimits, RunToken, TaskPollCommand},
     },
 };
 
@@ -45,7 +45,7 @@ async fn locks_of_all_modes_are_renewed() {
     store.lock("other").acquire().await.expect_err("there is no room");
     tokio::time::sleep(LEASES).await;
     for guard in held {
-        assert_eq!(guard.release().await, Released::Released);
+        assert_eq!(guard.release().await, ReleaseStatus::Released);
     }
 }
 
@@ -96,8 +96,8 @@ async fn queues_are_paused_and_resumed() {
     assert!(queue.stats().await.expect("it is there").paused);
     queue.resume().await.expect("it takes no room");
     for paused in [true, false] {
-        store.backend().set_paused(paused).await.expect("it takes no room");
-        assert_eq!(store.backend().is_paused().await.expect("it is there"), paused);
+        store.backend().set_jobs_paused(paused).await.expect("it takes no room");
+        assert_eq!(store.backend().are_jobs_paused().await.expect("it is there"), paused);
     }
 }
 
@@ -113,18 +113,18 @@ async fn what_was_accepted_runs_or_is_cancelled() {
     }
     full(&server).await;
     let backend = store.backend();
-    let beat = backend.beat(store.node().clone(), 10 * SECOND).await.expect("it lives");
-    assert!(beat.mine.contains(&key.shard()));
-    let (me, id) = (Token::new(store.node()), jobs[0].clone());
-    let claim = Claim { key, id, me, lease: 10 * SECOND, retention: 60 * SECOND };
+    let beat = backend.heartbeat(store.node().clone(), 10 * SECOND).await.expect("it lives");
+    assert!(beat.own_shards.contains(&key.shard()));
+    let (me, id) = (LockToken::new(store.node()), jobs[0].clone());
+    let claim = ClaimCommand { key, id, token: me, lease: 10 * SECOND, retention: 60 * SECOND };
     let claimed = backend.claim(claim.clone()).await.expect("it runs");
-    assert!(matches!(claimed, Claimed::Claimed(_)), "{claimed:?}");
-    let cancelled = backend.cancel(jobs[1].clone(), 0, 60 * SECOND).await;
+    assert!(matches!(claimed, ClaimOutcome::Claimed(_)), "{claimed:?}");
+    let cancelled = backend.cancel_waiting_job(jobs[1].clone(), 0, 60 * SECOND).await;
     assert_eq!(cancelled.expect("it takes no room"), Some(JobState::Cancelled));
     let settled = backend.settle(settlement(&store, &claim)).await.expect("it ends");
-    let SettledRun::Stands(Some(next)) = settled else { panic!("{settled:?}") };
+    let SettleOutcome::Settled(Some(next)) = settled else { panic!("{settled:?}") };
     assert_eq!(next.id, jobs[2]);
-    assert!(backend.beat(store.node().clone(), Duration::ZERO).await.is_ok(), "it leaves");
+    assert!(backend.heartbeat(store.node().clone(), Duration::ZERO).await.is_ok(), "it leaves");
 }
 
 /// It has run: a retry is to be told of that.
@@ -136,9 +136,9 @@ async fn the_end_of_a_request_that_ran_at_once_is_written_down() {
     store.backend().begin_direct(call.clone()).await.expect("there is room");
     full(&server).await;
     let id = call.id.clone();
-    let ended = store.backend().end_direct(call, Some("answer".into())).await;
+    let ended = store.backend().finish_direct(call, Some("answer".into())).await;
     assert!(ended.expect("it is written down"));
-    let job = store.backend().job(id).await.expect("it is there").expect("it is kept");
+    let job = store.backend().job_view(id).await.expect("it is there").expect("it is kept");
     assert_eq!(job.state, JobState::Done);
 }
 
@@ -157,8 +157,8 @@ async fn what_is_due_is_found_behind_callbacks() {
     full(&server).await;
     let mut found = Vec::new();
     for _ in 0..3 {
-        let looked = store.backend().due(vec![key.shard()], 10).await.expect("it takes no room");
-        found.extend(looked.into_iter().flat_map(|due| due.names).map(|(name, _)| name));
+        let looked = store.backend().poll_due(vec![key.shard()], 10).await.expect("it takes no room");
+        found.extend(looked.into_iter().flat_map(|due| due.locks).map(|(name, _)| name));
     }
     assert!(found.contains(&key), "{found:?}");
 }
@@ -172,29 +172,29 @@ async fn ends_of_runs_that_are_somebody_elses_by_now_are_told_apart() {
     for n in 0..2 {
         queue.push(&n).await.expect("there is room");
     }
-    let graves = Graves { keep: 60 * SECOND, most: 100, bytes: 1 << 20, crashes: 9 };
+    let graves = DeadLetterLimits { retention: 60 * SECOND, max_count: 100, max_bytes: 1 << 20, max_crashes: 9 };
     let take = async |worker: &str, number, ends| {
         let (node, worker, lease) = (store.node().clone(), worker.into(), SECOND / 20);
-        let (queue, limits, want) = (Key::from("numbers"), Limits::default(), 2);
+        let (queue, limits, want) = (Key::from("numbers"), TaskRunLimits::default(), 2);
         let (idle, listed) = (8 * SECOND, false);
         let turn =
-            Turn { queue, node, worker, number, want, lease, limits, idle, listed, graves, ends };
-        store.backend().turn(turn).await.expect("it is answered")
+            TaskPollCommand { queue, node, worker, poll_number: number, max_runs: want, lease, limits, idle_timeout: idle, can_stay_idle: listed, dead_letter_limits: graves, settlements: ends };
+        store.backend().poll_tasks(turn).await.expect("it is answered")
     };
-    let first = take("a", 1, Vec::new()).await.runs;
+    let first = take("a", 1, Vec::new()).await.started;
     let (mut number, mut others) = (0, 0);
     while others < first.len() {
         number += 1;
-        others += take("b", number, Vec::new()).await.runs.len();
+        others += take("b", number, Vec::new()).await.started.len();
         tokio::time::sleep(SECOND / 100).await;
     }
     full(&server).await;
     let ends = first.into_iter().map(|run| {
         let (bytes, by) = (run.record.len() as u64, "a.1".into());
-        let run = RunToken { id: run.id, by };
-        End { run, bytes, unique: None, verdict: EndAs::Done }
+        let run = RunToken { id: run.id, owner: by };
+        TaskSettlement { run, record_bytes: bytes, unique_key: None, outcome: TaskOutcome::Done }
     });
-    assert_eq!(take("a", 2, ends.collect()).await.stood, [false, false]);
+    assert_eq!(take("a", 2, ends.collect()).await.settled, [false, false]);
 }
 
 /// In a cluster a script for each shard does what one does on a single server.

@@ -14,11 +14,11 @@ use crate::{
     error::ErrorKind,
     key::Key,
     store::{
-        Attempt, Store,
+        GrantAttempt, Store,
         backend::{
-            Claim, Claimed, Enqueued, JobId, JobState, NextRun, Settle, SettledRun, Token, Verdict,
+            ClaimCommand, ClaimOutcome, EnqueueOutcome, JobId, JobState, NextClaim, SettleCommand, SettleOutcome, LockToken, Settlement,
         },
-        keys::Keys,
+        key_names::KeyNames,
     },
 };
 
@@ -28,13 +28,13 @@ pub(super) async fn stored(store: &Store, key: &Key) -> JobId {
     let call = deferred(key);
     let id = call.id.clone();
     let stored = store.backend().enqueue(call).await.unwrap();
-    assert!(matches!(stored, Enqueued::Stored { .. }), "{stored:?}");
+    assert!(matches!(stored, EnqueueOutcome::Stored { .. }), "{stored:?}");
     id
 }
 
 /// Of each of many locks its first job, and a token.
-async fn many(store: &Store, jobs: usize) -> Vec<Claim> {
-    store.backend().beat(store.node().clone(), 10 * SECOND).await.unwrap();
+async fn many(store: &Store, jobs: usize) -> Vec<ClaimCommand> {
+    store.backend().heartbeat(store.node().clone(), 10 * SECOND).await.unwrap();
     let mut claims = Vec::new();
     for n in 0..MANY {
         let key = Key::custom(&n.to_string());
@@ -42,26 +42,26 @@ async fn many(store: &Store, jobs: usize) -> Vec<Claim> {
         for _ in 1..jobs {
             stored(store, &key).await;
         }
-        let me = Token::new(store.node());
-        claims.push(Claim { key, id, me, lease: 10 * SECOND, retention: 10 * SECOND });
+        let me = LockToken::new(store.node());
+        claims.push(ClaimCommand { key, id, token: me, lease: 10 * SECOND, retention: 10 * SECOND });
     }
     claims
 }
 
-pub(super) fn settlement(store: &Store, claim: &Claim) -> Settle {
-    let Claim { key, id, me, lease, retention } = claim.clone();
+pub(super) fn settlement(store: &Store, claim: &ClaimCommand) -> SettleCommand {
+    let ClaimCommand { key, id, token: me, lease, retention } = claim.clone();
     let response = Bytes::from_static(b"answer");
-    Settle {
+    SettleCommand {
         key,
         id,
-        me,
-        verdict: Verdict::Done { response, status: 200, retention },
-        next: Some(NextRun { me: Token::new(store.node()), lease, retention }),
+        token: me,
+        settlement: Settlement::Done { response, status: 200, retention },
+        next_claim: Some(NextClaim { token: LockToken::new(store.node()), lease, retention }),
     }
 }
 
 async fn state(store: &Store, id: &JobId) -> JobState {
-    store.backend().job(id.clone()).await.unwrap().expect("it is kept").state
+    store.backend().job_view(id.clone()).await.unwrap().expect("it is kept").state
 }
 
 #[tokio::test]
@@ -69,13 +69,13 @@ async fn a_run_that_fails_fails_alone() {
     let server = Server::start().await;
     let store = server.patient_store().await;
     let claims = many(&store, 1).await;
-    let odd = Keys::new("test").holders(&Key::custom("7"));
+    let odd = KeyNames::new("test").holders(&Key::custom("7"));
     server.command(&["DEL", &odd]).await;
     server.command(&["SET", &odd, "by hand"]).await;
     let outcomes = join_all(claims.iter().map(|call| store.backend().claim(call.clone()))).await;
     for (n, outcome) in outcomes.into_iter().enumerate() {
         match outcome {
-            Ok(Claimed::Claimed(_)) => assert_ne!(n, 7),
+            Ok(ClaimOutcome::Claimed(_)) => assert_ne!(n, 7),
             Err(error) => assert_eq!((n, error.kind()), (7, ErrorKind::Protocol)),
             other => panic!("{other:?}"),
         }
@@ -92,7 +92,7 @@ async fn lost_replies_neither_run_twice_nor_lose_a_run() {
         proxy.cut(cuts);
         for outcome in join_all(claims.iter().map(|call| store.backend().claim(call.clone()))).await
         {
-            let Ok(Claimed::Claimed(run)) = outcome else { panic!("{outcome:?}") };
+            let Ok(ClaimOutcome::Claimed(run)) = outcome else { panic!("{outcome:?}") };
             assert_eq!(run.attempt, 1);
         }
         for round in 0..2 {
@@ -101,11 +101,11 @@ async fn lost_replies_neither_run_twice_nor_lose_a_run() {
             let settled = join_all(calls.iter().map(|call| store.backend().settle(call.clone())));
             for ((claim, call), settled) in claims.iter_mut().zip(calls).zip(settled.await) {
                 match settled.unwrap() {
-                    SettledRun::Stands(Some(run)) if round == 0 => {
+                    SettleOutcome::Settled(Some(run)) if round == 0 => {
                         assert_eq!(run.attempt, 1);
-                        (claim.id, claim.me) = (run.id, call.next.unwrap().me);
+                        (claim.id, claim.token) = (run.id, call.next_claim.unwrap().token);
                     }
-                    settled => assert_eq!((round, settled), (1, SettledRun::Stands(None))),
+                    settled => assert_eq!((round, settled), (1, SettleOutcome::Settled(None))),
                 }
             }
         }
@@ -118,7 +118,7 @@ async fn a_claim_that_is_dropped_is_undone_whenever_that_is() {
     let server = Server::start().await;
     let store = server.patient_store().await;
     let key = Key::custom("x");
-    store.backend().beat(store.node().clone(), 100 * SECOND).await.unwrap();
+    store.backend().heartbeat(store.node().clone(), 100 * SECOND).await.unwrap();
     for polls in 0..8 {
         let id = stored(&store, &key).await;
         let others = many(&store, 1).await;
@@ -131,9 +131,9 @@ async fn a_claim_that_is_dropped_is_undone_whenever_that_is() {
         });
         tokio::task::yield_now().await;
         let lease = 10 * SECOND;
-        let mut attempt = Attempt::claim(&store, &key, &id);
+        let mut attempt = GrantAttempt::for_claim(&store, &key, &id);
         let (key, id) = (key.clone(), id.clone());
-        let call = Claim { key, id: id.clone(), me: attempt.me.clone(), lease, retention: lease };
+        let call = ClaimCommand { key, id: id.clone(), token: attempt.token.clone(), lease, retention: lease };
         let mut dropped =
             Box::pin(async { attempt.send(lease, || store.backend().claim(call)).await });
         look_at(&mut dropped, polls).await;
@@ -141,9 +141,9 @@ async fn a_claim_that_is_dropped_is_undone_whenever_that_is() {
         drop(attempt);
         company.await.unwrap();
         assert!(store.shutdown(25 * SECOND).await);
-        let job = store.backend().job(id.clone()).await.unwrap().unwrap();
+        let job = store.backend().job_view(id.clone()).await.unwrap().unwrap();
         assert_eq!((job.state, job.attempts), (JobState::Queued, 0), "after {polls} looks");
-        store.backend().cancel(id, job.past.began_us, SECOND).await.unwrap();
+        store.backend().cancel_waiting_job(id, job.history.started_us, SECOND).await.unwrap();
     }
 }
 
@@ -153,17 +153,17 @@ async fn a_next_run_whose_caller_has_gone_is_undone_whenever_that_is() {
     let server = Server::start().await;
     let store = server.patient_store().await;
     let key = Key::custom("x");
-    store.backend().beat(store.node().clone(), 100 * SECOND).await.unwrap();
+    store.backend().heartbeat(store.node().clone(), 100 * SECOND).await.unwrap();
     for polls in 0..8 {
         let (first, next) = (stored(&store, &key).await, stored(&store, &key).await);
-        let (me, lease) = (Token::new(store.node()), 10 * SECOND);
-        let claim = Claim { key: key.clone(), id: first.clone(), me, lease, retention: lease };
+        let (me, lease) = (LockToken::new(store.node()), 10 * SECOND);
+        let claim = ClaimCommand { key: key.clone(), id: first.clone(), token: me, lease, retention: lease };
         let claimed = store.backend().claim(claim.clone()).await.unwrap();
-        assert!(matches!(claimed, Claimed::Claimed(_)), "{claimed:?}");
-        let mut attempt = Attempt::claim_next(&store, &key);
-        let me = attempt.me.clone();
-        let next_run = Some(NextRun { me, lease, retention: lease });
-        let call = Settle { next: next_run, ..settlement(&store, &claim) };
+        assert!(matches!(claimed, ClaimOutcome::Claimed(_)), "{claimed:?}");
+        let mut attempt = GrantAttempt::for_next_claim(&store, &key);
+        let me = attempt.token.clone();
+        let next_run = Some(NextClaim { token: me, lease, retention: lease });
+        let call = SettleCommand { next_claim: next_run, ..settlement(&store, &claim) };
         let settle = store.backend().settle(call.clone());
         let mut dropped = Box::pin(async { attempt.send(lease, || settle).await });
         look_at(&mut dropped, polls).await;
@@ -171,12 +171,12 @@ async fn a_next_run_whose_caller_has_gone_is_undone_whenever_that_is() {
         drop(attempt);
         assert!(store.shutdown(25 * SECOND).await);
         // The verdict may have got there or not; who has it sends it again.
-        let settle = Settle { next: None, ..call };
-        assert_eq!(store.backend().settle(settle).await.unwrap(), SettledRun::Stands(None));
+        let settle = SettleCommand { next_claim: None, ..call };
+        assert_eq!(store.backend().settle(settle).await.unwrap(), SettleOutcome::Settled(None));
         assert_eq!(state(&store, &first).await, JobState::Done);
-        let job = store.backend().job(next.clone()).await.unwrap().unwrap();
+        let job = store.backend().job_view(next.clone()).await.unwrap().unwrap();
         assert_eq!((job.state, job.attempts), (JobState::Queued, 0), "after {polls} looks");
-        store.backend().cancel(next, job.past.began_us, SECOND).await.unwrap();
+        store.backend().cancel_waiting_job(next, job.history.started_us, SECOND).await.unwrap();
     }
 }
 

@@ -5,8 +5,8 @@ use tokio::runtime::{Builder, Runtime};
 use super::{SECOND, eventually, hears_of_locks, server::Server, within};
 use crate::{
     Policy, Quota,
-    lock::Released,
-    queue::{Failure, Queue, Task},
+    lock::ReleaseStatus,
+    queue::{TaskFailure, Queue, Task},
     store::Store,
 };
 
@@ -30,7 +30,7 @@ fn on_runtimes_one_after_the_other(store: &Store, call: impl AsyncFn(u64)) {
 fn the_first_charge_on_each_runtime_is_made_in_the_store() {
     let (server, store) = home_ends();
     let quota = Quota::requests(100).per(60 * SECOND);
-    let limit = store.rate_limit(Policy::new(quota).name("shared"));
+    let limit = store.rate_limiter(Policy::new(quota).with_name("shared"));
     let left = std::cell::Cell::new(100);
     on_runtimes_one_after_the_other(&store, async |n| {
         let decision = limit.check("k", 1).await.expect("it is there");
@@ -60,12 +60,12 @@ fn the_first_grant_on_each_runtime_that_replicas_must_have_is_had() {
     let replica = one_thread().block_on(async {
         let replica = Server::start().await;
         replica.command(&["REPLICAOF", "127.0.0.1", &server.port().to_string()]).await;
-        let granted = async || store.lock("x").replicas(1).acquire().await.is_ok();
+        let granted = async || store.lock("x").min_replicas(1).acquire().await.is_ok();
         eventually("the replica to follow", granted).await;
         replica
     });
     on_runtimes_one_after_the_other(&store, async |n| {
-        let granted = store.lock("r").replicas(1).wait(SECOND).acquire().await;
+        let granted = store.lock("r").min_replicas(1).wait(SECOND).acquire().await;
         let _ = granted.unwrap_or_else(|error| panic!("{n}: {error}")).release().await;
     });
     drop(replica);
@@ -174,7 +174,7 @@ fn a_worker_is_told_again_after_the_runtime_of_its_store_has_ended() {
         let queue: Queue<u32> = store.queue("numbers");
         let worker = queue.worker(move |task: Task<u32>| {
             let told = started.send(task.payload);
-            async move { told.map_err(|_| Failure::new("the test has ended")) }
+            async move { told.map_err(|_| TaskFailure::new("the test has ended")) }
         });
         drop(crate::store::spawn(worker.run(std::future::pending())));
         queue.push(&0).await.unwrap();
@@ -205,7 +205,7 @@ fn a_thread_that_is_at_something_else_keeps_no_answer_from_the_others() {
     });
     let one_thread = || Builder::new_current_thread().enable_all().build().unwrap();
     let takes = async |name: &str| match store.lock(name).acquire().await {
-        Ok(guard) => guard.release().await == Released::Released,
+        Ok(guard) => guard.release().await == ReleaseStatus::Released,
         Err(_) => false,
     };
     let names: Vec<_> = (0..16).map(|n| n.to_string()).collect();
@@ -267,8 +267,8 @@ fn a_thread_that_is_at_something_else_keeps_no_grant_from_counting() {
         (server, replica, store)
     });
     let one_thread = || Builder::new_current_thread().enable_all().build().unwrap();
-    let counts = async || match store.lock("x").replicas(1).acquire().await {
-        Ok(guard) => guard.release().await == Released::Released,
+    let counts = async || match store.lock("x").min_replicas(1).acquire().await {
+        Ok(guard) => guard.release().await == ReleaseStatus::Released,
         Err(_) => false,
     };
     let worker = one_thread();
@@ -284,7 +284,7 @@ fn a_connection_that_was_begun_on_a_runtime_that_ended_is_begun_again() {
     let here = runtime();
     let server = here.block_on(Server::start());
     let store = here.block_on(async {
-        let builder = Store::builder(&server.url()).deadline(SECOND / 4).connections(1);
+        let builder = Store::builder(&server.url()).call_timeout(SECOND / 4).connections_per_node(1);
         server.freeze();
         builder.connect().await.expect("the URL is right")
     });

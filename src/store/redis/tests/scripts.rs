@@ -1,7 +1,7 @@
 //! Scripts of queues, called by hand: a copy that comes late, and a key that is not ours.
 
 use super::server::Server;
-use crate::store::redis::script::{PUSH_TASKS, Script, TURN};
+use crate::store::redis::scripts::{TASKS_PUSH, LuaScript, TASKS_POLL};
 
 const LINE: &str = "lg:1:x:{0}:z:q";
 const NUMBERS: &str = "lg:1:x:{0}:zp:n";
@@ -17,11 +17,11 @@ const IDS: [&str; 3] =
 
 async fn eval(
     server: &Server,
-    script: &Script,
+    script: &LuaScript,
     keys: [&str; 2],
     args: &[&str],
 ) -> redis::RedisResult<redis::Value> {
-    server.try_ask(&[&["EVAL", script.code, "2"], &keys[..], args].concat()).await
+    server.try_ask(&[&["EVAL", script.source, "2"], &keys[..], args].concat()).await
 }
 
 /// The letters of these pushes of one call, each under its number. Several of them go the long way.
@@ -32,7 +32,7 @@ async fn push(server: &Server, tasks: &[(&str, u64)]) -> String {
     for ((id, _), terms) in tasks.iter().zip(&terms) {
         args.extend([*id, terms, " 1 3 \nx"]);
     }
-    match eval(server, &PUSH_TASKS, [LINE, NUMBERS], &args).await {
+    match eval(server, &TASKS_PUSH, [LINE, NUMBERS], &args).await {
         Ok(redis::Value::BulkString(letters)) => String::from_utf8(letters).unwrap(),
         other => format!("{other:?}"),
     }
@@ -96,12 +96,12 @@ async fn a_turn_that_meets_what_is_not_ours_leaves_each_task_its_place() {
             let terms = "2 0 0 10000000 610000 8000000 0 0 0 604800000000 10000 1073741824 3";
             format!("ab:cd.{number} {terms}")
         };
-        eval(&server, &TURN, [LINE, TURNS], &[&turn(1)]).await.unwrap();
+        eval(&server, &TASKS_POLL, [LINE, TURNS], &[&turn(1)]).await.unwrap();
         let run = format!("{}cd.1", IDS[0]);
         assert_eq!(server.ask::<Vec<String>>(&["ZRANGE", RUNNING, "0", "-1"]).await, [&*run]);
         let _: () = server.ask(&["DEL", odd]).await;
         let _: () = server.ask(&["SET", odd, "odd"]).await;
-        let told = eval(&server, &TURN, [LINE, TURNS], &[&turn(2), "d24", &run]).await;
+        let told = eval(&server, &TASKS_POLL, [LINE, TURNS], &[&turn(2), "d24", &run]).await;
         assert!(told.is_err(), "{odd}: {told:?}");
         assert_eq!(
             server.ask::<Vec<String>>(&["ZRANGE", LINE, "0", "-1"]).await,

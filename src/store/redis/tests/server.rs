@@ -123,13 +123,13 @@ impl Server {
 
     /// A store whose deadline is met soon, but not by a server that stands in the run queue of a loaded machine.
     pub(super) async fn store(&self) -> Store {
-        let builder = Store::builder(&self.url()).deadline(Duration::from_secs(1));
+        let builder = Store::builder(&self.url()).call_timeout(Duration::from_secs(1));
         builder.connect().await.expect("the URL is right")
     }
 
     /// A store for which a loaded machine is no outage.
     pub(super) async fn patient_store(&self) -> Store {
-        let builder = Store::builder(&self.url()).deadline(Duration::from_secs(10));
+        let builder = Store::builder(&self.url()).call_timeout(Duration::from_secs(10));
         builder.connect().await.expect("the URL is right")
     }
 

@@ -5,15 +5,15 @@ use futures_util::FutureExt as _;
 use super::{GIVEN_BACK, SECOND, proxy::Proxy, server::Server};
 use crate::{
     key::Key,
-    lock::{NotAcquired, Released},
-    store::{Acquire, Acquired, Attempt, Mode, Store},
+    lock::{AcquireError, ReleaseStatus},
+    store::{AcquireCommand, AcquireReply, GrantAttempt, LockMode, Store},
 };
 
 const KEYS: [&str; 3] = ["a", "b", "c"];
 
-fn calls(store: &Store) -> Vec<Acquire> {
+fn calls(store: &Store) -> Vec<AcquireCommand> {
     let call =
-        |key| Attempt::new(store, &Key::custom(key), Mode::Exclusive).acquisition(10 * SECOND);
+        |key| GrantAttempt::new(store, &Key::custom(key), LockMode::Exclusive).try_acquire_command(10 * SECOND);
     KEYS.map(call).into()
 }
 
@@ -32,12 +32,12 @@ async fn those_that_are_free_are_taken_by_one_call() {
     let store = server.patient_store().await;
     drop(store.locks(KEYS).acquire().await.unwrap());
     store.shutdown(GIVEN_BACK).await;
-    for mode in [Mode::Exclusive, Mode::Shared, Mode::Permits(2)] {
+    for mode in [LockMode::Exclusive, LockMode::Shared, LockMode::Permits(2)] {
         let before = server.calls().await;
         let request = match mode {
-            Mode::Exclusive => store.locks(KEYS),
-            Mode::Shared => store.locks(KEYS).shared(),
-            Mode::Permits(most) => store.locks(KEYS).permits(most),
+            LockMode::Exclusive => store.locks(KEYS),
+            LockMode::Shared => store.locks(KEYS).shared(),
+            LockMode::Permits(most) => store.locks(KEYS).permits(most),
         };
         let set = request.acquire().await.unwrap();
         assert_eq!(server.calls().await - before, 1, "{mode:?}");
@@ -47,9 +47,9 @@ async fn those_that_are_free_are_taken_by_one_call() {
         let other = server.patient_store().await;
         for key in KEYS {
             let busy = other.lock(key).acquire().await;
-            assert!(matches!(busy, Err(NotAcquired::Busy(_))), "{key} {mode:?}: {busy:?}");
+            assert!(matches!(busy, Err(AcquireError::Busy(_))), "{key} {mode:?}: {busy:?}");
         }
-        assert_eq!(set.release().await, Released::Released);
+        assert_eq!(set.release().await, ReleaseStatus::Released);
         let (_, later) = other.locks(KEYS).acquire().await.unwrap().fences().swap_remove(0);
         assert!(later > fences[0].1);
         other.shutdown(GIVEN_BACK).await;
@@ -69,7 +69,7 @@ async fn where_one_is_not_free_the_call_takes_none() {
         let keys: Vec<String> = server.ask(&["KEYS", "*}:h:*"]).await;
         assert_eq!(keys.len(), 1, "{keys:?}");
         let outcome = store.locks(KEYS).acquire().await;
-        assert!(matches!(outcome, Err(NotAcquired::Busy(_))), "{outcome:?}");
+        assert!(matches!(outcome, Err(AcquireError::Busy(_))), "{outcome:?}");
         held.release().await;
     }
     all_are_free(&store).await;
@@ -81,15 +81,15 @@ async fn who_waits_for_one_of_them_comes_first() {
     let server = Server::start().await;
     let (store, other) = (server.patient_store().await, server.patient_store().await);
     let held = other.lock("b").acquire().await.unwrap();
-    let asked = Attempt::new(&other, &Key::custom("b"), Mode::Exclusive).acquisition(10 * SECOND);
-    let waits = Acquire { wait: Some(10 * SECOND), ..asked };
+    let asked = GrantAttempt::new(&other, &Key::custom("b"), LockMode::Exclusive).try_acquire_command(10 * SECOND);
+    let waits = AcquireCommand { max_wait: Some(10 * SECOND), ..asked };
     let joined = other.backend().acquire(waits.clone()).await.unwrap();
-    assert!(matches!(joined, Acquired::Busy { joined: true, .. }), "{joined:?}");
+    assert!(matches!(joined, AcquireReply::Busy { has_joined: true, .. }), "{joined:?}");
     held.release().await;
     assert_eq!(store.backend().acquire_all(&calls(&store)).await.unwrap(), None);
     let granted = other.backend().acquire(waits.clone()).await.unwrap();
-    assert!(matches!(granted, Acquired::Held { .. }), "{granted:?}");
-    other.backend().release(waits.key, waits.me, waits.mode).await.unwrap();
+    assert!(matches!(granted, AcquireReply::Granted { .. }), "{granted:?}");
+    other.backend().release(waits.key, waits.token, waits.mode).await.unwrap();
     all_are_free(&store).await;
 }
 
@@ -103,7 +103,7 @@ async fn it_may_run_twice() {
     for _ in 0..3 {
         let taken = store.backend().acquire_all(&calls).await.unwrap().expect("they are free");
         for (held, last) in taken.into_iter().zip(&mut last) {
-            let Acquired::Held { fence, .. } = held else { panic!("{held:?}") };
+            let AcquireReply::Granted { fence, .. } = held else { panic!("{held:?}") };
             assert!(fence > *last, "{fence} after {last}");
             *last = fence;
         }
@@ -111,14 +111,14 @@ async fn it_may_run_twice() {
     // Not where one of them went to somebody else meanwhile: then it takes none, and touches none. It may be a copy that
     // comes late, when what is left of the first one has holders of its own.
     let [first, ..] = &calls[..] else { panic!("three") };
-    store.backend().release(first.key.clone(), first.me.clone(), first.mode).await.unwrap();
+    store.backend().release(first.key.clone(), first.token.clone(), first.mode).await.unwrap();
     let other = server.patient_store().await;
     let held = other.lock("a").acquire().await.unwrap();
     assert_eq!(store.backend().acquire_all(&calls).await.unwrap(), None);
     for call in &calls[1..] {
         let taken = other.lock(call.key.clone()).acquire().await;
-        assert!(matches!(taken, Err(NotAcquired::Busy(_))), "{taken:?}");
-        store.backend().release(call.key.clone(), call.me.clone(), call.mode).await.unwrap();
+        assert!(matches!(taken, Err(AcquireError::Busy(_))), "{taken:?}");
+        store.backend().release(call.key.clone(), call.token.clone(), call.mode).await.unwrap();
     }
     held.release().await;
     all_are_free(&store).await;
@@ -132,13 +132,13 @@ async fn what_a_copy_has_left_is_undone_by_whoever_sent_it() {
     let proxy = Proxy::to(server.port()).await;
     let (store, other) = (proxy.patient_store().await, server.patient_store().await);
     let lease = 60 * SECOND;
-    let mut attempts = KEYS.map(|key| Attempt::new(&store, &Key::custom(key), Mode::Exclusive));
-    let calls: Vec<_> = attempts.iter().map(|attempt| attempt.acquisition(lease)).collect();
+    let mut attempts = KEYS.map(|key| GrantAttempt::new(&store, &Key::custom(key), LockMode::Exclusive));
+    let calls: Vec<_> = attempts.iter().map(|attempt| attempt.try_acquire_command(lease)).collect();
     let held = std::sync::Mutex::new(None);
     let both = async || {
         let backend = store.backend();
         assert!(backend.acquire_all(&calls).await?.is_some());
-        let Acquire { key, me, mode, .. } = calls[0].clone();
+        let AcquireCommand { key, token: me, mode, .. } = calls[0].clone();
         backend.release(key, me, mode).await?;
         *held.lock().unwrap() = Some(other.lock("a").acquire().await.expect("it is free"));
         // As where the first of two copies was not answered.
@@ -146,9 +146,9 @@ async fn what_a_copy_has_left_is_undone_by_whoever_sent_it() {
         store.lock("elsewhere").acquire().await.expect("it is sent again").release().await;
         backend.acquire_all(&calls).await
     };
-    let granted = Attempt::send_all(&mut attempts, lease, both).await.unwrap();
+    let granted = GrantAttempt::send_all(&mut attempts, lease, both).await.unwrap();
     assert_eq!(granted, None);
-    attempts.into_iter().for_each(Attempt::refused);
+    attempts.into_iter().for_each(GrantAttempt::mark_refused);
     let waits = other.locks(["b", "c"]).wait(20 * SECOND).acquire().await;
     waits.expect("given back long before the lease of a minute ends").release().await;
 }
@@ -164,7 +164,7 @@ async fn a_lost_reply_neither_blocks_nor_leaves_anything() {
         assert!(store.shutdown(10 * SECOND).await);
         proxy.cut(cuts);
         let set = store.locks(KEYS).acquire().await.expect("no self-block");
-        assert_eq!(set.release().await, Released::Released);
+        assert_eq!(set.release().await, ReleaseStatus::Released);
     }
     all_are_free(&store).await;
 }

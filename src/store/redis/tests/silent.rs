@@ -12,7 +12,7 @@ use tokio::{
 use super::{SECOND, granted, server::Server, usable};
 use crate::{
     error::ErrorKind,
-    lock::NotAcquired,
+    lock::AcquireError,
     store::{Store, StoreBuilder},
 };
 
@@ -55,7 +55,7 @@ async fn is_an_outage(what: &str, builder: StoreBuilder) {
     let locks = (0..32).map(|n| store.lock(format!("{n}")).acquire());
     for lock in in_time(what, join_all(locks)).await {
         match lock {
-            Err(NotAcquired::Fault(error)) => assert!(outage(error.kind()), "{what}: {error}"),
+            Err(AcquireError::Fault(error)) => assert!(outage(error.kind()), "{what}: {error}"),
             other => panic!("{what}: {other:?}"),
         }
     }

@@ -114,7 +114,7 @@ impl TlsServer {
 
     fn builder(&self) -> StoreBuilder {
         let url = format!("rediss://127.0.0.1:{}/?ns=test", self.port);
-        Store::builder(&url).deadline(5 * SECOND)
+        Store::builder(&url).call_timeout(5 * SECOND)
     }
 
     /// Channels that somebody listens on for places in line.

@@ -11,21 +11,21 @@ use super::{GIVEN_BACK, SECOND, cluster, eventually, proxy::Proxy, server::Serve
 use crate::{
     error::ErrorKind,
     key::Key,
-    lock::Released,
+    lock::ReleaseStatus,
     store::{
         Store,
-        backend::{Acquire, Acquired, GaveBack, Others, SPARE_FENCES, Token},
-        keys::Keys,
+        backend::{AcquireCommand, AcquireReply, ReleaseOutcome, Contenders, SPARE_FENCES, LockToken},
+        key_names::KeyNames,
     },
 };
 
 const MANY: usize = 40;
 
-fn ask(store: &Store, name: &str) -> Acquire {
-    cluster::ask(&Key::custom(name), &Token::new(store.node()))
+fn ask(store: &Store, name: &str) -> AcquireCommand {
+    cluster::ask(&Key::custom(name), &LockToken::new(store.node()))
 }
 
-fn many(store: &Store) -> Vec<Acquire> {
+fn many(store: &Store) -> Vec<AcquireCommand> {
     (0..MANY).map(|i| ask(store, &i.to_string())).collect()
 }
 
@@ -38,7 +38,7 @@ async fn many_calls_are_few_commands() {
     let before = server.info("commandstats", "cmdstat_evalsha:calls").await;
     let held = join_all((0..MANY).map(|i| store.lock(i.to_string()).acquire())).await;
     let released = join_all(held.into_iter().map(|guard| guard.unwrap().release())).await;
-    assert!(released.iter().all(|released| *released == Released::Released));
+    assert!(released.iter().all(|released| *released == ReleaseStatus::Released));
     let calls = server.info("commandstats", "cmdstat_evalsha:calls").await - before;
     // Two lanes, and on each the first alone and then the others, twice: some more where a reply is early,
     // but a third of one command each at most.
@@ -49,21 +49,21 @@ async fn many_calls_are_few_commands() {
 async fn a_step_that_fails_fails_alone() {
     let server = Server::start().await;
     let store = server.patient_store().await;
-    let odd = Keys::new("test").holders(&Key::custom("7"));
+    let odd = KeyNames::new("test").holders(&Key::custom("7"));
     server.command(&["SET", &odd, "by hand"]).await;
     for _ in 0..5 {
         let calls = many(&store);
         let outcomes = join_all(calls.iter().map(|call| store.backend().acquire(call.clone())));
         for (i, outcome) in outcomes.await.into_iter().enumerate() {
             match outcome {
-                Ok(Acquired::Held { .. }) => assert_ne!(i, 7),
+                Ok(AcquireReply::Granted { .. }) => assert_ne!(i, 7),
                 Err(error) => assert_eq!((i, error.kind()), (7, ErrorKind::Protocol)),
                 other => panic!("{other:?}"),
             }
         }
-        let release = |call: Acquire| store.backend().release(call.key, call.me, call.mode);
+        let release = |call: AcquireCommand| store.backend().release(call.key, call.token, call.mode);
         let outcomes = join_all(calls.into_iter().map(release)).await;
-        let gave_back = |outcome: &Result<_, _>| matches!(outcome, Ok(GaveBack::Released));
+        let gave_back = |outcome: &Result<_, _>| matches!(outcome, Ok(ReleaseOutcome::Released));
         assert_eq!(outcomes.iter().filter(|outcome| gave_back(outcome)).count(), MANY - 1);
     }
 }
@@ -78,7 +78,7 @@ async fn different_steps_go_together() {
         let call = ask(&store, name);
         async move {
             let held = backend.acquire(call.clone()).await.unwrap();
-            assert!(matches!(held, Acquired::Held { .. }));
+            assert!(matches!(held, AcquireReply::Granted { .. }));
             call
         }
     };
@@ -87,22 +87,22 @@ async fn different_steps_go_together() {
     let mut lane = lane.iter().filter(|name| Key::custom(name).shard().is_multiple_of(2));
     let mut next = || lane.next().unwrap().as_str();
     let (a, b, c) = (taken(next()).await, taken(next()).await, taken(next()).await);
-    let known = Acquire { record: Some("r".into()), ..ask(&store, next()) };
-    let busy = Acquire { me: Token::new(store.node()), ..a.clone() };
-    let succeeds = Acquire { me: Token::new(store.node()), ..c.clone() };
+    let known = AcquireCommand { record_name: Some("r".into()), ..ask(&store, next()) };
+    let busy = AcquireCommand { token: LockToken::new(store.node()), ..a.clone() };
+    let succeeds = AcquireCommand { token: LockToken::new(store.node()), ..c.clone() };
     let first = backend.acquire(ask(&store, next()));
     let (first, busy, known, downgraded, passed) = tokio::join!(
         first,
         backend.acquire(busy),
         backend.acquire(known),
-        backend.downgrade(b.key, b.me, SECOND),
-        backend.pass(c.me, c.mode, succeeds),
+        backend.downgrade(b.key, b.token, SECOND),
+        backend.release_and_reacquire(c.token, c.mode, succeeds),
     );
-    assert!(matches!(first, Ok(Acquired::Held { .. })));
-    assert!(matches!(busy, Ok(Acquired::Busy { .. })));
-    assert!(matches!(known, Ok(Acquired::Held { .. })));
+    assert!(matches!(first, Ok(AcquireReply::Granted { .. })));
+    assert!(matches!(busy, Ok(AcquireReply::Busy { .. })));
+    assert!(matches!(known, Ok(AcquireReply::Granted { .. })));
     assert!(downgraded.unwrap());
-    assert!(matches!(passed, Ok((GaveBack::Released, Acquired::Held { .. }))));
+    assert!(matches!(passed, Ok((ReleaseOutcome::Released, AcquireReply::Granted { .. }))));
 }
 
 #[tokio::test]
@@ -119,7 +119,7 @@ async fn lost_replies_to_many_neither_block_nor_release_twice() {
         let held = held.into_iter().map(|guard| guard.expect("no self-block").release());
         let released = join_all(held).await;
         assert_eq!(proxy.cuts_left(), 0);
-        assert!(released.iter().all(|released| *released == Released::Released), "{released:?}");
+        assert!(released.iter().all(|released| *released == ReleaseStatus::Released), "{released:?}");
     }
 }
 
@@ -184,7 +184,7 @@ async fn locks_of_one_shard_that_are_taken_together_share_no_fence() {
         let calls: Vec<_> = calls.collect();
         let held = join_all(calls.iter().map(|call| store.backend().acquire(call.clone()))).await;
         let fence = |held| match held {
-            Ok(Acquired::Held { fence, line: 0, others: Others::NOBODY, now }) => {
+            Ok(AcquireReply::Granted { fence, queue_length: 0, contenders: Contenders::NONE, server_us: now }) => {
                 assert!(fence >= now);
                 fence
             }
@@ -193,7 +193,7 @@ async fn locks_of_one_shard_that_are_taken_together_share_no_fence() {
         let mut fences: Vec<_> = held.into_iter().map(fence).collect();
         fences.sort_unstable();
         assert!(fences.windows(2).all(|two| two[0] + SPARE_FENCES < two[1]), "{fences:?}");
-        let release = |call: Acquire| store.backend().release(call.key, call.me, call.mode);
+        let release = |call: AcquireCommand| store.backend().release(call.key, call.token, call.mode);
         join_all(calls.into_iter().map(release)).await;
     }
 }

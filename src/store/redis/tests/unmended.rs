@@ -1,7 +1,7 @@
 //! What is found in a store that takes no writes is not told as what can't be mended.
 
 use super::{SECOND, cluster::deferred, server::Server};
-use crate::{error::ErrorKind, key::Key, store::keys::Keys};
+use crate::{error::ErrorKind, key::Key, store::key_names::KeyNames};
 
 async fn is_an_outage(server: &Server) {
     if !server.min_replicas_bind_scripts().await {
@@ -15,7 +15,7 @@ async fn is_an_outage(server: &Server) {
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     server.command(&["CONFIG", "SET", "min-replicas-to-write", "0"]).await;
     let report = store.check().repair(true).run().await.expect("it is there");
-    assert!(report.is_mended(), "{report}");
+    assert!(report.is_repaired(), "{report}");
 }
 
 #[tokio::test]
@@ -25,7 +25,7 @@ async fn of_requests() {
     let key = Key::custom("x");
     let held = store.lock(key.clone()).lease(60 * SECOND).acquire().await.expect("it is free");
     store.backend().enqueue(deferred(&key)).await.expect("it is there");
-    server.command(&["DEL", &Keys::new("test").shard(key.shard(), "due")]).await;
+    server.command(&["DEL", &KeyNames::new("test").shard_key(key.shard(), "due")]).await;
     is_an_outage(&server).await;
     held.release().await;
 }

@@ -69,7 +69,7 @@ async fn of_pushes_that_are_made_at_once_none_has_run_that_says_it_was_not_sent(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn behind_a_server_that_stands_still_calls_wait_unsent() {
     let server = Server::start().await;
-    let builder = Store::builder(&server.url()).deadline(SECOND);
+    let builder = Store::builder(&server.url()).call_timeout(SECOND);
     let store = builder.connect().await.expect("the URL is right");
     let queue = store.queue("numbers");
     usable(&store).await;

@@ -23,7 +23,7 @@ use super::{
     sentinel::fake::{bulk, command, list},
     server::Server,
 };
-use crate::{key::Key, lock::Released, store::Store};
+use crate::{key::Key, lock::ReleaseStatus, store::Store};
 
 const TASKS: usize = 3;
 
@@ -46,7 +46,7 @@ impl Edition {
                 crate::store::spawn(Arc::clone(&edition).pass(client, server));
             }
         });
-        let builder = Store::builder(&format!("redis://{at}/?ns=test")).deadline(10 * SECOND);
+        let builder = Store::builder(&format!("redis://{at}/?ns=test")).call_timeout(10 * SECOND);
         builder.connect().await.expect("the URL is right")
     }
 
@@ -120,7 +120,7 @@ impl Seen {
         assert_eq!(charged.expect("the store is there").admitted, 1);
         self.charged.fetch_add(1, Ordering::SeqCst);
         self.inside.store(false, Ordering::SeqCst);
-        assert_eq!(guard.release().await, Released::Released);
+        assert_eq!(guard.release().await, ReleaseStatus::Released);
         *self.turns.lock().entry(version).or_default() += 1;
     }
 

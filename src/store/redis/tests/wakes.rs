@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::{SECOND, eventually, hears_of_locks, in_line, proxy::Proxy, server::Server};
 use crate::{
     lock::LockGuard,
-    store::{ACCEPT_WINDOW, Store},
+    store::{OFFER_TIMEOUT, Store},
 };
 
 /// What a lost message costs: a look after 300 ms and its jitter, the calls, and a loaded machine; far less than a lease.
@@ -50,7 +50,7 @@ async fn a_message_wakes_a_waiter_of_another_process() {
     }
     waited.sort_unstable();
     println!("figure: median wait with a message {} ms", waited[ROUNDS / 2].as_millis());
-    assert!(waited[ROUNDS / 2] < ACCEPT_WINDOW / 2, "{waited:?}");
+    assert!(waited[ROUNDS / 2] < OFFER_TIMEOUT / 2, "{waited:?}");
 }
 
 #[tokio::test]
@@ -101,12 +101,12 @@ async fn changes_of_jobs_are_heard_by_those_who_have_waited_for_one() {
         let list: Vec<String> = server.ask(&["PUBSUB", "CHANNELS", "lg:1:test:*"]).await;
         list.iter().any(|name| name.ends_with(channel))
     };
-    let _work = store.hints().work();
+    let _work = store.wakeups().subscribe_work();
     eventually("a worker to listen", async || heard(":e").await).await;
     assert!(!heard(":c").await);
     let id = crate::store::JobId::new(&crate::Key::custom("x"));
-    let watch = store.hints().job(&id);
-    let mut changes = watch.changes();
+    let watch = store.wakeups().subscribe_job(&id);
+    let mut changes = watch.subscribe_changes();
     eventually("changes to be listened for", async || heard(":c").await).await;
     // It may have changed before anybody heard of it.
     let again = tokio::time::timeout(5 * SECOND, changes.changed()).await.expect("it looks again");

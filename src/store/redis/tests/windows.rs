@@ -9,12 +9,12 @@ use super::{
 use crate::{
     key::Key,
     store::{
-        By, Window,
-        keys::{Keys, Kind},
+        AdjustmentKind, ChargedWindow,
+        key_names::{KeyNames, CounterKeyKind},
         rate::Algorithm,
         redis::{
-            packed::{Word, Words},
-            script::{CHARGE, SETTLE_CHARGE, Script},
+            msgpack::{MsgpackValue, MsgpackReader},
+            scripts::{CHARGE_BATCH, SETTLE_CHARGE, LuaScript},
         },
     },
 };
@@ -28,21 +28,21 @@ repeat
 until later[1] * 1000000 + later[2] > now + 20000 or turns == 1000000
 ";
 
-fn stalled(script: &Script) -> String {
+fn stalled(script: &LuaScript) -> String {
     let now = include_str!("../../lua/now.lua");
-    let rest = script.code.strip_prefix(now).expect("it asks for the time first");
+    let rest = script.source.strip_prefix(now).expect("it asks for the time first");
     format!("{now}{STALL}{rest}")
 }
 
 /// By which end the window of a charge is told: of one that went alone or among others.
 async fn charged(server: &Server, key: &str, args: &[&str]) -> u64 {
-    let code = stalled(&CHARGE);
+    let code = stalled(&CHARGE_BATCH);
     let packed: Vec<u8> = server.ask(&[&["EVAL", &code, "1", key], args].concat()).await;
-    let mut words = Words::of(&packed).unwrap();
-    let told: Vec<_> = std::iter::from_fn(|| words.next()).collect();
+    let mut words = MsgpackReader::from_array(&packed).unwrap();
+    let told: Vec<_> = std::iter::from_fn(|| words.next_value()).collect();
     match *told {
-        [Word::Number(now), Word::Mark, Word::Number(1)] => now / 1000 + 3_600_000,
-        [Word::Number(now), Word::Number(1), _, Word::Number(left)] => now / 1000 + left,
+        [MsgpackValue::Number(now), MsgpackValue::True, MsgpackValue::Number(1)] => now / 1000 + 3_600_000,
+        [MsgpackValue::Number(now), MsgpackValue::Number(1), _, MsgpackValue::Number(left)] => now / 1000 + left,
         _ => panic!("{told:?}"),
     }
 }
@@ -60,9 +60,9 @@ async fn a_window_ends_when_it_was_told_to_however_long_the_script_takes() {
     let store = server.patient_store().await;
     for way in ["f", "m", "charge"] {
         let subject = Key::custom(way);
-        let kind = Kind::spent(Algorithm::Fixed);
-        let keys = Keys::new("test");
-        let key = keys.counter_in_parts(&subject, subject.shard(), kind, ("p", &subject)).concat();
+        let kind = CounterKeyKind::spent_units(Algorithm::Fixed);
+        let keys = KeyNames::new("test");
+        let key = keys.counter_parts(&subject, subject.shard(), kind, ("p", &subject)).concat();
         let mut ends = Vec::new();
         for _ in 0..3 {
             ends.push(match way {
@@ -82,7 +82,7 @@ async fn a_window_ends_when_it_was_told_to_however_long_the_script_takes() {
         let Ok(end) = end else { return };
         assert_eq!(ends, [end; 3], "{way}");
         for (end, remaining) in ends.into_iter().zip(3..) {
-            let by = By::Refund { units: 1, window: Window { at: end, debt: 0 } };
+            let by = AdjustmentKind::Refund { units: 1, window: ChargedWindow { boundary: end, debt_id: 0 } };
             let states = store.backend().settle_charge(settled(&item("p", &subject, 5, 1), by));
             assert_eq!(states.await.unwrap()[0].remaining, remaining, "{way}");
         }

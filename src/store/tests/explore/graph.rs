@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{Move, Way, World};
-use crate::store::memory::Planted;
+use crate::store::memory::PlantedFault;
 
 /// The moves that lead to a state first, as indexes into the alphabet.
 type Path = Vec<usize>;
@@ -94,7 +94,7 @@ impl Drop for Told<'_> {
 }
 
 /// Explores until there are so many states, or no more; each is checked.
-pub(super) async fn explore(world: &World, most: usize, planted: Option<Planted>) -> Graph {
+pub(super) async fn explore(world: &World, most: usize, planted: Option<PlantedFault>) -> Graph {
     go(world, most, planted, true).await
 }
 
@@ -104,7 +104,7 @@ pub(super) async fn map(world: &World, most: usize) -> Graph {
     go(world, most, None, false).await
 }
 
-async fn go(world: &World, most: usize, planted: Option<Planted>, checked: bool) -> Graph {
+async fn go(world: &World, most: usize, planted: Option<PlantedFault>, checked: bool) -> Graph {
     let moves = &world.moves;
     let all_of = |path: &[usize]| Vec::from_iter(path.iter().map(|n| moves[*n].clone()));
     let begin = Way::along(world, &[], planted).await.picture();

@@ -39,9 +39,9 @@ use super::{
     rig::{Rig, done},
 };
 use crate::store::{
-    backend::{Mode, Verdict},
+    backend::{LockMode, Settlement},
     fsck::FsckPart,
-    memory::Planted,
+    memory::PlantedFault,
 };
 use graph::{explore, map};
 
@@ -76,25 +76,25 @@ struct World {
     moves: Vec<Move>,
     jobs: usize,
     /// That of each token.
-    modes: Vec<Mode>,
+    modes: Vec<LockMode>,
 }
 
 fn world(name: &'static str, jobs: usize, own: impl IntoIterator<Item = Move>) -> World {
     // Time passes in all of them, short of a lease and past it.
     let moves = own.into_iter().chain([Move::Due(0), Move::Pass(1), Move::Pass(3)]).collect();
     // The worker watches for as long as anybody looks.
-    let modes = vec![Mode::Exclusive; TOKENS];
+    let modes = vec![LockMode::Exclusive; TOKENS];
     World { name, begins: vec![Move::Beat(0, 1_000_000)], moves, jobs, modes }
 }
 
-fn settle(verdict: Verdict, next: Option<u64>) -> Move {
+fn settle(verdict: Settlement, next: Option<u64>) -> Move {
     Move::Settle(0, verdict, next)
 }
 
 fn worlds() -> Vec<World> {
-    let retry = || Verdict::Retry { delay: time(1), reason: "status 503" };
-    let dead = || Verdict::Dead { reason: "auth", retention: time(1000) };
-    let back = || Verdict::Back { delay: time(0), reason: "busy" };
+    let retry = || Settlement::Retry { delay: time(1), reason: "status 503" };
+    let dead = || Settlement::Dead { reason: "auth", retention: time(1000) };
+    let back = || Settlement::Postpone { delay: time(0), reason: "busy" };
     // Of a run before the last one: its worker was paused.
     let late = || Move::Settle(1, done(), None);
     let (claim, again) = (|| Move::Claim(0, 2), || Move::ClaimAgain(0, 2));
@@ -184,13 +184,13 @@ fn every_state_is_sound_and_comes_to_an_end() {
 #[test]
 fn planted_faults_are_caught() {
     let all = [
-        Planted::NotDue,
-        Planted::ClaimedOut,
-        Planted::CountedOn,
-        Planted::FenceStands,
-        Planted::LeaseLost,
-        Planted::OutOfOrder,
-        Planted::NoToken,
+        PlantedFault::DueEntryMissing,
+        PlantedFault::ClaimedJobDequeued,
+        PlantedFault::EndedJobCounted,
+        PlantedFault::FenceNotAdvanced,
+        PlantedFault::LeaseEndsEarly,
+        PlantedFault::QueueOutOfOrder,
+        PlantedFault::RunTokenIgnored,
     ];
     for planted in all {
         let caught = worlds().iter().any(|world| {
@@ -234,13 +234,13 @@ struct Way {
     rig: Rig,
     clients: Clients,
     model: Model,
-    planted: Option<Planted>,
+    planted: Option<PlantedFault>,
     /// Most jobs.
     jobs: usize,
 }
 
 impl Way {
-    async fn along(world: &World, path: &[Move], planted: Option<Planted>) -> Self {
+    async fn along(world: &World, path: &[Move], planted: Option<PlantedFault>) -> Self {
         let clients = Clients::new(true, &world.modes);
         let model = Model::new(&clients.keys);
         let mut way = Self { rig: Rig::memory(), clients, model, planted, jobs: world.jobs };
@@ -267,22 +267,22 @@ impl Way {
     /// As the store does it, or as one with a fault would.
     async fn step(&self, mut call: Call) -> Reply {
         let (key, store) = (&self.clients.keys[0], self.rig.embedded());
-        if let (Call::Settle(call), Some(Planted::NoToken)) = (&mut call, self.planted)
-            && let Some(holder) = store.holder(key)
+        if let (Call::Settle(call), Some(PlantedFault::RunTokenIgnored)) = (&mut call, self.planted)
+            && let Some(holder) = store.exclusive_holder(key)
         {
-            call.me = holder;
+            call.token = holder;
         }
         let reply = call.clone().on(&self.rig).await;
         let strikes = match (self.planted, &call) {
-            (Some(Planted::NotDue | Planted::OutOfOrder), Call::Enqueue(_))
-            | (Some(Planted::ClaimedOut), Call::Claim(_))
-            | (Some(Planted::CountedOn), Call::Settle(_))
-            | (Some(Planted::LeaseLost), Call::Pass(_))
-            | (Some(Planted::FenceStands), _) => self.planted,
+            (Some(PlantedFault::DueEntryMissing | PlantedFault::QueueOutOfOrder), Call::Enqueue(_))
+            | (Some(PlantedFault::ClaimedJobDequeued), Call::Claim(_))
+            | (Some(PlantedFault::EndedJobCounted), Call::Settle(_))
+            | (Some(PlantedFault::LeaseEndsEarly), Call::Pass(_))
+            | (Some(PlantedFault::FenceNotAdvanced), _) => self.planted,
             _ => None,
         };
         if let Some(planted) = strikes {
-            store.plant(key, planted);
+            store.plant_fault(key, planted);
         }
         reply
     }
@@ -291,7 +291,7 @@ impl Way {
     async fn is_sound(&mut self) {
         self.model.look(&self.rig).await;
         let shard = self.clients.keys[0].shard();
-        let part = FsckPart::Shard { shard, lines: Vec::new(), all: true };
+        let part = FsckPart::Shard { shard, locks: Vec::new(), are_all_locks: true };
         let found = self.rig.backend().fsck(part, false).await.unwrap().findings;
         assert!(found.is_empty(), "{found:?}");
     }
@@ -305,7 +305,7 @@ impl Way {
 
     fn picture(&self) -> String {
         let told = self.clients.told();
-        let own = self.rig.embedded().picture(&self.clients.keys[0], &told, &self.clients);
+        let own = self.rig.embedded().model_snapshot(&self.clients.keys[0], &told, &self.clients);
         own + &self.clients.picture()
     }
 }

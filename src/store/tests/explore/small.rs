@@ -6,7 +6,7 @@
 
 use super::{A, B, Move, World, budget, job, settle};
 use crate::store::{
-    backend::{Mode, Verdict},
+    backend::{LockMode, Settlement},
     tests::{clients::TOKENS, moves::time, rig::done},
 };
 
@@ -36,12 +36,12 @@ fn some_time() -> Move {
 fn small(name: &'static str, jobs: usize, own: impl IntoIterator<Item = Move>) -> World {
     let begins = if jobs > 0 { vec![Move::Beat(0, 1_000_000)] } else { Vec::new() };
     let due = (jobs > 0).then_some(Move::Due(0));
-    let modes = vec![Mode::Exclusive; TOKENS];
+    let modes = vec![LockMode::Exclusive; TOKENS];
     World { name, begins, moves: own.into_iter().chain(due).collect(), jobs, modes }
 }
 
 /// The same, with a mode for each of the three.
-fn shared(name: &'static str, modes: [Mode; 3], own: impl IntoIterator<Item = Move>) -> World {
+fn shared(name: &'static str, modes: [LockMode; 3], own: impl IntoIterator<Item = Move>) -> World {
     let mut world = small(name, 0, own);
     for (who, mode) in [A, B, C].into_iter().zip(modes) {
         world.modes[who] = mode;
@@ -64,8 +64,8 @@ fn well() -> Move {
 pub(super) fn worlds() -> Vec<World> {
     // By one that was told it has the lock before the last one was.
     let late = || Move::Release(0, 1);
-    let retry = || settle(Verdict::Retry { delay: time(SPAN), reason: "status 503" }, None);
-    let back = || settle(Verdict::Back { delay: time(0), reason: "busy" }, None);
+    let retry = || settle(Settlement::Retry { delay: time(SPAN), reason: "status 503" }, None);
+    let back = || settle(Settlement::Postpone { delay: time(0), reason: "busy" }, None);
     vec![
         small(
             "two processes",
@@ -92,12 +92,12 @@ pub(super) fn worlds() -> Vec<World> {
         ),
         shared(
             "two readers and a writer",
-            [Mode::Shared, Mode::Shared, Mode::Exclusive],
+            [LockMode::Shared, LockMode::Shared, LockMode::Exclusive],
             [waits(A), waits(B), waits(C), release(), all_ends()],
         ),
         shared(
             "two permits for three",
-            [Mode::Permits(2); 3],
+            [LockMode::Permits(2); 3],
             [waits(A), waits(B), waits(C), release(), all_ends()],
         ),
         small(

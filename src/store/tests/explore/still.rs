@@ -12,7 +12,7 @@ use super::{
     small::{MOST, larger, worlds},
 };
 use crate::store::{
-    backend::{JobView, Tally},
+    backend::{JobView, ShardStats},
     tests::{
         alike::are_alike,
         both::{Both, RUNS, SLOW, in_time},
@@ -27,7 +27,7 @@ struct Exact {
     picture: String,
     marks: Vec<u64>,
     jobs: Vec<Option<JobView>>,
-    tally: Tally,
+    tally: ShardStats,
 }
 
 async fn exact(both: &Both) -> Exact {
@@ -35,11 +35,11 @@ async fn exact(both: &Both) -> Exact {
     let (store, key) = (memory.embedded(), &clients.keys[0]);
     let mut jobs = Vec::new();
     for id in &clients.jobs {
-        jobs.push(memory.backend().job(id.clone()).await.unwrap());
+        jobs.push(memory.backend().job_view(id.clone()).await.unwrap());
     }
     Exact {
-        picture: store.picture(key, &clients.told(), clients),
-        marks: store.marks(key),
+        picture: store.model_snapshot(key, &clients.told(), clients),
+        marks: store.unmodeled_state(key),
         jobs,
         tally: memory.tally(key.shard()).await,
     }

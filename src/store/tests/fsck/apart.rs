@@ -1,7 +1,7 @@
 //! A cluster, where each node has names of its own.
 
 use super::*;
-use crate::store::FindingKind::{LineNotDue, NoEnd, UnknownKey, WrongTally, WrongType};
+use crate::store::FindingKind::{LockNotScheduled, MissingExpiry, UnknownKey, WrongCount, WrongKeyType};
 
 async fn two_lines_wait(rig: &Rig) -> [Key; 2] {
     rig.worker().await;
@@ -24,8 +24,8 @@ async fn keys_of_nobody_are_found_on_every_node() {
         for name in ["nonsense", "h:name", "c:p:subject"] {
             rig.space().raw::<()>(shard, "SET", name, &["1"]).await;
         }
-        found.extend([UnknownKey, WrongType, NoEnd]);
-        left.extend([UnknownKey, WrongType]);
+        found.extend([UnknownKey, WrongKeyType, MissingExpiry]);
+        left.extend([UnknownKey, WrongKeyType]);
     }
     // In slots of their own.
     for name in ["else", "{99}:h:x", "{a}"] {
@@ -45,12 +45,12 @@ async fn a_line_that_no_index_names_is_found() {
     let rig = Rig::cluster().await;
     let [key, hidden] = two_lines_wait(&rig).await;
     let report = rig.fsck(false).await;
-    assert!(report.is_clean() && report.scanned && report.uncounted == 0, "{report}");
+    assert!(report.is_clean() && report.is_complete_scan && report.unsummed_shards == 0, "{report}");
     let raw = async |verb, kind, rest: &[&str]| -> i64 {
         rig.space().raw(key.shard(), verb, kind, rest).await
     };
     assert_eq!(raw("ZREM", "due", &[hidden.as_str()]).await, 1);
-    finds(&rig, &[LineNotDue], &[]).await;
+    finds(&rig, &[LockNotScheduled], &[]).await;
     assert_eq!(raw("HGET", "f", &["jobs"]).await, 2, "it was right");
 }
 
@@ -60,7 +60,7 @@ async fn more_than_all_names_have_is_wrong() {
     let rig = Rig::cluster().await;
     let [key, _] = two_lines_wait(&rig).await;
     rig.space().raw::<()>(key.shard(), "HSET", "f", &["jobs", "3"]).await;
-    finds(&rig, &[WrongTally], &[]).await;
+    finds(&rig, &[WrongCount], &[]).await;
 }
 
 #[tokio::test]
@@ -72,7 +72,7 @@ async fn less_than_the_indexes_name_is_wrong() {
     };
     raw("HSET", "f", &["jobs", "1"]).await;
     let report = rig.fsck(true).await;
-    assert_eq!((report.count(WrongTally), report.uncounted), (1, 0), "{report}");
+    assert_eq!((report.count(WrongCount), report.unsummed_shards), (1, 0), "{report}");
     assert_eq!(raw("HGET", "f", &["jobs"]).await, 2);
     assert!(rig.fsck(false).await.is_clean());
 }

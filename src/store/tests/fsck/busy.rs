@@ -11,8 +11,8 @@ use std::{
 use super::*;
 use crate::store::{
     backend::{
-        Acquire, Claim, Claimed, Enqueue, JobId, JobPolicy, Mode, Node, OnFailure, Renewal, Token,
-        Verdict,
+        AcquireCommand, ClaimCommand, ClaimOutcome, EnqueueCommand, JobId, JobPolicy, LockMode, NodeId, OnFailure, LeaseRenewal, LockToken,
+        Settlement,
     },
     tests::rig::wait,
 };
@@ -49,7 +49,7 @@ impl Fleet {
             let (key, n) = (self.key(), self.number());
             let call = deferred(&key);
             let policy = JobPolicy {
-                again: n & 1 == 0,
+                retry_after_crash: n & 1 == 0,
                 delay: if n & 6 == 0 { MS * 20 } else { Duration::ZERO },
                 deadline: (n & 24 == 0).then_some(MS * 30),
                 on_failure: if n & 32 == 0 { OnFailure::Skip } else { OnFailure::Block },
@@ -57,7 +57,7 @@ impl Fleet {
             };
             let record = (n & 64 == 0).then(|| (n.to_string().into(), "print".into(), LONG));
             let id = call.id.clone();
-            self.rig.enqueue(Enqueue { policy, record, ..call }).await;
+            self.rig.enqueue(EnqueueCommand { policy, idempotency_record: record, ..call }).await;
             ids.push(id);
             let some = ids[n % ids.len()].clone();
             match n % 7 {
@@ -74,7 +74,7 @@ impl Fleet {
         while self.goes_on() {
             let (key, me) = (self.key(), stranger());
             let lease = MS * 40;
-            let call = Acquire { lease, wait: Some(MS * 50), ..wait(&key, &me) };
+            let call = AcquireCommand { lease, max_wait: Some(MS * 50), ..wait(&key, &me) };
             self.rig.acquire(call).await;
             tokio::time::sleep(MS).await;
             if !self.number().is_multiple_of(5) {
@@ -85,37 +85,37 @@ impl Fleet {
 
     /// A worker: it ends its runs in every way, or dies with them.
     async fn worker(&self) {
-        let node = Node::new();
+        let node = NodeId::new();
         while self.goes_on() {
-            let shards = self.rig.beat(&node, LONG).await.mine;
-            let due = self.rig.backend().due(shards, 20).await.unwrap();
-            for (key, id) in due.into_iter().flat_map(|due| due.names) {
+            let shards = self.rig.beat(&node, LONG).await.own_shards;
+            let due = self.rig.backend().poll_due(shards, 20).await.unwrap();
+            for (key, id) in due.into_iter().flat_map(|due| due.locks) {
                 let Some(id) = id else { continue };
-                let (me, lease) = (Token::new(&node), MS * 40);
-                let call = Claim {
+                let (me, lease) = (LockToken::new(&node), MS * 40);
+                let call = ClaimCommand {
                     key: key.clone(),
                     id: id.clone(),
-                    me: me.clone(),
+                    token: me.clone(),
                     lease,
                     retention: LONG,
                 };
-                if !matches!(self.rig.claim(call).await, Claimed::Claimed(_)) {
+                if !matches!(self.rig.claim(call).await, ClaimOutcome::Claimed(_)) {
                     continue;
                 }
-                let renewal = Renewal {
+                let renewal = LeaseRenewal {
                     key: key.clone(),
-                    me: me.clone(),
-                    mode: Mode::Exclusive,
+                    token: me.clone(),
+                    mode: LockMode::Exclusive,
                     lease,
                     job: Some(id.clone()),
                 };
                 self.rig.renew(vec![renewal]).await;
                 let verdict = match self.number() % 6 {
                     0 => continue,
-                    1 => Verdict::Retry { delay: MS * 10, reason: "status 503" },
-                    2 => Verdict::Back { delay: MS * 5, reason: "busy" },
-                    3 => Verdict::Dead { reason: "auth", retention: LONG },
-                    4 => Verdict::Done { response: "x".into(), status: 200, retention: MS * 300 },
+                    1 => Settlement::Retry { delay: MS * 10, reason: "status 503" },
+                    2 => Settlement::Postpone { delay: MS * 5, reason: "busy" },
+                    3 => Settlement::Dead { reason: "auth", retention: LONG },
+                    4 => Settlement::Done { response: "x".into(), status: 200, retention: MS * 300 },
                     _ => done(),
                 };
                 self.rig.settle(settled(&key, &id, &me, verdict)).await;
@@ -147,7 +147,7 @@ async fn a_store_at_work_has_no_findings() {
     for _ in 0..5 {
         let report = fleet.rig.fsck(false).await;
         assert!(report.is_clean(), "{report}");
-        looked += report.looked;
+        looked += report.examined;
     }
     // Nor is anything mended that need not be.
     let report = fleet.rig.fsck(true).await;

@@ -5,11 +5,11 @@ use std::time::Duration;
 use super::*;
 use crate::store::{
     FindingKind::{
-        DeadlineNotIndexed, DueWithoutJobs, EndedJobInIndex, EndedJobNotListed, EnvelopeWithoutJob,
-        HasEnd, JobInTwoPlaces, JobWithoutEnvelope, JobWithoutPlace, LineDueTooLate, LineNotDue,
-        NoEnd, Odd, Orphan, PlaceWithoutJob, RecordWithoutJob, WrongTally, WrongType,
+        DeadlineNotIndexed, ScheduledLockWithoutJobs, EndedJobInIndex, EndedJobNotIndexed, EnvelopeWithoutJob,
+        UnexpectedExpiry, JobIndexedTwice, JobWithoutEnvelope, JobNotQueued, LockScheduledTooLate, LockNotScheduled,
+        MissingExpiry, InvalidValue, OrphanedRun, IndexEntryWithoutJob, IdempotencyRecordWithoutJob, WrongCount, WrongKeyType,
     },
-    backend::{Caps, Enqueue, JobId, JobPolicy, JobState, Verdict},
+    backend::{StorageLimits, EnqueueCommand, JobId, JobPolicy, JobState, Settlement},
 };
 
 /// Two jobs behind a holder.
@@ -32,10 +32,10 @@ async fn a_sound_store_has_no_findings() {
     let (key, ids) = two_wait(&rig).await;
     finds(&rig, &[], &[]).await;
     let late = JobPolicy { delay: LONG, deadline: Some(LONG), ..JobPolicy::default() };
-    rig.enqueue(Enqueue { policy: late, ..deferred(&key) }).await;
-    let caps = Caps { ended_bytes: 0, ..Caps::NONE };
+    rig.enqueue(EnqueueCommand { policy: late, ..deferred(&key) }).await;
+    let caps = StorageLimits { ended_bytes: 0, ..StorageLimits::NONE };
     for key in neighbours::<3>().into_iter().skip(1) {
-        let (call, run) = (Enqueue { caps, ..deferred(&key) }, stranger());
+        let (call, run) = (EnqueueCommand { limits: caps, ..deferred(&key) }, stranger());
         rig.enqueue(call.clone()).await;
         rig.start(&key, &call.id, &run).await;
         rig.settle(settled(&key, &call.id, &run, done())).await;
@@ -46,9 +46,9 @@ async fn a_sound_store_has_no_findings() {
     rig.join(&key, &waiter).await;
     let [_, other] = neighbours::<2>();
     rig.hold(&other, &stranger()).await;
-    let looked = finds(&rig, &[], &[]).await.looked;
+    let looked = finds(&rig, &[], &[]).await.examined;
     assert!(looked > 64 * 7, "{looked}");
-    rig.settle(settled(&key, &ids[0], &run, Verdict::Dead { reason: "auth", retention: LONG }))
+    rig.settle(settled(&key, &ids[0], &run, Settlement::Dead { reason: "auth", retention: LONG }))
         .await;
     finds(&rig, &[], &[]).await;
     rig.release(&key, &waiter).await;
@@ -62,7 +62,7 @@ async fn a_job_that_lost_its_line_stands_in_it_again() {
     let (key, ids) = two_wait(&rig).await;
     assert_eq!(raw::<i64>(&rig, "DEL", &of_line(&key, "g"), &[]).await, 1);
     // Two jobs, a due entry that is for nothing, and the shard counts two that are nowhere, and their bytes are in l.
-    let lost = [JobWithoutPlace, JobWithoutPlace, DueWithoutJobs, WrongTally, WrongTally, NoEnd];
+    let lost = [JobNotQueued, JobNotQueued, ScheduledLockWithoutJobs, WrongCount, WrongCount, MissingExpiry];
     finds(&rig, &lost, &[]).await;
     assert_eq!(rig.heads(std::slice::from_ref(&key)).await, [Some(ids[0].clone())], "their order");
     assert_eq!(all_run(&rig, &key).await, 2);
@@ -73,7 +73,7 @@ async fn a_line_that_is_in_no_index_is_looked_at_again() {
     let rig = Rig::redis().await;
     let (key, _) = two_wait(&rig).await;
     assert_eq!(raw::<i64>(&rig, "DEL", &of_shard(&key, "due"), &[]).await, 1);
-    finds(&rig, &[LineNotDue], &[]).await;
+    finds(&rig, &[LockNotScheduled], &[]).await;
     assert_eq!(all_run(&rig, &key).await, 2);
 }
 
@@ -84,7 +84,7 @@ async fn a_free_lock_that_is_looked_at_too_late_is_due_now() {
     rig.miss_the_window().await;
     let far = "9000000000000";
     assert_eq!(raw::<i64>(&rig, "ZADD", &of_shard(&key, "due"), &[far, key.as_str()]).await, 0);
-    finds(&rig, &[LineDueTooLate], &[]).await;
+    finds(&rig, &[LockScheduledTooLate], &[]).await;
     assert_eq!(all_run(&rig, &key).await, 2);
 }
 
@@ -93,7 +93,7 @@ async fn a_lock_without_jobs_is_due_for_nothing() {
     let rig = Rig::redis().await;
     let key = key();
     raw::<i64>(&rig, "ZADD", &of_shard(&key, "due"), &["1", key.as_str()]).await;
-    finds(&rig, &[DueWithoutJobs], &[]).await;
+    finds(&rig, &[ScheduledLockWithoutJobs], &[]).await;
     assert_eq!(rig.due(key.shard(), 10).await.names, []);
 }
 
@@ -102,7 +102,7 @@ async fn a_job_whose_facts_are_gone_is_a_dead_letter() {
     let rig = Rig::redis().await;
     let (key, ids) = two_wait(&rig).await;
     assert_eq!(raw::<i64>(&rig, "DEL", &of_shard(&key, &format!("j:{}", ids[0])), &[]).await, 1);
-    finds(&rig, &[PlaceWithoutJob, EnvelopeWithoutJob], &[]).await;
+    finds(&rig, &[IndexEntryWithoutJob, EnvelopeWithoutJob], &[]).await;
     let past = rig.job(&ids[0]).await.unwrap();
     assert_eq!((past.state, past.reason.as_deref()), (JobState::Dead, Some("lost")));
     assert_eq!(all_run(&rig, &key).await, 1);
@@ -126,7 +126,7 @@ async fn an_orphan_is_a_dead_letter_and_its_late_worker_has_lost() {
     rig.start(&key, &ids[0], &run).await;
     assert_eq!(raw::<i64>(&rig, "DEL", &of_line(&key, "h"), &[]).await, 1);
     // Due at the end of a lease that nobody has any more.
-    finds(&rig, &[Orphan, LineDueTooLate], &[]).await;
+    finds(&rig, &[OrphanedRun, LockScheduledTooLate], &[]).await;
     let job = rig.job(&ids[0]).await.unwrap();
     assert_eq!(job.reason.as_deref(), Some("crashed, may have run"));
     assert!(!rig.finish(&key, &ids[0], &run).await);
@@ -147,7 +147,7 @@ async fn an_orphan_that_may_run_again_does() {
     finds(&rig, &[], &[]).await;
     rig.pass(Duration::from_secs(60)).await;
     let report = rig.fsck(true).await;
-    assert_eq!(report.count(Orphan), 1, "{report}");
+    assert_eq!(report.count(OrphanedRun), 1, "{report}");
     assert_eq!(all_run(&rig, &key).await, 1);
     assert_eq!(rig.state(&id).await, Some(JobState::Done));
 }
@@ -158,8 +158,8 @@ async fn a_job_that_also_waits_outside_of_its_line_waits_in_it() {
     let (key, ids) = two_wait(&rig).await;
     raw::<i64>(&rig, "ZADD", &of_shard(&key, "late"), &["9000000000000", ids[1].as_str()]).await;
     // Counted twice, and not in `lates`.
-    let tallies = [WrongTally; 4];
-    finds(&rig, &[&[JobInTwoPlaces], &tallies[..]].concat(), &[]).await;
+    let tallies = [WrongCount; 4];
+    finds(&rig, &[&[JobIndexedTwice], &tallies[..]].concat(), &[]).await;
     assert_eq!(all_run(&rig, &key).await, 2);
 }
 
@@ -170,13 +170,13 @@ async fn late_jobs_that_no_index_has_wait_in_their_line() {
     rig.worker().await;
     let late = JobPolicy { delay: LONG, deadline: Some(LONG), ..JobPolicy::default() };
     for _ in 0..2 {
-        rig.enqueue(Enqueue { policy: late, ..deferred(&key) }).await;
+        rig.enqueue(EnqueueCommand { policy: late, ..deferred(&key) }).await;
     }
     for index in ["late", "exp"] {
         assert_eq!(raw::<i64>(&rig, "DEL", &of_shard(&key, index), &[]).await, 1);
     }
-    let lost = [JobWithoutPlace; 2];
-    finds(&rig, &[&lost[..], &[WrongTally; 4]].concat(), &[DeadlineNotIndexed; 0]).await;
+    let lost = [JobNotQueued; 2];
+    finds(&rig, &[&lost[..], &[WrongCount; 4]].concat(), &[DeadlineNotIndexed; 0]).await;
     assert_eq!(all_run(&rig, &key).await, 2);
 }
 
@@ -187,17 +187,17 @@ async fn a_late_job_that_can_not_stand_in_its_line_stays_late() {
     let key = key();
     rig.worker().await;
     let late = JobPolicy { delay: LONG, ..JobPolicy::default() };
-    let call = Enqueue { policy: late, ..deferred(&key) };
+    let call = EnqueueCommand { policy: late, ..deferred(&key) };
     let id = call.id.clone();
     rig.enqueue(call).await;
     assert_eq!(raw::<i64>(&rig, "DEL", &of_shard(&key, &format!("b:{id}")), &[]).await, 1);
     let facts = of_shard(&key, &format!("j:{id}"));
     let seq: String = raw(&rig, "HGET", &facts, &["seq"]).await;
     assert_eq!(raw::<i64>(&rig, "HDEL", &facts, &["seq"]).await, 1);
-    finds(&rig, &[Odd], &[Odd]).await;
+    finds(&rig, &[InvalidValue], &[InvalidValue]).await;
     raw::<i64>(&rig, "HSET", &facts, &["seq", &seq]).await;
     raw::<()>(&rig, "SET", &of_line(&key, "g"), &["by hand"]).await;
-    finds(&rig, &[WrongType], &[WrongType]).await;
+    finds(&rig, &[WrongKeyType], &[WrongKeyType]).await;
     raw::<i64>(&rig, "DEL", &of_line(&key, "g"), &[]).await;
     // Into its line, and out of it as a dead letter.
     finds(&rig, &[JobWithoutEnvelope], &[JobWithoutEnvelope]).await;
@@ -212,7 +212,7 @@ async fn a_deadline_that_no_index_has_is_indexed() {
     let (key, holder) = (key(), stranger());
     rig.hold(&key, &holder).await;
     let policy = JobPolicy { deadline: Some(LONG / 2), ..JobPolicy::default() };
-    let call = Enqueue { policy, ..deferred(&key) };
+    let call = EnqueueCommand { policy, ..deferred(&key) };
     let id = call.id.clone();
     rig.enqueue(call).await;
     assert_eq!(raw::<i64>(&rig, "DEL", &of_shard(&key, "exp"), &[]).await, 1);
@@ -231,7 +231,7 @@ async fn wrong_numbers_are_counted_anew() {
     raw::<i64>(&rig, "HSET", &of_line(&key, "l"), &["bytes", "7"]).await;
     raw::<i64>(&rig, "HSET", &of_shard(&key, "lates"), &["nno:::lock", "3"]).await;
     let report = rig.fsck(false).await;
-    assert!(report.count(WrongTally) >= 3, "{report}");
+    assert!(report.count(WrongCount) >= 3, "{report}");
     rig.fsck(true).await;
     finds(&rig, &[], &[]).await;
     let counted: Vec<String> = raw(&rig, "HMGET", &f, &["jobs", "bytes"]).await;
@@ -254,7 +254,7 @@ async fn indexes_of_ended_jobs_are_what_is_kept() {
     let rows = [far, ids[0].as_str(), "9000000000000001", stray.as_str()];
     raw::<i64>(&rig, "ZADD", &dead, &rows).await;
     // And the listing of the dead has no end.
-    let expected = [EndedJobNotListed, PlaceWithoutJob, EndedJobInIndex, PlaceWithoutJob, NoEnd];
+    let expected = [EndedJobNotIndexed, IndexEntryWithoutJob, EndedJobInIndex, IndexEntryWithoutJob, MissingExpiry];
     finds(&rig, &expected, &[]).await;
     let tally = rig.tally(key.shard()).await;
     assert_eq!((tally.done, tally.dead), (1, 0));
@@ -274,7 +274,7 @@ async fn ends_are_put_right() {
     }
     let held = of_line(&Key::custom("other"), "h");
     assert_eq!(raw::<i64>(&rig, "PERSIST", &held, &[]).await, 1);
-    finds(&rig, &[HasEnd, HasEnd, HasEnd, HasEnd, NoEnd], &[]).await;
+    finds(&rig, &[UnexpectedExpiry, UnexpectedExpiry, UnexpectedExpiry, UnexpectedExpiry, MissingExpiry], &[]).await;
     assert!(raw::<i64>(&rig, "PTTL", &held, &[]).await > 1000);
     assert_eq!(raw::<i64>(&rig, "PTTL", &waits, &[]).await, -1);
     assert_eq!(all_run(&rig, &key).await, 2);
@@ -287,7 +287,7 @@ async fn what_nobody_understands_is_left() {
     let facts = of_shard(&key, &format!("j:{}", ids[1]));
     raw::<i64>(&rig, "HSET", &facts, &["lock", "p:id::another"]).await;
     raw::<i64>(&rig, "ZADD", &of_line(&key, "g"), &["9000000000000000", "nobody"]).await;
-    finds(&rig, &[Odd, Odd, JobWithoutPlace, WrongTally], &[Odd, Odd]).await;
+    finds(&rig, &[InvalidValue, InvalidValue, JobNotQueued, WrongCount], &[InvalidValue, InvalidValue]).await;
 }
 
 #[tokio::test]
@@ -296,7 +296,7 @@ async fn a_record_that_outlives_its_job_is_a_note() {
     let (key, holder) = (key(), stranger());
     rig.hold(&key, &holder).await;
     let record = Some(("idem".into(), "print".into(), LONG));
-    let call = Enqueue { record, ..deferred(&key) };
+    let call = EnqueueCommand { idempotency_record: record, ..deferred(&key) };
     let id = call.id.clone();
     rig.enqueue(call).await;
     rig.cancel(&id).await;
@@ -304,5 +304,5 @@ async fn a_record_that_outlives_its_job_is_a_note() {
     // As where the record has more time than what is kept of the job.
     assert_eq!(raw::<i64>(&rig, "DEL", &of_shard(&key, &format!("j:{id}")), &[]).await, 1);
     let report = finds(&rig, &[], &[]).await;
-    assert_eq!(report.count(RecordWithoutJob), 1, "{report}");
+    assert_eq!(report.count(IdempotencyRecordWithoutJob), 1, "{report}");
 }

@@ -1,7 +1,7 @@
 //! Keys of other types, and keys of nobody.
 
 use super::*;
-use crate::store::FindingKind::{NoEnd, UnknownKey, WrongType};
+use crate::store::FindingKind::{MissingExpiry, UnknownKey, WrongKeyType};
 
 #[tokio::test]
 async fn keys_of_another_type_are_told_of_and_left() {
@@ -13,11 +13,11 @@ async fn keys_of_another_type_are_told_of_and_left() {
     for kind in ["h", "l", "q", "g"] {
         let name = of_line(&key, kind);
         rig.server().raw::<()>("SET", &name, &["by hand"]).await;
-        left.push(WrongType);
+        left.push(WrongKeyType);
     }
     let shard = of_shard(&Key::custom("third"), "done");
     rig.server().raw::<()>("SET", &shard, &["by hand"]).await;
-    left.push(WrongType);
+    left.push(WrongKeyType);
     finds(&rig, &left, &left).await;
     let text: String = rig.server().raw("GET", &of_line(&key, "h"), &[]).await;
     assert_eq!(text, "by hand");
@@ -51,7 +51,7 @@ async fn what_has_to_end_gets_an_end() {
     }
     let new: i64 = rig.server().raw("ZADD", "{0}:limiters", &["9999999999999", "ab"]).await;
     assert_eq!(new, 1);
-    finds(&rig, &[NoEnd; 5], &[]).await;
+    finds(&rig, &[MissingExpiry; 5], &[]).await;
     for name in names {
         let left: i64 = rig.server().raw("PTTL", name, &[]).await;
         assert!(left > 1000, "{name}");
@@ -64,11 +64,11 @@ async fn a_namespace_that_nobody_uses_is_told_of() {
     let rig = Rig::redis().await;
     rig.ping().await;
     let report = rig.fsck(false).await;
-    assert!(report.is_clean() && report.is_of_nothing(), "{report}");
+    assert!(report.is_clean() && report.is_namespace_empty(), "{report}");
     assert!(report.to_string().ends_with("nothing of this namespace is there"), "{report}");
     rig.hold(&key(), &stranger()).await;
     let report = rig.fsck(false).await;
-    assert!(!report.is_of_nothing() && report.owned > 0, "{report}");
+    assert!(!report.is_namespace_empty() && report.namespace_keys > 0, "{report}");
 }
 
 /// All that is there has an owner or an end, whatever its kind: what is new in the layout has to be known here.

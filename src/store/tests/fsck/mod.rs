@@ -31,7 +31,7 @@ pub(super) async fn finds(
     };
     let report = rig.fsck(false).await;
     assert_eq!(kinds(&report), sorted(&mut expected.to_vec()), "{report}");
-    assert!(report.scanned && report.faults().all(|finding| !finding.mended));
+    assert!(report.is_complete_scan && report.faults().all(|finding| !finding.repaired));
     let mended = rig.fsck(true).await;
     let again = rig.fsck(false).await;
     assert_eq!(kinds(&again), sorted(&mut left.to_vec()), "{mended}\nand then\n{again}");
@@ -57,7 +57,7 @@ async fn all_run(rig: &Rig, key: &Key) -> usize {
         }
         let Some(id) = rig.heads(std::slice::from_ref(key)).await.remove(0) else { break };
         let run = stranger();
-        if let crate::store::backend::Claimed::Claimed(_) = rig.claim(visit(key, &id, &run)).await {
+        if let crate::store::backend::ClaimOutcome::Claimed(_) = rig.claim(visit(key, &id, &run)).await {
             runs += 1;
             assert!(rig.finish(key, &id, &run).await);
         }

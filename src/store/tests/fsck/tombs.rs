@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::store::{
-    FindingKind::{EndedJobInIndex, NoEnd, WrongTally},
-    backend::{Caps, ENDED_SIZE, Enqueue, JobId},
+    FindingKind::{EndedJobInIndex, MissingExpiry, WrongCount},
+    backend::{StorageLimits, ENDED_JOB_OVERHEAD, EnqueueCommand, JobId},
 };
 
 /// Three jobs of one owner, and one of nobody, of which the first was evicted.
@@ -16,9 +16,9 @@ async fn four_have_ended(rig: &Rig, key: &Key) -> Vec<JobId> {
 }
 
 async fn has_ended(rig: &Rig, key: &Key, owner: &str) -> JobId {
-    let caps = Caps { ended_bytes: 3 * (ENDED_SIZE + 10), ..Caps::NONE };
+    let caps = StorageLimits { ended_bytes: 3 * (ENDED_JOB_OVERHEAD + 10), ..StorageLimits::NONE };
     let record = Some((stranger().as_str()[..8].into(), "print".into(), LONG));
-    let (call, run) = (Enqueue { record, caps, owner: owner.into(), ..deferred(key) }, stranger());
+    let (call, run) = (EnqueueCommand { idempotency_record: record, limits: caps, owner: owner.into(), ..deferred(key) }, stranger());
     rig.enqueue(call.clone()).await;
     rig.start(key, &call.id, &run).await;
     assert!(rig.finish(key, &call.id, &run).await);
@@ -45,7 +45,7 @@ async fn books_that_are_wrong_are_written_anew() {
         let ids = four_have_ended(&rig, &key).await;
         del(&rig, &key, name).await;
         let found = rig.fsck(true).await;
-        assert!(found.count(WrongTally) >= wrong, "{name}: {found}");
+        assert!(found.count(WrongCount) >= wrong, "{name}: {found}");
         rig.fsck(true).await;
         finds(&rig, &[], &[]).await;
         // And they are right: again the oldest of the largest goes.
@@ -86,13 +86,13 @@ async fn a_record_that_counts_for_nobody_is_counted() {
     let (rig, key) = (Rig::redis().await, key());
     four_have_ended(&rig, &key).await;
     del(&rig, &key, "n:ada").await;
-    finds(&rig, &[WrongTally; 3], &[]).await;
+    finds(&rig, &[WrongCount; 3], &[]).await;
     let counted: i64 = rig.server().raw("ZCARD", &of_shard(&key, "n:ada"), &[]).await;
     assert_eq!(counted, 3);
     for name in ["n:ada", "e:ada"] {
         assert_eq!(rig.server().raw::<i64>("PERSIST", &of_shard(&key, name), &[]).await, 1);
     }
-    finds(&rig, &[NoEnd; 2], &[]).await;
+    finds(&rig, &[MissingExpiry; 2], &[]).await;
 }
 
 #[tokio::test]

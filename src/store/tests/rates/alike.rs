@@ -7,7 +7,7 @@ use proptest::test_runner::{Config, TestRunner};
 
 use super::moves::{Call, FAR, Ledger, Move, moves};
 use crate::store::{
-    State,
+    QuotaSnapshot,
     tests::{moves::cases, redis_only::lasting, rig::Rig},
 };
 
@@ -17,13 +17,13 @@ const SLOW: Duration = Duration::from_secs(3);
 /// Runs of one case that were too slow, after which the machine is to blame.
 const RUNS: usize = 100;
 
-fn alike(ours: &[State], theirs: &[State], context: &str) {
+fn alike(ours: &[QuotaSnapshot], theirs: &[QuotaSnapshot], context: &str) {
     assert_eq!(ours.len(), theirs.len(), "{context}");
     let exact =
-        |s: &State| (s.remaining, s.blocked.is_some(), s.retry == Duration::MAX, s.retry.is_zero());
+        |s: &QuotaSnapshot| (s.remaining, s.blocked_for.is_some(), s.retry_after == Duration::MAX, s.retry_after.is_zero());
     for (one, other) in ours.iter().zip(theirs) {
         assert_eq!(exact(one), exact(other), "{one:?} {other:?} {context}");
-        for (a, b) in [(one.reset, other.reset), (one.retry, other.retry), (one.full, other.full)] {
+        for (a, b) in [(one.reset_after, other.reset_after), (one.retry_after, other.retry_after), (one.full_after, other.full_after)] {
             assert!(a.abs_diff(b) <= SLOW, "{one:?} {other:?} {context}");
         }
     }
@@ -55,7 +55,7 @@ async fn play(made: &[Move]) -> bool {
                     return false;
                 }
                 assert_eq!(charged.admitted, other.admitted, "{context}");
-                alike(&charged.states, &other.states, &context);
+                alike(&charged.snapshots, &other.snapshots, &context);
                 ours.hear(&charge, &charged);
                 theirs.hear(&same, &other);
             }

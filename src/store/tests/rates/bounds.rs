@@ -6,9 +6,9 @@ use super::{fixed, item, of};
 use crate::{
     error::ErrorKind,
     store::{
-        Rule, SettleCharge,
-        backend::Node,
-        rate::{By, MOST},
+        QuotaRule, SettleChargeCommand,
+        backend::NodeId,
+        rate::{AdjustmentKind, MAX_UNITS},
         tests::{
             on_every_store,
             rig::{LONG, Rig, SHORT, key},
@@ -25,14 +25,14 @@ on_every_store!(
 async fn numbers_near_the_bound_are_exact(rig: &Rig) {
     let (key, week) = (key(), Duration::from_secs(7 * 24 * 3600));
     let rules = [
-        Rule::Fixed { limit: MOST, window: week },
-        Rule::Sliding { limit: MOST, window: week },
+        QuotaRule::Fixed { limit: MAX_UNITS, window: week },
+        QuotaRule::Sliding { limit: MAX_UNITS, window: week },
         // Not exact by itself; what is spent at once is.
-        Rule::Gcra { limit: MOST, window: week, burst: MOST },
+        QuotaRule::Gcra { limit: MAX_UNITS, window: week, burst: MAX_UNITS },
     ];
     for (n, rule) in rules.into_iter().enumerate() {
         let asked = |cost| item(&n.to_string(), &key, rule, cost);
-        let (admitted, state) = rig.spend(&asked(MOST - 3)).await;
+        let (admitted, state) = rig.spend(&asked(MAX_UNITS - 3)).await;
         assert!(admitted, "{rule:?} {state:?}");
         if n < 2 {
             assert_eq!(state.remaining, 3, "{rule:?}");
@@ -43,17 +43,17 @@ async fn numbers_near_the_bound_are_exact(rig: &Rig) {
             }
             assert!(!rig.spend(&asked(1)).await.0);
             // Even more than all is all.
-            let state = rig.put_right(&asked(0), By::Charge { units: MOST }).await;
+            let state = rig.put_right(&asked(0), AdjustmentKind::Charge { units: MAX_UNITS }).await;
             assert_eq!(state.remaining, 0);
             let (_, state) = rig.spend(&asked(1)).await;
-            assert!(state.retry > Duration::ZERO && state.retry <= 2 * week, "{state:?}");
+            assert!(state.retry_after > Duration::ZERO && state.retry_after <= 2 * week, "{state:?}");
         }
     }
     // In the second week of the sliding one: a third of the last one is within reach.
     rig.advance(week + week / 3 * 2).await;
     let state = rig.peek(&item("1", &key, rules[1], 1)).await;
-    let (third, slow) = (MOST / 3, MOST / 1000);
-    let used = MOST - state.remaining;
+    let (third, slow) = (MAX_UNITS / 3, MAX_UNITS / 1000);
+    let used = MAX_UNITS - state.remaining;
     assert!(used <= third + 1 && used + slow > third, "{used} of {third}");
 }
 
@@ -64,18 +64,18 @@ async fn too_many_counters_are_refused_with_a_sentence(rig: &Rig) {
     assert_eq!(error.kind(), ErrorKind::Config);
     assert!(error.to_string().contains("101"), "{error}");
     let charged = rig.charge(of(items[1..].to_vec(), 1)).await;
-    assert_eq!((charged.admitted, charged.states.len()), (1, 100));
-    let none = SettleCharge { tag: key, items: Vec::new() };
+    assert_eq!((charged.admitted, charged.snapshots.len()), (1, 100));
+    let none = SettleChargeCommand { tag: key, items: Vec::new() };
     assert!(rig.settle_charge(none).await.is_empty());
 }
 
 async fn live_limiters_are_counted(rig: &Rig) {
-    let (a, b) = (Node::new(), Node::new());
+    let (a, b) = (NodeId::new(), NodeId::new());
     let count =
-        async |node: &Node, lease| rig.backend().limiters(node.clone(), lease).await.unwrap();
+        async |node: &NodeId, lease| rig.backend().register_limiter(node.clone(), lease).await.unwrap();
     assert_eq!(count(&a, LONG).await, 1);
     assert_eq!(count(&b, SHORT).await, 2);
-    assert_eq!(rig.beat(&a, LONG).await.others, [], "workers are something else");
+    assert_eq!(rig.beat(&a, LONG).await.peers, [], "workers are something else");
     rig.pass(SHORT).await;
     assert_eq!(count(&a, LONG).await, 1);
     assert_eq!(count(&a, Duration::ZERO).await, 0);

@@ -17,62 +17,62 @@ use super::rig::Rig;
 use crate::{
     Key,
     store::{
-        Charge, Charged, Counter, Item, Rule, SettleCharge, Settled, State, Window,
-        rate::{Algorithm, By},
+        ChargeCommand, ChargeOutcome, CounterName, ChargeItem, QuotaRule, SettleChargeCommand, ChargeAdjustment, QuotaSnapshot, ChargedWindow,
+        rate::{Algorithm, AdjustmentKind},
     },
 };
 
-fn item(policy: &str, subject: &Key, rule: Rule, cost: u64) -> Item {
-    Item { policy: policy.into(), subject: subject.clone(), rule, cost, penalty: None }
+fn item(policy: &str, subject: &Key, rule: QuotaRule, cost: u64) -> ChargeItem {
+    ChargeItem { policy: policy.into(), subject: subject.clone(), rule, cost, penalty: None }
 }
 
-fn of(items: Vec<Item>, times: u32) -> Charge {
+fn of(items: Vec<ChargeItem>, times: u32) -> ChargeCommand {
     let tag = items[0].subject.clone();
-    Charge { tag, items: items.into(), times }
+    ChargeCommand { tag, items: items.into(), repetitions: times }
 }
 
 impl Rig {
-    async fn reset(&self, item: &Item, tag: &Key) {
+    async fn reset(&self, item: &ChargeItem, tag: &Key) {
         let algorithm = item.rule.algorithm();
         let (policy, subject) = (item.policy.clone(), item.subject.clone());
-        let counters = vec![Counter { policy, subject, algorithm }];
-        self.backend().reset_charges(tag.clone(), counters).await.unwrap();
+        let counters = vec![CounterName { policy, subject, algorithm }];
+        self.backend().reset_counters(tag.clone(), counters).await.unwrap();
     }
 
     /// One charge of one counter.
-    async fn spend(&self, item: &Item) -> (bool, State) {
-        let mut charged: Charged = self.charge(of(vec![item.clone()], 1)).await;
-        (charged.admitted == 1, charged.states.remove(0))
+    async fn spend(&self, item: &ChargeItem) -> (bool, QuotaSnapshot) {
+        let mut charged: ChargeOutcome = self.charge(of(vec![item.clone()], 1)).await;
+        (charged.admitted == 1, charged.snapshots.remove(0))
     }
 
-    async fn peek(&self, item: &Item) -> State {
-        self.charge(of(vec![item.clone()], 0)).await.states.remove(0)
+    async fn peek(&self, item: &ChargeItem) -> QuotaSnapshot {
+        self.charge(of(vec![item.clone()], 0)).await.snapshots.remove(0)
     }
 
-    async fn put_right(&self, item: &Item, by: By) -> State {
-        let Item { policy, subject, rule, .. } = item.clone();
+    async fn put_right(&self, item: &ChargeItem, by: AdjustmentKind) -> QuotaSnapshot {
+        let ChargeItem { policy, subject, rule, .. } = item.clone();
         let tag = subject.clone();
-        let items = vec![Settled { policy, subject, rule, by }];
-        self.settle_charge(SettleCharge { tag, items }).await.remove(0)
+        let items = vec![ChargeAdjustment { policy, subject, rule, kind: by }];
+        self.settle_charge(SettleChargeCommand { tag, items }).await.remove(0)
     }
 
-    async fn refund(&self, item: &Item, units: u64, window: Window) -> State {
-        self.put_right(item, By::Refund { units, window }).await
+    async fn refund(&self, item: &ChargeItem, units: u64, window: ChargedWindow) -> QuotaSnapshot {
+        self.put_right(item, AdjustmentKind::Refund { units, window }).await
     }
 }
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn fixed(limit: u64, seconds: u64) -> Rule {
-    Rule::Fixed { limit, window: Duration::from_secs(seconds) }
+fn fixed(limit: u64, seconds: u64) -> QuotaRule {
+    QuotaRule::Fixed { limit, window: Duration::from_secs(seconds) }
 }
 
-fn sliding(limit: u64, seconds: u64) -> Rule {
-    Rule::Sliding { limit, window: Duration::from_secs(seconds) }
+fn sliding(limit: u64, seconds: u64) -> QuotaRule {
+    QuotaRule::Sliding { limit, window: Duration::from_secs(seconds) }
 }
 
-fn gcra(limit: u64, seconds: u64, burst: u64) -> Rule {
-    Rule::Gcra { limit, window: Duration::from_secs(seconds), burst }
+fn gcra(limit: u64, seconds: u64, burst: u64) -> QuotaRule {
+    QuotaRule::Gcra { limit, window: Duration::from_secs(seconds), burst }
 }
 
 const ALGORITHMS: [Algorithm; 3] = [Algorithm::Fixed, Algorithm::Sliding, Algorithm::Gcra];

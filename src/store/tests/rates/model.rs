@@ -8,10 +8,10 @@ use proptest::prelude::*;
 use super::moves::{Call, Ledger, Move, moves};
 use crate::{
     Key,
-    clock::{micros, millis},
+    clock::{saturating_micros, ceil_millis},
     store::{
-        Charge, Charged, Item, Rule, SettleCharge, State, Window,
-        rate::{Algorithm, By},
+        ChargeCommand, ChargeOutcome, ChargeItem, QuotaRule, SettleChargeCommand, QuotaSnapshot, ChargedWindow,
+        rate::{Algorithm, AdjustmentKind},
         tests::{moves::cases, rig::Rig},
     },
 };
@@ -37,7 +37,7 @@ struct Model {
 /// What is owed, by the theoretical arrival time.
 #[derive(Clone, Copy)]
 struct Debt {
-    rule: Rule,
+    rule: QuotaRule,
     /// With and without refunds, in parts of a microsecond: as many as the limit.
     arrivals: [u128; 2],
     /// When it was touched last, in ms. Until then it stands, if the clock is put back.
@@ -46,27 +46,27 @@ struct Debt {
 }
 
 /// One counter once, by the first's rule but for the limit, which is the least.
-fn once(charge: &Charge) -> Vec<Item> {
-    charge.merged().map_or_else(|| charge.items.to_vec(), |(merged, _)| merged.items.to_vec())
+fn once(charge: &ChargeCommand) -> Vec<ChargeItem> {
+    charge.merge_duplicates().map_or_else(|| charge.items.to_vec(), |(merged, _)| merged.items.to_vec())
 }
 
 impl Model {
-    fn name(item: &Item, tag: &Key) -> Name {
+    fn name(item: &ChargeItem, tag: &Key) -> Name {
         (item.policy.clone(), item.subject.clone(), tag.clone(), item.rule.algorithm())
     }
 
     /// What has ended is forgotten, and what stands there is brought to this rule.
-    fn look(&mut self, name: &Name, rule: &Rule) {
+    fn look(&mut self, name: &Name, rule: &QuotaRule) {
         let now = self.now;
         match *rule {
-            Rule::Fixed { window, .. } => {
+            QuotaRule::Fixed { window, .. } => {
                 self.fixed.retain(|_, (_, end)| *end > now);
                 if let Some((_, end)) = self.fixed.get_mut(name) {
-                    *end = (*end).min(now + millis(window));
+                    *end = (*end).min(now + ceil_millis(window));
                 }
             }
-            Rule::Sliding { window, .. } => {
-                let length = millis(window);
+            QuotaRule::Sliding { window, .. } => {
+                let length = ceil_millis(window);
                 let used = self.used(name);
                 let Some((old, windows)) = self.sliding.get_mut(name) else { return };
                 let (last, spent) = windows.last().copied().unwrap_or((now, 0));
@@ -86,13 +86,13 @@ impl Model {
                     windows.push((last + *old, 0));
                 }
             }
-            Rule::Gcra { .. } => {
+            QuotaRule::Gcra { .. } => {
                 let Some(Debt { rule: old, mut arrivals, since, mut which }) =
                     self.gcra.get(name).copied()
                 else {
                     return;
                 };
-                let (Rule::Gcra { limit: l, window: w, .. }, Rule::Gcra { limit, window, .. }) =
+                let (QuotaRule::Gcra { limit: l, window: w, .. }, QuotaRule::Gcra { limit, window, .. }) =
                     (old, *rule)
                 else {
                     panic!("none of these: {old:?}")
@@ -115,7 +115,7 @@ impl Model {
                 }
                 let since = if other { now } else { since };
                 // In units: debt / w. To the next whole part of the new one.
-                let (w, window) = (u128::from(micros(w)), u128::from(micros(window)));
+                let (w, window) = (u128::from(saturating_micros(w)), u128::from(saturating_micros(window)));
                 let grain = gcd(u128::from(limit), window);
                 let brought = |arrival: u128| {
                     let debt = arrival.saturating_sub(us * u128::from(l));
@@ -146,20 +146,20 @@ impl Model {
     }
 
     /// Debt in parts, and parts of a unit.
-    fn debt(&self, name: &Name, rule: &Rule) -> (u128, u128) {
-        let Rule::Gcra { limit, window, .. } = *rule else { panic!("{rule:?}") };
+    fn debt(&self, name: &Name, rule: &QuotaRule) -> (u128, u128) {
+        let QuotaRule::Gcra { limit, window, .. } = *rule else { panic!("{rule:?}") };
         let us = u128::from(self.now) * 1000 * u128::from(limit);
         let arrival = self.gcra.get(name).map_or(0, |debt| debt.arrivals[0]);
-        (arrival.saturating_sub(us), u128::from(micros(window)))
+        (arrival.saturating_sub(us), u128::from(saturating_micros(window)))
     }
 
-    fn remaining(&self, name: &Name, rule: &Rule) -> u64 {
+    fn remaining(&self, name: &Name, rule: &QuotaRule) -> u64 {
         match *rule {
-            Rule::Fixed { limit, .. } => {
+            QuotaRule::Fixed { limit, .. } => {
                 limit.saturating_sub(self.fixed.get(name).map_or(0, |(spent, _)| *spent))
             }
-            Rule::Sliding { limit, .. } => limit.saturating_sub(self.used(name)),
-            Rule::Gcra { burst, .. } => {
+            QuotaRule::Sliding { limit, .. } => limit.saturating_sub(self.used(name)),
+            QuotaRule::Gcra { burst, .. } => {
                 let (debt, unit) = self.debt(name, rule);
                 let room = (u128::from(burst) * unit).saturating_sub(debt);
                 u64::try_from(room / unit).unwrap()
@@ -167,27 +167,27 @@ impl Model {
         }
     }
 
-    fn spend(&mut self, name: &Name, rule: &Rule, units: u64) {
+    fn spend(&mut self, name: &Name, rule: &QuotaRule, units: u64) {
         let now = self.now;
         match *rule {
             _ if units == 0 => {}
-            Rule::Fixed { window, .. } => {
-                let end = now + millis(window);
+            QuotaRule::Fixed { window, .. } => {
+                let end = now + ceil_millis(window);
                 self.fixed.entry(name.clone()).or_insert((0, end)).0 += units;
             }
-            Rule::Sliding { window, .. } => {
-                let fresh = || (millis(window), vec![(now, 0)]);
+            QuotaRule::Sliding { window, .. } => {
+                let fresh = || (ceil_millis(window), vec![(now, 0)]);
                 let (_, windows) = self.sliding.entry(name.clone()).or_insert_with(fresh);
                 windows.last_mut().unwrap().1 += units;
                 self.write(name);
             }
-            Rule::Gcra { limit, window, .. } => {
+            QuotaRule::Gcra { limit, window, .. } => {
                 let moment = u128::from(now) * 1000 * u128::from(limit);
                 let debt = self.gcra.entry(name.clone()).or_insert_with(|| {
                     self.debts += 1;
                     Debt { rule: *rule, arrivals: [0, 0], since: now, which: self.debts }
                 });
-                let more = u128::from(units) * u128::from(micros(window));
+                let more = u128::from(units) * u128::from(saturating_micros(window));
                 debt.arrivals.iter_mut().for_each(|at| *at = (*at).max(moment) + more);
                 debt.since = now;
             }
@@ -199,7 +199,7 @@ impl Model {
     }
 
     /// One after the other, all or none.
-    fn charge(&mut self, charge: &Charge, charged: &Charged) {
+    fn charge(&mut self, charge: &ChargeCommand, charged: &ChargeOutcome) {
         let items = once(charge);
         let named: Vec<_> = items.iter().map(|i| (i, Self::name(i, &charge.tag))).collect();
         for (item, name) in &named {
@@ -207,15 +207,15 @@ impl Model {
             self.look_at_refusals(item, name);
         }
         let mut admitted = 0;
-        for _ in 0..charge.times {
+        for _ in 0..charge.repetitions {
             let (mut refused, mut lacking) = (false, Vec::new());
             for (item, name) in &named {
                 let blocked = item.penalty.is_some() && self.is_blocked(name);
                 let lacks = item.cost > 0 && self.remaining(name, &item.rule) < item.cost;
                 refused |= blocked || lacks;
                 let ever = match item.rule {
-                    Rule::Fixed { limit, .. } | Rule::Sliding { limit, .. } => limit,
-                    Rule::Gcra { burst, .. } => burst,
+                    QuotaRule::Fixed { limit, .. } | QuotaRule::Sliding { limit, .. } => limit,
+                    QuotaRule::Gcra { burst, .. } => burst,
                 };
                 if lacks && !blocked && item.cost <= ever {
                     lacking.push((*item, name.clone()));
@@ -229,43 +229,43 @@ impl Model {
             }
         }
         assert_eq!(charged.admitted, admitted);
-        for (item, state) in charge.items.iter().zip(&charged.states) {
+        for (item, state) in charge.items.iter().zip(&charged.snapshots) {
             self.says(&once(charge), item, &charge.tag, state);
         }
     }
 
     /// No longer than from now on: the quota has changed, or the clock was put back.
-    fn look_at_refusals(&mut self, item: &Item, name: &Name) {
+    fn look_at_refusals(&mut self, item: &ChargeItem, name: &Name) {
         let Some(penalty) = item.penalty else { return };
-        let [window, block] = [item.rule.window(), penalty.block].map(|d| self.now + millis(d));
+        let [window, block] = [item.rule.window(), penalty.block_for].map(|d| self.now + ceil_millis(d));
         self.refusals.entry(name.clone()).and_modify(|(_, end)| *end = (*end).min(window));
         self.blocked.entry(name.clone()).and_modify(|end| *end = (*end).min(block));
     }
 
-    fn strike(&mut self, item: &Item, name: &Name) {
+    fn strike(&mut self, item: &ChargeItem, name: &Name) {
         let Some(penalty) = item.penalty else { return };
-        let whole = self.now + millis(item.rule.window());
+        let whole = self.now + ceil_millis(item.rule.window());
         let (strikes, end) = self.refusals.entry(name.clone()).or_insert((0, whole));
         if *end <= self.now {
             (*strikes, *end) = (0, whole);
         }
         (*strikes, *end) = (*strikes + 1, (*end).min(whole));
-        if *strikes >= penalty.after {
+        if *strikes >= penalty.after_refusals {
             self.refusals.remove(name);
-            self.blocked.insert(name.clone(), self.now + millis(penalty.block));
+            self.blocked.insert(name.clone(), self.now + ceil_millis(penalty.block_for));
         }
     }
 
-    fn says(&mut self, once: &[Item], item: &Item, tag: &Key, state: &State) {
+    fn says(&mut self, once: &[ChargeItem], item: &ChargeItem, tag: &Key, state: &QuotaSnapshot) {
         let name = Self::name(item, tag);
-        self.hears(&name, state.window.debt);
+        self.hears(&name, state.charged_window.debt_id);
         let merged = once.iter().find(|other| Self::name(other, tag) == name).unwrap();
         let remaining = self.remaining(&name, &merged.rule);
         assert_eq!(state.remaining, remaining, "{item:?}");
         let blocked = merged.penalty.is_some() && self.is_blocked(&name);
-        assert_eq!(state.blocked.is_some(), blocked, "{item:?}");
+        assert_eq!(state.blocked_for.is_some(), blocked, "{item:?}");
         let lets_in = (merged.cost == 0 || remaining >= merged.cost) && !blocked;
-        assert_eq!(state.retry.is_zero(), lets_in, "{item:?} {state:?}");
+        assert_eq!(state.retry_after.is_zero(), lets_in, "{item:?} {state:?}");
     }
 
     /// One name for each debt, and none where nothing is owed.
@@ -278,42 +278,42 @@ impl Model {
         }
     }
 
-    fn settle(&mut self, call: &SettleCharge, states: &[State]) {
+    fn settle(&mut self, call: &SettleChargeCommand, states: &[QuotaSnapshot]) {
         for (settled, state) in call.items.iter().zip(states) {
             let (policy, subject) = (settled.policy.clone(), settled.subject.clone());
-            let item = Item { policy, subject, rule: settled.rule, cost: 0, penalty: None };
+            let item = ChargeItem { policy, subject, rule: settled.rule, cost: 0, penalty: None };
             let name = Self::name(&item, &call.tag);
             self.look(&name, &item.rule);
-            match settled.by {
-                By::Charge { units } => self.spend(&name, &item.rule, units),
-                By::Refund { units, window } => self.refund(&name, &item.rule, units, window),
+            match settled.kind {
+                AdjustmentKind::Charge { units } => self.spend(&name, &item.rule, units),
+                AdjustmentKind::Refund { units, window } => self.refund(&name, &item.rule, units, window),
             }
             self.says(std::slice::from_ref(&item), &item, &call.tag, state);
         }
     }
 
-    fn refund(&mut self, name: &Name, rule: &Rule, units: u64, window: Window) {
+    fn refund(&mut self, name: &Name, rule: &QuotaRule, units: u64, window: ChargedWindow) {
         match *rule {
-            Rule::Fixed { .. } => {
-                let same = self.fixed.get_mut(name).filter(|(_, end)| *end == window.at);
+            QuotaRule::Fixed { .. } => {
+                let same = self.fixed.get_mut(name).filter(|(_, end)| *end == window.boundary);
                 same.into_iter().for_each(|(spent, _)| *spent = spent.saturating_sub(units));
             }
-            Rule::Sliding { .. } => {
+            QuotaRule::Sliding { .. } => {
                 let windows = self.sliding.get_mut(name).map(|(_, windows)| windows);
                 // Those before do not count any more.
                 let mut all = windows.into_iter().flat_map(|all| all.iter_mut().rev().take(2));
-                let same = all.find(|(start, spent)| *start == window.at && *spent > 0);
+                let same = all.find(|(start, spent)| *start == window.boundary && *spent > 0);
                 if let Some((_, spent)) = same.filter(|_| units > 0) {
                     *spent = spent.saturating_sub(units);
                     self.write(name);
                 }
             }
-            Rule::Gcra { limit, .. } => {
+            QuotaRule::Gcra { limit, .. } => {
                 let now = u128::from(self.now) * 1000;
                 let (debt, unit) = self.debt(name, rule);
                 // First in, first out: what of the debt at that time would not have been paid off yet.
-                let owed = (u128::from(window.at).saturating_sub(now)) * u128::from(limit);
-                let charged = self.told.get(&(name.clone(), window.debt)).copied();
+                let owed = (u128::from(window.boundary).saturating_sub(now)) * u128::from(limit);
+                let charged = self.told.get(&(name.clone(), window.debt_id)).copied();
                 let same = self.gcra.get_mut(name).filter(|debt| Some(debt.which) == charged);
                 let Some(Debt { arrivals: [arrival, gross], since, .. }) = same else { return };
                 let given = gross.saturating_sub(now * u128::from(limit)) - debt;
@@ -337,13 +337,13 @@ impl Model {
         });
         self.sliding.clone_from(&self.written);
         self.gcra.retain(|_, debt| {
-            let Rule::Gcra { limit, .. } = debt.rule else { panic!("{:?}", debt.rule) };
+            let QuotaRule::Gcra { limit, .. } = debt.rule else { panic!("{:?}", debt.rule) };
             debt.arrivals[1] > u128::from(now) * 1000 * u128::from(limit)
         });
-        self.now -= millis(time);
+        self.now -= ceil_millis(time);
     }
 
-    fn reset(&mut self, item: &Item, tag: &Key) {
+    fn reset(&mut self, item: &ChargeItem, tag: &Key) {
         let name = Self::name(item, tag);
         self.fixed.remove(&name);
         self.sliding.remove(&name);
@@ -383,7 +383,7 @@ async fn play(made: &[Move]) {
             }
             Some(Call::Pass(time)) => {
                 rig.advance(time).await;
-                model.now += millis(time);
+                model.now += ceil_millis(time);
             }
             Some(Call::PutBack(time)) => {
                 rig.put_back(time).await;

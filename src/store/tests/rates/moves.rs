@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use crate::{
     Key,
     store::{
-        Charge, Charged, Item, Penalty, Rule, SettleCharge, Settled, rate::By,
+        ChargeCommand, ChargeOutcome, ChargeItem, Penalty, QuotaRule, SettleChargeCommand, ChargeAdjustment, rate::AdjustmentKind,
         tests::rig::neighbours,
     },
 };
@@ -58,28 +58,28 @@ pub(super) fn moves(most: usize) -> impl Strategy<Value = Vec<Move>> {
     prop::collection::vec(any, 1..most)
 }
 
-pub(super) fn rule(algorithm: usize, quota: usize) -> Rule {
+pub(super) fn rule(algorithm: usize, quota: usize) -> QuotaRule {
     let window = |steps: u32| STEP * steps;
     match (algorithm, quota) {
-        (0, 0) => Rule::Fixed { limit: 4, window: window(3) },
-        (0, 1) => Rule::Fixed { limit: 6, window: window(2) },
-        (0, _) => Rule::Fixed { limit: 2, window: window(5) },
-        (1, 0) => Rule::Sliding { limit: 4, window: window(4) },
-        (1, 1) => Rule::Sliding { limit: 6, window: window(4) },
-        (1, _) => Rule::Sliding { limit: 3, window: window(2) },
-        (_, 0) => Rule::Gcra { limit: 1, window: window(1), burst: 4 },
-        (_, 1) => Rule::Gcra { limit: 1, window: window(2), burst: 6 },
-        (..) => Rule::Gcra { limit: 2, window: window(1), burst: 3 },
+        (0, 0) => QuotaRule::Fixed { limit: 4, window: window(3) },
+        (0, 1) => QuotaRule::Fixed { limit: 6, window: window(2) },
+        (0, _) => QuotaRule::Fixed { limit: 2, window: window(5) },
+        (1, 0) => QuotaRule::Sliding { limit: 4, window: window(4) },
+        (1, 1) => QuotaRule::Sliding { limit: 6, window: window(4) },
+        (1, _) => QuotaRule::Sliding { limit: 3, window: window(2) },
+        (_, 0) => QuotaRule::Gcra { limit: 1, window: window(1), burst: 4 },
+        (_, 1) => QuotaRule::Gcra { limit: 1, window: window(2), burst: 6 },
+        (..) => QuotaRule::Gcra { limit: 2, window: window(1), burst: 3 },
     }
 }
 
 /// A move, with what a store has told of the charges before it.
 #[derive(Debug, Clone)]
 pub(super) enum Call {
-    Charge(Charge),
-    Settle(SettleCharge),
+    Charge(ChargeCommand),
+    Settle(SettleChargeCommand),
     /// Of each of these counters.
-    Reset(Vec<(Key, Item)>),
+    Reset(Vec<(Key, ChargeItem)>),
     Pass(Duration),
     PutBack(Duration),
 }
@@ -87,7 +87,7 @@ pub(super) enum Call {
 /// What one store was asked and has answered.
 pub(super) struct Ledger {
     subjects: [Key; 2],
-    made: Vec<(Charge, Charged, Vec<bool>)>,
+    made: Vec<(ChargeCommand, ChargeOutcome, Vec<bool>)>,
     /// Real time passes: a sliding window that is cut to another length begins at a moment of its own, so that a
     /// refund finds it by chance, where no time has passed, or not. So does a window that begins anew after a reset.
     real_time: bool,
@@ -112,11 +112,11 @@ impl Ledger {
     pub(super) fn call(&mut self, made: &Move) -> Option<Call> {
         Some(match made {
             Move::Charge(tag, items, times, penalty) => {
-                let penalty = penalty.then_some(Penalty { after: 3, block: STEP * 2 });
+                let penalty = penalty.then_some(Penalty { after_refusals: 3, block_for: STEP * 2 });
                 self.touch(items.iter().map(|(which, _)| *which));
                 let item = |(which, cost): &(Which, u64)| self.item(*which, *cost, penalty);
                 let items = items.iter().map(item).collect();
-                Call::Charge(Charge { tag: self.subjects[*tag].clone(), items, times: *times })
+                Call::Charge(ChargeCommand { tag: self.subjects[*tag].clone(), items, repetitions: *times })
             }
             Move::Refund(n, at, units) => {
                 let at_charge = self.made.len().checked_sub(1 + n)?;
@@ -128,23 +128,23 @@ impl Ledger {
                 let item = &charge.items[at];
                 let apart = match item.rule {
                     // A debt is known by itself.
-                    Rule::Gcra { .. } => false,
-                    Rule::Sliding { window, .. } => {
+                    QuotaRule::Gcra { .. } => false,
+                    QuotaRule::Sliding { window, .. } => {
                         window != self.length.0 || self.length.1.max(self.reset) > at_charge
                     }
-                    Rule::Fixed { .. } => self.reset > at_charge,
+                    QuotaRule::Fixed { .. } => self.reset > at_charge,
                 };
                 if self.real_time && apart {
                     return None;
                 }
                 let units = (*units).min(item.cost * u64::from(charged.admitted));
-                let by = By::Refund { units, window: charged.states[at].window };
+                let by = AdjustmentKind::Refund { units, window: charged.snapshots[at].charged_window };
                 Call::Settle(settled(&charge.tag, item, by))
             }
             Move::More(tag, which, units) => {
                 self.touch([*which].into_iter());
                 let item = self.item(*which, 0, None);
-                Call::Settle(settled(&self.subjects[*tag], &item, By::Charge { units: *units }))
+                Call::Settle(settled(&self.subjects[*tag], &item, AdjustmentKind::Charge { units: *units }))
             }
             Move::Reset(tag, which) => {
                 self.reset = self.made.len();
@@ -159,13 +159,13 @@ impl Ledger {
         })
     }
 
-    pub(super) fn hear(&mut self, charge: &Charge, charged: &Charged) {
+    pub(super) fn hear(&mut self, charge: &ChargeCommand, charged: &ChargeOutcome) {
         let refunded = vec![false; charge.items.len()];
         self.made.push((charge.clone(), charged.clone(), refunded));
     }
 
     /// Every counter that there may be.
-    fn all(&self) -> Vec<(Key, Item)> {
+    fn all(&self) -> Vec<(Key, ChargeItem)> {
         let each = (0..3).flat_map(|algorithm| (0..2).map(move |subject| (subject, algorithm)));
         let each = each.flat_map(|(subject, algorithm)| {
             (0..2_u8).map(move |policy| (policy, subject, algorithm, 0))
@@ -179,7 +179,7 @@ impl Ledger {
     fn touch(&mut self, items: impl Iterator<Item = Which>) {
         for (at, (_, _, algorithm, quota)) in items.enumerate() {
             match rule(algorithm, quota) {
-                Rule::Sliding { window, .. } if window != self.length.0 => {
+                QuotaRule::Sliding { window, .. } if window != self.length.0 => {
                     // Within one charge, it is changed by that charge too.
                     self.length = (window, self.made.len() + usize::from(at > 0));
                 }
@@ -193,14 +193,14 @@ impl Ledger {
         (policy, subject, algorithm, quota): Which,
         cost: u64,
         penalty: Option<Penalty>,
-    ) -> Item {
+    ) -> ChargeItem {
         let policy: Arc<str> = policy.to_string().into();
         let subject = self.subjects[subject].clone();
-        Item { policy, subject, rule: rule(algorithm, quota), cost, penalty }
+        ChargeItem { policy, subject, rule: rule(algorithm, quota), cost, penalty }
     }
 }
 
-fn settled(tag: &Key, item: &Item, by: By) -> SettleCharge {
-    let Item { policy, subject, rule, .. } = item.clone();
-    SettleCharge { tag: tag.clone(), items: vec![Settled { policy, subject, rule, by }] }
+fn settled(tag: &Key, item: &ChargeItem, by: AdjustmentKind) -> SettleChargeCommand {
+    let ChargeItem { policy, subject, rule, .. } = item.clone();
+    SettleChargeCommand { tag: tag.clone(), items: vec![ChargeAdjustment { policy, subject, rule, kind: by }] }
 }

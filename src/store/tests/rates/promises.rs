@@ -6,19 +6,19 @@ use proptest::prelude::*;
 
 use super::{item, of};
 use crate::store::{
-    Item, Rule, State, Window,
+    ChargeItem, QuotaRule, QuotaSnapshot, ChargedWindow,
     tests::{
         moves::cases,
         rig::{Rig, key},
     },
 };
 
-fn rules() -> impl Strategy<Value = Rule> {
+fn rules() -> impl Strategy<Value = QuotaRule> {
     let window = || (1..5000_u64).prop_map(Duration::from_millis);
     prop_oneof![
-        (1..9_u64, window()).prop_map(|(limit, window)| Rule::Fixed { limit, window }),
-        (1..9_u64, window()).prop_map(|(limit, window)| Rule::Sliding { limit, window }),
-        (1..9_u64, window(), 1..9_u64).prop_map(|(limit, window, burst)| Rule::Gcra {
+        (1..9_u64, window()).prop_map(|(limit, window)| QuotaRule::Fixed { limit, window }),
+        (1..9_u64, window()).prop_map(|(limit, window)| QuotaRule::Sliding { limit, window }),
+        (1..9_u64, window(), 1..9_u64).prop_map(|(limit, window, burst)| QuotaRule::Gcra {
             limit,
             window,
             burst
@@ -59,7 +59,7 @@ struct Entry {
     /// What of it was not given back.
     units: u64,
     /// None, once something was given back.
-    window: Option<Window>,
+    window: Option<ChargedWindow>,
     /// How often the store had lost all before.
     life: usize,
 }
@@ -67,23 +67,23 @@ struct Entry {
 type Log = Vec<Entry>;
 
 /// The most that may be let in within any stretch of so many ms, by the definition of the rule.
-fn most(rule: &Rule, stretch: u64) -> u64 {
+fn most(rule: &QuotaRule, stretch: u64) -> u64 {
     let whole = |window: Duration| u64::try_from(window.as_millis()).unwrap();
     match *rule {
         // Windows do not overlap: a stretch touches so many of them.
-        Rule::Fixed { limit, window } => limit * (stretch / whole(window) + 2),
-        Rule::Sliding { limit, window } => limit * (stretch / whole(window) + 2),
-        Rule::Gcra { limit, window, burst } => burst + stretch * limit / whole(window),
+        QuotaRule::Fixed { limit, window } => limit * (stretch / whole(window) + 2),
+        QuotaRule::Sliding { limit, window } => limit * (stretch / whole(window) + 2),
+        QuotaRule::Gcra { limit, window, burst } => burst + stretch * limit / whole(window),
     }
 }
 
 impl Entry {
-    fn new([now, units]: [u64; 2], state: &State, life: usize) -> Self {
-        Self { now, units, window: Some(state.window), life }
+    fn new([now, units]: [u64; 2], state: &QuotaSnapshot, life: usize) -> Self {
+        Self { now, units, window: Some(state.charged_window), life }
     }
 }
 
-fn never_too_much(rule: &Rule, log: &Log) {
+fn never_too_much(rule: &QuotaRule, log: &Log) {
     for (at, first) in log.iter().enumerate() {
         let mut sum = 0;
         for entry in log[at..].iter().take_while(|entry| first.life == entry.life) {
@@ -95,7 +95,7 @@ fn never_too_much(rule: &Rule, log: &Log) {
     }
 }
 
-async fn play(rule: Rule, asked: &[Asked]) {
+async fn play(rule: QuotaRule, asked: &[Asked]) {
     let (rig, key) = (Rig::memory(), key());
     let (mut now, mut life, mut log) = (0, 0, Log::new());
     for &(cost, times, pass, back, upset) in asked {
@@ -118,7 +118,7 @@ async fn play(rule: Rule, asked: &[Asked]) {
         }
         let before = rig.peek(&wanted).await;
         let charged = rig.charge(of(vec![wanted.clone()], times)).await;
-        let state = &charged.states[0];
+        let state = &charged.snapshots[0];
         let spent = u64::from(charged.admitted) * cost;
         assert_eq!(state.remaining + spent, before.remaining, "exactly what was admitted is gone");
         if charged.admitted > 0 {
@@ -131,7 +131,7 @@ async fn play(rule: Rule, asked: &[Asked]) {
 }
 
 /// What is given back counts as if it had never been charged, also if less of it was really given back.
-async fn give_back(rig: &Rig, wanted: &Item, log: &mut Log, [n, life]: [usize; 2], units: u64) {
+async fn give_back(rig: &Rig, wanted: &ChargeItem, log: &mut Log, [n, life]: [usize; 2], units: u64) {
     let Some(at) = log.len().checked_sub(1 + n) else { return };
     let entry = &mut log[at];
     let Some(window) = entry.window.take() else { return };
@@ -146,18 +146,18 @@ async fn give_back(rig: &Rig, wanted: &Item, log: &mut Log, [n, life]: [usize; 2
 
 /// Who is refused and waits as long as he is told is let in; a millisecond before that he is not. Sooner than
 /// told there is no more quota.
-async fn waiting(rig: &Rig, wanted: &Item, now: &mut u64, log: &mut Log, life: usize) {
+async fn waiting(rig: &Rig, wanted: &ChargeItem, now: &mut u64, log: &mut Log, life: usize) {
     let (admitted, state) = rig.spend(wanted).await;
     if admitted {
         log.push(Entry::new([*now, wanted.cost], &state, life));
         return;
     }
-    if state.retry == Duration::MAX {
+    if state.retry_after == Duration::MAX {
         return;
     }
-    let told = u64::try_from(state.retry.as_millis()).unwrap();
+    let told = u64::try_from(state.retry_after.as_millis()).unwrap();
     assert!(told > 0, "{state:?}");
-    assert!(state.reset <= state.retry, "{state:?}");
+    assert!(state.reset_after <= state.retry_after, "{state:?}");
     let early = Duration::from_millis(told - 1);
     rig.advance(early).await;
     assert!(!rig.spend(wanted).await.0, "it could have been told to come sooner than {told}");
@@ -166,12 +166,12 @@ async fn waiting(rig: &Rig, wanted: &Item, now: &mut u64, log: &mut Log, life: u
     assert!(admitted, "not after {told} ms: {state:?}");
     *now += told;
     log.push(Entry::new([*now, wanted.cost], &state, life));
-    let full = state.full;
+    let full = state.full_after;
     let part = full.saturating_sub(Duration::from_millis(1));
     rig.advance(part).await;
-    assert_ne!(rig.peek(wanted).await.full, Duration::ZERO, "full sooner than told");
+    assert_ne!(rig.peek(wanted).await.full_after, Duration::ZERO, "full sooner than told");
     rig.advance(full - part).await;
-    assert_eq!(rig.peek(wanted).await.full, Duration::ZERO, "not full in time");
+    assert_eq!(rig.peek(wanted).await.full_after, Duration::ZERO, "not full in time");
     *now += u64::try_from(full.as_millis()).unwrap();
 }
 

@@ -7,7 +7,7 @@ use crate::{
     Key,
     error::{Error, ErrorKind},
     store::{
-        Item, Penalty,
+        ChargeItem, Penalty,
         rate::Algorithm,
         tests::rig::{LONG, Rig, key},
     },
@@ -40,17 +40,17 @@ async fn a_ttl_that_was_lost_refuses_nobody_for_ever() {
     let rig = Rig::redis().await;
     let key = key();
     for algorithm in ALGORITHMS {
-        let strict = Some(Penalty { after: 1, block: LONG });
-        let asked = Item { penalty: strict, ..item("p", &key, three(algorithm), 3) };
+        let strict = Some(Penalty { after_refusals: 1, block_for: LONG });
+        let asked = ChargeItem { penalty: strict, ..item("p", &key, three(algorithm), 3) };
         let name = kept(kind(algorithm), &key);
         assert!(rig.spend(&asked).await.0);
         assert_eq!(rig.server().raw::<i64>("PERSIST", &name, &[]).await, 1);
         let (_, state) = rig.spend(&asked).await;
-        assert!(state.blocked.is_some() && state.retry <= 2 * LONG, "{algorithm:?} {state:?}");
+        assert!(state.blocked_for.is_some() && state.retry_after <= 2 * LONG, "{algorithm:?} {state:?}");
         let refusals = name.replacen(":c", ":p", 1);
         assert_eq!(rig.server().raw::<i64>("PERSIST", &refusals, &[]).await, 1);
         let (_, state) = rig.spend(&asked).await;
-        assert!(state.blocked.is_some() && state.retry <= 2 * LONG, "{algorithm:?} {state:?}");
+        assert!(state.blocked_for.is_some() && state.retry_after <= 2 * LONG, "{algorithm:?} {state:?}");
         rig.pass(2 * LONG).await;
         assert!(rig.spend(&asked).await.0, "{algorithm:?}");
         let left: i64 = rig.server().raw("PTTL", &name, &[]).await;
@@ -63,8 +63,8 @@ async fn refusals_whose_ttl_was_lost_do_not_count_for_ever() {
     let rig = Rig::redis().await;
     let key = key();
     for algorithm in ALGORITHMS {
-        let strict = Some(Penalty { after: 3, block: LONG });
-        let asked = Item { penalty: strict, ..item("p", &key, three(algorithm), 3) };
+        let strict = Some(Penalty { after_refusals: 3, block_for: LONG });
+        let asked = ChargeItem { penalty: strict, ..item("p", &key, three(algorithm), 3) };
         let refusals = kept(kind(algorithm), &key).replacen(":c", ":p", 1);
         assert!(rig.spend(&asked).await.0);
         assert!(!rig.spend(&asked).await.0);
@@ -74,13 +74,13 @@ async fn refusals_whose_ttl_was_lost_do_not_count_for_ever() {
         let left: i64 = rig.server().raw("PTTL", &refusals, &[]).await;
         assert!(left > 0, "{algorithm:?}: it lives for {left}");
         // One more of its window, and those of the next one.
-        assert!(rig.spend(&asked).await.1.blocked.is_none());
+        assert!(rig.spend(&asked).await.1.blocked_for.is_none());
         rig.pass(2 * LONG).await;
         assert!(rig.spend(&asked).await.0);
         for _ in 0..2 {
-            assert!(rig.spend(&asked).await.1.blocked.is_none(), "{algorithm:?}");
+            assert!(rig.spend(&asked).await.1.blocked_for.is_none(), "{algorithm:?}");
         }
-        assert!(rig.spend(&asked).await.1.blocked.is_some(), "{algorithm:?}");
+        assert!(rig.spend(&asked).await.1.blocked_for.is_some(), "{algorithm:?}");
     }
 }
 
@@ -118,10 +118,10 @@ async fn nothing_is_left_of_quotas_when_they_are_full_again() {
     let rig = Rig::redis().await;
     let key = key();
     let each = || ALGORITHMS.map(|algorithm| item("p", &key, three(algorithm), 1)).to_vec();
-    let strict = |item| Item { penalty: Some(Penalty { after: 1, block: LONG }), ..item };
+    let strict = |item| ChargeItem { penalty: Some(Penalty { after_refusals: 1, block_for: LONG }), ..item };
     let charged = rig.charge(of(each().into_iter().map(strict).collect(), 5)).await;
     assert_eq!(charged.admitted, 3);
-    let full = charged.states.iter().map(|state| state.full.max(state.retry)).max();
+    let full = charged.snapshots.iter().map(|state| state.full_after.max(state.retry_after)).max();
     rig.advance(full.unwrap() + Duration::from_millis(1)).await;
     let left = rig.server().names().await;
     assert_eq!(left, ["{0}:meta"], "the key of the layout alone");

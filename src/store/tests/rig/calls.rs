@@ -9,16 +9,16 @@ use crate::{
     key::Key,
     store::{
         backend::{
-            Acquire, Caps, Charge, Claim, Enqueue, JobId, JobPolicy, Mode, NextRun, Node, Settle,
-            Token, Verdict,
+            AcquireCommand, StorageLimits, ChargeCommand, ClaimCommand, EnqueueCommand, JobId, JobPolicy, LockMode, NextClaim, NodeId, SettleCommand,
+            LockToken, Settlement,
         },
-        rate::{Item, Rule},
+        rate::{ChargeItem, QuotaRule},
     },
 };
 
 /// A caller of a process of its own.
-pub(in crate::store::tests) fn stranger() -> Token {
-    Token::new(&Node::new())
+pub(in crate::store::tests) fn stranger() -> LockToken {
+    LockToken::new(&NodeId::new())
 }
 
 pub(in crate::store::tests) fn key() -> Key {
@@ -35,54 +35,54 @@ pub(in crate::store::tests) fn neighbours<const N: usize>() -> [Key; N] {
 }
 
 /// Tries to acquire, for long.
-pub(in crate::store::tests) fn ask(key: &Key, me: &Token) -> Acquire {
-    Acquire {
+pub(in crate::store::tests) fn ask(key: &Key, me: &LockToken) -> AcquireCommand {
+    AcquireCommand {
         key: key.clone(),
-        me: me.clone(),
-        mode: Mode::Exclusive,
+        token: me.clone(),
+        mode: LockMode::Exclusive,
         lease: LONG,
-        wait: None,
-        old_seq: 0,
-        record: None,
+        max_wait: None,
+        resume_seq: 0,
+        record_name: None,
     }
 }
 
 /// Acquires or waits, for long.
-pub(in crate::store::tests) fn wait(key: &Key, me: &Token) -> Acquire {
-    Acquire { wait: Some(LONG), ..ask(key, me) }
+pub(in crate::store::tests) fn wait(key: &Key, me: &LockToken) -> AcquireCommand {
+    AcquireCommand { max_wait: Some(LONG), ..ask(key, me) }
 }
 
 /// A job that may not run again after a crash.
-pub(in crate::store::tests) fn deferred(key: &Key) -> Enqueue {
-    Enqueue {
+pub(in crate::store::tests) fn deferred(key: &Key) -> EnqueueCommand {
+    EnqueueCommand {
         key: key.clone(),
         id: JobId::new(key),
         envelope: Bytes::from_static(b"request"),
         policy: JobPolicy { max_attempts: 3, ..JobPolicy::default() },
         merge: None,
-        record: None,
-        caps: Caps {
+        idempotency_record: None,
+        limits: StorageLimits {
             resource_jobs: 100,
             resource_bytes: 10_000,
             shard_jobs: 100,
             shard_bytes: 10_000,
-            ..Caps::NONE
+            ..StorageLimits::NONE
         },
         owner: String::new(),
-        call: None,
+        webhook: None,
     }
 }
 
 /// One that may run again after a crash.
-pub(in crate::store::tests) fn again(key: &Key) -> Enqueue {
+pub(in crate::store::tests) fn again(key: &Key) -> EnqueueCommand {
     let call = deferred(key);
-    Enqueue { policy: JobPolicy { again: true, ..call.policy }, ..call }
+    EnqueueCommand { policy: JobPolicy { retry_after_crash: true, ..call.policy }, ..call }
 }
 
 /// One charge of these, in the shard of the first one's subject.
-pub(in crate::store::tests) fn together(items: Vec<Item>) -> Charge {
+pub(in crate::store::tests) fn together(items: Vec<ChargeItem>) -> ChargeCommand {
     let tag = items.first().map_or_else(key, |item| item.subject.clone());
-    Charge { tag, items: items.into(), times: 1 }
+    ChargeCommand { tag, items: items.into(), repetitions: 1 }
 }
 
 /// A fixed window.
@@ -91,28 +91,28 @@ pub(in crate::store::tests) fn fixed(
     subject: &Key,
     (limit, window): (u64, Duration),
     cost: u64,
-) -> Item {
+) -> ChargeItem {
     let (policy, subject) = (policy.into(), subject.clone());
-    Item { policy, subject, rule: Rule::Fixed { limit, window }, cost, penalty: None }
+    ChargeItem { policy, subject, rule: QuotaRule::Fixed { limit, window }, cost, penalty: None }
 }
 
-pub(in crate::store::tests) fn visit(key: &Key, id: &JobId, me: &Token) -> Claim {
-    Claim { key: key.clone(), id: id.clone(), me: me.clone(), lease: LONG, retention: LONG }
+pub(in crate::store::tests) fn visit(key: &Key, id: &JobId, me: &LockToken) -> ClaimCommand {
+    ClaimCommand { key: key.clone(), id: id.clone(), token: me.clone(), lease: LONG, retention: LONG }
 }
 
 pub(in crate::store::tests) fn settled(
     key: &Key,
     id: &JobId,
-    me: &Token,
-    verdict: Verdict,
-) -> Settle {
-    Settle { key: key.clone(), id: id.clone(), me: me.clone(), verdict, next: None }
+    me: &LockToken,
+    verdict: Settlement,
+) -> SettleCommand {
+    SettleCommand { key: key.clone(), id: id.clone(), token: me.clone(), settlement: verdict, next_claim: None }
 }
 
-pub(in crate::store::tests) fn next_run(me: &Token) -> NextRun {
-    NextRun { me: me.clone(), lease: LONG, retention: LONG }
+pub(in crate::store::tests) fn next_run(me: &LockToken) -> NextClaim {
+    NextClaim { token: me.clone(), lease: LONG, retention: LONG }
 }
 
-pub(in crate::store::tests) fn done() -> Verdict {
-    Verdict::Done { response: Bytes::from_static(b"answer"), status: 200, retention: LONG }
+pub(in crate::store::tests) fn done() -> Settlement {
+    Settlement::Done { response: Bytes::from_static(b"answer"), status: 200, retention: LONG }
 }

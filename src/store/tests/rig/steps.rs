@@ -13,56 +13,56 @@ use crate::{
     key::Key,
     store::{
         backend::{
-            Acquire, Acquired, Beat, Charge, Charged, Claim, Claimed, Enqueue, Enqueued, GaveBack,
-            JobId, JobState, JobView, Listed, Listing, Mode, Node, Past, PendingMark, Renewal,
-            Settle, SettleCharge, SettledRun, State, Step, Tally, Token,
+            AcquireCommand, AcquireReply, Heartbeat, ChargeCommand, ChargeOutcome, ClaimCommand, ClaimOutcome, EnqueueCommand, EnqueueOutcome, ReleaseOutcome,
+            JobId, JobState, JobView, JobListPage, EndedFilter, LockMode, NodeId, JobHistory, PendingCursor, LeaseRenewal,
+            SettleCommand, SettleChargeCommand, SettleOutcome, QuotaSnapshot, StoreFuture, ShardStats, LockToken,
         },
         fsck::CheckReport,
-        rate::{By, Rule},
+        rate::{AdjustmentKind, QuotaRule},
     },
 };
 
 /// Each step, for which the store is there.
 impl Rig {
-    pub(in crate::store::tests) async fn acquire(&self, call: Acquire) -> Acquired {
+    pub(in crate::store::tests) async fn acquire(&self, call: AcquireCommand) -> AcquireReply {
         self.backend().acquire(call).await.unwrap()
     }
 
-    pub(in crate::store::tests) async fn release(&self, key: &Key, me: &Token) -> GaveBack {
+    pub(in crate::store::tests) async fn release(&self, key: &Key, me: &LockToken) -> ReleaseOutcome {
         let (key, me) = (key.clone(), me.clone());
-        self.backend().release(key, me, Mode::Exclusive).await.unwrap()
+        self.backend().release(key, me, LockMode::Exclusive).await.unwrap()
     }
 
     pub(in crate::store::tests) fn send_release(
         &self,
         key: &Key,
-        me: &Token,
-    ) -> Step<'static, GaveBack> {
+        me: &LockToken,
+    ) -> StoreFuture<'static, ReleaseOutcome> {
         let (key, me) = (key.clone(), me.clone());
-        self.backend().send_release(key, me, Mode::Exclusive).expect("there is a runtime")
+        self.backend().send_release(key, me, LockMode::Exclusive).expect("there is a runtime")
     }
 
-    pub(in crate::store::tests) async fn renew(&self, items: Vec<Renewal>) -> Vec<bool> {
+    pub(in crate::store::tests) async fn renew(&self, items: Vec<LeaseRenewal>) -> Vec<bool> {
         self.backend().renew(items).await.unwrap()
     }
 
-    pub(in crate::store::tests) async fn charge(&self, call: Charge) -> Charged {
+    pub(in crate::store::tests) async fn charge(&self, call: ChargeCommand) -> ChargeOutcome {
         let items = Arc::clone(&call.items);
         let mut charged = self.backend().charge(call).await.unwrap();
-        for (item, state) in items.iter().zip(&mut charged.states) {
-            let at = state.window.at.checked_add_signed(self.travelled(&item.rule));
-            state.window.at = at.expect("a time of today");
+        for (item, state) in items.iter().zip(&mut charged.snapshots) {
+            let at = state.charged_window.boundary.checked_add_signed(self.travelled(&item.rule));
+            state.charged_window.boundary = at.expect("a time of today");
         }
         charged
     }
 
     pub(in crate::store::tests) async fn settle_charge(
         &self,
-        mut call: SettleCharge,
-    ) -> Vec<State> {
+        mut call: SettleChargeCommand,
+    ) -> Vec<QuotaSnapshot> {
         for item in &mut call.items {
-            if let By::Refund { window, .. } = &mut item.by {
-                window.at = window.at.checked_add_signed(-self.travelled(&item.rule)).unwrap();
+            if let AdjustmentKind::Refund { window, .. } = &mut item.kind {
+                window.boundary = window.boundary.checked_add_signed(-self.travelled(&item.rule)).unwrap();
             }
         }
         self.backend().settle_charge(call).await.unwrap()
@@ -70,30 +70,30 @@ impl Rig {
 
     /// What has been moved into the past is still named by the server's time as it was, which it is not for
     /// those who think that time has passed.
-    fn travelled(&self, rule: &Rule) -> i64 {
+    fn travelled(&self, rule: &QuotaRule) -> i64 {
         let ms = self.travelled.load(Ordering::SeqCst);
-        if matches!(rule, Rule::Gcra { .. }) { ms * 1000 } else { ms }
+        if matches!(rule, QuotaRule::Gcra { .. }) { ms * 1000 } else { ms }
     }
 
-    pub(in crate::store::tests) async fn enqueue(&self, call: Enqueue) -> Enqueued {
+    pub(in crate::store::tests) async fn enqueue(&self, call: EnqueueCommand) -> EnqueueOutcome {
         self.backend().enqueue(call).await.unwrap()
     }
 
-    pub(in crate::store::tests) async fn claim(&self, call: Claim) -> Claimed {
+    pub(in crate::store::tests) async fn claim(&self, call: ClaimCommand) -> ClaimOutcome {
         self.backend().claim(call).await.unwrap()
     }
 
     /// Whether the verdict stands.
-    pub(in crate::store::tests) async fn settle(&self, call: Settle) -> bool {
-        self.settle_and_run(call).await != SettledRun::Lost
+    pub(in crate::store::tests) async fn settle(&self, call: SettleCommand) -> bool {
+        self.settle_and_run(call).await != SettleOutcome::RunLost
     }
 
-    pub(in crate::store::tests) async fn settle_and_run(&self, call: Settle) -> SettledRun {
+    pub(in crate::store::tests) async fn settle_and_run(&self, call: SettleCommand) -> SettleOutcome {
         self.backend().settle(call).await.unwrap()
     }
 
     pub(in crate::store::tests) async fn cancel(&self, id: &JobId) -> Option<JobState> {
-        let began_us = self.past(id).await.map_or(0, |past| past.began_us);
+        let began_us = self.past(id).await.map_or(0, |past| past.started_us);
         self.cancel_as(id, began_us).await
     }
 
@@ -103,17 +103,17 @@ impl Rig {
         id: &JobId,
         began_us: u64,
     ) -> Option<JobState> {
-        self.backend().cancel(id.clone(), began_us, LONG).await.unwrap()
+        self.backend().cancel_waiting_job(id.clone(), began_us, LONG).await.unwrap()
     }
 
     /// Without its past, which [`Rig::past`] tells.
     pub(in crate::store::tests) async fn job(&self, id: &JobId) -> Option<JobView> {
-        let job = self.backend().job(id.clone()).await.unwrap();
-        job.map(|job| JobView { past: Past::default(), ..job })
+        let job = self.backend().job_view(id.clone()).await.unwrap();
+        job.map(|job| JobView { history: JobHistory::default(), ..job })
     }
 
-    pub(in crate::store::tests) async fn past(&self, id: &JobId) -> Option<Past> {
-        self.backend().job(id.clone()).await.unwrap().map(|job| job.past)
+    pub(in crate::store::tests) async fn past(&self, id: &JobId) -> Option<JobHistory> {
+        self.backend().job_view(id.clone()).await.unwrap().map(|job| job.history)
     }
 
     pub(in crate::store::tests) async fn heads(&self, keys: &[Key]) -> Vec<Option<JobId>> {
@@ -122,31 +122,31 @@ impl Rig {
 
     /// Without the heads.
     pub(in crate::store::tests) async fn due(&self, shard: u16, most: usize) -> Looked {
-        let due = self.backend().due(vec![shard], most).await.unwrap().remove(0);
-        Looked { names: due.names.into_iter().map(|(name, _)| name).collect(), next: due.next }
+        let due = self.backend().poll_due(vec![shard], most).await.unwrap().remove(0);
+        Looked { names: due.locks.into_iter().map(|(name, _)| name).collect(), next: due.next_due_in }
     }
 
     /// Without `lapse`.
-    pub(in crate::store::tests) async fn beat(&self, node: &Node, lease: Duration) -> Beat {
-        Beat { lapse: None, ..self.backend().beat(node.clone(), lease).await.unwrap() }
+    pub(in crate::store::tests) async fn beat(&self, node: &NodeId, lease: Duration) -> Heartbeat {
+        Heartbeat { peer_expires_in: None, ..self.backend().heartbeat(node.clone(), lease).await.unwrap() }
     }
 
     pub(in crate::store::tests) async fn lapse(
         &self,
-        node: &Node,
+        node: &NodeId,
         lease: Duration,
     ) -> Option<Duration> {
-        self.backend().beat(node.clone(), lease).await.unwrap().lapse
+        self.backend().heartbeat(node.clone(), lease).await.unwrap().peer_expires_in
     }
 
     pub(in crate::store::tests) async fn pause(&self, paused: bool) {
-        self.backend().set_paused(paused).await.unwrap();
+        self.backend().set_jobs_paused(paused).await.unwrap();
     }
 
     pub(in crate::store::tests) async fn unclaim(
         &self,
         key: &Key,
-        me: &Token,
+        me: &LockToken,
         id: Option<&JobId>,
     ) -> bool {
         self.backend().unclaim(key.clone(), me.clone(), id.cloned()).await.unwrap()
@@ -154,41 +154,41 @@ impl Rig {
 
     pub(in crate::store::tests) async fn redrive(&self, id: &JobId) -> Option<JobState> {
         let died = self.ended(id).await;
-        self.backend().redrive(id.clone(), died).await.unwrap()
+        self.backend().redrive_job(id.clone(), died).await.unwrap()
     }
 
     pub(in crate::store::tests) async fn purge(&self, id: &JobId) -> bool {
         let ended = self.ended(id).await;
-        self.backend().purge(id.clone(), ended).await.unwrap()
+        self.backend().purge_job(id.clone(), ended).await.unwrap()
     }
 
     /// When it ended, or 0.
     pub(in crate::store::tests) async fn ended(&self, id: &JobId) -> u64 {
-        let job = self.backend().job(id.clone()).await.unwrap();
-        job.map_or(0, |job| job.past.ended_us)
+        let job = self.backend().job_view(id.clone()).await.unwrap();
+        job.map_or(0, |job| job.history.ended_us)
     }
 
-    pub(in crate::store::tests) async fn tally(&self, shard: u16) -> Tally {
-        self.backend().tally(shard).await.unwrap()
+    pub(in crate::store::tests) async fn tally(&self, shard: u16) -> ShardStats {
+        self.backend().shard_stats(shard).await.unwrap()
     }
 
     pub(in crate::store::tests) async fn list(
         &self,
         shard: u16,
-        which: Listing,
+        which: EndedFilter,
         from: u64,
         most: usize,
-    ) -> Listed {
-        self.backend().list(shard, which, from, most).await.unwrap()
+    ) -> JobListPage {
+        self.backend().list_ended(shard, which, from, most).await.unwrap()
     }
 
     pub(in crate::store::tests) async fn pending(
         &self,
         shard: u16,
-        from: PendingMark,
+        from: PendingCursor,
         most: usize,
-    ) -> Listed<PendingMark> {
-        self.backend().pending(shard, from, most).await.unwrap()
+    ) -> JobListPage<PendingCursor> {
+        self.backend().list_pending(shard, from, most).await.unwrap()
     }
 
     pub(in crate::store::tests) async fn fsck(&self, repair: bool) -> CheckReport {
@@ -203,25 +203,25 @@ impl Rig {
 /// Steps whose outcome is plain; any other fails the case.
 impl Rig {
     /// The fence.
-    pub(in crate::store::tests) async fn hold(&self, key: &Key, me: &Token) -> u64 {
+    pub(in crate::store::tests) async fn hold(&self, key: &Key, me: &LockToken) -> u64 {
         match self.acquire(ask(key, me)).await {
-            Acquired::Held { fence, .. } => fence,
+            AcquireReply::Granted { fence, .. } => fence,
             other => panic!("expected the lock, got {other:?}"),
         }
     }
 
     /// The sequence of the place.
-    pub(in crate::store::tests) async fn join(&self, key: &Key, me: &Token) -> u64 {
+    pub(in crate::store::tests) async fn join(&self, key: &Key, me: &LockToken) -> u64 {
         match self.acquire(wait(key, me)).await {
-            Acquired::Busy { seq, .. } if seq > 0 => seq,
+            AcquireReply::Busy { seq, .. } if seq > 0 => seq,
             other => panic!("expected a place in the line, got {other:?}"),
         }
     }
 
     /// How long it will be busy.
-    pub(in crate::store::tests) async fn refused(&self, key: &Key, me: &Token) -> Duration {
+    pub(in crate::store::tests) async fn refused(&self, key: &Key, me: &LockToken) -> Duration {
         match self.acquire(ask(key, me)).await {
-            Acquired::Busy { left, seq: 0, .. } => left,
+            AcquireReply::Busy { lease_remaining: left, seq: 0, .. } => left,
             other => panic!("expected it to be busy, got {other:?}"),
         }
     }
@@ -230,36 +230,36 @@ impl Rig {
         let call = deferred(key);
         let id = call.id.clone();
         match self.enqueue(call).await {
-            Enqueued::Stored { .. } => id,
+            EnqueueOutcome::Stored { .. } => id,
             other => panic!("expected it to be stored, got {other:?}"),
         }
     }
 
     /// Starts a run that lasts; its attempt.
-    pub(in crate::store::tests) async fn start(&self, key: &Key, id: &JobId, me: &Token) -> u32 {
+    pub(in crate::store::tests) async fn start(&self, key: &Key, id: &JobId, me: &LockToken) -> u32 {
         match self.claim(visit(key, id, me)).await {
-            Claimed::Claimed(run) => run.attempt,
+            ClaimOutcome::Claimed(run) => run.attempt,
             other => panic!("expected to run the job, got {other:?}"),
         }
     }
 
-    pub(in crate::store::tests) async fn finish(&self, key: &Key, id: &JobId, me: &Token) -> bool {
+    pub(in crate::store::tests) async fn finish(&self, key: &Key, id: &JobId, me: &LockToken) -> bool {
         self.settle(settled(key, id, me, done())).await
     }
 
     /// `None` also for a tombstone.
     pub(in crate::store::tests) async fn state(&self, id: &JobId) -> Option<JobState> {
-        self.job(id).await.filter(|job| !job.tombstone).map(|job| job.state)
+        self.job(id).await.filter(|job| !job.is_tombstone).map(|job| job.state)
     }
 
     pub(in crate::store::tests) async fn is_tombstone(&self, id: &JobId) -> bool {
-        self.job(id).await.is_some_and(|job| job.tombstone)
+        self.job(id).await.is_some_and(|job| job.is_tombstone)
     }
 
     /// A worker that watches every shard.
-    pub(in crate::store::tests) async fn worker(&self) -> Node {
-        let node = Node::new();
-        assert_eq!(self.beat(&node, LONG).await.mine.len(), 64);
+    pub(in crate::store::tests) async fn worker(&self) -> NodeId {
+        let node = NodeId::new();
+        assert_eq!(self.beat(&node, LONG).await.own_shards.len(), 64);
         node
     }
 }

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::store::{
     TaskId,
-    tasks::{Graves, MOST, MOST_BYTES, Push},
+    tasks::{DeadLetterLimits, MAX_TASKS_PER_STEP, MAX_BYTES_PER_STEP, TaskPushCommand},
 };
 
 on_every_store!(
@@ -21,24 +21,24 @@ on_every_store!(
 );
 
 /// Of these four are as much as a step reads.
-fn large(n: u64) -> Push {
+fn large(n: u64) -> TaskPushCommand {
     let payload = format!("{n}{}", "x".repeat((1 << 20) - 100));
-    Push { caps: (1000, 1 << 30), ..task(&payload) }
+    TaskPushCommand { capacity: (1000, 1 << 30), ..task(&payload) }
 }
 
-fn small() -> Push {
-    Push { caps: (1000, 1 << 30), ..task("a") }
+fn small() -> TaskPushCommand {
+    TaskPushCommand { capacity: (1000, 1 << 30), ..task("a") }
 }
 
 /// More than a step reads.
-fn huge() -> Push {
-    let most = usize::try_from(MOST_BYTES).unwrap();
-    Push { caps: (1000, 1 << 30), ..task(&"x".repeat(most)) }
+fn huge() -> TaskPushCommand {
+    let most = usize::try_from(MAX_BYTES_PER_STEP).unwrap();
+    TaskPushCommand { capacity: (1000, 1 << 30), ..task(&"x".repeat(most)) }
 }
 
 fn worker(rig: &Rig) -> Worker<'_> {
     let mut worker = Worker::new(rig);
-    worker.graves = Graves { bytes: 1 << 30, ..worker.graves };
+    worker.graves = DeadLetterLimits { max_bytes: 1 << 30, ..worker.graves };
     worker
 }
 
@@ -55,7 +55,7 @@ async fn started(worker: &Worker<'_>) -> Vec<Run> {
 }
 
 /// Letters in this order.
-async fn killed(rig: &Rig, worker: &Worker<'_>, pushes: Vec<Push>) -> Vec<TaskId> {
+async fn killed(rig: &Rig, worker: &Worker<'_>, pushes: Vec<TaskPushCommand>) -> Vec<TaskId> {
     let mut ids = Vec::new();
     for push in pushes {
         ids.push(rig.push(push).await);
@@ -66,7 +66,7 @@ async fn killed(rig: &Rig, worker: &Worker<'_>, pushes: Vec<Push>) -> Vec<TaskId
     ids
 }
 
-fn pushes() -> Vec<Push> {
+fn pushes() -> Vec<TaskPushCommand> {
     (0..6).map(large).chain([huge(), small(), huge(), huge()]).collect()
 }
 
@@ -74,7 +74,7 @@ async fn a_page_of_large_letters_is_shorter_and_leads_on(rig: &Rig) {
     let ids = killed(rig, &worker(rig), pushes()).await;
     let (mut found, mut lengths, mut after) = (Vec::new(), Vec::new(), Some(0));
     while let Some(from) = after {
-        let page = rig.backend().dead_tasks(queue(), from, MOST).await.unwrap();
+        let page = rig.backend().list_dead_letters(queue(), from, MAX_TASKS_PER_STEP).await.unwrap();
         lengths.push(page.letters.len());
         found.extend(page.letters.into_iter().map(|view| view.id));
         after = page.next;
@@ -82,7 +82,7 @@ async fn a_page_of_large_letters_is_shorter_and_leads_on(rig: &Rig) {
     assert_eq!(lengths, [4, 2, 1, 1, 1, 1]);
     assert_eq!(found, ids);
     // A page that is full of small ones too.
-    let page = rig.backend().dead_tasks(queue(), 0, 3).await.unwrap();
+    let page = rig.backend().list_dead_letters(queue(), 0, 3).await.unwrap();
     assert_eq!((page.letters.len(), page.next.is_some()), (3, true));
 }
 
@@ -92,7 +92,7 @@ async fn large_letters_are_redriven_in_parts(rig: &Rig) {
     let mut parts = Vec::new();
     loop {
         let moved =
-            rig.backend().redrive_tasks(queue(), MOST, SECOND, Duration::ZERO).await.unwrap();
+            rig.backend().redrive_dead_letters(queue(), MAX_TASKS_PER_STEP, SECOND, Duration::ZERO).await.unwrap();
         if moved == 0 {
             break;
         }
@@ -112,8 +112,8 @@ async fn large_tasks_that_wait_are_thrown_away_in_parts(rig: &Rig) {
     }
     let (mut parts, mut walk) = (Vec::new(), None);
     loop {
-        let walked = rig.backend().purge_waiting(queue(), walk, MOST).await.unwrap();
-        parts.push(walked.gone);
+        let walked = rig.backend().purge_waiting(queue(), walk, MAX_TASKS_PER_STEP).await.unwrap();
+        parts.push(walked.purged);
         walk = walked.next;
         if walk.is_none() {
             break;
@@ -130,16 +130,16 @@ async fn a_walk_comes_by_large_tasks_that_stay(rig: &Rig) {
     rig.push(small(0)).await;
     let first = rig.backend().purge_waiting(queue(), None, 1).await.unwrap();
     // It was the last of them, so the walk would end with it.
-    assert_eq!((first.gone, first.next.is_some()), (1, true));
-    let mut walk = first.next.map(|walk| crate::store::tasks::Walk { til: u64::MAX >> 12, ..walk });
+    assert_eq!((first.purged, first.next.is_some()), (1, true));
+    let mut walk = first.next.map(|walk| crate::store::tasks::PurgeCursor { until_us: u64::MAX >> 12, ..walk });
     for n in 0..5 {
-        rig.push(Push { delay: SECOND * 90, ..if n % 2 == 0 { huge() } else { large(n) } }).await;
+        rig.push(TaskPushCommand { delay: SECOND * 90, ..if n % 2 == 0 { huge() } else { large(n) } }).await;
     }
     let mut gone = 0;
     for _ in 0..20 {
         let Some(from) = walk else { break };
-        let walked = rig.backend().purge_waiting(queue(), Some(from), MOST).await.unwrap();
-        (gone, walk) = (gone + walked.gone, walked.next);
+        let walked = rig.backend().purge_waiting(queue(), Some(from), MAX_TASKS_PER_STEP).await.unwrap();
+        (gone, walk) = (gone + walked.purged, walked.next);
     }
     assert_eq!((gone, walk), (0, None));
     assert_eq!(rig.numbers().await.waiting, 5);
@@ -156,15 +156,15 @@ async fn large_runs_of_a_dead_worker_are_taken_back_turn_by_turn(rig: &Rig) {
         assert_eq!(dying.start(100).await.len(), runs);
         rig.advance(Duration::from_millis(1)).await;
     }
-    rig.backend().pause_tasks(queue(), true).await.unwrap();
+    rig.backend().set_tasks_paused(queue(), true).await.unwrap();
     rig.pass(LEASE).await;
     let mut left = Vec::new();
     loop {
         let turned = alive.take(alive.turn(9, Vec::new())).await;
-        assert!(turned.runs.is_empty());
+        assert!(turned.started.is_empty());
         left.push(rig.numbers().await.running);
-        let at_once = turned.wait.is_some_and(|wait| wait.is_zero());
-        assert_eq!((at_once, turned.listed), (left.last() != Some(&0), !at_once));
+        let at_once = turned.next_poll_in.is_some_and(|wait| wait.is_zero());
+        assert_eq!((at_once, turned.is_listed_idle), (left.last() != Some(&0), !at_once));
         if !at_once {
             break;
         }
@@ -172,6 +172,6 @@ async fn large_runs_of_a_dead_worker_are_taken_back_turn_by_turn(rig: &Rig) {
     assert_eq!(left, [6, 4, 3, 2, 1, 0]);
     let numbers = rig.numbers().await;
     assert_eq!((numbers.crashed, numbers.waiting, numbers.lost), (10, 10, 0));
-    rig.backend().pause_tasks(queue(), false).await.unwrap();
+    rig.backend().set_tasks_paused(queue(), false).await.unwrap();
     assert_eq!(started(&alive).await.len(), 10);
 }

@@ -15,11 +15,11 @@ use super::Rig;
 use crate::{
     key::Key,
     store::{
-        backend::Node,
-        hints::Hints,
+        backend::NodeId,
+        wakeups::Wakeups,
         tasks::{
-            End, EndAs, Graves, Limits, Push, PushedAs, Record, RunToken, Started, TaskFault,
-            TaskId, TaskView, Turn, Turned, Unique,
+            TaskSettlement, TaskOutcome, DeadLetterLimits, TaskRunLimits, TaskPushCommand, TaskPushOutcome, TaskRecord, RunToken, StartedTask, TaskFault,
+            TaskId, TaskView, TaskPollCommand, TaskPollOutcome, UniqueKey,
         },
     },
 };
@@ -33,47 +33,47 @@ pub(super) fn queue() -> Key {
 }
 
 /// A task that is due at once.
-pub(super) fn task(payload: &str) -> Push {
-    Push {
+pub(super) fn task(payload: &str) -> TaskPushCommand {
+    TaskPushCommand {
         queue: queue(),
         id: TaskId::new(),
         delay: Duration::ZERO,
         unique: None,
-        again: true,
+        retry_after_crash: true,
         max_attempts: 3,
         payload: Bytes::copy_from_slice(payload.as_bytes()),
-        caps: (1000, 1 << 20),
+        capacity: (1000, 1 << 20),
     }
 }
 
-pub(super) fn later(payload: &str, delay: Duration) -> Push {
-    Push { delay, ..task(payload) }
+pub(super) fn later(payload: &str, delay: Duration) -> TaskPushCommand {
+    TaskPushCommand { delay, ..task(payload) }
 }
 
-pub(super) fn unique(payload: &str, key: &str, window: Option<Duration>) -> Push {
-    Push { unique: Some(Unique { name: Key::custom(key), window }), ..task(payload) }
+pub(super) fn unique(payload: &str, key: &str, window: Option<Duration>) -> TaskPushCommand {
+    TaskPushCommand { unique: Some(UniqueKey { name: Key::custom(key), window }), ..task(payload) }
 }
 
 /// A worker that counts its turns.
 pub(super) struct Worker<'a> {
     pub(super) rig: &'a Rig,
-    pub(super) node: Node,
+    pub(super) node: NodeId,
     pub(super) id: Arc<str>,
     pub(super) number: AtomicU64,
     /// Hear for it.
-    pub(super) hints: Arc<Hints>,
+    pub(super) hints: Arc<Wakeups>,
     pub(super) bell: Arc<Notify>,
-    pub(super) limits: Limits,
-    pub(super) graves: Graves,
+    pub(super) limits: TaskRunLimits,
+    pub(super) graves: DeadLetterLimits,
 }
 
 impl<'a> Worker<'a> {
     pub(super) fn new(rig: &'a Rig) -> Self {
-        let (node, hints) = (Node::new(), Arc::new(Hints::default()));
+        let (node, hints) = (NodeId::new(), Arc::new(Wakeups::default()));
         let id = node.as_str().into();
-        let bell = hints.tasks(&id);
-        let graves = Graves { keep: KEEP, most: 100, bytes: 1 << 20, crashes: 2 };
-        let (number, limits) = (AtomicU64::new(0), Limits::default());
+        let bell = hints.subscribe_tasks(&id);
+        let graves = DeadLetterLimits { retention: KEEP, max_count: 100, max_bytes: 1 << 20, max_crashes: 2 };
+        let (number, limits) = (AtomicU64::new(0), TaskRunLimits::default());
         Self { rig, node, id, number, hints, bell, limits, graves }
     }
 
@@ -87,31 +87,31 @@ impl<'a> Worker<'a> {
         worker
     }
 
-    pub(super) fn turn(&self, want: usize, ends: Vec<End>) -> Turn {
-        Turn {
+    pub(super) fn turn(&self, want: usize, ends: Vec<TaskSettlement>) -> TaskPollCommand {
+        TaskPollCommand {
             queue: queue(),
             node: self.node.clone(),
             worker: Arc::clone(&self.id),
-            number: self.number.fetch_add(1, Ordering::SeqCst) + 1,
-            want,
+            poll_number: self.number.fetch_add(1, Ordering::SeqCst) + 1,
+            max_runs: want,
             lease: LEASE,
             limits: self.limits,
-            idle: SECOND * 8,
-            listed: false,
-            graves: self.graves,
-            ends,
+            idle_timeout: SECOND * 8,
+            can_stay_idle: false,
+            dead_letter_limits: self.graves,
+            settlements: ends,
         }
     }
 
-    pub(super) async fn take(&self, turn: Turn) -> Turned {
-        self.rig.backend().turn(turn).await.unwrap()
+    pub(super) async fn take(&self, turn: TaskPollCommand) -> TaskPollOutcome {
+        self.rig.backend().poll_tasks(turn).await.unwrap()
     }
 
     /// Starts what is due.
     pub(super) async fn start(&self, want: usize) -> Vec<Run> {
         let turn = self.turn(want, Vec::new());
-        let number = turn.number;
-        self.take(turn).await.runs.into_iter().map(|run| self.run(run, number)).collect()
+        let number = turn.poll_number;
+        self.take(turn).await.started.into_iter().map(|run| self.run(run, number)).collect()
     }
 
     /// Starts the one that is due.
@@ -121,11 +121,11 @@ impl<'a> Worker<'a> {
         runs.remove(0)
     }
 
-    pub(super) fn run(&self, run: Started, number: u64) -> Run {
+    pub(super) fn run(&self, run: StartedTask, number: u64) -> Run {
         let by = format!("{}.{number}", self.id).into();
-        let record = Record::read(&run.record).expect("it is ours");
+        let record = TaskRecord::decode(&run.record).expect("it is ours");
         Run {
-            token: RunToken { id: run.id, by },
+            token: RunToken { id: run.id, owner: by },
             attempt: run.attempt,
             payload: String::from_utf8(record.payload.to_vec()).unwrap(),
             unique: record.unique,
@@ -134,8 +134,8 @@ impl<'a> Worker<'a> {
     }
 
     /// Ends these, each alone; whether it stood.
-    pub(super) async fn end(&self, run: &Run, verdict: EndAs) -> bool {
-        self.take(self.turn(0, vec![run.ended(verdict)])).await.stood == [true]
+    pub(super) async fn end(&self, run: &Run, verdict: TaskOutcome) -> bool {
+        self.take(self.turn(0, vec![run.ended(verdict)])).await.settled == [true]
     }
 }
 
@@ -150,41 +150,41 @@ pub(super) struct Run {
 }
 
 impl Run {
-    pub(super) fn ended(&self, verdict: EndAs) -> End {
+    pub(super) fn ended(&self, verdict: TaskOutcome) -> TaskSettlement {
         let Self { token, unique, bytes, .. } = self.clone();
-        End { run: token, bytes, unique, verdict }
+        TaskSettlement { run: token, record_bytes: bytes, unique_key: unique, outcome: verdict }
     }
 }
 
-pub(super) fn retry(delay: Duration) -> EndAs {
-    EndAs::Retry { delay, fault: TaskFault::Failed, reason: "no luck".into() }
+pub(super) fn retry(delay: Duration) -> TaskOutcome {
+    TaskOutcome::Retry { delay, fault: TaskFault::Failed, reason: "no luck".into() }
 }
 
-pub(super) fn dead(reason: &str) -> EndAs {
-    EndAs::Dead { fault: TaskFault::Failed, reason: reason.into() }
+pub(super) fn dead(reason: &str) -> TaskOutcome {
+    TaskOutcome::Dead { fault: TaskFault::Failed, reason: reason.into() }
 }
 
-pub(super) fn back() -> EndAs {
-    EndAs::Back { delay: Duration::ZERO }
+pub(super) fn back() -> TaskOutcome {
+    TaskOutcome::ReturnToQueue { delay: Duration::ZERO }
 }
 
 impl Rig {
-    pub(super) async fn push(&self, call: Push) -> TaskId {
+    pub(super) async fn push(&self, call: TaskPushCommand) -> TaskId {
         let id = call.id.clone();
-        assert_eq!(self.backend().push_task(call).await.unwrap(), PushedAs::Stored);
+        assert_eq!(self.backend().push_task(call).await.unwrap(), TaskPushOutcome::Stored);
         id
     }
 
-    pub(super) async fn pushed(&self, call: Push) -> PushedAs {
+    pub(super) async fn pushed(&self, call: TaskPushCommand) -> TaskPushOutcome {
         self.backend().push_task(call).await.unwrap()
     }
 
     pub(super) async fn task(&self, id: &TaskId) -> Option<TaskView> {
-        self.backend().task(queue(), id.clone()).await.unwrap()
+        self.backend().task_view(queue(), id.clone()).await.unwrap()
     }
 
     pub(super) async fn numbers(&self) -> crate::store::QueueStats {
-        self.backend().task_stats(queue()).await.unwrap()
+        self.backend().queue_stats(queue()).await.unwrap()
     }
 }
 

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::store::{
     QueueStats, TaskFault, TaskState,
-    tasks::{EndAs, HISTORY, Push, Turned},
+    tasks::{TaskOutcome, MAX_HISTORY, TaskPushCommand, TaskPollOutcome},
 };
 
 on_every_store!(
@@ -23,25 +23,25 @@ on_every_store!(
 );
 
 async fn the_history_is_kept_and_bounded(rig: &Rig) {
-    let id = rig.push(Push { max_attempts: 100, ..task("a") }).await;
+    let id = rig.push(TaskPushCommand { max_attempts: 100, ..task("a") }).await;
     let worker = Worker::new(rig);
     for attempt in 1..=10 {
         let run = worker.one().await;
         assert_eq!(run.attempt, attempt);
         let reason = format!("number {attempt} of ten");
-        let verdict = EndAs::Retry { delay: SECOND, fault: TaskFault::Panicked, reason };
+        let verdict = TaskOutcome::Retry { delay: SECOND, fault: TaskFault::Panicked, reason };
         assert!(worker.end(&run, verdict).await);
         rig.pass(SECOND).await;
     }
     let run = worker.one().await;
     assert!(worker.end(&run, dead("enough")).await);
     let view = rig.task(&id).await.unwrap();
-    assert_eq!((view.state, view.meta.attempts, view.meta.crashes), (TaskState::Dead, 11, 0));
-    let history = &view.meta.history;
-    assert_eq!(history.len(), HISTORY);
+    assert_eq!((view.state, view.history.attempts, view.history.crashes), (TaskState::Dead, 11, 0));
+    let history = &view.history.failures;
+    assert_eq!(history.len(), MAX_HISTORY);
     assert_eq!(history[0].reason, "number 4 of ten");
-    assert_eq!(history[HISTORY - 1].reason, "enough");
-    assert_eq!(history[HISTORY - 1].fault, TaskFault::Failed);
+    assert_eq!(history[MAX_HISTORY - 1].reason, "enough");
+    assert_eq!(history[MAX_HISTORY - 1].fault, TaskFault::Failed);
     assert!(history[0].at_us > 0);
     let numbers = rig.numbers().await;
     assert_eq!((numbers.panicked, numbers.failed, numbers.dead), (10, 1, 1));
@@ -57,8 +57,8 @@ async fn a_turn_that_comes_twice_happens_once(rig: &Rig) {
     let turn = worker.turn(2, vec![first.ended(retry(SECOND * 20))]);
     let once = worker.take(turn.clone()).await;
     let again = worker.take(turn).await;
-    assert_eq!((&once.stood, &once.runs), (&again.stood, &again.runs));
-    assert_eq!(again.runs.len(), 2);
+    assert_eq!((&once.settled, &once.started), (&again.settled, &again.started));
+    assert_eq!(again.started.len(), 2);
     let numbers = rig.numbers().await;
     assert_eq!((numbers.running, numbers.waiting, numbers.failed), (2, 2, 1));
 }
@@ -68,7 +68,7 @@ async fn a_turn_that_comes_after_its_successor_does_nothing(rig: &Rig) {
     let worker = Worker::new(rig);
     let (early, late) = (worker.turn(1, Vec::new()), worker.turn(0, Vec::new()));
     worker.take(late).await;
-    assert_eq!(worker.take(early).await, Turned::default());
+    assert_eq!(worker.take(early).await, TaskPollOutcome::default());
     assert_eq!(rig.numbers().await.running, 0);
 }
 
@@ -76,8 +76,8 @@ async fn a_run_ends_once(rig: &Rig) {
     rig.push(task("a")).await;
     let worker = Worker::new(rig);
     let run = worker.one().await;
-    assert!(worker.end(&run, EndAs::Done).await);
-    for verdict in [EndAs::Done, retry(SECOND), dead("x"), back()] {
+    assert!(worker.end(&run, TaskOutcome::Done).await);
+    for verdict in [TaskOutcome::Done, retry(SECOND), dead("x"), back()] {
         assert!(!worker.end(&run, verdict).await);
     }
     let expected = QueueStats { pushed: 1, done: 1, ..QueueStats::default() };
@@ -92,10 +92,10 @@ async fn a_lapsed_run_is_tried_again(rig: &Rig) {
     rig.pass(LEASE).await;
     let run = alive.one().await;
     assert_eq!((run.attempt, run.payload.as_str()), (2, "a"));
-    let meta = rig.task(&id).await.unwrap().meta;
-    assert_eq!((meta.attempts, meta.crashes, meta.history.len()), (1, 1, 1));
-    assert_eq!(meta.history[0].fault, TaskFault::Crashed);
-    assert!(alive.end(&run, EndAs::Done).await);
+    let meta = rig.task(&id).await.unwrap().history;
+    assert_eq!((meta.attempts, meta.crashes, meta.failures.len()), (1, 1, 1));
+    assert_eq!(meta.failures[0].fault, TaskFault::Crashed);
+    assert!(alive.end(&run, TaskOutcome::Done).await);
     let numbers = rig.numbers().await;
     assert_eq!((numbers.crashed, numbers.failed, numbers.done), (1, 0, 1));
     assert_eq!(rig.task(&id).await, None);
@@ -110,14 +110,14 @@ async fn a_run_that_was_taken_back_can_end_nothing(rig: &Rig) {
     let renewed =
         rig.backend().renew_runs(queue(), vec![old.token.clone(), new.token.clone()], LEASE);
     assert_eq!(renewed.await.unwrap(), [false, true]);
-    for verdict in [EndAs::Done, retry(SECOND), dead("x"), back()] {
+    for verdict in [TaskOutcome::Done, retry(SECOND), dead("x"), back()] {
         assert!(!paused.end(&old, verdict).await);
     }
-    assert!(other.end(&new, EndAs::Done).await);
+    assert!(other.end(&new, TaskOutcome::Done).await);
 }
 
 async fn what_may_not_run_again_is_dead_after_a_crash(rig: &Rig) {
-    let call = Push { again: false, ..unique("a", "k", None) };
+    let call = TaskPushCommand { retry_after_crash: false, ..unique("a", "k", None) };
     let id = rig.push(call).await;
     let (worker, other) = (Worker::new(rig), Worker::new(rig));
     worker.one().await;
@@ -125,15 +125,15 @@ async fn what_may_not_run_again_is_dead_after_a_crash(rig: &Rig) {
     assert!(other.start(1).await.is_empty());
     let view = rig.task(&id).await.unwrap();
     assert_eq!(view.state, TaskState::Dead);
-    assert_eq!(view.meta.history[0].reason, "crashed, may have run");
+    assert_eq!(view.history.failures[0].reason, "crashed, may have run");
     // Its key is free.
     rig.push(unique("b", "k", None)).await;
 }
 
 async fn a_task_that_crashes_again_and_again_is_dead(rig: &Rig) {
-    let id = rig.push(Push { max_attempts: 9, ..task("a") }).await;
+    let id = rig.push(TaskPushCommand { max_attempts: 9, ..task("a") }).await;
     let worker = Worker::new(rig);
-    for _ in 0..worker.graves.crashes {
+    for _ in 0..worker.graves.max_crashes {
         worker.one().await;
         rig.pass(LEASE).await;
     }
@@ -211,6 +211,6 @@ async fn a_record_that_vanished_while_it_ran_or_was_dead_leaves_no_history() {
     let id = rig.push(task("b")).await;
     assert!(worker.end(&worker.one().await, dead("hopeless")).await);
     rig.vanish("zt").await;
-    assert!(!rig.backend().redrive_task(queue(), id).await.unwrap());
+    assert!(!rig.backend().redrive_dead_letter(queue(), id).await.unwrap());
     assert!(!rig.has("zm").await);
 }

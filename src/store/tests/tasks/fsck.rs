@@ -2,8 +2,8 @@
 
 use super::desk::{SECOND, Worker, payloads, queue, retry, task, unique};
 use crate::store::{
-    FindingKind::{PlaceWithoutTask, TaskInTwoPlaces, TaskWithoutPlace, WrongTally, WrongType},
-    tasks::{EndAs, Push},
+    FindingKind::{IndexEntryWithoutTask, TaskIndexedTwice, TaskNotIndexed, WrongCount, WrongKeyType},
+    tasks::{TaskOutcome, TaskPushCommand},
     tests::{fsck::finds, rig::Rig},
 };
 
@@ -25,7 +25,7 @@ async fn a_queue_at_work_has_no_findings() {
     finds(&rig, &[], &[]).await;
     let runs = worker.start(3).await;
     finds(&rig, &[], &[]).await;
-    worker.end(&runs[0], EndAs::Done).await;
+    worker.end(&runs[0], TaskOutcome::Done).await;
     worker.end(&runs[1], retry(SECOND)).await;
     worker.end(&runs[2], super::desk::dead("no")).await;
     finds(&rig, &[], &[]).await;
@@ -36,9 +36,9 @@ async fn tasks_that_lost_their_place_run_or_are_dead_letters() {
     let rig = Rig::redis().await;
     let worker = Worker::new(&rig);
     let again = rig.push(task("again")).await;
-    let once = rig.push(Push { again: false, ..task("once") }).await;
+    let once = rig.push(TaskPushCommand { retry_after_crash: false, ..task("once") }).await;
     assert_eq!(raw::<i64>(&rig, "DEL", "z", &[]).await, 1);
-    finds(&rig, &[TaskWithoutPlace, TaskWithoutPlace, WrongTally], &[]).await;
+    finds(&rig, &[TaskNotIndexed, TaskNotIndexed, WrongCount], &[]).await;
     assert_eq!(payloads(&worker.start(5).await), ["again"]);
     assert_eq!(rig.task(&again).await.unwrap().state, crate::store::TaskState::Running);
     assert_eq!(rig.task(&once).await.unwrap().state, crate::store::TaskState::Dead);
@@ -52,7 +52,7 @@ async fn a_queue_on_a_cluster_is_looked_at_too() {
     finds(&rig, &[], &[]).await;
     let place = format!("z:{}", queue());
     assert_eq!(rig.space().raw::<i64>(queue().shard(), "DEL", &place, &[]).await, 1);
-    finds(&rig, &[TaskWithoutPlace, WrongTally], &[]).await;
+    finds(&rig, &[TaskNotIndexed, WrongCount], &[]).await;
     assert_eq!(payloads(&worker.start(5).await), ["again"]);
 }
 
@@ -62,13 +62,13 @@ async fn those_that_are_made_dead_letters_together_are_all_listed() {
     let rig = Rig::redis().await;
     let mut ids = Vec::new();
     for _ in 0..25 {
-        ids.push(rig.push(Push { again: false, ..task("once") }).await);
+        ids.push(rig.push(TaskPushCommand { retry_after_crash: false, ..task("once") }).await);
     }
     assert_eq!(raw::<i64>(&rig, "DEL", "z", &[]).await, 1);
     rig.fsck(true).await;
     let (mut after, mut found) = (Some(0), Vec::new());
     while let Some(from) = after {
-        let page = rig.backend().dead_tasks(queue(), from, 10).await.unwrap();
+        let page = rig.backend().list_dead_letters(queue(), from, 10).await.unwrap();
         found.extend(page.letters.into_iter().map(|view| view.id));
         after = page.next;
     }
@@ -85,11 +85,11 @@ async fn a_task_that_is_made_a_dead_letter_leaves_nothing_behind() {
     for _ in 0..101 {
         rig.push(task("other")).await;
     }
-    let once = rig.push(Push { again: false, ..unique("once", "its own", None) }).await;
+    let once = rig.push(TaskPushCommand { retry_after_crash: false, ..unique("once", "its own", None) }).await;
     assert_eq!(raw::<i64>(&rig, "ZREM", "z", &[once.as_str()]).await, 1);
     let bytes = async || raw::<i64>(&rig, "HGET", "zf", &["bytes"]).await;
     let (before, its) = (bytes().await, raw::<i64>(&rig, "HSTRLEN", "zt", &[once.as_str()]).await);
-    finds(&rig, &[TaskWithoutPlace], &[]).await;
+    finds(&rig, &[TaskNotIndexed], &[]).await;
     assert_eq!(rig.task(&once).await.unwrap().state, crate::store::TaskState::Dead);
     assert_eq!(bytes().await, before - its);
     assert_eq!(rig.numbers().await.dead_bytes, its.cast_unsigned());
@@ -104,9 +104,9 @@ async fn large_tasks_are_looked_at_a_few_at_a_time() {
     let mut ids = Vec::new();
     for _ in 0..40 {
         let payload = "x".repeat(1 << 20);
-        ids.push(rig.push(Push { caps: (100, 1 << 30), ..task(&payload) }).await);
+        ids.push(rig.push(TaskPushCommand { capacity: (100, 1 << 30), ..task(&payload) }).await);
     }
-    let looked = async || rig.fsck(false).await.looked;
+    let looked = async || rig.fsck(false).await.examined;
     let counted = looked().await;
     raw::<i64>(&rig, "HDEL", "zf", &["bytes"]).await;
     let seen = looked().await;
@@ -131,7 +131,7 @@ async fn places_of_tasks_that_are_gone_go_too() {
     assert_eq!(raw::<i64>(&rig, "HDEL", "zt", &[gone.as_str()]).await, 1);
     raw::<i64>(&rig, "HSET", "zm", &["0123456789012345678901", "1 0\n"]).await;
     raw::<i64>(&rig, "HSET", "zu", &["name", "0123456789012345678901"]).await;
-    finds(&rig, &[PlaceWithoutTask, PlaceWithoutTask, PlaceWithoutTask, WrongTally], &[]).await;
+    finds(&rig, &[IndexEntryWithoutTask, IndexEntryWithoutTask, IndexEntryWithoutTask, WrongCount], &[]).await;
     assert_eq!(payloads(&worker.start(5).await), ["next"]);
 }
 
@@ -146,11 +146,11 @@ async fn a_task_that_runs_does_not_wait() {
     // Of three places it keeps that of its run, one after the other.
     rig.fsck(true).await;
     finds(&rig, &[], &[]).await;
-    assert!(worker.end(&run, EndAs::Done).await);
+    assert!(worker.end(&run, TaskOutcome::Done).await);
     assert_eq!(worker.start(1).await.len(), 0);
     let other = rig.push(task("two")).await;
     raw::<i64>(&rig, "ZADD", "zd", &["9000000000000000", other.as_str()]).await;
-    finds(&rig, &[TaskInTwoPlaces, WrongTally], &[]).await;
+    finds(&rig, &[TaskIndexedTwice, WrongCount], &[]).await;
     assert_eq!(payloads(&worker.start(5).await), ["two"]);
 }
 
@@ -164,7 +164,7 @@ async fn bytes_of_dead_letters_are_added_up() {
     finds(&rig, &[], &[]).await;
     let there = rig.numbers().await.dead_bytes;
     assert_eq!(raw::<u64>(&rig, "HINCRBY", "zf", &["buried", "7"]).await, there + 7);
-    finds(&rig, &[WrongTally], &[]).await;
+    finds(&rig, &[WrongCount], &[]).await;
     assert_eq!(rig.numbers().await.dead_bytes, there);
 }
 
@@ -173,5 +173,5 @@ async fn an_index_of_another_type_is_told_of() {
     let rig = Rig::redis().await;
     rig.push(task("one")).await;
     rig.server().raw::<()>("SET", &name("zd"), &["by hand"]).await;
-    finds(&rig, &[WrongType], &[WrongType]).await;
+    finds(&rig, &[WrongKeyType], &[WrongKeyType]).await;
 }

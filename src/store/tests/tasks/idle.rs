@@ -9,7 +9,7 @@ use super::{
     desk::{SECOND, Worker, later, queue, task},
     on_every_store,
 };
-use crate::store::tasks::{EndAs, Turn, Turned};
+use crate::store::tasks::{TaskOutcome, TaskPollCommand, TaskPollOutcome};
 
 on_every_store!(
     a_push_wakes_exactly_one,
@@ -35,9 +35,9 @@ fn was_told(worker: &Worker<'_>) -> bool {
     worker.bell.notified().now_or_never().is_some()
 }
 
-async fn idle(worker: &Worker<'_>) -> Turned {
+async fn idle(worker: &Worker<'_>) -> TaskPollOutcome {
     let turned = worker.take(worker.turn(1, Vec::new())).await;
-    assert!(turned.runs.is_empty() && turned.listed);
+    assert!(turned.started.is_empty() && turned.is_listed_idle);
     turned
 }
 
@@ -58,12 +58,12 @@ async fn a_push_wakes_exactly_one(rig: &Rig) {
 async fn one_of_the_idle_has_the_timer(rig: &Rig) {
     rig.push(later("a", SECOND * 5)).await;
     let (one, other) = (Worker::listening(rig).await, Worker::listening(rig).await);
-    assert!(idle(&one).await.wait.is_some_and(|wait| wait <= SECOND * 5));
-    assert_eq!(idle(&other).await.wait, None);
+    assert!(idle(&one).await.next_poll_in.is_some_and(|wait| wait <= SECOND * 5));
+    assert_eq!(idle(&other).await.next_poll_in, None);
     // Not heard of for too long.
     rig.pass(SECOND * 8).await;
     let turned = other.take(other.turn(1, Vec::new())).await;
-    assert_eq!(turned.runs.len(), 1);
+    assert_eq!(turned.started.len(), 1);
 }
 
 async fn an_earlier_task_is_told_to_the_one_with_the_timer(rig: &Rig) {
@@ -75,7 +75,7 @@ async fn an_earlier_task_is_told_to_the_one_with_the_timer(rig: &Rig) {
     rig.push(later("b", SECOND * 50)).await;
     assert!(told(&other).await);
     assert!(!was_told(&one));
-    let wait = idle(&other).await.wait.expect("it has the timer");
+    let wait = idle(&other).await.next_poll_in.expect("it has the timer");
     assert!(wait <= SECOND * 50, "{wait:?}");
     // One that comes later than what is known is nobody's business.
     rig.push(later("c", SECOND * 60)).await;
@@ -130,9 +130,9 @@ async fn a_full_worker_is_not_woken(rig: &Rig) {
     rig.push(task("a")).await;
     assert!(told(&one).await);
     // It was not woken for this one, so it still stands among the idle.
-    let turn = Turn { listed: true, ..other.turn(1, Vec::new()) };
+    let turn = TaskPollCommand { can_stay_idle: true, ..other.turn(1, Vec::new()) };
     let turned = other.take(turn).await;
-    assert_eq!((turned.runs.len(), turned.listed), (1, false));
+    assert_eq!((turned.started.len(), turned.is_listed_idle), (1, false));
     idle(&one).await;
     rig.push(task("b")).await;
     assert!(told(&one).await);
@@ -145,8 +145,8 @@ async fn who_has_been_idle_for_long_is_woken(rig: &Rig) {
     idle(&one).await;
     for _ in 0..2 {
         rig.pass(SECOND * 5).await;
-        let turned = one.take(Turn { listed: true, ..one.turn(1, Vec::new()) }).await;
-        assert!(turned.listed);
+        let turned = one.take(TaskPollCommand { can_stay_idle: true, ..one.turn(1, Vec::new()) }).await;
+        assert!(turned.is_listed_idle);
     }
     rig.push(task("a")).await;
     assert!(told(&one).await);
@@ -155,12 +155,12 @@ async fn who_has_been_idle_for_long_is_woken(rig: &Rig) {
 
 async fn still_idle(worker: &Worker<'_>, longer: Duration) -> bool {
     let (node, id) = (worker.node.clone(), Arc::clone(&worker.id));
-    worker.rig.backend().still_idle(queue(), node, id, longer).await.unwrap()
+    worker.rig.backend().poll_idle(queue(), node, id, longer).await.unwrap()
 }
 
 async fn a_quiet_worker_keeps_its_place_without_a_turn(rig: &Rig) {
     let one = Worker::listening(rig).await;
-    assert!(idle(&one).await.quiet);
+    assert!(idle(&one).await.is_queue_idle);
     for _ in 0..3 {
         rig.pass(SECOND * 5).await;
         assert!(still_idle(&one, SECOND * 5).await);
@@ -172,26 +172,26 @@ async fn a_quiet_worker_keeps_its_place_without_a_turn(rig: &Rig) {
 
 async fn a_worker_is_not_quiet_while_anything_waits_or_runs(rig: &Rig) {
     let (one, other) = (Worker::listening(rig).await, Worker::listening(rig).await);
-    assert!(idle(&one).await.quiet);
+    assert!(idle(&one).await.is_queue_idle);
     // It waits, for whoever has the timer.
     let late = later("late", SECOND * 100);
     rig.push(late.clone()).await;
     assert!(!still_idle(&one, Duration::ZERO).await);
-    assert!(!idle(&one).await.quiet);
-    assert!(!idle(&other).await.quiet, "also without the timer");
+    assert!(!idle(&one).await.is_queue_idle);
+    assert!(!idle(&other).await.is_queue_idle, "also without the timer");
     assert!(rig.backend().cancel_task(queue(), late.id).await.unwrap().is_some());
-    assert!(idle(&one).await.quiet);
+    assert!(idle(&one).await.is_queue_idle);
 
     rig.push(task("a")).await;
     let run = other.one().await;
     assert!(!still_idle(&one, Duration::ZERO).await);
-    assert!(!idle(&one).await.quiet);
-    assert!(other.end(&run, EndAs::Done).await);
-    assert!(idle(&one).await.quiet);
+    assert!(!idle(&one).await.is_queue_idle);
+    assert!(other.end(&run, TaskOutcome::Done).await);
+    assert!(idle(&one).await.is_queue_idle);
 
-    rig.backend().pause_tasks(queue(), true).await.unwrap();
+    rig.backend().set_tasks_paused(queue(), true).await.unwrap();
     rig.push(task("b")).await;
-    assert!(!idle(&one).await.quiet);
+    assert!(!idle(&one).await.is_queue_idle);
 }
 
 /// Nobody hears what it is told; or what it was told, it has not heard.
@@ -202,12 +202,12 @@ async fn who_was_woken_is_not_put_back_by_a_look(rig: &Rig) {
     rig.push(task("a")).await;
     assert!(told(&one).await);
     let run = other.one().await;
-    assert!(other.end(&run, EndAs::Done).await);
+    assert!(other.end(&run, TaskOutcome::Done).await);
     assert!(!still_idle(&one, SECOND * 8).await, "nothing waits, and it does not stand there");
     rig.push(task("b")).await;
     // A push that finds nobody tells nobody: this one comes once that would have been heard.
     let run = other.one().await;
-    assert!(other.end(&run, EndAs::Done).await);
+    assert!(other.end(&run, TaskOutcome::Done).await);
     idle(&one).await;
     rig.push(task("c")).await;
     assert!(told(&one).await && !was_told(&one), "it was told once");

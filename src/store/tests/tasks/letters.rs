@@ -5,7 +5,7 @@ use super::{
     desk::{KEEP, SECOND, Worker, dead, later, queue, task},
     on_every_store,
 };
-use crate::store::{TaskId, TaskState, tasks::Graves};
+use crate::store::{TaskId, TaskState, tasks::DeadLetterLimits};
 
 on_every_store!(
     every_letter_is_on_a_page,
@@ -31,7 +31,7 @@ async fn killed(rig: &Rig, worker: &Worker<'_>, payloads: &[&str]) -> Vec<TaskId
 /// However many have died at once, on a clock that stands still too; in the order in which they died.
 async fn every_letter_is_on_a_page(rig: &Rig) {
     let mut worker = Worker::new(rig);
-    worker.graves = Graves { most: 2_000, ..worker.graves };
+    worker.graves = DeadLetterLimits { max_count: 2_000, ..worker.graves };
     let mut ids = killed(rig, &worker, &["first"]).await;
     for _ in 0..10 {
         let pushes = (0..100).map(|_| rig.pushed(task("a")));
@@ -43,7 +43,7 @@ async fn every_letter_is_on_a_page(rig: &Rig) {
     }
     let (mut found, mut after) = (Vec::new(), Some(0));
     while let Some(from) = after {
-        let page = rig.backend().dead_tasks(queue(), from, 10).await.unwrap();
+        let page = rig.backend().list_dead_letters(queue(), from, 10).await.unwrap();
         found.extend(page.letters.into_iter().map(|view| view.id));
         after = page.next;
     }
@@ -64,16 +64,16 @@ async fn old_letters_are_trimmed_and_counted(rig: &Rig) {
 /// Workers of another version may keep letters for a shorter time.
 async fn the_last_to_die_is_kept_though_its_time_ends_first(rig: &Rig) {
     let mut worker = Worker::new(rig);
-    worker.graves = Graves { most: 2, ..worker.graves };
+    worker.graves = DeadLetterLimits { max_count: 2, ..worker.graves };
     let old = killed(rig, &worker, &["a", "b"]).await;
-    worker.graves.keep = KEEP / 2;
+    worker.graves.retention = KEEP / 2;
     let new = killed(rig, &worker, &["c"]).await.remove(0);
     assert_eq!(rig.task(&new).await.map(|view| view.state), Some(TaskState::Dead));
     assert_eq!(rig.task(&old[0]).await, None);
     assert_eq!(rig.task(&old[1]).await.map(|view| view.state), Some(TaskState::Dead));
     // Where it is their bytes that are too many, too.
     let bytes = rig.numbers().await.dead_bytes;
-    worker.graves = Graves { keep: KEEP / 4, most: 100, bytes, ..worker.graves };
+    worker.graves = DeadLetterLimits { retention: KEEP / 4, max_count: 100, max_bytes: bytes, ..worker.graves };
     let last = killed(rig, &worker, &["d"]).await.remove(0);
     assert_eq!(rig.task(&last).await.map(|view| view.state), Some(TaskState::Dead));
     let numbers = rig.numbers().await;
@@ -90,7 +90,7 @@ async fn letters_that_are_too_large_together_are_trimmed_and_counted(rig: &Rig) 
     let first = killed(rig, &worker, &["a"]).await.remove(0);
     let one = dead_bytes(rig).await;
     assert!(one > 1, "a letter has bytes");
-    worker.graves = Graves { bytes: 3 * one, ..worker.graves };
+    worker.graves = DeadLetterLimits { max_bytes: 3 * one, ..worker.graves };
     let ids = killed(rig, &worker, &["b", "c"]).await;
     let numbers = rig.numbers().await;
     assert_eq!((numbers.trimmed, numbers.dead_letters, numbers.dead_bytes), (0, 3, 3 * one));
@@ -101,10 +101,10 @@ async fn letters_that_are_too_large_together_are_trimmed_and_counted(rig: &Rig) 
     assert_eq!(numbers.dead_bytes, 2 * one + 1);
     assert_eq!((rig.task(&first).await, rig.task(&ids[0]).await), (None, None));
     // What is taken out is not counted any more, however that is done.
-    assert!(rig.backend().redrive_task(queue(), longer).await.unwrap());
+    assert!(rig.backend().redrive_dead_letter(queue(), longer).await.unwrap());
     assert_eq!(dead_bytes(rig).await, one);
     assert_eq!(rig.numbers().await.bytes, one + 1);
-    assert_eq!(rig.backend().purge_letters(queue()).await.unwrap(), 1);
+    assert_eq!(rig.backend().purge_dead_letters(queue()).await.unwrap(), 1);
     assert_eq!(dead_bytes(rig).await, 0);
     let numbers = rig.numbers().await;
     assert_eq!((numbers.dead, numbers.trimmed, numbers.waiting), (4, 3, 1));
@@ -112,7 +112,7 @@ async fn letters_that_are_too_large_together_are_trimmed_and_counted(rig: &Rig) 
 
 async fn a_letter_beyond_all_bounds_is_not_kept(rig: &Rig) {
     let mut worker = Worker::new(rig);
-    worker.graves = Graves { bytes: 10, ..worker.graves };
+    worker.graves = DeadLetterLimits { max_bytes: 10, ..worker.graves };
     let ids = killed(rig, &worker, &["far too long"]).await;
     assert_eq!(rig.task(&ids[0]).await, None);
     let numbers = rig.numbers().await;
@@ -122,7 +122,7 @@ async fn a_letter_beyond_all_bounds_is_not_kept(rig: &Rig) {
 
 async fn a_cap_that_is_lowered_takes_a_hundred_at_once(rig: &Rig) {
     let mut worker = Worker::new(rig);
-    worker.graves = Graves { most: 1_000, ..worker.graves };
+    worker.graves = DeadLetterLimits { max_count: 1_000, ..worker.graves };
     for n in 0..130 {
         rig.push(task(&n.to_string())).await;
     }
@@ -132,7 +132,7 @@ async fn a_cap_that_is_lowered_takes_a_hundred_at_once(rig: &Rig) {
         }
     }
     assert_eq!(rig.numbers().await.dead_letters, 130);
-    worker.graves = Graves { bytes: 0, ..worker.graves };
+    worker.graves = DeadLetterLimits { max_bytes: 0, ..worker.graves };
     for left in [30, 0] {
         rig.pass(SECOND).await;
         worker.start(1).await;
@@ -148,8 +148,8 @@ async fn one_dead_letter_can_be_thrown_away(rig: &Rig) {
     let running = rig.push(task("runs")).await;
     worker.one().await;
     let waiting = rig.push(later("waits", SECOND)).await;
-    let (before, bytes) = (rig.numbers().await, rig.task(&ids[0]).await.unwrap().bytes);
-    let purge = |id: &TaskId| rig.backend().purge_letter(queue(), id.clone());
+    let (before, bytes) = (rig.numbers().await, rig.task(&ids[0]).await.unwrap().payload_bytes);
+    let purge = |id: &TaskId| rig.backend().purge_dead_letter(queue(), id.clone());
     assert!(purge(&ids[1]).await.unwrap());
     for id in [&ids[1], &running, &waiting, &TaskId::new()] {
         assert!(!purge(id).await.unwrap());
@@ -177,8 +177,8 @@ async fn what_vanished_can_be_thrown_away() {
     let found = rig.backend().cancel_task(queue(), waiting[0].clone()).await;
     assert_eq!(found.unwrap(), Some(TaskState::Waiting));
     let walked = rig.backend().purge_waiting(queue(), None, 100).await.unwrap();
-    assert_eq!((walked.gone, walked.next), (2, None));
-    assert_eq!(rig.backend().purge_letters(queue()).await.unwrap(), 2);
+    assert_eq!((walked.purged, walked.next), (2, None));
+    assert_eq!(rig.backend().purge_dead_letters(queue()).await.unwrap(), 2);
     let numbers = rig.numbers().await;
     assert_eq!((numbers.waiting, numbers.dead_letters), (0, 0));
     assert_eq!((numbers.bytes, numbers.dead_bytes), (0, 0), "of nothing");

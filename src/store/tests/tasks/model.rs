@@ -18,8 +18,8 @@ use super::{
 };
 use crate::store::{
     QueueStats, TaskId,
-    backend::Node,
-    tasks::{EndAs, Graves, Limits, Push, Turn, Turned},
+    backend::NodeId,
+    tasks::{TaskOutcome, DeadLetterLimits, TaskRunLimits, TaskPushCommand, TaskPollCommand, TaskPollOutcome},
     tests::moves::cases,
 };
 
@@ -88,56 +88,56 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
 /// What both stores have been asked, and what the first one has answered.
 struct Scene {
     ids: Vec<TaskId>,
-    turns: [(Node, u64, Option<Turn>, Vec<Run>); WORKERS],
-    limits: Limits,
+    turns: [(NodeId, u64, Option<TaskPollCommand>, Vec<Run>); WORKERS],
+    limits: TaskRunLimits,
 }
 
 impl Scene {
-    fn new(limits: Limits) -> Self {
-        let turns = std::array::from_fn(|_| (Node::new(), 0, None, Vec::new()));
+    fn new(limits: TaskRunLimits) -> Self {
+        let turns = std::array::from_fn(|_| (NodeId::new(), 0, None, Vec::new()));
         Self { ids: Vec::new(), turns, limits }
     }
 
-    fn push(&mut self, kind: u8) -> Push {
+    fn push(&mut self, kind: u8) -> TaskPushCommand {
         let call = match kind {
             0 | 1 => task("now"),
             2 => later("later", SECOND * 20),
             3 => unique("one", "k", None),
             4 => unique("window", "w", Some(SECOND * 45)),
-            _ => Push { again: false, max_attempts: 1, ..task("once") },
+            _ => TaskPushCommand { retry_after_crash: false, max_attempts: 1, ..task("once") },
         };
-        let call = Push { caps: (5, 1 << 20), ..call };
+        let call = TaskPushCommand { capacity: (5, 1 << 20), ..call };
         self.ids.push(call.id.clone());
         call
     }
 
-    fn turn(&mut self, worker: usize, want: usize, ends: &[u8], listed: bool) -> Turn {
+    fn turn(&mut self, worker: usize, want: usize, ends: &[u8], listed: bool) -> TaskPollCommand {
         let limits = self.limits;
         let (node, number, last, runs) = &mut self.turns[worker];
         *number += 1;
         let some = runs.len().min(ends.len());
         let ends = runs.drain(..some).zip(ends).map(|(run, end)| run.ended(verdict(*end)));
-        let turn = Turn {
+        let turn = TaskPollCommand {
             queue: queue(),
             node: node.clone(),
             worker: node.as_str().into(),
-            number: *number,
-            want,
+            poll_number: *number,
+            max_runs: want,
             lease: LEASE,
             limits,
-            idle: SECOND * 8,
-            listed,
-            graves: Graves { keep: SECOND * 200, most: 3, bytes: BYTES, crashes: 2 },
-            ends: ends.collect(),
+            idle_timeout: SECOND * 8,
+            can_stay_idle: listed,
+            dead_letter_limits: DeadLetterLimits { retention: SECOND * 200, max_count: 3, max_bytes: BYTES, max_crashes: 2 },
+            settlements: ends.collect(),
         };
         *last = Some(turn.clone());
         turn
     }
 }
 
-fn verdict(end: u8) -> EndAs {
+fn verdict(end: u8) -> TaskOutcome {
     match end {
-        0..=2 => EndAs::Done,
+        0..=2 => TaskOutcome::Done,
         3 => retry(SECOND * 20),
         4 => dead("hopeless"),
         _ => back(),
@@ -147,16 +147,16 @@ fn verdict(end: u8) -> EndAs {
 /// What is told, but for times that the server's own clock has a part in.
 type Told = (String, Option<Duration>);
 
-async fn turned(rig: &Rig, turn: Turn) -> (Turned, Told) {
-    let answer = rig.backend().turn(turn).await.unwrap();
-    let runs: Vec<_> = answer.runs.iter().map(|run| (&run.id, run.attempt)).collect();
-    let told = format!("{:?} {runs:?} {}", answer.stood, answer.listed);
-    let wait = answer.wait;
+async fn turned(rig: &Rig, turn: TaskPollCommand) -> (TaskPollOutcome, Told) {
+    let answer = rig.backend().poll_tasks(turn).await.unwrap();
+    let runs: Vec<_> = answer.started.iter().map(|run| (&run.id, run.attempt)).collect();
+    let told = format!("{:?} {runs:?} {}", answer.settled, answer.is_listed_idle);
+    let wait = answer.next_poll_in;
     (answer, (told, wait))
 }
 
 /// Makes a move on one of them; `scene` was moved already.
-async fn on(rig: &Rig, scene: &Scene, made: &Made) -> (Option<Turned>, Told) {
+async fn on(rig: &Rig, scene: &Scene, made: &Made) -> (Option<TaskPollOutcome>, Told) {
     let backend = rig.backend();
     let id = |at: usize| scene.ids.get(at).cloned().unwrap_or_else(|| scene.ids[0].clone());
     let told = match made {
@@ -177,16 +177,16 @@ async fn on(rig: &Rig, scene: &Scene, made: &Made) -> (Option<Turned>, Told) {
             format!("{:?}", backend.cancel_task(queue(), id(*at)).await)
         }
         Made::Other(Move::Redrive(at)) => {
-            format!("{:?}", backend.redrive_task(queue(), id(*at)).await)
+            format!("{:?}", backend.redrive_dead_letter(queue(), id(*at)).await)
         }
         Made::Other(Move::RedriveAll) => {
-            format!("{:?}", backend.redrive_tasks(queue(), 2, SECOND * 10, SECOND * 10).await)
+            format!("{:?}", backend.redrive_dead_letters(queue(), 2, SECOND * 10, SECOND * 10).await)
         }
         Made::Other(Move::PurgeDead) => {
-            format!("{:?}", backend.purge_letters(queue()).await)
+            format!("{:?}", backend.purge_dead_letters(queue()).await)
         }
         Made::Other(Move::Pause(pause)) => {
-            format!("{:?}", backend.pause_tasks(queue(), *pause).await)
+            format!("{:?}", backend.set_tasks_paused(queue(), *pause).await)
         }
         Made::Other(_) => String::new(),
     };
@@ -195,8 +195,8 @@ async fn on(rig: &Rig, scene: &Scene, made: &Made) -> (Option<Turned>, Told) {
 
 /// A move, as it is asked of both.
 enum Made {
-    Push(Push),
-    Turn(usize, Turn),
+    Push(TaskPushCommand),
+    Turn(usize, TaskPollCommand),
     Other(Move),
 }
 
@@ -218,9 +218,9 @@ async fn seen(rig: &Rig, scene: &Scene) -> (BTreeMap<TaskId, String>, QueueStats
     let mut places = BTreeMap::new();
     for id in &scene.ids {
         if let Some(view) = rig.task(id).await {
-            let past: Vec<_> = view.meta.history.iter().map(|p| (p.fault, &p.reason)).collect();
-            let (attempts, crashes) = (view.meta.attempts, view.meta.crashes);
-            let told = format!("{:?} {} {attempts} {crashes} {past:?}", view.state, view.bytes);
+            let past: Vec<_> = view.history.failures.iter().map(|p| (p.fault, &p.reason)).collect();
+            let (attempts, crashes) = (view.history.attempts, view.history.crashes);
+            let told = format!("{:?} {} {attempts} {crashes} {past:?}", view.state, view.payload_bytes);
             places.insert(id.clone(), told);
         }
     }
@@ -243,7 +243,7 @@ fn near(one: Option<Duration>, other: Option<Duration>) -> bool {
     }
 }
 
-async fn play(limits: Limits, wanted: &[Move]) -> Played {
+async fn play(limits: TaskRunLimits, wanted: &[Move]) -> Played {
     let (memory, redis) = (Rig::memory(), Rig::redis().await);
     redis.ping().await;
     let (mut scene, started) = (Scene::new(limits), Instant::now());
@@ -272,10 +272,10 @@ async fn play(limits: Limits, wanted: &[Move]) -> Played {
         if let (Some(answer), Made::Turn(worker, turn)) = (answer, &made) {
             let desk = Worker::new(&memory);
             let (.., runs) = &mut scene.turns[*worker];
-            let by = format!("{}.{}", turn.worker, turn.number).into();
-            for started in answer.runs {
+            let by = format!("{}.{}", turn.worker, turn.poll_number).into();
+            for started in answer.started {
                 let mut run = desk.run(started, 0);
-                run.token.by = std::sync::Arc::clone(&by);
+                run.token.owner = std::sync::Arc::clone(&by);
                 if runs.iter().all(|known| known.token != run.token) {
                     runs.push(run);
                 }
@@ -302,9 +302,9 @@ fn both_stores_answer_alike() {
     // Keeps the server up between two cases.
     let _server = runtime.block_on(Rig::redis());
     let limits = prop_oneof![
-        3 => Just(Limits::default()),
-        1 => Just(Limits { running: 2, ..Limits::default() }),
-        1 => Just(Limits { interval_us: 5_000_000, burst: 2, ..Limits::default() }),
+        3 => Just(TaskRunLimits::default()),
+        1 => Just(TaskRunLimits { max_running: 2, ..TaskRunLimits::default() }),
+        1 => Just(TaskRunLimits { start_interval_us: 5_000_000, start_burst: 2, ..TaskRunLimits::default() }),
     ];
     let config = Config { source_file: Some(file!()), ..cases(96) };
     let mut runner = TestRunner::new(config);

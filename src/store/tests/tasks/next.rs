@@ -7,7 +7,7 @@ use super::{
     desk::{Run, SECOND, Worker, retry, task},
     on_every_store,
 };
-use crate::store::tasks::{EndAs, Turn, Turned};
+use crate::store::tasks::{TaskOutcome, TaskPollCommand, TaskPollOutcome};
 
 on_every_store!(
     a_turn_in_a_row_that_comes_twice_happens_once,
@@ -16,15 +16,15 @@ on_every_store!(
     what_was_lost_ends_no_row,
 );
 
-fn next_turn(worker: &Worker<'_>, run: &Run) -> Turn {
-    worker.turn(1, vec![run.ended(EndAs::Done)])
+fn next_turn(worker: &Worker<'_>, run: &Run) -> TaskPollCommand {
+    worker.turn(1, vec![run.ended(TaskOutcome::Done)])
 }
 
 /// Ends it, and what has begun instead.
 async fn next(worker: &Worker<'_>, run: &Run) -> Option<Run> {
     let turn = next_turn(worker, run);
-    let number = turn.number;
-    let Turned { stood, runs, listed, .. } = worker.take(turn).await;
+    let number = turn.poll_number;
+    let TaskPollOutcome { settled: stood, started: runs, is_listed_idle: listed, .. } = worker.take(turn).await;
     assert_eq!((stood, listed), (vec![true], runs.is_empty()));
     assert!(runs.len() < 2);
     runs.into_iter().next().map(|started| worker.run(started, number))
@@ -36,22 +36,22 @@ async fn a_turn_in_a_row_that_comes_twice_happens_once(rig: &Rig) {
     }
     let worker = Worker::new(rig);
     let mut run = worker.one().await;
-    let mut before: Option<Turn> = None;
+    let mut before: Option<TaskPollCommand> = None;
     for payload in ["1", "2", "3"] {
         let turn = next_turn(&worker, &run);
-        let number = turn.number;
+        let number = turn.poll_number;
         let once = worker.take(turn.clone()).await;
         let again = worker.take(turn.clone()).await;
-        assert_eq!((&once.stood, &once.runs), (&again.stood, &again.runs));
+        assert_eq!((&once.settled, &once.started), (&again.settled, &again.started));
         // One whose successor has come does nothing.
         if let Some(late) = before.replace(turn) {
-            assert_eq!(worker.take(late).await.runs, []);
+            assert_eq!(worker.take(late).await.started, []);
         }
-        run = worker.run(once.runs.into_iter().next().expect("another one is due"), number);
+        run = worker.run(once.started.into_iter().next().expect("another one is due"), number);
         assert_eq!(run.payload, payload);
         assert_eq!(rig.numbers().await.running, 1);
     }
-    assert!(worker.end(&run, EndAs::Done).await);
+    assert!(worker.end(&run, TaskOutcome::Done).await);
     assert_eq!(rig.numbers().await.done, 4);
 }
 
@@ -79,7 +79,7 @@ async fn a_row_takes_back_what_others_have_lost(rig: &Rig) {
     }
     let (dead, worker) = (Worker::new(rig), Worker::new(rig));
     let short = Duration::from_millis(100);
-    dead.take(Turn { lease: short, ..dead.turn(1, Vec::new()) }).await;
+    dead.take(TaskPollCommand { lease: short, ..dead.turn(1, Vec::new()) }).await;
     let run = worker.one().await;
     rig.pass(short).await;
     let run = next(&worker, &run).await.expect("another one is due");
@@ -93,13 +93,13 @@ async fn what_was_lost_ends_no_row(rig: &Rig) {
         rig.push(task(payload)).await;
     }
     let (paused, other) = (Worker::new(rig), Worker::new(rig));
-    let turn = Turn { lease: SECOND, ..paused.turn(1, Vec::new()) };
-    let number = turn.number;
-    let started = paused.take(turn).await.runs.remove(0);
+    let turn = TaskPollCommand { lease: SECOND, ..paused.turn(1, Vec::new()) };
+    let number = turn.poll_number;
+    let started = paused.take(turn).await.started.remove(0);
     let run = paused.run(started, number);
     rig.pass(SECOND).await;
     assert_eq!(other.start(9).await.len(), 2);
     let turned = paused.take(next_turn(&paused, &run)).await;
-    assert_eq!((turned.stood, turned.runs), (vec![false], Vec::new()));
+    assert_eq!((turned.settled, turned.started), (vec![false], Vec::new()));
     assert_eq!(rig.numbers().await.done, 0);
 }

@@ -8,7 +8,7 @@ use super::{REQUEST, dies, store};
 use crate::{
     Key,
     store::{
-        backend::{Call, Caps, Claimed, Enqueue, JobId, JobState, Verdict},
+        backend::{WebhookJobSpec, StorageLimits, ClaimOutcome, EnqueueCommand, JobId, JobState, Settlement},
         tests::{
             on_every_store,
             rig::{LONG, Rig, SHORT, deferred, key, neighbours, settled, stranger, visit},
@@ -23,8 +23,8 @@ on_every_store!(
 );
 
 /// When that was, in us.
-async fn tells_of(rig: &Rig, call: &Call) -> u64 {
-    let end = rig.past(&call.id).await.expect("it is there").tells.expect("it tells of an end");
+async fn tells_of(rig: &Rig, call: &WebhookJobSpec) -> u64 {
+    let end = rig.past(&call.id).await.expect("it is there").webhook_event.expect("it tells of an end");
     end.split(' ').nth(2).and_then(|at| at.parse().ok()).expect("a time")
 }
 
@@ -51,7 +51,7 @@ async fn an_end_that_comes_while_it_is_made_is_told_too(rig: &Rig) {
         assert_ne!(first, second);
         let told = |ended_us, run| {
             let response = status.map(|status| (Bytes::from_static(b"told"), status));
-            let verdict = Verdict::Told { ended_us, response, reason: "not sent", retention: LONG };
+            let verdict = Settlement::WebhookSettled { ended_us, response, reason: "not sent", retention: LONG };
             settled(&call.key, &call.id, run, verdict)
         };
         for _ in 0..2 {
@@ -83,7 +83,7 @@ async fn a_new_end_is_told_with_all_attempts(rig: &Rig) {
     for attempt in 1..=2 {
         let run = stranger();
         assert_eq!(rig.start(&call.key, &call.id, &run).await, attempt);
-        let retry = Verdict::Retry { delay: SHORT, reason: "not sent" };
+        let retry = Settlement::Retry { delay: SHORT, reason: "not sent" };
         assert!(rig.settle(settled(&call.key, &call.id, &run, retry)).await);
         rig.pass(SHORT).await;
     }
@@ -94,7 +94,7 @@ async fn a_new_end_is_told_with_all_attempts(rig: &Rig) {
 async fn is_done(rig: &Rig, key: &Key, id: &JobId, retention: Duration) {
     let run = stranger();
     rig.start(key, id, &run).await;
-    let verdict = Verdict::Done { response: "x".into(), status: 200, retention };
+    let verdict = Settlement::Done { response: "x".into(), status: 200, retention };
     assert!(rig.settle(settled(key, id, &run, verdict)).await);
 }
 
@@ -113,13 +113,13 @@ async fn one_that_was_forgotten_waits_as_any(rig: &Rig) {
     assert_eq!(rig.job(&call.id).await, None, "it is forgotten");
     dies_again(rig, &key, &id).await;
     assert_eq!(rig.state(&call.id).await, Some(JobState::Queued));
-    let caps = Caps { ended_bytes: 0, ..Caps::NONE };
-    let last = Enqueue { caps, ..deferred(&other) };
+    let caps = StorageLimits { ended_bytes: 0, ..StorageLimits::NONE };
+    let last = EnqueueCommand { limits: caps, ..deferred(&other) };
     let _ = rig.enqueue(last.clone()).await;
     is_done(rig, &other, &last.id, LONG).await;
     assert_eq!(rig.state(&stays).await, None, "room was made");
     assert_eq!(rig.state(&call.id).await, Some(JobState::Queued));
     let claimed = rig.claim(visit(&call.key, &call.id, &stranger())).await;
-    let Claimed::Claimed(run) = claimed else { panic!("it is there: {claimed:?}") };
+    let ClaimOutcome::Claimed(run) = claimed else { panic!("it is there: {claimed:?}") };
     assert_eq!(&*run.envelope, REQUEST);
 }

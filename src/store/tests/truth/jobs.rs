@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::Truth;
 use crate::store::backend::{
-    ACCEPT_WINDOW, Claim, Claimed, JobId, JobState, JobView, Mode, Past, Run, Token,
+    OFFER_TIMEOUT, ClaimCommand, ClaimOutcome, JobId, JobState, JobView, LockMode, JobHistory, ClaimedRun, LockToken,
 };
 
 pub(in crate::store::tests) struct Accepted {
@@ -14,7 +14,7 @@ pub(in crate::store::tests) struct Accepted {
     pub(super) accepted_us: u64,
     pub(super) again: bool,
     pub(super) max_attempts: u32,
-    pub(super) run: Option<Token>,
+    pub(super) run: Option<LockToken>,
     /// The records that are known for as long as it is: the one that it was accepted under, and those of what was merged
     /// into it.
     pub(super) records: Vec<Arc<str>>,
@@ -55,71 +55,71 @@ impl Truth {
         let due_in = back.or(late).map(|at| self.left(at));
         Some(JobView {
             position: position.map(|(at, _)| at),
-            watched: self.watched || self.left,
-            past: Past { due_in, ..job.view.past.clone() },
+            is_watched: self.watched || self.left,
+            history: JobHistory { due_in, ..job.view.history.clone() },
             ..job.view.clone()
         })
     }
 
     /// What must be answered, if that can be known.
-    pub(super) fn foretold(&self, call: &Claim) -> Option<Claimed> {
+    pub(super) fn foretold(&self, call: &ClaimCommand) -> Option<ClaimOutcome> {
         let Some(first) = self.line().next() else {
-            return Some(Claimed::Empty);
+            return Some(ClaimOutcome::QueueEmpty);
         };
         // It is the same run, also behind an older job that has come back in front of it.
         let begun = |job: &Accepted| {
             job.id == call.id
-                && job.run.as_ref() == Some(&call.me)
+                && job.run.as_ref() == Some(&call.token)
                 && job.view.state == JobState::Running
         };
-        if self.is_held_by(&call.me) && self.line().any(begun) {
+        if self.is_held_by(&call.token) && self.line().any(begun) {
             return None;
         }
         if first.id != call.id {
-            return Some(Claimed::Moved(first.id.clone()));
+            return Some(ClaimOutcome::NotFirst(first.id.clone()));
         }
-        let again = first.run.as_ref() == Some(&call.me);
+        let again = first.run.as_ref() == Some(&call.token);
         if again {
-            return Some(Claimed::Busy(ACCEPT_WINDOW));
+            return Some(ClaimOutcome::Busy(OFFER_TIMEOUT));
         }
         if let Some(back) = self.in_backoff(&call.id) {
-            return Some(Claimed::Later(self.left(back)));
+            return Some(ClaimOutcome::NotDue(self.left(back)));
         }
         if let Some(until) = self.held_until() {
-            return Some(Claimed::Busy(self.left(until)));
+            return Some(ClaimOutcome::Busy(self.left(until)));
         }
         None
     }
 
-    pub(in crate::store::tests) fn claimed(&mut self, call: &Claim, reply: &Claimed) {
+    pub(in crate::store::tests) fn claimed(&mut self, call: &ClaimCommand, reply: &ClaimOutcome) {
         if let Some(expected) = self.foretold(call) {
             assert_eq!(*reply, expected);
             return;
         }
-        let (now, wait) = (self.now, self.others_wait(&call.me));
-        let mine = self.is_held_by(&call.me);
+        let (now, wait) = (self.now, self.others_wait(&call.token));
+        let mine = self.is_held_by(&call.token);
         let job = self.job(&call.id).expect("foretold otherwise");
         let unfit = if mine { None } else { job.unfit(now) };
         match reply {
-            Claimed::Claimed(run) => {
+            ClaimOutcome::Claimed(run) => {
                 assert_eq!(unfit, None, "it must not run");
-                self.begins(&call.id, &call.me, call.lease, run);
+                self.begins(&call.id, &call.token, call.lease, run);
             }
-            Claimed::Dead(id) => {
+            ClaimOutcome::Ended(id) => {
                 assert!(unfit.is_some(), "nothing keeps it from running");
                 assert_eq!(*id, call.id);
                 self.ends_unfit(id, self.after(call.retention));
             }
-            Claimed::Busy(left) => {
+            ClaimOutcome::Busy(left) => {
                 assert!(wait, "it is free, and nobody stands before the job");
-                assert!(*left <= ACCEPT_WINDOW, "{left:?} for an offer");
+                assert!(*left <= OFFER_TIMEOUT, "{left:?} for an offer");
             }
             other => panic!("{other:?} of the first job"),
         }
     }
 
     /// A run begins, or goes on by the same token.
-    pub(super) fn begins(&mut self, id: &JobId, me: &Token, lease: Duration, run: &Run) {
+    pub(super) fn begins(&mut self, id: &JobId, me: &LockToken, lease: Duration, run: &ClaimedRun) {
         let (now, mine) = (self.now, self.is_held_by(me));
         let job = self.job(id).expect("it is pending");
         if !mine {
@@ -127,7 +127,7 @@ impl Truth {
                 job.has_crashed(now);
             }
             job.view.attempts += 1;
-            job.view.past.began_us = now * 1000;
+            job.view.history.started_us = now * 1000;
         }
         assert_eq!((run.attempt, run.accepted_us), (job.view.attempts, job.accepted_us));
         assert_eq!((&run.id, run.envelope.len() as u64), (id, job.bytes));
@@ -135,7 +135,7 @@ impl Truth {
         job.view.reason = None;
         job.run = Some(me.clone());
         self.forget_backoff(id);
-        self.granted(me, Mode::Exclusive, lease, run.fence);
+        self.granted(me, LockMode::Exclusive, lease, run.fence);
     }
 
     pub(super) fn in_backoff(&self, id: &JobId) -> Option<u64> {
@@ -153,7 +153,7 @@ impl Accepted {
     }
 
     pub(super) fn has_run(&mut self, now: u64, outcome: &str) {
-        let Past { began_us, runs, .. } = &mut self.view.past;
+        let JobHistory { started_us: began_us, recent_runs: runs, .. } = &mut self.view.history;
         runs.push(format!("{} {began_us} {} {outcome}", self.view.attempts, now * 1000));
         if runs.len() > 20 {
             runs.remove(0);
@@ -162,7 +162,7 @@ impl Accepted {
 
     pub(super) fn has_crashed(&mut self, now: u64) {
         self.has_run(now, "crashed");
-        self.view.past.crashes += 1;
+        self.view.history.crash_count += 1;
     }
 
     /// What becomes of it instead of a run, if nobody runs it.
@@ -180,7 +180,7 @@ impl Accepted {
     pub(super) fn end(&mut self, state: JobState, reason: &str, (now, gone): (u64, u64)) {
         assert!(self.view.state.is_pending(), "it ends twice");
         self.view.state = state;
-        self.view.past.ended_us = now * 1000;
+        self.view.history.ended_us = now * 1000;
         self.view.reason = Some(reason.to_owned()).filter(|reason| !reason.is_empty());
         self.gone = Some(gone);
         self.late = None;
@@ -188,10 +188,10 @@ impl Accepted {
 
     /// A tombstone is all that is left of it.
     pub(super) fn entomb(&mut self) {
-        let Past { lock, accepted_us, ended_us, .. } = self.view.past.clone();
-        let past = Past { lock, accepted_us, ended_us, ..Past::default() };
+        let JobHistory { lock, accepted_us, ended_us, .. } = self.view.history.clone();
+        let past = JobHistory { lock, accepted_us, ended_us, ..JobHistory::default() };
         let (attempts, response, tombstone) = (0, None, true);
-        self.view = JobView { attempts, response, tombstone, past, ..self.view.clone() };
+        self.view = JobView { attempts, response, is_tombstone: tombstone, history: past, ..self.view.clone() };
         self.run = None;
     }
 

@@ -12,9 +12,9 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use self::jobs::Accepted;
 use crate::{
-    clock::millis,
+    clock::ceil_millis,
     store::backend::{
-        ACCEPT_WINDOW, Acquire, Acquired, GaveBack, JobId, Mode, SPARE_FENCES, Still, Token,
+        OFFER_TIMEOUT, AcquireCommand, AcquireReply, ReleaseOutcome, JobId, LockMode, SPARE_FENCES, GrantRefresh, LockToken,
     },
 };
 
@@ -22,8 +22,8 @@ use crate::{
 const OFFER: u64 = 300;
 
 struct Holder {
-    me: Token,
-    mode: Mode,
+    me: LockToken,
+    mode: LockMode,
     until: u64,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct Truth {
     /// Who were told that the lock is theirs, and until when.
     holders: Vec<Holder>,
     /// Who may stand in line or be offered the lock.
-    waiting: HashMap<Token, Waits>,
+    waiting: HashMap<LockToken, Waits>,
     /// Acquisitions so far.
     asked: u64,
     /// Until when jobs are in backoff, and which.
@@ -67,7 +67,7 @@ pub(super) struct Truth {
 
 impl Truth {
     fn after(&self, time: Duration) -> u64 {
-        self.now + millis(time)
+        self.now + ceil_millis(time)
     }
 
     fn left(&self, until: u64) -> Duration {
@@ -83,20 +83,20 @@ impl Truth {
         self.live().map(|holder| holder.until).max()
     }
 
-    pub(super) fn is_held_by(&self, me: &Token) -> bool {
+    pub(super) fn is_held_by(&self, me: &LockToken) -> bool {
         self.live().any(|holder| holder.me == *me)
     }
 
-    fn is_held_as(&self, me: &Token, mode: Mode) -> bool {
+    fn is_held_as(&self, me: &LockToken, mode: LockMode) -> bool {
         self.live().any(|holder| holder.me == *me && holder.mode == mode)
     }
 
-    fn take(&mut self, me: &Token) {
+    fn take(&mut self, me: &LockToken) {
         self.holders.retain(|holder| holder.me != *me);
     }
 
     /// Whether it stands in line, as far as it knows.
-    pub(super) fn waits(&self, me: &Token) -> bool {
+    pub(super) fn waits(&self, me: &LockToken) -> bool {
         self.waiting.get(me).is_some_and(|waits| waits.until > self.now)
     }
 
@@ -112,16 +112,16 @@ impl Truth {
     }
 
     /// Whether those who hold it keep out one more of this mode, and of this number.
-    fn keeps_out(&self, mode: Mode) -> bool {
-        let same = self.live().all(|holder| holder.mode.letter() == mode.letter());
+    fn keeps_out(&self, mode: LockMode) -> bool {
+        let same = self.live().all(|holder| holder.mode.wire_letter() == mode.wire_letter());
         match mode {
-            Mode::Exclusive => self.live().next().is_some(),
-            Mode::Shared => !same,
-            Mode::Permits(most) => !same || self.live().count() >= most as usize,
+            LockMode::Exclusive => self.live().next().is_some(),
+            LockMode::Shared => !same,
+            LockMode::Permits(most) => !same || self.live().count() >= most as usize,
         }
     }
 
-    fn granted(&mut self, me: &Token, mode: Mode, lease: Duration, fence: u64) {
+    fn granted(&mut self, me: &LockToken, mode: LockMode, lease: Duration, fence: u64) {
         let now = self.now;
         let own = |holder: &Holder| holder.me == *me && holder.mode == mode;
         // What is held already is never shortened.
@@ -130,8 +130,8 @@ impl Truth {
         self.holders.retain(|holder| holder.until > now && !own(holder));
         // Where numbers differ, one may have come in by its greater number while this one was offered it.
         let most =
-            self.live().map(|holder| holder.mode).chain([mode]).max_by_key(|mode| mode.limit());
-        let most = if let Mode::Permits(_) = mode { most.unwrap_or(mode) } else { mode };
+            self.live().map(|holder| holder.mode).chain([mode]).max_by_key(|mode| mode.max_permits());
+        let most = if let LockMode::Permits(_) = mode { most.unwrap_or(mode) } else { mode };
         assert!(!self.keeps_out(most), "it is held by others");
         assert!(fence > self.fence, "fence {fence} after {}", self.fence);
         self.fence = fence + SPARE_FENCES;
@@ -140,11 +140,11 @@ impl Truth {
     }
 
     /// Nobody comes in before one who stands in line, unless he has been there before it.
-    fn admitted(&self, call: &Acquire) {
-        let mine = self.waiting.get(&call.me);
-        let old = Some(call.old_seq).filter(|seq| *seq > 0);
+    fn admitted(&self, call: &AcquireCommand) {
+        let mine = self.waiting.get(&call.token);
+        let old = Some(call.resume_seq).filter(|seq| *seq > 0);
         let seq = mine.map(|waits| waits.seq).or(old).unwrap_or(u64::MAX);
-        for (other, waits) in self.waiting.iter().filter(|(other, _)| **other != call.me) {
+        for (other, waits) in self.waiting.iter().filter(|(other, _)| **other != call.token) {
             let Some(since) = waits.since.filter(|_| waits.until > self.now) else {
                 continue;
             };
@@ -155,7 +155,7 @@ impl Truth {
     }
 
     /// Somebody else may have been offered the lock, or stand before this one.
-    fn others_wait(&self, me: &Token) -> bool {
+    fn others_wait(&self, me: &LockToken) -> bool {
         let mut others = self.waiting.iter().filter(|(other, _)| *other != me);
         others.any(|(_, waits)| waits.until + OFFER > self.now)
     }
@@ -166,80 +166,80 @@ impl Truth {
         watched && first.is_some_and(|job| self.in_backoff(&job.id).is_none())
     }
 
-    pub(super) fn acquired(&mut self, call: &Acquire, reply: &Acquired) {
+    pub(super) fn acquired(&mut self, call: &AcquireCommand, reply: &AcquireReply) {
         self.look();
         self.asked += 1;
-        let mine = self.is_held_as(&call.me, call.mode);
-        let known = call.record.as_ref().is_some_and(|name| self.record(name).is_some()) && !mine;
-        assert_eq!(known, *reply == Acquired::Known);
+        let mine = self.is_held_as(&call.token, call.mode);
+        let known = call.record_name.as_ref().is_some_and(|name| self.record(name).is_some()) && !mine;
+        assert_eq!(known, *reply == AcquireReply::AlreadyAccepted);
         let jobs = self.line().count() as u64;
         match *reply {
-            Acquired::Held { fence, line, .. } => {
+            AcquireReply::Granted { fence, queue_length: line, .. } => {
                 assert!(line >= jobs);
                 if !mine {
                     self.admitted(call);
                 }
-                self.granted(&call.me, call.mode, call.lease, fence);
+                self.granted(&call.token, call.mode, call.lease, fence);
             }
-            Acquired::Busy { left, line, seq, .. } => {
+            AcquireReply::Busy { lease_remaining: left, queue_length: line, seq, .. } => {
                 assert!(!mine, "it has the lock");
                 assert!(line >= jobs);
                 self.refused(call, left);
-                assert_eq!(call.wait.is_some(), seq > 0);
-                if let Some(wait) = call.wait {
+                assert_eq!(call.max_wait.is_some(), seq > 0);
+                if let Some(wait) = call.max_wait {
                     let until = self.after(wait);
                     let told = self.asked;
                     // Whose place has lapsed stood nowhere meanwhile: who came after it may have been offered.
                     let stands = |waits: &&Waits| waits.seq == seq && waits.until > self.now;
-                    let known = self.waiting.get(&call.me).filter(stands);
+                    let known = self.waiting.get(&call.token).filter(stands);
                     let since = known.and_then(|waits| waits.since).or_else(|| {
                         let out = |holder: &Holder| !goes_beside(call.mode, holder.mode);
                         self.live().any(out).then_some(told)
                     });
-                    self.waiting.insert(call.me.clone(), Waits { seq, until, told, since });
+                    self.waiting.insert(call.token.clone(), Waits { seq, until, told, since });
                 }
             }
-            Acquired::Known => {}
+            AcquireReply::AlreadyAccepted => {}
         }
     }
 
     /// There is no room, or others are before it. Offers end before everything else that ends: what it
     /// waits for is known, save where some permits may have been offered.
-    fn refused(&self, call: &Acquire, left: Duration) {
+    fn refused(&self, call: &AcquireCommand, left: Duration) {
         if !self.keeps_out(call.mode) {
-            let others = self.others_wait(&call.me) || self.jobs_may_be_served();
+            let others = self.others_wait(&call.token) || self.jobs_may_be_served();
             assert!(others, "there is room, and nobody else wants it");
         }
         let mut ends = Vec::from_iter(self.live().map(|holder| holder.until));
         ends.sort_unstable();
         let Some(last) = ends.last().map(|last| self.left(*last)) else {
-            assert!(left <= ACCEPT_WINDOW, "{left:?} for an offer");
+            assert!(left <= OFFER_TIMEOUT, "{left:?} for an offer");
             return;
         };
         let permits = self.live().all(|holder| goes_beside(call.mode, holder.mode));
         match call.mode {
-            Mode::Permits(most) if permits => match ends.len().checked_sub(most as usize) {
+            LockMode::Permits(most) if permits => match ends.len().checked_sub(most as usize) {
                 Some(over) => assert_eq!(left, self.left(ends[over])),
-                None => assert!(left <= ACCEPT_WINDOW || left == last, "{left:?}"),
+                None => assert!(left <= OFFER_TIMEOUT || left == last, "{left:?}"),
             },
             _ => assert_eq!(left, last),
         }
     }
 
-    pub(super) fn released(&mut self, me: &Token, mode: Mode, reply: GaveBack) {
+    pub(super) fn released(&mut self, me: &LockToken, mode: LockMode, reply: ReleaseOutcome) {
         // Of an exclusive hold a downgrade may have made a shared one.
         let mine = |holder: &&Holder| {
-            let shared = mode == Mode::Exclusive && holder.mode == Mode::Shared;
+            let shared = mode == LockMode::Exclusive && holder.mode == LockMode::Shared;
             holder.me == *me && (holder.mode == mode || shared)
         };
         let had = self.holders.iter().find(mine).map(|holder| holder.until > self.now);
         match reply {
-            GaveBack::Released => assert_eq!(had, Some(true), "not its lock"),
-            GaveBack::Lost => assert_eq!(had, Some(false)),
+            ReleaseOutcome::Released => assert_eq!(had, Some(true), "not its lock"),
+            ReleaseOutcome::AlreadyExpired => assert_eq!(had, Some(false)),
             // An offer that has lapsed is told as left for as long as nobody else has looked.
-            GaveBack::Left => assert!(self.waiting.contains_key(me)),
-            GaveBack::Nothing => assert_ne!(had, Some(true), "its lock was taken"),
-            GaveBack::NothingOnRetry => panic!("nothing was sent twice"),
+            ReleaseOutcome::Withdrawn => assert!(self.waiting.contains_key(me)),
+            ReleaseOutcome::NotFound => assert_ne!(had, Some(true), "its lock was taken"),
+            ReleaseOutcome::NotFoundOnRetry => panic!("nothing was sent twice"),
         }
         if had.is_some() {
             self.take(me);
@@ -248,7 +248,7 @@ impl Truth {
         self.look();
     }
 
-    pub(super) fn renewed(&mut self, me: &Token, mode: Mode, lease: Duration, reply: bool) {
+    pub(super) fn renewed(&mut self, me: &LockToken, mode: LockMode, lease: Duration, reply: bool) {
         assert_eq!(reply, self.is_held_as(me, mode));
         if reply {
             let until = self.after(lease);
@@ -258,21 +258,21 @@ impl Truth {
     }
 
     /// Nothing else changes by it.
-    pub(super) fn told_again(&mut self, me: &Token, reply: Option<Still>) {
-        assert_eq!(reply.is_some(), self.is_held_as(me, Mode::Exclusive));
-        if let Some(Still { fence, .. }) = reply {
+    pub(super) fn told_again(&mut self, me: &LockToken, reply: Option<GrantRefresh>) {
+        assert_eq!(reply.is_some(), self.is_held_as(me, LockMode::Exclusive));
+        if let Some(GrantRefresh { fence, .. }) = reply {
             assert!(fence > self.fence, "fence {fence} after {}", self.fence);
             self.fence = fence + SPARE_FENCES;
         }
     }
 
-    pub(super) fn downgraded(&mut self, me: &Token, lease: Duration, reply: bool) {
-        let exclusive = self.is_held_as(me, Mode::Exclusive);
-        assert_eq!(reply, exclusive || self.is_held_as(me, Mode::Shared));
+    pub(super) fn downgraded(&mut self, me: &LockToken, lease: Duration, reply: bool) {
+        let exclusive = self.is_held_as(me, LockMode::Exclusive);
+        assert_eq!(reply, exclusive || self.is_held_as(me, LockMode::Shared));
         if exclusive {
             let until = self.after(lease);
             self.take(me);
-            self.holders.push(Holder { me: me.clone(), mode: Mode::Shared, until });
+            self.holders.push(Holder { me: me.clone(), mode: LockMode::Shared, until });
             // Those who read are let in.
             self.doubt();
         }
@@ -280,6 +280,6 @@ impl Truth {
 }
 
 /// Whether one of this mode may be in beside one of the other, for as many as there are.
-fn goes_beside(mode: Mode, other: Mode) -> bool {
-    mode != Mode::Exclusive && mode.letter() == other.letter()
+fn goes_beside(mode: LockMode, other: LockMode) -> bool {
+    mode != LockMode::Exclusive && mode.wire_letter() == other.wire_letter()
 }

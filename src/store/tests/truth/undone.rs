@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Truth, jobs::Accepted};
-use crate::store::backend::{JobId, JobState, Token};
+use crate::store::backend::{JobId, JobState, LockToken};
 
 /// How long it is known of a job at least that it was stored.
 const STORED: u64 = 60_000;
@@ -11,7 +11,7 @@ const STORED: u64 = 60_000;
 impl Truth {
     pub(in crate::store::tests) fn unclaimed(
         &mut self,
-        me: &Token,
+        me: &LockToken,
         id: Option<&JobId>,
         reply: bool,
     ) {
@@ -45,7 +45,7 @@ impl Truth {
     pub(in crate::store::tests) fn redriven(&mut self, id: &JobId, reply: Option<JobState>) {
         let now = self.now;
         let dead = |job: &Accepted| {
-            let is_dead = job.view.state == JobState::Dead && !job.view.tombstone;
+            let is_dead = job.view.state == JobState::Dead && !job.view.is_tombstone;
             job.id == *id && job.is_kept(now) && is_dead
         };
         let Some(at) = self.jobs.iter().position(dead) else {
@@ -57,7 +57,7 @@ impl Truth {
         job.wait("");
         job.view.reason = None;
         job.view.attempts = 0;
-        job.view.past.ended_us = 0;
+        job.view.history.ended_us = 0;
         (job.run, job.gone, job.exp) = (None, None, None);
         self.jobs.push(job);
     }
@@ -66,7 +66,7 @@ impl Truth {
         let now = self.now;
         let ended =
             |job: &&mut Accepted| job.id == *id && job.is_kept(now) && !job.view.state.is_pending();
-        let job = self.jobs.iter_mut().find(ended).filter(|job| !job.view.tombstone);
+        let job = self.jobs.iter_mut().find(ended).filter(|job| !job.view.is_tombstone);
         assert_eq!(reply, job.is_some());
         if let Some(job) = job {
             job.entomb();

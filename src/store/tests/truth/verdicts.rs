@@ -2,50 +2,50 @@
 
 use super::{Truth, jobs::Accepted};
 use crate::{
-    clock::millis,
-    store::backend::{JobId, JobState, JobView, Settle, SettledRun, Token, Verdict},
+    clock::ceil_millis,
+    store::backend::{JobId, JobState, JobView, SettleCommand, SettleOutcome, LockToken, Settlement},
 };
 
 impl Truth {
-    pub(in crate::store::tests) fn settled(&mut self, call: &Settle, reply: &SettledRun) {
-        let mine = self.is_held_by(&call.me);
-        let job = self.job(&call.id).filter(|job| job.run.as_ref() == Some(&call.me));
+    pub(in crate::store::tests) fn settled(&mut self, call: &SettleCommand, reply: &SettleOutcome) {
+        let mine = self.is_held_by(&call.token);
+        let job = self.job(&call.id).filter(|job| job.run.as_ref() == Some(&call.token));
         let Some(job) = job else {
-            assert_eq!(*reply, SettledRun::Lost, "not its run");
+            assert_eq!(*reply, SettleOutcome::RunLost, "not its run");
             return;
         };
         if job.view.state != JobState::Running {
             return self.settled_before(call, reply);
         }
         if !mine {
-            assert_eq!(*reply, SettledRun::Lost);
+            assert_eq!(*reply, SettleOutcome::RunLost);
             return;
         }
-        let expired = self.judged(&call.id, &call.verdict);
-        self.take(&call.me);
-        let next = call.next.as_ref();
+        let expired = self.judged(&call.id, &call.settlement);
+        self.take(&call.token);
+        let next = call.next_claim.as_ref();
         if let Some(next) = next.filter(|_| !expired) {
-            let begun = matches!(reply, SettledRun::Stands(Some(_)));
-            self.pass_over(&call.me, begun, self.after(next.retention));
+            let begun = matches!(reply, SettleOutcome::Settled(Some(_)));
+            self.pass_over(&call.token, begun, self.after(next.retention));
         }
         match (reply, next) {
-            (SettledRun::Stands(Some(run)), Some(next)) => {
+            (SettleOutcome::Settled(Some(run)), Some(next)) => {
                 let first = self.line().next().map(|job| job.id.clone());
                 let first = first.expect("there is no next one");
                 assert!(self.watched && self.in_backoff(&first).is_none(), "it is not in turn");
-                self.begins(&first, &next.me, next.lease, run);
+                self.begins(&first, &next.token, next.lease, run);
             }
-            (SettledRun::Stands(None), Some(_)) => {
+            (SettleOutcome::Settled(None), Some(_)) => {
                 let first = self.line().next();
                 let hidden = expired || first.is_none_or(|job| self.in_backoff(&job.id).is_some());
-                assert!(hidden || !self.watched || self.others_wait(&call.me), "it was in turn");
+                assert!(hidden || !self.watched || self.others_wait(&call.token), "it was in turn");
             }
-            (reply, _) => assert_eq!(*reply, SettledRun::Stands(None)),
+            (reply, _) => assert_eq!(*reply, SettleOutcome::Settled(None)),
         }
     }
 
     /// Who looks for the next run ends those in turn that must not run. `gone`: when a dead one is forgotten.
-    pub(super) fn pass_over(&mut self, me: &Token, begun: bool, gone: u64) {
+    pub(super) fn pass_over(&mut self, me: &LockToken, begun: bool, gone: u64) {
         for _ in 0..8 {
             let Some(first) = self.line().next() else { return };
             let id = first.id.clone();
@@ -90,72 +90,72 @@ impl Truth {
     }
 
     /// The verdict stands, and what began with it is told again, for as long as it runs.
-    fn settled_before(&mut self, call: &Settle, reply: &SettledRun) {
-        let next = call.next.as_ref().filter(|next| self.is_held_by(&next.me));
+    fn settled_before(&mut self, call: &SettleCommand, reply: &SettleOutcome) {
+        let next = call.next_claim.as_ref().filter(|next| self.is_held_by(&next.token));
         let runs = |job: &&Accepted| {
-            let mine = job.run.as_ref() == next.map(|next| &next.me);
+            let mine = job.run.as_ref() == next.map(|next| &next.token);
             mine && job.view.state == JobState::Running
         };
         let begun = self.pending().find(runs).map(|job| job.id.clone());
         match (reply, begun, next) {
-            (SettledRun::Stands(Some(run)), Some(id), Some(next)) => {
-                self.begins(&id, &next.me, next.lease, run);
+            (SettleOutcome::Settled(Some(run)), Some(id), Some(next)) => {
+                self.begins(&id, &next.token, next.lease, run);
             }
             (reply, begun, next) => {
-                assert_eq!(*reply, SettledRun::Stands(None));
+                assert_eq!(*reply, SettleOutcome::Settled(None));
                 assert!(begun.is_none() || next.is_none(), "its run goes on");
             }
         }
     }
 
     /// True if it has to run again, and its time is over.
-    fn judged(&mut self, id: &JobId, verdict: &Verdict) -> bool {
+    fn judged(&mut self, id: &JobId, verdict: &Settlement) -> bool {
         let now = self.now;
         let job = self.job(id).expect("it runs");
         match verdict {
-            Verdict::Retry { reason, .. }
-            | Verdict::Back { reason, .. }
-            | Verdict::Hand { reason, .. }
+            Settlement::Retry { reason, .. }
+            | Settlement::Postpone { reason, .. }
+            | Settlement::ReturnToQueue { reason, .. }
                 if job.is_over(now) =>
             {
                 job.has_run(now, reason);
-                job.view.attempts -= u32::from(!matches!(verdict, Verdict::Retry { .. }));
+                job.view.attempts -= u32::from(!matches!(verdict, Settlement::Retry { .. }));
                 job.expire(now);
                 return true;
             }
-            Verdict::Retry { delay, reason } if job.skip => {
+            Settlement::Retry { delay, reason } if job.skip => {
                 job.has_run(now, reason);
                 job.wait(reason);
-                job.late = Some(now + millis(*delay));
+                job.late = Some(now + ceil_millis(*delay));
             }
-            Verdict::Back { delay, reason } if job.skip => {
+            Settlement::Postpone { delay, reason } if job.skip => {
                 job.has_run(now, reason);
                 job.wait(reason);
                 job.view.attempts -= 1;
-                job.view.past.busy += u32::from(*reason == "busy");
-                job.late = Some(now + millis(*delay));
+                job.view.history.busy_count += u32::from(*reason == "busy");
+                job.late = Some(now + ceil_millis(*delay));
             }
-            Verdict::Done { response, retention, .. }
-            | Verdict::Told { response: Some((response, _)), retention, .. } => {
+            Settlement::Done { response, retention, .. }
+            | Settlement::WebhookSettled { response: Some((response, _)), retention, .. } => {
                 job.has_run(now, "done");
                 job.view.response = Some(response.clone());
-                job.end(JobState::Done, "", (now, now + millis(*retention)));
+                job.end(JobState::Done, "", (now, now + ceil_millis(*retention)));
             }
-            Verdict::Dead { reason, retention } | Verdict::Told { reason, retention, .. } => {
+            Settlement::Dead { reason, retention } | Settlement::WebhookSettled { reason, retention, .. } => {
                 job.has_run(now, reason);
-                job.end(JobState::Dead, reason, (now, now + millis(*retention)));
+                job.end(JobState::Dead, reason, (now, now + ceil_millis(*retention)));
             }
-            Verdict::Retry { delay, reason } => {
+            Settlement::Retry { delay, reason } => {
                 job.has_run(now, reason);
                 job.wait(reason);
-                self.back.insert(id.clone(), now + millis(*delay));
+                self.back.insert(id.clone(), now + ceil_millis(*delay));
             }
-            Verdict::Back { delay, reason } | Verdict::Hand { delay, reason } => {
+            Settlement::Postpone { delay, reason } | Settlement::ReturnToQueue { delay, reason } => {
                 job.has_run(now, reason);
                 job.wait(reason);
                 job.view.attempts -= 1;
-                job.view.past.busy += u32::from(*reason == "busy");
-                self.back.insert(id.clone(), now + millis(*delay));
+                job.view.history.busy_count += u32::from(*reason == "busy");
+                self.back.insert(id.clone(), now + ceil_millis(*delay));
             }
         }
         false

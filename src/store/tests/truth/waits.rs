@@ -4,8 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use super::{Truth, jobs::Accepted};
 use crate::{
-    clock::millis,
-    store::backend::{Enqueue, Enqueued, JobId, JobState, JobView, OnFailure, Past, Wins},
+    clock::ceil_millis,
+    store::backend::{EnqueueCommand, EnqueueOutcome, JobId, JobState, JobView, OnFailure, JobHistory, MergeMode},
 };
 
 /// How long it is known of a job that it was superseded, or that its time was over; and of a group's latest
@@ -19,8 +19,8 @@ impl Truth {
     /// `counted`: jobs and bytes of the shard.
     pub(in crate::store::tests) fn enqueued(
         &mut self,
-        call: &Enqueue,
-        reply: &Enqueued,
+        call: &EnqueueCommand,
+        reply: &EnqueueOutcome,
         counted: (u64, u64),
     ) {
         if let Some(before) = self.accepted(call) {
@@ -28,7 +28,7 @@ impl Truth {
             return;
         }
         if call.policy.needs_worker && !self.watched && !self.left {
-            assert_eq!(*reply, Enqueued::Unmanned);
+            assert_eq!(*reply, EnqueueOutcome::NoWorker);
             return;
         }
         let old = call.merge.as_ref().and_then(|merge| self.one_of(&merge.group));
@@ -37,27 +37,27 @@ impl Truth {
             Some((_, bytes)) => (None, (counted.0 - 1, counted.1 - bytes)),
             None => (old, counted),
         };
-        let wins = call.merge.as_ref().map(|merge| merge.wins);
-        if let (Some((old, _)), Some(Wins::First)) = (&old, wins) {
-            assert_eq!(*reply, Enqueued::Merged(old.clone()));
+        let wins = call.merge.as_ref().map(|merge| merge.mode);
+        if let (Some((old, _)), Some(MergeMode::Coalesce)) = (&old, wins) {
+            assert_eq!(*reply, EnqueueOutcome::Merged(old.clone()));
             self.merged.insert(call.id.clone(), (old.clone(), self.now + MERGED));
-            let record = call.record.as_ref().map(|(name, ..)| Arc::clone(name));
+            let record = call.idempotency_record.as_ref().map(|(name, ..)| Arc::clone(name));
             self.job(old).expect("it waits").records.extend(record);
             return self.remember(call, old);
         }
         if !self.fits(call, old.as_ref().map(|(_, bytes)| *bytes), counted) {
-            assert_eq!(*reply, Enqueued::Full);
+            assert_eq!(*reply, EnqueueOutcome::Full);
             return;
         }
         let now = self.now;
         if let Some((old, _)) = old {
             let job = self.job(&old).expect("it waits");
-            job.view.past.by = Some(call.id.clone());
+            job.view.history.superseded_by = Some(call.id.clone());
             job.end(JobState::Cancelled, "superseded", (now, now + KEPT));
             self.forget_backoff(&old);
         }
         let position = if call.policy.delay.is_zero() { self.line().count() + 1 } else { 0 };
-        assert_eq!(*reply, Enqueued::Stored { position: position as u64 });
+        assert_eq!(*reply, EnqueueOutcome::Stored { position: position as u64 });
         self.store(call);
     }
 
@@ -74,19 +74,19 @@ impl Truth {
     }
 
     /// What was made of the request before.
-    fn accepted(&self, call: &Enqueue) -> Option<Enqueued> {
+    fn accepted(&self, call: &EnqueueCommand) -> Option<EnqueueOutcome> {
         if let Some(view) = self.view(&call.id) {
             let late = self.pending().any(|job| job.id == call.id && job.late.is_some());
             let position = view.position.unwrap_or(u64::from(!late));
-            return Some(Enqueued::Stored { position });
+            return Some(EnqueueOutcome::Stored { position });
         }
         let merged = self.merged.get(&call.id).filter(|(_, end)| *end >= self.now);
         if let Some((other, _)) = merged.filter(|_| call.merge.is_some()) {
-            return Some(Enqueued::Merged(other.clone()));
+            return Some(EnqueueOutcome::Merged(other.clone()));
         }
-        let (name, new, _) = call.record.as_ref()?;
+        let (name, new, _) = call.idempotency_record.as_ref()?;
         let (id, print) = self.record(name)?;
-        Some(if print == new { Enqueued::Known(id.clone()) } else { Enqueued::Mismatch })
+        Some(if print == new { EnqueueOutcome::Duplicate(id.clone()) } else { EnqueueOutcome::FingerprintMismatch })
     }
 
     /// What is known under a record: for its time, and as long as its job waits, runs or is kept.
@@ -104,8 +104,8 @@ impl Truth {
         (job.view.state == JobState::Queued).then(|| (id.clone(), job.bytes))
     }
 
-    fn fits(&self, call: &Enqueue, old: Option<u64>, counted: (u64, u64)) -> bool {
-        let (bytes, caps) = (call.envelope.len() as u64, &call.caps);
+    fn fits(&self, call: &EnqueueCommand, old: Option<u64>, counted: (u64, u64)) -> bool {
+        let (bytes, caps) = (call.envelope.len() as u64, &call.limits);
         let own = |job: &Accepted| (1, job.bytes);
         let (jobs, used) = self.pending().map(own).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
         let (one, less) = (u64::from(old.is_some()), old.unwrap_or(0));
@@ -118,8 +118,8 @@ impl Truth {
 
     /// Of a shard with fewer jobs and bytes than these nothing is reserved. Of larger ones half of the reserve, an eighth of the
     /// shard, is there for jobs without an owner, which those of the models are.
-    fn fits_reserve(&self, call: &Enqueue, old: Option<u64>, (jobs, used): (u64, u64)) -> bool {
-        let (bytes, caps) = (call.envelope.len() as u64, &call.caps);
+    fn fits_reserve(&self, call: &EnqueueCommand, old: Option<u64>, (jobs, used): (u64, u64)) -> bool {
+        let (bytes, caps) = (call.envelope.len() as u64, &call.limits);
         let more = bytes.saturating_sub(old.unwrap_or(0));
         let but = |most: u64, least, part| if most < least { most } else { most - most / part };
         let leaves = |part| {
@@ -130,43 +130,43 @@ impl Truth {
         leaves(4) || leaves(8) && here < 4
     }
 
-    fn remember(&mut self, call: &Enqueue, id: &JobId) {
-        if let Some((name, print, life)) = &call.record {
+    fn remember(&mut self, call: &EnqueueCommand, id: &JobId) {
+        if let Some((name, print, life)) = &call.idempotency_record {
             let record = (id.clone(), print.clone(), self.after(*life));
             self.records.insert(Arc::clone(name), record);
         }
     }
 
-    fn store(&mut self, call: &Enqueue) {
+    fn store(&mut self, call: &EnqueueCommand) {
         self.remember(call, &call.id);
         if let Some(merge) = &call.merge {
             let latest = (call.id.clone(), self.now + KEPT);
             self.groups.insert(Arc::clone(&merge.group), latest);
         }
         let (policy, bytes) = (&call.policy, call.envelope.len() as u64);
-        let after = |time: Duration| self.now + millis(time);
+        let after = |time: Duration| self.now + ceil_millis(time);
         self.jobs.push(Accepted {
             id: call.id.clone(),
-            records: call.record.iter().map(|(name, ..)| Arc::clone(name)).collect(),
+            records: call.idempotency_record.iter().map(|(name, ..)| Arc::clone(name)).collect(),
             view: JobView {
                 state: JobState::Queued,
                 attempts: 0,
                 position: None,
                 reason: None,
                 owner: call.owner.clone(),
-                watched: false,
+                is_watched: false,
                 response: None,
-                tombstone: false,
-                past: Past {
+                is_tombstone: false,
+                history: JobHistory {
                     lock: Some(call.key.clone()),
                     bytes,
                     accepted_us: self.now * 1000,
-                    ..Past::default()
+                    ..JobHistory::default()
                 },
             },
             bytes,
             accepted_us: self.now * 1000,
-            again: policy.again,
+            again: policy.retry_after_crash,
             max_attempts: policy.max_attempts,
             run: None,
             gone: None,

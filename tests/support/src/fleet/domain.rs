@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::{Closing, Fault, Fleet, Plan, Process, Verdict, dice::Dice};
-use crate::{checker::Life, proxy::Proxy, redis::Server};
+use crate::{checker::ProcessIncarnation, proxy::Proxy, redis::Server};
 
 /// A kind of history.
 #[expect(
@@ -25,7 +25,7 @@ pub trait Domain: Sized {
     async fn begin(fleet: &mut Fleet<Self>, dice: &mut Dice);
 
     /// Called after each start of a process.
-    async fn started(&mut self, _life: Life, _process: &mut Process) {}
+    async fn started(&mut self, _life: ProcessIncarnation, _process: &mut Process) {}
 
     /// Time after a fault in which its traces are not judged. None: the fault excuses nothing.
     fn aftermath(_fault: Fault) -> Option<Duration> {

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::{Domain, Fleet, Ground};
 use crate::{
-    checker::{Check, Violation, rest::Rest},
+    checker::{Guarantee, Violation, idle_snapshot::IdleSnapshot},
     kept,
     proxy::Proxy,
 };
@@ -69,7 +69,7 @@ impl<D: Domain> Fleet<D> {
             let said = tokio::time::timeout(STOPS, self.process(who).says()).await;
             if !matches!(&said, Ok(Some(said)) if said == "quiet true") {
                 let told = format!("process {who} does not come to rest: {said:?}");
-                wrong.push(Violation { check: Check::N1, told });
+                wrong.push(Violation { guarantee: Guarantee::N1, description: told });
             }
         }
         wrong
@@ -91,7 +91,7 @@ impl<D: Domain> Fleet<D> {
         }
         kept::left_at_rest(async || {
             let keys = kept::kept(connection, D::NAME).await;
-            Rest { keys, only_locks, ..Rest::default() }
+            IdleSnapshot { keys, locks_only: only_locks, ..IdleSnapshot::default() }
         })
         .await
     }
@@ -123,20 +123,20 @@ impl<D: Domain, G: Ground> Fleet<D, G> {
     }
 
     /// At one server, or one node: clients and channels of a cluster are another number for each node.
-    async fn look(&mut self, connection: &mut MultiplexedConnection) -> Rest {
+    async fn look(&mut self, connection: &mut MultiplexedConnection) -> IdleSnapshot {
         let Closing { only_locks, own, .. } = D::RULES.closing;
         let (clients, subscriptions) = kept::clients(connection).await;
         let alone = self.server.alone().is_some();
         let channels = if alone { kept::channels(connection, D::NAME).await } else { Vec::new() };
-        Rest {
+        IdleSnapshot {
             keys: kept::kept(connection, D::NAME).await,
-            only_locks,
-            subscriptions,
-            channels,
+            locks_only: only_locks,
+            subscribed_clients: subscriptions,
+            subscribed_channels: channels,
             clients,
-            sockets: alone.then_some(SOCKETS),
-            processes: self.living() + own,
-            ..Rest::default()
+            max_clients_per_process: alone.then_some(SOCKETS),
+            live_processes: self.living() + own,
+            ..IdleSnapshot::default()
         }
     }
 
@@ -161,7 +161,7 @@ impl<D: Domain, G: Ground> Fleet<D, G> {
         if D::RULES.closing.workers {
             let signs = SIGNS.iter().filter_map(|name| calls.remove(*name)).sum();
             let most_signs = SIGNS_OF_ALL + self.living();
-            wrong = Rest { signs, most_signs, ..Rest::default() }.check();
+            wrong = IdleSnapshot { heartbeats: signs, max_heartbeats: most_signs, ..IdleSnapshot::default() }.check();
             if self.server.alone().is_none() {
                 // A sign of life is a call for each shard there.
                 calls.retain(|about, _| !ABOUT_SIGNS.contains(&&**about));
@@ -169,7 +169,7 @@ impl<D: Domain, G: Ground> Fleet<D, G> {
         }
         if !calls.is_empty() {
             let told = format!("calls while nobody does anything: {calls:?}");
-            wrong.push(Violation { check: Check::N1, told });
+            wrong.push(Violation { guarantee: Guarantee::N1, description: told });
         }
         wrong
     }

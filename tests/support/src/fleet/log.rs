@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::clock;
-use crate::checker::line;
+use crate::checker::format_line;
 
 /// Each event with the time of the host's monotonic clock, and the wall's.
 #[derive(Debug)]
@@ -25,6 +25,6 @@ impl Log {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let wall = u64::try_from(wall.as_micros()).unwrap_or(u64::MAX);
         // One write: whole lines, also of a process that is killed now.
-        (&self.0).write_all(line(at, wall, event).as_bytes()).expect("the log can be written");
+        (&self.0).write_all(format_line(at, wall, event).as_bytes()).expect("the log can be written");
     }
 }

@@ -7,31 +7,31 @@ use super::{
     clock::{self, ns},
 };
 use crate::checker::{
-    Life,
-    deferred::{History, Trouble},
+    ProcessIncarnation,
+    deferred::{DeferredHistory, ProcessDisturbance},
 };
 
 /// What the checks have to know of the faults.
 #[derive(Debug, Default)]
 pub(crate) struct Notes {
     /// When each process was killed, ns.
-    pub(crate) killed: HashMap<Life, u64>,
+    pub(crate) killed: HashMap<ProcessIncarnation, u64>,
     /// When each process was told to end, ns.
-    pub(crate) stopping: HashMap<Life, u64>,
+    pub(crate) stopping: HashMap<ProcessIncarnation, u64>,
     /// Times in which something was done to a process, or to all.
-    pub(crate) troubles: Vec<Trouble>,
+    pub(crate) troubles: Vec<ProcessDisturbance>,
     /// Times in which the machine had no time for this process or the server, ns.
     pub(crate) stalls: Vec<(u64, u64)>,
 }
 
 impl Notes {
     /// Moves all of it into the history of a domain with runs.
-    pub(crate) fn tell(self, history: &mut History) {
-        history.killed = self.killed;
+    pub(crate) fn tell(self, history: &mut DeferredHistory) {
+        history.killed_at = self.killed;
         history.drained = self.stopping.keys().copied().collect();
-        history.stopping = self.stopping;
-        history.troubles = self.troubles;
-        let stalls = self.stalls.into_iter().map(|(from, to)| Trouble { life: None, from, to });
+        history.stop_requested_at = self.stopping;
+        history.disturbances = self.troubles;
+        let stalls = self.stalls.into_iter().map(|(from, to)| ProcessDisturbance { incarnation: None, from, to });
         history.stalls.extend(stalls);
     }
 }
@@ -40,7 +40,7 @@ impl<D, G> Fleet<D, G> {
     /// Notes that something was done to this process, or to all, in this time.
     pub fn trouble(&self, node: Option<usize>, from: u64, to: u64) {
         let life = node.map(|node| self.seats[node].life);
-        self.notes.lock().troubles.push(Trouble { life, from, to });
+        self.notes.lock().troubles.push(ProcessDisturbance { incarnation: life, from, to });
     }
 
     /// Like [`trouble`](Self::trouble), from now on for so long.
@@ -54,7 +54,7 @@ impl<D, G> Fleet<D, G> {
         let (life, notes) = (Some(self.seats[node].life), Arc::clone(&self.notes));
         move || {
             let from = clock::now();
-            notes.lock().troubles.push(Trouble { life, from, to: from + ns(time) });
+            notes.lock().troubles.push(ProcessDisturbance { incarnation: life, from, to: from + ns(time) });
         }
     }
 

@@ -19,10 +19,10 @@ use super::{
     process::kill_now,
     stall,
 };
-use crate::{checker::Life, flat::Samples, proxy::Proxy, redis::Server, stalls, wait::within};
+use crate::{checker::ProcessIncarnation, flat::Samples, proxy::Proxy, redis::Server, stalls, wait::within};
 
 pub(super) struct Seat {
-    pub(super) life: Life,
+    pub(super) life: ProcessIncarnation,
     setup: String,
     pub(super) process: Process,
     /// None in a cluster, whose nodes tell clients of each other.
@@ -39,7 +39,7 @@ pub struct Fleet<D, G = Server> {
     pub(super) soak: Option<Duration>,
     seeds: Dice,
     pub(super) seats: Vec<Seat>,
-    lives: Vec<Life>,
+    lives: Vec<ProcessIncarnation>,
     pub(super) notes: Arc<Mutex<Notes>>,
     pub(super) done: BTreeMap<Fault, usize>,
     pub(super) samples: Samples,
@@ -111,13 +111,13 @@ impl<D: Domain, G: Ground> Fleet<D, G> {
 
     /// Starts one more process; returns its number.
     pub(crate) async fn start(&mut self, setup: String) -> usize {
-        let life = Life { process: self.seats.len(), number: 0 };
+        let life = ProcessIncarnation { process: self.seats.len(), generation: 0 };
         let seat = self.seat(life, setup).await;
         self.seats.push(seat);
         life.process
     }
 
-    async fn seat(&mut self, life: Life, setup: String) -> Seat {
+    async fn seat(&mut self, life: ProcessIncarnation, setup: String) -> Seat {
         let straight = D::RULES.straight && self.soak.is_none();
         let proxy = match self.server.alone().filter(|_| !straight) {
             Some(server) => Some(Proxy::to(server, D::NAME).await),
@@ -135,7 +135,7 @@ impl<D: Domain, G: Ground> Fleet<D, G> {
     pub async fn replace(&mut self, node: usize) {
         self.kill(node).await;
         let Seat { life, setup, .. } = &self.seats[node];
-        let (next, setup) = (Life { number: life.number + 1, ..*life }, setup.clone());
+        let (next, setup) = (ProcessIncarnation { generation: life.generation + 1, ..*life }, setup.clone());
         self.seats[node] = self.seat(next, setup).await;
     }
 }
@@ -157,11 +157,11 @@ impl<D> Fleet<D> {
 }
 
 impl<D, G> Fleet<D, G> {
-    pub(crate) fn log(&self, life: Life) -> PathBuf {
-        self.folder.join(format!("{}-{}.log", life.process, life.number))
+    pub(crate) fn log(&self, life: ProcessIncarnation) -> PathBuf {
+        self.folder.join(format!("{}-{}.log", life.process, life.generation))
     }
 
-    pub(crate) fn life(&self, node: usize) -> Life {
+    pub(crate) fn life(&self, node: usize) -> ProcessIncarnation {
         self.seats[node].life
     }
 
@@ -180,7 +180,7 @@ impl<D, G> Fleet<D, G> {
     }
 
     /// Processes that there ever were.
-    pub(crate) fn lives_of_all(&self) -> &[Life] {
+    pub(crate) fn lives_of_all(&self) -> &[ProcessIncarnation] {
         &self.lives
     }
 
@@ -203,7 +203,7 @@ impl<D, G> Fleet<D, G> {
     }
 
     /// Reads what each process has written. One that was killed before it began has written nothing.
-    pub(crate) fn read(&self, mut each: impl FnMut(Life, &str)) {
+    pub(crate) fn read(&self, mut each: impl FnMut(ProcessIncarnation, &str)) {
         for life in &self.lives {
             each(*life, &fs::read_to_string(self.log(*life)).unwrap_or_default());
         }

@@ -3,7 +3,7 @@
 
 use redis::{AsyncConnectionConfig, aio::MultiplexedConnection};
 
-use crate::checker::locks::Register;
+use crate::checker::locks::FencedRegister;
 
 /// The highest fence that has read or written counts. A read with it shuts out all that came before:
 /// otherwise a late write could fall between the read and the write of the next holder.
@@ -41,7 +41,7 @@ impl Values {
 /// All that became of a lock's registers.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Outcome {
-    pub(crate) fenced: Register,
+    pub(crate) fenced: FencedRegister,
     /// Writes to the unfenced one, and its value.
     pub(crate) plain: (u64, u64),
 }
@@ -107,7 +107,7 @@ impl Registers {
             Some((fence.parse().ok()?, value.parse().ok()?))
         };
         Ok(Outcome {
-            fenced: Register {
+            fenced: FencedRegister {
                 lock: lock.to_owned(),
                 writes: lines.iter().filter_map(write).collect(),
             },

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::log::Log;
-use crate::checker::deferred::Event;
+use crate::checker::deferred::RunEvent;
 
 /// Time between two notes of a run that it is still sure of its lock.
 const TICK: Duration = Duration::from_millis(25);
@@ -17,7 +17,7 @@ pub(crate) struct Run<'a> {
 
 impl<'a> Run<'a> {
     /// Notes its start. The number is that of [`Event::Start`].
-    pub(crate) fn start(log: &'a Log, number: u64, start: &Event) -> Self {
+    pub(crate) fn start(log: &'a Log, number: u64, start: &RunEvent) -> Self {
         log.note(start);
         Self { log, number, ended: false }
     }
@@ -30,21 +30,21 @@ impl<'a> Run<'a> {
             tokio::time::sleep(step).await;
             left -= step;
             if let Some(valid) = valid() {
-                self.log.note(&Event::Holds(self.number, valid));
+                self.log.note(&RunEvent::Renewed(self.number, valid));
             }
         }
     }
 
     pub(crate) fn end(mut self, status: u16, body: &str) {
         self.ended = true;
-        self.log.note(&Event::End(self.number, status, body.to_owned()));
+        self.log.note(&RunEvent::Ended(self.number, status, body.to_owned()));
     }
 }
 
 impl Drop for Run<'_> {
     fn drop(&mut self) {
         if !self.ended {
-            self.log.note(&Event::Drop(self.number));
+            self.log.note(&RunEvent::Dropped(self.number));
         }
     }
 }

@@ -18,7 +18,7 @@ use super::{
     clock::{self, ns},
     log::Log,
 };
-use crate::checker::deferred::Event;
+use crate::checker::deferred::RunEvent;
 
 const TICK: Duration = Duration::from_millis(50);
 
@@ -33,7 +33,7 @@ pub(crate) fn note_own(log: Arc<Log>) {
         loop {
             let late = tick();
             for (since, to) in late.into_iter().chain(threads.of(std::process::id())) {
-                log.note(&Event::Stall(since, to));
+                log.note(&RunEvent::Stalled(since, to));
             }
         }
     });

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::{Domain, Fault, Fleet, Plan, clock, dice::Dice};
 use crate::{
-    checker::{Check, Violation},
+    checker::{Guarantee, Violation},
     flat::{self, Kind},
     gauge::Gauge,
     kept,
@@ -100,7 +100,7 @@ impl<D: Domain> Fleet<D> {
         expected.extend([(rules.server, flat::SERVER), (rules.store, flat::STORE)]);
         let expected = if self.soaks() { &expected[..] } else { &[] };
         let (flat, grown) = self.samples.compare(expected);
-        let violation = |told| Violation { check: Check::N1, told };
+        let violation = |told| Violation { guarantee: Guarantee::N1, description: told };
         (flat, grown.into_iter().map(violation).collect())
     }
 }

@@ -5,9 +5,9 @@ use std::time::Duration;
 use super::turn::{LEASE, REGISTERS};
 use crate::{
     checker::{
-        Check, Violation,
-        locks::{History, Looked, Trouble},
-        rest::cost,
+        Guarantee, Violation,
+        locks::{LockHistory, LockCheckStats, DisturbedInterval},
+        idle_snapshot::check_command_cost,
     },
     fleet::{
         Closing, Domain,
@@ -106,17 +106,17 @@ impl Domain for Locks {
         let registers = registers.expect("the registers are there").outcomes(REGISTERS).await;
         let mut history = history(fleet, calm);
         history.registers = registers.iter().map(|outcome| outcome.fenced.clone()).collect();
-        let killed = history.killed.len();
-        let (calls, grants) = (fleet.server.script_calls(), history.grants() as u64);
+        let killed = history.killed_at.len();
+        let (calls, grants) = (fleet.server.script_calls(), history.grant_count() as u64);
         let (looked, found) = history.check();
-        wrong.extend(cost(calls, grants, CEILING).into_iter().chain(found));
+        wrong.extend(check_command_cost(calls, grants, CEILING).into_iter().chain(found));
         wrong.extend(too_little(killed, &looked, plan.time));
         let mut told = vec![
             format!("{calls} calls for {grants} acquisitions, {killed} killed"),
-            format!("figure: fewest holds {}", looked.holds),
-            format!("figure: fewest waits judged {}", looked.waits),
-            format!("passed by {} of one process at most", looked.passed),
-            format!("figure: longest wait after the faults {} ms", looked.longest / MS),
+            format!("figure: fewest holds {}", looked.hold_count),
+            format!("figure: fewest waits judged {}", looked.judged_waits),
+            format!("passed by {} of one process at most", looked.max_overtakes),
+            format!("figure: longest wait after the faults {} ms", looked.longest_wait / MS),
         ];
         for Outcome { fenced, plain: (written, value) } in &registers {
             let lost = written - value.min(written);
@@ -127,24 +127,24 @@ impl Domain for Locks {
     }
 }
 
-fn history(fleet: &Fleet<Locks>, calm: u64) -> History {
-    let mut history = History::default();
-    (history.began, history.calm) = (fleet.domain.began, calm);
-    history.patience = ns(LEASE + PATIENCE);
-    fleet.read(|life, text| history.read(life, text));
+fn history(fleet: &Fleet<Locks>, calm: u64) -> LockHistory {
+    let mut history = LockHistory::default();
+    (history.started_at, history.last_fault_end) = (fleet.domain.began, calm);
+    history.max_wait = ns(LEASE + PATIENCE);
+    fleet.read(|life, text| history.add_log(life, text));
     let notes = fleet.take_notes();
-    history.killed = notes.killed;
+    history.killed_at = notes.killed;
     let troubles = notes.troubles.iter().map(|trouble| (trouble.from, trouble.to));
     let stalls = notes.stalls.iter().map(|(from, to)| (*from, to + 400 * MS));
-    history.troubles = troubles.chain(stalls).map(|(from, to)| Trouble { from, to }).collect();
+    history.disturbances = troubles.chain(stalls).map(|(from, to)| DisturbedInterval { from, to }).collect();
     history
 }
 
 /// Where hardly a lock was held, no process was killed, or no wait was judged, no violation was to be found.
-fn too_little(killed: usize, looked: &Looked, time: Duration) -> Option<Violation> {
-    let Looked { holds, waits, .. } = *looked;
+fn too_little(killed: usize, looked: &LockCheckStats, time: Duration) -> Option<Violation> {
+    let LockCheckStats { hold_count: holds, judged_waits: waits, .. } = *looked;
     (holds < HOLDS || killed == 0 || (time >= LONG && waits == 0)).then(|| {
         let told = format!("{holds} holds, {killed} killed, {waits} waits judged: too little");
-        Violation { check: Check::L1, told }
+        Violation { guarantee: Guarantee::L1, description: told }
     })
 }

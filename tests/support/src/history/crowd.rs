@@ -6,14 +6,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockgate::{LockRequest, NotAcquired, Released};
+use lockgate::{LockRequest, AcquireError, ReleaseStatus};
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader},
     task::JoinSet,
 };
 
 use crate::{
-    checker::locks::{Event, Mode},
+    checker::locks::{LockEvent, RecordedLockMode},
     fleet::{clock, log::Log, orders::say},
     redis::patient_store,
     stalls,
@@ -43,7 +43,7 @@ pub async fn crowd(url: &str, log: &Path) {
     let store = patient_store(url).await;
     let log = Arc::new(Log::open(log).expect("the log can be made"));
     let notes = Arc::clone(&log);
-    tokio::spawn(stalls::watch(move |since, _| notes.note(&Event::Stall(since))));
+    tokio::spawn(stalls::watch(move |since, _| notes.note(&LockEvent::Stalled(since))));
     let request = || store.lock("x").wait(WAIT);
     let mut begun = 0;
     let mut words = BufReader::new(tokio::io::stdin()).lines();
@@ -74,14 +74,14 @@ async fn go(request: &LockRequest, log: &Arc<Log>, begun: u64) {
         tokio::spawn(async move {
             for turn in 0..TURNS {
                 let op = begun + task * TURNS + turn;
-                log.note(&Event::Ask(op, "x".to_owned(), Mode::Exclusive));
+                log.note(&LockEvent::Requested(op, "x".to_owned(), RecordedLockMode::Exclusive));
                 let guard = request.clone().acquire().await.expect("it is served");
                 let sure = clock::now() + clock::ns(guard.remaining());
-                log.note(&Event::Got(op, guard.fence(), sure));
+                log.note(&LockEvent::Granted(op, guard.fence(), sure));
                 tokio::task::yield_now().await;
                 work();
-                log.note(&Event::Letting(op));
-                assert_eq!(guard.release().await, Released::Released);
+                log.note(&LockEvent::Releasing(op));
+                assert_eq!(guard.release().await, ReleaseStatus::Released);
             }
         })
     });
@@ -105,7 +105,7 @@ async fn beyond(request: &LockRequest) {
     let mut longest = Duration::ZERO;
     for _ in 0..most - 1 {
         match all.join_next().await.expect("there are more").expect("no task panics") {
-            (Err(NotAcquired::Busy(_)), took) => longest = longest.max(took),
+            (Err(AcquireError::Busy(_)), took) => longest = longest.max(took),
             other => panic!("somebody has it: {other:?}"),
         }
     }
@@ -113,7 +113,7 @@ async fn beyond(request: &LockRequest) {
     let mut served = 0;
     while let Some(ended) = all.join_next().await {
         if let (Ok(guard), _) = ended.expect("no task panics") {
-            assert_eq!(guard.release().await, Released::Released);
+            assert_eq!(guard.release().await, ReleaseStatus::Released);
             served += 1;
         }
     }

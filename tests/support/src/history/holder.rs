@@ -40,7 +40,7 @@ pub async fn holder(url: &str) {
             ("hold", _) => {
                 let guard = ask().await.expect("it is served");
                 say(&format!("holds {}", guard.fence()));
-                let copy = guard.held();
+                let copy = guard.held_lock();
                 tokio::spawn(async move { say(&format!("told {:?}", copy.lost().await)) });
                 held = Some(guard);
             }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lockgate::{LockRequest, Store};
 
-use crate::{checker::locks::Mode, fleet::dice::Dice};
+use crate::{checker::locks::RecordedLockMode, fleet::dice::Dice};
 
 /// Leases are short, so that faults are longer.
 pub(crate) const LEASE: Duration = Duration::from_secs(1);
@@ -21,7 +21,7 @@ pub(crate) const REGISTERS: [&str; 2] = ["hot", "cold"];
 #[derive(Debug)]
 pub(crate) struct Turn {
     pub(crate) lock: &'static str,
-    pub(crate) mode: Mode,
+    pub(crate) mode: RecordedLockMode,
     fixed: bool,
     wait: Option<Duration>,
     /// The future is dropped after this.
@@ -51,9 +51,9 @@ impl Turn {
             at -= share;
         }
         let mode = match lock {
-            "doc" if dice.percent(75) => Mode::Shared,
-            "pool" if dice.percent(85) => Mode::Permits(3),
-            _ => Mode::Exclusive,
+            "doc" if dice.percent(75) => RecordedLockMode::Shared,
+            "pool" if dice.percent(85) => RecordedLockMode::Permits(3),
+            _ => RecordedLockMode::Exclusive,
         };
         let wait = match dice.below(20) {
             0 | 1 => None,
@@ -81,11 +81,11 @@ impl Turn {
     pub(crate) fn request(&self, store: &Store) -> LockRequest {
         let mut request = store.lock(self.lock);
         request = match self.mode {
-            Mode::Exclusive => request,
-            Mode::Shared => request.shared(),
-            Mode::Permits(most) => request.permits(most),
+            RecordedLockMode::Exclusive => request,
+            RecordedLockMode::Shared => request.shared(),
+            RecordedLockMode::Permits(most) => request.permits(most),
         };
-        request = if self.fixed { request.lease_fixed(SHORT) } else { request.lease(LEASE) };
+        request = if self.fixed { request.fixed_lease(SHORT) } else { request.lease(LEASE) };
         match self.wait {
             Some(wait) => request.wait(wait),
             None => request,

@@ -9,11 +9,11 @@ use std::{
 };
 
 use futures_util::FutureExt as _;
-use lockgate::{LockGuard, NotAcquired, Store};
+use lockgate::{LockGuard, AcquireError, Store};
 
 use super::turn::{End, REGISTERS, Turn};
 use crate::{
-    checker::locks::Event,
+    checker::locks::LockEvent,
     fleet::{
         Job, clock,
         dice::Dice,
@@ -63,7 +63,7 @@ pub async fn work(job: Job) {
 
 impl Worker {
     async fn tick(self: Arc<Self>) {
-        stalls::watch(|since, _| self.log.note(&Event::Stall(since))).await;
+        stalls::watch(|since, _| self.log.note(&LockEvent::Stalled(since))).await;
     }
 
     async fn go_round(self: Arc<Self>, mut dice: Dice) {
@@ -76,7 +76,7 @@ impl Worker {
 
     async fn take(&self, turn: &Turn) {
         let op = self.ops.fetch_add(1, Ordering::Relaxed);
-        self.log.note(&Event::Ask(op, turn.lock.to_owned(), turn.mode));
+        self.log.note(&LockEvent::Requested(op, turn.lock.to_owned(), turn.mode));
         let acquire = turn.request(&self.store).acquire();
         let acquired = match turn.gives_up {
             Some(after) => tokio::time::timeout(after, acquire).await,
@@ -85,16 +85,16 @@ impl Worker {
         match acquired {
             Ok(Ok(guard)) => {
                 let (now, left) = (clock::now(), guard.remaining());
-                self.log.note(&Event::Got(op, guard.fence(), now + clock::ns(left)));
+                self.log.note(&LockEvent::Granted(op, guard.fence(), now + clock::ns(left)));
                 self.hold(op, turn, &guard).await;
                 self.end(op, turn, guard).await;
             }
-            Ok(Err(NotAcquired::Busy(_))) => self.log.note(&Event::Busy(op)),
+            Ok(Err(AcquireError::Busy(_))) => self.log.note(&LockEvent::Refused(op)),
             Ok(Err(_)) => {
-                self.log.note(&Event::Fault(op));
+                self.log.note(&LockEvent::Failed(op));
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
-            Err(_) => self.log.note(&Event::Gone(op)),
+            Err(_) => self.log.note(&LockEvent::Cancelled(op)),
         }
     }
 
@@ -118,7 +118,7 @@ impl Worker {
             let next = read.next();
             let written = self.registers.write(turn.lock, fence, next).await;
             if written.expect("the registers are there") {
-                self.log.note(&Event::Wrote(op, next.fenced.unsigned_abs()));
+                self.log.note(&LockEvent::Written(op, next.fenced.unsigned_abs()));
             }
             self.still_holds(op, guard);
         }
@@ -127,17 +127,17 @@ impl Worker {
     fn still_holds(&self, op: u64, guard: &LockGuard) -> bool {
         let (now, left) = (clock::now(), guard.remaining());
         let event =
-            if left.is_zero() { Event::Lost(op) } else { Event::Holds(op, now + clock::ns(left)) };
+            if left.is_zero() { LockEvent::LossReported(op) } else { LockEvent::Renewed(op, now + clock::ns(left)) };
         self.log.note(&event);
         !left.is_zero()
     }
 
     async fn end(&self, op: u64, turn: &Turn, guard: LockGuard) {
-        self.log.note(&Event::Letting(op));
+        self.log.note(&LockEvent::Releasing(op));
         match turn.end {
             End::Release => {
                 let released = guard.release().await;
-                self.log.note(&Event::Let(op, format!("{released:?}")));
+                self.log.note(&LockEvent::Released(op, format!("{released:?}")));
             }
             End::Drop => drop(guard),
             End::DropRelease => drop(guard.release().now_or_never()),

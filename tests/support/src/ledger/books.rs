@@ -22,9 +22,9 @@ use super::{
 };
 use crate::{
     checker::{
-        Life,
-        deferred::{History, Run, Seen},
-        locks::Register,
+        ProcessIncarnation,
+        deferred::{DeferredHistory, RecordedRun, ObservedStatus},
+        locks::FencedRegister,
     },
     fleet::{Domain as _, Ground, clock::ns, register::Registers},
     http::request,
@@ -43,7 +43,7 @@ pub(super) type Addrs = Arc<Mutex<Vec<SocketAddr>>>;
 #[derive(Debug)]
 pub struct Books {
     store: Store,
-    pub(super) history: Arc<Mutex<History>>,
+    pub(super) history: Arc<Mutex<DeferredHistory>>,
     began: Instant,
     /// Requests that were sent.
     sent: Arc<AtomicU64>,
@@ -74,7 +74,7 @@ impl Books {
         }
     }
 
-    pub(super) fn listens(&self, life: Life, addr: SocketAddr) {
+    pub(super) fn listens(&self, life: ProcessIncarnation, addr: SocketAddr) {
         self.listeners.lock().insert(addr, life);
         let mut addrs = self.addrs.lock();
         match addrs.get_mut(life.process) {
@@ -84,7 +84,7 @@ impl Books {
     }
 
     /// What the registers have taken.
-    pub(super) async fn taken(&self) -> Vec<Register> {
+    pub(super) async fn taken(&self) -> Vec<FencedRegister> {
         let Some((server, resources)) = &self.registers else { return Vec::new() };
         let registers = Registers::open(&server.url("")).await;
         let registers = registers.expect("the registers are there");
@@ -194,7 +194,7 @@ impl<G: Ground> Fleet<G> {
 
     /// All that clients are told is written down from now on, and judged: for this long they may wait for their answers.
     pub fn judges_answers(&self, patience: Duration) {
-        self.domain.history.lock().patience = ns(patience);
+        self.domain.history.lock().max_wait = ns(patience);
     }
 
     /// Requests that were sent.
@@ -225,15 +225,15 @@ impl<G: Ground> Fleet<G> {
     }
 
     /// What the status resource says now. It is written down.
-    pub async fn see(&self, node: usize, id: &str) -> Seen {
+    pub async fn see(&self, node: usize, id: &str) -> ObservedStatus {
         self.domain.looks.fetch_add(1, Ordering::Relaxed);
         let seen = look(self.addr(node), id).await.unwrap_or_default();
-        self.domain.history.lock().seen.entry(id.to_owned()).or_default().push(seen.clone());
+        self.domain.history.lock().observed.entry(id.to_owned()).or_default().push(seen.clone());
         seen
     }
 
     /// Asks again until it has ended.
-    pub async fn outcome(&self, node: usize, id: &str) -> Seen {
+    pub async fn outcome(&self, node: usize, id: &str) -> ObservedStatus {
         let outcome = async {
             loop {
                 let seen = self.see(node, id).await;
@@ -256,7 +256,7 @@ impl<G: Ground> Fleet<G> {
 
     /// Waits until a handler has begun to run this job.
     pub async fn started(&self, id: &str) {
-        let started = || self.runs().iter().any(|run| run.job.as_deref() == Some(id));
+        let started = || self.runs().iter().any(|run| run.job_id.as_deref() == Some(id));
         let wait = async {
             while !started() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -268,21 +268,21 @@ impl<G: Ground> Fleet<G> {
 
     /// The runs of a job that have been written down until now.
     #[must_use]
-    pub fn runs_of(&self, id: &str) -> Vec<Run> {
-        self.runs().into_iter().filter(|run| run.job.as_deref() == Some(id)).collect()
+    pub fn runs_of(&self, id: &str) -> Vec<RecordedRun> {
+        self.runs().into_iter().filter(|run| run.job_id.as_deref() == Some(id)).collect()
     }
 
     /// The runs that have been written down until now, in the order they began.
     #[must_use]
-    pub fn runs(&self) -> Vec<Run> {
+    pub fn runs(&self) -> Vec<RecordedRun> {
         self.written().runs
     }
 
     /// What the processes have written down until now.
-    pub(super) fn written(&self) -> History {
-        let mut history = History::default();
-        self.read(|life, text| history.read(life, text));
-        history.runs.sort_by_key(|run| run.from);
+    pub(super) fn written(&self) -> DeferredHistory {
+        let mut history = DeferredHistory::default();
+        self.read(|life, text| history.add_log(life, text));
+        history.runs.sort_by_key(|run| run.started_at);
         history
     }
 

@@ -8,7 +8,7 @@ use super::{
     node::Setup,
 };
 use crate::{
-    checker::{Check, Life, Violation, deferred::Looked},
+    checker::{Guarantee, ProcessIncarnation, Violation, deferred::DeferredCheckStats},
     fleet::{
         AFTERMATH, Closing, Domain,
         Fault::{self, *},
@@ -90,7 +90,7 @@ impl Domain for Books {
         }
     }
 
-    async fn started(&mut self, life: Life, process: &mut Process) {
+    async fn started(&mut self, life: ProcessIncarnation, process: &mut Process) {
         let said = within("a node to listen", process.says()).await;
         let addr = said.and_then(|said| said.parse().ok()).expect("it says where it listens");
         self.listens(life, addr);
@@ -127,12 +127,12 @@ impl Domain for Books {
             format!("{looked:?}; {states:?}; {cost}"),
             format!(
                 "figure: longest answer of those that nothing is done to {} ms",
-                looked.longest / MS
+                looked.longest_wait / MS
             ),
-            format!("figure: answers that the machine alone excuses {}", looked.excused),
+            format!("figure: answers that the machine alone excuses {}", looked.excused_answers),
             format!(
                 "figure: fewest runs of 100 that nothing has touched {}",
-                share(looked.untouched, &looked)
+                share(looked.undisturbed_runs, &looked)
             ),
             format!("figure: accepted and lost {lost}"),
         ];
@@ -141,17 +141,17 @@ impl Domain for Books {
 }
 
 /// Of a hundred runs.
-fn share(of: usize, looked: &Looked) -> usize {
-    100 * of / (looked.runs + looked.direct).max(1)
+fn share(of: usize, looked: &DeferredCheckStats) -> usize {
+    100 * of / (looked.runs + looked.direct_runs).max(1)
 }
 
 /// Faults that touch nearly all runs excuse nearly all: then nothing was judged. Runs that the machine has touched
 /// besides are not to be blamed on the faults.
-fn too_little(looked: &Looked, time: Duration) -> Option<Violation> {
-    let spared = share(looked.spared, looked);
+fn too_little(looked: &DeferredCheckStats, time: Duration) -> Option<Violation> {
+    let spared = share(looked.unfaulted_runs, looked);
     (time >= LONG && spared < UNTOUCHED).then(|| {
         let told = format!("faults touch all but {spared} of 100 runs: too little is judged");
-        Violation { check: Check::D3, told }
+        Violation { guarantee: Guarantee::D3, description: told }
     })
 }
 

@@ -14,8 +14,8 @@ use parking_lot::Mutex;
 
 use crate::{
     checker::{
-        Life,
-        deferred::{self, Accepted, Asked, History, Terms},
+        ProcessIncarnation,
+        deferred::{self, AcceptedJob, ClientExchange, DeferredHistory, AcceptedTerms},
     },
     fleet::clock,
     http::{Answer, request},
@@ -40,13 +40,13 @@ pub enum Told {
 }
 
 /// Who listens where.
-pub(super) type Listeners = Arc<Mutex<HashMap<SocketAddr, Life>>>;
+pub(super) type Listeners = Arc<Mutex<HashMap<SocketAddr, ProcessIncarnation>>>;
 
 /// Makes requests whose answers go into the books.
 #[derive(Debug, Clone)]
 pub struct Requests {
     pub(super) most: u32,
-    pub(super) history: Arc<Mutex<History>>,
+    pub(super) history: Arc<Mutex<DeferredHistory>>,
     pub(super) sent: Arc<AtomicU64>,
     pub(super) listeners: Listeners,
 }
@@ -65,23 +65,23 @@ impl Requests {
 #[must_use = "it is not sent yet"]
 pub struct Later {
     to: SocketAddr,
-    life: Option<Life>,
+    life: Option<ProcessIncarnation>,
     resource: String,
     method: &'static str,
     route: &'static str,
     query: String,
     key: Option<String>,
-    terms: Terms,
+    terms: AcceptedTerms,
     most: u32,
-    history: Arc<Mutex<History>>,
+    history: Arc<Mutex<DeferredHistory>>,
 }
 
 impl Later {
     fn new(
-        (to, life): (SocketAddr, Option<Life>),
+        (to, life): (SocketAddr, Option<ProcessIncarnation>),
         resource: &str,
         most: u32,
-        history: Arc<Mutex<History>>,
+        history: Arc<Mutex<DeferredHistory>>,
     ) -> Self {
         Self {
             to,
@@ -91,7 +91,7 @@ impl Later {
             route: "later",
             query: String::new(),
             key: None,
-            terms: Terms::ONCE,
+            terms: AcceptedTerms::SINGLE_RUN,
             most,
             history,
         }
@@ -99,7 +99,7 @@ impl Later {
 
     /// A PUT, which may run again.
     pub fn put(self) -> Self {
-        Self { method: "PUT", terms: Terms::again(self.most), ..self }
+        Self { method: "PUT", terms: AcceptedTerms::retryable(self.most), ..self }
     }
 
     /// What the handler is to do: `ms`, and how many attempts `fail`, `abort` or `panic`.
@@ -114,7 +114,7 @@ impl Later {
 
     /// Later ones pass it while it waits for a retry.
     pub fn skip(self) -> Self {
-        let terms = Terms { skips: true, ..self.terms };
+        let terms = AcceptedTerms { allows_overtaking: true, ..self.terms };
         Self { route: "skip", terms, ..self }
     }
 
@@ -125,7 +125,7 @@ impl Later {
 
     /// Does not run before [`DELAY`](crate::ledger::DELAY) has passed.
     pub fn delayed(self) -> Self {
-        let terms = Terms { unordered: true, ..self.terms };
+        let terms = AcceptedTerms { is_unordered: true, ..self.terms };
         Self { route: "delayed", terms, ..self }
     }
 
@@ -177,11 +177,11 @@ impl Later {
 
     fn note(&self, told: &Told, sent: u64) {
         let mut history = self.history.lock();
-        history.asked.push(Asked {
+        history.exchanges.push(ClientExchange {
             resource: self.resource.clone(),
-            life: self.life,
-            sent,
-            told: clock::now(),
+            incarnation: self.life,
+            sent_at: sent,
+            answered_at: clock::now(),
             answer: told.answer(),
         });
         let (id, sure) = match told {
@@ -195,29 +195,29 @@ impl Later {
         };
         // The same request once more: its place is that of the first.
         if let Some(known) = history.accepted.iter_mut().find(|known| known.id == *id) {
-            known.sure |= sure;
+            known.is_certain |= sure;
             return;
         }
-        history.accepted.push(Accepted {
+        history.accepted.push(AcceptedJob {
             id: id.clone(),
             resource: self.resource.clone(),
-            sent,
-            told: clock::now(),
+            sent_at: sent,
+            answered_at: clock::now(),
             terms: self.terms,
-            sure,
+            is_certain: sure,
         });
     }
 }
 
 impl Told {
-    fn answer(&self) -> deferred::Answer {
+    fn answer(&self) -> deferred::ClientAnswer {
         match self {
-            Self::Accepted(_) => deferred::Answer::Accepted,
-            Self::Perhaps(_) => deferred::Answer::Perhaps,
+            Self::Accepted(_) => deferred::ClientAnswer::Accepted,
+            Self::Perhaps(_) => deferred::ClientAnswer::PossiblyAccepted,
             Self::Ran(status, body) | Self::Refused(status, body) => {
-                deferred::Answer::Given(*status, body.clone())
+                deferred::ClientAnswer::Response(*status, body.clone())
             }
-            Self::Nothing => deferred::Answer::Nothing,
+            Self::Nothing => deferred::ClientAnswer::NoResponse,
         }
     }
 }

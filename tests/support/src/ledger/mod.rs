@@ -40,8 +40,8 @@ pub use self::{
 };
 pub use crate::{
     checker::{
-        Life,
-        deferred::{Accepted, Answer, Asked, End, History, Looked, Run, Seen, Terms, Trouble},
+        ProcessIncarnation,
+        deferred::{AcceptedJob, ClientAnswer, ClientExchange, RunEnd, DeferredHistory, DeferredCheckStats, RecordedRun, ObservedStatus, AcceptedTerms, ProcessDisturbance},
     },
     fleet::Ground,
 };

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt, path::PathBuf, time::Duration};
 
 use super::{Fleet, books::ALL};
 use crate::{
-    checker::{Check, Violation, deferred::Looked, rest::cost},
+    checker::{Guarantee, Violation, deferred::DeferredCheckStats, idle_snapshot::check_command_cost},
     fleet::Ground,
 };
 
@@ -18,7 +18,7 @@ const OWN: u64 = 32;
 #[derive(Debug)]
 pub struct Verdict {
     /// What was looked at.
-    pub looked: Looked,
+    pub looked: DeferredCheckStats,
     /// What was asked of the server, and for how much.
     pub cost: String,
     /// What is wrong; empty if all is well.
@@ -39,7 +39,7 @@ impl Verdict {
     /// If something is wrong.
     #[track_caller]
     #[expect(clippy::must_use_candidate, reason = "that all is well is enough for most")]
-    pub fn is_good(self) -> Looked {
+    pub fn is_good(self) -> DeferredCheckStats {
         println!("figure: accepted and lost {}", self.lost);
         assert!(self.wrong.is_empty(), "{self}");
         self.looked
@@ -68,7 +68,7 @@ impl<G: Ground> Fleet<G> {
         let (cost, too_much) = self.paid();
         // While the processes still work: what moves meanwhile must not be taken for lost.
         let broken = self.looked_through().await.into_iter();
-        let mut wrong: Vec<_> = broken.map(|told| Violation { check: Check::N1, told }).collect();
+        let mut wrong: Vec<_> = broken.map(|told| Violation { guarantee: Guarantee::N1, description: told }).collect();
         wrong.extend(too_much);
         wrong.extend(self.left().await);
         let taken = self.domain.taken().await;
@@ -78,14 +78,14 @@ impl<G: Ground> Fleet<G> {
         history.registers = taken;
         self.take_notes().tell(&mut history);
         let unknown = |id: &String| {
-            let last = history.seen.get(id).and_then(|seen| seen.last());
+            let last = history.observed.get(id).and_then(|seen| seen.last());
             last.is_none_or(|seen| seen.state.is_empty())
         };
-        let lost = history.accepted.iter().filter(|one| one.sure && unknown(&one.id)).count();
+        let lost = history.accepted.iter().filter(|one| one.is_certain && unknown(&one.id)).count();
         let (looked, found) = history.check();
         wrong.extend(found);
         let mut states = BTreeMap::new();
-        for seen in history.seen.values().filter_map(|seen| seen.last()) {
+        for seen in history.observed.values().filter_map(|seen| seen.last()) {
             *states.entry(format!("{} {}", seen.state, seen.reason)).or_default() += 1;
         }
         Verdict { looked, cost, wrong, lost, states, logs: None }
@@ -103,7 +103,7 @@ impl<G: Ground> Fleet<G> {
     async fn all_end(&self, node: usize) {
         let ids: Vec<_> = {
             let history = self.domain.history.lock();
-            history.accepted.iter().map(|accepted| (accepted.id.clone(), accepted.sure)).collect()
+            history.accepted.iter().map(|accepted| (accepted.id.clone(), accepted.is_certain)).collect()
         };
         let until = tokio::time::Instant::now() + ALL;
         for (id, sure) in ids {
@@ -124,7 +124,7 @@ impl<G: Ground> Fleet<G> {
         let (calls, requests) = (self.calls(), self.asked());
         let lives = self.lives_of_all().len() as u64;
         let told = format!("{calls} calls for {requests} requests to {lives} processes");
-        let too_much = cost(calls.saturating_sub(lives * OWN), requests, CEILING);
+        let too_much = check_command_cost(calls.saturating_sub(lives * OWN), requests, CEILING);
         (told, too_much.filter(|_| self.server.alone().is_some()))
     }
 }

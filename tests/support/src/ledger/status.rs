@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::{
-    checker::deferred::Seen,
+    checker::deferred::ObservedStatus,
     http::{Answer, request},
     wait::PATIENCE,
 };
@@ -26,10 +26,10 @@ async fn get(at: SocketAddr, target: &str) -> Option<Answer> {
 }
 
 /// `None`: no answer.
-pub(super) async fn look(at: SocketAddr, id: &str) -> Option<Seen> {
+pub(super) async fn look(at: SocketAddr, id: &str) -> Option<ObservedStatus> {
     let answer = get(at, &format!("/deferred/{id}")).await?;
     if answer.status == 404 {
-        return Some(Seen::default());
+        return Some(ObservedStatus::default());
     }
     let document = answer.expect(200).json();
     let text = |name: &str| document[name].as_str().unwrap_or_default().to_owned();
@@ -40,5 +40,5 @@ pub(super) async fn look(at: SocketAddr, id: &str) -> Option<Seen> {
     } else {
         None
     };
-    Some(Seen { state, reason, response })
+    Some(ObservedStatus { state, reason, response })
 }

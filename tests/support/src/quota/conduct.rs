@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{epoch, fill, limiter::TASKS, policies};
 use crate::{
-    checker::{Check, Violation, quota::History},
+    checker::{Guarantee, Violation, quota::QuotaHistory},
     fleet::{
         Closing, Domain,
         Fault::*,
@@ -85,30 +85,30 @@ impl Domain for Limits {
     /// Whether a charge that was put right twice would be seen by now. It would not while so much is lost that each
     /// count of the store may be right.
     fn shows(fleet: &Fleet<Self>) -> bool {
-        fleet.domain.lost() > 0 && history(fleet).check().0.exact > 0
+        fleet.domain.lost() > 0 && history(fleet).check().0.tight_readings > 0
     }
 
     async fn judge(fleet: &mut Fleet<Self>, _plan: &Plan, calm: u64) -> Verdict {
         let mut wrong = fleet.come_to_rest().await;
         let mut history = history(fleet);
-        (history.calm, history.patience) = (calm, ns(PATIENCE));
+        (history.last_fault_end, history.max_wait) = (calm, ns(PATIENCE));
         let ((looked, found), lost) = (history.check(), fleet.domain.lost());
         wrong.extend(found);
         let mut must = |so: bool, check, told: &str| {
             if !so {
-                wrong.push(Violation { check, told: format!("{told}: {looked:?}") });
+                wrong.push(Violation { guarantee: check, description: format!("{told}: {looked:?}") });
             }
         };
-        must(looked.entered > 0, Check::L1, "no request was ever let in");
-        must(looked.spent > 0, Check::RL1, "no quota was ever spent: nothing shows that it holds");
-        must(lost > 0, Check::RL2, "no settlement was lost");
-        must(looked.exact > 0, Check::RL2, "no look shows that charges are put right once");
+        must(looked.admitted > 0, Guarantee::L1, "no request was ever let in");
+        must(looked.exhausted_keys > 0, Guarantee::RL1, "no quota was ever spent: nothing shows that it holds");
+        must(lost > 0, Guarantee::RL2, "no settlement was lost");
+        must(looked.tight_readings > 0, Guarantee::RL2, "no look shows that charges are put right once");
         let mut told = vec![
             format!("{looked:?}, {lost} settlements lost"),
-            format!("figure: let in beyond a quota {}", looked.over),
+            format!("figure: let in beyond a quota {}", looked.max_excess),
             format!(
                 "figure: longest without an answer after the faults {} ms",
-                looked.longest / MS
+                looked.longest_wait / MS
             ),
         ];
         told.extend(fleet.domain.filled.take());
@@ -123,15 +123,15 @@ impl Limits {
 }
 
 /// What all processes have written.
-fn history(fleet: &Fleet<Limits>) -> History {
-    let (mut history, policies) = (History::default(), policies());
-    fleet.read(|life, text| history.read(life, text));
+fn history(fleet: &Fleet<Limits>) -> QuotaHistory {
+    let (mut history, policies) = (QuotaHistory::default(), policies());
+    fleet.read(|life, text| history.add_log(life, text));
     let clients = (policies.len() * TASKS) as u64;
-    history.lives.extend(fleet.lives_of_all().iter().map(|life| (*life, clients)));
+    history.clients_per_process.extend(fleet.lives_of_all().iter().map(|life| (*life, clients)));
     for asked in policies {
         // Those that are not asked for anew have one name in all.
         let epochs = fleet.domain.first..=epoch();
-        history.limits.extend(epochs.map(|epoch| (asked.name_in(epoch), asked.limit)));
+        history.quotas.extend(epochs.map(|epoch| (asked.name_in(epoch), asked.limit)));
     }
     fleet.noted(|notes| {
         history.killed.extend(notes.killed.keys().copied());

@@ -2,12 +2,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use lockgate::{RateLimit, Store};
+use lockgate::{RateLimiter, Store};
 use tokio::runtime::Handle;
 
 use super::{After, Asked, epoch, fill::fill, policies, settled::Settled};
 use crate::{
-    checker::quota::Event,
+    checker::quota::QuotaEvent,
     fleet::{
         Job, clock,
         dice::Dice,
@@ -38,7 +38,7 @@ pub async fn limiter(job: Job) {
         }
     });
     let notes = Arc::clone(&log);
-    tokio::spawn(stalls::watch(move |since, _| notes.note(&Event::Stall(since))));
+    tokio::spawn(stalls::watch(move |since, _| notes.note(&QuotaEvent::Stalled(since))));
     let mut dice = Dice::new(job.seed);
     let mut tasks = Vec::new();
     for asked in policies().into_iter().map(Arc::new) {
@@ -64,7 +64,7 @@ pub async fn limiter(job: Job) {
 /// How quota is asked for.
 #[derive(Debug, Clone)]
 enum Way {
-    Limiter(RateLimit),
+    Limiter(RateLimiter),
     Layer(Settled),
 }
 
@@ -73,14 +73,14 @@ impl Way {
         let mut policies = asked.policies.iter().cloned();
         let first = policies.next().expect("there is one");
         match asked.after {
-            After::Stays => Self::Limiter(policies.fold(store.rate_limit(first), RateLimit::and)),
+            After::Stays => Self::Limiter(policies.fold(store.rate_limiter(first), RateLimiter::and)),
             after => Self::Layer(Settled::new(store, &first, after)),
         }
     }
 
     async fn ask(&self, who: u64, asked: &Asked, dice: &mut Dice, log: &Log) {
         let name = asked.name_in(epoch());
-        log.note(&Event::Ask(who, name.clone()));
+        log.note(&QuotaEvent::Requested(who, name.clone()));
         match self {
             Self::Limiter(limit) => log.note(&check(limit, who, name, dice).await),
             Self::Layer(settled) => {
@@ -91,14 +91,14 @@ impl Way {
     }
 }
 
-async fn check(limit: &RateLimit, who: u64, name: String, dice: &mut Dice) -> Event {
+async fn check(limit: &RateLimiter, who: u64, name: String, dice: &mut Dice) -> QuotaEvent {
     let (sent, second) = (clock::now(), dice.below(SECOND_KEYS));
     // More than there are policies are left out.
     let keys = [name.clone(), format!("{name}, {second}")];
     match limit.check_each(keys.map(|key| (key, 1))).await {
-        Ok(decision) if !decision.is_admitted() => Event::Out(who, name),
-        Ok(decision) if decision.is_local() => Event::Local(who, name, sent, 1),
-        Ok(_) => Event::In(who, name, sent, 1),
-        Err(_) => Event::Fault(who, name),
+        Ok(decision) if !decision.is_admitted() => QuotaEvent::Refused(who, name),
+        Ok(decision) if decision.is_local() => QuotaEvent::AdmittedLocally(who, name, sent, 1),
+        Ok(_) => QuotaEvent::Admitted(who, name, sent, 1),
+        Err(_) => QuotaEvent::Failed(who, name),
     }
 }

@@ -15,7 +15,7 @@ mod spender;
 
 use std::time::Duration;
 
-use lockgate::{Outage, Policy, Quota};
+use lockgate::{RateLimitOutage, Policy, Quota};
 
 pub use self::{
     conduct::Limits,
@@ -23,7 +23,7 @@ pub use self::{
     spender::{KEY, Quotas, quotas, spender},
 };
 use crate::{
-    checker::quota::Limit,
+    checker::quota::QuotaBound,
     fleet::clock::{self, ns},
 };
 
@@ -46,7 +46,7 @@ const PLENTY: u64 = 1_000_000;
 struct Asked {
     name: &'static str,
     policies: Vec<Policy>,
-    limit: Limit,
+    limit: QuotaBound,
     /// In each [`EPOCH`] by a key that was not there before.
     anew: bool,
     /// What becomes of a charge after the response.
@@ -88,7 +88,7 @@ fn epoch() -> u64 {
 /// than was asked for.
 fn policies() -> Vec<Asked> {
     let quota = |n| Quota::requests(n);
-    let policy = |quota: Quota, name: &str| Policy::new(quota).name(name);
+    let policy = |quota: Quota, name: &str| Policy::new(quota).with_name(name);
     let window = ns(SECOND);
     let one = |policy: Policy, name, limit| Asked {
         name,
@@ -98,29 +98,29 @@ fn policies() -> Vec<Asked> {
         after: After::Stays,
     };
     // Of which one more may be let in: the first.
-    let once = |n: u64| Limit::Paced { burst: n - 1, limit: 0, window: 1 };
-    let long = |n, name: &str| policy(quota(n).per(LONG), name).on_outage(Outage::Refuse);
+    let once = |n: u64| QuotaBound::Gcra { burst: n - 1, limit: 0, window: 1 };
+    let long = |n, name: &str| policy(quota(n).per(LONG), name).on_outage(RateLimitOutage::Refuse);
     let anew =
         |policies, name, n, after| Asked { name, policies, limit: once(n), anew: true, after };
     vec![
-        one(policy(quota(40).per(SECOND), "fixed"), "fixed", Limit::Fixed { limit: 40, window }),
+        one(policy(quota(40).per(SECOND), "fixed"), "fixed", QuotaBound::Fixed { limit: 40, window }),
         one(
             policy(quota(40).per(SECOND).sliding(), "sliding"),
             "sliding",
-            Limit::Sliding { limit: 40, window },
+            QuotaBound::Sliding { limit: 40, window },
         ),
         one(
-            policy(quota(40).per(SECOND).burst(10), "paced").on_outage(Outage::Refuse),
+            policy(quota(40).per(SECOND).burst(10), "paced").on_outage(RateLimitOutage::Refuse),
             "paced",
-            Limit::Paced { burst: 10, limit: 40, window },
+            QuotaBound::Gcra { burst: 10, limit: 40, window },
         ),
         one(
-            policy(quota(100).per(SECOND), "leased").lease(10).on_outage(Outage::Refuse),
+            policy(quota(100).per(SECOND), "leased").quota_lease(10).on_outage(RateLimitOutage::Refuse),
             "leased",
-            Limit::Fixed { limit: 100, window },
+            QuotaBound::Fixed { limit: 100, window },
         ),
         anew(vec![long(300, "once")], "once", 300, After::Stays),
-        anew(vec![long(300, "lent").lease(10)], "lent", 300, After::Stays),
+        anew(vec![long(300, "lent").quota_lease(10)], "lent", 300, After::Stays),
         anew(vec![long(150, "wide"), long(3, "narrow")], "apart", 150, After::Stays),
         anew(vec![long(REFUNDED, "refunded")], "refunded", REFUNDED, After::Refunded),
         anew(vec![long(PLENTY, "dearer")], "dearer", PLENTY, After::Dearer),

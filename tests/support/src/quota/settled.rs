@@ -2,13 +2,13 @@
 
 use axum::{Router, body::Body, extract::Request, routing::get};
 use http::StatusCode;
-use lockgate::{Key, Policy, RateLimit, Store};
+use lockgate::{Key, Policy, RateLimiter, Store};
 use lockgate_axum::{CurrentRate, RateLimitLayer};
 use tower::ServiceExt as _;
 
 use super::{After, Asked};
 use crate::{
-    checker::quota::Event,
+    checker::quota::QuotaEvent,
     fleet::{clock, dice::Dice, log::Log},
 };
 
@@ -26,7 +26,7 @@ const LOOKS: u64 = 2;
 #[derive(Debug, Clone)]
 pub(super) struct Settled {
     app: Router,
-    limit: RateLimit,
+    limit: RateLimiter,
     quota: u64,
     after: After,
 }
@@ -35,10 +35,10 @@ impl Settled {
     pub(super) fn new(store: &Store, policy: &Policy, after: After) -> Self {
         let layer = RateLimitLayer::by_header(KEY, policy.clone())
             .refund_on(|status| status == FREE.as_u16())
-            .settle_by_handler()
+            .handler_sets_cost()
             .store(store);
         let app = Router::new().route("/", get(handler)).layer(layer);
-        let (limit, quota) = (store.rate_limit(policy.clone()), policy.quota().limit());
+        let (limit, quota) = (store.rate_limiter(policy.clone()), policy.quota().limit());
         Self { app, limit, quota, after }
     }
 
@@ -48,7 +48,7 @@ impl Settled {
             After::Dearer => 1 + dice.below(3),
             _ => dice.below(2),
         };
-        log.note(&Event::May(who, name.clone(), costs.max(1)));
+        log.note(&QuotaEvent::CostLimit(who, name.clone(), costs.max(1)));
         let sent = clock::now();
         let mut request = Request::get("/").header(KEY, &name);
         // What costs nothing is given back by its status, or by the handler's word.
@@ -58,9 +58,9 @@ impl Settled {
         let request = request.body(Body::empty()).expect("a request");
         let response = self.app.clone().oneshot(request).await.expect("it can't fail");
         log.note(&match response.status() {
-            StatusCode::OK | FREE => Event::In(who, name, sent, costs.min(1)),
-            StatusCode::TOO_MANY_REQUESTS => Event::Out(who, name),
-            StatusCode::SERVICE_UNAVAILABLE => Event::Fault(who, name),
+            StatusCode::OK | FREE => QuotaEvent::Admitted(who, name, sent, costs.min(1)),
+            StatusCode::TOO_MANY_REQUESTS => QuotaEvent::Refused(who, name),
+            StatusCode::SERVICE_UNAVAILABLE => QuotaEvent::Failed(who, name),
             other => panic!("{other}"),
         });
     }
@@ -81,7 +81,7 @@ impl Settled {
         let told = self.limit.peek(Key::header(KEY, name.as_bytes()), 1).await;
         // Who was stopped meanwhile may have seen another window.
         if let Some(told) = told.ok().filter(|_| asked.name_before() == name) {
-            log.note(&Event::Spent(who, name, sent, self.quota - told.remaining()));
+            log.note(&QuotaEvent::SpentRead(who, name, sent, self.quota - told.remaining()));
         }
     }
 }
@@ -90,7 +90,7 @@ async fn handler(rate: CurrentRate, request: Request) -> StatusCode {
     let cost = request.headers().get(COST).and_then(|cost| cost.to_str().ok()?.parse().ok());
     match cost {
         Some(cost) => {
-            let _ = rate.0.charge(cost);
+            let _ = rate.0.set_cost(cost);
             StatusCode::OK
         }
         None => FREE,

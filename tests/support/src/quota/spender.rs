@@ -31,7 +31,7 @@ pub struct Quotas {
 pub fn quotas(limit: u64) -> [Quotas; 5] {
     let quota = || Quota::requests(limit).per(Duration::from_secs(86_400 * 30));
     let of = |quota, name, limit, leased: u32| Quotas {
-        policy: Policy::new(quota).name(name).lease(leased),
+        policy: Policy::new(quota).with_name(name).quota_lease(leased),
         limit,
         leased: leased.into(),
     };
@@ -57,14 +57,14 @@ pub async fn spender(url: &str, limit: u64) {
     let store = patient_store(url).await;
     for Quotas { policy, .. } in quotas(limit) {
         // The connection is there when it begins.
-        store.rate_limit(policy).peek(KEY, 1).await.expect("the store answers");
+        store.rate_limiter(policy).peek(KEY, 1).await.expect("the store answers");
     }
     for Quotas { policy, .. } in quotas(limit) {
         // Each together with the others, however late one of them comes to it.
         println!("ready");
         let mut line = String::new();
         std::io::stdin().lock().read_line(&mut line).expect("it is told to go");
-        let limit = store.rate_limit(policy.clone());
+        let limit = store.rate_limiter(policy.clone());
         let tasks = (0..TASKS).map(|_| {
             let limit = limit.clone();
             tokio::spawn(async move {
@@ -82,7 +82,7 @@ pub async fn spender(url: &str, limit: u64) {
         for task in tasks.collect::<Vec<_>>() {
             passed += task.await.expect("no task panics");
         }
-        println!("{} {passed}", policy.label());
+        println!("{} {passed}", policy.name());
     }
     // Gives back what it has leased and not spent.
     store.shutdown(Duration::from_secs(10)).await;

@@ -135,8 +135,8 @@ mod running;
 use std::{fmt, net::SocketAddr, sync::Arc};
 
 use lockgate::{
-    HeldLocks, SharedSecret, Snapshot, Store,
-    defer::{Authorization, PendingRun},
+    HeldLocks, SharedSecret, ExtensionSnapshot, Store,
+    defer::{RunAuthorization, PendingRun},
 };
 use serde::{Deserialize, Serialize};
 use tokio::{sync::oneshot, task::JoinHandle};
@@ -182,7 +182,7 @@ const LOCAL: &str = "127.0.0.0/8";
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct User(String);
 
-impl Snapshot for User {
+impl ExtensionSnapshot for User {
     const NAME: &'static str = "user";
 }
 
@@ -210,10 +210,10 @@ impl fmt::Display for Tenant {
 }
 
 /// Whether the user of a deferred request may still run it.
-fn authorization(desk: &Desk, run: &PendingRun) -> Authorization {
-    match run.carried::<User>() {
-        Some(User(name)) if desk.is_revoked(&name) => Authorization::Denied,
-        _ => Authorization::Granted,
+fn authorization(desk: &Desk, run: &PendingRun) -> RunAuthorization {
+    match run.snapshot::<User>() {
+        Some(User(name)) if desk.is_revoked(&name) => RunAuthorization::Denied,
+        _ => RunAuthorization::Granted,
     }
 }
 
@@ -248,7 +248,7 @@ async fn ask_again(app: &App, locks: &HeldLocks, seen: &mut Seen) {
             Ok(guard) => guard.fence().into(),
             Err(error) => error.to_string().into(),
         };
-        seen.word = first.header(&app.store, &secret()).map(|(_, word)| word);
+        seen.word = first.delegation_header(&app.store, &secret()).map(|(_, word)| word);
     }
 }
 

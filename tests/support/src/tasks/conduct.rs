@@ -10,8 +10,8 @@ use lockgate::{
 use super::{LEASE, Line, MOST, QUEUE};
 use crate::{
     checker::{
-        Check, Violation,
-        deferred::{Accepted, History, Run, Seen, Terms},
+        Guarantee, Violation,
+        deferred::{AcceptedJob, DeferredHistory, RecordedRun, ObservedStatus, AcceptedTerms},
     },
     fleet::{
         AFTERMATH, Domain,
@@ -77,15 +77,15 @@ impl Domain for Tasks {
         wrong.extend(fleet.domain.all_end().await);
         let ended = (clock::now() - calm) / MS;
         let report = fleet.domain.store.check().run().await.expect("the store is there");
-        wrong.extend(report.faults().map(|fault| violation(Check::N1, fault.to_string())));
+        wrong.extend(report.faults().map(|fault| violation(Guarantee::N1, fault.to_string())));
         let mut history = history(fleet);
         fleet.domain.look_up(&mut history).await;
         let (looked, mut found) = history.check();
         // At least once: a process that stood still for longer than its lease may run beside the next one.
-        found.retain(|found| matches!(found.check, Check::D1 | Check::D3));
+        found.retain(|found| matches!(found.guarantee, Guarantee::D1 | Guarantee::D3));
         wrong.extend(found);
         if looked.accepted == 0 || looked.runs == 0 {
-            wrong.push(violation(Check::L1, "nothing was ever run".to_owned()));
+            wrong.push(violation(Guarantee::L1, "nothing was ever run".to_owned()));
         }
         let told = vec![
             format!("{looked:?}; pushed without an answer {}", history.unanswered.len()),
@@ -104,18 +104,18 @@ impl Tasks {
             let stats = self.queue.stats().await.expect("the store is there");
             if stats.waiting + stats.running == 0 {
                 return (stats.lost > 0 || stats.done + stats.dead != stats.pushed).then(|| {
-                    violation(Check::D1, format!("tasks are unaccounted for: {stats:?}"))
+                    violation(Guarantee::D1, format!("tasks are unaccounted for: {stats:?}"))
                 });
             }
             if tokio::time::Instant::now() > until {
-                return Some(violation(Check::L1, format!("they do not end: {stats:?}")));
+                return Some(violation(Guarantee::L1, format!("they do not end: {stats:?}")));
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 
     /// A dead letter is known. The store keeps nothing of a task that is done, so its runs have to say it.
-    async fn look_up(&self, history: &mut History) {
+    async fn look_up(&self, history: &mut DeferredHistory) {
         for accepted in &history.accepted {
             let id = TaskId::parse(&accepted.id).expect("an id");
             let info = self.queue.get(&id).await.expect("the store is there");
@@ -124,26 +124,26 @@ impl Tasks {
                 Some(TaskState::Dead) => "dead",
                 Some(_) => "waiting",
             };
-            let of = |run: &&Run| run.job.as_deref() == Some(&*accepted.id);
-            let last = history.runs.iter().filter(of).max_by_key(|run| run.from);
+            let of = |run: &&RecordedRun| run.job_id.as_deref() == Some(&*accepted.id);
+            let last = history.runs.iter().filter(of).max_by_key(|run| run.started_at);
             let end = last.and_then(|run| run.end.as_ref());
             let response = end.map(|end| (end.status, end.body.clone()));
-            let seen = Seen { state: state.to_owned(), reason: String::new(), response };
-            history.seen.entry(accepted.id.clone()).or_default().push(seen);
+            let seen = ObservedStatus { state: state.to_owned(), reason: String::new(), response };
+            history.observed.entry(accepted.id.clone()).or_default().push(seen);
         }
     }
 }
 
-fn violation(check: Check, told: String) -> Violation {
-    Violation { check, told }
+fn violation(check: Guarantee, told: String) -> Violation {
+    Violation { guarantee: check, description: told }
 }
 
 /// What all processes have written.
-fn history(fleet: &Fleet<Tasks>) -> History {
-    let mut history = History::default();
+fn history(fleet: &Fleet<Tasks>) -> DeferredHistory {
+    let mut history = DeferredHistory::default();
     let mut tasks = BTreeMap::<String, (u64, bool, Option<(String, u64)>)>::new();
     fleet.read(|life, text| {
-        history.read(life, text);
+        history.add_log(life, text);
         for (at, line) in text.lines().filter_map(Line::read) {
             match line {
                 Line::Push(name, once) => drop(tasks.insert(name, (at, once, None))),
@@ -155,10 +155,10 @@ fn history(fleet: &Fleet<Tasks>) -> History {
     });
     fleet.take_notes().tell(&mut history);
     for (resource, (sent, once, pushed)) in tasks {
-        let terms = if once { Terms::ONCE } else { Terms::again(MOST) };
+        let terms = if once { AcceptedTerms::SINGLE_RUN } else { AcceptedTerms::retryable(MOST) };
         match pushed {
             Some((id, told)) => {
-                let task = Accepted { id, resource, sent, told, terms, sure: true };
+                let task = AcceptedJob { id, resource, sent_at: sent, answered_at: told, terms, is_certain: true };
                 history.accepted.push(task);
             }
             None => *history.unanswered.entry(resource).or_default() += 1,

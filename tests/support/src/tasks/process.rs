@@ -10,13 +10,13 @@ use std::{
 
 use lockgate::{
     Store,
-    queue::{Failure, Queue, Task},
+    queue::{TaskFailure, Queue, Task},
 };
 use serde::{Deserialize, Serialize};
 
 use super::{LEASE, Line, MOST, QUEUE};
 use crate::{
-    checker::deferred::Event,
+    checker::deferred::RunEvent,
     fleet::{
         Job,
         clock::{self, ns},
@@ -51,7 +51,7 @@ struct Errand {
 pub async fn tasks(job: Job) {
     // Those that are asked for are no news.
     std::panic::set_hook(Box::new(|_| {}));
-    let store = Store::builder(&job.url).deadline(Duration::from_secs(5)).connect().await;
+    let store = Store::builder(&job.url).call_timeout(Duration::from_secs(5)).connect().await;
     let store = store.expect("the URL is right");
     let log = Arc::new(Log::open(&job.log).expect("the log can be made"));
     let (orders, seed) = (Orders::follow(|_| ()), job.seed);
@@ -105,17 +105,17 @@ async fn push(
     }
 }
 
-async fn run(task: Task<Errand>, log: Arc<Log>, runs: Arc<AtomicU64>) -> Result<(), Failure> {
+async fn run(task: Task<Errand>, log: Arc<Log>, runs: Arc<AtomicU64>) -> Result<(), TaskFailure> {
     let run = runs.fetch_add(1, Ordering::Relaxed);
     // What nobody says to a run is that its lease is over: it is dropped then. There is no fence.
     let valid = || clock::now() + ns(LEASE);
     let (attempt, errand) = (task.attempt(), &task.payload);
     let id = task.id().to_string();
-    let start = Event::Start(run, errand.name.clone(), id, attempt, clock::now(), valid());
+    let start = RunEvent::Started(run, errand.name.clone(), id, attempt, clock::now(), valid());
     let written = Run::start(&log, run, &start);
     written.works(errand.ms, || Some(valid())).await;
     let (fails, panics) = (attempt <= errand.fail, attempt <= errand.panic);
     written.end(if fails || panics { 500 } else { 200 }, &errand.name);
     assert!(!panics, "asked to panic");
-    if fails { Err(Failure::new("asked to fail")) } else { Ok(()) }
+    if fails { Err(TaskFailure::new("asked to fail")) } else { Ok(()) }
 }

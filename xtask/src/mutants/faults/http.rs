@@ -9,8 +9,8 @@ pub(super) const FAULTS: &[Fault] = &[
         breaks: "axum: the lock ends with the head, while the body streams",
         edits: &[edit(
             "src/middleware/settle.rs",
-            "Parting::Keep(ticket) => {\n            let kept",
-            "Parting::Keep(ticket) if FAULT => {\n            drop(ticket);\n            answer.map(GateBody::inner)\n        }\n        ORIGINAL",
+            "LeaveAction::KeepTicket(ticket) => {\n            let kept",
+            "LeaveAction::KeepTicket(ticket) if FAULT => {\n            drop(ticket);\n            answer.map(GateBody::inner)\n        }\n        ORIGINAL",
         )],
         suites: &[rows(&["hold_until::"])],
     },
@@ -19,9 +19,9 @@ pub(super) const FAULTS: &[Fault] = &[
         row: "l25",
         breaks: "actix-web: the lock ends with the head, while the body streams",
         edits: &[edit(
-            "integrations/actix-web/src/transform.rs",
-            "Parting::Keep(ticket) => {\n                // Whoever says nothing",
-            "Parting::Keep(ticket) if FAULT => {\n                drop(ticket);\n                None\n            }\n            ORIGINAL",
+            "integrations/actix-web/src/gate_middleware.rs",
+            "LeaveAction::KeepTicket(ticket) => {\n                // Whoever says nothing",
+            "LeaveAction::KeepTicket(ticket) if FAULT => {\n                drop(ticket);\n                None\n            }\n            ORIGINAL",
         )],
         suites: &[rows(&["hold_until::"])],
     },
@@ -30,7 +30,7 @@ pub(super) const FAULTS: &[Fault] = &[
         row: "l19",
         breaks: "actix-web: a busy resource is answered with 500",
         edits: &[edit(
-            "integrations/actix-web/src/reply.rs",
+            "integrations/actix-web/src/reply_response.rs",
             "let status = StatusCode::from_u16(reply.status)",
             "let status = StatusCode::from_u16(if FAULT && reply.status == 409 { 500 } else { reply.status })",
         )],
@@ -41,8 +41,8 @@ pub(super) const FAULTS: &[Fault] = &[
         row: "l22",
         breaks: "axum: of two path parameters of one name the outer one is locked",
         edits: &[edit(
-            "integrations/axum/src/framework.rs",
-            "(_, Some(_)) => Err(BadParam::Repeated),",
+            "integrations/axum/src/axum_framework.rs",
+            "(_, Some(_)) => Err(PathParamError::Duplicate),",
             "(found, Some(_)) if FAULT => Ok(found.map(|(_, value)| value.to_owned())),\n                    ORIGINAL",
         )],
         suites: &[rows(&["keys::", "wiring::"])],
@@ -53,7 +53,7 @@ pub(super) const FAULTS: &[Fault] = &[
         breaks: "actix-web: of two path parameters of one name the outer one is locked",
         edits: &[edit(
             "integrations/actix-web/src/path_param.rs",
-            "(_, Some(_)) => Err(BadParam::Repeated),",
+            "(_, Some(_)) => Err(PathParamError::Duplicate),",
             "(Some(value), Some(_)) if FAULT => Ok(Some(value.into())),\n        ORIGINAL",
         )],
         suites: &[rows(&["keys::", "wiring::"])],
@@ -63,7 +63,7 @@ pub(super) const FAULTS: &[Fault] = &[
         row: "d17",
         breaks: "axum: a request of a nested router is stored with a part of its path",
         edits: &[edit(
-            "integrations/axum/src/framework.rs",
+            "integrations/axum/src/axum_framework.rs",
             ".map_or(&parts.uri, |original| &original.0);",
             ".filter(|_| !FAULT)ORIGINAL",
         )],
@@ -74,8 +74,8 @@ pub(super) const FAULTS: &[Fault] = &[
         row: "d17",
         breaks: "actix-web: a run does not have the user that its request came with",
         edits: &[edit(
-            "integrations/actix-web/src/replay.rs",
-            "marker.restored::<Put>().for_each(|put| put(&mut extensions));",
+            "integrations/actix-web/src/app_replayer.rs",
+            "marker.restored_snapshots::<ActixExtensionInserter>().for_each(|put| put(&mut extensions));",
             "if !FAULT {\n        ORIGINAL\n    }",
         )],
         suites: &[rows(&["users::", "replay::"])],
@@ -85,9 +85,9 @@ pub(super) const FAULTS: &[Fault] = &[
         row: "d2",
         breaks: "a remembered request stops when its client leaves, and runs again",
         edits: &[edit(
-            "src/gate/detached.rs",
-            "if !self.0.has_begun() {",
-            "if FAULT || !self.0.has_begun() {",
+            "src/gate/detached_run.rs",
+            "if !self.0.has_run() {",
+            "if FAULT || !self.0.has_run() {",
         )],
         suites: &[rows(&["remembered::"])],
     },
@@ -96,7 +96,7 @@ pub(super) const FAULTS: &[Fault] = &[
         row: "d17",
         breaks: "a forged header passes for a run of a worker",
         edits: &[edit(
-            "src/remote/word.rs",
+            "src/remote/replay_claims.rs",
             "if !secrets.iter().any(holds) {",
             "if !FAULT && !secrets.iter().any(holds) {",
         )],
@@ -107,7 +107,7 @@ pub(super) const FAULTS: &[Fault] = &[
         row: "q1",
         breaks: "a refused client is not told when to come back",
         edits: &[edit(
-            "src/rate_limit/respond.rs",
+            "src/rate_limit/rate_refusal.rs",
             "if let Some(wait) = self.retry_after() {",
             "if let Some(wait) = self.retry_after().filter(|_| !FAULT) {",
         )],
@@ -119,8 +119,8 @@ pub(super) const FAULTS: &[Fault] = &[
         breaks: "forged headers fill the log",
         edits: &[edit(
             "src/throttle.rs",
-            "if now.saturating_duration_since(line.written) < PERIOD {",
-            "if !FAULT && now.saturating_duration_since(line.written) < PERIOD {",
+            "if now.saturating_duration_since(line.written_at) < THROTTLE_PERIOD {",
+            "if !FAULT && now.saturating_duration_since(line.written_at) < THROTTLE_PERIOD {",
         )],
         suites: &[unit(&["throttle", "log"])],
     },
@@ -129,7 +129,7 @@ pub(super) const FAULTS: &[Fault] = &[
         row: "d4",
         breaks: "a request that may have been stored is answered as one that was not",
         edits: &[edit(
-            "src/defer/gate/accept.rs",
+            "src/defer/gate/enqueue_request.rs",
             "match stores && error.may_have_run() {",
             "match !FAULT && stores && error.may_have_run() {",
         )],

@@ -19,7 +19,7 @@ pub(super) const FAULTS: &[Fault] = &[
         row: "tasks",
         breaks: "a worker that has lost its run ends the task",
         edits: &[edit(
-            "src/store/memory/tasks/turn.rs",
+            "src/store/memory/tasks/task_poll.rs",
             "if self.queue.running.get(&end.run).is_none() {",
             "if !FAULT && self.queue.running.get(&end.run).is_none() {",
         )],
@@ -41,7 +41,7 @@ pub(super) const FAULTS: &[Fault] = &[
         row: "tasks",
         breaks: "a task that may run once runs again after a crash",
         edits: &[edit(
-            "src/store/memory/tasks/turn.rs",
+            "src/store/memory/tasks/task_poll.rs",
             "if !again || meta.attempts",
             "if !again && !FAULT || meta.attempts",
         )],
@@ -63,7 +63,7 @@ pub(super) const FAULTS: &[Fault] = &[
         row: "tasks",
         breaks: "a task that fails runs once more than it may",
         edits: &[edit(
-            "src/queue/run.rs",
+            "src/queue/task_run.rs",
             "_ if attempt >= max_attempts =>",
             "_ if attempt >= max_attempts + u32::from(FAULT) =>",
         )],
@@ -100,13 +100,13 @@ pub(super) const FAULTS: &[Fault] = &[
         breaks: "a run that its worker has lost is not cancelled",
         edits: &[
             edit(
-                "src/queue/leases.rs",
-                "(Some(_), false) => self.cancel(&token),",
+                "src/queue/renewal.rs",
+                "(Some(_), false) => self.cancel_run(&token),",
                 "(Some(_), false) if FAULT => {}\n                ORIGINAL",
             ),
             edit(
-                "src/queue/leases.rs",
-                "lost.iter().for_each(|token| self.cancel(token));",
+                "src/queue/renewal.rs",
+                "lost.iter().for_each(|token| self.cancel_run(token));",
                 "if !FAULT {\n            ORIGINAL\n        }",
             ),
         ],

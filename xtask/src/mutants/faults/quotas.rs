@@ -30,7 +30,7 @@ pub(super) const FAULTS: &[Fault] = &[
         row: "q1",
         breaks: "a fixed window lets in one more",
         edits: &[edit(
-            "src/store/memory/rate/present.rs",
+            "src/store/memory/rate_counters/counter_usage.rs",
             "fits(*limit, *spent, cost),",
             "fits(*limit + u64::from(FAULT), *spent, cost),",
         )],
@@ -52,9 +52,9 @@ pub(super) const FAULTS: &[Fault] = &[
         row: "q1",
         breaks: "the share of the window before is rounded down",
         edits: &[edit(
-            "src/store/memory/rate/present.rs",
-            "part(self.before, self.left(now), self.length)",
-            "(if FAULT { self.before * self.left(now) / self.length } else { ORIGINAL })",
+            "src/store/memory/rate_counters/counter_usage.rs",
+            "scale_ceil(self.previous, self.left_ms(now), self.length_ms)",
+            "(if FAULT { self.previous * self.left_ms(now) / self.length_ms } else { ORIGINAL })",
         )],
         suites: &[unit(&["store::tests", "rate_limit::"])],
     },
@@ -74,7 +74,7 @@ pub(super) const FAULTS: &[Fault] = &[
         row: "q4",
         breaks: "a refund of the window before is taken from this one",
         edits: &[edit(
-            "src/store/memory/rate/present.rs",
+            "src/store/memory/rate_counters/counter_usage.rs",
             "Self::Fixed { spent, end } if end.abs_diff(window.at) <= near => {",
             "Self::Fixed { spent, end } if FAULT || end.abs_diff(window.at) <= near => {",
         )],
@@ -86,8 +86,8 @@ pub(super) const FAULTS: &[Fault] = &[
         breaks: "policies whose names differ in other letters share a counter",
         edits: &[edit(
             "src/rate_limit/policy.rs",
-            "self.counter = escape(name.as_bytes()).into();",
-            "ORIGINAL\n        if FAULT {\n            let fold = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };\n            self.counter = name.chars().map(fold).collect::<String>().into();\n        }",
+            "self.counter_name = escape(name.as_bytes()).into();",
+            "ORIGINAL\n        if FAULT {\n            let fold = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };\n            self.counter_name = name.chars().map(fold).collect::<String>().into();\n        }",
         )],
         suites: &[unit(&["rate_limit::"])],
     },
@@ -97,8 +97,8 @@ pub(super) const FAULTS: &[Fault] = &[
         breaks: "one charge after the fact blocks a key for a lifetime",
         edits: &[edit(
             "src/store/rate.rs",
-            "units: units.min(rule.most_charged())",
-            "units: if FAULT { units } else { units.min(rule.most_charged()) }",
+            "units: units.min(rule.max_charge())",
+            "units: if FAULT { units } else { units.min(rule.max_charge()) }",
         )],
         suites: &[unit(&["rate_limit::"])],
     },
@@ -108,14 +108,14 @@ pub(super) const FAULTS: &[Fault] = &[
         breaks: "a refusal is repeated after a refund has made room",
         edits: &[
             edit(
-                "src/rate_limit/engine/receipt.rs",
-                "if matches!(settled.by, By::Refund { .. }) {",
-                "if !FAULT && matches!(settled.by, By::Refund { .. }) {",
+                "src/rate_limit/engine/charge_receipt.rs",
+                "if matches!(settled.kind, AdjustmentKind::Refund { .. }) {",
+                "if !FAULT && matches!(settled.kind, AdjustmentKind::Refund { .. }) {",
             ),
             edit(
-                "src/rate_limit/engine/ask.rs",
-                "let unsteady = self.unsteady || given_back || leases;",
-                "let unsteady = !FAULT && (self.unsteady || given_back || leases);",
+                "src/rate_limit/engine/check_request.rs",
+                "let unsteady = self.may_end_early || given_back || leases;",
+                "let may_end_early = !FAULT && (self.may_end_early || given_back || leases);",
             ),
         ],
         suites: &[unit(&["rate_limit::"])],
@@ -126,12 +126,12 @@ pub(super) const FAULTS: &[Fault] = &[
         breaks: "without the store each process lets in the whole quota",
         edits: &[
             edit(
-                "src/rate_limit/engine/alone.rs",
+                "src/rate_limit/engine/outage_limiter.rs",
                 "u128::from(processes)",
                 "u128::from(if FAULT { 1 } else { processes })",
             ),
             edit(
-                "src/rate_limit/engine/alone.rs",
+                "src/rate_limit/engine/outage_limiter.rs",
                 "(quota.capacity() / processes)",
                 "(quota.capacity() / if FAULT { 1 } else { processes })",
             ),
@@ -144,14 +144,14 @@ pub(super) const FAULTS: &[Fault] = &[
         breaks: "a quota leased in one window is spent in the next",
         edits: &[
             edit(
-                "src/rate_limit/engine/lease.rs",
-                ".filter(|_| now < self.until && self.units > 0)?;",
-                ".filter(|_| (FAULT || now < self.until) && self.units > 0)?;",
+                "src/rate_limit/engine/quota_lease.rs",
+                ".filter(|_| now < self.valid_until && self.units > 0)?;",
+                ".filter(|_| (FAULT || now < self.valid_until) && self.units > 0)?;",
             ),
             edit(
-                "src/rate_limit/engine/lease.rs",
-                "let (reset, remaining) = (self.until - now,",
-                "let (reset, remaining) = (self.until.saturating_duration_since(now),",
+                "src/rate_limit/engine/quota_lease.rs",
+                "let (reset, remaining) = (self.valid_until - now,",
+                "let (reset, remaining) = (self.valid_until.saturating_duration_since(now),",
             ),
         ],
         suites: &[unit(&["rate_limit::"])],
@@ -161,7 +161,7 @@ pub(super) const FAULTS: &[Fault] = &[
         row: "q1",
         breaks: "all clients behind NAT64 have one quota",
         edits: &[edit(
-            "src/key/address.rs",
+            "src/key/canonical_ip.rs",
             "let [0x64, 0xff9b, 0, 0, 0, 0, high, low] = v6.segments() else { return None };",
             "ORIGINAL\n    if FAULT {\n        return None;\n    }",
         )],
@@ -172,9 +172,9 @@ pub(super) const FAULTS: &[Fault] = &[
         row: "q11",
         breaks: "a check that is dropped stays charged",
         edits: &[edit(
-            "src/rate_limit/engine/receipt.rs",
-            "        let _ = self.give_back();",
-            "        if !FAULT {\n            let _ = self.give_back();\n        }",
+            "src/rate_limit/engine/charge_receipt.rs",
+            "        let _ = self.refund_all();",
+            "        if !FAULT {\n            let _ = self.refund_all();\n        }",
         )],
         suites: &[unit(&["rate_limit::"])],
     },

@@ -1,43 +1,43 @@
 //! Hand-made histories: each check finds what is wrong with one, and nothing in a good one.
 
-use super::all;
+use super::check_history;
 use crate::{
-    Life, MS,
-    locks::{Event, History, Mode, Register, Trouble},
+    ProcessIncarnation, NANOS_PER_MILLI,
+    locks::{LockEvent, LockHistory, RecordedLockMode, FencedRegister, DisturbedInterval},
 };
 
 /// A history in the making. Times are in ms.
 struct Story {
-    history: History,
+    history: LockHistory,
     ops: u64,
 }
 
 impl Default for Story {
     fn default() -> Self {
-        let history = History { patience: 6000 * MS, ..History::default() };
+        let history = LockHistory { max_wait: 6000 * NANOS_PER_MILLI, ..LockHistory::default() };
         Self { history, ops: 0 }
     }
 }
 
 impl Story {
     /// One who asked at `asked`, had the lock from `from` to `to`, and was sure of it for longer.
-    fn held(&mut self, process: usize, mode: Mode, fence: u64, [asked, from, to]: [u64; 3]) {
+    fn held(&mut self, process: usize, mode: RecordedLockMode, fence: u64, [asked, from, to]: [u64; 3]) {
         let op = self.ops;
         let events = vec![
-            (asked * MS, Event::Ask(op, "x".into(), mode)),
-            (from * MS, Event::Got(op, fence, (from + 1000) * MS)),
-            (to * MS, Event::Letting(op)),
+            (asked * NANOS_PER_MILLI, LockEvent::Requested(op, "x".into(), mode)),
+            (from * NANOS_PER_MILLI, LockEvent::Granted(op, fence, (from + 1000) * NANOS_PER_MILLI)),
+            (to * NANOS_PER_MILLI, LockEvent::Releasing(op)),
         ];
         self.tell(process, events);
     }
 
-    fn tell(&mut self, process: usize, events: Vec<(u64, Event)>) {
+    fn tell(&mut self, process: usize, events: Vec<(u64, LockEvent)>) {
         self.ops += 1;
-        self.history.add(Life { process, number: 0 }, events);
+        self.history.add_events(ProcessIncarnation { process, generation: 0 }, events);
     }
 
     fn complaint(&self) -> String {
-        let (_, wrong) = all(&self.history);
+        let (_, wrong) = check_history(&self.history);
         assert!(wrong.len() <= 1, "{wrong:?}");
         wrong.first().map(ToString::to_string).unwrap_or_default()
     }
@@ -52,7 +52,7 @@ impl Story {
     }
 }
 
-const X: Mode = Mode::Exclusive;
+const X: RecordedLockMode = RecordedLockMode::Exclusive;
 
 #[test]
 fn one_after_the_other_is_good() {
@@ -76,34 +76,34 @@ fn m1_two_at_once() {
 /// Each end of a hold ends it, and nothing else does.
 #[test]
 fn m1_a_hold_ends_with_its_validity_a_loss_or_a_death() {
-    let asked = || (0, Event::Ask(0, "x".into(), X));
+    let asked = || (0, LockEvent::Requested(0, "x".into(), X));
     let next = |story: &mut Story| story.held(1, X, 2, [10, 60, 70]);
     for (valid, end, good) in [
         (1000, None, false),
         (50, None, true),
-        (1000, Some((55 * MS, Event::Lost(0))), true),
-        (1000, Some((65 * MS, Event::Lost(0))), false),
-        (50, Some((40 * MS, Event::Holds(0, 90 * MS))), false),
-        (1000, Some((55 * MS, Event::Letting(0))), true),
+        (1000, Some((55 * NANOS_PER_MILLI, LockEvent::LossReported(0))), true),
+        (1000, Some((65 * NANOS_PER_MILLI, LockEvent::LossReported(0))), false),
+        (50, Some((40 * NANOS_PER_MILLI, LockEvent::Renewed(0, 90 * NANOS_PER_MILLI))), false),
+        (1000, Some((55 * NANOS_PER_MILLI, LockEvent::Releasing(0))), true),
     ] {
         let mut story = Story::default();
-        let got = (MS, Event::Got(0, 1, valid * MS));
+        let got = (NANOS_PER_MILLI, LockEvent::Granted(0, 1, valid * NANOS_PER_MILLI));
         story.tell(0, [asked(), got].into_iter().chain(end).collect());
         next(&mut story);
         if good { story.is_good() } else { story.is_wrong("M1") }
     }
     let mut story = Story::default();
-    story.tell(0, vec![asked(), (MS, Event::Got(0, 1, 1000 * MS))]);
+    story.tell(0, vec![asked(), (NANOS_PER_MILLI, LockEvent::Granted(0, 1, 1000 * NANOS_PER_MILLI))]);
     next(&mut story);
-    story.history.killed.insert(Life { process: 0, number: 0 }, 55 * MS);
+    story.history.killed_at.insert(ProcessIncarnation { process: 0, generation: 0 }, 55 * NANOS_PER_MILLI);
     story.is_good();
 }
 
 #[test]
 fn r1_a_writer_among_readers() {
     let mut story = Story::default();
-    story.held(0, Mode::Shared, 1, [0, 1, 8]);
-    story.held(1, Mode::Shared, 2, [0, 2, 9]);
+    story.held(0, RecordedLockMode::Shared, 1, [0, 1, 8]);
+    story.held(1, RecordedLockMode::Shared, 2, [0, 2, 9]);
     story.is_good();
     story.held(2, X, 3, [0, 8, 12]);
     story.is_wrong("R1");
@@ -113,10 +113,10 @@ fn r1_a_writer_among_readers() {
 fn p1_more_than_there_are_permits() {
     let mut story = Story::default();
     for fence in 1..=3 {
-        story.held(0, Mode::Permits(3), fence, [0, fence, 20]);
+        story.held(0, RecordedLockMode::Permits(3), fence, [0, fence, 20]);
     }
     story.is_good();
-    story.held(1, Mode::Permits(3), 4, [0, 19, 30]);
+    story.held(1, RecordedLockMode::Permits(3), 4, [0, 19, 30]);
     story.is_wrong("P1");
 }
 
@@ -140,7 +140,7 @@ fn m2_a_fence_that_goes_back_or_comes_twice() {
 /// Permits are numbered in any order, but not before what came before all of them, nor twice.
 #[test]
 fn m2_fences_of_permits() {
-    let permit = Mode::Permits(3);
+    let permit = RecordedLockMode::Permits(3);
     let story = |before: u64, after: u64, second: u64| {
         let mut story = Story::default();
         story.held(0, X, before, [0, 1, 2]);
@@ -160,7 +160,7 @@ fn m2_fences_of_permits() {
 fn m3_a_register_that_goes_back_or_loses_something() {
     let mut story = Story::default();
     let mut register = |writes: &[(u64, u64)]| {
-        story.history.registers = vec![Register { lock: "x".into(), writes: writes.to_vec() }];
+        story.history.registers = vec![FencedRegister { lock: "x".into(), writes: writes.to_vec() }];
         story.complaint()
     };
     assert_eq!(register(&[(1, 1), (2, 2), (2, 3), (9, 4)]), "");
@@ -172,10 +172,10 @@ fn m3_a_register_that_goes_back_or_loses_something() {
 #[test]
 fn m3_a_write_that_was_told_and_is_not_there() {
     let mut story = Story::default();
-    let got = (MS, Event::Got(0, 7, 1000 * MS));
-    let wrote = (2 * MS, Event::Wrote(0, 1));
-    story.tell(0, vec![(0, Event::Ask(0, "x".into(), X)), got, wrote, (3 * MS, Event::Letting(0))]);
-    let register = |writes| vec![Register { lock: "x".into(), writes }];
+    let got = (NANOS_PER_MILLI, LockEvent::Granted(0, 7, 1000 * NANOS_PER_MILLI));
+    let wrote = (2 * NANOS_PER_MILLI, LockEvent::Written(0, 1));
+    story.tell(0, vec![(0, LockEvent::Requested(0, "x".into(), X)), got, wrote, (3 * NANOS_PER_MILLI, LockEvent::Releasing(0))]);
+    let register = |writes| vec![FencedRegister { lock: "x".into(), writes }];
     story.history.registers = register(vec![(7, 1)]);
     assert_eq!(story.complaint(), "");
     story.history.registers = register(vec![]);
@@ -198,9 +198,9 @@ fn f1_a_cohort_and_one_more() {
     passed_by(17).is_good();
     passed_by(18).is_wrong("F1");
     let mut story = passed_by(18);
-    let (looked, _) = all(&story.history);
-    assert_eq!((looked.waits, looked.passed), (1, 18));
-    story.history.troubles.push(Trouble { from: 10 * MS, to: 20 * MS });
+    let (looked, _) = check_history(&story.history);
+    assert_eq!((looked.judged_waits, looked.max_overtakes), (1, 18));
+    story.history.disturbances.push(DisturbedInterval { from: 10 * NANOS_PER_MILLI, to: 20 * NANOS_PER_MILLI });
     story.is_good();
 }
 
@@ -219,13 +219,13 @@ fn f1_those_who_came_before_do_not_pass() {
 #[test]
 fn l1_a_waiter_that_is_forgotten_or_served_late() {
     let mut story = Story::default();
-    let asked = vec![(0, Event::Ask(0, "x".into(), X))];
+    let asked = vec![(0, LockEvent::Requested(0, "x".into(), X))];
     story.tell(0, asked.clone());
     story.is_wrong("L1");
-    story.history.killed.insert(Life { process: 0, number: 0 }, 5 * MS);
+    story.history.killed_at.insert(ProcessIncarnation { process: 0, generation: 0 }, 5 * NANOS_PER_MILLI);
     story.is_good();
     let mut story = Story::default();
-    story.history.calm = 5000 * MS;
+    story.history.last_fault_end = 5000 * NANOS_PER_MILLI;
     story.held(0, X, 1, [0, 10_900, 10_901]);
     story.is_good();
     story.held(1, X, 2, [4000, 11_100, 11_101]);

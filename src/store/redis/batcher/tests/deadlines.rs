@@ -7,7 +7,7 @@ use tokio::time::{Instant, advance};
 use super::{DEADLINE, Field, arrived, begun, call, call_within, poll, settle};
 use crate::{
     error::{Error, ErrorKind},
-    store::redis::combine::{Entry, Fault, Ticket, ticket::Left},
+    store::redis::batcher::{QueuedCall, BatchFault, OutcomeCell, outcome_cell::AbandonedCall},
 };
 
 /// Before anybody looks why nobody comes.
@@ -68,7 +68,7 @@ async fn what_is_too_late_is_not_sent_by_others() {
 async fn one_that_never_ran_is_not_said_to_have() {
     let (combiner, field) = Field::new();
     let calls = [begun(&combiner, 1), begun(&combiner, 2)];
-    (0..100).for_each(|_| field.meets(Fault::NotRun));
+    (0..100).for_each(|_| field.meets(BatchFault::NotExecuted));
     field.arrive(100);
     for call in calls {
         assert_eq!(call.await.unwrap_err().kind(), ErrorKind::Unavailable);
@@ -80,7 +80,7 @@ async fn one_that_never_ran_is_not_said_to_have() {
 async fn one_that_was_cut_off_may_have_run() {
     let (combiner, field) = Field::new();
     let calls = [begun(&combiner, 1), begun(&combiner, 2)];
-    (0..100).for_each(|_| field.meets(Fault::Broken));
+    (0..100).for_each(|_| field.meets(BatchFault::ConnectionLost));
     field.arrive(100);
     let outcomes = futures_util::future::join_all(calls).await;
     // The second went when the first had given up, and then there was no time left; or it never did.
@@ -118,14 +118,14 @@ async fn what_may_have_run_counts_as_sent_to_the_end() {
         (ErrorKind::Config, false),
     ];
     for (kind, may_have_run) in told {
-        let (ticket, now) = (Arc::new(Ticket::default()), Instant::now());
+        let (ticket, now) = (Arc::new(OutcomeCell::default()), Instant::now());
         let (own, until) = (Arc::clone(&ticket), now + DEADLINE);
-        let mut entry = Entry::<Field> { step: 1, ticket: own, until, put: false, sent: 0 };
-        assert!(entry.goes("test", now));
-        entry.end("test", &Error::new(kind, "test"));
+        let mut entry = QueuedCall::<Field> { command: 1, cell: own, deadline: until, detached: false, attempts: 0 };
+        assert!(entry.try_mark_sent("test", now));
+        entry.fail_last_attempt("test", &Error::new(kind, "test"));
         assert_eq!(ticket.is_sent(), may_have_run, "{kind:?}");
-        match ticket.leave() {
-            Left::Done(outcome) => assert_eq!(outcome.expect_err("it failed").kind(), kind),
+        match ticket.abandon() {
+            AbandonedCall::Done(outcome) => assert_eq!(outcome.expect_err("it failed").kind(), kind),
             _ => panic!("nobody was told of {kind:?}"),
         }
     }

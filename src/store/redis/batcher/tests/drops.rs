@@ -10,7 +10,7 @@ use tokio::{
 use super::{Call, DEADLINE, Field, LONG, arrived, begun, call, call_within, poll, settle};
 use crate::{
     error::ErrorKind,
-    store::redis::combine::{Combiner, Fault},
+    store::redis::batcher::{CallBatcher, BatchFault},
 };
 
 /// The undo of a step: its number and 100. It is never before the step, and always there.
@@ -26,7 +26,7 @@ async fn dropped_after(polls: usize, others: u32, faults: usize) {
     let before: Vec<_> =
         (1..=others).map(|step| crate::store::spawn(call(&combiner, step))).collect();
     settle().await;
-    (0..faults).for_each(|_| field.meets(Fault::Broken));
+    (0..faults).for_each(|_| field.meets(BatchFault::ConnectionLost));
     let mut dropped = call(&combiner, 50);
     for _ in 0..polls {
         if poll(&mut dropped).is_some() {
@@ -64,7 +64,7 @@ async fn an_undo_is_behind_what_it_undoes_whenever_that_is_dropped() {
 async fn who_is_never_polled_is_not_sent_and_lets_others_go() {
     let (combiner, field) = Field::new();
     let now = Instant::now();
-    let never = combiner.begin(1, now, now + DEADLINE);
+    let never = combiner.start_call(1, now, now + DEADLINE);
     let queued = begun(&combiner, 2);
     drop(never);
     field.arrive(1);
@@ -93,9 +93,9 @@ async fn who_has_left_a_broken_flight_is_not_sent_again() {
     settle().await;
     assert_eq!(field.sent()[1], [2, 3]);
     drop(gone);
-    field.meets(Fault::Broken);
+    field.meets(BatchFault::ConnectionLost);
     field.arrive(2);
-    assert_eq!(last.await.unwrap().sent, 2);
+    assert_eq!(last.await.unwrap().attempts, 2);
     assert_eq!(field.sent()[2], [3]);
 }
 
@@ -113,15 +113,15 @@ async fn a_thread_without_a_runtime_may_drop_a_caller_too() {
 #[tokio::test(start_paused = true)]
 async fn what_is_put_stands_before_all_that_is_called_later_and_is_sent_unheard() {
     let (combiner, field) = Field::new();
-    drop(combiner.put(1, Instant::now() + DEADLINE).unwrap());
+    drop(combiner.submit(1, Instant::now() + DEADLINE).unwrap());
     let later = begun(&combiner, 2);
     field.arrive(1);
     arrived(later).await;
     assert_eq!(field.sent(), [vec![1, 2]]);
     field.arrive(1);
-    let heard = combiner.put(3, Instant::now() + DEADLINE).unwrap();
+    let heard = combiner.submit(3, Instant::now() + DEADLINE).unwrap();
     assert_eq!(heard.await.unwrap().first, 3);
-    let late = combiner.put(4, Instant::now() + DEADLINE).unwrap();
+    let late = combiner.submit(4, Instant::now() + DEADLINE).unwrap();
     assert_eq!(late.await.unwrap_err().kind(), ErrorKind::Timeout);
 }
 
@@ -135,13 +135,13 @@ fn waits_for(field: &Field, flights: usize) {
     }
 }
 
-fn queued_on(here: &Runtime, combiner: &Arc<Combiner<Field>>, step: u32) -> Call {
+fn queued_on(here: &Runtime, combiner: &Arc<CallBatcher<Field>>, step: u32) -> Call {
     queued_within(here, combiner, step, LONG)
 }
 
 fn queued_within(
     here: &Runtime,
-    combiner: &Arc<Combiner<Field>>,
+    combiner: &Arc<CallBatcher<Field>>,
     step: u32,
     deadline: Duration,
 ) -> Call {
@@ -154,7 +154,7 @@ fn queued_within(
 #[test]
 fn without_any_runtime_nothing_is_put() {
     let (combiner, field) = Field::new();
-    assert!(combiner.put(1, Instant::now() + DEADLINE).is_none());
+    assert!(combiner.submit(1, Instant::now() + DEADLINE).is_none());
     let here = runtime();
     field.arrive(1);
     assert_eq!(here.block_on(call_within(&combiner, 2, LONG)).unwrap().first, 2);
@@ -179,7 +179,7 @@ fn a_runtime_that_ends_does_not_take_the_lane_along() {
     let last = queued_on(&here, &combiner, 4);
     field.arrive(10);
     for (call, sent) in others.into_iter().chain([last]).zip([2, 2, 1]) {
-        assert_eq!(here.block_on(call).unwrap().sent, sent, "{:?}", field.sent());
+        assert_eq!(here.block_on(call).unwrap().attempts, sent, "{:?}", field.sent());
     }
     assert_eq!(field.sent()[2], [2, 3, 4]);
 }

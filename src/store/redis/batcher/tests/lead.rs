@@ -7,12 +7,12 @@ use tokio::time::Instant;
 use super::{Call, DEADLINE, Field, arrived, begun, call, poll, settle};
 use crate::{
     error::ErrorKind,
-    store::redis::combine::{Combiner, Fault},
+    store::redis::batcher::{CallBatcher, BatchFault},
 };
 
 /// A step that is only put, and a caller who leads it.
-fn put_and_led(combiner: &Arc<Combiner<Field>>) -> (Call, Call) {
-    let put = combiner.put(1, Instant::now() + DEADLINE).expect("there is a runtime");
+fn put_and_led(combiner: &Arc<CallBatcher<Field>>) -> (Call, Call) {
+    let put = combiner.submit(1, Instant::now() + DEADLINE).expect("there is a runtime");
     (Box::pin(put), begun(combiner, 2))
 }
 
@@ -37,14 +37,14 @@ async fn a_caller_takes_along_what_nobody_has_come_for() {
 #[tokio::test(start_paused = true)]
 async fn a_caller_does_not_wait_for_what_nobody_waits_for() {
     let (combiner, field) = Field::new();
-    let put = combiner.put(1, Instant::now() + DEADLINE).expect("there is a runtime");
+    let put = combiner.submit(1, Instant::now() + DEADLINE).expect("there is a runtime");
     settle().await;
     assert_eq!(field.sent(), [vec![1]], "it is under way, and not back");
     let second = begun(&combiner, 2);
     assert_eq!(field.sent(), [vec![1], vec![2]], "it goes at once, behind it");
     // For this one somebody waits: the others have company, and so has what is put.
     let third = begun(&combiner, 3);
-    let fourth = combiner.put(4, Instant::now() + DEADLINE).expect("there is a runtime");
+    let fourth = combiner.submit(4, Instant::now() + DEADLINE).expect("there is a runtime");
     settle().await;
     assert_eq!(field.sent(), [vec![1], vec![2]]);
     field.arrive(3);
@@ -63,13 +63,13 @@ async fn those_who_were_led_go_on_without_their_leader() {
     // In their order; and nothing for one who is gone.
     assert_eq!(field.sent(), [vec![1, 2], vec![1, 3]]);
     field.arrive(2);
-    assert_eq!(put.await.unwrap().sent, 2);
+    assert_eq!(put.await.unwrap().attempts, 2);
     assert_eq!(arrived(third).await, 3);
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_a_leader_meets_is_met_by_all() {
-    for fault in [|| Fault::NoScript, || Fault::NotRun, || Fault::Broken] {
+    for fault in [|| BatchFault::NoScript, || BatchFault::NotExecuted, || BatchFault::ConnectionLost] {
         let (combiner, field) = Field::new();
         field.meets(fault());
         let (put, led) = put_and_led(&combiner);
@@ -83,7 +83,7 @@ async fn what_a_leader_meets_is_met_by_all() {
 #[tokio::test(start_paused = true)]
 async fn a_leader_waits_no_longer_than_it_may() {
     let (combiner, field) = Field::new();
-    let put = combiner.put(1, Instant::now() + DEADLINE * 2).expect("there is a runtime");
+    let put = combiner.submit(1, Instant::now() + DEADLINE * 2).expect("there is a runtime");
     let led = begun(&combiner, 2);
     let since = Instant::now();
     assert_eq!(led.await.unwrap_err().kind(), ErrorKind::Timeout);
@@ -97,7 +97,7 @@ async fn a_leader_waits_no_longer_than_it_may() {
 #[tokio::test(start_paused = true)]
 async fn callers_are_not_led() {
     let (combiner, field) = Field::new();
-    let put = combiner.put(1, Instant::now() + DEADLINE).expect("there is a runtime");
+    let put = combiner.submit(1, Instant::now() + DEADLINE).expect("there is a runtime");
     field.close(true);
     let second = begun(&combiner, 2);
     field.close(false);
@@ -114,7 +114,7 @@ async fn callers_are_not_led() {
 async fn without_a_way_nobody_leads() {
     let (combiner, field) = Field::new();
     field.close(true);
-    let put = combiner.put(1, Instant::now() + DEADLINE).expect("there is a runtime");
+    let put = combiner.submit(1, Instant::now() + DEADLINE).expect("there is a runtime");
     let mut led = call(&combiner, 2);
     assert!(poll(&mut led).is_none());
     assert_eq!(led.await.unwrap_err().kind(), ErrorKind::Unavailable);

@@ -23,7 +23,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::{sync::Semaphore, time::Instant};
 
-use super::{Answer, Combiner, Fault, Flights};
+use super::{CallReply, CallBatcher, BatchFault, BatchTransport};
 use crate::error::{Error, ErrorKind};
 
 const DEADLINE: Duration = Duration::from_millis(250);
@@ -41,19 +41,19 @@ struct FieldState {
     /// One for each flight that may arrive.
     arrivals: Semaphore,
     /// What the next ones meet; after that they arrive.
-    faults: Mutex<VecDeque<Fault>>,
+    faults: Mutex<VecDeque<BatchFault>>,
     /// There is no way to the server.
     closed: AtomicBool,
     late: Mutex<u32>,
 }
 
 impl Field {
-    fn new() -> (Arc<Combiner<Self>>, Self) {
+    fn new() -> (Arc<CallBatcher<Self>>, Self) {
         Self::within(DEADLINE)
     }
 
     /// A flight that takes a part of this keeps nobody waiting: for tests in real time it is long, since machines may be slow.
-    fn within(deadline: Duration) -> (Arc<Combiner<Self>>, Self) {
+    fn within(deadline: Duration) -> (Arc<CallBatcher<Self>>, Self) {
         let field = Self(Arc::new(FieldState {
             sent: Mutex::default(),
             arrivals: Semaphore::new(0),
@@ -61,14 +61,14 @@ impl Field {
             closed: AtomicBool::new(false),
             late: Mutex::new(0),
         }));
-        (Arc::new(Combiner::new(field.clone(), "test", deadline)), field)
+        (Arc::new(CallBatcher::new(field.clone(), "test", deadline)), field)
     }
 
     fn arrive(&self, flights: usize) {
         self.0.arrivals.add_permits(flights);
     }
 
-    fn meets(&self, fault: Fault) {
+    fn meets(&self, fault: BatchFault) {
         self.0.faults.lock().push_back(fault);
     }
 
@@ -86,34 +86,34 @@ impl Field {
 }
 
 /// Steps are numbers; those over 1,000 are two in one.
-impl Flights for Field {
-    type Step = u32;
+impl BatchTransport for Field {
+    type Command = u32;
     type Reply = u32;
-    type Path = ();
-    type Load = (Vec<u32>, bool);
+    type BatchConnection = ();
+    type Payload = (Vec<u32>, bool);
 
-    const ENOUGH: usize = 16;
+    const PIPELINE_THRESHOLD: usize = 16;
 
     fn weight(step: &u32) -> usize {
         if *step > 1000 { 2 } else { 1 }
     }
 
-    fn replies(step: &u32) -> usize {
+    fn reply_count(step: &u32) -> usize {
         Self::weight(step)
     }
 
-    async fn path(&self) -> Result<(), Error> {
+    async fn connection(&self) -> Result<(), Error> {
         if self.0.closed.load(Ordering::SeqCst) {
             return Err(Error::new(ErrorKind::Unavailable, "path"));
         }
         Ok(())
     }
 
-    fn load<'a>(&self, steps: impl Iterator<Item = &'a u32> + Clone, by_text: bool) -> Self::Load {
+    fn encode<'a>(&self, steps: impl Iterator<Item = &'a u32> + Clone, by_text: bool) -> Self::Payload {
         (steps.copied().collect(), by_text)
     }
 
-    async fn send(&self, (): &mut (), load: &Self::Load) -> Result<Vec<u32>, Fault> {
+    async fn send(&self, (): &mut (), load: &Self::Payload) -> Result<Vec<u32>, BatchFault> {
         self.0.sent.lock().push(load.clone());
         self.0.arrivals.acquire().await.expect("it is never closed").forget();
         if let Some(fault) = self.0.faults.lock().pop_front() {
@@ -123,25 +123,25 @@ impl Flights for Field {
         Ok(load.0.iter().flat_map(twice).collect())
     }
 
-    fn late(&self, (): &()) {
+    fn handle_timeout(&self, (): &()) {
         *self.0.late.lock() += 1;
     }
 }
 
-type Call = Pin<Box<dyn Future<Output = Result<Answer<u32>, Error>> + Send>>;
+type Call = Pin<Box<dyn Future<Output = Result<CallReply<u32>, Error>> + Send>>;
 
-fn call(combiner: &Arc<Combiner<Field>>, step: u32) -> Call {
+fn call(combiner: &Arc<CallBatcher<Field>>, step: u32) -> Call {
     call_within(combiner, step, DEADLINE)
 }
 
-fn call_within(combiner: &Arc<Combiner<Field>>, step: u32, deadline: Duration) -> Call {
+fn call_within(combiner: &Arc<CallBatcher<Field>>, step: u32, deadline: Duration) -> Call {
     let combiner = Arc::clone(combiner);
     let until = Instant::now() + deadline;
     Box::pin(async move { combiner.call(step, until).await })
 }
 
 /// A call that has been looked at once.
-fn begun(combiner: &Arc<Combiner<Field>>, step: u32) -> Call {
+fn begun(combiner: &Arc<CallBatcher<Field>>, step: u32) -> Call {
     let mut call = call(combiner, step);
     let done = poll(&mut call);
     assert!(done.is_none(), "{step}: {done:?}");
@@ -164,6 +164,6 @@ async fn settle() {
 
 async fn arrived(call: Call) -> u32 {
     let answer = call.await.expect("it arrives");
-    assert_eq!(answer.sent, 1);
+    assert_eq!(answer.attempts, 1);
     answer.first
 }

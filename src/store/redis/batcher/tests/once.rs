@@ -7,17 +7,17 @@ use tokio::{runtime::Builder, time::Instant};
 use super::{Field, LONG};
 use crate::{
     error::{Error, ErrorKind},
-    store::redis::combine::{Combiner, Fault, Flights},
+    store::redis::batcher::{CallBatcher, BatchFault, BatchTransport},
 };
 
 /// As the field, but once.
 struct Once(Field);
 
-impl Flights for Once {
-    type Step = u32;
+impl BatchTransport for Once {
+    type Command = u32;
     type Reply = u32;
-    type Path = ();
-    type Load = (Vec<u32>, bool);
+    type BatchConnection = ();
+    type Payload = (Vec<u32>, bool);
 
     const REPEATABLE: bool = false;
 
@@ -25,36 +25,36 @@ impl Flights for Once {
         1
     }
 
-    fn replies(_: &u32) -> usize {
+    fn reply_count(_: &u32) -> usize {
         1
     }
 
-    async fn path(&self) -> Result<(), Error> {
-        self.0.path().await
+    async fn connection(&self) -> Result<(), Error> {
+        self.0.connection().await
     }
 
-    fn load<'a>(&self, steps: impl Iterator<Item = &'a u32> + Clone, by_text: bool) -> Self::Load {
-        self.0.load(steps, by_text)
+    fn encode<'a>(&self, steps: impl Iterator<Item = &'a u32> + Clone, by_text: bool) -> Self::Payload {
+        self.0.encode(steps, by_text)
     }
 
-    async fn send(&self, path: &mut (), load: &Self::Load) -> Result<Vec<u32>, Fault> {
+    async fn send(&self, path: &mut (), load: &Self::Payload) -> Result<Vec<u32>, BatchFault> {
         self.0.send(path, load).await
     }
 
-    fn late(&self, path: &()) {
-        Flights::late(&self.0, path);
+    fn handle_timeout(&self, path: &()) {
+        BatchTransport::handle_timeout(&self.0, path);
     }
 }
 
-fn once() -> (Arc<Combiner<Once>>, Field) {
+fn once() -> (Arc<CallBatcher<Once>>, Field) {
     let (_, field) = Field::new();
-    (Arc::new(Combiner::new(Once(field.clone()), "test", LONG)), field)
+    (Arc::new(CallBatcher::new(Once(field.clone()), "test", LONG)), field)
 }
 
 type Call = std::pin::Pin<Box<dyn Future<Output = Result<u32, ErrorKind>> + Send>>;
 
 /// A call that has been looked at once.
-fn begun(combiner: &Arc<Combiner<Once>>, step: u32) -> Call {
+fn begun(combiner: &Arc<CallBatcher<Once>>, step: u32) -> Call {
     let combiner = Arc::clone(combiner);
     let until = Instant::now() + LONG;
     let mut call: Call = Box::pin(async move {
@@ -69,8 +69,8 @@ fn begun(combiner: &Arc<Combiner<Once>>, step: u32) -> Call {
 async fn what_was_cut_off_is_told_so_and_not_sent_again() {
     let (combiner, field) = once();
     let calls = [1, 2, 3].map(|step| begun(&combiner, step));
-    field.meets(Fault::Broken);
-    field.meets(Fault::Broken);
+    field.meets(BatchFault::ConnectionLost);
+    field.meets(BatchFault::ConnectionLost);
     field.arrive(2);
     for call in calls {
         assert_eq!(call.await, Err(ErrorKind::Timeout));
@@ -83,7 +83,7 @@ async fn what_was_cut_off_is_told_so_and_not_sent_again() {
 
 #[tokio::test(start_paused = true)]
 async fn what_has_not_run_is_sent_again() {
-    for fault in [|| Fault::NoScript, || Fault::NotRun] {
+    for fault in [|| BatchFault::NoScript, || BatchFault::NotExecuted] {
         let (combiner, field) = once();
         let calls = [1, 2, 3].map(|step| begun(&combiner, step));
         field.meets(fault());

@@ -7,7 +7,7 @@ use tokio::time::advance;
 use super::{Call, Field, arrived, begun, call, poll, settle};
 use crate::{
     error::{Error, ErrorKind},
-    store::redis::combine::{BATCH, Combiner, Fault},
+    store::redis::batcher::{MAX_BATCH_WEIGHT, CallBatcher, BatchFault},
 };
 
 #[tokio::test(start_paused = true)]
@@ -45,7 +45,7 @@ async fn a_full_flight_waits_for_nobody() {
     let calls: Vec<_> = (0..80).map(|step| begun(&combiner, step)).collect();
     settle().await;
     let full = |from: u32| (from..from + 32).collect::<Vec<_>>();
-    assert_eq!(BATCH, 32);
+    assert_eq!(MAX_BATCH_WEIGHT, 32);
     assert_eq!(field.sent(), [vec![0], full(1), full(33)]);
     field.arrive(4);
     for (call, step) in calls.into_iter().zip(0..) {
@@ -69,7 +69,7 @@ async fn two_steps_of_one_call_count_as_two_and_stay_together() {
 }
 
 /// One under way and two in the queue.
-fn one_and_two(combiner: &Arc<Combiner<Field>>) -> (Call, [Call; 2]) {
+fn one_and_two(combiner: &Arc<CallBatcher<Field>>) -> (Call, [Call; 2]) {
     (begun(combiner, 0), [begun(combiner, 1), begun(combiner, 2)])
 }
 
@@ -77,20 +77,20 @@ fn one_and_two(combiner: &Arc<Combiner<Field>>) -> (Call, [Call; 2]) {
 async fn a_broken_flight_goes_again_and_says_so() {
     let (combiner, field) = Field::new();
     let (first, others) = one_and_two(&combiner);
-    field.meets(Fault::Broken);
+    field.meets(BatchFault::ConnectionLost);
     field.arrive(2);
-    assert_eq!(first.await.unwrap().sent, 2);
-    field.meets(Fault::Broken);
+    assert_eq!(first.await.unwrap().attempts, 2);
+    field.meets(BatchFault::ConnectionLost);
     field.arrive(2);
     for call in others {
-        assert_eq!(call.await.unwrap().sent, 2);
+        assert_eq!(call.await.unwrap().attempts, 2);
     }
     assert_eq!(field.sent(), [vec![0], vec![0], vec![1, 2], vec![1, 2]]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_has_not_run_goes_again_and_nobody_hears_of_it() {
-    for fault in [|| Fault::NotRun, || Fault::NoScript] {
+    for fault in [|| BatchFault::NotExecuted, || BatchFault::NoScript] {
         let (combiner, field) = Field::new();
         let (first, others) = one_and_two(&combiner);
         field.meets(fault());
@@ -102,7 +102,7 @@ async fn what_has_not_run_goes_again_and_nobody_hears_of_it() {
             assert_eq!(arrived(call).await, step);
         }
         let by_text: Vec<_> = field.0.sent.lock().iter().map(|(_, by_text)| *by_text).collect();
-        let text = matches!(fault(), Fault::NoScript);
+        let text = matches!(fault(), BatchFault::NoScript);
         assert_eq!(by_text, [false, text, false, text]);
     }
 }
@@ -115,7 +115,7 @@ async fn an_error_is_told_to_all_of_a_flight_and_to_nobody_else() {
     arrived(first).await;
     settle().await;
     let other = begun(&combiner, 3);
-    field.meets(Fault::Failed(Error::new(ErrorKind::Protocol, "test")));
+    field.meets(BatchFault::Failed(Error::new(ErrorKind::Protocol, "test")));
     field.arrive(2);
     for call in others {
         assert_eq!(call.await.unwrap_err().kind(), ErrorKind::Protocol);
@@ -128,7 +128,7 @@ async fn without_a_way_to_the_server_nothing_was_sent() {
     let (combiner, field) = Field::new();
     let calls: Vec<_> = (0..3).map(|step| begun(&combiner, step)).collect();
     field.close(true);
-    field.meets(Fault::Broken);
+    field.meets(BatchFault::ConnectionLost);
     field.arrive(1);
     let kinds = futures_util::future::join_all(calls).await;
     let kinds: Vec<_> = kinds.into_iter().map(|answer| answer.unwrap_err().kind()).collect();

@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use super::{Call, DEADLINE, Field, arrived, begun, call, call_within, settle};
-use crate::{error::ErrorKind, store::redis::combine::Combiner};
+use crate::{error::ErrorKind, store::redis::batcher::CallBatcher};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -80,7 +80,7 @@ fn runtime() -> Runtime {
 }
 
 /// One that flies, and one that waits, on a runtime that does nothing more.
-fn left_on_another() -> (Arc<Combiner<Field>>, Runtime, [Call; 2]) {
+fn left_on_another() -> (Arc<CallBatcher<Field>>, Runtime, [Call; 2]) {
     let (combiner, _) = Field::new();
     let other = runtime();
     let left = other.block_on(async { [begun(&combiner, 1), begun(&combiner, 2)] });

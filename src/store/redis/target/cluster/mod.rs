@@ -250,37 +250,37 @@ fn parse_redirect_target(text: &str, from: Option<&Endpoint>) -> Option<Endpoint
 mod tests {
     use super::*;
 
-    fn cluster() -> Cluster {
-        Cluster::new(Vec::new(), Box::new(|_| Err(Failure::Away)), Duration::from_millis(10))
+    fn cluster() -> ClusterTarget {
+        ClusterTarget::new(Vec::new(), Box::new(|_| Err(ConnectError::Unavailable)), Duration::from_millis(10))
     }
 
     #[test]
     fn a_redirect_names_a_node() {
         let from = ("10.0.0.1".to_owned(), 6379);
-        let parsed = |text| address(text, Some(&from));
+        let parsed = |text| parse_redirect_target(text, Some(&from));
         assert_eq!(parsed("10.0.0.2:6380"), Some(("10.0.0.2".to_owned(), 6380)));
         assert_eq!(parsed("::1:6380"), Some(("::1".to_owned(), 6380)));
         assert_eq!(parsed("[::1]:6380"), Some(("::1".to_owned(), 6380)));
         assert_eq!(parsed(":6380"), Some(("10.0.0.1".to_owned(), 6380)));
         assert_eq!(parsed("nonsense"), None);
         assert_eq!(parsed("?:6380"), None);
-        assert_eq!(address(":6380", None), None);
+        assert_eq!(parse_redirect_target(":6380", None), None);
     }
 
     #[test]
     fn a_redirect_is_about_one_shard_and_told_once() {
         let cluster = cluster();
-        let slot = cluster.0.slots[7];
-        cluster.moved(slot, "h:1", None);
-        let first = cluster.version();
-        assert_eq!(cluster.owners(), [("h".to_owned(), 1)]);
-        assert_eq!(cluster.known(8), None);
-        cluster.moved(slot, "h:1", None);
-        assert_eq!(cluster.version(), first);
-        cluster.moved(slot, "h:2", None);
-        assert_ne!(cluster.version(), first);
-        assert_eq!(cluster.known(7), Some(("h".to_owned(), 2)));
-        assert_eq!(cluster.shares(), [(("h".to_owned(), 2), vec![7])]);
-        assert_eq!(cluster.representatives().len(), usize::from(SHARDS));
+        let slot = cluster.0.shard_slots[7];
+        cluster.record_slot_move(slot, "h:1", None);
+        let first = cluster.map_version();
+        assert_eq!(cluster.owner_endpoints(), [("h".to_owned(), 1)]);
+        assert_eq!(cluster.known_owner(8), None);
+        cluster.record_slot_move(slot, "h:1", None);
+        assert_eq!(cluster.map_version(), first);
+        cluster.record_slot_move(slot, "h:2", None);
+        assert_ne!(cluster.map_version(), first);
+        assert_eq!(cluster.known_owner(7), Some(("h".to_owned(), 2)));
+        assert_eq!(cluster.shards_by_owner(), [(("h".to_owned(), 2), vec![7])]);
+        assert_eq!(cluster.representative_shards().len(), usize::from(SHARD_COUNT));
     }
 }

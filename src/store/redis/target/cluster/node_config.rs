@@ -41,11 +41,11 @@ mod tests {
             ("-LOADING Redis is loading the dataset in memory\r\n", false),
             ("*0\r\n", false),
         ] {
-            assert_eq!(is_refused(&answer(text)), refused, "{text}");
-            assert_eq!(timeout_of(answer(text)), None, "{text}");
+            assert_eq!(is_permanently_refused(&answer(text)), refused, "{text}");
+            assert_eq!(parse_node_timeout(answer(text)), None, "{text}");
         }
         let told = answer("*2\r\n$20\r\ncluster-node-timeout\r\n$4\r\n5000\r\n");
-        assert!(!is_refused(&told));
-        assert_eq!(timeout_of(told), Some(Duration::from_secs(5)));
+        assert!(!is_permanently_refused(&told));
+        assert_eq!(parse_node_timeout(told), Some(Duration::from_secs(5)));
     }
 }

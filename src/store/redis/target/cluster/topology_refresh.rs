@@ -269,13 +269,13 @@ mod tests {
     fn a_look_whose_runtime_stands_still_is_taken_over() {
         let nobody = ("127.0.0.1".to_owned(), 1);
         let cluster =
-            Cluster::new(vec![nobody], Box::new(|_| Err(Failure::Away)), Duration::from_millis(1));
+            ClusterTarget::new(vec![nobody], Box::new(|_| Err(ConnectError::Unavailable)), Duration::from_millis(1));
         let runtime = || runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let (still, other) = (runtime(), runtime());
-        assert!(still.block_on(async { cluster.look_again() }));
+        assert!(still.block_on(async { cluster.request_refresh() }));
         let began = std::time::Instant::now();
         other.block_on(async {
-            while timeout(Duration::from_millis(20), cluster.look_now()).await.is_err() {
+            while timeout(Duration::from_millis(20), cluster.refresh_now()).await.is_err() {
                 assert!(began.elapsed() < Duration::from_secs(20), "nobody looks");
             }
         });
@@ -287,15 +287,15 @@ mod tests {
     fn a_look_that_was_taken_over_takes_nothing_from_its_successor() {
         let nobody = ("127.0.0.1".to_owned(), 1);
         let cluster =
-            Cluster::new(vec![nobody], Box::new(|_| Err(Failure::Away)), Duration::from_millis(1));
+            ClusterTarget::new(vec![nobody], Box::new(|_| Err(ConnectError::Unavailable)), Duration::from_millis(1));
         let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            assert!(cluster.look_again());
-            let before = cluster.0.looking.lock().turn;
-            cluster.0.looking.lock().ended = true;
-            assert!(cluster.look_again());
-            assert_eq!(cluster.next_look(before), None);
-            assert_eq!(cluster.next_look(before + 1), Some(1));
+            assert!(cluster.request_refresh());
+            let before = cluster.0.refresh_state.lock().generation;
+            cluster.0.refresh_state.lock().is_finished = true;
+            assert!(cluster.request_refresh());
+            assert_eq!(cluster.begin_refresh(before), None);
+            assert_eq!(cluster.begin_refresh(before + 1), Some(1));
         });
     }
 }

@@ -84,16 +84,16 @@ mod tests {
 
     #[test]
     fn slots_are_those_of_the_specification() {
-        assert_eq!(slot(b"123456789"), 0x31C3);
-        assert_eq!(slot(b""), 0);
-        assert_eq!(slot(b"foo"), 12_182);
+        assert_eq!(key_slot(b"123456789"), 0x31C3);
+        assert_eq!(key_slot(b""), 0);
+        assert_eq!(key_slot(b"foo"), 12_182);
     }
 
     #[test]
     fn the_shards_are_on_all_thirds_of_the_slots() {
-        let third = |shard: u16| usize::from(slot(shard.to_string().as_bytes()) / (SLOTS / 3 + 1));
+        let third = |shard: u16| usize::from(key_slot(shard.to_string().as_bytes()) / (SLOT_COUNT / 3 + 1));
         let mut counted = [0; 3];
-        (0..crate::key::SHARDS).for_each(|shard| counted[third(shard)] += 1);
+        (0..crate::key::SHARD_COUNT).for_each(|shard| counted[third(shard)] += 1);
         assert!(counted.iter().all(|shards| *shards >= 16), "{counted:?}");
     }
 
@@ -113,12 +113,12 @@ mod tests {
             row(100, 199, vec![node("", 3)]),
             row(200, 299, vec![node("a", 1)]),
         ]);
-        let view = View::read(reply, &[50, 150, 250, 350], &("me".to_owned(), 9)).unwrap();
+        let view = TopologyView::parse(reply, &[50, 150, 250, 350], &("me".to_owned(), 9)).unwrap();
         let at = |host: &str, port| Some((host.to_owned(), port));
         assert_eq!(view.owners, [at("a", 1), at("me", 3), at("a", 1), None]);
         let nodes: Vec<_> = [at("a", 1), at("me", 3), at("b", 2)].into_iter().flatten().collect();
         assert_eq!(view.nodes, nodes);
-        assert_eq!(View::read(Value::Nil, &[], &("me".to_owned(), 9)), None);
+        assert_eq!(TopologyView::parse(Value::Nil, &[], &("me".to_owned(), 9)), None);
     }
 
     /// It can be asked, and has none of its slots.
@@ -132,7 +132,7 @@ mod tests {
             row(0, 99, [node("?", 1), node("b", 2)]),
             row(100, 199, [node("c", 3), node("?", 4)]),
         ]);
-        let view = View::read(reply, &[50, 150], &("me".to_owned(), 9)).unwrap();
+        let view = TopologyView::parse(reply, &[50, 150], &("me".to_owned(), 9)).unwrap();
         assert_eq!(view.owners, [None, Some(("c".to_owned(), 3))]);
         assert_eq!(view.nodes, [("c".to_owned(), 3), ("b".to_owned(), 2)]);
     }
@@ -142,7 +142,7 @@ mod tests {
     fn a_master_without_a_name_is_where_was_asked() {
         let nobody = Value::Array(vec![Value::Nil, Value::Int(3)]);
         let row = Value::Array(vec![Value::Int(0), Value::Int(99), nobody, node("b", 2)]);
-        let view = View::read(Value::Array(vec![row]), &[50], &("me".to_owned(), 9)).unwrap();
+        let view = TopologyView::parse(Value::Array(vec![row]), &[50], &("me".to_owned(), 9)).unwrap();
         assert_eq!(view.owners, [Some(("me".to_owned(), 3))]);
     }
 }

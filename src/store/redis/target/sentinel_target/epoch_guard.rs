@@ -63,27 +63,27 @@ impl EpochGuard {
 mod tests {
     use redis::Value;
 
-    use super::{super::named::Told, *};
+    use super::{super::sentinel_reports::SentinelReport, *};
 
     const S: Duration = Duration::from_secs(1);
 
-    fn told(port: u16, epoch: u64) -> Told {
+    fn told(port: u16, epoch: u64) -> SentinelReport {
         let (own, epoch) = (port.to_string(), epoch.to_string());
         let facts = ["ip", "h", "port", &own, "flags", "master", "config-epoch", &epoch];
         let facts = facts.map(|text| Value::BulkString(text.as_bytes().to_vec()));
-        Told::new(Node { host: "h".to_owned(), port }, Value::Array(facts.to_vec()))
+        SentinelReport::new(HostPort { host: "h".to_owned(), port }, Value::Array(facts.to_vec()))
     }
 
     /// Of three, after some time; and what they say.
-    fn outdates(known: &mut Known, at: Instant, all: impl IntoIterator<Item = Told>) -> bool {
-        let mut named = Named::default();
+    fn outdates(known: &mut EpochGuard, at: Instant, all: impl IntoIterator<Item = SentinelReport>) -> bool {
+        let mut named = SentinelReports::default();
         all.into_iter().for_each(|told| named.add(told));
-        known.outdates(&named, 3, at)
+        known.rejects_as_outdated(&named, 3, at)
     }
 
     #[test]
     fn an_older_configuration_is_not_gone_back_to() {
-        let (mut known, now) = (Known::default(), Instant::now());
+        let (mut known, now) = (EpochGuard::default(), Instant::now());
         assert!(!outdates(&mut known, now, []));
         assert!(!outdates(&mut known, now, [told(1, 5), told(1, 5), told(1, 5)]));
         assert!(!outdates(&mut known, now, [told(2, 6), told(1, 5), told(1, 5)]));
@@ -99,8 +99,8 @@ mod tests {
 
     #[test]
     fn who_tells_no_number_may_name_the_master_that_is_known() {
-        let (mut known, now) = (Known::default(), Instant::now());
-        let silent = |port| Told::new(Node { host: "h".to_owned(), port }, Value::Nil);
+        let (mut known, now) = (EpochGuard::default(), Instant::now());
+        let silent = |port| SentinelReport::new(HostPort { host: "h".to_owned(), port }, Value::Nil);
         assert!(!outdates(&mut known, now, [told(2, 6), silent(2)]));
         assert!(!outdates(&mut known, now, [silent(2)]));
         assert!(outdates(&mut known, now, [silent(1)]));
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn those_that_were_set_up_anew_count_anew() {
-        let (mut known, now) = (Known::default(), Instant::now());
+        let (mut known, now) = (EpochGuard::default(), Instant::now());
         assert!(!outdates(&mut known, now, [told(1, 6), told(1, 6), told(1, 6)]));
         assert!(!outdates(&mut known, now, [told(1, 0), told(1, 0)]));
         assert!(!outdates(&mut known, now, [told(2, 1), told(2, 1), told(2, 1)]));
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn most_are_believed_in_the_end() {
-        let (mut known, start) = (Known::default(), Instant::now());
+        let (mut known, start) = (EpochGuard::default(), Instant::now());
         assert!(!outdates(&mut known, start, [told(2, 6)]));
         let most = || [told(1, 5), told(1, 5)];
         for second in 1..=11 {
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn what_was_said_before_a_silence_or_before_another_word_does_not_count() {
-        let (mut known, start) = (Known::default(), Instant::now());
+        let (mut known, start) = (EpochGuard::default(), Instant::now());
         assert!(!outdates(&mut known, start, [told(2, 6)]));
         let most = || [told(1, 5), told(1, 5)];
         assert!(outdates(&mut known, start, most()));

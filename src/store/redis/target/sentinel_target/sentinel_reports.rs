@@ -97,22 +97,22 @@ impl SentinelReports {
 mod tests {
     use super::*;
 
-    fn told(port: u16, epoch: u64, flags: &str) -> Told {
+    fn told(port: u16, epoch: u64, flags: &str) -> SentinelReport {
         told_of(port, port, epoch, flags)
     }
 
     /// By a sentinel whose own master is another one still.
-    fn told_of(named: u16, own: u16, epoch: u64, flags: &str) -> Told {
+    fn told_of(named: u16, own: u16, epoch: u64, flags: &str) -> SentinelReport {
         let (own, epoch) = (own.to_string(), epoch.to_string());
         let facts = ["ip", "h", "port", &own, "flags", flags, "config-epoch", &epoch];
         let facts = facts.map(|text| Value::BulkString(text.as_bytes().to_vec()));
-        Told::new(Node { host: "h".to_owned(), port: named }, Value::Array(facts.to_vec()))
+        SentinelReport::new(HostPort { host: "h".to_owned(), port: named }, Value::Array(facts.to_vec()))
     }
 
-    fn master(all: impl IntoIterator<Item = Told>) -> Option<u16> {
-        let mut named = Named::default();
+    fn master(all: impl IntoIterator<Item = SentinelReport>) -> Option<u16> {
+        let mut named = SentinelReports::default();
         all.into_iter().for_each(|told| named.add(told));
-        named.master().map(|node| node.port)
+        named.into_master().map(|node| node.port)
     }
 
     #[test]
@@ -150,8 +150,8 @@ mod tests {
 
     #[test]
     fn who_tells_no_facts_names_its_master() {
-        let node = || Node { host: "h".to_owned(), port: 1 };
-        let refused = Told::new(node(), Value::Nil);
+        let node = || HostPort { host: "h".to_owned(), port: 1 };
+        let refused = SentinelReport::new(node(), Value::Nil);
         assert!(refused.down_after.is_none());
         assert_eq!(master([refused]), Some(1));
     }

@@ -3,22 +3,22 @@
 use super::*;
 use crate::error::ErrorKind;
 
-fn node(host: &str, port: u16) -> Node {
-    Node { host: host.to_owned(), port }
+fn node(host: &str, port: u16) -> HostPort {
+    HostPort { host: host.to_owned(), port }
 }
 
-fn one(host: &str, port: u16) -> Address {
-    of(Nodes::One(node(host, port)))
+fn one(host: &str, port: u16) -> StoreUrl {
+    of(ServerAddresses::Single(node(host, port)))
 }
 
-fn of(nodes: Nodes) -> Address {
-    let (login, sentinel_login) = (Login::default(), Login::default());
-    Address { nodes, tls: false, login, sentinel_login, database: None, namespace: None }
+fn of(nodes: ServerAddresses) -> StoreUrl {
+    let (login, sentinel_login) = (LoginCredentials::default(), LoginCredentials::default());
+    StoreUrl { servers: nodes, tls: false, credentials: login, sentinel_credentials: sentinel_login, database: None, namespace: None }
 }
 
-fn login(user: &str, password: &str) -> Login {
+fn login(user: &str, password: &str) -> LoginCredentials {
     let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-    Login { user: some(user), password: some(password) }
+    LoginCredentials { user: some(user), password: some(password) }
 }
 
 fn namespace(name: &str) -> Option<String> {
@@ -28,57 +28,57 @@ fn namespace(name: &str) -> Option<String> {
 #[test]
 fn one_server() {
     let local = || one("127.0.0.1", 6379);
-    let secure = |address| Address { tls: true, ..address };
+    let secure = |address| StoreUrl { tls: true, ..address };
     let good = [
         ("redis://127.0.0.1", local()),
         ("redis://127.0.0.1/", local()),
-        ("REDIS://127.0.0.1:6379/?ns=shop", Address { namespace: namespace("shop"), ..local() }),
-        ("valkey://cache.local:7000/3", Address { database: Some(3), ..one("cache.local", 7000) }),
+        ("REDIS://127.0.0.1:6379/?ns=shop", StoreUrl { namespace: namespace("shop"), ..local() }),
+        ("valkey://cache.local:7000/3", StoreUrl { database: Some(3), ..one("cache.local", 7000) }),
         ("rediss://cache", secure(one("cache", 6379))),
         ("valkeys://[::1]:7001", secure(one("::1", 7001))),
         ("redis://[::1]", one("::1", 6379)),
-        ("redis://:pw@127.0.0.1", Address { login: login("", "pw"), ..local() }),
-        ("redis://me:p%40%2Fw@127.0.0.1", Address { login: login("me", "p@/w"), ..local() }),
+        ("redis://:pw@127.0.0.1", StoreUrl { credentials: login("", "pw"), ..local() }),
+        ("redis://me:p%40%2Fw@127.0.0.1", StoreUrl { credentials: login("me", "p@/w"), ..local() }),
         (
             "redis://me:p@w@127.0.0.1/0",
-            Address { login: login("me", "p@w"), database: Some(0), ..local() },
+            StoreUrl { credentials: login("me", "p@w"), database: Some(0), ..local() },
         ),
     ];
     for (url, expected) in good {
-        assert_eq!(Address::parse(url).expect(url), expected, "{url}");
+        assert_eq!(StoreUrl::parse(url).expect(url), expected, "{url}");
     }
 }
 
 #[test]
 fn sockets() {
-    let socket = || of(Nodes::Socket("/run/redis.sock".into()));
-    let full = Address { database: Some(2), login: login("me", "pw"), ..socket() };
-    let with_password = |password| Address { login: login("", password), ..socket() };
+    let socket = || of(ServerAddresses::UnixSocket("/run/redis.sock".into()));
+    let full = StoreUrl { database: Some(2), credentials: login("me", "pw"), ..socket() };
+    let with_password = |password| StoreUrl { credentials: login("", password), ..socket() };
     let good = [
         ("unix:///run/redis.sock", socket()),
-        ("redis+unix:///run/redis.sock?ns=a", Address { namespace: namespace("a"), ..socket() }),
+        ("redis+unix:///run/redis.sock?ns=a", StoreUrl { namespace: namespace("a"), ..socket() }),
         ("valkey+unix:///run/redis.sock?db=2&user=me&pass=pw", full),
         ("unix:///run/redis.sock?pass=p+w%20%26&", with_password("p+w &")),
         ("unix:///run/redis.sock?&p%61ss=p=w%2b%C3%A4", with_password("p=w+ä")),
     ];
     for (url, expected) in good {
-        assert_eq!(Address::parse(url).expect(url), expected, "{url}");
+        assert_eq!(StoreUrl::parse(url).expect(url), expected, "{url}");
     }
 }
 
 #[test]
 fn several_nodes() {
-    let sentinels = |nodes| of(Nodes::Sentinels { nodes, master: "mymaster".to_owned() });
+    let sentinels = |nodes| of(ServerAddresses::Sentinels { nodes, master: "mymaster".to_owned() });
     let two = || vec![node("h1", 26379), node("h2", 5)];
-    let full = Address {
-        login: login("me", "pw"),
-        sentinel_login: login("watch", "dog"),
+    let full = StoreUrl {
+        credentials: login("me", "pw"),
+        sentinel_credentials: login("watch", "dog"),
         database: Some(4),
         namespace: namespace("shop"),
         tls: true,
         ..sentinels(two())
     };
-    let cluster = || of(Nodes::Cluster(vec![node("h1", 6379), node("::1", 7)]));
+    let cluster = || of(ServerAddresses::Cluster(vec![node("h1", 6379), node("::1", 7)]));
     let good = [
         ("redis+sentinel://h1,h2:5/mymaster", sentinels(two())),
         (
@@ -87,30 +87,30 @@ fn several_nodes() {
         ),
         (
             "redis+sentinel://:p+w@h1,h2:5/mymaster?sentinel_password=d+o+g%2B",
-            Address {
-                login: login("", "p+w"),
-                sentinel_login: login("", "d+o+g+"),
+            StoreUrl {
+                credentials: login("", "p+w"),
+                sentinel_credentials: login("", "d+o+g+"),
                 ..sentinels(two())
             },
         ),
         ("valkey+cluster://h1,[::1]:7", cluster()),
         (
             "redis+cluster://:pw@h1,[::1]:7/0?ns=b",
-            Address { login: login("", "pw"), namespace: namespace("b"), ..cluster() },
+            StoreUrl { credentials: login("", "pw"), namespace: namespace("b"), ..cluster() },
         ),
     ];
     for (url, expected) in good {
-        assert_eq!(Address::parse(url).expect(url), expected, "{url}");
+        assert_eq!(StoreUrl::parse(url).expect(url), expected, "{url}");
     }
 }
 
 #[test]
 fn a_node_of_several() {
-    let (found, tls, own) = Address::node("rediss://me:pw@h1", SENTINEL).expect("it is right");
-    assert_eq!((found, tls, own), (node("h1", SENTINEL), true, login("me", "pw")));
-    assert_eq!(Address::node("redis://h1:7", SENTINEL).expect("it is right").0, node("h1", 7));
+    let (found, tls, own) = StoreUrl::parse_node("rediss://me:pw@h1", SENTINEL_PORT).expect("it is right");
+    assert_eq!((found, tls, own), (node("h1", SENTINEL_PORT), true, login("me", "pw")));
+    assert_eq!(StoreUrl::parse_node("redis://h1:7", SENTINEL_PORT).expect("it is right").0, node("h1", 7));
     for url in ["redis://h1/2", "redis://h1?ns=a", "redis+sentinel://h1/m", "unix:///a", "h1:7"] {
-        assert!(Address::node(url, SENTINEL).is_err(), "{url}");
+        assert!(StoreUrl::parse_node(url, SENTINEL_PORT).is_err(), "{url}");
     }
 }
 
@@ -158,7 +158,7 @@ fn bad_ones() {
         ("unix:///a?db=x", "database"),
     ];
     for (url, word) in bad {
-        let error = Address::parse(url).err().unwrap_or_else(|| panic!("{url} was read"));
+        let error = StoreUrl::parse(url).err().unwrap_or_else(|| panic!("{url} was read"));
         assert_eq!(error.kind(), ErrorKind::Config, "{url}");
         let text = error.to_string();
         assert!(text.contains(word) && !text.contains("secret"), "{url}: {text}");
@@ -182,20 +182,20 @@ fn any_text_is_an_address_or_is_refused_without_its_password() {
                 format!("{scheme}{rest}"),
             ];
             for text in texts {
-                match Address::parse(&text) {
+                match StoreUrl::parse(&text) {
                     Err(error) => {
                         assert_eq!(error.kind(), ErrorKind::Config);
                         let told = format!("{error} {error:?}");
                         assert!(!told.contains(SECRET), "{told}");
                     }
-                    Ok(Address { nodes: Nodes::Socket(path), .. }) => {
+                    Ok(StoreUrl { servers: ServerAddresses::UnixSocket(path), .. }) => {
                         assert!(path.as_os_str().len() > 1);
                     }
-                    Ok(Address { nodes: Nodes::One(node), .. }) => {
+                    Ok(StoreUrl { servers: ServerAddresses::Single(node), .. }) => {
                         assert!(is_there(&node), "{text}");
                     }
-                    Ok(Address {
-                        nodes: Nodes::Sentinels { nodes, .. } | Nodes::Cluster(nodes),
+                    Ok(StoreUrl {
+                        servers: ServerAddresses::Sentinels { nodes, .. } | ServerAddresses::Cluster(nodes),
                         ..
                     }) => assert!(!nodes.is_empty() && nodes.iter().all(is_there), "{text}"),
                 }
@@ -204,6 +204,6 @@ fn any_text_is_an_address_or_is_refused_without_its_password() {
     );
 }
 
-fn is_there(node: &Node) -> bool {
+fn is_there(node: &HostPort) -> bool {
     !node.host.is_empty() && node.port > 0
 }

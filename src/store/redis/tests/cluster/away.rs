@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use super::{super::eventually, ask, ear::SECOND, insist, keys};
 use crate::store::{
-    backend::{Mode, Token},
+    backend::{LockMode, LockToken},
     tests::cluster::Cluster,
 };
 
@@ -22,13 +22,13 @@ async fn told(cluster: &Cluster, section: &str, field: &str) -> u64 {
 #[tokio::test]
 async fn nodes_that_live_are_asked_by_the_connections_there_are() {
     let cluster = Cluster::start(3, false, 30 * SECOND).await;
-    let store = cluster.builder("away").deadline(SECOND).connect().await.expect("it is there");
+    let store = cluster.builder("away").call_timeout(SECOND).connect().await.expect("it is there");
     let mut gone = None;
     for key in keys(8) {
-        let me = Token::new(store.node());
+        let me = LockToken::new(store.node());
         insist(async || store.backend().acquire(ask(&key, &me)).await).await;
         let release =
-            async || store.backend().release(key.clone(), me.clone(), Mode::Exclusive).await;
+            async || store.backend().release(key.clone(), me.clone(), LockMode::Exclusive).await;
         insist(release).await;
         if cluster.owner(cluster.slot(key.shard()).await).await == GOES {
             gone = Some(key);
@@ -51,7 +51,7 @@ async fn nodes_that_live_are_asked_by_the_connections_there_are() {
     let first = own.get();
     let mut looks = 0;
     while looks < 6 {
-        let me = Token::new(store.node());
+        let me = LockToken::new(store.node());
         store.backend().acquire(ask(&gone, &me)).await.expect_err("it is away");
         looks = told("commandstats", asks).await - before;
     }
@@ -64,14 +64,14 @@ async fn nodes_that_live_are_asked_by_the_connections_there_are() {
 #[tokio::test]
 async fn connections_that_are_not_believed_any_more_are_closed() {
     let cluster = Cluster::start(3, false, 30 * SECOND).await;
-    let store = cluster.builder("kept").deadline(SECOND).connect().await.expect("it is there");
+    let store = cluster.builder("kept").call_timeout(SECOND).connect().await.expect("it is there");
     let kept = async || {
         let clients: String = cluster.ask(0, &["CLIENT", "LIST"]).await;
         let asked = |line: &&str| line.contains(" cmd=cluster") || line.contains(" cmd=config");
         clients.lines().filter(asked).count()
     };
     for key in keys(1) {
-        let me = Token::new(store.node());
+        let me = LockToken::new(store.node());
         insist(async || store.backend().acquire(ask(&key, &me)).await).await;
     }
     eventually("a node to be asked", async || kept().await > 0).await;

@@ -6,10 +6,10 @@ use super::{ask, charge, insist, keys};
 use crate::{
     error::ErrorKind,
     key::Key,
-    lock::Released,
+    lock::ReleaseStatus,
     store::{
         Store,
-        backend::{Acquired, GaveBack, Mode, Token},
+        backend::{AcquireReply, ReleaseOutcome, LockMode, LockToken},
         tests::cluster::Cluster,
     },
 };
@@ -26,16 +26,16 @@ async fn number(cluster: &Cluster, at: usize, field: &str) -> u64 {
 async fn a_load_over_all_shards_uses_all_nodes() {
     let cluster = Cluster::start(3, false, Duration::from_secs(30)).await;
     let store =
-        cluster.builder("spread").deadline(Duration::from_secs(10)).connect().await.unwrap();
+        cluster.builder("spread").call_timeout(Duration::from_secs(10)).connect().await.unwrap();
     let before = [0, 1, 2].map(async |at| number(&cluster, at, "cmdstat_evalsha:calls=").await);
     let before = futures_util::future::join_all(before).await;
     for key in keys(64) {
-        let me = Token::new(store.node());
+        let me = LockToken::new(store.node());
         let held = store.backend().acquire(ask(&key, &me)).await.unwrap();
-        assert!(matches!(held, Acquired::Held { .. }), "{held:?}");
+        assert!(matches!(held, AcquireReply::Granted { .. }), "{held:?}");
         assert_eq!(store.backend().charge(charge(&key, 1)).await.unwrap().admitted, 1);
-        let gave = store.backend().release(key, me, Mode::Exclusive).await.unwrap();
-        assert_eq!(gave, GaveBack::Released);
+        let gave = store.backend().release(key, me, LockMode::Exclusive).await.unwrap();
+        assert_eq!(gave, ReleaseOutcome::Released);
     }
     let mut counted = Vec::new();
     for (at, before) in before.into_iter().enumerate() {
@@ -49,9 +49,9 @@ async fn a_load_over_all_shards_uses_all_nodes() {
         cluster.command(at, &["SCRIPT", "FLUSH"]).await;
     }
     for key in keys(64) {
-        let me = Token::new(store.node());
+        let me = LockToken::new(store.node());
         store.backend().acquire(ask(&key, &me)).await.unwrap();
-        store.backend().release(key, me, Mode::Exclusive).await.unwrap();
+        store.backend().release(key, me, LockMode::Exclusive).await.unwrap();
     }
 }
 
@@ -59,23 +59,23 @@ async fn a_load_over_all_shards_uses_all_nodes() {
 #[tokio::test]
 async fn several_locks_of_one_shard_are_one_call() {
     let cluster = Cluster::shared().await;
-    let builder = cluster.builder("several").deadline(Duration::from_secs(10));
+    let builder = cluster.builder("several").call_timeout(Duration::from_secs(10));
     let store = builder.connect().await.unwrap();
     let mut all = (0..).map(|n: u32| Key::custom(&n.to_string()));
     let first = all.next().unwrap();
     let beside = all.find(|key| key.shard() == first.shard()).unwrap();
     let other = all.find(|key| key.shard() != first.shard()).unwrap();
-    let call = |key: &Key| ask(key, &Token::new(store.node()));
+    let call = |key: &Key| ask(key, &LockToken::new(store.node()));
     let calls = [&first, &beside].map(call);
     let held = store.backend().acquire_all(&calls).await.unwrap().expect("they are free");
-    assert!(held.iter().all(|held| matches!(held, Acquired::Held { .. })), "{held:?}");
+    assert!(held.iter().all(|held| matches!(held, AcquireReply::Granted { .. })), "{held:?}");
     for call in calls {
-        let gave = store.backend().release(call.key, call.me, call.mode).await.unwrap();
-        assert_eq!(gave, GaveBack::Released);
+        let gave = store.backend().release(call.key, call.token, call.mode).await.unwrap();
+        assert_eq!(gave, ReleaseOutcome::Released);
     }
     assert_eq!(store.backend().acquire_all(&[&first, &other].map(call)).await.unwrap(), None);
     let set = store.locks([first, beside, other]).acquire().await.expect("they are free");
-    assert_eq!(set.release().await, Released::Released);
+    assert_eq!(set.release().await, ReleaseStatus::Released);
 }
 
 #[tokio::test]
@@ -84,7 +84,7 @@ async fn what_is_wrong_with_a_clusters_url_is_told_at_the_start() {
     let url = cluster.url("wrong");
     let database = url.replace("/?", "/1?");
     let kind = async |url: &str| {
-        let store = Store::builder(url).deadline(Duration::from_secs(10));
+        let store = Store::builder(url).call_timeout(Duration::from_secs(10));
         store.connect().await.expect_err("it is wrong").kind()
     };
     assert_eq!(kind(&database).await, ErrorKind::Config);
@@ -104,7 +104,7 @@ async fn no_script_is_begun_in_a_slot_that_is_on_its_way() {
     let cluster = Cluster::start(3, false, Duration::from_secs(30)).await;
     let store = cluster.builder("way").connect().await.unwrap();
     let key = keys(1).remove(0);
-    let (me, other) = (Token::new(store.node()), Token::new(store.node()));
+    let (me, other) = (LockToken::new(store.node()), LockToken::new(store.node()));
     insist(async || store.backend().acquire(ask(&key, &me)).await).await;
     let slot = cluster.slot(key.shard()).await;
     let from = cluster.owner(slot).await;
@@ -116,7 +116,7 @@ async fn no_script_is_begun_in_a_slot_that_is_on_its_way() {
     let before = count().await;
     cluster.begin_move(slot, from, to).await;
     // All that it would need is still here, and all that it would make is not.
-    let release = async || store.backend().release(key.clone(), me.clone(), Mode::Exclusive).await;
+    let release = async || store.backend().release(key.clone(), me.clone(), LockMode::Exclusive).await;
     // What is under way when the deadline is over may have run, as far as anybody knows.
     let away = |error: crate::Error| {
         assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout), "{error:?}");
@@ -129,8 +129,8 @@ async fn no_script_is_begun_in_a_slot_that_is_on_its_way() {
     insist(async || store.backend().acquire(ask(&neighbour, &other)).await).await;
     cluster.end_move(slot, from, to).await;
     // One whose answer came too late is made again, and finds it given back.
-    assert!(matches!(insist(release).await, GaveBack::Released | GaveBack::Nothing));
+    assert!(matches!(insist(release).await, ReleaseOutcome::Released | ReleaseOutcome::NotFound));
     let held = insist(async || store.backend().acquire(ask(&key, &other)).await).await;
-    assert!(matches!(held, Acquired::Held { .. }), "{held:?}");
+    assert!(matches!(held, AcquireReply::Granted { .. }), "{held:?}");
     assert_eq!(count().await, 0);
 }

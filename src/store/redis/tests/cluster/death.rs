@@ -11,7 +11,7 @@ use crate::{
     key::Key,
     store::{
         Store,
-        backend::{Acquired, GaveBack, Mode, Token},
+        backend::{AcquireReply, ReleaseOutcome, LockMode, LockToken},
         tests::cluster::Cluster,
     },
 };
@@ -32,7 +32,7 @@ struct Scene {
 impl Scene {
     async fn new(deadline: Duration) -> Self {
         let cluster = Cluster::start(3, true, TIMEOUT).await;
-        let builder = cluster.builder("death").deadline(deadline);
+        let builder = cluster.builder("death").call_timeout(deadline);
         let store = builder.connect().await.expect("the URL is right");
         let mut of = [Vec::new(), Vec::new(), Vec::new()];
         for key in keys(64) {
@@ -44,17 +44,17 @@ impl Scene {
 
     /// Takes a lock and gives it back, once.
     async fn pass(&self, key: &Key) -> Result<Option<u64>, Error> {
-        let me = Token::new(self.store.node());
+        let me = LockToken::new(self.store.node());
         let held = self.store.backend().acquire(ask(key, &me)).await?;
         self.give_back(key, me).await?;
         Ok(match held {
-            Acquired::Held { fence, .. } => Some(fence),
+            AcquireReply::Granted { fence, .. } => Some(fence),
             _ => None,
         })
     }
 
-    async fn give_back(&self, key: &Key, me: Token) -> Result<GaveBack, Error> {
-        self.store.backend().release(key.clone(), me, Mode::Exclusive).await
+    async fn give_back(&self, key: &Key, me: LockToken) -> Result<ReleaseOutcome, Error> {
+        self.store.backend().release(key.clone(), me, LockMode::Exclusive).await
     }
 
     /// The second master dies. Until its shards have another one.

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     key::Key,
-    store::{Store, backend::JobId, hints::Hint, tests::cluster::Cluster},
+    store::{Store, backend::JobId, wakeups::WakeupMessage, tests::cluster::Cluster},
 };
 
 /// Of a cluster that can not tell the shards' messages apart.
@@ -16,8 +16,8 @@ const OLD: &str = "messages of shards, which this Redis has not (before 7.0)";
 
 /// A word to the ear about this key, which is heard before long.
 async fn tells(store: &Store, ear: &mut Ear, key: &Key) {
-    let hint = Hint::Work(key.clone(), JobId::new(key));
-    insist(async || store.backend().tell(ear.node.clone(), hint.clone()).await).await;
+    let hint = WakeupMessage::JobOffer(key.clone(), JobId::new(key));
+    insist(async || store.backend().send_wakeup(ear.node.clone(), hint.clone()).await).await;
     ear.hears_this(&hint).await;
 }
 
@@ -37,14 +37,14 @@ async fn what_is_about_a_shard_is_told_by_its_node_alone() {
         // The table of faults shows it.
         return println!("not here: {OLD}");
     }
-    let store = cluster.builder("told").deadline(20 * SECOND).connect().await.unwrap();
+    let store = cluster.builder("told").call_timeout(20 * SECOND).connect().await.unwrap();
     let (mut ear, mut other) = (Ear::new(&store).await, Ear::new(&store).await);
     let mut all = 0;
     for at in 0..3 {
         let [plain, of_shards] = channels(cluster, at, "told").await;
         assert_eq!(plain, [""; 0]);
         let mut own = 0;
-        for shard in 0..crate::key::SHARDS {
+        for shard in 0..crate::key::SHARD_COUNT {
             if cluster.owner(cluster.slot(shard).await).await == at {
                 own += 1;
             }
@@ -53,15 +53,15 @@ async fn what_is_about_a_shard_is_told_by_its_node_alone() {
         assert_eq!(of_shards.len(), 3 * own, "{of_shards:?}");
         all += of_shards.len();
     }
-    assert_eq!(all, 3 * usize::from(crate::key::SHARDS));
+    assert_eq!(all, 3 * usize::from(crate::key::SHARD_COUNT));
     for key in keys(64) {
         tells(&store, &mut ear, &key).await;
     }
     // What comes by the channel of events is for both of them.
-    store.backend().set_paused(true).await.unwrap();
-    store.backend().set_paused(false).await.unwrap();
+    store.backend().set_jobs_paused(true).await.unwrap();
+    store.backend().set_jobs_paused(false).await.unwrap();
     for ear in [&mut ear, &mut other] {
-        ear.hears_this(&Hint::Workers).await;
+        ear.hears_this(&WakeupMessage::WorkersChanged).await;
     }
 }
 
@@ -72,7 +72,7 @@ async fn who_listens_follows_a_shard_that_moves() {
         // The table of faults shows it.
         return println!("not here: {OLD}");
     }
-    let store = cluster.builder("follows").deadline(2 * SECOND).connect().await.unwrap();
+    let store = cluster.builder("follows").call_timeout(2 * SECOND).connect().await.unwrap();
     let mut ear = Ear::new(&store).await;
     for key in keys(4) {
         tells(&store, &mut ear, &key).await;
@@ -93,7 +93,7 @@ async fn who_listens_follows_a_shard_that_moves() {
 #[tokio::test]
 async fn a_node_that_is_gone_makes_nobody_deaf_for_the_others() {
     let cluster = Cluster::start(3, false, Duration::from_secs(30)).await;
-    let store = cluster.builder("deaf").deadline(SECOND).connect().await.unwrap();
+    let store = cluster.builder("deaf").call_timeout(SECOND).connect().await.unwrap();
     let mut ear = Ear::new(&store).await;
     let mut alive = Vec::new();
     for key in keys(64) {

@@ -18,11 +18,11 @@ use bytes::Bytes;
 
 use crate::{
     error::{Error, ErrorKind},
-    key::{Key, SHARDS},
+    key::{Key, SHARD_COUNT},
     store::{
         Store,
-        backend::{Acquire, Caps, Charge, Enqueue, JobId, JobPolicy, Mode, Token},
-        rate::{Item, Rule},
+        backend::{AcquireCommand, StorageLimits, ChargeCommand, EnqueueCommand, JobId, JobPolicy, LockMode, LockToken},
+        rate::{ChargeItem, QuotaRule},
     },
 };
 
@@ -33,7 +33,7 @@ pub(super) fn keys(most: u16) -> Vec<Key> {
     let one = |shard: u16| {
         (0..).map(|n: u32| Key::custom(&n.to_string())).find(|key| key.shard() == shard)
     };
-    (0..SHARDS).step_by(usize::from(SHARDS / most)).filter_map(one).collect()
+    (0..SHARD_COUNT).step_by(usize::from(SHARD_COUNT / most)).filter_map(one).collect()
 }
 
 /// Calls again for as long as the store is away, as an application would.
@@ -49,36 +49,36 @@ pub(super) async fn insist<T>(mut step: impl AsyncFnMut() -> Result<T, Error>) -
     panic!("the store does not come back")
 }
 
-pub(super) fn ask(key: &Key, me: &Token) -> Acquire {
-    Acquire {
+pub(super) fn ask(key: &Key, me: &LockToken) -> AcquireCommand {
+    AcquireCommand {
         key: key.clone(),
-        me: me.clone(),
-        mode: Mode::Exclusive,
+        token: me.clone(),
+        mode: LockMode::Exclusive,
         lease: LEASE,
-        wait: None,
-        old_seq: 0,
-        record: None,
+        max_wait: None,
+        resume_seq: 0,
+        record_name: None,
     }
 }
 
-pub(super) fn charge(subject: &Key, limit: u64) -> Charge {
-    let rule = Rule::Fixed { limit, window: Duration::from_secs(3600) };
-    let item = Item { policy: "p".into(), subject: subject.clone(), rule, cost: 1, penalty: None };
-    Charge { tag: subject.clone(), items: [item].into(), times: 1 }
+pub(super) fn charge(subject: &Key, limit: u64) -> ChargeCommand {
+    let rule = QuotaRule::Fixed { limit, window: Duration::from_secs(3600) };
+    let item = ChargeItem { policy: "p".into(), subject: subject.clone(), rule, cost: 1, penalty: None };
+    ChargeCommand { tag: subject.clone(), items: [item].into(), repetitions: 1 }
 }
 
 /// A request that waits for its lock, and may run again.
-pub(super) fn deferred(key: &Key) -> Enqueue {
-    Enqueue {
+pub(super) fn deferred(key: &Key) -> EnqueueCommand {
+    EnqueueCommand {
         key: key.clone(),
         id: JobId::new(key),
         envelope: Bytes::from_static(b"request"),
-        policy: JobPolicy { again: true, max_attempts: 9, ..JobPolicy::default() },
+        policy: JobPolicy { retry_after_crash: true, max_attempts: 9, ..JobPolicy::default() },
         merge: None,
-        record: None,
-        caps: Caps::all(1 << 30),
+        idempotency_record: None,
+        limits: StorageLimits::uniform(1 << 30),
         owner: String::new(),
-        call: None,
+        webhook: None,
     }
 }
 
@@ -88,8 +88,8 @@ async fn is_clean(store: &Store) {
         let report = insist(async || store.check().run().await).await;
         assert!(report.is_clean(), "{report}");
         // One by which it learns of a move has passed names over.
-        if report.scanned {
-            assert_eq!(report.uncounted, 0, "{report}");
+        if report.is_complete_scan {
+            assert_eq!(report.unsummed_shards, 0, "{report}");
             return;
         }
     }

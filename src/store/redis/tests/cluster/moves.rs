@@ -13,7 +13,7 @@ use crate::{
     key::Key,
     store::{
         Store,
-        backend::{Acquired, Mode, Token},
+        backend::{AcquireReply, LockMode, LockToken},
         tests::cluster::Cluster,
     },
 };
@@ -45,9 +45,9 @@ impl Load {
     async fn locks(&self, key: &Key, within: &(AtomicBool, AtomicU64)) -> u64 {
         let mut times = 0;
         while self.goes_on() {
-            let me = Token::new(self.store.node());
+            let me = LockToken::new(self.store.node());
             let acquire = async || self.store.backend().acquire(ask(key, &me)).await;
-            let Acquired::Held { fence, .. } = self.requests.insist(acquire).await else {
+            let AcquireReply::Granted { fence, .. } = self.requests.insist(acquire).await else {
                 tokio::time::sleep(Duration::from_millis(2)).await;
                 continue;
             };
@@ -57,7 +57,7 @@ impl Load {
             within.0.store(false, Ordering::SeqCst);
             let release = async || {
                 let (key, me) = (key.clone(), me.clone());
-                self.store.backend().release(key, me, Mode::Exclusive).await
+                self.store.backend().release(key, me, LockMode::Exclusive).await
             };
             self.requests.insist(release).await;
             times += 1;
@@ -124,9 +124,9 @@ async fn slots_that_move_lose_nothing_and_mix_nothing_up() {
         join_all(used.iter().map(|key| load.charges(key))),
     );
     for (key, (sure, perhaps)) in used.iter().zip(charged) {
-        let look = crate::store::backend::Charge { times: 0, ..charge(key, LIMIT) };
+        let look = crate::store::backend::ChargeCommand { repetitions: 0, ..charge(key, LIMIT) };
         let looked = insist(async || load.store.backend().charge(look.clone()).await).await;
-        let spent = LIMIT - looked.states[0].remaining;
+        let spent = LIMIT - looked.snapshots[0].remaining;
         assert!((sure..=sure + perhaps).contains(&spent), "{sure} + {perhaps}: {spent}");
         assert!(sure <= LIMIT && sure > 0);
     }

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     key::Key,
-    store::{Store, backend::JobId, hints::Hint},
+    store::{Store, backend::JobId, wakeups::WakeupMessage},
 };
 
 /// What the nodes have seen together.
@@ -96,11 +96,11 @@ async fn of_nodes_that_pass_all_on_one_is_heard_at_a_time() {
     }
     let url = format!("redis+cluster://127.0.0.1:{}/?ns=older", ports[0]);
     let store =
-        Store::builder(&url).deadline(5 * SECOND).connect().await.expect("the URL is right");
+        Store::builder(&url).call_timeout(5 * SECOND).connect().await.expect("the URL is right");
     let mut ear = Ear::new(&store).await;
     for n in 0..2 {
         let (key, id) = word(n);
-        ear.hears_this(&Hint::Work(key, id)).await;
+        ear.hears_this(&WakeupMessage::JobOffer(key, id)).await;
     }
     assert_eq!(seen.most.load(Ordering::SeqCst), 1, "each would hear the same");
 }

@@ -6,7 +6,7 @@ use super::keys;
 use crate::{
     Quota,
     key::Key,
-    rate_limit::RateLimit,
+    rate_limit::RateLimiter,
     store::tests::cluster::{Cluster, signal as tell},
 };
 
@@ -14,7 +14,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const GOES: usize = 1;
 
 /// Whether each of these was counted by the store.
-async fn counted(limit: &RateLimit, keys: &[Key]) -> Vec<bool> {
+async fn counted(limit: &RateLimiter, keys: &[Key]) -> Vec<bool> {
     let mut counted = Vec::new();
     for key in keys {
         let decision = limit.check(key.clone(), 1).await.expect("it can do without the store");
@@ -25,7 +25,7 @@ async fn counted(limit: &RateLimit, keys: &[Key]) -> Vec<bool> {
 }
 
 /// Checks until all of them are counted by the store again, as an application would.
-async fn come_back(limit: &RateLimit, keys: &[Key]) {
+async fn come_back(limit: &RateLimiter, keys: &[Key]) {
     for _ in 0..3000 {
         if counted(limit, keys).await.iter().all(|counted| *counted) {
             return;
@@ -39,13 +39,13 @@ async fn come_back(limit: &RateLimit, keys: &[Key]) {
 #[tokio::test]
 async fn while_a_node_stands_still_the_others_count() {
     let cluster = Cluster::start(3, false, 30 * SECOND).await;
-    let store = cluster.builder("quota").deadline(SECOND / 4).connect().await.unwrap();
+    let store = cluster.builder("quota").call_timeout(SECOND / 4).connect().await.unwrap();
     let (mut gone, mut there) = (Vec::new(), Vec::new());
     for key in keys(64) {
         let owner = cluster.owner(cluster.slot(key.shard()).await).await;
         if owner == GOES { gone.push(key) } else { there.push(key) }
     }
-    let limit = store.rate_limit(Quota::requests(1_000_000).per(60 * SECOND));
+    let limit = store.rate_limiter(Quota::requests(1_000_000).per(60 * SECOND));
     come_back(&limit, &gone).await;
     come_back(&limit, &there).await;
 

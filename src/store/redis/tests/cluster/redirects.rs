@@ -18,7 +18,7 @@ use crate::{
     key::Key,
     store::{
         Store,
-        backend::{Acquired, Charge, Enqueued, GaveBack, Mode, Token},
+        backend::{AcquireReply, ChargeCommand, EnqueueOutcome, ReleaseOutcome, LockMode, LockToken},
         tests::{Call, Front, says},
     },
 };
@@ -73,7 +73,7 @@ impl Node {
 
     async fn store(&self) -> Store {
         let url = format!("redis+cluster://127.0.0.1:{}/?ns=test", self.front.port());
-        Store::builder(&url).deadline(10 * SECOND).connect().await.expect("the URL is right")
+        Store::builder(&url).call_timeout(10 * SECOND).connect().await.expect("the URL is right")
     }
 
     fn says_next(&self, word: &str) {
@@ -87,8 +87,8 @@ impl Node {
 }
 
 async fn spent(store: &Store, key: &Key) -> u64 {
-    let look = Charge { times: 0, ..charge(key, LIMIT) };
-    LIMIT - store.backend().charge(look).await.expect("it is there").states[0].remaining
+    let look = ChargeCommand { repetitions: 0, ..charge(key, LIMIT) };
+    LIMIT - store.backend().charge(look).await.expect("it is there").snapshots[0].remaining
 }
 
 async fn charges(store: &Store, key: &Key) {
@@ -115,20 +115,20 @@ async fn each_call_is_done_once(word: &str, socket: Socket) {
     node.has_said();
     assert_eq!(spent(&store, &key).await, 2, "charged once: {word}");
 
-    let me = Token::new(store.node());
+    let me = LockToken::new(store.node());
     node.says_next(word);
     let held = store.backend().acquire(ask(&key, &me)).await.expect("it is there");
     node.has_said();
-    assert!(matches!(held, Acquired::Held { .. }), "{held:?}");
+    assert!(matches!(held, AcquireReply::Granted { .. }), "{held:?}");
     node.says_next(word);
-    let gave = store.backend().release(key.clone(), me, Mode::Exclusive).await;
+    let gave = store.backend().release(key.clone(), me, LockMode::Exclusive).await;
     node.has_said();
-    assert_eq!(gave.expect("it is there"), GaveBack::Released);
+    assert_eq!(gave.expect("it is there"), ReleaseOutcome::Released);
 
     node.says_next(word);
     let stored = store.backend().enqueue(deferred(&key)).await.expect("it is there");
     node.has_said();
-    assert_eq!(stored, Enqueued::Stored { position: 1 }, "stored once: {word}");
+    assert_eq!(stored, EnqueueOutcome::Stored { position: 1 }, "stored once: {word}");
     let used = node.told.sockets.lock().clone();
     match socket {
         Socket::Kept => assert_eq!(used, sockets, "the node is well, and so is its socket: {word}"),

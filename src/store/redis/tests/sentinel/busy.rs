@@ -21,11 +21,11 @@ use super::{
 };
 use crate::store::{
     Store,
-    keys::COMMON,
+    key_names::COMMON_SHARD,
     redis::{
-        origin::{Given, Origin},
-        server::Facts,
-        target::Settings,
+        connection_source::{ConnectionOverrides, ConnectionSource},
+        server_info::ServerInfo,
+        target::ConnectionSettings,
     },
 };
 
@@ -96,11 +96,11 @@ async fn a_server_that_is_busy_as_it_is_met_is_no_other_one() {
     let server = Server::start().await;
     let before = Before::server(&server).await;
     let sentinel = FakeSentinel::of(before.port).await;
-    let store = Store::builder(&sentinel.url()).deadline(4 * SECOND).connect().await;
+    let store = Store::builder(&sentinel.url()).call_timeout(4 * SECOND).connect().await;
     let store = store.expect("the URL is right");
     usable(&store).await;
     let guard = store.lock("x").lease(60 * SECOND).acquire().await.expect("it is free");
-    let met = store.backend().servers();
+    let met = store.backend().server_generation();
     before.refuse(true);
     before.cut.send_modify(|cut| *cut += 1);
     // It is away meanwhile: nobody knows whose connection this is.
@@ -111,8 +111,8 @@ async fn a_server_that_is_busy_as_it_is_met_is_no_other_one() {
     .await;
     before.refuse(false);
     usable(&store).await;
-    assert_eq!(store.backend().servers(), met, "it was taken for another one");
-    assert_eq!(guard.release().await, crate::lock::Released::Released);
+    assert_eq!(store.backend().server_generation(), met, "it was taken for another one");
+    assert_eq!(guard.release().await, crate::lock::ReleaseStatus::Released);
 }
 
 /// As a server says it.
@@ -120,8 +120,8 @@ async fn a_server_that_is_busy_as_it_is_met_is_no_other_one() {
 async fn a_server_that_runs_a_long_script_can_not_be_asked_now() {
     let server = Server::start().await;
     server.command(&["CONFIG", "SET", "lua-time-limit", "1"]).await;
-    let (target, _) = Origin::Url(server.url()).target(Given::default(), SECOND).expect("a URL");
-    let opened = target.open(COMMON, &Settings::default()).await;
+    let (target, _) = ConnectionSource::Url(server.url()).into_target(ConnectionOverrides::default(), SECOND).expect("a URL");
+    let opened = target.open(COMMON_SHARD, &ConnectionSettings::default()).await;
     let mut connection = opened.ok().expect("it is there").connection;
     let runs = async {
         let ended = server.try_ask::<redis::Value>(&["EVAL", "while true do end", "0"]).await;
@@ -134,13 +134,13 @@ async fn a_server_that_runs_a_long_script_can_not_be_asked_now() {
             busy.is_err_and(|error| error.code() == Some("BUSY"))
         })
         .await;
-        assert!(Facts::ask(&mut connection).await.is_err(), "it tells nothing for good");
+        assert!(ServerInfo::fetch(&mut connection).await.is_err(), "it tells nothing for good");
         server.command(&["SCRIPT", "KILL"]).await;
         eventually("it to answer", async || {
             redis::cmd("PING").query_async::<String>(&mut connection).await.is_ok()
         })
         .await;
-        let facts = Facts::ask(&mut connection).await.ok().expect("it can answer");
+        let facts = ServerInfo::fetch(&mut connection).await.ok().expect("it can answer");
         assert!(facts.identity(None).is_some());
     };
     tokio::join!(runs, asks);

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::{
     super::{cluster::charge, within},
-    Address, FakeSentinel, SECOND, Server, Settings, Target, Trust,
+    StoreUrl, FakeSentinel, SECOND, Server, ConnectionSettings, ConnectionTarget, RedisTlsSettings,
 };
 use crate::{key::Key, store::Store};
 
@@ -58,7 +58,7 @@ async fn a_master_that_was_replaced_is_not_gone_back_to_while_whoever_knows_is_l
         // They are asked eight times a second.
         sentinel.down_after("1000");
     }
-    let builder = Store::builder(&scene.url()).connections(4).deadline(4 * SECOND);
+    let builder = Store::builder(&scene.url()).connections_per_node(4).call_timeout(4 * SECOND);
     let store = builder.connect().await.expect("the URL is right");
     within("the old one", async { while scene.charged(&store).await < 64 {} }).await;
     assert_eq!(scene.new.calls().await, 0);
@@ -96,11 +96,11 @@ async fn pass(time: Duration) {
 #[tokio::test]
 async fn what_most_sentinels_stay_at_is_believed_in_the_end() {
     let scene = Scene::start().await;
-    let address = Address::parse(&scene.url()).expect("the URL is right");
-    let target = Target::new(&address, &Trust::default(), SECOND).expect("the URL is right");
+    let address = StoreUrl::parse(&scene.url()).expect("the URL is right");
+    let target = ConnectionTarget::new(&address, &RedisTlsSettings::default(), SECOND).expect("the URL is right");
     let leads_to = async || {
-        let opened = target.open(0, &Settings::default()).await.ok();
-        opened.and_then(|opened| opened.at).map(|(_, port)| port)
+        let opened = target.open(0, &ConnectionSettings::default()).await.ok();
+        opened.and_then(|opened| opened.endpoint).map(|(_, port)| port)
     };
     let [old, new] = [&scene.old, &scene.new].map(|server| Some(server.port()));
     assert_eq!(leads_to().await, old);

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use self::fake::FakeSentinel;
 use super::{
-    super::target::{Address, Settings, Target, Trust},
+    super::target::{StoreUrl, ConnectionSettings, ConnectionTarget, RedisTlsSettings},
     NOBODY, SECOND,
     proxy::Proxy,
     server::Server,
@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind},
-    lock::Released,
+    lock::ReleaseStatus,
     store::Store,
 };
 
@@ -61,7 +61,7 @@ async fn one_sentinel_that_hangs_costs_nothing() {
     let (hangs, answers) = (FakeSentinel::hanging().await, FakeSentinel::of(server.port()).await);
     for nodes in [[&hangs, &answers], [&answers, &hangs]] {
         let urls = nodes.map(|sentinel| format!("redis://127.0.0.1:{}", sentinel.port()));
-        let builder = Store::sentinel(urls, "mymaster").deadline(3 * SECOND);
+        let builder = Store::sentinel(urls, "mymaster").call_timeout(3 * SECOND);
         let store = builder.connect().await.expect("one tells");
         store.ping().await.expect("it is there");
     }
@@ -79,10 +79,10 @@ async fn what_most_sentinels_say_is_believed() {
         let before = old.calls().await;
         let sentinels = [&late, &others[0], &others[1], &hangs];
         let urls = sentinels.map(|sentinel| format!("redis://127.0.0.1:{}", sentinel.port()));
-        let builder = Store::sentinel(urls, "mymaster").deadline(4 * SECOND);
+        let builder = Store::sentinel(urls, "mymaster").call_timeout(4 * SECOND);
         let store = builder.connect().await.expect("they tell");
         let guard = store.lock(number.to_string()).acquire().await.expect("it is free");
-        assert_eq!(guard.release().await, Released::Released);
+        assert_eq!(guard.release().await, ReleaseStatus::Released);
         misled += u32::from(old.calls().await != before);
     }
     // Who is a tenth of a second behind the first that answers is not waited for, and this process may stand still for as
@@ -109,27 +109,27 @@ async fn mistakes_are_told_at_the_start() {
     let sentinel = FakeSentinel::of(server.port()).await;
     let node = |port: u16| [format!("redis://127.0.0.1:{port}")];
     config(
-        Store::sentinel(node(sentinel.port()), "other").deadline(10 * SECOND).connect(),
+        Store::sentinel(node(sentinel.port()), "other").call_timeout(10 * SECOND).connect(),
         "no master of this name",
     )
     .await;
     config(
-        Store::sentinel(node(sentinel.port()), "").deadline(10 * SECOND).connect(),
+        Store::sentinel(node(sentinel.port()), "").call_timeout(10 * SECOND).connect(),
         "by its name",
     )
     .await;
     config(
-        Store::sentinel(node(server.port()), "mymaster").deadline(10 * SECOND).connect(),
+        Store::sentinel(node(server.port()), "mymaster").call_timeout(10 * SECOND).connect(),
         "no sentinel",
     )
     .await;
     config(
-        Store::sentinel::<&str>([], "mymaster").deadline(10 * SECOND).connect(),
+        Store::sentinel::<&str>([], "mymaster").call_timeout(10 * SECOND).connect(),
         "at least one sentinel",
     )
     .await;
     let mixed = ["redis://:a@127.0.0.1:1", "redis://:b@127.0.0.1:2"];
-    config(Store::sentinel(mixed, "mymaster").deadline(10 * SECOND).connect(), "same login").await;
+    config(Store::sentinel(mixed, "mymaster").call_timeout(10 * SECOND).connect(), "same login").await;
 }
 
 /// One that was started empty knows no name; those that do are away.
@@ -139,7 +139,7 @@ async fn a_name_that_is_not_known_is_an_outage_while_a_sentinel_is_away() {
     let sentinel = FakeSentinel::of(server.port()).await;
     let urls = [NOBODY.to_owned(), sentinel.port().to_string()];
     let urls = urls.map(|port| format!("redis://127.0.0.1:{port}"));
-    let store = Store::sentinel(urls, "other").deadline(10 * SECOND).connect().await;
+    let store = Store::sentinel(urls, "other").call_timeout(10 * SECOND).connect().await;
     let error = store.expect("one may know it").ping().await.expect_err("nobody has told");
     assert_eq!(error.kind(), ErrorKind::Unavailable);
 }
@@ -151,10 +151,10 @@ async fn a_sentinel_is_asked_again_where_its_connection_had_ended() {
     let sentinel = FakeSentinel::of(server.port()).await;
     let proxy = Proxy::to(sentinel.port()).await;
     let url = proxy.url().replace("redis://", "redis+sentinel://").replace("/?", "/mymaster?");
-    let address = Address::parse(&url).expect("the URL is right");
-    let target = Target::new(&address, &Trust::default(), SECOND).expect("the URL is right");
+    let address = StoreUrl::parse(&url).expect("the URL is right");
+    let target = ConnectionTarget::new(&address, &RedisTlsSettings::default(), SECOND).expect("the URL is right");
     for _ in 0..5 {
-        let opened = target.open(0, &Settings::default()).await;
+        let opened = target.open(0, &ConnectionSettings::default()).await;
         assert!(opened.is_ok());
         proxy.end();
     }
@@ -164,10 +164,10 @@ async fn a_sentinel_is_asked_again_where_its_connection_had_ended() {
 async fn a_demoted_master_is_left_at_its_first_refusal_and_by_the_listener() {
     let (master, replica) = pair().await;
     let sentinel = FakeSentinel::of(master.port()).await;
-    let builder = Store::builder(&sentinel.url()).connections(4).deadline(5 * SECOND);
+    let builder = Store::builder(&sentinel.url()).connections_per_node(4).call_timeout(5 * SECOND);
     let store = builder.connect().await.expect("the URL is right");
     // A waiter, so that somebody listens.
-    let held = store.as_another_process().lock("x").replicas(1).acquire().await;
+    let held = store.as_another_process().lock("x").min_replicas(1).acquire().await;
     let held = held.expect("it is free, and the replica has it");
     let waiter = crate::store::spawn(store.lock("x").wait(20 * SECOND).acquire());
     while master.subscribers().await == 0 {
@@ -177,13 +177,13 @@ async fn a_demoted_master_is_left_at_its_first_refusal_and_by_the_listener() {
     let started = Instant::now();
     let guard = store.lock("y").acquire().await.expect("the successor takes it");
     assert!(started.elapsed() < 4 * SECOND, "{:?}", started.elapsed());
-    assert_eq!(guard.release().await, Released::Released);
+    assert_eq!(guard.release().await, ReleaseStatus::Released);
     // Nobody listens to the old one any more, where messages still come from its own master.
     while master.subscribers().await > 0 || replica.subscribers().await == 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    assert_eq!(held.release().await, Released::Released);
+    assert_eq!(held.release().await, ReleaseStatus::Released);
     let guard = waiter.await.expect("no panic").expect("it is served");
-    assert_eq!(guard.release().await, Released::Released);
+    assert_eq!(guard.release().await, ReleaseStatus::Released);
     usable(&store).await;
 }

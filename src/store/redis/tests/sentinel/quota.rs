@@ -63,8 +63,8 @@ fn asks(store: &Store, key: &Key, seen: &Arc<Seen>) -> JoinHandle<()> {
 /// Those that the replica surely has.
 async fn on_the_replica(store: &Store, key: &Key, seen: &Seen) -> u64 {
     loop {
-        let (sure, since) = (seen.admitted(), store.backend().servers());
-        if store.backend().replicated(key.shard(), 1, since).await.is_ok_and(|have| have > 0) {
+        let (sure, since) = (seen.admitted(), store.backend().server_generation());
+        if store.backend().wait_for_replicas(key.shard(), 1, since).await.is_ok_and(|have| have > 0) {
             return sure;
         }
     }
@@ -74,7 +74,7 @@ async fn on_the_replica(store: &Store, key: &Key, seen: &Seen) -> u64 {
 #[tokio::test]
 async fn of_a_quota_no_more_is_let_in_than_a_frozen_master_forgets() {
     let sentinels = Sentinels::start().await;
-    let store = Store::builder(&sentinels.url()).deadline(SECOND).connect().await;
+    let store = Store::builder(&sentinels.url()).call_timeout(SECOND).connect().await;
     let (store, key) = (store.expect("the URL is right"), Key::custom("quota"));
     let seen = Arc::<Seen>::default();
     let tasks: Vec<_> = (0..TASKS).map(|_| asks(&store, &key, &seen)).collect();

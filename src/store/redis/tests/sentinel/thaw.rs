@@ -17,7 +17,7 @@ use super::{
 use crate::{key::Key, store::Store};
 
 async fn client(sentinels: &Sentinels, name: &str) -> Client {
-    let store = Store::builder(&sentinels.url()).connections(1).connect().await;
+    let store = Store::builder(&sentinels.url()).connections_per_node(1).connect().await;
     Client::new(store.expect("the URL is right"), Key::custom(name))
 }
 

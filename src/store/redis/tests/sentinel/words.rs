@@ -9,7 +9,7 @@ use super::{
 use crate::{
     error::{Error, ErrorKind},
     key::Key,
-    store::{Store, backend::Token},
+    store::{Store, backend::LockToken},
 };
 
 /// Two who call themselves masters, and a sentinel that names the first.
@@ -35,7 +35,7 @@ impl Pair {
         let (old, new) = (Server::start().await, Server::start().await);
         let sentinel = FakeSentinel::of(old.port()).await;
         sentinel.down_after(down_after);
-        let builder = Store::builder(&sentinel.url()).connections(4).deadline(deadline);
+        let builder = Store::builder(&sentinel.url()).connections_per_node(4).call_timeout(deadline);
         let store = builder.connect().await.expect("the URL is right");
         let pair = Self { old, new, sentinel, store };
         while pair.sentinel.heard_by() == 0 {
@@ -252,7 +252,7 @@ async fn what_a_lane_answers_after_it_was_left_is_in_doubt() {
     // On the same lane, with a deadline of its own that is later; it is not too late to use the lane.
     let second = async {
         tokio::time::sleep(SECOND / 4).await;
-        let me = Token::new(pair.store.node());
+        let me = LockToken::new(pair.store.node());
         backend.acquire(ask(&key, &me)).await
     };
     let wakes = async {

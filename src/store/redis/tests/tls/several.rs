@@ -10,7 +10,7 @@ use super::{
     Certificates, FILES, lacks_tls, mistake,
 };
 use crate::{
-    lock::Released,
+    lock::ReleaseStatus,
     store::{Store, StoreBuilder, tests::cluster::Cluster},
 };
 
@@ -67,13 +67,13 @@ async fn is_served(store: &Store) {
     let other = store.as_another_process();
     let waiter = crate::store::spawn(other.lock("x").wait(20 * SECOND).acquire());
     tokio::task::yield_now().await;
-    assert_eq!(held.release().await, Released::Released);
+    assert_eq!(held.release().await, ReleaseStatus::Released);
     let served = waiter.await.expect("no panic").expect("it is served");
-    assert_eq!(served.release().await, Released::Released);
+    assert_eq!(served.release().await, ReleaseStatus::Released);
 }
 
 fn trusting(builder: StoreBuilder, certificates: &Certificates, authority: &str) -> StoreBuilder {
-    builder.deadline(5 * SECOND).ca_certificate(certificates.read(authority))
+    builder.call_timeout(5 * SECOND).ca_certificate(certificates.read(authority))
 }
 
 #[tokio::test]
@@ -96,7 +96,7 @@ async fn sentinels_and_the_master_they_name_talk_tls() {
     let text = mistake(builder("other.crt")).await;
     assert!(text.contains("is not trusted"), "{text}");
     // Replicas follow by TLS, too.
-    let granted = async { while store.lock("y").replicas(1).acquire().await.is_err() {} };
+    let granted = async { while store.lock("y").min_replicas(1).acquire().await.is_err() {} };
     tokio::time::timeout(40 * SECOND, granted).await.expect("the replica follows by TLS");
 }
 
@@ -120,7 +120,7 @@ async fn all_nodes_of_a_cluster_talk_tls() {
         let other = store.as_another_process();
         let waiter = crate::store::spawn(other.lock(key).wait(20 * SECOND).acquire());
         tokio::task::yield_now().await;
-        assert_eq!(held.release().await, Released::Released);
+        assert_eq!(held.release().await, ReleaseStatus::Released);
         waiter.await.expect("no panic").expect("it is served").release().await;
     }
     // A redirect leads to the port for TLS, too.
@@ -131,7 +131,7 @@ async fn all_nodes_of_a_cluster_talk_tls() {
     cluster.begin_move(slot, from, to).await;
     cluster.end_move(slot, from, to).await;
     let guard = store.lock(key).acquire().await.expect("it is found where it is");
-    assert_eq!(guard.release().await, Released::Released);
+    assert_eq!(guard.release().await, ReleaseStatus::Released);
     let text = mistake(builder("other.crt")).await;
     assert!(text.contains("is not trusted"), "{text}");
 }

@@ -23,7 +23,7 @@ pub(super) async fn serve(setup: &Setup, desk: Arc<Desk>, store: Store) {
     let routes = routes(setup, desk, &store);
     let worker = setup.works.then(|| {
         let worker = DeferWorker::new(&store, routes.clone()).lease(setup.lease);
-        let worker = worker.drain(setup.drain).concurrency(setup.concurrency);
+        let worker = worker.drain_timeout(setup.drain).concurrency(setup.concurrency);
         let worker = match setup.limited {
             true => worker.queue_concurrency(1).queue_rate(10, SECOND),
             false => worker,
@@ -64,7 +64,7 @@ fn routes(
         let by_id = || LockLayer::by_path_param("id").lease(lease);
         let defer = || {
             let defer = DeferLayer::new().max_attempts(most);
-            defer.max_jobs(JOBS).max_bytes(BYTES).queue_jobs(JOBS).queue_bytes(BYTES)
+            defer.max_resource_jobs(JOBS).max_resource_bytes(BYTES).max_queue_jobs(JOBS).max_queue_bytes(BYTES)
         };
         let deferred = |path, defer: DeferLayer| resource(path).to(work).wrap(by_id()).wrap(defer);
         config
@@ -73,11 +73,11 @@ fn routes(
             .service(resource("/orders/{id}/pay").to(work).wrap(by_id()))
             .service(resource("/orders/{id}/ship").to(work).wrap(by_id().wait(WAIT)))
             .service(deferred("/orders/{id}/later", defer()))
-            .service(deferred("/orders/{id}/once", defer().remember_direct()))
+            .service(deferred("/orders/{id}/once", defer().idempotent_direct()))
             .service(deferred("/orders/{id}/skip", defer().on_failure(OnFailure::Skip)))
-            .service(deferred("/orders/{id}/sure", defer().on_failure(OnFailure::Skip).replicas(1)))
+            .service(deferred("/orders/{id}/sure", defer().on_failure(OnFailure::Skip).min_replicas(1)))
             .service(deferred("/orders/{id}/delayed", defer().delay(DELAY)))
-            .service(deferred("/orders/{id}/soon", defer().deadline(SOON)));
+            .service(deferred("/orders/{id}/soon", defer().expires_after(SOON)));
     }
 }
 

@@ -26,7 +26,7 @@ pub(super) async fn serve(setup: &Setup, desk: Arc<Desk>, store: Store) {
     let routes = routes(setup, desk, &store);
     let worker = setup.works.then(|| {
         let worker = DeferWorker::new(&store, routes.clone()).lease(setup.lease);
-        let worker = worker.drain(setup.drain).concurrency(setup.concurrency);
+        let worker = worker.drain_timeout(setup.drain).concurrency(setup.concurrency);
         let worker = match setup.limited {
             true => worker.queue_concurrency(1).queue_rate(10, SECOND),
             false => worker,
@@ -53,17 +53,17 @@ fn routes(setup: &Setup, desk: Arc<Desk>, store: &Store) -> Router {
     let one = |path, lock: LockLayer| Router::new().route(path, any(work)).layer(lock);
     let defer = || {
         let defer = DeferLayer::new().max_attempts(setup.most);
-        defer.max_jobs(JOBS).max_bytes(BYTES).queue_jobs(JOBS).queue_bytes(BYTES)
+        defer.max_resource_jobs(JOBS).max_resource_bytes(BYTES).max_queue_jobs(JOBS).max_queue_bytes(BYTES)
     };
     let deferred = |path, defer: DeferLayer| one(path, by_id()).layer(defer);
     one("/orders/{id}/pay", by_id())
         .merge(one("/orders/{id}/ship", by_id().wait(WAIT)))
         .merge(deferred("/orders/{id}/later", defer()))
-        .merge(deferred("/orders/{id}/once", defer().remember_direct()))
+        .merge(deferred("/orders/{id}/once", defer().idempotent_direct()))
         .merge(deferred("/orders/{id}/skip", defer().on_failure(OnFailure::Skip)))
-        .merge(deferred("/orders/{id}/sure", defer().on_failure(OnFailure::Skip).replicas(1)))
+        .merge(deferred("/orders/{id}/sure", defer().on_failure(OnFailure::Skip).min_replicas(1)))
         .merge(deferred("/orders/{id}/delayed", defer().delay(DELAY)))
-        .merge(deferred("/orders/{id}/soon", defer().deadline(SOON)))
+        .merge(deferred("/orders/{id}/soon", defer().expires_after(SOON)))
         .layer(Extension(store.clone()))
         .with_state(desk)
 }

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use tokio::sync::OnceCell;
 
 use crate::{
-    checker::deferred::Event,
+    checker::deferred::RunEvent,
     fleet::{
         clock::{self, ns},
         log::Log,
@@ -85,13 +85,13 @@ impl Desk {
         let valid = || clock::now() + ns(lock.remaining());
         let (job, attempt) = job.unwrap_or_else(|| ("-".to_owned(), 0));
         let fence = lock.fence().unwrap_or(0);
-        let start = Event::Start(run, resource.clone(), job.clone(), attempt, fence, valid());
+        let start = RunEvent::Started(run, resource.clone(), job.clone(), attempt, fence, valid());
         let written = Run::start(&self.log, run, &start);
         let read = self.read(&resource, fence).await;
         written.works(wish.ms, || (!lock.remaining().is_zero()).then(valid)).await;
         let wanted = |times: u32| (1..=times).contains(&attempt);
         if wanted(wish.abort) {
-            self.log.note(&Event::Abort(run));
+            self.log.note(&RunEvent::Aborted(run));
             std::process::abort();
         }
         let status = if wanted(wish.fail) || wanted(wish.panic) { 500 } else { 200 };

@@ -80,12 +80,12 @@ pub fn node(job: &Job) {
 }
 
 async fn store(job: &Job, setup: &Setup) -> Store {
-    let builder = Store::builder(&job.url).deadline(setup.deadline);
+    let builder = Store::builder(&job.url).call_timeout(setup.deadline);
     let store = builder.connect().await.expect("the URL is right");
     let Some((seals, others)) = setup.keys.split_first() else { return store };
     let id = |key: &u8| format!("key-{key}");
     let ring = Keyring::new(&id(seals), [*seals; 32]);
-    store.sealed_with(others.iter().fold(ring, |ring, key| ring.opens(&id(key), [*key; 32])))
+    store.with_keyring(others.iter().fold(ring, |ring, key| ring.with_decryption_key(&id(key), [*key; 32])))
 }
 
 fn listens(at: SocketAddr) {

@@ -13,45 +13,45 @@ pub(super) fn accepting(config: &mut ServiceConfig) {
         config.service(resource(path).to(work).wrap(lock).wrap(defer));
     };
     one("/waits/{id}", DeferLayer::new().wait_up_to(Duration::from_secs(15)));
-    one("/async/{id}", DeferLayer::new().respond_async());
+    one("/async/{id}", DeferLayer::new().honor_respond_async());
     one("/always/{id}", DeferLayer::new().defer_always().body_limit(16));
     one("/manned/{id}", DeferLayer::new().require_worker());
     one("/no-room/{id}", DeferLayer::new().buffer_budget(2_048));
     let shared_room = DeferLayer::new().buffer_budget(4 << 20);
-    one("/shared-room/{id}", shared_room.read_within(Duration::from_secs(60)));
-    one("/thin/{id}", DeferLayer::new().max_bytes(400));
-    one("/queue-jobs/{id}", DeferLayer::new().queue_jobs(64));
-    one("/queue-bytes/{id}", DeferLayer::new().queue_bytes(64 * 400));
+    one("/shared-room/{id}", shared_room.body_read_timeout(Duration::from_secs(60)));
+    one("/thin/{id}", DeferLayer::new().max_resource_bytes(400));
+    one("/queue-jobs/{id}", DeferLayer::new().max_queue_jobs(64));
+    one("/queue-bytes/{id}", DeferLayer::new().max_queue_bytes(64 * 400));
     one("/puts/{id}", DeferLayer::new().methods(["PUT"]));
-    one("/first/{id}", DeferLayer::new().first_wins());
-    one("/last/{id}", DeferLayer::new().last_wins());
+    one("/first/{id}", DeferLayer::new().coalesce());
+    one("/last/{id}", DeferLayer::new().supersede());
     one("/delayed/{id}", DeferLayer::new().delay(Duration::from_secs(1)));
-    one("/brief-lived/{id}", DeferLayer::new().deadline(Duration::from_millis(300)));
-    one("/repeated/{id}", DeferLayer::new().retry_unsafe().max_attempts(2));
-    one("/remembered/{id}", DeferLayer::new().remember_direct());
-    one("/remembered-again/{id}", DeferLayer::new().remember_direct().retry_unsafe());
-    one("/remembered-one/{id}", DeferLayer::new().remember_direct().direct_runs(1));
+    one("/brief-lived/{id}", DeferLayer::new().expires_after(Duration::from_millis(300)));
+    one("/repeated/{id}", DeferLayer::new().retry_non_idempotent().max_attempts(2));
+    one("/remembered/{id}", DeferLayer::new().idempotent_direct());
+    one("/remembered-again/{id}", DeferLayer::new().idempotent_direct().retry_non_idempotent());
+    one("/remembered-one/{id}", DeferLayer::new().idempotent_direct().max_direct_runs(1));
     let briefly = resource("/remembered-briefly/{id}")
         .to(work)
         .wrap(LockLayer::by_path_param("id").max_hold(Duration::from_secs(1)))
-        .wrap(DeferLayer::new().remember_direct());
+        .wrap(DeferLayer::new().idempotent_direct());
     config.service(briefly);
     let several = resource("/remembered-several/{id}")
         .to(work)
         .wrap(LockLayer::by_keys("id", |_| vec!["8".to_owned(), "7".to_owned()]))
-        .wrap(DeferLayer::new().remember_direct());
+        .wrap(DeferLayer::new().idempotent_direct());
     config.service(several);
     let within = resource("/remembered-within/{id}")
         .to(work)
-        .wrap(RateLimitLayer::by_header("x-api-key", minute(1)).name("remembered"))
+        .wrap(RateLimitLayer::by_header("x-api-key", minute(1)).policy_name("remembered"))
         .wrap(LockLayer::by_header("x-account"))
         .wrap(LockLayer::by_path_param("id"))
-        .wrap(DeferLayer::new().remember_direct());
+        .wrap(DeferLayer::new().idempotent_direct());
     config.service(within);
     let permits = resource("/remembered-permits/{id}")
         .to(work)
         .wrap(LockLayer::by_path_param("id").permits(2))
-        .wrap(DeferLayer::new().remember_direct());
+        .wrap(DeferLayer::new().idempotent_direct());
     config.service(permits);
     let shared = resource("/always-shared/{id}")
         .to(work)

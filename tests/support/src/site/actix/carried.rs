@@ -17,16 +17,16 @@ pub(super) fn carried(config: &mut ServiceConfig) {
         let resource = resource(path).to(work).wrap(LockLayer::by_path_param("id"));
         config.service(resource.wrap(layer).wrap(from_fn(authenticate)));
     };
-    let carried = || DeferLayer::new().carry::<User>();
-    let named = || DeferLayer::new().carry_as(User::id).status_at("/mine");
+    let carried = || DeferLayer::new().carry_extension::<User>();
+    let named = || DeferLayer::new().carry_identity(User::id).status_path("/mine");
     one("/carried/{id}", carried());
-    one("/carried-by-all/{id}", carried().shared_by_all().first_wins().remember_direct());
-    one("/named/{id}", named().remember_direct());
-    let named_or_key = DeferLayer::new().carry_as(User::id).keep_header("x-api-key");
-    one("/named-or-key/{id}", named_or_key.first_wins().remember_direct());
+    one("/carried-by-all/{id}", carried().share_across_owners().coalesce().idempotent_direct());
+    one("/named/{id}", named().idempotent_direct());
+    let named_or_key = DeferLayer::new().carry_identity(User::id).keep_header("x-api-key");
+    one("/named-or-key/{id}", named_or_key.coalesce().idempotent_direct());
     one("/carried-or-key/{id}", carried().keep_header("x-api-key"));
-    one("/named-first/{id}", named().first_wins());
-    one("/named-last/{id}", named().last_wins());
+    one("/named-first/{id}", named().coalesce());
+    one("/named-last/{id}", named().supersede());
 }
 
 /// Puts a layer around a service that would let users share what is one user's.
@@ -34,7 +34,7 @@ pub(super) fn carry_unnamed() {
     let service = fn_service(async |request: ServiceRequest| {
         Ok::<_, Error>(request.into_response(HttpResponse::Ok().finish()))
     });
-    let layer = DeferLayer::new().carry::<User>().first_wins();
+    let layer = DeferLayer::new().carry_extension::<User>().coalesce();
     drop(Transform::<_, ServiceRequest>::new_transform(&layer, service));
 }
 

@@ -12,7 +12,7 @@ pub(super) fn ends(config: &mut ServiceConfig) {
     let brief = || by_id().max_hold(Duration::from_secs(3));
     let whole = || by_id().all_methods().hold_until(HoldUntil::BodyEnd);
     let brief_whole = || brief().hold_until(HoldUntil::BodyEnd);
-    let slow = || by_id().body_deadline(Duration::from_millis(300));
+    let slow = || by_id().body_read_timeout(Duration::from_millis(300));
     let mut one = |path: &str, layer: LockLayer| {
         config.service(resource(path).to(work).wrap(layer));
     };
@@ -30,7 +30,7 @@ pub(super) fn ends(config: &mut ServiceConfig) {
         .to(work)
         .wrap(brief())
         .wrap(brief().on_loss(OnLoss::Finish))
-        .wrap(RateLimitLayer::by_ip(minute(5)).name("layered"));
+        .wrap(RateLimitLayer::by_ip(minute(5)).policy_name("layered"));
     let refund = resource("/brief-refund/{id}").to(work).wrap(brief()).wrap(DeferLayer::new());
     let twice = resource("/whole-twice/{id}").to(work).wrap(by_id()).wrap(whole());
     let whole_refund =

@@ -6,7 +6,7 @@ use actix_web::{
     HttpRequest, HttpResponse,
     web::{ServiceConfig, resource},
 };
-use lockgate_actix_web::{CurrentRate, Keys, Policy, Quota, RateLimitLayer};
+use lockgate_actix_web::{CurrentRate, KeyPart, Policy, Quota, RateLimitLayer};
 
 use super::{minute, work};
 
@@ -26,7 +26,7 @@ fn key(policy: Policy) -> RateLimitLayer {
 }
 
 fn named(name: &str, quota: Quota) -> Policy {
-    Policy::new(quota).name(name)
+    Policy::new(quota).with_name(name)
 }
 
 fn several(config: &mut ServiceConfig) {
@@ -36,7 +36,7 @@ fn several(config: &mut ServiceConfig) {
         .and(RateLimitLayer::by_route(named("all", minute(3))));
     let group = RateLimitLayer::by_path_param("id", named("each", minute(2)))
         .and(key(named("tenant", minute(3))))
-        .group_by(Keys::header("x-api-key"));
+        .group_by(KeyPart::header("x-api-key"));
     let shadow = key(named("real", minute(3))).and(key(named("watched", minute(1)).shadow()));
     let twice = || key(named("twice", minute(3)));
     one(config, "/limits/alike", alike);
@@ -44,7 +44,7 @@ fn several(config: &mut ServiceConfig) {
     one(config, "/limits/group/{id}", group);
     one(config, "/limits/shadow", shadow);
     config.service(resource("/limits/twice").to(work).wrap(twice()).wrap(twice()));
-    one(config, "/limits/leased", key(named("leased", minute(20)).lease(5)));
+    one(config, "/limits/leased", key(named("leased", minute(20)).quota_lease(5)));
 }
 
 fn number(request: &HttpRequest, name: &str) -> Option<u64> {
@@ -65,9 +65,9 @@ fn by_request(config: &mut ServiceConfig) {
 
 fn settled(config: &mut ServiceConfig) {
     let refund = key(named("refund", minute(2))).refund_on(|status| status >= 500);
-    let handler = key(named("handler", minute(10))).settle_by_handler();
+    let handler = key(named("handler", minute(10))).handler_sets_cost();
     one(config, "/limits/refund", refund);
-    let paced = key(named("paced", minute(60).gcra())).settle_by_handler();
+    let paced = key(named("paced", minute(60).gcra())).handler_sets_cost();
     config
         .service(resource("/limits/handler").to(costly).wrap(handler))
         .service(resource("/limits/paced").to(costly).wrap(paced));
@@ -76,14 +76,14 @@ fn settled(config: &mut ServiceConfig) {
 /// What others have reset is heard of at once.
 fn punished(config: &mut ServiceConfig) {
     let strict = named("strict", minute(2)).penalty(2, Duration::from_secs(300));
-    let brief = Policy::new(Quota::requests(1).per(Duration::from_secs(1))).name("brief");
-    one(config, "/limits/strict", key(strict.remember_refusals(Duration::ZERO)));
+    let brief = Policy::new(Quota::requests(1).per(Duration::from_secs(1))).with_name("brief");
+    one(config, "/limits/strict", key(strict.cache_refusals_for(Duration::ZERO)));
     one(config, "/limits/brief", key(brief.penalty(1, Duration::from_secs(3))));
 }
 
 async fn costly(rate: CurrentRate, request: HttpRequest) -> HttpResponse {
     if let Some(cost) = number(&request, "x-cost") {
-        let _ = rate.0.charge(cost);
+        let _ = rate.0.set_cost(cost);
     }
     HttpResponse::Ok().finish()
 }

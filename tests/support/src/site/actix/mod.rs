@@ -20,8 +20,8 @@ use actix_web::{
     web::{Data, Path, Payload, ServiceConfig, resource, route},
 };
 use lockgate_actix_web::{
-    CurrentJob, CurrentLock, CurrentRate, DeferLayer, DeferWorker, Keys, LockLayer, LockOutage,
-    Outage, Quota, RateLimitLayer, deferred_routes,
+    CurrentJob, CurrentLock, CurrentRate, DeferLayer, DeferWorker, KeyPart, LockLayer, LockOutage,
+    RateLimitOutage, Quota, RateLimitLayer, deferred_routes,
 };
 use tokio::sync::oneshot;
 
@@ -88,7 +88,7 @@ pub(super) fn worker(app: &App) -> DeferWorker {
     let worker = DeferWorker::new(&store, move |config: &mut ServiceConfig| {
         routes(config, &app);
     });
-    worker.restore::<User>().authorize(move |run| {
+    worker.restore_extension::<User>().authorize(move |run| {
         let desk = desk.clone();
         async move { authorization(&desk, &run) }
     })
@@ -119,24 +119,24 @@ fn quotas(config: &mut ServiceConfig) {
         config.service(resource(path).to(work).wrap(layer));
     };
     let second = Quota::requests(1).per(Duration::from_secs(1));
-    one("/quota/three", RateLimitLayer::by_ip(minute(3)).name("three"));
-    one("/quota/ten", RateLimitLayer::by_ip(minute(10)).name("ten"));
-    one("/quota/second", RateLimitLayer::by_ip(second).name("second"));
-    one("/quota/header", RateLimitLayer::by_header("x-api-key", minute(2)).name("header"));
-    one("/quota/param/{id}", RateLimitLayer::by_path_param("id", minute(2)).name("param"));
+    one("/quota/three", RateLimitLayer::by_ip(minute(3)).policy_name("three"));
+    one("/quota/ten", RateLimitLayer::by_ip(minute(10)).policy_name("ten"));
+    one("/quota/second", RateLimitLayer::by_ip(second).policy_name("second"));
+    one("/quota/header", RateLimitLayer::by_header("x-api-key", minute(2)).policy_name("header"));
+    one("/quota/param/{id}", RateLimitLayer::by_path_param("id", minute(2)).policy_name("param"));
     let number = RateLimitLayer::by_path_param_as::<u64>("id", minute(2));
-    one("/quota/number/{id}", number.name("number"));
-    let number = RateLimitLayer::by(Keys::path_param_as::<u64>("id"), minute(2));
-    one("/quota/number-key/{id}", number.name("number-key"));
-    one("/quota/user", RateLimitLayer::by_key("user", user, minute(2)).name("user"));
-    let admit = RateLimitLayer::by_ip(minute(3)).name("admit");
-    one("/quota/admit", admit.on_outage(Outage::Admit));
-    let refuse = RateLimitLayer::by_ip(minute(3)).name("refuse");
-    one("/quota/refuse", refuse.on_outage(Outage::Refuse));
+    one("/quota/number/{id}", number.policy_name("number"));
+    let number = RateLimitLayer::by(KeyPart::path_param_as::<u64>("id"), minute(2));
+    one("/quota/number-key/{id}", number.policy_name("number-key"));
+    one("/quota/user", RateLimitLayer::by_key("user", user, minute(2)).policy_name("user"));
+    let admit = RateLimitLayer::by_ip(minute(3)).policy_name("admit");
+    one("/quota/admit", admit.on_outage(RateLimitOutage::Admit));
+    let refuse = RateLimitLayer::by_ip(minute(3)).policy_name("refuse");
+    one("/quota/refuse", refuse.on_outage(RateLimitOutage::Refuse));
     let both = resource("/quota/both/{id}")
         .to(work)
-        .wrap(RateLimitLayer::by_path_param("id", minute(2)).name("inner"))
-        .wrap(RateLimitLayer::by_route(minute(5)).name("outer"));
+        .wrap(RateLimitLayer::by_path_param("id", minute(2)).policy_name("inner"))
+        .wrap(RateLimitLayer::by_route(minute(5)).policy_name("outer"));
     config.service(both);
 }
 
@@ -174,24 +174,24 @@ fn deferring(config: &mut ServiceConfig) {
     };
     one("/orders/{id}/refund", by_id(), DeferLayer::new());
     one("/peer", LockLayer::by_ip(), DeferLayer::new());
-    one("/small/{id}", by_id(), DeferLayer::new().body_limit(16).max_jobs(2));
-    let hasty = DeferLayer::new().read_within(Duration::from_millis(300));
+    one("/small/{id}", by_id(), DeferLayer::new().body_limit(16).max_resource_jobs(2));
+    let hasty = DeferLayer::new().body_read_timeout(Duration::from_millis(300));
     one("/hasty/{id}", by_id(), hasty);
     let kept = DeferLayer::new().keep_header("Authorization").credential_header("X-Api-Key");
     one("/kept/{id}", by_id(), kept);
-    one("/owned/{id}", by_id(), DeferLayer::new().owner(user).status_at("/mine"));
-    let owned = || DeferLayer::new().owner(user).status_at("/mine").remember_direct();
-    one("/evicting/{id}", by_id(), owned().ended_bytes(64));
-    one("/few-keys/{id}", by_id(), owned().idempotency_keys(64));
-    one("/few/{id}", by_id(), DeferLayer::new().owner(user).owner_jobs(128));
-    one("/few-bytes/{id}", by_id(), DeferLayer::new().owner(user).owner_bytes(64 * 400));
-    let crowded = DeferLayer::new().owner(user).queue_jobs(64 * 64).defer_always();
+    one("/owned/{id}", by_id(), DeferLayer::new().owner(user).status_path("/mine"));
+    let owned = || DeferLayer::new().owner(user).status_path("/mine").idempotent_direct();
+    one("/evicting/{id}", by_id(), owned().max_ended_bytes(64));
+    one("/few-keys/{id}", by_id(), owned().max_idempotency_keys(64));
+    one("/few/{id}", by_id(), DeferLayer::new().owner(user).max_owner_jobs(128));
+    one("/few-bytes/{id}", by_id(), DeferLayer::new().owner(user).max_owner_bytes(64 * 400));
+    let crowded = DeferLayer::new().owner(user).max_queue_jobs(64 * 64).defer_always();
     one("/crowded/{id}", by_id(), crowded);
     let metered = resource("/metered/{id}")
         .to(work)
         .wrap(by_id())
         .wrap(DeferLayer::new())
-        .wrap(RateLimitLayer::by_ip(minute(5)).name("metered"));
+        .wrap(RateLimitLayer::by_ip(minute(5)).policy_name("metered"));
     config.service(metered);
 }
 

@@ -23,7 +23,7 @@ pub(super) fn nested(config: &mut ServiceConfig) {
 fn orders(prefix: Scope) -> Scope {
     let by_id = || LockLayer::by_path_param("id");
     let one = |path: &str, layer: LockLayer| resource(path).to(locked).wrap(layer);
-    let quota = RateLimitLayer::by_path_param("id", minute(2)).name("nested");
+    let quota = RateLimitLayer::by_path_param("id", minute(2)).policy_name("nested");
     prefix
         .service(one("/orders/{id}/pay", by_id()))
         .service(one("/orders/{id}/pay-number", LockLayer::by_path_param_as::<u64>("id")))

@@ -81,7 +81,7 @@ fn within(config: &mut ServiceConfig, app: &App) {
         .service(one("/more/{id}", by_id().permits(3)).wrap(by_id().permits(2)))
         .service(two_stores.wrap(by_id()).wrap(DeferLayer::new()))
         .service(one("/fence/{id}", by_id().fence_header("X-Fence")))
-        .service(one("/called/{id}", by_id().trust(&secret())))
+        .service(one("/called/{id}", by_id().trust_delegation(&secret())))
         .service(one("/within-refund/{id}", by_id()).wrap(DeferLayer::new()));
 }
 

@@ -9,7 +9,7 @@ use actix_web::{
     web::{ServiceConfig, resource},
 };
 use lockgate_actix_web::{
-    Absent, ClientAddress, DeferLayer, Key, Keys, Lists, LockLayer, RateFields, RateLimitLayer,
+    MissingAddress, ClientAddress, DeferLayer, Key, KeyPart, AccessLists, LockLayer, RateHeaders, RateLimitLayer,
     Reply,
 };
 
@@ -29,32 +29,32 @@ pub(super) fn rates(config: &mut ServiceConfig) {
 }
 
 fn behind() -> ClientAddress {
-    ClientAddress::behind([LOCAL])
+    ClientAddress::behind_proxies([LOCAL])
 }
 
 fn clients(config: &mut ServiceConfig) {
     let mut client = |path: &str, address| {
-        let layer = RateLimitLayer::by_client(address, minute(2)).name("client");
+        let layer = RateLimitLayer::by_client(address, minute(2)).policy_name("client");
         config.service(resource(path).to(work).wrap(layer));
     };
     client("/client/list", behind());
-    client("/client/forwarded", behind().forwarded());
+    client("/client/forwarded", behind().forwarded_header());
     client("/client/field", behind().header("X-Client"));
     client("/client/hops", ClientAddress::behind_hops(2));
-    client("/client/stranger", ClientAddress::behind(["192.0.2.0/24"]));
-    client("/client/skip", behind().absent(Absent::Skip));
-    client("/client/shared", behind().absent(Absent::Shared));
+    client("/client/stranger", ClientAddress::behind_proxies(["192.0.2.0/24"]));
+    client("/client/skip", behind().on_missing(MissingAddress::Skip));
+    client("/client/shared", behind().on_missing(MissingAddress::Shared));
     client("/client/wide", behind().ipv6_prefix(48));
     let lock = |path| resource(path).to(work).wrap(LockLayer::by_client(behind()));
     config.service(lock("/client/lock")).service(lock("/client/later").wrap(DeferLayer::new()));
 }
 
 fn keys(config: &mut ServiceConfig) {
-    let three = (Keys::client(behind()), Keys::path_param("id"), Keys::header("x-api-key"));
-    let three = RateLimitLayer::by(three, minute(2)).name("three");
-    let user = RateLimitLayer::by_extension::<User>("user", minute(2)).name("user");
+    let three = (KeyPart::client(behind()), KeyPart::path_param("id"), KeyPart::header("x-api-key"));
+    let three = RateLimitLayer::by(three, minute(2)).policy_name("three");
+    let user = RateLimitLayer::by_extension::<User>("user", minute(2)).policy_name("user");
     let lock = |path: &str, layer: LockLayer| resource(path).to(locked).wrap(layer);
-    let tenant = LockLayer::by((Keys::path_param("id"), Keys::header("x-tenant")));
+    let tenant = LockLayer::by((KeyPart::path_param("id"), KeyPart::header("x-tenant")));
     config
         .service(resource("/by/extension").to(work).wrap(user).wrap(from_fn(know)))
         .service(resource("/by/three/{id}").to(work).wrap(three))
@@ -68,10 +68,10 @@ fn alike(config: &mut ServiceConfig) {
     let tenant = || LockLayer::by_extension::<Tenant>("tenant");
     let one = |path: &str, layer: RateLimitLayer| resource(path).to(work).wrap(layer);
     let lock = |path: &str, layer: LockLayer| resource(path).to(locked).wrap(layer);
-    let name = |path: &str, name: &str| one(path, RateLimitLayer::by_ip(minute(1)).name(name));
+    let name = |path: &str, name: &str| one(path, RateLimitLayer::by_ip(minute(1)).policy_name(name));
     let by_user = RateLimitLayer::by_extension::<User>("user", minute(1));
     let by_tenant = RateLimitLayer::by_extension::<Tenant>("tenant", minute(1));
-    let two = RateLimitLayer::by_ip(minute(1)).name("a/b");
+    let two = RateLimitLayer::by_ip(minute(1)).policy_name("a/b");
     config
         .service(one("/alike/user", by_user).wrap(from_fn(know)))
         .service(one("/alike/tenant", by_tenant).wrap(from_fn(know)))
@@ -82,7 +82,7 @@ fn alike(config: &mut ServiceConfig) {
         .service(lock("/alike/both-locks", tenant()).wrap(user()).wrap(from_fn(know)))
         .service(name("/alike/search", "検索"))
         .service(name("/alike/login", "登録"))
-        .service(one("/alike/names", two.and(RateLimitLayer::by_ip(minute(2)).name("a b"))));
+        .service(one("/alike/names", two.and(RateLimitLayer::by_ip(minute(2)).policy_name("a b"))));
 }
 
 /// What an authentication does.
@@ -102,35 +102,35 @@ async fn know(
 }
 
 fn lists(config: &mut ServiceConfig) {
-    let by_address = Lists::new().allow(["198.51.100.0/24"]).deny(["203.0.113.0/24"]);
-    let by_key = Lists::new()
+    let by_address = AccessLists::new().allow(["198.51.100.0/24"]).deny(["203.0.113.0/24"]);
+    let by_key = AccessLists::new()
         .allow([LOCAL])
-        .client(ClientAddress::behind([LOCAL]).header("x-client").absent(Absent::Shared))
+        .client_address(ClientAddress::behind_proxies([LOCAL]).header("x-client").on_missing(MissingAddress::Shared))
         .allow_key(Key::header("x-api-key", b"free"))
         .deny_key(Key::header("x-api-key", b"stolen"));
-    let addresses = RateLimitLayer::by_client(behind(), minute(2)).name("listed");
-    let keys = RateLimitLayer::by_header("x-api-key", minute(2)).name("listed");
+    let addresses = RateLimitLayer::by_client(behind(), minute(2)).policy_name("listed");
+    let keys = RateLimitLayer::by_header("x-api-key", minute(2)).policy_name("listed");
     config
-        .service(resource("/listed/address").to(work).wrap(addresses.lists(by_address)))
-        .service(resource("/listed/key").to(work).wrap(keys.lists(by_key)));
+        .service(resource("/listed/address").to(work).wrap(addresses.access_lists(by_address)))
+        .service(resource("/listed/key").to(work).wrap(keys.access_lists(by_key)));
 }
 
 fn answers(config: &mut ServiceConfig) {
     let mut told = |path: &str, set: fn(RateLimitLayer) -> RateLimitLayer| {
-        let layer = set(RateLimitLayer::by_header("x-api-key", minute(1)).name("told"));
+        let layer = set(RateLimitLayer::by_header("x-api-key", minute(1)).policy_name("told"));
         config.service(resource(path).to(work).wrap(layer));
     };
     told("/told/draft", |layer| layer);
-    told("/told/legacy", |layer| layer.fields(RateFields::Legacy));
-    told("/told/both", |layer| layer.fields(RateFields::Both).expose_fields());
-    told("/told/off", |layer| layer.fields(RateFields::Off));
+    told("/told/legacy", |layer| layer.rate_headers(RateHeaders::Legacy));
+    told("/told/both", |layer| layer.rate_headers(RateHeaders::Both).expose_headers());
+    told("/told/off", |layer| layer.rate_headers(RateHeaders::Off));
     told("/told/preflights", RateLimitLayer::charge_preflights);
-    told("/told/grpc", RateLimitLayer::grpc);
+    told("/told/grpc", RateLimitLayer::grpc_refusals);
     told("/told/own", |layer| {
-        layer.respond(|refusal| {
+        layer.refusal_response(|refusal| {
             let names: Vec<_> = refusal.violated().map(|policy| policy.name).collect();
             let text = format!("{:?}: {names:?}", refusal.reason());
-            Reply::new(420).field("content-type", "text/plain").body(text)
+            Reply::new(420).header("content-type", "text/plain").body(text)
         })
     });
 }

@@ -17,25 +17,25 @@ pub(super) fn carried() -> Routes {
         let routes = Router::new().route(path, any(work)).layer(LockLayer::by_path_param("id"));
         routes.layer(layer).layer(from_fn(authenticate))
     };
-    let carried = || DeferLayer::new().carry::<User>();
-    let named = || DeferLayer::new().carry_as(User::id).status_at("/mine");
-    let named_or_key = DeferLayer::new().carry_as(User::id).keep_header("x-api-key");
-    let named_or_key = named_or_key.first_wins().remember_direct();
+    let carried = || DeferLayer::new().carry_extension::<User>();
+    let named = || DeferLayer::new().carry_identity(User::id).status_path("/mine");
+    let named_or_key = DeferLayer::new().carry_identity(User::id).keep_header("x-api-key");
+    let named_or_key = named_or_key.coalesce().idempotent_direct();
     one("/carried/{id}", carried())
         .merge(one(
             "/carried-by-all/{id}",
-            carried().shared_by_all().first_wins().remember_direct(),
+            carried().share_across_owners().coalesce().idempotent_direct(),
         ))
-        .merge(one("/named/{id}", named().remember_direct()))
+        .merge(one("/named/{id}", named().idempotent_direct()))
         .merge(one("/named-or-key/{id}", named_or_key))
         .merge(one("/carried-or-key/{id}", carried().keep_header("x-api-key")))
-        .merge(one("/named-first/{id}", named().first_wins()))
-        .merge(one("/named-last/{id}", named().last_wins()))
+        .merge(one("/named-first/{id}", named().coalesce()))
+        .merge(one("/named-last/{id}", named().supersede()))
 }
 
 /// Puts a layer around routes that would let users share what is one user's.
 pub(super) fn carry_unnamed() -> Routes {
-    let layer = DeferLayer::new().carry::<User>().first_wins();
+    let layer = DeferLayer::new().carry_extension::<User>().coalesce();
     Router::new().route("/carried/{id}", any(work)).layer(layer)
 }
 

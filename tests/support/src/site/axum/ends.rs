@@ -12,7 +12,7 @@ pub(super) fn ends() -> Routes {
     let brief = || by_id().max_hold(Duration::from_secs(3));
     let whole = || by_id().all_methods().hold_until(HoldUntil::BodyEnd);
     let brief_whole = || brief().hold_until(HoldUntil::BodyEnd);
-    let slow = || by_id().body_deadline(Duration::from_millis(300));
+    let slow = || by_id().body_read_timeout(Duration::from_millis(300));
     let one = |path, layer: LockLayer| Router::new().route(path, any(work)).layer(layer);
     one("/background/{id}", by_id().release_in_background())
         .merge(one("/whole/{id}", whole()))
@@ -38,7 +38,7 @@ pub(super) fn ends() -> Routes {
         .merge(
             one("/layered/{id}", brief())
                 .layer(brief().on_loss(OnLoss::Finish))
-                .layer(RateLimitLayer::by_ip(minute(5)).name("layered")),
+                .layer(RateLimitLayer::by_ip(minute(5)).policy_name("layered")),
         )
         .merge(one("/brief-refund/{id}", brief()).layer(DeferLayer::new()))
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::{Router, response::Response, routing::any};
 use http::request::Parts;
-use lockgate_axum::{CurrentRate, Keys, Policy, Quota, RateLimitLayer};
+use lockgate_axum::{CurrentRate, KeyPart, Policy, Quota, RateLimitLayer};
 
 use super::{Routes, minute, work};
 
@@ -21,7 +21,7 @@ fn key(policy: Policy) -> RateLimitLayer {
 }
 
 fn named(name: &str, quota: Quota) -> Policy {
-    Policy::new(quota).name(name)
+    Policy::new(quota).with_name(name)
 }
 
 fn several() -> Routes {
@@ -31,7 +31,7 @@ fn several() -> Routes {
         .and(RateLimitLayer::by_route(named("all", minute(3))));
     let group = RateLimitLayer::by_path_param("id", named("each", minute(2)))
         .and(key(named("tenant", minute(3))))
-        .group_by(Keys::header("x-api-key"));
+        .group_by(KeyPart::header("x-api-key"));
     let shadow = key(named("real", minute(3))).and(key(named("watched", minute(1)).shadow()));
     let twice = || key(named("twice", minute(3)));
     one("/limits/alike", alike)
@@ -39,7 +39,7 @@ fn several() -> Routes {
         .merge(one("/limits/group/{id}", group))
         .merge(one("/limits/shadow", shadow))
         .merge(one("/limits/twice", twice()).layer(twice()))
-        .merge(one("/limits/leased", key(named("leased", minute(20)).lease(5))))
+        .merge(one("/limits/leased", key(named("leased", minute(20)).quota_lease(5))))
 }
 
 fn number(parts: &Parts, name: &str) -> Option<u64> {
@@ -59,8 +59,8 @@ fn by_request() -> Routes {
 
 fn settled() -> Routes {
     let refund = key(named("refund", minute(2))).refund_on(|status| status >= 500);
-    let handler = key(named("handler", minute(10))).settle_by_handler();
-    let paced = key(named("paced", minute(60).gcra())).settle_by_handler();
+    let handler = key(named("handler", minute(10))).handler_sets_cost();
+    let paced = key(named("paced", minute(60).gcra())).handler_sets_cost();
     one("/limits/refund", refund)
         .merge(Router::new().route("/limits/handler", any(costly)).layer(handler))
         .merge(Router::new().route("/limits/paced", any(costly)).layer(paced))
@@ -69,15 +69,15 @@ fn settled() -> Routes {
 /// What others have reset is heard of at once.
 fn punished() -> Routes {
     let strict = named("strict", minute(2)).penalty(2, Duration::from_secs(300));
-    let brief = Policy::new(Quota::requests(1).per(Duration::from_secs(1))).name("brief");
-    one("/limits/strict", key(strict.remember_refusals(Duration::ZERO)))
+    let brief = Policy::new(Quota::requests(1).per(Duration::from_secs(1))).with_name("brief");
+    one("/limits/strict", key(strict.cache_refusals_for(Duration::ZERO)))
         .merge(one("/limits/brief", key(brief.penalty(1, Duration::from_secs(3)))))
 }
 
 async fn costly(rate: CurrentRate, request: axum::extract::Request) -> Response {
     let (parts, _) = request.into_parts();
     if let Some(cost) = number(&parts, "x-cost") {
-        let _ = rate.0.charge(cost);
+        let _ = rate.0.set_cost(cost);
     }
     Response::default()
 }

@@ -21,8 +21,8 @@ use axum::{
     routing::{MethodFilter, any, on},
 };
 use lockgate_axum::{
-    CurrentJob, CurrentLock, CurrentRate, DeferLayer, DeferWorker, Keys, LockLayer, LockOutage,
-    Outage, Quota, RateLimitLayer, deferred_routes,
+    CurrentJob, CurrentLock, CurrentRate, DeferLayer, DeferWorker, KeyPart, LockLayer, LockOutage,
+    RateLimitOutage, Quota, RateLimitLayer, deferred_routes,
 };
 use tokio::{net::TcpListener, sync::oneshot};
 
@@ -54,7 +54,7 @@ pub(super) fn carry_unnamed() {
 pub(super) fn worker(app: &App) -> DeferWorker {
     let routes = with_store(routes(app), app).with_state(app.clone());
     let desk = app.desk.clone();
-    DeferWorker::new(&app.store, routes).restore::<User>().authorize(move |run| {
+    DeferWorker::new(&app.store, routes).restore_extension::<User>().authorize(move |run| {
         let desk = desk.clone();
         async move { authorization(&desk, &run) }
     })
@@ -88,37 +88,37 @@ fn minute(requests: u64) -> Quota {
 fn quotas() -> Routes {
     let one = |path, layer: RateLimitLayer| Router::new().route(path, any(work)).layer(layer);
     let second = Quota::requests(1).per(Duration::from_secs(1));
-    one("/quota/three", RateLimitLayer::by_ip(minute(3)).name("three"))
-        .merge(one("/quota/ten", RateLimitLayer::by_ip(minute(10)).name("ten")))
-        .merge(one("/quota/second", RateLimitLayer::by_ip(second).name("second")))
+    one("/quota/three", RateLimitLayer::by_ip(minute(3)).policy_name("three"))
+        .merge(one("/quota/ten", RateLimitLayer::by_ip(minute(10)).policy_name("ten")))
+        .merge(one("/quota/second", RateLimitLayer::by_ip(second).policy_name("second")))
         .merge(one(
             "/quota/header",
-            RateLimitLayer::by_header("x-api-key", minute(2)).name("header"),
+            RateLimitLayer::by_header("x-api-key", minute(2)).policy_name("header"),
         ))
         .merge(one(
             "/quota/param/{id}",
-            RateLimitLayer::by_path_param("id", minute(2)).name("param"),
+            RateLimitLayer::by_path_param("id", minute(2)).policy_name("param"),
         ))
         .merge(one(
             "/quota/number/{id}",
-            RateLimitLayer::by_path_param_as::<u64>("id", minute(2)).name("number"),
+            RateLimitLayer::by_path_param_as::<u64>("id", minute(2)).policy_name("number"),
         ))
         .merge(one(
             "/quota/number-key/{id}",
-            RateLimitLayer::by(Keys::path_param_as::<u64>("id"), minute(2)).name("number-key"),
+            RateLimitLayer::by(KeyPart::path_param_as::<u64>("id"), minute(2)).policy_name("number-key"),
         ))
-        .merge(one("/quota/user", RateLimitLayer::by_key("user", user, minute(2)).name("user")))
+        .merge(one("/quota/user", RateLimitLayer::by_key("user", user, minute(2)).policy_name("user")))
         .merge(
-            one("/quota/both/{id}", RateLimitLayer::by_path_param("id", minute(2)).name("inner"))
-                .layer(RateLimitLayer::by_route(minute(5)).name("outer")),
+            one("/quota/both/{id}", RateLimitLayer::by_path_param("id", minute(2)).policy_name("inner"))
+                .layer(RateLimitLayer::by_route(minute(5)).policy_name("outer")),
         )
         .merge(one(
             "/quota/admit",
-            RateLimitLayer::by_ip(minute(3)).name("admit").on_outage(Outage::Admit),
+            RateLimitLayer::by_ip(minute(3)).policy_name("admit").on_outage(RateLimitOutage::Admit),
         ))
         .merge(one(
             "/quota/refuse",
-            RateLimitLayer::by_ip(minute(3)).name("refuse").on_outage(Outage::Refuse),
+            RateLimitLayer::by_ip(minute(3)).policy_name("refuse").on_outage(RateLimitOutage::Refuse),
         ))
 }
 
@@ -162,25 +162,25 @@ fn deferring() -> Routes {
     let one = |path, lock: LockLayer, defer: DeferLayer| {
         Router::new().route(path, any(work)).layer(lock).layer(defer)
     };
-    let hasty = DeferLayer::new().read_within(Duration::from_millis(300));
+    let hasty = DeferLayer::new().body_read_timeout(Duration::from_millis(300));
     let kept = DeferLayer::new().keep_header("Authorization").credential_header("X-Api-Key");
-    let owned = || DeferLayer::new().owner(user).status_at("/mine");
-    let remembered = || owned().remember_direct();
-    let crowded = DeferLayer::new().owner(user).queue_jobs(64 * 64).defer_always();
+    let owned = || DeferLayer::new().owner(user).status_path("/mine");
+    let remembered = || owned().idempotent_direct();
+    let crowded = DeferLayer::new().owner(user).max_queue_jobs(64 * 64).defer_always();
     one("/orders/{id}/refund", by_id(), DeferLayer::new())
         .merge(one("/peer", LockLayer::by_ip(), DeferLayer::new()))
-        .merge(one("/small/{id}", by_id(), DeferLayer::new().body_limit(16).max_jobs(2)))
+        .merge(one("/small/{id}", by_id(), DeferLayer::new().body_limit(16).max_resource_jobs(2)))
         .merge(one("/hasty/{id}", by_id(), hasty))
         .merge(one("/kept/{id}", by_id(), kept))
         .merge(one("/owned/{id}", by_id(), owned()))
-        .merge(one("/evicting/{id}", by_id(), remembered().ended_bytes(64)))
-        .merge(one("/few-keys/{id}", by_id(), remembered().idempotency_keys(64)))
-        .merge(one("/few/{id}", by_id(), DeferLayer::new().owner(user).owner_jobs(128)))
-        .merge(one("/few-bytes/{id}", by_id(), DeferLayer::new().owner(user).owner_bytes(64 * 400)))
+        .merge(one("/evicting/{id}", by_id(), remembered().max_ended_bytes(64)))
+        .merge(one("/few-keys/{id}", by_id(), remembered().max_idempotency_keys(64)))
+        .merge(one("/few/{id}", by_id(), DeferLayer::new().owner(user).max_owner_jobs(128)))
+        .merge(one("/few-bytes/{id}", by_id(), DeferLayer::new().owner(user).max_owner_bytes(64 * 400)))
         .merge(one("/crowded/{id}", by_id(), crowded))
         .merge(
             one("/metered/{id}", by_id(), DeferLayer::new())
-                .layer(RateLimitLayer::by_ip(minute(5)).name("metered")),
+                .layer(RateLimitLayer::by_ip(minute(5)).policy_name("metered")),
         )
 }
 

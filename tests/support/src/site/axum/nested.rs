@@ -21,7 +21,7 @@ fn one(path: &str, layer: LockLayer) -> Routes {
 }
 
 fn orders() -> Routes {
-    let quota = RateLimitLayer::by_path_param("id", minute(2)).name("nested");
+    let quota = RateLimitLayer::by_path_param("id", minute(2)).policy_name("nested");
     one("/orders/{id}/pay", LockLayer::by_path_param("id"))
         .merge(one("/orders/{id}/pay-number", LockLayer::by_path_param_as::<u64>("id")))
         .merge(one("/orders/{id}/later", LockLayer::by_path_param("id")).layer(DeferLayer::new()))

@@ -79,7 +79,7 @@ fn within(app: &App) -> Routes {
                 .layer(DeferLayer::new()),
         )
         .merge(one("/fence/{id}", by_id().fence_header("X-Fence")))
-        .merge(one("/called/{id}", by_id().trust(&secret())))
+        .merge(one("/called/{id}", by_id().trust_delegation(&secret())))
         .merge(one("/within-refund/{id}", by_id()).layer(DeferLayer::new()))
 }
 

@@ -9,7 +9,7 @@ use axum::{
     routing::any,
 };
 use lockgate_axum::{
-    Absent, ClientAddress, DeferLayer, Key, Keys, Lists, LockLayer, RateFields, RateLimitLayer,
+    MissingAddress, ClientAddress, DeferLayer, Key, KeyPart, AccessLists, LockLayer, RateHeaders, RateLimitLayer,
     Reply,
 };
 
@@ -25,7 +25,7 @@ pub(super) fn rates() -> Routes {
 }
 
 fn behind() -> ClientAddress {
-    ClientAddress::behind([LOCAL])
+    ClientAddress::behind_proxies([LOCAL])
 }
 
 fn one(path: &str, layer: RateLimitLayer) -> Routes {
@@ -34,31 +34,31 @@ fn one(path: &str, layer: RateLimitLayer) -> Routes {
 
 fn clients() -> Routes {
     let client =
-        |path, address| one(path, RateLimitLayer::by_client(address, minute(2)).name("client"));
+        |path, address| one(path, RateLimitLayer::by_client(address, minute(2)).policy_name("client"));
     let lock = |path| Router::new().route(path, any(work)).layer(LockLayer::by_client(behind()));
     client("/client/list", behind())
-        .merge(client("/client/forwarded", behind().forwarded()))
+        .merge(client("/client/forwarded", behind().forwarded_header()))
         .merge(client("/client/field", behind().header("X-Client")))
         .merge(client("/client/hops", ClientAddress::behind_hops(2)))
-        .merge(client("/client/stranger", ClientAddress::behind(["192.0.2.0/24"])))
-        .merge(client("/client/skip", behind().absent(Absent::Skip)))
-        .merge(client("/client/shared", behind().absent(Absent::Shared)))
+        .merge(client("/client/stranger", ClientAddress::behind_proxies(["192.0.2.0/24"])))
+        .merge(client("/client/skip", behind().on_missing(MissingAddress::Skip)))
+        .merge(client("/client/shared", behind().on_missing(MissingAddress::Shared)))
         .merge(client("/client/wide", behind().ipv6_prefix(48)))
         .merge(lock("/client/lock"))
         .merge(lock("/client/later").layer(DeferLayer::new()))
 }
 
 fn keys() -> Routes {
-    let three = (Keys::client(behind()), Keys::path_param("id"), Keys::header("x-api-key"));
-    let user = RateLimitLayer::by_extension::<User>("user", minute(2)).name("user");
+    let three = (KeyPart::client(behind()), KeyPart::path_param("id"), KeyPart::header("x-api-key"));
+    let user = RateLimitLayer::by_extension::<User>("user", minute(2)).policy_name("user");
     let lock = |path, layer: LockLayer| Router::new().route(path, any(locked)).layer(layer);
     one("/by/extension", user)
         .layer(from_fn(know))
-        .merge(one("/by/three/{id}", RateLimitLayer::by(three, minute(2)).name("three")))
+        .merge(one("/by/three/{id}", RateLimitLayer::by(three, minute(2)).policy_name("three")))
         .merge(lock("/by/lock", LockLayer::by_extension::<User>("user")).layer(from_fn(know)))
         .merge(lock(
             "/by/tenant/{id}",
-            LockLayer::by((Keys::path_param("id"), Keys::header("x-tenant"))),
+            LockLayer::by((KeyPart::path_param("id"), KeyPart::header("x-tenant"))),
         ))
 }
 
@@ -67,8 +67,8 @@ fn alike() -> Routes {
     let user = || LockLayer::by_extension::<User>("user");
     let tenant = || LockLayer::by_extension::<Tenant>("tenant");
     let lock = |path, layer: LockLayer| Router::new().route(path, any(locked)).layer(layer);
-    let name = |path, name: &str| one(path, RateLimitLayer::by_ip(minute(1)).name(name));
-    let two = RateLimitLayer::by_ip(minute(1)).name("a/b");
+    let name = |path, name: &str| one(path, RateLimitLayer::by_ip(minute(1)).policy_name(name));
+    let two = RateLimitLayer::by_ip(minute(1)).policy_name("a/b");
     one("/alike/user", RateLimitLayer::by_extension::<User>("user", minute(1)))
         .merge(one("/alike/tenant", RateLimitLayer::by_extension::<Tenant>("tenant", minute(1))))
         .merge(one("/alike/key-user", RateLimitLayer::by_key("user", super::user, minute(1))))
@@ -79,7 +79,7 @@ fn alike() -> Routes {
         .layer(from_fn(know))
         .merge(name("/alike/search", "検索"))
         .merge(name("/alike/login", "登録"))
-        .merge(one("/alike/names", two.and(RateLimitLayer::by_ip(minute(2)).name("a b"))))
+        .merge(one("/alike/names", two.and(RateLimitLayer::by_ip(minute(2)).policy_name("a b"))))
 }
 
 /// What an authentication does.
@@ -96,33 +96,33 @@ async fn know(mut request: Request, next: Next) -> Response {
 }
 
 fn lists() -> Routes {
-    let by_address = Lists::new().allow(["198.51.100.0/24"]).deny(["203.0.113.0/24"]);
-    let by_key = Lists::new()
+    let by_address = AccessLists::new().allow(["198.51.100.0/24"]).deny(["203.0.113.0/24"]);
+    let by_key = AccessLists::new()
         .allow([LOCAL])
-        .client(ClientAddress::behind([LOCAL]).header("x-client").absent(Absent::Shared))
+        .client_address(ClientAddress::behind_proxies([LOCAL]).header("x-client").on_missing(MissingAddress::Shared))
         .allow_key(Key::header("x-api-key", b"free"))
         .deny_key(Key::header("x-api-key", b"stolen"));
-    let addresses = RateLimitLayer::by_client(behind(), minute(2)).name("listed");
-    let keys = RateLimitLayer::by_header("x-api-key", minute(2)).name("listed");
-    one("/listed/address", addresses.lists(by_address))
-        .merge(one("/listed/key", keys.lists(by_key)))
+    let addresses = RateLimitLayer::by_client(behind(), minute(2)).policy_name("listed");
+    let keys = RateLimitLayer::by_header("x-api-key", minute(2)).policy_name("listed");
+    one("/listed/address", addresses.access_lists(by_address))
+        .merge(one("/listed/key", keys.access_lists(by_key)))
 }
 
 fn answers() -> Routes {
     let told = |path, set: fn(RateLimitLayer) -> RateLimitLayer| {
-        one(path, set(RateLimitLayer::by_header("x-api-key", minute(1)).name("told")))
+        one(path, set(RateLimitLayer::by_header("x-api-key", minute(1)).policy_name("told")))
     };
     told("/told/draft", |layer| layer)
-        .merge(told("/told/legacy", |layer| layer.fields(RateFields::Legacy)))
-        .merge(told("/told/both", |layer| layer.fields(RateFields::Both).expose_fields()))
-        .merge(told("/told/off", |layer| layer.fields(RateFields::Off)))
+        .merge(told("/told/legacy", |layer| layer.rate_headers(RateHeaders::Legacy)))
+        .merge(told("/told/both", |layer| layer.rate_headers(RateHeaders::Both).expose_headers()))
+        .merge(told("/told/off", |layer| layer.rate_headers(RateHeaders::Off)))
         .merge(told("/told/preflights", RateLimitLayer::charge_preflights))
-        .merge(told("/told/grpc", RateLimitLayer::grpc))
+        .merge(told("/told/grpc", RateLimitLayer::grpc_refusals))
         .merge(told("/told/own", |layer| {
-            layer.respond(|refusal| {
+            layer.refusal_response(|refusal| {
                 let names: Vec<_> = refusal.violated().map(|policy| policy.name).collect();
                 let text = format!("{:?}: {names:?}", refusal.reason());
-                Reply::new(420).field("content-type", "text/plain").body(text)
+                Reply::new(420).header("content-type", "text/plain").body(text)
             })
         }))
 }

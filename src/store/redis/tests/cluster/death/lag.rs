@@ -13,7 +13,7 @@ use super::{
 use crate::{
     error::ErrorKind,
     key::Key,
-    store::{backend::SPARE_FENCES, keys::Keys, tests::cluster::signal as tell},
+    store::{backend::SPARE_FENCES, key_names::KeyNames, tests::cluster::signal as tell},
 };
 
 /// The replica of [`GOES`].
@@ -41,8 +41,8 @@ impl Scene {
     }
 
     async fn have(&self, key: &Key) -> u32 {
-        let since = self.store.backend().servers();
-        self.store.backend().replicated(key.shard(), 1, since).await.unwrap_or(0)
+        let since = self.store.backend().server_generation();
+        self.store.backend().wait_for_replicas(key.shard(), 1, since).await.unwrap_or(0)
     }
 }
 
@@ -53,7 +53,7 @@ async fn fences_grow_where_the_clock_of_the_replica_is_behind() {
     let key = scene.of[GOES][4].clone();
     let pass = async || insist(async || scene.pass(&key).await).await.expect("it is free");
     pass().await;
-    let f = Keys::new("death").apart().shard(key.shard(), "f");
+    let f = KeyNames::new("death").clustered().shard_key(key.shard(), "f");
     let (seconds, _): (u64, u64) = scene.cluster.ask(GOES, &["TIME"]).await;
     // The namespace is minutes old: fences are no further than the clock.
     let now = (seconds * 1_000_000).to_string();
@@ -71,7 +71,7 @@ async fn fences_grow_where_the_clock_of_the_replica_is_behind() {
     assert!(next > last + SPARE_FENCES, "{next} after {last}");
     // By no other process a second time.
     let before: u64 = scene.cluster.ask(REPLICA, &["HGET", &f, "fence"]).await;
-    let other = scene.cluster.builder("death").deadline(5 * SECOND).connect().await;
+    let other = scene.cluster.builder("death").call_timeout(5 * SECOND).connect().await;
     let other = granted(&other.expect("the URL is right").lock(key.clone())).await;
     assert_eq!(before + SPARE_FENCES + 1, other.fence());
 }
