@@ -72,7 +72,9 @@ impl Clock {
     /// Microseconds since 1970.
     pub(crate) fn now_us(&self) -> u64 {
         match &self.0 {
-            ClockSource::System { started, offset_us } => offset_us + saturating_micros(started.elapsed()),
+            ClockSource::System { started, offset_us } => {
+                offset_us + saturating_micros(started.elapsed())
+            }
             ClockSource::Manual(now) => now.load(Ordering::SeqCst),
         }
     }

@@ -23,11 +23,11 @@ use std::{
 use sha2::{Digest as _, Sha256};
 use smallvec::SmallVec;
 
-use self::encoding::{MAX_READABLE_LEN, truncated_hash, is_unescaped};
+use self::encoding::{MAX_READABLE_LEN, is_unescaped, truncated_hash};
 pub(crate) use self::{
     canonical_ip::canonical_ip,
     credential_headers::matching_credential,
-    encoding::{LogHash, digest_parts, escape, hex, credential_value},
+    encoding::{LogHash, credential_value, digest_parts, escape, hex},
 };
 
 /// Number of shards a namespace is divided into. Part of the wire layout (`store::redis::connect::layout`): written
@@ -240,7 +240,7 @@ impl Key {
         hash.finish()
     }
 
-    /// The shard of a key whose [`fnv`](Self::fnv) is known.
+    /// The shard of a key whose [`fnv`](Self::fnv_hash) is known.
     pub(crate) fn shard_of_hash(fnv: u64) -> u16 {
         #[expect(clippy::cast_possible_truncation, reason = "a remainder of 64 fits")]
         let shard = (fnv % u64::from(SHARD_COUNT)) as u16;

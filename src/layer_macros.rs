@@ -5,8 +5,8 @@
 //! its framework, and nothing else.
 
 mod defer;
-mod lock_settings;
 mod key_part;
+mod lock_settings;
 mod rate_limit_layer;
 
 /// Defines `RateLimitLayer`, `LockLayer`, `DeferLayer`, `DeferWorker` and `DeferredRoutes` over the

@@ -26,9 +26,9 @@
 //! - `fsck`: `Store::check`, which finds requests without a place and wrong counts. The package `lockgate-cli` has it as the
 //!   program `lockgate-fsck`.
 //! - `quorum`: `Store::quorum`, locks over several independent stores.
-//! - `seal`: deferred requests, their responses and tasks are sealed at rest ([`Store::sealed_with`](Store)).
+//! - `seal`: deferred requests, their responses and tasks are sealed at rest ([`Store::with_keyring`](Store)).
 //! - `tower` (default): [`middleware`].
-//! - `callback`: `defer::Callbacks`, signed callbacks when deferred requests have ended.
+//! - `callback`: `defer::Webhooks`, signed callbacks when deferred requests have ended.
 //! - `test-kit`: `lockgate::testing`, for tests of applications; not for what is deployed.
 
 // docs.rs says beside each item which feature it needs.
@@ -56,10 +56,10 @@ pub mod defer;
 mod error;
 pub mod gate;
 mod key;
+mod layer_macros;
 pub mod lock;
 #[cfg(feature = "tower")]
 pub mod middleware;
-mod layer_macros;
 mod outage;
 #[cfg(any(feature = "webhook", feature = "http-replay"))]
 mod outbound;
@@ -83,22 +83,22 @@ pub use self::seal::Keyring;
 #[cfg(feature = "redis")]
 pub use self::store::StoreBuilder;
 #[cfg(any(test, feature = "fsck"))]
-pub use self::store::{StoreCheck, CheckReport, CheckFinding, FindingKind};
+pub use self::store::{CheckFinding, CheckReport, FindingKind, StoreCheck};
 pub use self::{
     clock::Clock,
     defer::ExtensionSnapshot,
     error::{Error, ErrorKind},
-    gate::{MissingAddress, ClientAddress, RunningJob},
+    gate::{ClientAddress, MissingAddress, RunningJob},
     key::Key,
     lock::{
-        LockBusy, BusyStatus, HeldLock, HeldLocks, HoldUntil, LockGuard, LockRequest, LockSet,
-        LockSetRequest, AcquireError, OnLoss, ReleaseStatus, SharedSecret,
+        AcquireError, BusyStatus, HeldLock, HeldLocks, HoldUntil, LockBusy, LockGuard, LockRequest,
+        LockSet, LockSetRequest, OnLoss, ReleaseStatus, SharedSecret,
     },
     outage::{LockOutage, RateLimitOutage},
     rate_limit::{
-        ChargeCappedError, Decision, AccessLists, Policy, PolicyDecision, Quota, RateHeaders, RateLimiter,
-        RateStatus, RefusalReason, RateRefusal, QuotaBuilder, PolicyStatus,
+        AccessLists, ChargeCappedError, Decision, Policy, PolicyDecision, PolicyStatus, Quota,
+        QuotaBuilder, RateHeaders, RateLimiter, RateRefusal, RateStatus, RefusalReason,
     },
-    reply::{HeaderSet, SharedReply, Reply},
+    reply::{HeaderSet, Reply, SharedReply},
     store::{JobId, JobState, LockLoss, OnFailure, Store},
 };

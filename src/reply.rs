@@ -61,14 +61,18 @@ impl SharedReply {
 
     /// What the first caller has made of it; `None` if that was another driver, to which it is of another
     /// type.
-    pub fn get_or_convert<T: Send + Sync + 'static>(&self, make: impl FnOnce(Reply) -> T) -> Option<&T> {
+    pub fn get_or_convert<T: Send + Sync + 'static>(
+        &self,
+        make: impl FnOnce(Reply) -> T,
+    ) -> Option<&T> {
         self.converted.get_or_init(|| Box::new(make(self.reply.clone()))).downcast_ref()
     }
 }
 
 /// Problem types of this library (RFC 9457 section 3.1.1). URNs, because they need no server to last.
 pub(crate) mod problem {
-    pub(crate) const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+    pub(crate) const QUOTA_EXCEEDED: &str =
+        "https://iana.org/assignments/http-problem-types#quota-exceeded";
     pub(crate) const REDUCED_CAPACITY: &str =
         "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
     pub(crate) const COST_OVER_QUOTA: &str = "urn:lockgate:problem:cost-over-quota";
@@ -86,7 +90,8 @@ pub(crate) mod problem {
     pub(crate) const NOT_AUTHORIZED: &str = "urn:lockgate:problem:not-authorized";
     pub(crate) const RESPONSE_NOT_RETAINED: &str = "urn:lockgate:problem:response-not-kept";
     pub(crate) const RETENTION_EXPIRED: &str = "urn:lockgate:problem:no-longer-kept";
-    pub(crate) const TOO_MANY_IDEMPOTENCY_KEYS: &str = "urn:lockgate:problem:too-many-idempotency-keys";
+    pub(crate) const TOO_MANY_IDEMPOTENCY_KEYS: &str =
+        "urn:lockgate:problem:too-many-idempotency-keys";
     pub(crate) const METHOD_NOT_ALLOWED: &str = "urn:lockgate:problem:method-not-allowed";
     pub(crate) const OUTCOME_UNKNOWN: &str = "urn:lockgate:problem:outcome-unknown";
 }
@@ -116,8 +121,12 @@ impl Reply {
 
     /// The store is away and the policy is to refuse: nobody's quota, nobody's lock, our fault.
     pub(crate) fn store_unavailable() -> Self {
-        Self::problem(503, problem::REDUCED_CAPACITY, "The service can't coordinate this request right now")
-            .retry_after(Duration::from_secs(1))
+        Self::problem(
+            503,
+            problem::REDUCED_CAPACITY,
+            "The service can't coordinate this request right now",
+        )
+        .retry_after(Duration::from_secs(1))
     }
 
     /// The owner has as many idempotency keys as are kept: 429, until the first of them ends. Nothing has run.
@@ -125,7 +134,8 @@ impl Reply {
         /// The first to end may be that of a request that waits, which ends sooner as a rule.
         const MAX_RETRY_AFTER: Duration = Duration::from_secs(60 * 60);
         let title = "Too many idempotency keys are kept: a new one can't be used now";
-        Self::problem(429, problem::TOO_MANY_IDEMPOTENCY_KEYS, title).retry_after(left.min(MAX_RETRY_AFTER))
+        Self::problem(429, problem::TOO_MANY_IDEMPOTENCY_KEYS, title)
+            .retry_after(left.min(MAX_RETRY_AFTER))
     }
 
     /// A fault of the application's wiring: 500, as problem+json. The log names the fix, the client learns

@@ -1,7 +1,7 @@
 //! Throttle of log lines that requests can cause.
 //!
 //! A client that sends forged headers, meets a full queue or hits a route that is wired wrongly decides how often
-//! that is logged. Such a line is written once in [`PERIOD`] and process, with the number of those suppressed since. Lines
+//! that is logged. Such a line is written once in [`THROTTLE_PERIOD`] and process, with the number of those suppressed since. Lines
 //! about one lock that was lost, one job or one task are not throttled: each is about something of its own.
 
 use std::{collections::HashMap, time::Duration};
@@ -43,7 +43,8 @@ impl LogThrottle {
 /// Returns how many lines of this kind were suppressed since the last one, or `None` if this one is to be.
 #[cfg(not(test))]
 pub(crate) fn admit(kind: &str) -> Option<u64> {
-    static THROTTLE: std::sync::LazyLock<Mutex<LogThrottle>> = std::sync::LazyLock::new(Mutex::default);
+    static THROTTLE: std::sync::LazyLock<Mutex<LogThrottle>> =
+        std::sync::LazyLock::new(Mutex::default);
     THROTTLE.lock().admit(kind, Instant::now())
 }
 
@@ -54,7 +55,7 @@ pub(crate) fn admit(kind: &str) -> Option<u64> {
     THROTTLE.with(|kinds| kinds.lock().admit(kind, Instant::now()))
 }
 
-/// As the macro of `tracing` of this name, once in [`PERIOD`].
+/// As the macro of `tracing` of this name, once in [`THROTTLE_PERIOD`].
 macro_rules! throttled {
     ($level:ident, $($line:tt)+) => {
         if let Some(suppressed) =

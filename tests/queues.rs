@@ -12,7 +12,9 @@ use std::{
 
 use lockgate::{
     Keyring,
-    queue::{DeadLetterCursor, TaskFailure, PushError, PushedTask, Queue, QueueWorker, Task, TaskState},
+    queue::{
+        DeadLetterCursor, PushError, PushedTask, Queue, QueueWorker, Task, TaskFailure, TaskState,
+    },
 };
 use lockgate_tests::{Case, eventually, on_both_stores};
 use parking_lot::Mutex;
@@ -59,7 +61,10 @@ async fn a_key_is_taken_for_as_long_as_was_said(case: Case) {
     let queue = queue(&case).await;
     let push = |key: &str, window| queue.push(&"x".to_owned()).unique_for(key, window);
     let first = push("long", HOUR).await.expect("there is room").into_id();
-    assert_eq!(push("long", HOUR).await.expect("there is room"), PushedTask::Duplicate(first.clone()));
+    assert_eq!(
+        push("long", HOUR).await.expect("there is room"),
+        PushedTask::Duplicate(first.clone())
+    );
     // Whatever has become of the task.
     assert_eq!(queue.cancel(&first).await.expect("it is there"), Some(TaskState::Waiting));
     assert_eq!(push("long", HOUR).await.expect("there is room"), PushedTask::Duplicate(first));

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockgate::{ErrorKind, AcquireError, Quorum, QuorumGuard, ReleaseStatus, Store};
+use lockgate::{AcquireError, ErrorKind, Quorum, QuorumGuard, ReleaseStatus, Store};
 use lockgate_tests::{PATIENCE, Server, eventually, within};
 
 /// Long enough for a node's share of it, and for a holder to be sure of it, on a machine that does much else.

@@ -74,7 +74,8 @@ async fn ends_what_its_worker_runs(program: &str) {
     let accepted = request(program.addr, "POST", "/orders/7/refund").send().await.expect(202);
     let id = accepted.field("location").rsplit('/').next().expect("an id").to_owned();
     let id = JobId::parse(&id).expect("an id");
-    let state = async || store.deferred_jobs().get(&id).await.expect("it is there").map(|job| job.state);
+    let state =
+        async || store.deferred_jobs().get(&id).await.expect("it is there").map(|job| job.state);
     busy.release().await;
     // In its handler: one that is claimed and has not come so far goes back in line, as it should.
     let here = program.gate.with_extension("here");

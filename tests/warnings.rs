@@ -10,7 +10,7 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use lockgate::{Key, AcquireError, Store};
+use lockgate::{AcquireError, Key, Store};
 use lockgate_tests::{Backing, Case, Framework, Server, eventually, patient_store, run};
 use tracing_subscriber::fmt::MakeWriter;
 

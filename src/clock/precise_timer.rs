@@ -14,7 +14,7 @@ use tokio::{
 /// is asked for so much less.
 const TIMER_SLACK: Duration = Duration::from_millis(2);
 
-/// Wakes whoever waits for the next of some moments. The last of such a wait, shorter than [`LATE`], is slept by a thread
+/// Wakes whoever waits for the next of some moments. The last of such a wait, shorter than [`TIMER_SLACK`], is slept by a thread
 /// of the runtime's that may block: by one, however much is due at a moment.
 #[derive(Debug, Default)]
 pub(crate) struct PreciseTimer {

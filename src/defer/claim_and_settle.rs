@@ -11,8 +11,8 @@ use super::{
 use crate::{
     error::ErrorKind,
     store::{
-        GrantAttempt, ClaimCommand, ClaimOutcome, LockHold, JobId, LockMode, NextClaim, ClaimedRun, SettleCommand, SettleOutcome, LeaseTerms,
-        Settlement,
+        ClaimCommand, ClaimOutcome, ClaimedRun, GrantAttempt, JobId, LeaseTerms, LockHold,
+        LockMode, NextClaim, SettleCommand, SettleOutcome, Settlement,
     },
 };
 
@@ -36,7 +36,10 @@ pub(super) struct StartedRun {
 
 impl JobChain {
     /// `Err`: there is nothing to run now.
-    pub(super) async fn claim_first(&self, mut head: Option<JobId>) -> Result<StartedRun, ChainOutcome> {
+    pub(super) async fn claim_first(
+        &self,
+        mut head: Option<JobId>,
+    ) -> Result<StartedRun, ChainOutcome> {
         for _ in 0..MAX_CLAIM_HEADS {
             // None is known: the claim says which it is, or that there is none, and then mends the line.
             let id = head.take().unwrap_or_else(|| JobId::new(&self.key));
@@ -56,7 +59,9 @@ impl JobChain {
             }
             attempt.mark_refused();
             match claimed {
-                ClaimOutcome::Busy(wait) | ClaimOutcome::NotDue(wait) => return Err(ChainOutcome::RetryAfter(wait)),
+                ClaimOutcome::Busy(wait) | ClaimOutcome::NotDue(wait) => {
+                    return Err(ChainOutcome::RetryAfter(wait));
+                }
                 ClaimOutcome::QueueEmpty => return Err(ChainOutcome::AwaitWakeup),
                 ClaimOutcome::Ended(id) => {
                     tracing::error!(job = ?id, "deferred request has ended: crashed, lost or too late");
@@ -101,7 +106,9 @@ impl JobChain {
                 return None;
             }
             match give_up {
-                Some(give_up) if Instant::now() < give_up => tokio::time::sleep(CLAIM_RETRY_DELAY).await,
+                Some(give_up) if Instant::now() < give_up => {
+                    tokio::time::sleep(CLAIM_RETRY_DELAY).await
+                }
                 _ => return None,
             }
         }

@@ -10,11 +10,11 @@ use std::{fmt, net::SocketAddr};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::{stored_headers::HeaderList, snapshot::SavedSnapshots};
+use super::{snapshot::SavedSnapshots, stored_headers::HeaderList};
 use crate::{
     gate::HttpRequestHead,
     key::{Key, digest_parts},
-    seal::{UnsealError, SealContext, open, seal},
+    seal::{SealContext, UnsealError, open, seal},
     store::{JobId, Store},
 };
 
@@ -144,23 +144,35 @@ pub(super) fn encode_request(
     body: &[u8],
 ) -> Bytes {
     let HttpRequestHead { method, target, peer, .. } = head;
-    let head = EncodedRequestHead { method, target, headers, peer, max_attempts, snapshots: carried };
+    let head =
+        EncodedRequestHead { method, target, headers, peer, max_attempts, snapshots: carried };
     at.seal(REQUEST_KIND, encode_envelope(at, REQUEST_KIND, &head, body))
 }
 
-pub(super) fn decode_request(at: EnvelopeBinding<'_>, bytes: &Bytes) -> Result<StoredRequest, EnvelopeError> {
+pub(super) fn decode_request(
+    at: EnvelopeBinding<'_>,
+    bytes: &Bytes,
+) -> Result<StoredRequest, EnvelopeError> {
     let plain = at.open(REQUEST_KIND, bytes)?;
     let (head, body) = decode_envelope(at, REQUEST_KIND, &plain)?;
-    let EncodedRequestHead { method, target, headers, peer, max_attempts, snapshots: carried } = head;
+    let EncodedRequestHead { method, target, headers, peer, max_attempts, snapshots: carried } =
+        head;
     let head = HttpRequestHead { method, target, headers, peer };
     Ok(StoredRequest { head, snapshots: carried, max_attempts, body })
 }
 
-pub(super) fn encode_response(at: EnvelopeBinding<'_>, head: &StoredResponseHead, body: &[u8]) -> Bytes {
+pub(super) fn encode_response(
+    at: EnvelopeBinding<'_>,
+    head: &StoredResponseHead,
+    body: &[u8],
+) -> Bytes {
     at.seal(RESPONSE_KIND, encode_envelope(at, RESPONSE_KIND, head, body))
 }
 
-pub(super) fn decode_response(at: EnvelopeBinding<'_>, bytes: &Bytes) -> Result<(StoredResponseHead, Bytes), EnvelopeError> {
+pub(super) fn decode_response(
+    at: EnvelopeBinding<'_>,
+    bytes: &Bytes,
+) -> Result<(StoredResponseHead, Bytes), EnvelopeError> {
     decode_envelope(at, RESPONSE_KIND, &at.open(RESPONSE_KIND, bytes)?)
 }
 
@@ -168,7 +180,12 @@ pub(super) fn decode_response(at: EnvelopeBinding<'_>, bytes: &Bytes) -> Result<
     clippy::expect_used,
     reason = "postcard can write strings, numbers and lists of known length"
 )]
-fn encode_envelope(at: EnvelopeBinding<'_>, kind: &str, head: &impl Serialize, body: &[u8]) -> Bytes {
+fn encode_envelope(
+    at: EnvelopeBinding<'_>,
+    kind: &str,
+    head: &impl Serialize,
+    body: &[u8],
+) -> Bytes {
     let mut start = vec![FORMAT_VERSION];
     start.resize(1 + CHECKSUM_LEN, 0);
     let out = postcard::to_extend(head, start);
@@ -236,9 +253,15 @@ mod tests {
         let (id, two) = (JobId::new(&lock), JobId::new(&lock));
         let at = EnvelopeBinding { store: &store, id: &id, lock: &lock };
         let bytes = encode_request(at, head(), head().headers, SavedSnapshots::new(), 1, b"body");
-        let response = StoredResponseHead { status: 200, headers: HeaderList::new(), body_status: StoredBodyStatus::Full };
+        let response = StoredResponseHead {
+            status: 200,
+            headers: HeaderList::new(),
+            body_status: StoredBodyStatus::Full,
+        };
         let answer = encode_response(at, &response, b"body");
-        for elsewhere in [EnvelopeBinding { id: &two, ..at }, EnvelopeBinding { lock: &other, ..at }] {
+        for elsewhere in
+            [EnvelopeBinding { id: &two, ..at }, EnvelopeBinding { lock: &other, ..at }]
+        {
             assert_eq!(decode_request(elsewhere, &bytes), Err(EnvelopeError::Corrupted));
             assert_eq!(decode_response(elsewhere, &answer), Err(EnvelopeError::Corrupted));
         }
@@ -278,7 +301,12 @@ mod tests {
             |(target, value, body, place, bit, more)| {
                 let (store, lock) = (Store::memory(), Key::custom("a"));
                 let at = EnvelopeBinding { store: &store, id: &JobId::new(&lock), lock: &lock };
-                let head = HttpRequestHead::new("PUT", target, vec![("x".to_owned(), value.clone())], None);
+                let head = HttpRequestHead::new(
+                    "PUT",
+                    target,
+                    vec![("x".to_owned(), value.clone())],
+                    None,
+                );
                 let headers = head.headers.clone();
                 let bytes = encode_request(at, head, headers, SavedSnapshots::new(), 1, body);
                 let read = decode_request(at, &bytes).expect("it is whole");
@@ -287,7 +315,10 @@ mod tests {
                 let place = place % changed.len();
                 changed[place] ^= 1 << (bit % 8);
                 assert!(decode_request(at, &changed.into()).is_err(), "bit {bit} of {place}");
-                assert_eq!(decode_request(at, &bytes.slice(..place)), Err(EnvelopeError::Corrupted));
+                assert_eq!(
+                    decode_request(at, &bytes.slice(..place)),
+                    Err(EnvelopeError::Corrupted)
+                );
                 if !more.is_empty() {
                     let longer = [&bytes, &more[..]].concat();
                     assert_eq!(decode_request(at, &longer.into()), Err(EnvelopeError::Corrupted));

@@ -6,18 +6,18 @@ use std::{
 };
 
 use super::{
-    webhook,
     claim_and_settle::StartedRun,
+    envelope::{EnvelopeBinding, EnvelopeError, StoredRequest, decode_request},
+    job_chain::{JobChain, ShutdownPhase},
     run_guard::{RunGuard, drained_settlement},
-    envelope::{EnvelopeBinding, StoredRequest, EnvelopeError, decode_request},
-    stored_headers::{IDEMPOTENCY_KEY, derive_idempotency_key},
-    webhook_receivers::WebhookLimits,
     settlement_rules::{RunContext, UNREACHABLE, UNROUTABLE, age_backoff},
-    job_chain::{ShutdownPhase, JobChain},
+    stored_headers::{IDEMPOTENCY_KEY, derive_idempotency_key},
+    webhook,
+    webhook_receivers::WebhookLimits,
     worker::DeferWorker,
 };
 use crate::{
-    gate::{RunningJob, ReplayMarker},
+    gate::{ReplayMarker, RunningJob},
     store::Settlement,
 };
 
@@ -78,7 +78,9 @@ impl JobChain {
         let DeferWorker { webhooks: callbacks, settlement_rules: rules, .. } = &*self.worker;
         let crowded = self.contended.load(Ordering::Relaxed);
         let room = WebhookLimits { max_calls: self.slot.limit(), contended: crowded };
-        let Some(turn) = self.webhook_receivers.try_acquire_slot(&self.key, &request.head.target, room) else {
+        let Some(turn) =
+            self.webhook_receivers.try_acquire_slot(&self.key, &request.head.target, room)
+        else {
             return Some(self.no_slot_settlement(started));
         };
         let by = callbacks.as_deref();
@@ -111,7 +113,12 @@ impl JobChain {
             let key = derive_idempotency_key(&marker.job().id);
             head.headers.push((IDEMPOTENCY_KEY.to_owned(), key.into_bytes()));
         }
-        let run = RunContext { replay: marker, binding: at, max_attempts, rules: &worker.settlement_rules };
+        let run = RunContext {
+            replay: marker,
+            binding: at,
+            max_attempts,
+            rules: &worker.settlement_rules,
+        };
         let _attended = RunGuard::new(marker, started.hold.state());
         tokio::select! {
             // In this order: no handler begins on a lock that is lost, or after the end was told.
@@ -158,7 +165,15 @@ const UNKNOWN_SNAPSHOT: &str = "unknown snapshot";
 
 /// What another worker may be able to run: it is of another version, or reaches other routes.
 pub(super) fn is_peer_runnable(reason: &str) -> bool {
-    matches!(reason, NEWER_VERSION | NO_KEY | UNKNOWN_SNAPSHOT | UNREACHABLE | UNROUTABLE | webhook::NO_WEBHOOK_SENDER)
+    matches!(
+        reason,
+        NEWER_VERSION
+            | NO_KEY
+            | UNKNOWN_SNAPSHOT
+            | UNREACHABLE
+            | UNROUTABLE
+            | webhook::NO_WEBHOOK_SENDER
+    )
 }
 
 pub(super) fn outcome_label(verdict: &Settlement) -> &'static str {

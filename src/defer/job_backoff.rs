@@ -85,9 +85,14 @@ mod tests {
 
     #[test]
     fn no_terms_make_it_fail() {
-        let none = JobBackoff { base: Duration::ZERO, cap: Duration::ZERO, max_retry_after: Duration::ZERO };
+        let none = JobBackoff {
+            base: Duration::ZERO,
+            cap: Duration::ZERO,
+            max_retry_after: Duration::ZERO,
+        };
         assert_eq!(none.delay_after(3, Some(SECOND)), Duration::from_millis(1));
-        let endless = JobBackoff { base: Duration::MAX, cap: Duration::MAX, max_retry_after: SECOND };
+        let endless =
+            JobBackoff { base: Duration::MAX, cap: Duration::MAX, max_retry_after: SECOND };
         let _ = endless.delay_after(u32::MAX, Some(SECOND));
     }
 

@@ -15,15 +15,15 @@ use tokio::{sync::watch, time::Instant};
 
 use super::{
     claim_and_settle::StartedRun,
-    webhook_receivers::WebhookReceivers,
-    shared_run_limits::RunPermit,
-    run_slots::RunSlot,
     execute_run::{is_peer_runnable, outcome_label},
+    run_slots::RunSlot,
+    shared_run_limits::RunPermit,
+    webhook_receivers::WebhookReceivers,
     worker::DeferWorker,
 };
 use crate::{
     key::Key,
-    store::{JobId, ClaimedRun as Begun, Settlement},
+    store::{ClaimedRun as Begun, JobId, Settlement},
 };
 
 /// Jobs of one line that are run one after the other, each claimed as the one before is settled. After so
@@ -100,7 +100,11 @@ impl JobChain {
         let DeferWorker { store, shared_limits: limits, lease, .. } = &*self.worker;
         // What a queue may do is about its requests.
         let enters = async {
-            if self.is_webhook() { Some(RunPermit::default()) } else { limits.acquire(store, *lease).await }
+            if self.is_webhook() {
+                Some(RunPermit::default())
+            } else {
+                limits.acquire(store, *lease).await
+            }
         };
         let leave = tokio::select! {
             leave = enters => leave,
@@ -133,7 +137,12 @@ impl JobChain {
         }
     }
 
-    async fn run_job(&self, started: StartedRun, row: RunStreak, leave: &mut RunPermit) -> ChainStep {
+    async fn run_job(
+        &self,
+        started: StartedRun,
+        row: RunStreak,
+        leave: &mut RunPermit,
+    ) -> ChainStep {
         let worker = &*self.worker;
         let Begun { attempt, has_next: more, .. } = started.run;
         let id = started.run.id.clone();

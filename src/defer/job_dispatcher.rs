@@ -10,12 +10,12 @@
 //! them is visited. They are hints like any message. So a run costs a claim and a settlement, whatever the
 //! number of lines, and neither waits for the other: the room of a run is free when its handler has ended.
 
-mod webhook_ready_queue;
 mod drain;
-mod ready_queues;
 mod due_poller;
 mod peer_jobs;
+mod ready_queues;
 mod run_capacity;
+mod webhook_ready_queue;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -35,22 +35,22 @@ use tokio::{
 };
 
 use self::{
-    webhook_ready_queue::{WebhookOwners, await_owner_lookup},
-    ready_queues::ReadyQueues,
     due_poller::{DuePollResult, await_due_poll},
     peer_jobs::PeerJob,
+    ready_queues::ReadyQueues,
     run_capacity::RunCapacity,
+    webhook_ready_queue::{WebhookOwners, await_owner_lookup},
 };
 use super::{
-    webhook_receivers::WebhookReceivers,
     job_chain::{ChainOutcome, ShutdownPhase},
+    webhook_receivers::WebhookReceivers,
     worker::DeferWorker,
 };
 use crate::{
     clock::PreciseTimer,
     error::Error,
     key::Key,
-    store::{Heartbeat, WakeupMessage, JobId, NodeId},
+    store::{Heartbeat, JobId, NodeId, WakeupMessage},
 };
 
 /// Life of a watch over a shard; a dead worker's shards are taken over after it, within 15 s of its last sign of life.
@@ -114,7 +114,9 @@ impl JobDispatcher {
     pub(super) fn new(worker: Arc<DeferWorker>) -> Self {
         Self {
             request_capacity: RunCapacity::new(worker.concurrency),
-            webhook_capacity: RunCapacity::new(worker.concurrency.div_ceil(RUN_SLOTS_PER_WEBHOOK_SLOT).max(MIN_WEBHOOK_SLOTS)),
+            webhook_capacity: RunCapacity::new(
+                worker.concurrency.div_ceil(RUN_SLOTS_PER_WEBHOOK_SLOT).max(MIN_WEBHOOK_SLOTS),
+            ),
             webhook_receivers: Arc::default(),
             owner_lookup: None,
             worker,
@@ -178,12 +180,20 @@ impl JobDispatcher {
         self.worker.store.wakeups();
         let beat = self.send_heartbeat(SHARD_LEASE).await;
         let now = Instant::now();
-        let Ok(Heartbeat { own_shards: mine, busy_shards: busy, peers: others, is_paused: paused, peer_expires_in: lapse }) = beat else {
+        let Ok(Heartbeat {
+            own_shards: mine,
+            busy_shards: busy,
+            peers: others,
+            is_paused: paused,
+            peer_expires_in: lapse,
+        }) = beat
+        else {
             self.next_heartbeat = now + RETRY_DELAY;
             return;
         };
         let lapsed = lapse.map(|lapse| lapse + LAPSED_PEER_CHECK_DELAY);
-        self.next_heartbeat = now + lapsed.map_or(SOLO_HEARTBEAT_INTERVAL, |lapsed| lapsed.min(PEER_HEARTBEAT_INTERVAL));
+        self.next_heartbeat = now
+            + lapsed.map_or(SOLO_HEARTBEAT_INTERVAL, |lapsed| lapsed.min(PEER_HEARTBEAT_INTERVAL));
         self.peers = others;
         self.paused.store(paused, Ordering::Relaxed);
         self.start_ready_chains();
@@ -218,18 +228,24 @@ impl JobDispatcher {
             WakeupMessage::JobOffer(key, id) => self.handle_work_wakeup(key, id, now),
             WakeupMessage::ShardDue(shard) => self.schedule_due_poll(shard, now),
             // A little later, so that a message about itself does not make it beat again and again.
-            WakeupMessage::WorkersChanged => self.next_heartbeat = self.next_heartbeat.min(now + REBALANCE_DELAY),
+            WakeupMessage::WorkersChanged => {
+                self.next_heartbeat = self.next_heartbeat.min(now + REBALANCE_DELAY)
+            }
             // The store may have come back empty: it must learn of this worker before all else.
             WakeupMessage::Resync => self.next_heartbeat = now,
-            WakeupMessage::Offer(_) | WakeupMessage::QueueJoin(..) | WakeupMessage::JobChanged(_) | WakeupMessage::TasksReady(_) => {}
+            WakeupMessage::Offer(_)
+            | WakeupMessage::QueueJoin(..)
+            | WakeupMessage::JobChanged(_)
+            | WakeupMessage::TasksReady(_) => {}
         }
     }
 
     fn handle_work_wakeup(&mut self, key: Key, id: JobId, now: Instant) {
         let mine = self.owned_shards.contains(&key.shard());
         // Only by the watcher, or two workers without room would tell each other for ever.
-        let told =
-            mine && !self.has_capacity_for(&key) && self.notify_random_peer(key.clone(), Some(id.clone()));
+        let told = mine
+            && !self.has_capacity_for(&key)
+            && self.notify_random_peer(key.clone(), Some(id.clone()));
         // If the other one has no room either: as soon as there is some here.
         if self.ready_queues.accepts(&key) {
             let told = Some(now).filter(|_| told);

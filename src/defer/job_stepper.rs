@@ -8,9 +8,9 @@ use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 
 use super::{
+    job_chain::{JobChain, ShutdownPhase},
     replayer::{ReplayOutcome, Replayer},
     run_slots::RunSlots,
-    job_chain::{ShutdownPhase, JobChain},
     worker::DeferWorker,
 };
 use crate::{
@@ -18,7 +18,7 @@ use crate::{
     error::Error,
     gate::{HttpRequestHead, ReplayMarker},
     key::{Key, SHARD_COUNT},
-    store::{Heartbeat, WakeupMessage, JobId},
+    store::{Heartbeat, JobId, WakeupMessage},
 };
 
 /// Passes over everything that is due, after the last one that ran something: a line may need one to be
@@ -59,13 +59,21 @@ type RunLog = Arc<Mutex<Vec<JobRunReport>>>;
 impl JobStepper {
     pub(crate) fn new(mut worker: DeferWorker) -> Self {
         let ran = RunLog::default();
-        worker.replayer =
-            Arc::new(RecordingReplayer { inner: Arc::clone(&worker.replayer), run_log: Arc::clone(&ran) });
+        worker.replayer = Arc::new(RecordingReplayer {
+            inner: Arc::clone(&worker.replayer),
+            run_log: Arc::clone(&ran),
+        });
         // Its clock stands still meanwhile: who waited for leave would wait for ever.
         worker.shared_limits.try_only = true;
         let hints = worker.store.wakeups().subscribe_work();
         let (stop, passes) = (watch::Sender::new(ShutdownPhase::Running), MAX_PASSES);
-        Self { worker: Arc::new(worker), wakeups: hints, run_log: ran, shutdown: stop, max_passes: passes }
+        Self {
+            worker: Arc::new(worker),
+            wakeups: hints,
+            run_log: ran,
+            shutdown: stop,
+            max_passes: passes,
+        }
     }
 
     /// Counts as a live worker that watches everything, as long as no clock runs for a year.
@@ -90,7 +98,17 @@ impl JobStepper {
                 let (worker, stop) = (Arc::clone(&self.worker), self.shutdown.subscribe());
                 let (slot, crowded, paused, hosts) =
                     (RunSlots::new(1).acquire(), Arc::default(), Arc::default(), Arc::default());
-                JobChain { worker, key, slot, shutdown: stop, contended: crowded, paused, webhook_receivers: hosts }.run(head).await;
+                JobChain {
+                    worker,
+                    key,
+                    slot,
+                    shutdown: stop,
+                    contended: crowded,
+                    paused,
+                    webhook_receivers: hosts,
+                }
+                .run(head)
+                .await;
             }
             idle = if self.run_log.lock().len() == before { idle + 1 } else { 0 };
             if idle == IDLE_PASSES {

@@ -16,50 +16,50 @@
 //! The first pages of `lockgate-axum` and `lockgate-actix-web` show a service with all of it: layers, worker, status
 //! resource, and an end in order.
 
-mod run_authorization;
-mod job_backoff;
-pub mod webhook;
 mod claim_and_settle;
-mod run_guard;
 mod envelope;
+mod execute_run;
 mod gate;
-mod stored_headers;
-mod webhook_receivers;
-mod jobs;
-mod settlement_rules;
+mod job_backoff;
+mod job_chain;
+mod job_dispatcher;
 #[cfg(any(test, feature = "test-kit"))]
 mod job_stepper;
-mod shared_run_limits;
+mod jobs;
+mod missing_worker_warning;
 mod prefer_header;
-mod job_dispatcher;
+mod ready_queue;
 mod replayer;
-mod run_slots;
-mod snapshot;
 mod rfc3339;
+mod run_authorization;
+mod run_guard;
+mod run_slots;
+mod settlement_rules;
+mod shared_run_limits;
+mod snapshot;
 mod status;
+mod stored_headers;
 #[cfg(test)]
 mod tests;
-mod missing_worker_warning;
-mod execute_run;
-mod job_chain;
-mod ready_queue;
+pub mod webhook;
+mod webhook_receivers;
 mod worker;
 
-#[cfg(feature = "webhook")]
-pub use self::webhook::Webhooks;
 #[cfg(any(test, feature = "test-kit"))]
 pub use self::job_stepper::JobRunReport;
 #[cfg(any(test, feature = "test-kit"))]
 pub(crate) use self::job_stepper::JobStepper;
+#[cfg(feature = "webhook")]
+pub use self::webhook::Webhooks;
 pub use self::{
-    run_authorization::{RunAuthorization, PendingRun},
-    gate::{DeferGate, DeferCandidate, DeferTicket},
+    gate::{DeferCandidate, DeferGate, DeferTicket},
     jobs::{
         DeferStats, DeferredJobs, JobCursor, JobHead, JobInfo, JobPage, JobRequest, JobRun,
-        RetainedRequest, ParseCursorError,
+        ParseCursorError, RetainedRequest,
     },
-    replayer::{ReplayResponse, ReplayBody, ReplayOutcome, Replayer, is_event_stream},
+    replayer::{ReplayBody, ReplayOutcome, ReplayResponse, Replayer, is_event_stream},
+    run_authorization::{PendingRun, RunAuthorization},
     snapshot::ExtensionSnapshot,
-    status::{StatusReply, StatusEvents, StatusGate, StatusRequest},
+    status::{StatusEvents, StatusGate, StatusReply, StatusRequest},
     worker::DeferWorker,
 };

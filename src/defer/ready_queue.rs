@@ -55,7 +55,15 @@ impl ReadyQueue {
             return;
         }
         self.order.push_back(key.clone());
-        self.entries.insert(key, ReadyLock { head_job: head, enqueued_at: Instant::now(), forwarded_at: told, due_since_forward: false });
+        self.entries.insert(
+            key,
+            ReadyLock {
+                head_job: head,
+                enqueued_at: Instant::now(),
+                forwarded_at: told,
+                due_since_forward: false,
+            },
+        );
     }
 
     /// One that has come due.
@@ -164,7 +172,10 @@ mod tests {
         waiting.push(keys[0].clone(), Some(JobId::new(&keys[0])));
         waiting.push_due(&last, None);
         assert!(waiting.next_to_forward(2, false, later).is_empty());
-        assert_eq!(waiting.next_to_forward(2, false, later + FORWARD_RETRY_INTERVAL), [(last, None)]);
+        assert_eq!(
+            waiting.next_to_forward(2, false, later + FORWARD_RETRY_INTERVAL),
+            [(last, None)]
+        );
         assert!(waiting.next_to_forward(2, false, later + 9 * FORWARD_RETRY_INTERVAL).is_empty());
     }
 }

@@ -11,7 +11,7 @@ use crate::gate::{HttpRequestHead, ReplayMarker};
 /// The application's routes, for requests that run again. Each integration has one.
 pub trait Replayer: Send + Sync + 'static {
     /// Sends the request through the routes with the marker in its extensions, inside
-    /// [`Replay::scope`], and reads at most `limit` bytes of the response's body, none of a
+    /// [`ReplayMarker::scope`], and reads at most `limit` bytes of the response's body, none of a
     /// [stream](is_stream). A panic must not
     /// reach the caller. If the future is dropped, the run ends where it is; what is elsewhere by then, such as in
     /// another thread, is dropped there as soon as may be, and counts as under way until that scope is.

@@ -9,14 +9,14 @@ use futures_util::{FutureExt as _, future::BoxFuture};
 
 use super::{
     claim_and_settle::StartedRun,
-    run_guard::drained_settlement,
     envelope::StoredRequest,
+    job_chain::{JobChain, ShutdownPhase},
+    run_guard::drained_settlement,
     settlement_rules::age_backoff,
-    snapshot::{SavedSnapshots, ExtensionSnapshot},
-    job_chain::{ShutdownPhase, JobChain},
+    snapshot::{ExtensionSnapshot, SavedSnapshots},
 };
 use crate::{
-    gate::{RunningJob, HttpRequestHead, ReplayMarker},
+    gate::{HttpRequestHead, ReplayMarker, RunningJob},
     store::Settlement,
 };
 
@@ -26,7 +26,7 @@ pub(super) const NOT_AUTHORIZED: &str = "not authorized any more";
 /// Why a run was put off whose check had no result.
 const AUTHORIZATION_UNKNOWN: &str = "authorization unknown";
 
-/// Result of the check at the start of a run: see [`DeferWorker::authorize`](super::DeferWorker::authorize).
+/// Result of the check at the start of a run: see [`DeferWorker::authorize_fn`](super::DeferWorker::authorize_fn).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RunAuthorization {
     /// The run begins.
@@ -37,7 +37,7 @@ pub enum RunAuthorization {
     /// Nobody can say now, because a database is away, say. The request goes back in line, uncharged,
     /// and the check is made again after a second or, of an old request, after a minute at most. A check that
     /// panics counts as this one, and so does one that has not ended after half of
-    /// [`max_run`](super::DeferWorker::max_run).
+    /// [`max_run`](super::DeferWorker::max_run_time).
     Unknown,
 }
 
@@ -81,7 +81,8 @@ impl fmt::Debug for PendingRun {
 }
 
 /// The check of a worker.
-pub(super) type AuthorizeFn = Arc<dyn Fn(PendingRun) -> BoxFuture<'static, RunAuthorization> + Send + Sync>;
+pub(super) type AuthorizeFn =
+    Arc<dyn Fn(PendingRun) -> BoxFuture<'static, RunAuthorization> + Send + Sync>;
 
 impl JobChain {
     /// Returns `Ok` if the run may begin, else what becomes of its job: nothing, if its lock is lost.
@@ -123,9 +124,10 @@ impl JobChain {
                 let retention = self.worker.settlement_rules.dead_retention;
                 Err(Some(Settlement::Dead { reason: NOT_AUTHORIZED, retention }))
             }
-            RunAuthorization::Unknown => {
-                Err(Some(Settlement::Postpone { delay: age_backoff(*first_seen), reason: AUTHORIZATION_UNKNOWN }))
-            }
+            RunAuthorization::Unknown => Err(Some(Settlement::Postpone {
+                delay: age_backoff(*first_seen),
+                reason: AUTHORIZATION_UNKNOWN,
+            })),
         }
     }
 }

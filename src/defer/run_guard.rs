@@ -13,7 +13,11 @@ const HANDLER_DROP_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl JobChain {
     /// What becomes of a run that the end of its worker has cut off. `None`: it can't be ended.
-    pub(super) async fn abort_run(&self, marker: &ReplayMarker, idempotent: bool) -> Option<Settlement> {
+    pub(super) async fn abort_run(
+        &self,
+        marker: &ReplayMarker,
+        idempotent: bool,
+    ) -> Option<Settlement> {
         // What has not come to its lock has not come to its handler, and never will.
         if marker.try_abandon() {
             return Some(drained_settlement());

@@ -27,7 +27,7 @@ impl RunSlots {
         self.taken.load(Ordering::Acquire) < self.limit
     }
 
-    /// Only by one: whoever asks [`Self::is_free`] before must be alone in taking.
+    /// Only by one: whoever asks [`Self::has_free_slot`] before must be alone in taking.
     pub(super) fn acquire(self: &Arc<Self>) -> RunSlot {
         self.taken.fetch_add(1, Ordering::AcqRel);
         RunSlot { slots: Arc::clone(self), held: AtomicBool::new(true) }

@@ -3,13 +3,13 @@
 use std::time::{Duration, SystemTime};
 
 use super::{
-    job_backoff::{JobBackoff, parse_retry_after},
     envelope::{EnvelopeBinding, StoredBodyStatus, StoredResponseHead, encode_response},
+    job_backoff::{JobBackoff, parse_retry_after},
+    replayer::{ReplayBody, ReplayOutcome, ReplayResponse},
     stored_headers::{HeaderList, stored_response_headers},
-    replayer::{ReplayResponse, ReplayBody, ReplayOutcome},
 };
 use crate::{
-    gate::{RunningJob, ReplayMarker},
+    gate::{ReplayMarker, RunningJob},
     store::Settlement,
 };
 
@@ -153,6 +153,9 @@ mod tests {
         assert_eq!(age_backoff_at(seen + 7 * second, seen), 7 * second);
         let hours = 10_000 * 3600 * second;
         let clocks = [seen - hours, seen - second, seen, seen + hours];
-        assert_eq!(clocks.map(|now| age_backoff_at(now, seen)), [second, second, second, 60 * second]);
+        assert_eq!(
+            clocks.map(|now| age_backoff_at(now, seen)),
+            [second, second, second, 60 * second]
+        );
     }
 }

@@ -13,8 +13,9 @@ use crate::{
     error::Error,
     key::Key,
     store::{
-        AcquireCommand, AcquireReply, GrantAttempt, AdjustmentKind, ChargeCommand, LockHold, ChargeItem, LockMode, QuotaRule, SettleChargeCommand, ChargeAdjustment,
-        Store, LeaseTerms, ChargedWindow,
+        AcquireCommand, AcquireReply, AdjustmentKind, ChargeAdjustment, ChargeCommand, ChargeItem,
+        ChargedWindow, GrantAttempt, LeaseTerms, LockHold, LockMode, QuotaRule,
+        SettleChargeCommand, Store,
     },
 };
 
@@ -58,7 +59,9 @@ impl SharedRunLimits {
         }
         let _one_at_a_time = self.acquire_mutex.lock().await;
         let permit = match self.max_concurrent {
-            Some(runs) => Some(acquire_concurrency_permit(store, runs, lease, self.try_only).await?),
+            Some(runs) => {
+                Some(acquire_concurrency_permit(store, runs, lease, self.try_only).await?)
+            }
             None => None,
         };
         let mut leave = RunPermit { concurrency_permit: permit, unused_charge: None };
@@ -74,7 +77,8 @@ impl SharedRunLimits {
 
     /// Whether another run may start at once under the same leave.
     pub(super) async fn reuse(&self, store: &Store, leave: &mut RunPermit) -> bool {
-        let permitted = leave.concurrency_permit.as_ref().is_none_or(|hold| hold.state().loss().is_none());
+        let permitted =
+            leave.concurrency_permit.as_ref().is_none_or(|hold| hold.state().loss().is_none());
         permitted && self.charge_rate(store, leave).await.is_ok()
     }
 
@@ -99,8 +103,9 @@ impl SharedRunLimits {
                     leave.unused_charge = state.map(|state| state.charged_window);
                     return Ok(());
                 }
-                Err(state
-                    .map_or(ERROR_RETRY_DELAY, |state| state.retry_after.clamp(Duration::from_millis(1), window)))
+                Err(state.map_or(ERROR_RETRY_DELAY, |state| {
+                    state.retry_after.clamp(Duration::from_millis(1), window)
+                }))
             }
             Err(error) => {
                 tracing::warn!(node = %store.node(), %error, "the queue's rate can't be charged");
@@ -116,7 +121,12 @@ impl SharedRunLimits {
             let key = Key::for_queue_workers();
             let by = AdjustmentKind::Refund { units: 1, window };
             let rule = gcra_rule(runs, time);
-            let back = ChargeAdjustment { policy: RATE_POLICY.into(), subject: key.clone(), rule, kind: by };
+            let back = ChargeAdjustment {
+                policy: RATE_POLICY.into(),
+                subject: key.clone(),
+                rule,
+                kind: by,
+            };
             let call = SettleChargeCommand { tag: key, items: vec![back] };
             if let Err(error) = store.backend().settle_charge(call).await {
                 tracing::debug!(node = %store.node(), %error, "a charge was not given back");
@@ -148,7 +158,12 @@ fn log_and_back_off(store: &Store, error: &Error) -> Duration {
 }
 
 /// Stands in line for one of so many, or only tries to have one.
-async fn acquire_concurrency_permit(store: &Store, runs: u32, lease: Duration, only_tries: bool) -> Option<LockHold> {
+async fn acquire_concurrency_permit(
+    store: &Store,
+    runs: u32,
+    lease: Duration,
+    only_tries: bool,
+) -> Option<LockHold> {
     let (key, mode) = (Key::for_queue_workers(), LockMode::Permits(runs));
     let mut attempt = GrantAttempt::new(store, &key, mode);
     let bell = store.wakeups().subscribe_offers(&attempt.token);
@@ -165,7 +180,8 @@ async fn acquire_concurrency_permit(store: &Store, runs: u32, lease: Duration, o
         };
         let look = match attempt.send(lease, || store.backend().acquire(call)).await {
             Ok(AcquireReply::Granted { fence, .. }) => {
-                let terms = LeaseTerms { lease, renews: true, max_hold: MAX_DURATION, job: None, mode };
+                let terms =
+                    LeaseTerms { lease, renews: true, max_hold: MAX_DURATION, job: None, mode };
                 match attempt.accept_grant(fence, terms) {
                     Ok(hold) => return Some(hold),
                     Err(_) if only_tries => return None,

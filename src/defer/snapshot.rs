@@ -12,7 +12,7 @@ use serde::{Serialize, de::DeserializeOwned};
 /// A value in a request's extensions that a deferred request takes along.
 ///
 /// ```
-/// use lockgate::Snapshot;
+/// use lockgate::ExtensionSnapshot;
 /// use serde::{Deserialize, Serialize};
 ///
 /// #[derive(Clone, Serialize, Deserialize)]
@@ -20,12 +20,12 @@ use serde::{Serialize, de::DeserializeOwned};
 ///     id: u64,
 /// }
 ///
-/// impl Snapshot for User {
+/// impl ExtensionSnapshot for User {
 ///     const NAME: &'static str = "user";
 /// }
 /// ```
 ///
-/// Where it says which user or tenant a request is from, carry it by `DeferLayer::carry_as`, which reads a stable
+/// Where it says which user or tenant a request is from, carry it by `DeferLayer::carry_identity`, which reads a stable
 /// identity from it.
 ///
 /// It is stored as JSON, so that fields can be added with `#[serde(default)]` while requests wait. What
@@ -128,7 +128,9 @@ impl<N: ?Sized> SnapshotExtractors<N> {
     /// Of this request, what is there.
     pub(super) fn extract(&self, native: &N) -> RequestSnapshots {
         let mut captured = RequestSnapshots::default();
-        for ExtractedSnapshot { writer: value, identity } in self.extractors.iter().filter_map(|capture| capture(native)) {
+        for ExtractedSnapshot { writer: value, identity } in
+            self.extractors.iter().filter_map(|capture| capture(native))
+        {
             captured.writers.push(value);
             captured.identity = captured.identity.or(identity);
         }
@@ -162,12 +164,17 @@ impl SnapshotRestorers {
         &mut self,
         put: impl Fn(T) -> P + Send + Sync + 'static,
     ) {
-        let load = move |bytes: &[u8]| T::load(bytes).map(|value| Box::new(put(value)) as RestoredExtension);
+        let load = move |bytes: &[u8]| {
+            T::load(bytes).map(|value| Box::new(put(value)) as RestoredExtension)
+        };
         self.0.insert(T::NAME, Arc::new(load));
     }
 
     /// All of them, or the name of the first that is not known here or can't be read.
-    pub(super) fn restore_all(&self, carried: &SavedSnapshots) -> Result<Vec<RestoredExtension>, String> {
+    pub(super) fn restore_all(
+        &self,
+        carried: &SavedSnapshots,
+    ) -> Result<Vec<RestoredExtension>, String> {
         let load = |(name, bytes): &(String, Vec<u8>)| {
             let put = self.0.get(&**name).and_then(|load| load(bytes));
             put.ok_or_else(|| name.clone())

@@ -4,7 +4,7 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 
 use crate::{
-    key::{matching_credential, hex},
+    key::{hex, matching_credential},
     store::JobId,
 };
 
@@ -63,10 +63,12 @@ impl StoredHeaderFilter {
 
     /// Returns true if a field of this name is stored. Nothing else of the request counts: a client
     /// could otherwise remove fields that a layer further out has set. An origin that stores for itself
-    /// is not a proxy hop, so names in `Connection` mean nothing here (RFC 9110 section 7.6.1).
+    /// is not a proxy hop, so names in `RedisConnection` mean nothing here (RFC 9110 section 7.6.1).
     pub(super) fn allows(&self, name: &str) -> bool {
         let goes = UNSTORED_HEADERS.contains(&name) && !self.is_exempt(name);
-        !name.starts_with(INTERNAL_HEADER_PREFIX) && !goes && self.withheld_credential(name).is_none()
+        !name.starts_with(INTERNAL_HEADER_PREFIX)
+            && !goes
+            && self.withheld_credential(name).is_none()
     }
 }
 
@@ -98,19 +100,27 @@ const STORED_RESPONSE_HEADERS: &[&str] = &[
 pub(super) type HeaderList = Vec<(String, Vec<u8>)>;
 
 /// What is stored of a request.
-pub(super) fn stored_request_headers(headers: &HeaderList, fields: &StoredHeaderFilter) -> HeaderList {
+pub(super) fn stored_request_headers(
+    headers: &HeaderList,
+    fields: &StoredHeaderFilter,
+) -> HeaderList {
     headers.iter().filter(|(name, _)| fields.allows(name)).cloned().collect()
 }
 
 /// Bytes that the stored head of a request takes: names, values, path and query.
-pub(super) fn stored_head_len(target: &str, headers: &HeaderList, fields: &StoredHeaderFilter) -> usize {
+pub(super) fn stored_head_len(
+    target: &str,
+    headers: &HeaderList,
+    fields: &StoredHeaderFilter,
+) -> usize {
     let stored = headers.iter().filter(|(name, _)| fields.allows(name));
     target.len() + stored.map(|(name, value)| name.len() + value.len()).sum::<usize>()
 }
 
 /// What is stored of a response, with these fields besides.
 pub(super) fn stored_response_headers(headers: HeaderList, more: &[String]) -> HeaderList {
-    let kept = |name: &String| STORED_RESPONSE_HEADERS.contains(&name.as_str()) || more.contains(name);
+    let kept =
+        |name: &String| STORED_RESPONSE_HEADERS.contains(&name.as_str()) || more.contains(name);
     headers.into_iter().filter(|(name, _)| kept(name)).collect()
 }
 
@@ -136,14 +146,15 @@ const OPTIONAL_UPGRADES: [&str; 3] = ["h2c", "http", "tls"];
 pub(super) fn requires_upgrade(method: &str, upgrade: &[&[u8]]) -> bool {
     let asks = |protocol: &[u8]| {
         let name = protocol.split(|&b| b == b'/').next().unwrap_or_default().trim_ascii();
-        !name.is_empty() && !OPTIONAL_UPGRADES.iter().any(|offer| name.eq_ignore_ascii_case(offer.as_bytes()))
+        !name.is_empty()
+            && !OPTIONAL_UPGRADES.iter().any(|offer| name.eq_ignore_ascii_case(offer.as_bytes()))
     };
     method == "CONNECT" || upgrade.iter().flat_map(|value| value.split(|&b| b == b',')).any(asks)
 }
 
 /// Reads an `Idempotency-Key`: a structured string, with escapes and parameters (RFC 8941 section
 /// 3.3.3, draft-ietf-httpapi-idempotency-key-header), or a bare word, as many clients send it. The
-/// parameters are checked and not used. `Err` if it is neither, empty, or longer than `LONGEST_KEY`.
+/// parameters are checked and not used. `Err` if it is neither, empty, or longer than `MAX_IDEMPOTENCY_KEY_LEN`.
 pub(super) fn parse_idempotency_key(values: &[&[u8]]) -> Result<Option<String>, ()> {
     let [value] = values else {
         return if values.is_empty() { Ok(None) } else { Err(()) };

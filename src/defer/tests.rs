@@ -30,13 +30,15 @@ use parking_lot::Mutex;
 use tokio::{sync::oneshot, task::JoinHandle};
 
 use super::{
-    ReplayResponse, DeferWorker, ReplayBody, ReplayOutcome, Replayer,
+    DeferWorker, ReplayBody, ReplayOutcome, ReplayResponse, Replayer,
     envelope::{EnvelopeBinding, encode_request},
 };
 use crate::{
     gate::{HttpRequestHead, ReplayMarker},
     key::Key,
-    store::{StorageLimits, EnqueueCommand, EnqueueOutcome, JobId, JobPolicy, JobState, JobView, Store},
+    store::{
+        EnqueueCommand, EnqueueOutcome, JobId, JobPolicy, JobState, JobView, StorageLimits, Store,
+    },
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -53,7 +55,13 @@ impl Routes {
 }
 
 impl Replayer for Routes {
-    fn replay(&self, head: HttpRequestHead, body: Bytes, marker: ReplayMarker, _: usize) -> BoxFuture<'static, ReplayOutcome> {
+    fn replay(
+        &self,
+        head: HttpRequestHead,
+        body: Bytes,
+        marker: ReplayMarker,
+        _: usize,
+    ) -> BoxFuture<'static, ReplayOutcome> {
         *self.0.lock().entry(head.target.clone()).or_default() += 1;
         assert!(!head.target.ends_with("/panic"), "outside of the future");
         let long = head.target.ends_with("/long");
@@ -72,7 +80,9 @@ impl Replayer for Routes {
 
 /// Routes that are a function.
 #[derive(Clone)]
-struct Function(Arc<dyn Fn(HttpRequestHead, ReplayMarker) -> BoxFuture<'static, ReplayOutcome> + Send + Sync>);
+struct Function(
+    Arc<dyn Fn(HttpRequestHead, ReplayMarker) -> BoxFuture<'static, ReplayOutcome> + Send + Sync>,
+);
 
 impl Function {
     fn new<F>(run: impl Fn(HttpRequestHead, ReplayMarker) -> F + Send + Sync + 'static) -> Self
@@ -84,7 +94,13 @@ impl Function {
 }
 
 impl Replayer for Function {
-    fn replay(&self, head: HttpRequestHead, _: Bytes, marker: ReplayMarker, _: usize) -> BoxFuture<'static, ReplayOutcome> {
+    fn replay(
+        &self,
+        head: HttpRequestHead,
+        _: Bytes,
+        marker: ReplayMarker,
+        _: usize,
+    ) -> BoxFuture<'static, ReplayOutcome> {
         (self.0)(head, marker)
     }
 }
@@ -168,7 +184,8 @@ async fn put_off_with(
 
 /// A job of these bytes.
 fn stored_as(key: Key, id: JobId, max_attempts: u32, envelope: Bytes) -> EnqueueCommand {
-    let policy = JobPolicy { retry_after_crash: max_attempts > 1, max_attempts, ..JobPolicy::default() };
+    let policy =
+        JobPolicy { retry_after_crash: max_attempts > 1, max_attempts, ..JobPolicy::default() };
     EnqueueCommand {
         envelope,
         id,
@@ -191,7 +208,8 @@ fn stored_as(key: Key, id: JobId, max_attempts: u32, envelope: Bytes) -> Enqueue
 /// A job that runs once, not before this time.
 async fn put_late(store: &Store, target: &str, delay: Duration) -> JobId {
     let call = request(store, HttpRequestHead::new("POST", target, Vec::new(), None), b"body");
-    put_in(store, EnqueueCommand { policy: JobPolicy { delay, ..JobPolicy::default() }, ..call }).await
+    put_in(store, EnqueueCommand { policy: JobPolicy { delay, ..JobPolicy::default() }, ..call })
+        .await
 }
 
 async fn put_in(store: &Store, call: EnqueueCommand) -> JobId {

@@ -10,7 +10,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use parking_lot::{Mutex, MutexGuard};
 
-use self::receiver_health::{ReceiverId, ReceiverHealth};
+use self::receiver_health::{ReceiverHealth, ReceiverId};
 pub(super) use self::receiver_slot::ReceiverSlot;
 use crate::key::Key;
 
@@ -63,8 +63,13 @@ impl WebhookLimits {
 }
 
 impl WebhookReceivers {
-    /// Begins a call. `None` if its host has no turn: [`Hosts::delay`] says when it is due again.
-    pub(super) fn try_acquire_slot(self: &Arc<Self>, key: &Key, url: &str, room: WebhookLimits) -> Option<ReceiverSlot> {
+    /// Begins a call. `None` if its host has no turn: [`WebhookReceivers::retry_delay`] says when it is due again.
+    pub(super) fn try_acquire_slot(
+        self: &Arc<Self>,
+        key: &Key,
+        url: &str,
+        room: WebhookLimits,
+    ) -> Option<ReceiverSlot> {
         let host: Arc<str> = url_authority(url).into();
         let mut state = self.0.lock();
         if !state.allows_call(&host, room) {
@@ -100,7 +105,10 @@ pub(super) struct ReceiverAvailability<'a> {
 impl ReceiverAvailability<'_> {
     /// Whether a call is worth its claim: its host is not known yet, or has a turn.
     pub(super) fn allows(&self, key: &Key) -> bool {
-        self.table.rejected_hosts.get(key).is_none_or(|host| self.table.allows_call(host, self.limits))
+        self.table
+            .rejected_hosts
+            .get(key)
+            .is_none_or(|host| self.table.allows_call(host, self.limits))
     }
 }
 
@@ -131,8 +139,9 @@ impl ReceiverTable {
             return;
         }
         let idle = self.receivers.iter().filter(|(_, standing)| standing.active_calls == 0);
-        let oldest =
-            idle.min_by_key(|(_, standing)| standing.last_call_ended_at).map(|(place, _)| place.clone());
+        let oldest = idle
+            .min_by_key(|(_, standing)| standing.last_call_ended_at)
+            .map(|(place, _)| place.clone());
         if let Some(oldest) = oldest {
             self.receivers.remove(&oldest);
         }

@@ -5,14 +5,14 @@ use std::{fmt, future::Future, sync::Arc, time::Duration};
 use futures_util::FutureExt as _;
 
 use super::{
-    run_authorization::{RunAuthorization, AuthorizeFn, PendingRun},
     job_backoff::JobBackoff,
-    webhook::WebhookSender,
-    settlement_rules::SettlementRules,
-    shared_run_limits::SharedRunLimits,
     job_dispatcher::JobDispatcher,
     replayer::Replayer,
-    snapshot::{SnapshotRestorers, ExtensionSnapshot},
+    run_authorization::{AuthorizeFn, PendingRun, RunAuthorization},
+    settlement_rules::SettlementRules,
+    shared_run_limits::SharedRunLimits,
+    snapshot::{ExtensionSnapshot, SnapshotRestorers},
+    webhook::WebhookSender,
 };
 use crate::{clock::MAX_DURATION, gate::parse_header_name, store::Store};
 
@@ -124,7 +124,7 @@ impl DeferWorker {
         self
     }
 
-    /// Makes the calls of `DeferLayer::callback`. Without it, they are left to workers that have it.
+    /// Makes the calls of `DeferLayer::webhook`. Without it, they are left to workers that have it.
     #[cfg(feature = "webhook")]
     pub fn webhooks(mut self, callbacks: super::Webhooks) -> Self {
         self.webhooks = Some(Arc::new(callbacks));
@@ -145,7 +145,9 @@ impl DeferWorker {
     ///
     /// If the name is none that a field can have.
     pub fn keep_response_header(mut self, name: &str) -> Self {
-        self.settlement_rules.keep_headers.push(parse_header_name("DeferWorker::keep_response_header", name));
+        self.settlement_rules
+            .keep_headers
+            .push(parse_header_name("DeferWorker::keep_response_header", name));
         self
     }
 
@@ -177,7 +179,7 @@ impl DeferWorker {
     }
 
     /// Restores this snapshot: `put` makes of it what the replayer finds among
-    /// [`Replay::restored`](crate::gate::Replay::restored).
+    /// [`ReplayMarker::restored_snapshots`](crate::gate::ReplayMarker::restored_snapshots).
     pub fn restore_with<T: ExtensionSnapshot, P: std::any::Any + Send + Sync>(
         mut self,
         put: impl Fn(T) -> P + Send + Sync + 'static,
@@ -191,23 +193,23 @@ impl DeferWorker {
     /// carries. Default: every run may. Calls that tell of an end are not asked about.
     ///
     /// The lock of the request is held meanwhile, and the check counts into
-    /// [`max_run`](Self::max_run). One that panics, or has not ended after half of that time, is
-    /// [`Authorization::Unknown`].
+    /// [`max_run`](Self::max_run_time). One that panics, or has not ended after half of that time, is
+    /// [`RunAuthorization::ClientAddressError`].
     ///
     /// ```
-    /// use lockgate::defer::{Authorization, DeferWorker, PendingRun};
+    /// use lockgate::defer::{RunAuthorization, DeferWorker, PendingRun};
     /// # #[derive(Clone, serde::Serialize, serde::Deserialize)]
     /// # struct User { id: u64 }
-    /// # impl lockgate::Snapshot for User { const NAME: &'static str = "user"; }
+    /// # impl lockgate::ExtensionSnapshot for User { const NAME: &'static str = "user"; }
     /// # async fn is_active(user: u64) -> Result<bool, std::io::Error> { Ok(user > 0) }
     ///
     /// fn checked(worker: DeferWorker) -> DeferWorker {
     ///     worker.authorize(|run: PendingRun| async move {
-    ///         let Some(user) = run.carried::<User>() else { return Authorization::Granted };
+    ///         let Some(user) = run.carried::<User>() else { return RunAuthorization::Granted };
     ///         match is_active(user.id).await {
-    ///             Ok(true) => Authorization::Granted,
-    ///             Ok(false) => Authorization::Denied,
-    ///             Err(_) => Authorization::Unknown,
+    ///             Ok(true) => RunAuthorization::Granted,
+    ///             Ok(false) => RunAuthorization::Denied,
+    ///             Err(_) => RunAuthorization::Unknown,
     ///         }
     ///     })
     /// }

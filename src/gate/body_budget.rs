@@ -16,7 +16,8 @@ use crate::key::Key;
 const CHUNK_RESERVE: usize = 8 * 1024;
 
 /// Bytes of all requests that are being read in this process.
-static BUFFER_USAGE: Mutex<BufferUsage> = Mutex::new(BufferUsage { total: 0, by_client: BTreeMap::new() });
+static BUFFER_USAGE: Mutex<BufferUsage> =
+    Mutex::new(BufferUsage { total: 0, by_client: BTreeMap::new() });
 
 struct BufferUsage {
     total: usize,
@@ -68,7 +69,15 @@ pub struct BodyBudget {
 impl BodyBudget {
     pub(crate) fn new(limit: usize, budget: usize, time: Duration) -> Self {
         let client = Key::unknown_address();
-        Self { body_limit: limit, total_budget: budget, read_timeout: time, client, declared_length: None, reserved_body: 0, reserved_head: 0 }
+        Self {
+            body_limit: limit,
+            total_budget: budget,
+            read_timeout: time,
+            client,
+            declared_length: None,
+            reserved_body: 0,
+            reserved_head: 0,
+        }
     }
 
     /// How long the whole body may take to arrive, from when its reading starts.
@@ -87,7 +96,8 @@ impl BodyBudget {
         let most = self.declared_length.unwrap_or(self.body_limit).clamp(bytes, self.body_limit);
         let wanted = bytes.saturating_add(CHUNK_RESERVE).min(most);
         let more = wanted.saturating_sub(self.reserved_body);
-        let taken = more == 0 || BUFFER_USAGE.lock().try_reserve(&self.client, more, self.total_budget);
+        let taken =
+            more == 0 || BUFFER_USAGE.lock().try_reserve(&self.client, more, self.total_budget);
         self.reserved_body += if taken { more } else { 0 };
         taken
     }
@@ -174,12 +184,16 @@ mod tests {
         let idle: Vec<_> = (0..1_300)
             .map(|_| {
                 let mut idle = room(64 * 1024, budget);
-                let _ = idle.try_reserve_head(&head(100), Key::custom("idle")) && idle.try_declare_length(Some(64 * 1024));
+                let _ = idle.try_reserve_head(&head(100), Key::custom("idle"))
+                    && idle.try_declare_length(Some(64 * 1024));
                 idle
             })
             .collect();
         let mut other = room(64 * 1024, budget);
-        assert!(other.try_reserve_head(&head(100), Key::custom("other")) && other.try_declare_length(Some(64 * 1024)));
+        assert!(
+            other.try_reserve_head(&head(100), Key::custom("other"))
+                && other.try_declare_length(Some(64 * 1024))
+        );
         assert!(other.try_grow_to(64 * 1024));
         drop(idle);
     }
@@ -192,7 +206,10 @@ mod tests {
             "its limit is the body's"
         );
         assert_eq!((one.reserved_head, one.reserved_body), (102, 10));
-        assert!(!room(10, 0).try_reserve_head(&head(0), Key::custom("a")), "the budget is both of theirs");
+        assert!(
+            !room(10, 0).try_reserve_head(&head(0), Key::custom("a")),
+            "the budget is both of theirs"
+        );
     }
 
     #[test]

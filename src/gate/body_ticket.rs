@@ -7,9 +7,9 @@ use std::{
 
 use futures_util::future::BoxFuture;
 
-use super::{Gate, ServiceOutcome, LeaveAction, BodyTimerHandle, RequestScope};
+use super::{BodyTimerHandle, Gate, LeaveAction, RequestScope, ServiceOutcome};
 
-/// What a driver puts beside a body whose gate has answered [`Parting::Keep`](super::Parting::Keep).
+/// What a driver puts beside a body whose gate has answered [`LeaveAction::KeepTicket`](super::LeaveAction::KeepTicket).
 /// `I` is what the body yields, its error included.
 ///
 /// Dropping it drops the ticket, which is the usual end: of a body whose length is known no server asks
@@ -17,8 +17,16 @@ use super::{Gate, ServiceOutcome, LeaveAction, BodyTimerHandle, RequestScope};
 pub struct BodyTicket<I>(BodyTicketState<I>);
 
 enum BodyTicketState<I> {
-    Streaming { cancellation: BoxFuture<'static, ()>, body_timer: Option<BodyTimerHandle>, request_scope: RequestScope, leave_gate: LeaveGateFn },
-    Leaving { leaving: BoxFuture<'static, bool>, last_item: Option<I> },
+    Streaming {
+        cancellation: BoxFuture<'static, ()>,
+        body_timer: Option<BodyTimerHandle>,
+        request_scope: RequestScope,
+        leave_gate: LeaveGateFn,
+    },
+    Leaving {
+        leaving: BoxFuture<'static, bool>,
+        last_item: Option<I>,
+    },
     Left,
 }
 
@@ -59,7 +67,12 @@ impl<I> BodyTicket<I> {
                 !replaced || outcome == ServiceOutcome::BodyFailed
             })
         };
-        Self(BodyTicketState::Streaming { cancellation: watch, body_timer: reading, request_scope: scope, leave_gate: Box::new(leave) })
+        Self(BodyTicketState::Streaming {
+            cancellation: watch,
+            body_timer: reading,
+            request_scope: scope,
+            leave_gate: Box::new(leave),
+        })
     }
 
     /// True once the gate has been left: nothing is held any more.
@@ -68,15 +81,20 @@ impl<I> BodyTicket<I> {
         matches!(self.0, BodyTicketState::Left)
     }
 
-    /// Polls the body under the ticket, and within its [`Scope`], as the call that made it. The gate is left before the end is shown, so that a client that
-    /// has seen the end can act at once. If the gate [replaces](super::Parting::Replace) the answer even then, the end is not shown.
+    /// Polls the body under the ticket, and within its [`RequestScope`], as the call that made it. The gate is left before the end is shown, so that a client that
+    /// has seen the end can act at once. If the gate [replaces](super::LeaveAction::Replace) the answer even then, the end is not shown.
     pub fn poll_next(
         &mut self,
         cx: &mut Context<'_>,
         next: impl FnOnce(&mut Context<'_>) -> Poll<NextBodyItem<I>>,
     ) -> Poll<Result<Option<I>, StoppedBody>> {
         match &mut self.0 {
-            BodyTicketState::Streaming { cancellation: watch, body_timer: reading, request_scope: scope, .. } => {
+            BodyTicketState::Streaming {
+                cancellation: watch,
+                body_timer: reading,
+                request_scope: scope,
+                ..
+            } => {
                 // First of all: a body that always has something would hide the watch.
                 let slow = |reading: &BodyTimerHandle| reading.poll_timed_out(cx).is_ready();
                 if reading.as_ref().is_some_and(slow) || watch.as_mut().poll(cx).is_ready() {
@@ -85,7 +103,9 @@ impl<I> BodyTicket<I> {
                 match ready!(scope.run_sync(|| next(cx))) {
                     NextBodyItem::Item(item) => return Poll::Ready(Ok(Some(item))),
                     NextBodyItem::Last(last) => self.start_leaving(last, ServiceOutcome::BodyEnded),
-                    NextBodyItem::Failed(error) => self.start_leaving(Some(error), ServiceOutcome::BodyFailed),
+                    NextBodyItem::Failed(error) => {
+                        self.start_leaving(Some(error), ServiceOutcome::BodyFailed)
+                    }
                 }
             }
             BodyTicketState::Leaving { .. } => {}
@@ -96,13 +116,17 @@ impl<I> BodyTicket<I> {
 
     fn abort(&mut self) -> Poll<Result<Option<I>, StoppedBody>> {
         Poll::Ready(match std::mem::replace(&mut self.0, BodyTicketState::Left) {
-            BodyTicketState::Streaming { leave_gate: leave, .. } => Err(StoppedBody { _ticket: Some(leave) }),
+            BodyTicketState::Streaming { leave_gate: leave, .. } => {
+                Err(StoppedBody { _ticket: Some(leave) })
+            }
             BodyTicketState::Leaving { .. } | BodyTicketState::Left => Ok(None),
         })
     }
 
     fn start_leaving(&mut self, last: Option<I>, outcome: ServiceOutcome) {
-        if let BodyTicketState::Streaming { leave_gate: leave, .. } = std::mem::replace(&mut self.0, BodyTicketState::Left) {
+        if let BodyTicketState::Streaming { leave_gate: leave, .. } =
+            std::mem::replace(&mut self.0, BodyTicketState::Left)
+        {
             self.0 = BodyTicketState::Leaving { leaving: leave(outcome), last_item: last };
         }
     }

@@ -56,9 +56,17 @@ impl BodyTimerHandle {
     pub fn new(limit: Duration) -> (Self, BodyTimer) {
         let state = AtomicU8::new(COUNTING);
         let (driver, handler) = (AtomicWaker::new(), AtomicWaker::new());
-        let shared = Arc::new(BodyTimerState { state, driver_waker: driver, handler_waker: handler, woken_at: Mutex::new(None) });
+        let shared = Arc::new(BodyTimerState {
+            state,
+            driver_waker: driver,
+            handler_waker: handler,
+            woken_at: Mutex::new(None),
+        });
         let left = limit.min(crate::clock::MAX_DURATION);
-        (Self(Arc::clone(&shared)), BodyTimer { shared, remaining: left, waiting_since: None, sleep: None })
+        (
+            Self(Arc::clone(&shared)),
+            BodyTimer { shared, remaining: left, waiting_since: None, sleep: None },
+        )
     }
 
     /// True from then on.

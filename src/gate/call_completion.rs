@@ -6,23 +6,29 @@ use std::{
     task::{Context, Poll},
 };
 
-use super::{ServiceOutcome, BodyTimerHandle};
+use super::{BodyTimerHandle, ServiceOutcome};
 
 /// How an inner call ended, or was ended.
 #[derive(Debug)]
 pub enum CallCompletion<T> {
     /// By itself.
     Completed(T),
-    /// [`Gate::watch`](super::Gate::watch) resolved, or its client was too slow.
+    /// [`Gate::cancellation`](super::Gate::cancellation) resolved, or its client was too slow.
     Stopped,
 }
 
 impl<T> CallCompletion<T> {
     /// What to leave the gate with; the function tells of a call that has ended by itself.
-    pub fn outcome(&self, reading: Option<&BodyTimerHandle>, ended: impl FnOnce(&T) -> ServiceOutcome) -> ServiceOutcome {
+    pub fn outcome(
+        &self,
+        reading: Option<&BodyTimerHandle>,
+        ended: impl FnOnce(&T) -> ServiceOutcome,
+    ) -> ServiceOutcome {
         match self {
             // Whatever the handler has made of a body that broke off.
-            _ if reading.is_some_and(BodyTimerHandle::is_timed_out) => ServiceOutcome::RequestBodyTimeout,
+            _ if reading.is_some_and(BodyTimerHandle::is_timed_out) => {
+                ServiceOutcome::RequestBodyTimeout
+            }
             Self::Completed(output) => ended(output),
             Self::Stopped => ServiceOutcome::Stopped,
         }
@@ -61,7 +67,7 @@ pub fn poll_until_cancelled<C: Future, W: Future<Output = ()>>(
 }
 
 /// Awaits the inner call for as long as the gate lets it go on. Both are pinned by the driver, and dropped as
-/// [`poll_attended`] says.
+/// [`poll_until_cancelled`] says.
 pub async fn run_until_cancelled<C: Future, W: Future<Output = ()>>(
     mut call: Pin<&mut C>,
     mut watch: Pin<&mut W>,

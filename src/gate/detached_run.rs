@@ -64,7 +64,7 @@ impl DetachedRun {
     }
 
     /// Leaves the gate. The record of a run that has begun is written before this returns, though the client has left:
-    /// [`Store::finish_remembered`](crate::Store::finish_remembered) must not overtake it.
+    /// [`Store::wait_for_direct_runs`](crate::Store::wait_for_direct_runs) must not overtake it.
     pub async fn leave_gate<T>(
         &self,
         leaving: impl Future<Output = T>,
@@ -77,9 +77,9 @@ impl DetachedRun {
         self.run_unless_abandoned(leaving, gone).await
     }
 
-    /// Reads the body of the answer for the gate, which has said [`Parting::Keep`](super::Parting::Keep), and hands it on
+    /// Reads the body of the answer for the gate, which has said [`LeaveAction::KeepTicket`](super::LeaveAction::KeepTicket), and hands it on
     /// all but the last item, which is to be sent when the gate is left with the outcome. Without a client it ends with the
-    /// longest time that the lock may be held; a client that has stalled for `STALLED` by then ends it too.
+    /// longest time that the lock may be held; a client that has stalled for `STALL_TIMEOUT` by then ends it too.
     pub async fn forward_body<N: ?Sized, G: Gate<N>, I>(
         &self,
         (gate, ticket): (&G, &mut G::Ticket),
@@ -101,7 +101,9 @@ impl DetachedRun {
             });
             let (item, last) = match next.await {
                 None => break,
-                Some(NextBodyItem::Failed(error)) => return (Some(error), ServiceOutcome::BodyFailed),
+                Some(NextBodyItem::Failed(error)) => {
+                    return (Some(error), ServiceOutcome::BodyFailed);
+                }
                 Some(NextBodyItem::Item(item)) => (Some(item), false),
                 Some(NextBodyItem::Last(item)) => (item, true),
             };
@@ -141,7 +143,7 @@ mod tests {
     use super::*;
     use crate::{
         gate::{
-            InitialVerdict, HttpRequestHead, LeaveAction, AttemptMode, Verdict, GateRequest,
+            AttemptMode, GateRequest, HttpRequestHead, InitialVerdict, LeaveAction, Verdict,
             idempotent_run::tests::{begun, locked},
         },
         reply::Reply,
@@ -158,7 +160,10 @@ mod tests {
         type LightTicket = u8;
         type AcceptTicket = Infallible;
 
-        fn inspect<V: GateRequest<NativeRequest = ()>>(&self, _: &mut V) -> InitialVerdict<Infallible, u8> {
+        fn inspect<V: GateRequest<NativeRequest = ()>>(
+            &self,
+            _: &mut V,
+        ) -> InitialVerdict<Infallible, u8> {
             InitialVerdict::Skip
         }
 
@@ -176,7 +181,12 @@ mod tests {
             LeaveAction::AddHeaders(Vec::new())
         }
 
-        async fn accept_parked(&self, parked: Infallible, _: HttpRequestHead, _: Option<Bytes>) -> Option<Reply> {
+        async fn accept_parked(
+            &self,
+            parked: Infallible,
+            _: HttpRequestHead,
+            _: Option<Bytes>,
+        ) -> Option<Reply> {
             match parked {}
         }
     }
@@ -191,7 +201,8 @@ mod tests {
         // The receiver is there, and is not read.
         let (to, unread) = mpsc::channel(1);
         let mut sink = BodySink::Channel(to.clone());
-        let next = |_: &mut Context<'_>| Poll::Ready(NextBodyItem::Item(Bytes::from_static(b"more")));
+        let next =
+            |_: &mut Context<'_>| Poll::Ready(NextBodyItem::Item(Bytes::from_static(b"more")));
         let mut ticket = 0;
         let read = detached.forward_body((&Deaf, &mut ticket), next, data, to.closed(), &mut sink);
         let asked = Instant::now();

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::gate_request::{PathParamError, RouteMatch, GateRequest};
+use super::gate_request::{GateRequest, PathParamError, RouteMatch};
 use crate::store::Store;
 
 /// An unsafe request to a matched route. A clone is what a retry layer makes of it.
@@ -79,7 +79,10 @@ impl GateRequest for FakeView {
         self.extensions.insert(value);
     }
 
-    fn update_extension<T: Clone + Send + Sync + 'static>(&mut self, change: impl FnOnce(&mut T)) -> bool {
+    fn update_extension<T: Clone + Send + Sync + 'static>(
+        &mut self,
+        change: impl FnOnce(&mut T),
+    ) -> bool {
         self.extensions.get_mut().map(change).is_some()
     }
 

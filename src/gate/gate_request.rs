@@ -110,7 +110,7 @@ pub trait GateRequest {
     ///
     /// # Errors
     ///
-    /// [`BadParam`] if its bytes are not UTF-8, or if the route has two parameters of this name.
+    /// [`PathParamError`] if its bytes are not UTF-8, or if the route has two parameters of this name.
     fn path_param(&mut self, name: &str) -> Result<Option<String>, PathParamError>;
 
     /// All values of a header field.
@@ -120,7 +120,7 @@ pub trait GateRequest {
     ///
     /// # Errors
     ///
-    /// [`SentTwice`], or more often.
+    /// [`DuplicateHeader`], or more often.
     fn single_header(&self, name: &HeaderName) -> Result<Option<&[u8]>, DuplicateHeader> {
         match self.header_values(name.as_str())[..] {
             [] => Ok(None),
@@ -166,7 +166,10 @@ pub trait GateRequest {
     fn insert_extension<T: Clone + Send + Sync + 'static>(&mut self, value: T);
 
     /// Changes a value that was put into the request; false if there is none.
-    fn update_extension<T: Clone + Send + Sync + 'static>(&mut self, change: impl FnOnce(&mut T)) -> bool;
+    fn update_extension<T: Clone + Send + Sync + 'static>(
+        &mut self,
+        change: impl FnOnce(&mut T),
+    ) -> bool;
 
     /// Takes a value out of the request.
     fn remove_extension<T: Clone + Send + Sync + 'static>(&mut self) -> Option<T>;

@@ -15,7 +15,7 @@ pub(crate) fn parse_header_name(setting: &str, name: &str) -> String {
     name.to_ascii_lowercase()
 }
 
-/// Takes this name out of `Connection`: what a client names there goes no further than one hop (RFC 9110 section 7.6.1), so
+/// Takes this name out of `RedisConnection`: what a client names there goes no further than one hop (RFC 9110 section 7.6.1), so
 /// that whoever passes the request on would drop a field which is not the client's.
 pub(crate) fn remove_from_connection<V: GateRequest>(view: &mut V, name: &str) {
     let is_it = |token: &&[u8]| token.trim_ascii().eq_ignore_ascii_case(name.as_bytes());

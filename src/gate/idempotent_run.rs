@@ -8,7 +8,10 @@ use tokio::{sync::oneshot, time::Instant};
 use crate::{
     error::Error,
     key::Key,
-    store::{BeginDirectOutcome, DirectRunCommand, RecordOutcome, DirectRunPermit, DirectRunCounter, RecordCompletion, JobId, Store},
+    store::{
+        BeginDirectOutcome, DirectRunCommand, DirectRunCounter, DirectRunPermit, JobId,
+        RecordCompletion, RecordOutcome, Store,
+    },
 };
 
 /// Renewals of a run within its lease: two may be late or lost.
@@ -76,10 +79,19 @@ impl IdempotentRun {
         let ending = Some(Box::new(RecordCompletion::new(store, call.clone())));
         let until = Instant::now() + limits.max_detached_time;
         let store = store.clone();
-        let mut begun = Self { store, completion: ending, handler_called: false, abandon_at: until, stop_renewals: None, run_permit: run };
+        let mut begun = Self {
+            store,
+            completion: ending,
+            handler_called: false,
+            abandon_at: until,
+            stop_renewals: None,
+            run_permit: run,
+        };
         let answer = begun.store.backend().begin_direct(call.clone()).await;
-        let is_there =
-            begun.completion.as_mut().is_some_and(|ending| ending.record_reply(&begun.store, &answer));
+        let is_there = begun
+            .completion
+            .as_mut()
+            .is_some_and(|ending| ending.record_reply(&begun.store, &answer));
         begun.completion = begun.completion.take().filter(|_| is_there);
         Ok(match answer? {
             BeginDirectOutcome::Started => {
@@ -152,7 +164,12 @@ impl IdempotentRun {
     }
 
     /// Ends it with its response, which is kept for so long, and its fingerprint if there is one.
-    pub(crate) async fn record_response(mut self, life: Duration, response: Bytes, print: Option<String>) {
+    pub(crate) async fn record_response(
+        mut self,
+        life: Duration,
+        response: Bytes,
+        print: Option<String>,
+    ) {
         if let Some(ending) = &mut self.completion {
             (ending.command.retention, ending.command.fingerprint) = (life, print);
             ending.outcome = RecordOutcome::Done(response);

@@ -11,7 +11,7 @@ use crate::{
 pub enum KeyError {
     /// The router matched nothing, so there is nothing to protect: this looks like a 404.
     Unmatched,
-    /// The application has said that such a request needs none ([`Absent::Skip`](super::Absent)).
+    /// The application has said that such a request needs none ([`MissingAddress::Skip`](super::MissingAddress)).
     Exempt,
     /// The client's request lacks it, or its bytes can't be read.
     BadRequest(&'static str),

@@ -9,9 +9,9 @@ use std::{fmt, str::FromStr, sync::Arc};
 
 use super::{
     address::ClientAddress,
+    gate_request::{DuplicateHeader, GateRequest, RouteMatch, single_header_or_host},
     key_error::KeyError,
     named_source::{NamedSource, ParamGroup, canonicalize, read_param},
-    gate_request::{RouteMatch, DuplicateHeader, GateRequest, single_header_or_host},
 };
 use crate::key::{Key, credential_value};
 
@@ -96,7 +96,10 @@ impl<N: ?Sized> KeySource<N> {
     /// If the name is none that a field can have: no request would ever have it.
     #[must_use]
     pub fn header(name: &str) -> Self {
-        Self(KeySourceKind::Header(NamedSource::header(&super::header_name::parse_header_name("by_header", name))))
+        Self(KeySourceKind::Header(NamedSource::header(&super::header_name::parse_header_name(
+            "by_header",
+            name,
+        ))))
     }
 
     /// The matched route itself: [`Key::route`].
@@ -115,11 +118,15 @@ impl<N: ?Sized> KeySource<N> {
     ///
     /// # Errors
     ///
-    /// [`KeyFault`], when there is none.
-    pub fn read_all<V: GateRequest<NativeRequest = N>>(&self, view: &mut V) -> Result<Vec<Key>, KeyError> {
+    /// [`KeyError`], when there is none.
+    pub fn read_all<V: GateRequest<NativeRequest = N>>(
+        &self,
+        view: &mut V,
+    ) -> Result<Vec<Key>, KeyError> {
         let mut keys = match &self.0 {
             KeySourceKind::PathParams(all) => {
-                let ParamGroup { param_names: names, canonicalize: form, joined_name: joint } = &**all;
+                let ParamGroup { param_names: names, canonicalize: form, joined_name: joint } =
+                    &**all;
                 let key = |name: &String| {
                     Ok(Key::path_param(name, &read_param(name, *form, view)?).named(joint))
                 };
@@ -148,13 +155,15 @@ impl<N: ?Sized> KeySource<N> {
     ///
     /// # Errors
     ///
-    /// [`KeyFault`], when there is none.
+    /// [`KeyError`], when there is none.
     pub fn read<V: GateRequest<NativeRequest = N>>(&self, view: &mut V) -> Result<Key, KeyError> {
         match &self.0 {
             KeySourceKind::Combined(both) if !self.has_multiple_keys() => {
                 Ok(both.0.read(view)?.and(&both.1.read(view)?))
             }
-            KeySourceKind::PathParams(_) | KeySourceKind::Functions(..) | KeySourceKind::Combined(_) => {
+            KeySourceKind::PathParams(_)
+            | KeySourceKind::Functions(..)
+            | KeySourceKind::Combined(_) => {
                 let keys = self.read_all(view)?.into_iter();
                 keys.reduce(|all, key| all.and(&key))
                     .ok_or(KeyError::BadRequest("The request can't be identified"))
@@ -173,7 +182,9 @@ impl<N: ?Sized> KeySource<N> {
                 let missing = match sent {
                     Ok(Some(value)) => {
                         return Ok(match credential_value(&named.name, value) {
-                            Some(credential_value) => Key::with_hashed_value(&named.key_prefix, &credential_value),
+                            Some(credential_value) => {
+                                Key::with_hashed_value(&named.key_prefix, &credential_value)
+                            }
                             None => Key::with_value(&named.key_prefix, value),
                         });
                     }
@@ -209,7 +220,9 @@ impl<N: ?Sized> KeySource<N> {
     pub(crate) fn client_address(&self) -> Option<&ClientAddress> {
         match &self.0 {
             KeySourceKind::ClientAddress(address) => Some(address),
-            KeySourceKind::Combined(both) => both.0.client_address().or_else(|| both.1.client_address()),
+            KeySourceKind::Combined(both) => {
+                both.0.client_address().or_else(|| both.1.client_address())
+            }
             _ => None,
         }
     }
@@ -240,7 +253,9 @@ impl<N: ?Sized> KeySource<N> {
     fn has_multiple_keys(&self) -> bool {
         match &self.0 {
             KeySourceKind::PathParams(_) | KeySourceKind::Functions(..) => true,
-            KeySourceKind::Combined(both) => both.0.has_multiple_keys() || both.1.has_multiple_keys(),
+            KeySourceKind::Combined(both) => {
+                both.0.has_multiple_keys() || both.1.has_multiple_keys()
+            }
             _ => false,
         }
     }
@@ -258,16 +273,22 @@ pub(crate) fn dedup_keys(keys: &mut Vec<Key>) {
 impl<N: ?Sized> Clone for KeySource<N> {
     fn clone(&self) -> Self {
         Self(match &self.0 {
-            KeySourceKind::ClientAddress(address) => KeySourceKind::ClientAddress(Arc::clone(address)),
+            KeySourceKind::ClientAddress(address) => {
+                KeySourceKind::ClientAddress(Arc::clone(address))
+            }
             KeySourceKind::PathParam(named) => KeySourceKind::PathParam(Arc::clone(named)),
             KeySourceKind::Header(named) => KeySourceKind::Header(Arc::clone(named)),
             KeySourceKind::Route => KeySourceKind::Route,
-            KeySourceKind::Function(prefix, f) => KeySourceKind::Function(Arc::clone(prefix), Arc::clone(f)),
+            KeySourceKind::Function(prefix, f) => {
+                KeySourceKind::Function(Arc::clone(prefix), Arc::clone(f))
+            }
             KeySourceKind::Extension(prefix, f, fix) => {
                 KeySourceKind::Extension(Arc::clone(prefix), Arc::clone(f), Arc::clone(fix))
             }
             KeySourceKind::PathParams(names) => KeySourceKind::PathParams(Arc::clone(names)),
-            KeySourceKind::Functions(prefix, f) => KeySourceKind::Functions(Arc::clone(prefix), Arc::clone(f)),
+            KeySourceKind::Functions(prefix, f) => {
+                KeySourceKind::Functions(Arc::clone(prefix), Arc::clone(f))
+            }
             KeySourceKind::Combined(both) => KeySourceKind::Combined(Arc::clone(both)),
         })
     }

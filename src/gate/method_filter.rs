@@ -65,10 +65,15 @@ mod tests {
         let some = MethodFilter::listed("LockLayer", ["POST", "GET", "PROPPATCH"]);
         assert!(some.matches("POST") && some.matches("GET") && some.matches("PROPPATCH"));
         assert!(!some.matches("PUT") && !some.matches("post"));
-        assert!(some.matches("HEAD") && !MethodFilter::listed("LockLayer", ["HEAD"]).matches("GET"));
+        assert!(
+            some.matches("HEAD") && !MethodFilter::listed("LockLayer", ["HEAD"]).matches("GET")
+        );
         assert!(MethodFilter::Unsafe.matches("PROPPATCH") && !MethodFilter::Unsafe.matches("GET"));
         assert!(MethodFilter::All.matches("OPTIONS"));
-        assert!(MethodFilter::ReadOrWrite.matches("GET") && !MethodFilter::ReadOrWrite.matches("OPTIONS"));
+        assert!(
+            MethodFilter::ReadOrWrite.matches("GET")
+                && !MethodFilter::ReadOrWrite.matches("OPTIONS")
+        );
     }
 
     /// By a sentence that names the layer whose setting it is.

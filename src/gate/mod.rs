@@ -1,6 +1,6 @@
 //! The seam: a [`Gate`] decides about a request before it runs, and settles after it.
 //!
-//! What happens to a request: a driver (one for tower, one for actix-web) shows the gate a [`View`] of
+//! What happens to a request: a driver (one for tower, one for actix-web) shows the gate a [`GateRequest`] of
 //! it; the gate *asks* what it needs, without waiting; *enters*, which may wait for the store; and,
 //! if the request may pass, *leaves* when the inner service has answered, or was dropped because the
 //! gate's *watch* ended it. What must be given back
@@ -14,56 +14,56 @@
 //! driver that did not know what a gate wants of it could only guess, so a new variant is a new version that breaks it.
 
 mod address;
+mod body_budget;
+mod body_ticket;
+mod body_timer;
 mod call_completion;
-mod idempotent_run;
 mod detached_run;
 #[cfg(test)]
 pub(crate) mod fake;
-mod key_error;
+mod gate_request;
 mod header_name;
-mod body_ticket;
+mod idempotent_run;
+mod key_error;
+mod key_source;
 mod method_filter;
 mod named_source;
-mod request_fingerprint;
-mod body_timer;
+mod parking_slot;
 mod refusal_tracker;
 mod replay_marker;
-mod body_budget;
+mod request_fingerprint;
 mod request_scope;
-mod parking_slot;
-mod key_source;
-mod gate_request;
 
 use std::{future::Future, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use crate::reply::{HeaderSet, SharedReply, Reply};
+use crate::reply::{HeaderSet, Reply, SharedReply};
 
 pub(crate) use self::{
     address::NetworkSet,
-    idempotent_run::{BeginOutcome, IdempotentRun, RunLimits, STOPPED_REASON},
     header_name::{parse_header_name, remove_from_connection},
-    method_filter::MethodFilter,
-    refusal_tracker::{GateId, RefusalTracker},
-    replay_marker::{RunScopeGuard, REPLAY_HEADER, current_replay, is_replay},
-    parking_slot::{IdempotencyLookup, DirectRunTerms, AttemptMode, UnderLockMark},
+    idempotent_run::{BeginOutcome, IdempotentRun, RunLimits, STOPPED_REASON},
     key_source::dedup_keys,
+    method_filter::MethodFilter,
+    parking_slot::{AttemptMode, DirectRunTerms, IdempotencyLookup, UnderLockMark},
+    refusal_tracker::{GateId, RefusalTracker},
+    replay_marker::{REPLAY_HEADER, RunScopeGuard, current_replay, is_replay},
 };
 pub use self::{
-    address::{MissingAddress, ClientAddress},
-    call_completion::{CallCompletion, run_until_cancelled, poll_until_cancelled},
-    detached_run::{DetachedRun, BodySink},
-    key_error::{KeyError, log_missing_layer, log_shared_request, missing_extension_message},
-    body_ticket::{BodyTicket, NextBodyItem, StoppedBody},
-    request_fingerprint::RequestFingerprint,
-    body_timer::{BodyTimer, BodyTimerHandle, BodyTimeoutError},
-    replay_marker::{RunningJob, ReplayMarker},
+    address::{ClientAddress, MissingAddress},
     body_budget::BodyBudget,
-    request_scope::RequestScope,
-    parking_slot::{ParkingContext, ParkingSlot},
+    body_ticket::{BodyTicket, NextBodyItem, StoppedBody},
+    body_timer::{BodyTimeoutError, BodyTimer, BodyTimerHandle},
+    call_completion::{CallCompletion, poll_until_cancelled, run_until_cancelled},
+    detached_run::{BodySink, DetachedRun},
+    gate_request::{DuplicateHeader, GateRequest, HttpRequestHead, PathParamError, RouteMatch},
+    key_error::{KeyError, log_missing_layer, log_shared_request, missing_extension_message},
     key_source::KeySource,
-    gate_request::{PathParamError, HttpRequestHead, RouteMatch, DuplicateHeader, GateRequest},
+    parking_slot::{ParkingContext, ParkingSlot},
+    replay_marker::{ReplayMarker, RunningJob},
+    request_fingerprint::RequestFingerprint,
+    request_scope::RequestScope,
 };
 
 /// What a gate says before anything is awaited.
@@ -78,7 +78,7 @@ pub enum InitialVerdict<F, T> {
     /// Enter with these facts.
     Enter(F),
     /// Call the inner service with this at once. Nothing is entered, shown, watched, timed or known within
-    /// the call; and if [nothing is to be settled](Gate::is_settled) when it has ended, or [fields](Gate::part) are
+    /// the call; and if [nothing is to be settled](Gate::is_settled) when it has ended, or [fields](Gate::settle_with_headers) are
     /// all there is, the gate is not left.
     PassLight(T),
 }
@@ -104,11 +104,11 @@ pub enum ServiceOutcome {
     Streaming(u16),
     /// It returned its error.
     Failed,
-    /// It was dropped, because [`Gate::watch`] resolved.
+    /// It was dropped, because [`Gate::cancellation`] resolved.
     Stopped,
     /// Its client did not send the body in time: it was dropped, or its answer is void.
     RequestBodyTimeout,
-    /// The body of its answer has ended, after [`Parting::Keep`].
+    /// The body of its answer has ended, after [`LeaveAction::KeepTicket`].
     BodyEnded,
     /// It has broken off by an error of its own.
     BodyFailed,
@@ -120,7 +120,11 @@ impl ServiceOutcome {
     pub fn status(self) -> Option<u16> {
         match self {
             Self::Answered(status) | Self::Streaming(status) => Some(status),
-            Self::Failed | Self::Stopped | Self::RequestBodyTimeout | Self::BodyEnded | Self::BodyFailed => None,
+            Self::Failed
+            | Self::Stopped
+            | Self::RequestBodyTimeout
+            | Self::BodyEnded
+            | Self::BodyFailed => None,
         }
     }
 }
@@ -132,16 +136,16 @@ pub enum LeaveAction<T, P> {
     AddHeaders(HeaderSet),
     /// Answer with this instead. An error of the inner service goes out as it is all the same, where it is none that will be
     /// an answer (tower's `Service::Error`; in actix it is one, and is replaced). What was stopped has no other answer. Of a
-    /// body that has [ended](Outcome::Ended) the end is kept back, so that it breaks off.
+    /// body that has [ended](ServiceOutcome::Ended) the end is kept back, so that it breaks off.
     Replace(Reply),
-    /// Keep the ticket with the body of an answer that [streams](Outcome::Streams): see [`Kept`].
+    /// Keep the ticket with the body of an answer that [streams](ServiceOutcome::Streaming): see [`BodyTicket`].
     KeepTicket(T),
-    /// Show the parked request to [`Gate::pick_up`], read its body as that says, and call
-    /// [`Gate::accept`]. If no request was parked, the response stays as it is.
+    /// Show the parked request to [`Gate::inspect_parked`], read its body as that says, and call
+    /// [`Gate::accept_parked`]. If no request was parked, the response stays as it is.
     Accept {
-        /// What to hand to `accept`.
+        /// What to hand to `accept_parked`.
         accept_ticket: P,
-        /// For the body, until `accept` has ended.
+        /// For the body, until `accept_parked` has ended.
         body_budget: BodyBudget,
         /// Where the request is.
         slot: ParkingSlot,
@@ -180,7 +184,7 @@ pub trait Gate<N: ?Sized>: Clone + Send + Sync + 'static {
     type EntryContext: Send + 'static;
     /// What must be given back.
     type Ticket: Send + 'static;
-    /// What a request has instead that [passes](Asked::Pass) as soon as the gate is asked: little, since it is
+    /// What a request has instead that [passes](InitialVerdict::Pass) as soon as the gate is asked: little, since it is
     /// moved with the future of every request. [`Infallible`](std::convert::Infallible) if there are none.
     type LightTicket: Send + 'static;
     /// What stands between a parked request and its acceptance.
@@ -194,16 +198,26 @@ pub trait Gate<N: ?Sized>: Clone + Send + Sync + 'static {
     fn validate_settings(&self) {}
 
     /// Reads what it needs of the request. Must not block.
-    fn inspect<V: GateRequest<NativeRequest = N>>(&self, view: &mut V) -> InitialVerdict<Self::EntryContext, Self::LightTicket>;
+    fn inspect<V: GateRequest<NativeRequest = N>>(
+        &self,
+        view: &mut V,
+    ) -> InitialVerdict<Self::EntryContext, Self::LightTicket>;
 
     /// Decides. Cancel safe: what a dropped future may have taken is given back.
-    fn enter(&self, facts: Self::EntryContext) -> impl Future<Output = Verdict<Self::Ticket>> + Send;
+    fn enter(
+        &self,
+        facts: Self::EntryContext,
+    ) -> impl Future<Output = Verdict<Self::Ticket>> + Send;
 
     /// Shows the handler what it may see of the ticket.
-    fn annotate_request<V: GateRequest<NativeRequest = N>>(&self, ticket: &Self::Ticket, view: &mut V);
+    fn annotate_request<V: GateRequest<NativeRequest = N>>(
+        &self,
+        ticket: &Self::Ticket,
+        view: &mut V,
+    );
 
     /// What code within the inner call may find out without the request: the driver makes the whole call,
-    /// from its first step, within [`Scope::run`], or within [`Scope::step`] what is a step of its own. [`Kept`] does so
+    /// from its first step, within [`RequestScope::run`], or within [`RequestScope::run_sync`] what is a step of its own. [`BodyTicket`] does so
     /// with the body that it keeps a ticket for.
     fn request_scope(&self, ticket: &Self::Ticket) -> RequestScope {
         let _ = ticket;
@@ -211,14 +225,14 @@ pub trait Gate<N: ?Sized>: Clone + Send + Sync + 'static {
     }
 
     /// Resolves when the inner call must not go on: the driver then drops it, and leaves with
-    /// [`Outcome::Stopped`]. Never, for most gates.
+    /// [`ServiceOutcome::Stopped`]. Never, for most gates.
     fn cancellation(&self, ticket: &Self::Ticket) -> impl Future<Output = ()> + Send + 'static {
         let _ = ticket;
         std::future::pending()
     }
 
-    /// How long the handler may wait for the body of its request, in all: see [`Reading`]. If it has
-    /// waited longer, the driver drops the inner call, and leaves with [`Outcome::TooSlow`].
+    /// How long the handler may wait for the body of its request, in all: see [`BodyTimerHandle`]. If it has
+    /// waited longer, the driver drops the inner call, and leaves with [`ServiceOutcome::BodyTimeoutError`].
     fn body_read_timeout(&self, ticket: &Self::Ticket) -> Option<Duration> {
         let _ = ticket;
         None
@@ -243,7 +257,7 @@ pub trait Gate<N: ?Sized>: Clone + Send + Sync + 'static {
     }
 
     /// What such a request has instead of a ticket, if the call of this one needs no more than its call: the driver
-    /// shows the ticket first, and then goes on as with a request that [passes](Asked::Pass).
+    /// shows the ticket first, and then goes on as with a request that [passes](InitialVerdict::Pass).
     ///
     /// # Errors
     ///
@@ -271,7 +285,7 @@ pub trait Gate<N: ?Sized>: Clone + Send + Sync + 'static {
     /// The ticket of a request that has passed at once, for which there is something to settle.
     fn full_ticket(&self, quick: Self::LightTicket) -> Self::Ticket;
 
-    /// Asks for the inner call to run in a task of its own, which goes on when its client has left: see [`Detached`]. Only
+    /// Asks for the inner call to run in a task of its own, which goes on when its client has left: see [`DetachedRun`]. Only
     /// a driver that has such a task at hand asks. Not so for most gates.
     fn detach(&self, quick: &mut Self::LightTicket) -> Option<DetachedRun> {
         let _ = quick;
@@ -285,7 +299,11 @@ pub trait Gate<N: ?Sized>: Clone + Send + Sync + 'static {
 
     /// Shows it the header fields of the answer, before it leaves with that; `content-length` is among them where the length
     /// of the body is known, whoever is to write that field.
-    fn observe_headers(&self, ticket: &mut Self::Ticket, fields: impl FnOnce() -> Vec<(String, Vec<u8>)>) {
+    fn observe_headers(
+        &self,
+        ticket: &mut Self::Ticket,
+        fields: impl FnOnce() -> Vec<(String, Vec<u8>)>,
+    ) {
         let _ = (ticket, fields);
     }
 

@@ -6,8 +6,8 @@ use std::{fmt::Display, str::FromStr, sync::Arc};
 use http::HeaderName;
 
 use super::{
+    gate_request::{GateRequest, PathParamError, RouteMatch},
     key_error::KeyError,
-    gate_request::{PathParamError, RouteMatch, GateRequest},
 };
 use crate::key::Key;
 
@@ -74,7 +74,7 @@ impl ParamGroup {
 ///
 /// # Errors
 ///
-/// [`KeyFault`], when there is none.
+/// [`KeyError`], when there is none.
 pub(super) fn read_param<V: GateRequest>(
     name: &str,
     form: Option<CanonicalizeFn>,
@@ -82,11 +82,17 @@ pub(super) fn read_param<V: GateRequest>(
 ) -> Result<String, KeyError> {
     match view.path_param(name) {
         Ok(Some(parse_value)) => match form {
-            Some(form) => form(&parse_value).ok_or(KeyError::BadRequest("A path segment can't be read")),
+            Some(form) => {
+                form(&parse_value).ok_or(KeyError::BadRequest("A path segment can't be read"))
+            }
             None => Ok(parse_value),
         },
-        Err(PathParamError::InvalidUtf8) => Err(KeyError::BadRequest("A path segment is not UTF-8")),
-        Err(PathParamError::Duplicate) => Err(KeyError::Misconfigured(duplicate_param_message(name, &view.route()))),
+        Err(PathParamError::InvalidUtf8) => {
+            Err(KeyError::BadRequest("A path segment is not UTF-8"))
+        }
+        Err(PathParamError::Duplicate) => {
+            Err(KeyError::Misconfigured(duplicate_param_message(name, &view.route())))
+        }
         Ok(None) => match view.route() {
             RouteMatch::Unmatched => Err(KeyError::Unmatched),
             RouteMatch::Matched(pattern) => Err(KeyError::Misconfigured(format!(

@@ -8,7 +8,10 @@ use std::{any::Any, fmt, sync::Arc, time::Duration};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::{idempotent_run::IdempotentRun, request_fingerprint::RequestFingerprint, refusal_tracker::RefusalTracker, gate_request::GateRequest};
+use super::{
+    gate_request::GateRequest, idempotent_run::IdempotentRun, refusal_tracker::RefusalTracker,
+    request_fingerprint::RequestFingerprint,
+};
 use crate::{
     key::Key,
     store::{StorageLimits, Store},
@@ -51,7 +54,7 @@ pub struct ParkingSlot(Arc<Inner>);
 struct LayerContext {
     /// Until a lock takes it out.
     slot: Option<ParkingSlot>,
-    /// As [`UnderLock`].
+    /// As [`UnderLockMark`].
     under_lock: bool,
 }
 
@@ -112,13 +115,27 @@ impl ParkingSlot {
     #[inline]
     pub(crate) fn new(trying: AttemptMode, record: Option<IdempotencyLookup>) -> Self {
         let (record, filled) = (record.map(Box::new), Mutex::new(None));
-        Self(Arc::new(Inner { mode: trying, claims_replay: false, idempotency: record, contents: filled }))
+        Self(Arc::new(Inner {
+            mode: trying,
+            claims_replay: false,
+            idempotency: record,
+            contents: filled,
+        }))
     }
 
     /// Of a request that may say that it is a run.
-    pub(crate) fn with_replay_claim(trying: AttemptMode, record: Option<IdempotencyLookup>, said_to_run: bool) -> Self {
+    pub(crate) fn with_replay_claim(
+        trying: AttemptMode,
+        record: Option<IdempotencyLookup>,
+        said_to_run: bool,
+    ) -> Self {
         let (record, filled) = (record.map(Box::new), Mutex::new(None));
-        Self(Arc::new(Inner { mode: trying, claims_replay: said_to_run, idempotency: record, contents: filled }))
+        Self(Arc::new(Inner {
+            mode: trying,
+            claims_replay: said_to_run,
+            idempotency: record,
+            contents: filled,
+        }))
     }
 
     pub(crate) fn claims_replay(&self) -> bool {
@@ -231,7 +248,10 @@ impl ParkingSlot {
     }
 
     /// What takes the fingerprint of the request that has begun.
-    pub(crate) fn start_fingerprint(&self, head: impl FnOnce() -> (String, String)) -> Option<RequestFingerprint> {
+    pub(crate) fn start_fingerprint(
+        &self,
+        head: impl FnOnce() -> (String, String),
+    ) -> Option<RequestFingerprint> {
         let remember = self.idempotency()?.direct_terms.as_ref()?;
         self.with_existing(|filled| {
             filled.idempotent_run.as_ref()?;
@@ -252,14 +272,19 @@ impl ParkingSlot {
 
     /// True if the body of the request that has begun was cut off.
     pub(crate) fn is_body_truncated(&self) -> bool {
-        self.with_existing(|filled| filled.fingerprint.as_ref().map(RequestFingerprint::is_truncated)).unwrap_or(false)
+        self.with_existing(|filled| {
+            filled.fingerprint.as_ref().map(RequestFingerprint::is_truncated)
+        })
+        .unwrap_or(false)
     }
 
     /// True if nobody has left anything here.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         let filled = self.0.contents.lock();
-        filled.as_ref().is_none_or(|filled| filled.parking.is_none() && filled.idempotent_run.is_none())
+        filled
+            .as_ref()
+            .is_none_or(|filled| filled.parking.is_none() && filled.idempotent_run.is_none())
     }
 
     /// Keeps the unread request for the outer layer's driver.

@@ -88,7 +88,7 @@ struct Inner {
     hold: Arc<HoldState>,
     /// What the replayer puts into the request's extensions.
     restored_snapshots: Vec<Box<dyn Any + Send + Sync>>,
-    /// `WAITING`, then one of the others: which of them is decided once, however many threads the run is in.
+    /// `NOT_STARTED`, then one of the others: which of them is decided once, however many threads the run is in.
     stage: AtomicU8,
     /// How many are inside, and who waits for the last of them.
     active_scopes: AtomicUsize,
@@ -284,7 +284,8 @@ impl ReplayMarker {
 
 /// The replay a request belongs to, by its marker or by the task it runs in.
 pub(crate) fn current_replay<V: GateRequest>(view: &V) -> Option<ReplayMarker> {
-    view.extension::<ReplayMarker>().or_else(|| CURRENT_REPLAY.try_with(|inside| inside.0.clone()).ok())
+    view.extension::<ReplayMarker>()
+        .or_else(|| CURRENT_REPLAY.try_with(|inside| inside.0.clone()).ok())
 }
 
 /// Whether it belongs to one.

@@ -76,8 +76,12 @@ impl RequestFingerprint {
     /// `None` as long as the body has not been read to its end.
     pub(crate) fn finished_hex(&self) -> Option<String> {
         match &*self.0.state.lock() {
-            FingerprintState::Finished(body) => Some(hash_request(&self.0.method, &self.0.target, body)),
-            FingerprintState::Hashing(..) | FingerprintState::TooLong | FingerprintState::Truncated => None,
+            FingerprintState::Finished(body) => {
+                Some(hash_request(&self.0.method, &self.0.target, body))
+            }
+            FingerprintState::Hashing(..)
+            | FingerprintState::TooLong
+            | FingerprintState::Truncated => None,
         }
     }
 }

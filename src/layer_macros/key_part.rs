@@ -1,6 +1,6 @@
 //! What keys are made of, and what a `RateLimitLayer` shows the outside.
 
-/// Defines `Keys`, and the layers' methods about keys, lists and answers, for `__define_names`.
+/// Defines `KeyPart`, and the layers' methods about keys, lists and answers, for `__define_names`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __define_key_part {
@@ -8,7 +8,7 @@ macro_rules! __define_key_part {
         /// What a key is made of, for the layers' `by`: one thing, or several of which each counts.
         ///
         /// A tuple of them is one key of all: another value of any is another key.
-        /// `RateLimitLayer::by((Keys::ip(), Keys::header("x-api-key")), quota)` is a quota for each API
+        /// `RateLimitLayer::by((KeyPart::ip(), KeyPart::header("x-api-key")), quota)` is a quota for each API
         /// key at each address.
         #[derive(Debug, Clone)]
         pub struct KeyPart {
@@ -134,13 +134,18 @@ macro_rules! __define_key_part {
             /// A quota for each value of these keys: one of them, or a tuple of up to four.
             #[must_use]
             pub fn by(keys: impl Into<KeyPart>, policy: impl Into<::lockgate::Policy>) -> Self {
-                Self { gate: ::lockgate::rate_limit::RateLimitGate::new(keys.into().into(), policy) }
+                Self {
+                    gate: ::lockgate::rate_limit::RateLimitGate::new(keys.into().into(), policy),
+                }
             }
 
             /// A quota for each client address, also behind proxies: see
             /// [`ClientAddress`](::lockgate::ClientAddress) for what is believed of whom.
             #[must_use]
-            pub fn by_client(address: ::lockgate::ClientAddress, policy: impl Into<::lockgate::Policy>) -> Self {
+            pub fn by_client(
+                address: ::lockgate::ClientAddress,
+                policy: impl Into<::lockgate::Policy>,
+            ) -> Self {
                 Self::by(KeyPart::client(address), policy)
             }
 
@@ -180,7 +185,7 @@ macro_rules! __define_key_part {
             }
 
             /// Which fields tell clients of their quota. Default
-            /// [`RateFields::Draft`](::lockgate::RateFields): `RateLimit-Policy` and `RateLimit`.
+            /// [`RateHeaders::Draft`](::lockgate::RateHeaders): `RateLimit-Policy` and `RateLimit`.
             #[must_use]
             pub fn rate_headers(self, fields: ::lockgate::RateHeaders) -> Self {
                 Self { gate: self.gate.response_options(|facing| facing.headers(fields)) }
@@ -195,18 +200,21 @@ macro_rules! __define_key_part {
             }
 
             /// Makes the whole answer to a refused request. Default:
-            /// [`Refusal::reply`](::lockgate::Refusal::reply), which the function may take and change. It
+            /// [`RateRefusal::reply`](::lockgate::RateRefusal::reply), which the function may take and change. It
             /// must not block.
             #[must_use]
             pub fn refusal_response(
                 self,
-                respond: impl Fn(&::lockgate::RateRefusal<'_>) -> ::lockgate::Reply + Send + Sync + 'static,
+                respond: impl Fn(&::lockgate::RateRefusal<'_>) -> ::lockgate::Reply
+                + Send
+                + Sync
+                + 'static,
             ) -> Self {
                 Self { gate: self.gate.response_options(|facing| facing.refusal_response(respond)) }
             }
 
             /// Answers refused requests as clients of gRPC understand it:
-            /// [`Refusal::grpc`](::lockgate::Refusal::grpc).
+            /// [`RateRefusal::grpc_reply`](::lockgate::RateRefusal::grpc_reply).
             #[must_use]
             pub fn grpc_refusals(self) -> Self {
                 Self { gate: self.gate.response_options(|facing| facing.grpc_refusals()) }
@@ -218,7 +226,7 @@ macro_rules! __define_key_part {
             ///
             /// # Panics
             ///
-            /// If requests may be without one: see [`Absent::Skip`](::lockgate::Absent).
+            /// If requests may be without one: see [`MissingAddress::Skip`](::lockgate::MissingAddress).
             #[must_use]
             pub fn by(keys: impl Into<KeyPart>) -> Self {
                 Self { gate: ::lockgate::lock::LockGate::new(keys.into().into()) }
@@ -229,7 +237,7 @@ macro_rules! __define_key_part {
             ///
             /// # Panics
             ///
-            /// If requests may be without one: see [`Absent::Skip`](::lockgate::Absent).
+            /// If requests may be without one: see [`MissingAddress::Skip`](::lockgate::MissingAddress).
             #[must_use]
             pub fn by_client(address: ::lockgate::ClientAddress) -> Self {
                 Self::by(KeyPart::client(address))

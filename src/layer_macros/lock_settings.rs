@@ -163,7 +163,7 @@ macro_rules! __define_lock_settings {
             /// request then runs under it, without waiting for its own caller. Given more than once,
             /// each of them counts, so that secrets can change. Default: nobody's word.
             ///
-            /// The caller signs with [`HeldLock::header`](::lockgate::HeldLock::header), and the field
+            /// The caller signs with [`HeldLock::delegation_header`](::lockgate::HeldLock::delegation_header), and the field
             /// `Lockgate-Held` goes from one to the other; it is taken out of what the handler sees, trusted or
             /// not. So is `Lockgate-Replay`, by which a request says that it is a run of a deferred one, unless
             /// a word came along that is trusted: then the handler has it, to be checked. Mind
@@ -229,7 +229,7 @@ macro_rules! __define_lock_settings {
             /// How the lock may pass from one request of this process to the next without asking the
             /// store: at most this often (at most 32 times), within this time after a word from it.
             /// Default 16 times within 10 ms. Requests that came first to other processes may be passed so, once. See
-            /// [`LockRequest::hand_over`](::lockgate::lock::LockRequest::hand_over).
+            /// [`LockRequest::handover_limits`](::lockgate::lock::LockRequest::handover_limits).
             #[must_use]
             pub fn handover_limits(self, most: u32, within: ::std::time::Duration) -> Self {
                 Self { gate: self.gate.handover_limits(most, within) }
@@ -252,7 +252,7 @@ macro_rules! __define_lock_settings {
             }
 
             /// Grants count only when so many replicas have them; else the store counts as away. Default
-            /// 0. See [`LockRequest::replicas`](::lockgate::lock::LockRequest::replicas).
+            /// 0. See [`LockRequest::min_replicas`](::lockgate::lock::LockRequest::min_replicas).
             #[must_use]
             pub fn min_replicas(self, replicas: u32) -> Self {
                 Self { gate: self.gate.min_replicas(replicas) }

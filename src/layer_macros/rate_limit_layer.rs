@@ -123,7 +123,7 @@ macro_rules! __define_rate_limit_layer {
                 Self { gate: self.gate.policy_name(name) }
             }
 
-            /// What to do while the store is away. Default [`Outage::Local`](::lockgate::Outage): a limiter
+            /// What to do while the store is away. Default [`RateLimitOutage::LocalRateStatus`](::lockgate::RateLimitOutage): a limiter
             /// that is down should not take the service down with it, nor leave it without a limit.
             #[must_use]
             pub fn on_outage(self, outage: ::lockgate::RateLimitOutage) -> Self {
@@ -148,7 +148,7 @@ macro_rules! __define_rate_limit_layer {
             /// request, and what it returns may ask somebody else. Default: the layer's quota, for all.
             ///
             /// What it says is good for every request of that key for 10 s (see
-            /// [`quota_fresh_for`](Self::quota_fresh_for)), in this layer and its clones, for at most 65,536 keys;
+            /// [`quota_ttl`](Self::quota_ttl)), in this layer and its clones, for at most 65,536 keys;
             /// requests that come while it is asked ask as well. (In actix-web a layer that is made in the closure of
             /// `HttpServer::new` is one for each thread: make it outside, and clone it.) It has no deadline but its own. What was
             /// spent stays spent when a quota changes, except between fixed windows, sliding ones and GCRA,
@@ -188,10 +188,10 @@ macro_rules! __define_rate_limit_layer {
             }
 
             /// Lets the handler say what its request has cost, with
-            /// [`RateStatus::charge`](::lockgate::RateStatus::charge). Default: it can't.
+            /// [`RateStatus::set_cost`](::lockgate::RateStatus::set_cost). Default: it can't.
             ///
             /// More than was charged when it came counts even beyond the limit, up to
-            /// [ten times the quota](::lockgate::Quota::most_charged); less is given back as by
+            /// [ten times the quota](::lockgate::Quota::max_charge); less is given back as by
             /// [`refund_on`](Self::refund_on), which goes before. What the handler has said counts also if
             /// its request is dropped after that. While the store is away it is as with refunds: what can't be charged
             /// in time never is. Nor is it left out inside another layer that asks the same.

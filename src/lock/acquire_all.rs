@@ -3,8 +3,8 @@
 
 use super::{
     guard::LockGuard,
-    wait_queue::{LocalQueues, QueueSnapshot},
     request::LockRequest,
+    wait_queue::{LocalQueues, QueueSnapshot},
 };
 use crate::{
     error::Error,
@@ -35,7 +35,8 @@ impl LockRequest {
         let lease = terms.initial_lease();
         let attempt = |(_, key): &(usize, &Key)| GrantAttempt::new(&self.store, key, terms.mode);
         let mut attempts = Vec::from_iter(keys.iter().map(attempt));
-        let calls = Vec::from_iter(attempts.iter().map(|attempt| attempt.try_acquire_command(lease)));
+        let calls =
+            Vec::from_iter(attempts.iter().map(|attempt| attempt.try_acquire_command(lease)));
         let call = || self.store.backend().acquire_all(&calls);
         let granted = GrantAttempt::send_all(&mut attempts, lease, call).await?;
         let Some(granted) = granted else {
@@ -45,7 +46,8 @@ impl LockRequest {
         let mut guards = Vec::with_capacity(keys.len());
         for ((mut attempt, (place, _)), granted) in attempts.into_iter().zip(keys).zip(granted) {
             // (What is not held, or no longer for sure, is given back as it is dropped, and so are the others.)
-            if let AcquireReply::Granted { fence, contenders: others, server_us: now, .. } = granted {
+            if let AcquireReply::Granted { fence, contenders: others, server_us: now, .. } = granted
+            {
                 let word = QueueSnapshot::new(attempt.sent_at(), now, others);
                 let hold = match attempt.accept_grant(fence, terms.clone()) {
                     Ok(hold) => hold,

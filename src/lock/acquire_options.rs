@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::wait_queue::HandoverLimits;
 use crate::{
     clock::MAX_DURATION,
-    store::{LockMode, SPARE_FENCES, LeaseTerms},
+    store::{LeaseTerms, LockMode, SPARE_FENCES},
 };
 
 /// Most waiters of one lock in one process, unless told otherwise: a line as long as this is served in
@@ -41,7 +41,12 @@ impl Default for AcquireOptions {
             job: None,
             mode: LockMode::Exclusive,
         };
-        Self { terms, handover_limits: HandoverLimits::default(), replicas: 0, max_waiters: DEFAULT_MAX_WAITERS }
+        Self {
+            terms,
+            handover_limits: HandoverLimits::default(),
+            replicas: 0,
+            max_waiters: DEFAULT_MAX_WAITERS,
+        }
     }
 }
 
@@ -51,7 +56,9 @@ impl AcquireOptions {
     pub(super) fn effective_handover_limits(&self) -> HandoverLimits {
         match self.terms.mode {
             LockMode::Exclusive => self.handover_limits,
-            LockMode::Shared | LockMode::Permits(_) => HandoverLimits { max_handovers: 0, window: Duration::ZERO },
+            LockMode::Shared | LockMode::Permits(_) => {
+                HandoverLimits { max_handovers: 0, window: Duration::ZERO }
+            }
         }
     }
 
@@ -70,6 +77,7 @@ impl AcquireOptions {
     }
 
     pub(super) fn set_handover_limits(&mut self, most: u32, within: Duration) {
-        self.handover_limits = HandoverLimits { max_handovers: u64::from(most).min(SPARE_FENCES), window: within };
+        self.handover_limits =
+            HandoverLimits { max_handovers: u64::from(most).min(SPARE_FENCES), window: within };
     }
 }

@@ -35,6 +35,8 @@ impl AverageHoldTime {
     /// left (a renewed lease says nothing about the end, a dead holder's says all).
     pub(super) fn retry_after(&self, busy: &LockBusy) -> Duration {
         let turns = u32::try_from(busy.queue_length.saturating_add(1)).unwrap_or(u32::MAX);
-        self.average().map_or(busy.lease_remaining, |usual| usual.saturating_mul(turns).min(busy.lease_remaining))
+        self.average().map_or(busy.lease_remaining, |usual| {
+            usual.saturating_mul(turns).min(busy.lease_remaining)
+        })
     }
 }

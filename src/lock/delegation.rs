@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use super::held_lock::{DelegatedLock, HeldLock};
 use crate::{
-    gate::{REPLAY_HEADER, GateRequest},
+    gate::{GateRequest, REPLAY_HEADER},
     key::{Key, hex},
     store::{LockMode, Store},
 };
@@ -89,14 +89,18 @@ impl fmt::Debug for SharedSecret {
 
 impl HeldLock {
     /// Name and value of a header field for calls to a service of ours whose `LockLayer` has this secret
-    /// as [`trust`](crate::lock::LockGate::trust): what it does for this request needs no lock of its own.
+    /// as [`trust`](crate::lock::LockGate::trust_delegation): what it does for this request needs no lock of its own.
     /// `None` if the lock is lost, has been given back, was never had, or is not in this store: the same
     /// server, database and namespace, by whichever handle.
     ///
     /// The word is good for as long as the lock is sure now, at most a lease; sign anew for a later
     /// call. Both clocks count, so they should differ by far less than the lease.
     #[must_use]
-    pub fn delegation_header(&self, store: &Store, secret: &SharedSecret) -> Option<(&'static str, String)> {
+    pub fn delegation_header(
+        &self,
+        store: &Store,
+        secret: &SharedSecret,
+    ) -> Option<(&'static str, String)> {
         self.delegation_header_at(store, secret, SystemTime::now())
     }
 
@@ -137,11 +141,18 @@ pub(super) fn strip_headers<V: GateRequest>(view: &mut V) {
     }
     // What a layer further out has received and believed stands.
     let before = view.extension::<StrippedHeaders>();
-    if before.as_ref().is_some_and(|before| before.is_trusted) && view.header_values(DELEGATION_HEADER).is_empty() {
+    if before.as_ref().is_some_and(|before| before.is_trusted)
+        && view.header_values(DELEGATION_HEADER).is_empty()
+    {
         return;
     }
     let text = |field: &&[u8]| str::from_utf8(field).ok().map(str::to_owned);
-    let held = view.header_values(DELEGATION_HEADER).iter().take(MAX_DELEGATION_HEADERS).filter_map(text).collect();
+    let held = view
+        .header_values(DELEGATION_HEADER)
+        .iter()
+        .take(MAX_DELEGATION_HEADERS)
+        .filter_map(text)
+        .collect();
     let run = view.header_values(REPLAY_HEADER).iter().find_map(text).map(Arc::from);
     view.set_header(DELEGATION_HEADER, None);
     view.set_header(REPLAY_HEADER, None);
@@ -150,12 +161,14 @@ pub(super) fn strip_headers<V: GateRequest>(view: &mut V) {
 
 /// Whether somebody says that it is a run who has not been believed yet.
 pub(super) fn has_untrusted_replay<V: GateRequest>(view: &V) -> bool {
-    view.extension::<StrippedHeaders>().is_some_and(|received| received.replay.is_some() && !received.is_trusted)
+    view.extension::<StrippedHeaders>()
+        .is_some_and(|received| received.replay.is_some() && !received.is_trusted)
 }
 
 /// Whether somebody says so who has been believed.
 pub(super) fn has_trusted_replay<V: GateRequest>(view: &V) -> bool {
-    view.extension::<StrippedHeaders>().is_some_and(|received| received.replay.is_some() && received.is_trusted)
+    view.extension::<StrippedHeaders>()
+        .is_some_and(|received| received.replay.is_some() && received.is_trusted)
 }
 
 /// Gives the handler back that it is a run, which it has to check: who says so has been believed about a lock.
@@ -171,7 +184,11 @@ pub(super) fn restore_replay_header<V: GateRequest>(view: &mut V) {
 
 /// The locks in this store of which one of these secrets says that the caller has them. Before the store was
 /// reached for the first time, those that may be.
-pub(super) fn verify_delegations<V: GateRequest>(view: &V, store: &Store, secrets: &[SharedSecret]) -> Vec<HeldLock> {
+pub(super) fn verify_delegations<V: GateRequest>(
+    view: &V,
+    store: &Store,
+    secrets: &[SharedSecret],
+) -> Vec<HeldLock> {
     let now = SystemTime::now();
     let Some(received) = view.extension::<StrippedHeaders>() else { return Vec::new() };
     let (mut found, mut forged) = (Vec::new(), false);

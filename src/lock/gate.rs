@@ -14,19 +14,20 @@ use futures_util::FutureExt as _;
 use tokio::time::Instant;
 
 use super::{
-    outcome::{LockOutcome, LockBusy, AcquireError},
-    release_settings::ReleaseSettings,
     average_hold_time::AverageHoldTime,
-    lock_context::{LockContext, ReentrancyError},
     held_lock::HeldLocks,
-    policy::LockPolicy,
+    lock_context::{LockContext, ReentrancyError},
     lock_set::LockSet,
+    outcome::{AcquireError, LockBusy, LockOutcome},
+    policy::LockPolicy,
+    release_settings::ReleaseSettings,
     ticket::{LockTicket, LockTicketKind, UnmatchedRequest},
 };
 use crate::{
     gate::{
-        InitialVerdict, Gate, GateId, HttpRequestHead, KeySource, ServiceOutcome, ParkingContext, LeaveAction, RequestFingerprint, RefusalTracker,
-        RequestScope, ParkingSlot, AttemptMode, UnderLockMark, Verdict, GateRequest,
+        AttemptMode, Gate, GateId, GateRequest, HttpRequestHead, InitialVerdict, KeySource,
+        LeaveAction, ParkingContext, ParkingSlot, RefusalTracker, RequestFingerprint, RequestScope,
+        ServiceOutcome, UnderLockMark, Verdict,
     },
     reply::{Reply, problem},
 };
@@ -47,13 +48,19 @@ impl<N: ?Sized> LockGate<N> {
     ///
     /// # Panics
     ///
-    /// If requests may have no key: see [`KeySource::never_absent`].
+    /// If requests may have no key: see [`KeySource::require_key`].
     #[must_use]
     pub fn new(source: KeySource<N>) -> Self {
         let (policy, ends) = (Arc::default(), ReleaseSettings::default());
         let (times, unlocked) = (Arc::default(), Arc::default());
         let source = source.require_key();
-        Self { key_source: source, policy, release_settings: ends, average_hold_time: times, unlocked_success_logged: unlocked }
+        Self {
+            key_source: source,
+            policy,
+            release_settings: ends,
+            average_hold_time: times,
+            unlocked_success_logged: unlocked,
+        }
     }
 
     fn gate_id(&self) -> GateId {
@@ -70,10 +77,19 @@ impl<N: ?Sized> LockGate<N> {
     /// An outer layer takes it over untried.
     fn defer_without_attempt(&self, facts: LockContext) -> Verdict<LockTicket> {
         // Nothing is known of the lock; if nothing comes of the taking over, it may well be free.
-        self.busy_verdict(facts, &LockBusy { lease_remaining: Duration::from_secs(1), queue_length: 0, waited: None }, false)
+        self.busy_verdict(
+            facts,
+            &LockBusy { lease_remaining: Duration::from_secs(1), queue_length: 0, waited: None },
+            false,
+        )
     }
 
-    fn busy_verdict(&self, facts: LockContext, busy: &LockBusy, known: bool) -> Verdict<LockTicket> {
+    fn busy_verdict(
+        &self,
+        facts: LockContext,
+        busy: &LockBusy,
+        known: bool,
+    ) -> Verdict<LockTicket> {
         let status = self.policy.busy_status.code();
         self.record_refusal(&facts, status);
         let replay = facts.replay().cloned();
@@ -111,7 +127,14 @@ impl<N: ?Sized> LockGate<N> {
         });
         if let Some(slot) = &slot {
             let usual = self.average_hold_time.average();
-            slot.set_parking(ParkingContext { store, key, busy_status: reply.status, typical_hold: usual, is_recorded: known, is_not_deferrable: unfit });
+            slot.set_parking(ParkingContext {
+                store,
+                key,
+                busy_status: reply.status,
+                typical_hold: usual,
+                is_recorded: known,
+                is_not_deferrable: unfit,
+            });
         }
         Verdict::Busy(reply, slot)
     }
@@ -143,7 +166,10 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
     type LightTicket = UnmatchedRequest;
     type AcceptTicket = Infallible;
 
-    fn inspect<V: GateRequest<NativeRequest = N>>(&self, view: &mut V) -> InitialVerdict<LockContext, UnmatchedRequest> {
+    fn inspect<V: GateRequest<NativeRequest = N>>(
+        &self,
+        view: &mut V,
+    ) -> InitialVerdict<LockContext, UnmatchedRequest> {
         self.read_request(view)
     }
 
@@ -160,7 +186,9 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
                 match Box::pin(facts.resolve_reentrancy()).await {
                     Ok(()) => {}
                     Err(ReentrancyError::Reply(reply)) => return Verdict::Answer(reply),
-                    Err(ReentrancyError::Fault(error)) => return self.outage_verdict(facts, &error),
+                    Err(ReentrancyError::Fault(error)) => {
+                        return self.outage_verdict(facts, &error);
+                    }
                 }
             }
             let tries = |slot: &ParkingSlot| matches!(slot.mode(), AttemptMode::WaitFor(_));
@@ -175,8 +203,14 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
             match taken {
                 Ok(LockOutcome::Granted(guard)) => {
                     let times = Arc::clone(&self.average_hold_time);
-                    let own = LockTicketKind::Acquired { guards: guard, average_hold_time: times, acquired_at: Instant::now() };
-                    Verdict::Pass(LockTicket::new(own, facts.take_held_locks()).with_slot(facts.slot))
+                    let own = LockTicketKind::Acquired {
+                        guards: guard,
+                        average_hold_time: times,
+                        acquired_at: Instant::now(),
+                    };
+                    Verdict::Pass(
+                        LockTicket::new(own, facts.take_held_locks()).with_slot(facts.slot),
+                    )
                 }
                 Ok(LockOutcome::Busy(busy)) | Err(AcquireError::Busy(busy)) => {
                     self.busy_verdict(facts, &busy, false)
@@ -193,7 +227,11 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
         }
     }
 
-    fn annotate_request<V: GateRequest<NativeRequest = N>>(&self, ticket: &LockTicket, view: &mut V) {
+    fn annotate_request<V: GateRequest<NativeRequest = N>>(
+        &self,
+        ticket: &LockTicket,
+        view: &mut V,
+    ) {
         let held = ticket.layer_locks();
         if let Some(first) = held.iter().next() {
             view.insert_extension(first.clone());
@@ -213,7 +251,10 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
     }
 
     fn full_ticket(&self, _: UnmatchedRequest) -> LockTicket {
-        LockTicket::new(LockTicketKind::Unmatched(Arc::clone(&self.unlocked_success_logged)), HeldLocks::default())
+        LockTicket::new(
+            LockTicketKind::Unmatched(Arc::clone(&self.unlocked_success_logged)),
+            HeldLocks::default(),
+        )
     }
 
     fn request_scope(&self, ticket: &LockTicket) -> RequestScope {
@@ -228,7 +269,11 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
         self.release_settings.body_deadline_for(ticket)
     }
 
-    fn observe_headers(&self, ticket: &mut LockTicket, fields: impl FnOnce() -> Vec<(String, Vec<u8>)>) {
+    fn observe_headers(
+        &self,
+        ticket: &mut LockTicket,
+        fields: impl FnOnce() -> Vec<(String, Vec<u8>)>,
+    ) {
         self.release_settings.note_reported_loss(ticket, fields);
     }
 
@@ -248,14 +293,22 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
         let slot = ticket.2.clone();
         self.release_settings.settle(ticket, outcome).inspect(move |parting| {
             // Else it is unknown how far the handler came.
-            let stands = outcome != ServiceOutcome::Stopped && !matches!(parting, LeaveAction::Replace(_));
-            if let Some(slot) = slot.filter(|_| stands || outcome == ServiceOutcome::RequestBodyTimeout) {
+            let stands =
+                outcome != ServiceOutcome::Stopped && !matches!(parting, LeaveAction::Replace(_));
+            if let Some(slot) =
+                slot.filter(|_| stands || outcome == ServiceOutcome::RequestBodyTimeout)
+            {
                 slot.mark_answered();
             }
         })
     }
 
-    async fn accept_parked(&self, parked: Self::AcceptTicket, _: HttpRequestHead, _: Option<Bytes>) -> Option<Reply> {
+    async fn accept_parked(
+        &self,
+        parked: Self::AcceptTicket,
+        _: HttpRequestHead,
+        _: Option<Bytes>,
+    ) -> Option<Reply> {
         match parked {}
     }
 }
@@ -283,8 +336,15 @@ pub(super) fn would_deadlock_reply() -> Reply {
 impl<N: ?Sized> Clone for LockGate<N> {
     fn clone(&self) -> Self {
         let (policy, times) = (Arc::clone(&self.policy), Arc::clone(&self.average_hold_time));
-        let (source, unlocked) = (self.key_source.clone(), Arc::clone(&self.unlocked_success_logged));
-        Self { key_source: source, policy, release_settings: self.release_settings, average_hold_time: times, unlocked_success_logged: unlocked }
+        let (source, unlocked) =
+            (self.key_source.clone(), Arc::clone(&self.unlocked_success_logged));
+        Self {
+            key_source: source,
+            policy,
+            release_settings: self.release_settings,
+            average_hold_time: times,
+            unlocked_success_logged: unlocked,
+        }
     }
 }
 

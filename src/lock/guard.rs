@@ -5,14 +5,14 @@ use std::{sync::Arc, time::Duration};
 use tokio::sync::oneshot;
 
 use super::{
-    outcome::{LockBusy, AcquireError},
-    shared_grant::{ReleaseAction, SharedGrant, HandoverContext, release_status},
     held_lock::{HeldLock, HeldLocks},
+    outcome::{AcquireError, LockBusy},
+    shared_grant::{HandoverContext, ReleaseAction, SharedGrant, release_status},
 };
 use crate::{
     error::{Error, ErrorKind},
     key::Key,
-    store::{LockHold, HoldState, LockLease, LockLoss, LockMode, Store},
+    store::{HoldState, LockHold, LockLease, LockLoss, LockMode, Store},
 };
 
 /// A lock that is held, and renewed, until this is dropped or released.
@@ -74,7 +74,9 @@ impl PendingRelease {
         match self {
             Self::Done(released) => released,
             Self::Release(facts, hold) => release_status(&facts, &hold.release().await),
-            Self::ReleaseAndReacquire(store, told) => store.await_reply(told).await.unwrap_or(ReleaseStatus::Unknown),
+            Self::ReleaseAndReacquire(store, told) => {
+                store.await_reply(told).await.unwrap_or(ReleaseStatus::Unknown)
+            }
         }
     }
 }
@@ -220,14 +222,14 @@ impl LockGuard {
     }
 
     /// Makes an exclusive lock a shared one without a gap, and lets in the readers at the head of the
-    /// line. The fence stays, and copies of it ([`held`](Self::held)) are of the shared one from then on. Cancel safe: if the future is dropped, the lock is given back.
+    /// line. The fence stays, and copies of it ([`held`](Self::held_lock)) are of the shared one from then on. Cancel safe: if the future is dropped, the lock is given back.
     ///
     /// While another guard on the same grant relies on being alone, or in a deferred run, it stays
     /// exclusive. There is no way up: two readers who both wanted to write would wait for each other.
     ///
     /// # Errors
     ///
-    /// [`NotAcquired::Busy`] if it was lost before; [`NotAcquired::Fault`] if the store could not be
+    /// [`AcquireError::Busy`] if it was lost before; [`AcquireError::Fault`] if the store could not be
     /// asked. Either way the lock is gone.
     pub async fn downgrade(self) -> Result<Self, AcquireError> {
         if self.lease().is_some_and(|lease| lease.terms.mode != LockMode::Exclusive) {
@@ -243,7 +245,11 @@ impl LockGuard {
         let before = Arc::clone(hold.state());
         match hold.downgrade().await? {
             Some(hold) => Ok(Self::replacing(&before, hold)),
-            None => Err(AcquireError::Busy(LockBusy { lease_remaining: Duration::ZERO, queue_length: 0, waited: None })),
+            None => Err(AcquireError::Busy(LockBusy {
+                lease_remaining: Duration::ZERO,
+                queue_length: 0,
+                waited: None,
+            })),
         }
     }
 

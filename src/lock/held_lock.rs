@@ -9,7 +9,7 @@ use std::{
 use tokio::time::Instant;
 
 pub use super::held_locks::HeldLocks;
-use super::{shared_grant::SharedGrant, guard::LockGuard};
+use super::{guard::LockGuard, shared_grant::SharedGrant};
 use crate::{
     error::Error,
     key::Key,
@@ -56,15 +56,22 @@ pub(super) struct DelegatedLock {
 
 impl HeldLock {
     pub(super) fn from_grant(grant: &Arc<SharedGrant>) -> Self {
-        let (facts, of) = (Arc::clone(grant.hold_state()), GrantOwner::Guards(Arc::downgrade(grant)));
+        let (facts, of) =
+            (Arc::clone(grant.hold_state()), GrantOwner::Guards(Arc::downgrade(grant)));
         let store = grant.hold().store().downgrade();
-        Self { key: facts.key().clone(), kind: HeldLockKind::Local { hold_state: facts, store, owner: of } }
+        Self {
+            key: facts.key().clone(),
+            kind: HeldLockKind::Local { hold_state: facts, store, owner: of },
+        }
     }
 
     /// The lock of a deferred run, which is in this store.
     pub(crate) fn from_run(store: &Store, facts: Arc<HoldState>) -> Self {
         let (store, of) = (store.downgrade(), GrantOwner::Worker);
-        Self { key: facts.key().clone(), kind: HeldLockKind::Local { hold_state: facts, store, owner: of } }
+        Self {
+            key: facts.key().clone(),
+            kind: HeldLockKind::Local { hold_state: facts, store, owner: of },
+        }
     }
 
     pub(super) fn admitted(key: Key) -> Self {
@@ -103,7 +110,9 @@ impl HeldLock {
                 }
                 _ => Duration::ZERO,
             },
-            HeldLockKind::Delegated(said) => said.expires_at.saturating_duration_since(Instant::now()),
+            HeldLockKind::Delegated(said) => {
+                said.expires_at.saturating_duration_since(Instant::now())
+            }
             HeldLockKind::Admitted => Duration::ZERO,
         }
     }
@@ -114,7 +123,9 @@ impl HeldLock {
         match &self.kind {
             HeldLockKind::Admitted => None,
             HeldLockKind::Local { hold_state: facts, .. } => facts.current().loss(),
-            HeldLockKind::Delegated(said) => (Instant::now() >= said.expires_at).then_some(LockLoss::Lapsed),
+            HeldLockKind::Delegated(said) => {
+                (Instant::now() >= said.expires_at).then_some(LockLoss::Lapsed)
+            }
         }
     }
 
@@ -132,7 +143,7 @@ impl HeldLock {
     }
 
     /// Returns true if the lock is in this store, by whichever handle. `None` while a handle that never
-    /// connected leaves that open: see [`identify`](Self::identify).
+    /// connected leaves that open: see [`identify`](Self::identify_stores).
     pub(super) fn is_in_store(&self, store: &Store) -> Option<bool> {
         match &self.kind {
             HeldLockKind::Admitted => Some(false),
@@ -151,7 +162,7 @@ impl HeldLock {
         matches!(self.kind, HeldLockKind::Delegated(_))
     }
 
-    /// Connects the handles that [`is_in`](Self::is_in) compares.
+    /// Connects the handles that [`is_in_store`](Self::is_in_store) compares.
     pub(super) async fn identify_stores(&self, store: &Store) -> Result<(), Error> {
         if let HeldLockKind::Local { store: own, .. } = &self.kind
             && let Some(own) = own.upgrade()
@@ -166,14 +177,19 @@ impl HeldLock {
         (&self.key, self.fence()) == (&other.key, other.fence())
             && match (&self.kind, &other.kind) {
                 (HeldLockKind::Admitted, HeldLockKind::Admitted) => true,
-                (HeldLockKind::Local { hold_state: facts, .. }, HeldLockKind::Local { hold_state: others, .. }) => {
-                    facts.lease.token == others.lease.token
+                (
+                    HeldLockKind::Local { hold_state: facts, .. },
+                    HeldLockKind::Local { hold_state: others, .. },
+                ) => facts.lease.token == others.lease.token,
+                (HeldLockKind::Delegated(said), HeldLockKind::Delegated(others)) => {
+                    said.store_identity == others.store_identity
                 }
-                (HeldLockKind::Delegated(said), HeldLockKind::Delegated(others)) => said.store_identity == others.store_identity,
                 (HeldLockKind::Delegated(said), HeldLockKind::Local { store, .. })
-                | (HeldLockKind::Local { store, .. }, HeldLockKind::Delegated(said)) => store
-                    .upgrade()
-                    .is_some_and(|store| store.backend().identities().contains(&said.store_identity)),
+                | (HeldLockKind::Local { store, .. }, HeldLockKind::Delegated(said)) => {
+                    store.upgrade().is_some_and(|store| {
+                        store.backend().identities().contains(&said.store_identity)
+                    })
+                }
                 _ => false,
             }
     }
@@ -206,7 +222,9 @@ impl HeldLock {
     /// A guard on it; `None` once it has ended.
     pub(super) fn share_guard(&self) -> Option<LockGuard> {
         match &self.kind {
-            HeldLockKind::Local { hold_state: facts, .. } if facts.current().is_closed() || facts.current().loss().is_some() => {
+            HeldLockKind::Local { hold_state: facts, .. }
+                if facts.current().is_closed() || facts.current().loss().is_some() =>
+            {
                 None
             }
             HeldLockKind::Local { hold_state: facts, owner: GrantOwner::Guards(grant), .. } => {
@@ -216,7 +234,9 @@ impl HeldLock {
                 };
                 grant.map(LockGuard::from_grant)
             }
-            HeldLockKind::Local { owner: GrantOwner::Worker, .. } => Some(LockGuard::borrowed(self.clone())),
+            HeldLockKind::Local { owner: GrantOwner::Worker, .. } => {
+                Some(LockGuard::borrowed(self.clone()))
+            }
             HeldLockKind::Delegated(said) if Instant::now() >= said.expires_at => None,
             HeldLockKind::Delegated(_) => Some(LockGuard::borrowed(self.clone())),
             HeldLockKind::Admitted => None,

@@ -5,7 +5,7 @@ use std::fmt;
 use futures_util::future::select_all;
 use smallvec::SmallVec;
 
-use super::{outcome::AcquireError, guard::LockGuard, held_lock::HeldLock};
+use super::{guard::LockGuard, held_lock::HeldLock, outcome::AcquireError};
 use crate::{
     error::Error,
     gate::RequestScope,
@@ -36,7 +36,7 @@ impl HeldLocks {
         self
     }
 
-    /// As `and`.
+    /// As `with_unique`.
     /// Removes the delegated locks that are not known to be in this store.
     pub(super) fn without_delegations_of_other_stores(mut self, store: &Store) -> Self {
         self.0.retain(|held| !held.is_delegated() || held.is_in_store(store) == Some(true));
@@ -100,7 +100,7 @@ impl HeldLocks {
         select_all(self.iter().map(|held| Box::pin(held.lost()))).await.0
     }
 
-    /// Connects what has to be connected before [`find`](Self::find) can tell which of these locks are in
+    /// Connects what has to be connected before [`find`](Self::find_guard) can tell which of these locks are in
     /// this store.
     pub(super) async fn identify_stores(&self, store: &Store, keys: &[Key]) -> Result<(), Error> {
         for held in self.iter().filter(|held| keys.contains(held.key())) {
@@ -111,7 +111,7 @@ impl HeldLocks {
         Ok(())
     }
 
-    /// Returns true if [`find`](Self::find) knows which of these locks are in this store.
+    /// Returns true if [`find`](Self::find_guard) knows which of these locks are in this store.
     pub(super) fn has_identified_stores(&self, store: &Store, keys: &[Key]) -> bool {
         let mut held = self.iter().filter(|held| keys.contains(held.key()));
         held.all(|held| held.is_in_store(store).is_some())
@@ -121,7 +121,7 @@ impl HeldLocks {
     ///
     /// # Errors
     ///
-    /// [`NotAcquired::WouldDeadlock`] if it is held, but never so that it covers the mode.
+    /// [`AcquireError::WouldDeadlock`] if it is held, but never so that it covers the mode.
     pub(super) fn find_guard(
         &self,
         store: &Store,

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::{
-    outcome::{LockOutcome, AcquireError},
     guard::LockGuard,
-    wait_queue::LocalQueues,
+    outcome::{AcquireError, LockOutcome},
     request::LockRequest,
+    wait_queue::LocalQueues,
 };
 use crate::store::{LockLoss, LockMode};
 
@@ -55,7 +55,9 @@ impl LockRequest {
                 }
                 Ok(LockOutcome::Granted(second))
             }
-            LockOutcome::Busy(_) | LockOutcome::TooManyKeys(_) => guard.ensure_valid().map(LockOutcome::Granted),
+            LockOutcome::Busy(_) | LockOutcome::TooManyKeys(_) => {
+                guard.ensure_valid().map(LockOutcome::Granted)
+            }
         }
     }
 }

@@ -11,7 +11,7 @@ impl<N: ?Sized> LockGate<N> {
         self.with_policy(|policy| policy.acquire_options.set_lease(lease, true))
     }
 
-    /// See `LockLayer::lease_fixed`.
+    /// See `LockLayer::fixed_lease`.
     #[must_use]
     pub fn fixed_lease(self, lease: Duration) -> Self {
         self.with_policy(|policy| policy.acquire_options.set_lease(lease, false))
@@ -23,13 +23,13 @@ impl<N: ?Sized> LockGate<N> {
         self.with_policy(|policy| policy.acquire_options.set_max_hold(max_hold))
     }
 
-    /// See `LockLayer::hand_over`.
+    /// See `LockLayer::handover_limits`.
     #[must_use]
     pub fn handover_limits(self, most: u32, within: Duration) -> Self {
         self.with_policy(|policy| policy.acquire_options.set_handover_limits(most, within))
     }
 
-    /// See `LockLayer::replicas`.
+    /// See `LockLayer::min_replicas`.
     #[must_use]
     pub fn min_replicas(self, replicas: u32) -> Self {
         self.with_policy(|policy| policy.acquire_options.replicas = replicas)

@@ -11,8 +11,8 @@ use super::{
 use crate::{
     error::Error,
     gate::{
-        InitialVerdict, KeyError, RefusalTracker, ReplayMarker, ParkingSlot, AttemptMode, UnderLockMark, GateRequest, current_replay,
-        dedup_keys,
+        AttemptMode, GateRequest, InitialVerdict, KeyError, ParkingSlot, RefusalTracker,
+        ReplayMarker, UnderLockMark, current_replay, dedup_keys,
     },
     key::Key,
     reply::Reply,
@@ -111,7 +111,10 @@ impl From<Error> for ReentrancyError {
 
 impl InheritedContext {
     fn has_content(&self) -> bool {
-        self.replay.is_some() || self.remembered_run.is_some() || self.reentrant_ticket.is_some() || !self.held_locks.is_empty()
+        self.replay.is_some()
+            || self.remembered_run.is_some()
+            || self.reentrant_ticket.is_some()
+            || !self.held_locks.is_empty()
     }
 
     /// Returns true if it is known whether the locks that the request has are in this store.
@@ -119,7 +122,8 @@ impl InheritedContext {
         let of_replay = |replay: &ReplayMarker| {
             !replay.matches_any_key(keys) || replay.store().is_same_as(store).is_some()
         };
-        self.replay.as_ref().is_none_or(of_replay) && self.held_locks.has_identified_stores(store, keys)
+        self.replay.as_ref().is_none_or(of_replay)
+            && self.held_locks.has_identified_stores(store, keys)
     }
 
     async fn identify_stores(&self, store: &Store, keys: &[Key]) -> Result<(), Error> {
@@ -131,7 +135,12 @@ impl InheritedContext {
     }
 
     /// Decides whether the request has all of these locks already.
-    fn resolve_reentrancy(&mut self, store: &Store, keys: &[Key], mode: LockMode) -> Result<(), Reply> {
+    fn resolve_reentrancy(
+        &mut self,
+        store: &Store,
+        keys: &[Key],
+        mode: LockMode,
+    ) -> Result<(), Reply> {
         let run = match &self.replay {
             Some(replay) => replay.own_hold(store, keys).map_err(|_| stale_run_reply())?,
             None => None,
@@ -145,7 +154,8 @@ impl InheritedContext {
             run.as_ref().zip(self.replay.as_ref()),
         );
         let lent = lent.map_err(|_| would_deadlock_reply())?;
-        self.reentrant_ticket = if self.is_under_lock { lent } else { lent.map(LockTicketKind::into_scoped) };
+        self.reentrant_ticket =
+            if self.is_under_lock { lent } else { lent.map(LockTicketKind::into_scoped) };
         if self.reentrant_ticket.is_none() {
             self.held_locks = mem::take(&mut self.held_locks).with_unique(run);
         }
@@ -155,14 +165,20 @@ impl InheritedContext {
 
 impl<N: ?Sized> LockGate<N> {
     /// The locks of a request, in the names that this layer gives them.
-    fn read_keys<V: GateRequest<NativeRequest = N>>(&self, view: &mut V) -> Result<Vec<Key>, KeyError> {
+    fn read_keys<V: GateRequest<NativeRequest = N>>(
+        &self,
+        view: &mut V,
+    ) -> Result<Vec<Key>, KeyError> {
         let mut keys = self.key_source.read_all(view)?;
         keys.iter_mut().for_each(|key| *key = self.policy.lock_key(key));
         dedup_keys(&mut keys);
         Ok(keys)
     }
 
-    pub(super) fn read_request<V: GateRequest<NativeRequest = N>>(&self, view: &mut V) -> InitialVerdict<LockContext, UnmatchedRequest> {
+    pub(super) fn read_request<V: GateRequest<NativeRequest = N>>(
+        &self,
+        view: &mut V,
+    ) -> InitialVerdict<LockContext, UnmatchedRequest> {
         self.policy.strip_headers(view);
         let Some(mode) = self.policy.mode_for(view.method()) else {
             return InitialVerdict::Skip;
@@ -172,7 +188,9 @@ impl<N: ?Sized> LockGate<N> {
             // No route matches: there is nothing to protect, as far as is known.
             Err(KeyError::Unmatched) => return InitialVerdict::PassLight(UnmatchedRequest),
             Err(fault) => {
-                return fault.into_reply("LockLayer").map_or(InitialVerdict::Skip, InitialVerdict::Answer);
+                return fault
+                    .into_reply("LockLayer")
+                    .map_or(InitialVerdict::Skip, InitialVerdict::Answer);
             }
         };
         let Some(store) = self.policy.store.clone().or_else(|| view.store()) else {
@@ -189,7 +207,14 @@ impl<N: ?Sized> LockGate<N> {
         held = held.with_unique(self.policy.delegated_locks(view, &store));
         let is_noted = UnderLockMark::is_set_on(view);
         let run = RefusalTracker::from_view(view);
-        let mut brought = InheritedContext { replay, remembered_run: run, held_locks: held, reentrant_ticket: None, is_under_lock: is_noted, is_unresolved: false };
+        let mut brought = InheritedContext {
+            replay,
+            remembered_run: run,
+            held_locks: held,
+            reentrant_ticket: None,
+            is_under_lock: is_noted,
+            is_unresolved: false,
+        };
         if brought.has_identified_stores(&store, &keys) {
             if let Err(reply) = brought.resolve_reentrancy(&store, &keys, mode) {
                 return InitialVerdict::Answer(reply);
@@ -204,9 +229,13 @@ impl<N: ?Sized> LockGate<N> {
                 AttemptMode::WaitFor(_) => {}
                 // A run that is believed to be one was put off before.
                 AttemptMode::ParkOrRefuse if runs => found.mark_reached_lock(),
-                AttemptMode::ParkOrRefuse if !fits => return InitialVerdict::Answer(not_deferrable_reply()),
+                AttemptMode::ParkOrRefuse if !fits => {
+                    return InitialVerdict::Answer(not_deferrable_reply());
+                }
                 // Tells its layer that somebody has read the slot.
-                AttemptMode::ParkImmediately | AttemptMode::ParkOrRefuse => found.mark_reached_lock(),
+                AttemptMode::ParkImmediately | AttemptMode::ParkOrRefuse => {
+                    found.mark_reached_lock()
+                }
             }
             // It may still be known by its key.
             slot = slot.filter(|slot| !runs && (fits || slot.records_direct_runs()));

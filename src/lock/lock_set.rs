@@ -12,9 +12,9 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::{
-    outcome::{LockBusy, AcquireError},
     guard::{LockGuard, ReleaseStatus},
     held_lock::HeldLocks,
+    outcome::{AcquireError, LockBusy},
     request::LockRequest,
 };
 use crate::{
@@ -59,7 +59,7 @@ impl LockSetRequest {
         self.map_template(|each| each.lease(lease))
     }
 
-    /// As [`LockRequest::lease_fixed`], for each; the first has less of it left when the last is there.
+    /// As [`LockRequest::fixed_lease`], for each; the first has less of it left when the last is there.
     pub fn fixed_lease(self, lease: Duration) -> Self {
         self.map_template(|each| each.fixed_lease(lease))
     }
@@ -80,7 +80,7 @@ impl LockSetRequest {
         self.map_template(|each| each.retry(times, every))
     }
 
-    /// As [`LockRequest::hand_over`], for each.
+    /// As [`LockRequest::handover_limits`], for each.
     pub fn handover_limits(self, most: u32, within: Duration) -> Self {
         self.map_template(|each| each.handover_limits(most, within))
     }
@@ -90,7 +90,7 @@ impl LockSetRequest {
         self.map_template(LockRequest::strict_order)
     }
 
-    /// As [`LockRequest::replicas`], for each: they are taken one after the other then, and waited for after each. Default 0.
+    /// As [`LockRequest::min_replicas`], for each: they are taken one after the other then, and waited for after each. Default 0.
     pub fn min_replicas(self, replicas: u32) -> Self {
         self.map_template(|each| each.min_replicas(replicas))
     }
@@ -142,14 +142,19 @@ impl LockSetRequest {
         retry.run(once).await?.map_err(AcquireError::Busy)
     }
 
-    async fn acquire_in_order(&self, each: LockRequest, held: &HeldLocks) -> Result<LockSet, AcquireError> {
+    async fn acquire_in_order(
+        &self,
+        each: LockRequest,
+        held: &HeldLocks,
+    ) -> Result<LockSet, AcquireError> {
         let started = Instant::now();
         let mut order: Vec<_> = self.keys.iter().enumerate().collect();
         order.sort_by(|(_, one), (_, other)| LockSet::compare_keys(one, other));
         // All shares first: they cost little, and one that is refused should cost no more.
         let mut shares = Vec::with_capacity(order.len());
         for (place, key) in order {
-            let share = if held.is_empty() { None } else { each.acquire_reentrant(key, held).await? };
+            let share =
+                if held.is_empty() { None } else { each.acquire_reentrant(key, held).await? };
             shares.push((place, key, share));
         }
         if shares.iter().all(|(.., share)| share.is_none()) {

@@ -55,7 +55,7 @@
 //! }
 //!
 //! let mut order = Order { state: "new", fence: 0 };
-//! let late = store.lock("order:7").lease_fixed(Duration::from_millis(100)).acquire().await?;
+//! let late = store.lock("order:7").fixed_lease(Duration::from_millis(100)).acquire().await?;
 //! // It is paused here; its lease ends, and another one has the lock.
 //! let next = store.lock("order:7").wait(Duration::from_secs(5)).acquire().await?;
 //! assert!(update(&mut order, "paid", next.fence()));
@@ -79,7 +79,7 @@
 //!
 //! A request does not wait for itself: a nested layer, or a call within the handler, gets a share in the
 //! lock that is there ([`LockGuard`]). Another service that is called on the way can be told of it
-//! ([`HeldLock::header`], `LockLayer::trust`).
+//! ([`HeldLock::delegation_header`], `LockLayer::trust_delegation`).
 //!
 //! # What it guarantees, and what not
 //!
@@ -88,39 +88,39 @@
 //! that is paused for longer than its lease is told of the loss when it wakes, not before: whoever
 //! writes to something that must not go back checks the **fence**, a number that grows with every grant.
 
-mod outcome;
+mod acquire_all;
 mod acquire_options;
-mod delegation;
-mod release_settings;
 mod average_hold_time;
-mod lock_context;
+mod delegation;
 mod gate;
-mod pending_releases;
-mod shared_grant;
 mod guard;
 mod held_lock;
 mod held_locks;
-mod wait_queue;
-mod policy;
 mod idempotent_acquire;
+mod lease_settings;
+mod lock_context;
+mod lock_set;
+mod outcome;
+mod pending_releases;
+mod policy;
+mod release_settings;
 mod request;
 mod retry;
-mod lock_set;
-mod lease_settings;
+mod shared_grant;
 #[cfg(test)]
 pub(crate) mod tests;
 mod ticket;
-mod acquire_all;
+mod wait_queue;
 
 pub use self::{
-    outcome::{LockBusy, BusyStatus, AcquireError},
     delegation::SharedSecret,
-    release_settings::{HoldUntil, OnLoss},
-    lock_context::LockContext,
     gate::LockGate,
     guard::{LockGuard, ReleaseStatus},
     held_lock::{HeldLock, HeldLocks},
-    request::LockRequest,
+    lock_context::LockContext,
     lock_set::{LockSet, LockSetRequest},
+    outcome::{AcquireError, BusyStatus, LockBusy},
+    release_settings::{HoldUntil, OnLoss},
+    request::LockRequest,
     ticket::{LockTicket, UnmatchedRequest},
 };

@@ -3,16 +3,16 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    outcome::BusyStatus,
     acquire_options::{AcquireOptions, MAX_WAIT},
     delegation::{self, SharedSecret},
     gate::LockGate,
     held_lock::{HeldLock, HeldLocks},
+    outcome::BusyStatus,
     request::LockRequest,
     retry::LockRetry,
 };
 use crate::{
-    gate::{KeySource, MethodFilter, GateRequest, remove_from_connection},
+    gate::{GateRequest, KeySource, MethodFilter, remove_from_connection},
     key::Key,
     outage::LockOutage,
     store::{LockMode, Store},
@@ -94,7 +94,8 @@ impl LockPolicy {
     /// Takes out of a request what only a layer may say in it, whether it takes a lock or not. What a layer
     /// further out has said stays.
     pub(super) fn strip_headers<V: GateRequest>(&self, view: &mut V) {
-        let told = |name| view.extension::<FenceHeaderNames>().is_some_and(|told| told.0.contains(name));
+        let told =
+            |name| view.extension::<FenceHeaderNames>().is_some_and(|told| told.0.contains(name));
         if let Some(name) = &self.fence_header
             && !view.header_values(name).is_empty()
             && !told(name)
@@ -227,7 +228,7 @@ impl<N: ?Sized> LockGate<N> {
         self.with_policy(|policy| policy.fence_header = Some(name.to_ascii_lowercase()))
     }
 
-    /// See `LockLayer::trust`.
+    /// See `LockLayer::trust_delegation`.
     #[must_use]
     pub fn trust_delegation(self, secret: &SharedSecret) -> Self {
         self.with_policy(|policy| policy.trusted_secrets.push(secret.clone()))
@@ -261,7 +262,9 @@ impl<N: ?Sized> LockGate<N> {
     /// See `LockLayer::retry`.
     #[must_use]
     pub fn retry(self, times: u32, every: Duration) -> Self {
-        self.with_policy(|policy| policy.busy_strategy = BusyStrategy::Retry(LockRetry::new(times, every)))
+        self.with_policy(|policy| {
+            policy.busy_strategy = BusyStrategy::Retry(LockRetry::new(times, every))
+        })
     }
 
     /// See `LockLayer::busy_status`.

@@ -8,13 +8,13 @@ use std::{
 
 use super::{
     gate::LockGate,
-    pending_releases::PendingReleases,
     held_lock::HeldLocks,
     lock_set::LockSet,
+    pending_releases::PendingReleases,
     ticket::{LockTicket, LockTicketKind},
 };
 use crate::{
-    gate::{ServiceOutcome, LeaveAction},
+    gate::{LeaveAction, ServiceOutcome},
     reply::{Reply, problem},
     store::LockLoss,
 };
@@ -100,7 +100,7 @@ impl<N: ?Sized> LockGate<N> {
         self
     }
 
-    /// See `LockLayer::body_deadline`.
+    /// See `LockLayer::body_read_timeout`.
     #[must_use]
     pub fn body_read_timeout(mut self, deadline: Duration) -> Self {
         self.release_settings.body_deadline = deadline;
@@ -136,20 +136,25 @@ impl ReleaseSettings {
         ticket: &mut LockTicket,
         fields: impl FnOnce() -> Vec<(String, Vec<u8>)>,
     ) {
-        if self.on_loss == OnLoss::Finish && fields().iter().any(|(name, _)| name == LOCK_LOST_HEADER) {
+        if self.on_loss == OnLoss::Finish
+            && fields().iter().any(|(name, _)| name == LOCK_LOST_HEADER)
+        {
             ticket.mark_loss_reported();
         }
     }
 
     /// Resolves when the handler has to stop.
-    pub(super) fn wait_for_loss(self, ticket: &LockTicket) -> impl Future<Output = ()> + Send + 'static {
+    pub(super) fn wait_for_loss(
+        self,
+        ticket: &LockTicket,
+    ) -> impl Future<Output = ()> + Send + 'static {
         let held = match &ticket.0 {
             _ if self.on_loss != OnLoss::Cancel => None,
             LockTicketKind::Acquired { guards: guard, .. } => Some(guard.held_locks()),
             // Of a run its worker drops all that it has; not what went to a task of its own. No answer of ours is wanted.
-            LockTicketKind::Reentrant { held_locks: held, .. } | LockTicketKind::Scoped { held_locks: held, .. } | LockTicketKind::JobRun(held, _) => {
-                Some(held.clone())
-            }
+            LockTicketKind::Reentrant { held_locks: held, .. }
+            | LockTicketKind::Scoped { held_locks: held, .. }
+            | LockTicketKind::JobRun(held, _) => Some(held.clone()),
             LockTicketKind::Unmatched(_) => None,
         };
         async move {
@@ -165,7 +170,8 @@ impl ReleaseSettings {
     /// Only for the layer's own lock, and one that no layer has: of a run the body is there, and of a lock that a layer
     /// lends that layer counts.
     pub(super) fn body_deadline_for(self, ticket: &LockTicket) -> Option<Duration> {
-        let counts = matches!(ticket.0, LockTicketKind::Acquired { .. } | LockTicketKind::Scoped { .. });
+        let counts =
+            matches!(ticket.0, LockTicketKind::Acquired { .. } | LockTicketKind::Scoped { .. });
         (counts && self.body_deadline < Duration::MAX).then_some(self.body_deadline)
     }
 
@@ -206,19 +212,30 @@ impl ReleaseSettings {
     /// back. Nothing of a run, which its worker gives back.
     fn begin_release(self, ticket: LockTicketKind) -> Option<(HeldLocks, bool, PendingReleases)> {
         let (held, tells, guards) = match ticket {
-            LockTicketKind::Acquired { guards: guard, average_hold_time: times, acquired_at: since } => {
+            LockTicketKind::Acquired {
+                guards: guard,
+                average_hold_time: times,
+                acquired_at: since,
+            } => {
                 times.record(since.elapsed());
                 (guard.held_locks(), true, guard)
             }
             // Each is the last one only if the layer further out has gone.
-            LockTicketKind::Reentrant { held_locks: held, guards: shares } => (held, false, LockSet::from_guards(shares)),
+            LockTicketKind::Reentrant { held_locks: held, guards: shares } => {
+                (held, false, LockSet::from_guards(shares))
+            }
             // No layer further out tells of a loss.
-            LockTicketKind::Scoped { held_locks: held, guards: shares } => (held, true, LockSet::from_guards(shares)),
+            LockTicketKind::Scoped { held_locks: held, guards: shares } => {
+                (held, true, LockSet::from_guards(shares))
+            }
             LockTicketKind::JobRun(..) | LockTicketKind::Unmatched(_) => return None,
         };
         let loss = held.loss();
-        let giving =
-            if self.release_in_background { PendingReleases::Done(loss) } else { PendingReleases::start(guards, loss) };
+        let giving = if self.release_in_background {
+            PendingReleases::Done(loss)
+        } else {
+            PendingReleases::start(guards, loss)
+        };
         Some((held, tells, giving))
     }
 
@@ -248,12 +265,16 @@ impl ReleaseSettings {
         tracing::warn!(lock = %held.display_hashed(), ?loss, ?policy, ?outcome, "lost under a request");
         match self.on_loss {
             // Its head is out. That of `Cancel` is not to be taken for whole.
-            OnLoss::Replace if outcome == ServiceOutcome::BodyEnded => LeaveAction::AddHeaders(Vec::new()),
+            OnLoss::Replace if outcome == ServiceOutcome::BodyEnded => {
+                LeaveAction::AddHeaders(Vec::new())
+            }
             OnLoss::Cancel | OnLoss::Replace => {
                 LeaveAction::Replace(lock_lost_reply(loss, outcome == ServiceOutcome::Stopped))
             }
             // Of nested layers one says so, once: a field of one value (RFC 9651 section 4.2) can't be sent twice.
-            OnLoss::Finish if tells => LeaveAction::AddHeaders(vec![(LOCK_LOST_HEADER.into(), loss_token(loss).into())]),
+            OnLoss::Finish if tells => {
+                LeaveAction::AddHeaders(vec![(LOCK_LOST_HEADER.into(), loss_token(loss).into())])
+            }
             OnLoss::Finish => LeaveAction::AddHeaders(Vec::new()),
         }
     }

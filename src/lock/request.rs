@@ -5,12 +5,12 @@ use std::{slice, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use super::{
-    outcome::{LockOutcome, LockBusy, AcquireError},
     acquire_options::{AcquireOptions, MAX_WAIT},
     guard::LockGuard,
     held_lock::HeldLocks,
-    wait_queue::{LocalQueues, WaitOutcome, QueueSnapshot},
+    outcome::{AcquireError, LockBusy, LockOutcome},
     retry::LockRetry,
+    wait_queue::{LocalQueues, QueueSnapshot, WaitOutcome},
 };
 use crate::{
     error::Error,
@@ -38,7 +38,12 @@ impl Store {
 }
 
 impl LockRequest {
-    pub(super) fn new(store: &Store, key: &Key, asking: AcquireOptions, wait: Option<Duration>) -> Self {
+    pub(super) fn new(
+        store: &Store,
+        key: &Key,
+        asking: AcquireOptions,
+        wait: Option<Duration>,
+    ) -> Self {
         Self { store: store.clone(), key: key.clone(), options: asking, wait, retry: None }
     }
 
@@ -127,7 +132,7 @@ impl LockRequest {
 
     /// Up to this many holders at once, and no exclusive or shared one beside them. Each request brings
     /// its own number along: a smaller one waits for longer. Inside a request that has a permit, a smaller
-    /// number is [`NotAcquired::WouldDeadlock`], and the same or a larger one is that permit.
+    /// number is [`AcquireError::WouldDeadlock`], and the same or a larger one is that permit.
     ///
     /// # Panics
     ///
@@ -150,9 +155,9 @@ impl LockRequest {
     ///
     /// # Errors
     ///
-    /// [`NotAcquired::Busy`] if somebody else has it, after the wait if there is one;
-    /// [`NotAcquired::WouldDeadlock`] if this request itself keeps it from being granted;
-    /// [`NotAcquired::Fault`] if the store is away.
+    /// [`AcquireError::Busy`] if somebody else has it, after the wait if there is one;
+    /// [`AcquireError::WouldDeadlock`] if this request itself keeps it from being granted;
+    /// [`AcquireError::Fault`] if the store is away.
     pub async fn acquire(self) -> Result<LockGuard, AcquireError> {
         let held = HeldLocks::current();
         if held.is_empty() {
@@ -170,7 +175,9 @@ impl LockRequest {
             LockOutcome::Granted(guard) => Ok(guard),
             LockOutcome::Busy(busy) => Err(AcquireError::Busy(busy)),
             #[expect(clippy::unreachable, reason = "said of records only")]
-            LockOutcome::RecordExists | LockOutcome::TooManyKeys(_) => unreachable!("no record was asked for"),
+            LockOutcome::RecordExists | LockOutcome::TooManyKeys(_) => {
+                unreachable!("no record was asked for")
+            }
         }
     }
 
@@ -206,7 +213,10 @@ impl LockRequest {
     }
 
     /// As `acquire`, with the idempotency record that is looked up first.
-    pub(super) async fn acquire_with_record(self, record: Option<Arc<str>>) -> Result<LockOutcome, AcquireError> {
+    pub(super) async fn acquire_with_record(
+        self,
+        record: Option<Arc<str>>,
+    ) -> Result<LockOutcome, AcquireError> {
         let wanted = self.options.replicas;
         let since = self.store.backend().server_generation();
         let answer = match self.retry {
@@ -231,8 +241,11 @@ impl LockRequest {
         self.wait.is_none() && self.retry.is_none() && self.options.replicas == 0
     }
 
-    /// As [`ask`](Self::ask), for what [is one call](Self::is_one_call).
-    pub(super) async fn try_acquire(&self, record: Option<&Arc<str>>) -> Result<LockOutcome, AcquireError> {
+    /// As [`acquire_with_record`](Self::acquire_with_record), for what [is one call](Self::is_single_call).
+    pub(super) async fn try_acquire(
+        &self,
+        record: Option<&Arc<str>>,
+    ) -> Result<LockOutcome, AcquireError> {
         Ok(self.try_acquire_from(&self.store.extension::<LocalQueues>(), record).await?)
     }
 
@@ -241,7 +254,10 @@ impl LockRequest {
     }
 
     /// One attempt, with a place in line if a wait is set.
-    pub(super) async fn acquire_or_wait(&self, record: Option<Arc<str>>) -> Result<LockOutcome, AcquireError> {
+    pub(super) async fn acquire_or_wait(
+        &self,
+        record: Option<Arc<str>>,
+    ) -> Result<LockOutcome, AcquireError> {
         let Some(wait) = self.wait else { return self.try_acquire(record.as_ref()).await };
         let started = Instant::now();
         let lines = self.store.extension::<LocalQueues>();
@@ -276,7 +292,8 @@ impl LockRequest {
         let AcquireOptions { terms, .. } = &self.options;
         let lease = terms.initial_lease();
         let mut attempt = GrantAttempt::new(&self.store, &self.key, terms.mode);
-        let call = AcquireCommand { record_name: record.cloned(), ..attempt.try_acquire_command(lease) };
+        let call =
+            AcquireCommand { record_name: record.cloned(), ..attempt.try_acquire_command(lease) };
         match attempt.send(lease, || self.store.backend().acquire(call)).await? {
             AcquireReply::Granted { fence, contenders: others, server_us: now, .. } => {
                 let word = QueueSnapshot::new(attempt.sent_at(), now, others);
@@ -285,7 +302,11 @@ impl LockRequest {
             }
             AcquireReply::Busy { lease_remaining: left, queue_length: line, .. } => {
                 attempt.mark_refused();
-                Ok(LockOutcome::Busy(LockBusy { lease_remaining: left, queue_length: line, waited: None }))
+                Ok(LockOutcome::Busy(LockBusy {
+                    lease_remaining: left,
+                    queue_length: line,
+                    waited: None,
+                }))
             }
             AcquireReply::AlreadyAccepted => {
                 attempt.mark_refused();

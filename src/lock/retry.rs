@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use super::{
-    outcome::{LockOutcome, LockBusy, AcquireError},
     acquire_options::MAX_WAIT,
+    outcome::{AcquireError, LockBusy, LockOutcome},
     request::LockRequest,
 };
 
@@ -26,7 +26,10 @@ impl LockRetry {
     }
 
     /// Asks until it is no longer busy, or the attempts are used up.
-    pub(super) async fn run<T, E, F>(self, mut ask: impl FnMut() -> F) -> Result<Result<T, LockBusy>, E>
+    pub(super) async fn run<T, E, F>(
+        self,
+        mut ask: impl FnMut() -> F,
+    ) -> Result<Result<T, LockBusy>, E>
     where
         F: Future<Output = Result<Result<T, LockBusy>, E>>,
     {

@@ -9,11 +9,11 @@ use tokio::{
 
 use super::{
     guard::ReleaseStatus,
-    wait_queue::{FenceRange, QueueTask, LocalQueues, QueueTaskStart, HandoverOutcome},
+    wait_queue::{FenceRange, HandoverOutcome, LocalQueues, QueueTask, QueueTaskStart},
 };
 use crate::{
     error::Error,
-    store::{ReleaseOutcome, LockHold, HoldState, Store},
+    store::{HoldState, LockHold, ReleaseOutcome, Store},
 };
 
 /// What the guards of one grant share.
@@ -60,7 +60,8 @@ impl SharedGrant {
     /// Not passed on when they are dropped.
     #[expect(clippy::expect_used, reason = "only a call that consumes the grant takes it out")]
     pub(super) fn into_parts(mut self) -> (LockHold, Option<HandoverContext>) {
-        let ActiveGrant { hold, handover: turn } = self.active.take().expect("the grant is held until it is consumed");
+        let ActiveGrant { hold, handover: turn } =
+            self.active.take().expect("the grant is held until it is consumed");
         (hold, turn)
     }
 }
@@ -100,7 +101,13 @@ impl ReleaseAndReacquire {
         let Self { local_queues: lines, hold, acquirer_notify: bell } = self;
         let (store, lease) = (hold.store().clone(), Arc::clone(hold.lease()));
         let name = (lease.key.clone(), lease.terms.mode);
-        QueueTask::spawn(&lines, &store, &name, bell, QueueTaskStart::ReleaseAndReacquire(hold, tell));
+        QueueTask::spawn(
+            &lines,
+            &store,
+            &name,
+            bell,
+            QueueTaskStart::ReleaseAndReacquire(hold, tell),
+        );
     }
 }
 
@@ -113,18 +120,29 @@ impl ReleaseAction {
         match lines.hand_over_or_release(hold, turn) {
             HandoverOutcome::HandedOver => Self::HandedOver,
             HandoverOutcome::Release(hold) => Self::Release(hold),
-            HandoverOutcome::ReleaseAndReacquire(hold, bell) => Self::ReleaseAndReacquire(ReleaseAndReacquire { local_queues: lines, hold, acquirer_notify: bell }),
+            HandoverOutcome::ReleaseAndReacquire(hold, bell) => {
+                Self::ReleaseAndReacquire(ReleaseAndReacquire {
+                    local_queues: lines,
+                    hold,
+                    acquirer_notify: bell,
+                })
+            }
         }
     }
 }
 
 /// What a release came to, for its holder.
-pub(super) fn release_status(facts: &HoldState, gave_back: &Result<ReleaseOutcome, Error>) -> ReleaseStatus {
+pub(super) fn release_status(
+    facts: &HoldState,
+    gave_back: &Result<ReleaseOutcome, Error>,
+) -> ReleaseStatus {
     match gave_back {
         _ if facts.loss().is_some() => ReleaseStatus::AlreadyLost,
         Ok(ReleaseOutcome::Released) => ReleaseStatus::Released,
         // The first of two calls may have done it: within the lease nobody else can have.
-        Ok(ReleaseOutcome::NotFoundOnRetry) if facts.valid_until() > Instant::now() => ReleaseStatus::Released,
+        Ok(ReleaseOutcome::NotFoundOnRetry) if facts.valid_until() > Instant::now() => {
+            ReleaseStatus::Released
+        }
         Ok(ReleaseOutcome::NotFoundOnRetry) | Err(_) => ReleaseStatus::Unknown,
         Ok(_) => {
             facts.report_loss_on_release();

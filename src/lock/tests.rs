@@ -25,7 +25,7 @@ mod within;
 
 use std::time::Duration;
 
-use super::{LockBusy, LockGuard, AcquireError};
+use super::{AcquireError, LockBusy, LockGuard};
 use crate::store::{LockLease, Store};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -66,6 +66,9 @@ async fn who_has_waited_for_too_long_is_told_what_is_known_of_the_holder() {
     let all = waits.map(|wait| store.lock("x").wait(wait).acquire().into_future());
     for (gone, outcome) in (0..).zip(futures_util::future::join_all(all).await) {
         let told = busy(outcome);
-        assert!(told.queue_length >= 8 - gone && told.lease_remaining > 10 * SECOND, "{gone} have gone: {told:?}");
+        assert!(
+            told.queue_length >= 8 - gone && told.lease_remaining > 10 * SECOND,
+            "{gone} have gone: {told:?}"
+        );
     }
 }

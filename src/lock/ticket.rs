@@ -5,14 +5,14 @@ use std::sync::{Arc, atomic::AtomicBool};
 use tokio::time::Instant;
 
 use super::{
-    outcome::AcquireError,
     average_hold_time::AverageHoldTime,
     guard::LockGuard,
     held_lock::{HeldLock, HeldLocks},
     lock_set::LockSet,
+    outcome::AcquireError,
 };
 use crate::{
-    gate::{RunScopeGuard, ReplayMarker, ParkingSlot},
+    gate::{ParkingSlot, ReplayMarker, RunScopeGuard},
     key::Key,
     store::{LockMode, Store},
 };
@@ -54,9 +54,9 @@ impl LockTicket {
     pub(super) fn layer_locks(&self) -> HeldLocks {
         match &self.0 {
             LockTicketKind::Acquired { guards: guard, .. } => guard.held_locks(),
-            LockTicketKind::Reentrant { held_locks: held, .. } | LockTicketKind::Scoped { held_locks: held, .. } | LockTicketKind::JobRun(held, _) => {
-                held.clone()
-            }
+            LockTicketKind::Reentrant { held_locks: held, .. }
+            | LockTicketKind::Scoped { held_locks: held, .. }
+            | LockTicketKind::JobRun(held, _) => held.clone(),
             LockTicketKind::Unmatched(_) => HeldLocks::default(),
         }
     }
@@ -82,7 +82,10 @@ pub(super) enum LockTicketKind {
     },
     /// A worker gives it back, when it has seen the answer of this run, and nothing of it is under way: the inner call
     /// may go on in a task of its own, when a layer further out has answered for it.
-    JobRun(HeldLocks, #[expect(dead_code, reason = "it is counted until it is dropped")] RunScopeGuard),
+    JobRun(
+        HeldLocks,
+        #[expect(dead_code, reason = "it is counted until it is dropped")] RunScopeGuard,
+    ),
     /// Nothing: no route has matched. Whether that was told of this layer, should it have been served.
     Unmatched(Arc<AtomicBool>),
 }
@@ -93,7 +96,9 @@ impl LockTicketKind {
         // (Another service, or a worker, has layers of its own.)
         let ours = |shares: &[LockGuard]| shares.iter().any(|share| share.hold_state().is_some());
         match self {
-            Self::Reentrant { held_locks: held, guards: shares } if ours(&shares) => Self::Scoped { held_locks: held, guards: shares },
+            Self::Reentrant { held_locks: held, guards: shares } if ours(&shares) => {
+                Self::Scoped { held_locks: held, guards: shares }
+            }
             other => other,
         }
     }
@@ -107,7 +112,10 @@ impl LockTicketKind {
         run: Option<(&HeldLock, &ReplayMarker)>,
     ) -> Result<Option<Self>, AcquireError> {
         if let (Some((lock, run)), [_]) = (run, keys) {
-            return Ok(Some(Self::JobRun(HeldLocks::from_lock(lock.clone()), RunScopeGuard::enter(run))));
+            return Ok(Some(Self::JobRun(
+                HeldLocks::from_lock(lock.clone()),
+                RunScopeGuard::enter(run),
+            )));
         }
         let found = keys.iter().map(|key| held.find_guard(store, key, mode));
         let found: Option<Vec<_>> = found.collect::<Result<_, _>>()?;
@@ -118,7 +126,12 @@ impl LockTicketKind {
     }
 
     /// Of a request that passes though the store is away: what it has of further out, and for all else no lock.
-    pub(super) fn admitted(store: &Store, keys: Vec<Key>, mode: LockMode, outer: &HeldLocks) -> Self {
+    pub(super) fn admitted(
+        store: &Store,
+        keys: Vec<Key>,
+        mode: LockMode,
+        outer: &HeldLocks,
+    ) -> Self {
         let mut shares = Vec::new();
         let held = keys.into_iter().map(|key| match outer.find_guard(store, &key, mode) {
             Ok(Some(share)) => {

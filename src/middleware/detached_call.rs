@@ -15,12 +15,12 @@ use tokio::sync::{mpsc, oneshot};
 use tracing::Instrument as _;
 
 use super::{
-    gate_body::{BoxError, GateBody, frame_data, poll_next_item, response_from_reply},
     framework::Framework,
-    settle::{PassedGate, apply_leave_action, service_outcome, response_headers},
+    gate_body::{BoxError, GateBody, frame_data, poll_next_item, response_from_reply},
+    settle::{PassedGate, apply_leave_action, response_headers, service_outcome},
 };
 use crate::{
-    gate::{DetachedRun, Gate, ServiceOutcome, LeaveAction, RequestScope, BodySink},
+    gate::{BodySink, DetachedRun, Gate, LeaveAction, RequestScope, ServiceOutcome},
     reply::Reply,
 };
 
@@ -90,7 +90,10 @@ async fn drive_detached<G, F, C, R, E>(
         }
         (Ok(answer), parting) => {
             let finishing = apply_leave_action::<G, F, R>(gate, answer, parting, None);
-            let Some(answer) = detached.run_unless_abandoned(finishing, client.closed()).await else { return };
+            let Some(answer) = detached.run_unless_abandoned(finishing, client.closed()).await
+            else {
+                return;
+            };
             Ok(answer)
         }
     };

@@ -12,7 +12,7 @@ use super::{
     timed_body::{TimedBody, UntimedBody},
 };
 use crate::{
-    gate::{PathParamError, HttpRequestHead, RouteMatch, DuplicateHeader, GateRequest},
+    gate::{DuplicateHeader, GateRequest, HttpRequestHead, PathParamError, RouteMatch},
     store::Store,
 };
 
@@ -37,7 +37,7 @@ pub trait Framework: Copy + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// [`BadParam`] if its bytes are not UTF-8, or if the route has two parameters of this name.
+    /// [`PathParamError`] if its bytes are not UTF-8, or if the route has two parameters of this name.
     fn path_param(parts: &mut Parts, name: &str) -> Result<Option<String>, PathParamError>;
 
     /// The socket's other end, if the server left it in the request.
@@ -185,7 +185,10 @@ impl<F: Framework> GateRequest for PartsView<'_, F> {
         self.parts.extensions.insert(value);
     }
 
-    fn update_extension<T: Clone + Send + Sync + 'static>(&mut self, change: impl FnOnce(&mut T)) -> bool {
+    fn update_extension<T: Clone + Send + Sync + 'static>(
+        &mut self,
+        change: impl FnOnce(&mut T),
+    ) -> bool {
         self.parts.extensions.get_mut().map(change).is_some()
     }
 

@@ -21,13 +21,13 @@ use tokio::sync::mpsc;
 
 use crate::{
     gate::{BodyTicket, NextBodyItem},
-    reply::{HeaderSet, SharedReply, Reply},
+    reply::{HeaderSet, Reply, SharedReply},
 };
 
 /// Whatever a body may fail with.
 pub type BoxError = Box<dyn StdError + Send + Sync>;
 
-/// What a gate makes of the inner service's body; see [`Framework::answer`](super::Framework::answer).
+/// What a gate makes of the inner service's body; see [`Framework::response_body`](super::Framework::response_body).
 #[pin_project]
 #[derive(Debug)]
 pub struct GateBody<B> {
@@ -98,7 +98,9 @@ where
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<FrameResult>> {
         let next = match self.as_mut().project().kind.project() {
-            GateBodyKindProjection::Inner(body) => return body.poll_frame(cx).map_err(BodyError::new),
+            GateBodyKindProjection::Inner(body) => {
+                return body.poll_frame(cx).map_err(BodyError::new);
+            }
             GateBodyKindProjection::Reply(bytes) => {
                 return Poll::Ready(bytes.take().map(|b| Ok(Frame::data(b))));
             }
@@ -117,7 +119,9 @@ where
                 let broke = || Some(Err(BodyError::new("the body broke off")));
                 return Poll::Ready(item.unwrap_or_else(broke));
             }
-            GateBodyKindProjection::Ticketed(body, kept) => ready!(kept.poll_next(cx, |cx| poll_next_item(body, cx))),
+            GateBodyKindProjection::Ticketed(body, kept) => {
+                ready!(kept.poll_next(cx, |cx| poll_next_item(body, cx)))
+            }
         };
         Poll::Ready(next.unwrap_or_else(|ticket| {
             // What it was made of goes at once, and nothing comes after the error.
@@ -155,7 +159,10 @@ pub(super) fn frame_data(item: &FrameResult) -> Option<&[u8]> {
     item.as_ref().ok()?.data_ref().map(|data| &data[..])
 }
 
-pub(super) fn poll_next_item<B>(mut body: Pin<&mut B>, cx: &mut Context<'_>) -> Poll<NextBodyItem<FrameResult>>
+pub(super) fn poll_next_item<B>(
+    mut body: Pin<&mut B>,
+    cx: &mut Context<'_>,
+) -> Poll<NextBodyItem<FrameResult>>
 where
     B: Body<Data = Bytes>,
     B::Error: Into<BoxError>,
@@ -209,7 +216,9 @@ pub fn response_from_reply<B>(reply: Reply) -> Response<GateBody<B>> {
     *response.status_mut() = status;
     append_headers(&mut response, reply.headers);
     for (name, value) in reply.binary_headers {
-        if let (Ok(name), Ok(value)) = (parse_header_name(&name), HeaderValue::from_maybe_shared(value)) {
+        if let (Ok(name), Ok(value)) =
+            (parse_header_name(&name), HeaderValue::from_maybe_shared(value))
+        {
             response.headers_mut().append(name, value);
         }
     }
@@ -267,7 +276,7 @@ pub(super) fn append_headers<B>(response: &mut Response<B>, fields: HeaderSet) {
     }
 }
 
-/// As [`add_fields`], of one whose value is ASCII.
+/// As [`append_headers`], of one whose value is ASCII.
 pub(super) fn append_header<B>(response: &mut Response<B>, name: &str, value: Bytes) {
     let (name, value) = (parse_header_name(name), HeaderValue::from_maybe_shared(value));
     if let (Ok(name), Ok(value)) = (name, value) {

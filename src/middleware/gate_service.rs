@@ -14,16 +14,16 @@ use http_body::Body;
 use tower_service::Service;
 
 use super::{
-    gate_body::{BoxError, shared_response, response_from_reply},
-    guarded_call::{GuardedCall, CallContext},
+    boxed_request::box_request,
     detached_call::spawn_detached,
     framework::{Framework, PartsView},
-    response_future::{ResponseState, ResponseFuture},
-    boxed_request::box_request,
+    gate_body::{BoxError, response_from_reply, shared_response},
+    guarded_call::{CallContext, GuardedCall},
+    response_future::{ResponseFuture, ResponseState},
     settle::PassedGate,
     timed_body::UntimedBody,
 };
-use crate::gate::{InitialVerdict, Gate, RequestFingerprint, BodyTimerHandle, Verdict};
+use crate::gate::{BodyTimerHandle, Gate, InitialVerdict, RequestFingerprint, Verdict};
 
 /// A service with a gate around it.
 #[derive(Debug)]
@@ -67,7 +67,9 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (mut parts, body) = request.into_parts();
         match self.gate.inspect(&mut PartsView::<F>::new(&mut parts)) {
-            InitialVerdict::Skip => ResponseFuture::from_inner(self.inner.call(Request::from_parts(parts, body))),
+            InitialVerdict::Skip => {
+                ResponseFuture::from_inner(self.inner.call(Request::from_parts(parts, body)))
+            }
             InitialVerdict::Answer(reply) => ResponseFuture::ready(response_from_reply(reply)),
             InitialVerdict::SharedAnswer(reply) => ResponseFuture::ready(shared_response(&reply)),
             InitialVerdict::PassLight(quick) => {
@@ -76,7 +78,9 @@ where
                 let call = self.inner.call(Request::from_parts(parts, body));
                 match detached {
                     None => ResponseFuture::calling(call, passed),
-                    Some(detached) => ResponseFuture::settling(spawn_detached(call, passed, detached)),
+                    Some(detached) => {
+                        ResponseFuture::settling(spawn_detached(call, passed, detached))
+                    }
                 }
             }
             InitialVerdict::Enter(facts) => {
@@ -157,9 +161,10 @@ impl<S, G: Gate<Parts>, F: Framework> GateDriver<S, G, F> {
     {
         let gate = self.gate;
         let head = parts.method == Method::HEAD;
-        let print =
-            gate.body_fingerprint(&ticket, || (parts.method.as_str().to_owned(), F::target(&parts)));
-        let (body, reading) = time_request_body::<B, F>(body, gate.body_read_timeout(&ticket), print);
+        let print = gate
+            .body_fingerprint(&ticket, || (parts.method.as_str().to_owned(), F::target(&parts)));
+        let (body, reading) =
+            time_request_body::<B, F>(body, gate.body_read_timeout(&ticket), print);
         let (scope, watch) = (gate.request_scope(&ticket), gate.cancellation(&ticket));
         let request = Request::from_parts(parts, body);
         // Called within the scope, not only polled: a layer further in asks its gate as it is called.
@@ -170,7 +175,11 @@ impl<S, G: Gate<Parts>, F: Framework> GateDriver<S, G, F> {
 }
 
 /// A body that is at its end has no client to wait for, and is known already.
-fn time_request_body<B, F>(body: B, limit: Option<Duration>, print: Option<RequestFingerprint>) -> (B, Option<BodyTimerHandle>)
+fn time_request_body<B, F>(
+    body: B,
+    limit: Option<Duration>,
+    print: Option<RequestFingerprint>,
+) -> (B, Option<BodyTimerHandle>)
 where
     B: Body<Data = Bytes> + Send + 'static,
     F: Framework,

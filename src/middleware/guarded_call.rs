@@ -18,9 +18,9 @@ use pin_project::pin_project;
 use super::{
     framework::Framework,
     response_future::ResponseState,
-    settle::{leave_gate, service_outcome, response_headers},
+    settle::{leave_gate, response_headers, service_outcome},
 };
-use crate::gate::{CallCompletion, Gate, BodyTimerHandle, poll_until_cancelled};
+use crate::gate::{BodyTimerHandle, CallCompletion, Gate, poll_until_cancelled};
 
 /// The inner call, until it has ended or was ended. What comes of it is the leaving of the gate, and by then both the
 /// call and the watch have been dropped: whoever sets the one in place of the other drops this. If the handler panics, the
@@ -50,7 +50,13 @@ pub(super) struct CallContext<G: Gate<Parts>> {
 
 impl<C, W, G: Gate<Parts>, K> GuardedCall<C, W, G, K> {
     pub(super) fn new(call: C, watch: W, under: CallContext<G>) -> Self {
-        Self { call, cancellation: watch, was_polled: false, context: Some(under), output: PhantomData }
+        Self {
+            call,
+            cancellation: watch,
+            was_polled: false,
+            context: Some(under),
+            output: PhantomData,
+        }
     }
 }
 
@@ -69,7 +75,13 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let reading = this.context.as_ref().and_then(|under| under.body_timer.as_ref());
-        let ended = ready!(poll_until_cancelled(this.call, this.cancellation, this.was_polled, reading, cx));
+        let ended = ready!(poll_until_cancelled(
+            this.call,
+            this.cancellation,
+            this.was_polled,
+            reading,
+            cx
+        ));
         let CallContext { gate, mut ticket, is_head: head, body_timer: reading } =
             this.context.take().expect("polled after completion");
         let outcome = ended.outcome(reading.as_ref(), |ended| service_outcome(head, ended));

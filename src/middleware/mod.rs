@@ -9,7 +9,7 @@
 //! The layer is generic over the bodies of requests and of answers, as long as they are made of `Bytes`; which body its own
 //! answers have is said by the framework ([`Framework::Answer`]). It differs from a middleware written for one
 //! framework in that it has to be told how a router shows itself ([`Framework`]); without a router,
-//! as in plain hyper, that is [`Plain`].
+//! as in plain hyper, that is [`PlainHttp`].
 //!
 //! Deferral without a framework, from the 202 to the answer: the worker runs what waits through the same
 //! service, and the server asks the [`StatusGate`](crate::defer::StatusGate) about paths below `/deferred`.
@@ -25,7 +25,7 @@
 //!     defer::{DeferGate, DeferWorker, StatusAnswer, StatusGate},
 //!     gate::KeySource,
 //!     lock::LockGate,
-//!     middleware::{GateLayer, PartsView, Plain, ServiceReplayer},
+//!     middleware::{GateLayer, PartsView, PlainHttp, ServiceReplayer},
 //! };
 //! use tokio::sync::oneshot;
 //! use tower::{ServiceBuilder, ServiceExt};
@@ -35,13 +35,13 @@
 //! let store = Store::memory();
 //! let lock = LockGate::<Parts>::new(KeySource::header("order")).store(&store);
 //! let service = ServiceBuilder::new()
-//!     .layer(GateLayer::<_, Plain>::new(DeferGate::<Parts>::new()))
-//!     .layer(GateLayer::<_, Plain>::new(lock))
+//!     .layer(GateLayer::<_, PlainHttp>::new(DeferGate::<Parts>::new()))
+//!     .layer(GateLayer::<_, PlainHttp>::new(lock))
 //!     .service_fn(async |_: Request<Full<Bytes>>| {
 //!         Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("refunded")))
 //!     });
 //!
-//! let replayer = ServiceReplayer::<_, Full<Bytes>, Plain>::new(service.clone());
+//! let replayer = ServiceReplayer::<_, Full<Bytes>, PlainHttp>::new(service.clone());
 //! let (stop, stopped) = oneshot::channel::<()>();
 //! let worker = tokio::spawn(DeferWorker::on(&store, replayer).run(async {
 //!     let _ = stopped.await;
@@ -61,7 +61,7 @@
 //! let reply = loop {
 //!     let asked = Request::get(format!("{location}/response")).header("prefer", "wait=10");
 //!     let (mut asked, ()) = asked.body(())?.into_parts();
-//!     let reply = match status.ask(&mut PartsView::<Plain>::new(&mut asked), id, true) {
+//!     let reply = match status.ask(&mut PartsView::<PlainHttp>::new(&mut asked), id, true) {
 //!         Ok(request) => match request.answer().await {
 //!             StatusAnswer::Whole(reply) => reply,
 //!             _ => unreachable!("nobody has asked for events"),
@@ -79,15 +79,15 @@
 //! # Ok(()) }
 //! ```
 
-mod gate_body;
-mod guarded_call;
+mod boxed_request;
 mod detached_call;
 mod framework;
-mod response_future;
+mod gate_body;
 mod gate_layer;
-mod boxed_request;
-mod service_replayer;
 mod gate_service;
+mod guarded_call;
+mod response_future;
+mod service_replayer;
 mod settle;
 #[cfg(test)]
 mod tests;
@@ -96,11 +96,11 @@ mod timed_body;
 #[cfg(feature = "http-replay")]
 pub(crate) use self::service_replayer::read_response_body;
 pub use self::{
-    gate_body::{BodyError, BoxError, GateBody, response_from_reply},
     framework::{Framework, PartsView, PlainHttp},
-    response_future::ResponseFuture,
+    gate_body::{BodyError, BoxError, GateBody, response_from_reply},
     gate_layer::GateLayer,
-    service_replayer::{ExtensionInserter, ServiceReplayer, extension_inserter},
     gate_service::GateService,
+    response_future::ResponseFuture,
+    service_replayer::{ExtensionInserter, ServiceReplayer, extension_inserter},
     timed_body::{TimedBody, UntimedBody},
 };

@@ -14,8 +14,8 @@ use http_body::Body;
 use pin_project::pin_project;
 
 use super::{
-    gate_body::{BoxError, GateBody},
     framework::Framework,
+    gate_body::{BoxError, GateBody},
     settle::{PassedGate, settle_passed},
 };
 use crate::gate::Gate;
@@ -87,13 +87,15 @@ where
             ResponseStateProjection::Calling(call, passed) => {
                 let mut ended = ready!(call.poll(cx));
                 let passed = passed.take().expect("polled after completion");
-                let unsettled = if passed.is_settled() { None } else { passed.settle_with_headers(&mut ended) };
+                let unsettled =
+                    if passed.is_settled() { None } else { passed.settle_with_headers(&mut ended) };
                 let Some(passed) = unsettled else {
                     let inner = |body| F::response_body(GateBody::from_inner(body));
                     return Poll::Ready(ended.map(|answer| answer.map(inner)));
                 };
                 let outcome = passed.service_outcome(&ended);
-                let settled = ResponseState::Settling(Box::pin(settle_passed(passed, ended, outcome)));
+                let settled =
+                    ResponseState::Settling(Box::pin(settle_passed(passed, ended, outcome)));
                 self.as_mut().project().state.set(settled);
                 self.poll(cx)
             }
@@ -102,9 +104,9 @@ where
                 let response = response.take().expect("polled after completion");
                 Poll::Ready(Ok(response.map(F::response_body)))
             }
-            ResponseStateProjection::Settling(future) => {
-                Poll::Ready(ready!(future.as_mut().poll(cx)).map(|answer| answer.map(F::response_body)))
-            }
+            ResponseStateProjection::Settling(future) => Poll::Ready(
+                ready!(future.as_mut().poll(cx)).map(|answer| answer.map(F::response_body)),
+            ),
         }
     }
 }

@@ -13,7 +13,7 @@ use tower_service::Service;
 
 use super::framework::Framework;
 use crate::{
-    defer::{ReplayResponse, ReplayBody, ReplayOutcome, Replayer, is_event_stream},
+    defer::{ReplayBody, ReplayOutcome, ReplayResponse, Replayer, is_event_stream},
     gate::{HttpRequestHead, ReplayMarker},
 };
 
@@ -69,11 +69,9 @@ where
             }
         };
         // A panic is an attempt that failed: it must reach neither this task nor the next job.
-        Box::pin(
-            scope.scope(
-                AssertUnwindSafe(run).catch_unwind().map(|ran| ran.unwrap_or(ReplayOutcome::Panicked)),
-            ),
-        )
+        Box::pin(scope.scope(
+            AssertUnwindSafe(run).catch_unwind().map(|ran| ran.unwrap_or(ReplayOutcome::Panicked)),
+        ))
     }
 }
 
@@ -113,7 +111,9 @@ where
         return ReplayOutcome::Failed;
     };
     let (parts, body) = response.into_parts();
-    let Some(body) = read_response_body(&parts.headers, body, limit).await else { return ReplayOutcome::Failed };
+    let Some(body) = read_response_body(&parts.headers, body, limit).await else {
+        return ReplayOutcome::Failed;
+    };
     let field = |(name, value): (&HeaderName, &HeaderValue)| {
         (name.as_str().to_owned(), value.as_bytes().to_vec())
     };
@@ -122,7 +122,11 @@ where
 }
 
 /// `None`: it broke off.
-pub(crate) async fn read_response_body<R>(headers: &HeaderMap, body: R, limit: usize) -> Option<ReplayBody>
+pub(crate) async fn read_response_body<R>(
+    headers: &HeaderMap,
+    body: R,
+    limit: usize,
+) -> Option<ReplayBody>
 where
     R: Body<Data = Bytes>,
     R::Error: Into<Box<dyn std::error::Error + Send + Sync>>,

@@ -8,12 +8,15 @@ use http_body::Body;
 use tokio::runtime::Handle;
 
 use super::{
-    gate_body::{GateBody, append_header, append_headers, has_no_sent_body, response_from_reply},
-    framework::{Framework, PartsView, header_pairs, request_head},
     boxed_request::{BoxedRequest, read_within_budget},
+    framework::{Framework, PartsView, header_pairs, request_head},
+    gate_body::{GateBody, append_header, append_headers, has_no_sent_body, response_from_reply},
 };
 use crate::{
-    gate::{CallCompletion, DetachedRun, Gate, BodyTicket, ServiceOutcome, LeaveAction, ParkedVerdict, BodyTimerHandle, BodyBudget, ParkingSlot},
+    gate::{
+        BodyBudget, BodyTicket, BodyTimerHandle, CallCompletion, DetachedRun, Gate, LeaveAction,
+        ParkedVerdict, ParkingSlot, ServiceOutcome,
+    },
     reply::Reply,
 };
 
@@ -31,7 +34,10 @@ impl<G: Gate<Parts>, F> PassedGate<G, F> {
         Self { gate, light_ticket: quick, is_head: *method == Method::HEAD, framework: PhantomData }
     }
 
-    pub(super) fn service_outcome<R: Body, E>(&self, ended: &Result<Response<R>, E>) -> ServiceOutcome {
+    pub(super) fn service_outcome<R: Body, E>(
+        &self,
+        ended: &Result<Response<R>, E>,
+    ) -> ServiceOutcome {
         service_outcome(self.is_head, ended)
     }
 
@@ -52,7 +58,10 @@ impl<G: Gate<Parts>, F> PassedGate<G, F> {
     }
 
     /// Adds what the gate wants to the answer, if it wants no more than that: `None` then.
-    pub(super) fn settle_with_headers<R, E>(self, ended: &mut Result<Response<R>, E>) -> Option<Self> {
+    pub(super) fn settle_with_headers<R, E>(
+        self,
+        ended: &mut Result<Response<R>, E>,
+    ) -> Option<Self> {
         let Self { gate, light_ticket: quick, is_head: head, framework } = self;
         let parted = gate.settle_with_headers(quick, |name, value| {
             if let Ok(answer) = ended {
@@ -64,7 +73,10 @@ impl<G: Gate<Parts>, F> PassedGate<G, F> {
 }
 
 /// How an inner call ended that has ended by itself.
-pub(super) fn service_outcome<R: Body, E>(head: bool, ended: &Result<Response<R>, E>) -> ServiceOutcome {
+pub(super) fn service_outcome<R: Body, E>(
+    head: bool,
+    ended: &Result<Response<R>, E>,
+) -> ServiceOutcome {
     match ended {
         Ok(response) if has_no_sent_body(head, response) => {
             ServiceOutcome::Answered(response.status().as_u16())
@@ -118,8 +130,14 @@ pub(super) fn leave_gate<G: Gate<Parts>, F: Framework, R: Body + Send, E: Send>(
                 let made = apply_leave_action::<G, F, R>(gate, answer, parting, reading);
                 Ok(made.await)
             }
-            CallCompletion::Completed(Err(error)) if outcome != ServiceOutcome::RequestBodyTimeout => Err(error),
-            CallCompletion::Completed(Err(_)) | CallCompletion::Stopped => Ok(response_from_reply(parting.into_reply())),
+            CallCompletion::Completed(Err(error))
+                if outcome != ServiceOutcome::RequestBodyTimeout =>
+            {
+                Err(error)
+            }
+            CallCompletion::Completed(Err(_)) | CallCompletion::Stopped => {
+                Ok(response_from_reply(parting.into_reply()))
+            }
         }
     }
 }

@@ -26,7 +26,12 @@ pub struct UntimedBody<B> {
 }
 
 impl<B: Body<Data = Bytes> + 'static> UntimedBody<B> {
-    pub(super) fn new(body: B, patience: BodyTimer, counts: bool, print: Option<RequestFingerprint>) -> Self {
+    pub(super) fn new(
+        body: B,
+        patience: BodyTimer,
+        counts: bool,
+        print: Option<RequestFingerprint>,
+    ) -> Self {
         Self { body, body_timer: patience, fingerprint: print, has_timeout: counts }
     }
 
@@ -46,7 +51,9 @@ impl<B: Body<Data = Bytes> + 'static> UntimedBody<B> {
             return Err(self);
         }
         let Self { body, body_timer: patience, fingerprint: print, .. } = self;
-        let timed = |body| make(TimedBody { body: Some(body), error, body_timer: patience, fingerprint: print });
+        let timed = |body| {
+            make(TimedBody { body: Some(body), error, body_timer: patience, fingerprint: print })
+        };
         // One type by two names.
         let body = cast_same_type::<B, T>(body).map(timed).and_then(cast_same_type::<T, B>);
         Ok(body.expect("it is of this type"))

@@ -30,7 +30,7 @@ use tower_service::Service;
 
 #[cfg(all(test, any(feature = "webhook", feature = "http-replay-tls")))]
 pub(crate) use self::tls::tls_config_with_roots;
-pub(crate) use self::tls::{TlsClientConfig, with_tls, system_tls_config};
+pub(crate) use self::tls::{TlsClientConfig, system_tls_config, with_tls};
 
 pub(crate) type OutboundError = Box<dyn Error + Send + Sync>;
 

@@ -126,7 +126,11 @@ impl<T> Queue<T> {
     /// # Errors
     ///
     /// The store is away.
-    pub async fn dead_letters(&self, after: Option<DeadLetterCursor>, most: usize) -> Result<TaskPage, Error> {
+    pub async fn dead_letters(
+        &self,
+        after: Option<DeadLetterCursor>,
+        most: usize,
+    ) -> Result<TaskPage, Error> {
         let (after, most) = (after.map_or(0, |cursor| cursor.0), most.clamp(1, MAX_TASKS_PER_STEP));
         let page = self.store.backend().list_dead_letters(self.name.clone(), after, most).await?;
         let tasks = page.letters.into_iter().map(Into::into).collect();
@@ -157,7 +161,8 @@ impl<T> Queue<T> {
         let all = self.stats().await?.dead_letters;
         let spacing = spacing.min(MAX_DURATION);
         while moved < all {
-            let left = usize::try_from(all - moved).unwrap_or(MAX_TASKS_PER_STEP).min(MAX_TASKS_PER_STEP);
+            let left =
+                usize::try_from(all - moved).unwrap_or(MAX_TASKS_PER_STEP).min(MAX_TASKS_PER_STEP);
             let first = spacing.saturating_mul(u32::try_from(moved).unwrap_or(u32::MAX));
             let first = first.min(MAX_DURATION);
             let name = self.name.clone();

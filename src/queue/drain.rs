@@ -8,11 +8,11 @@ use tokio::{
 };
 
 use super::{
-    queue_worker_loop::{QueueWorkerLoop, await_optional},
-    task_run::{TaskRunResult, RunningTask},
     poll::{NotExecutedFlag, poll_until_answered},
+    queue_worker_loop::{QueueWorkerLoop, await_optional},
+    task_run::{RunningTask, TaskRunResult},
 };
-use crate::store::{TaskSettlement, TaskOutcome, RunToken, TaskFault};
+use crate::store::{RunToken, TaskFault, TaskOutcome, TaskSettlement};
 
 /// How often it is looked whether the store is away.
 const OUTAGE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
@@ -46,7 +46,12 @@ impl QueueWorkerLoop {
             loop {
                 let turn = self.build_poll();
                 self.settlements_in_flight = turn.settlements.len();
-                let answer = poll_until_answered(self.worker.store.clone(), turn, NotExecutedFlag::default()).await;
+                let answer = poll_until_answered(
+                    self.worker.store.clone(),
+                    turn,
+                    NotExecutedFlag::default(),
+                )
+                .await;
                 self.settlements_in_flight = 0;
                 self.apply_answer(answer);
                 if self.pending_settlements.is_empty() {
@@ -89,17 +94,35 @@ impl QueueWorkerLoop {
             self.record_aborted_run(ended, &mut dropped);
         }
         for (_, run) in self.running.extract_if(|_, run| dropped.contains(&run.abort_handle.id())) {
-            let RunningTask { token, record_bytes: bytes, unique_key: unique, retry_after_crash: again, .. } = run;
+            let RunningTask {
+                token,
+                record_bytes: bytes,
+                unique_key: unique,
+                retry_after_crash: again,
+                ..
+            } = run;
             let verdict = if again {
                 TaskOutcome::ReturnToQueue { delay: Duration::ZERO }
             } else {
-                TaskOutcome::Dead { fault: TaskFault::Crashed, reason: "drained, may have run".into() }
+                TaskOutcome::Dead {
+                    fault: TaskFault::Crashed,
+                    reason: "drained, may have run".into(),
+                }
             };
-            self.pending_settlements.push(TaskSettlement { run: token, record_bytes: bytes, unique_key: unique, outcome: verdict });
+            self.pending_settlements.push(TaskSettlement {
+                run: token,
+                record_bytes: bytes,
+                unique_key: unique,
+                outcome: verdict,
+            });
         }
     }
 
-    fn record_aborted_run(&mut self, ended: Result<(RunToken, TaskRunResult), JoinError>, dropped: &mut HashSet<Id>) {
+    fn record_aborted_run(
+        &mut self,
+        ended: Result<(RunToken, TaskRunResult), JoinError>,
+        dropped: &mut HashSet<Id>,
+    ) {
         dropped.extend(ended.as_ref().err().map(JoinError::id));
         self.record_ended_run(ended);
     }

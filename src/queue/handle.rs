@@ -5,11 +5,11 @@ use std::{fmt, future::Future, marker::PhantomData};
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
-    task_failure::{TaskHandlerError, TaskFailure},
     push_request::{PushError, PushRequest},
-    task_run::{TaskHandler, decoding_handler},
-    task::Task,
     queue_worker::QueueWorker,
+    task::Task,
+    task_failure::{TaskFailure, TaskHandlerError},
+    task_run::{TaskHandler, decoding_handler},
 };
 use crate::{key::Key, store::Store};
 
@@ -40,7 +40,12 @@ impl Store {
     #[must_use]
     pub fn queue<T>(&self, name: impl Into<Key>) -> Queue<T> {
         let caps = (1_000_000, 512 << 20);
-        let terms = TaskOptions { retry_after_crash: true, max_attempts: 5, capacity: caps, payload_limit: DEFAULT_PAYLOAD_LIMIT };
+        let terms = TaskOptions {
+            retry_after_crash: true,
+            max_attempts: 5,
+            capacity: caps,
+            payload_limit: DEFAULT_PAYLOAD_LIMIT,
+        };
         Queue { store: self.clone(), name: name.into(), options: terms, payload_type: PhantomData }
     }
 }
@@ -94,12 +99,12 @@ impl<T: Serialize + DeserializeOwned> Queue<T> {
     /// A task to be stored once it is awaited, in one round trip; what is pushed meanwhile goes together.
     ///
     /// The type has to be readable too, so that a payload that no worker could read is found where it is pushed. A service
-    /// that only pushes, and has a type of its own for that, makes a [`serde_json::Value`] of it.
+    /// that only pushes, and has a type of its own for that, makes a [`serde_json::SnapshotWriter`] of it.
     ///
     /// # Errors
     ///
     /// Awaited: [`PushError`](super::PushError). With debug assertions also
-    /// [`Unreadable`](super::PushError::Unreadable).
+    /// [`EnvelopeError`](super::PushError::EnvelopeError).
     pub fn push(&self, payload: &T) -> PushRequest {
         PushRequest {
             store: self.store.clone(),
@@ -114,7 +119,7 @@ impl<T: Serialize + DeserializeOwned> Queue<T> {
 
 impl<T: DeserializeOwned + Send + 'static> Queue<T> {
     /// A worker that runs the tasks by this function. An error, or a panic, is an attempt that failed. The error may be
-    /// whatever converts into a boxed one, or a [`Failure`](super::Failure), which says what is to become of the task.
+    /// whatever converts into a boxed one, or a [`TaskFailure`](super::TaskFailure), which says what is to become of the task.
     pub fn worker<F, Fut, E>(&self, handler: F) -> QueueWorker
     where
         F: Fn(Task<T>) -> Fut + Send + Sync + 'static,

@@ -11,8 +11,8 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use super::{
-    queue_worker_loop::QueueWorkerLoop,
     poll::{AnsweredPoll, NotExecutedFlag, poll_until_answered},
+    queue_worker_loop::QueueWorkerLoop,
 };
 use crate::store::{Store, TaskPollCommand};
 
@@ -76,7 +76,8 @@ impl QueueWorkerLoop {
     /// What the next look may ask about instead of taking its turn.
     pub(super) fn take_idle_poll(&mut self) -> Option<IdlePoll> {
         let quiet = self.idle_poll.take().filter(|quiet| quiet.checks < MAX_IDLE_CHECKS);
-        quiet.filter(|_| !self.was_woken && !self.is_draining && self.pending_settlements.is_empty())
+        quiet
+            .filter(|_| !self.was_woken && !self.is_draining && self.pending_settlements.is_empty())
     }
 
     pub(super) fn apply_outcome(&mut self, looked: IdlePollOutcome) {
@@ -89,7 +90,8 @@ impl QueueWorkerLoop {
     fn stay_idle(&mut self, quiet: IdlePoll) {
         self.idle_poll = Some(quiet);
         if !self.was_woken {
-            (self.next_poll_at, self.has_due_time) = (Some(Instant::now() + IDLE_POLL_INTERVAL), false);
+            (self.next_poll_at, self.has_due_time) =
+                (Some(Instant::now() + IDLE_POLL_INTERVAL), false);
         }
     }
 }

@@ -20,7 +20,7 @@
 //! let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
 //! # let mut stop = Some(stop);
 //! # let stop = std::sync::Mutex::new(stop.take());
-//! let worker = mails.worker(move |task: Task<Email>| {
+//! let worker = mails.defer_worker(move |task: Task<Email>| {
 //! #   if let Some(stop) = stop.lock().unwrap().take() { let _ = stop.send(()); }
 //!     async move {
 //!         println!("to {}, attempt {}", task.payload.to, task.attempt());
@@ -33,9 +33,9 @@
 //!
 //! # What is promised
 //!
-//! - [`Pushed`] means stored, once: a push whose answer is lost is asked again under the same number.
+//! - [`PushedTask`] means stored, once: a push whose answer is lost is asked again under the same number.
 //! - Each task ends in one of three ways: done, dead (kept, with its history, for
-//!   [`Queue::dead`] and [`Queue::redrive`]), or cancelled. Whatever is thrown away is [counted](QueueStats).
+//!   [`Queue::dead_letters`] and [`Queue::redrive`]), or cancelled. Whatever is thrown away is [counted](QueueStats).
 //! - Tasks start in the order of pushing, each not before its time, by the store's clock alone. What is
 //!   tried again, or handed back, comes when its time has come; it holds up nobody.
 //! - **At least once.** A worker has a lease on each run, and renews it. If the worker dies, the task runs again
@@ -56,42 +56,42 @@
 //! failure like any, with the reason `undecodable`: a deployment takes less, and whoever pushes what nobody reads should
 //! learn of it on the same day. Payloads are in no listing, `Debug` or log; what the handler says of a failure is.
 //!
-//! The keyring of a store (`Store::sealed_with`) seals them, each for its own queue and task: names of queues, unique
+//! The keyring of a store (`Store::with_keyring`) seals them, each for its own queue and task: names of queues, unique
 //! keys and what handlers say of failures stay readable. A worker without the key leaves a task to the others, uncharged;
 //! one that was changed, or put in another's place, is dead with the reason `undecodable`.
 
-mod task_failure;
+mod admin;
+mod drain;
 mod handle;
+mod idle_poll;
+mod poll;
+mod push_request;
 #[cfg(any(test, feature = "test-kit"))]
 mod queue_stepper;
-mod renewal;
-mod admin;
-mod settlements;
-mod push_request;
-mod idle_poll;
-mod retry_backoff;
+mod queue_worker;
 mod queue_worker_loop;
-mod task_run;
-mod sealed_payload;
-mod drain;
+mod renewal;
+mod retry_backoff;
 mod returned_task_schedule;
+mod sealed_payload;
+mod settlements;
 mod task;
+mod task_failure;
+mod task_run;
 #[cfg(test)]
 mod tests;
-mod poll;
-mod queue_worker;
 
 #[cfg(any(test, feature = "test-kit"))]
-pub use self::queue_stepper::TaskRunReport;
-#[cfg(any(test, feature = "test-kit"))]
 pub(crate) use self::queue_stepper::QueueStepper;
+#[cfg(any(test, feature = "test-kit"))]
+pub use self::queue_stepper::TaskRunReport;
 pub use self::{
-    task_failure::TaskFailure,
-    handle::Queue,
     admin::{DeadLetterCursor, TaskAttempt, TaskInfo, TaskPage},
+    handle::Queue,
     push_request::{PushError, PushRequest, PushedTask},
-    task::Task,
     queue_worker::QueueWorker,
+    task::Task,
+    task_failure::TaskFailure,
 };
 pub use crate::error::ParseCursorError;
 pub use crate::store::{QueueStats, TaskFault, TaskId, TaskState};

@@ -29,7 +29,11 @@ pub(super) struct AnsweredPoll {
 pub(super) type NotExecutedFlag = Arc<AtomicBool>;
 
 /// Asks until it is answered: under its number, a turn happens once.
-pub(super) async fn poll_until_answered(store: Store, turn: TaskPollCommand, refused: NotExecutedFlag) -> AnsweredPoll {
+pub(super) async fn poll_until_answered(
+    store: Store,
+    turn: TaskPollCommand,
+    refused: NotExecutedFlag,
+) -> AnsweredPoll {
     let (mut since, mut pause, mut may_have_run) = (Instant::now(), RETRY_DELAY_RANGE.0, false);
     loop {
         let asked = Instant::now();
@@ -37,7 +41,14 @@ pub(super) async fn poll_until_answered(store: Store, turn: TaskPollCommand, ref
             since = asked;
         }
         match store.backend().poll_tasks(turn.clone()).await {
-            Ok(turned) => return AnsweredPoll { request: turn, reply: turned, first_sent_at: since, answered_sent_at: asked },
+            Ok(turned) => {
+                return AnsweredPoll {
+                    request: turn,
+                    reply: turned,
+                    first_sent_at: since,
+                    answered_sent_at: asked,
+                };
+            }
             Err(error) => {
                 may_have_run |= error.may_have_run();
                 refused.store(!may_have_run, Ordering::Relaxed);

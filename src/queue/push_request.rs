@@ -14,7 +14,7 @@ use crate::{
     clock::{MAX_DELAY, MAX_DURATION},
     error::Error,
     key::Key,
-    store::{TaskPushCommand, TaskPushOutcome, Store, TaskId, UniqueKey},
+    store::{Store, TaskId, TaskPushCommand, TaskPushOutcome, UniqueKey},
 };
 
 /// What became of a push.
@@ -51,7 +51,7 @@ impl PushedTask {
 pub enum PushError {
     /// The queue has as many tasks, or bytes, as it may.
     Full,
-    /// The payload is longer than [`Queue::payload_limit`](super::Queue::payload_limit) allows: it was not sent.
+    /// The payload is longer than [`MemoryTaskQueue::payload_limit`](super::MemoryTaskQueue::payload_limit) allows: it was not sent.
     TooLarge {
         /// What it has as JSON.
         bytes: usize,
@@ -105,7 +105,7 @@ impl From<Error> for PushError {
     }
 }
 
-/// A task about to be pushed; `.await` does it. Made by [`Queue::push`](super::Queue::push).
+/// A task about to be pushed; `.await` does it. Made by [`MemoryTaskQueue::push`](super::MemoryTaskQueue::push).
 ///
 /// If the future is dropped, the task may have been stored.
 #[must_use = "nothing is pushed until it is awaited"]
@@ -134,7 +134,7 @@ impl PushRequest {
         self.delay(at.duration_since(now).unwrap_or_default())
     }
 
-    /// Nothing is stored while a task pushed under the same key waits or runs; [`Pushed::Known`] has its
+    /// Nothing is stored while a task pushed under the same key waits or runs; [`PushedTask::Known`] has its
     /// id. A dead letter has no key any more. Keys of [`unique_for`](Self::unique_for) are others: neither sees those of
     /// the other.
     pub fn unique(mut self, key: &str) -> Self {
@@ -151,13 +151,13 @@ impl PushRequest {
         self
     }
 
-    /// As [`Queue::max_attempts`](super::Queue::max_attempts), for this task.
+    /// As [`MemoryTaskQueue::max_attempts`](super::MemoryTaskQueue::max_attempts), for this task.
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.options.max_attempts = attempts.max(1);
         self
     }
 
-    /// As [`Queue::once`](super::Queue::once), for this task.
+    /// As [`MemoryTaskQueue::once`](super::MemoryTaskQueue::once), for this task.
     pub fn once(mut self) -> Self {
         (self.options.max_attempts, self.options.retry_after_crash) = (1, false);
         self
@@ -167,13 +167,26 @@ impl PushRequest {
         let Self { store, queue, payload, options: terms, delay, unique } = self;
         let id = TaskId::new();
         let payload = payload?;
-        let TaskOptions { retry_after_crash: again, max_attempts, capacity: caps, payload_limit: limit } = terms;
+        let TaskOptions {
+            retry_after_crash: again,
+            max_attempts,
+            capacity: caps,
+            payload_limit: limit,
+        } = terms;
         if payload.len() > limit {
             return Err(PushError::TooLarge { bytes: payload.len(), limit });
         }
         let payload = seal_payload(&store, &queue, &id, payload.into());
-        let call =
-            TaskPushCommand { queue, id: id.clone(), delay, unique, retry_after_crash: again, max_attempts, payload, capacity: caps };
+        let call = TaskPushCommand {
+            queue,
+            id: id.clone(),
+            delay,
+            unique,
+            retry_after_crash: again,
+            max_attempts,
+            payload,
+            capacity: caps,
+        };
         match store.backend().push_task(call).await? {
             TaskPushOutcome::Stored => Ok(PushedTask::New(id)),
             TaskPushOutcome::Duplicate(id) => Ok(PushedTask::Duplicate(id)),

@@ -6,11 +6,11 @@ use futures_util::FutureExt as _;
 use parking_lot::Mutex;
 
 use super::{
-    queue_worker_loop::QueueWorkerLoop,
-    task_run::{TaskRunResult, run_handler},
-    task::UndecodedTask,
     poll::{NotExecutedFlag, poll_until_answered},
     queue_worker::QueueWorker,
+    queue_worker_loop::QueueWorkerLoop,
+    task::UndecodedTask,
+    task_run::{TaskRunResult, run_handler},
 };
 use crate::store::{TaskFault, TaskId, TaskPollCommand};
 
@@ -43,7 +43,8 @@ impl QueueStepper {
     /// One task at a time, so that they run in their order.
     pub(crate) fn new(worker: QueueWorker) -> Self {
         let ran = RecordedTaskRuns::default();
-        let rounds = QueueWorkerLoop::new(with_recording_handler(worker.concurrency(1), Arc::clone(&ran)));
+        let rounds =
+            QueueWorkerLoop::new(with_recording_handler(worker.concurrency(1), Arc::clone(&ran)));
         Self { worker_loop: rounds, recorded_runs: ran }
     }
 
@@ -65,7 +66,12 @@ impl QueueStepper {
     }
 
     async fn poll_and_run(&mut self, turn: TaskPollCommand) {
-        let answer = poll_until_answered(self.worker_loop.worker.store.clone(), turn, NotExecutedFlag::default()).await;
+        let answer = poll_until_answered(
+            self.worker_loop.worker.store.clone(),
+            turn,
+            NotExecutedFlag::default(),
+        )
+        .await;
         self.worker_loop.apply_answer(answer);
         while let Some(ended) = self.worker_loop.run_tasks.join_next().await {
             self.worker_loop.record_ended_run(ended);
@@ -83,7 +89,12 @@ fn with_recording_handler(mut worker: QueueWorker, ran: RecordedTaskRuns) -> Que
         let note = move |ended: TaskRunResult| {
             let wrong = ended.as_ref().err();
             let reason = wrong.map_or("", |(_, why)| why.reason()).to_owned();
-            ran.lock().push(TaskRunReport { id, attempt, fault: wrong.map(|(fault, _)| *fault), reason });
+            ran.lock().push(TaskRunReport {
+                id,
+                attempt,
+                fault: wrong.map(|(fault, _)| *fault),
+                reason,
+            });
             ended
         };
         run_handler(Arc::clone(&handler), raw, longest).map(note).boxed()

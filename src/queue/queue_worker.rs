@@ -2,14 +2,16 @@
 
 use std::{fmt, future::Future, time::Duration};
 
-use super::{retry_backoff::RetryBackoff, queue_worker_loop::QueueWorkerLoop, task_run::TaskHandler};
+use super::{
+    queue_worker_loop::QueueWorkerLoop, retry_backoff::RetryBackoff, task_run::TaskHandler,
+};
 use crate::{
     clock::{MAX_DURATION, saturating_micros},
     key::Key,
-    store::{DeadLetterLimits, TaskRunLimits, Store},
+    store::{DeadLetterLimits, Store, TaskRunLimits},
 };
 
-/// Runs tasks of a queue until it is told to stop. Made by [`Queue::worker`](super::Queue::worker).
+/// Runs tasks of a queue until it is told to stop. Made by [`MemoryTaskQueue::worker`](super::MemoryTaskQueue::worker).
 ///
 /// It claims only what it starts at once. In one call to the store it ends the runs that are over and claims
 /// as many again.
@@ -41,14 +43,19 @@ impl QueueWorker {
             drain_timeout: Duration::from_secs(10),
             backoff: RetryBackoff { base, cap },
             limits: TaskRunLimits::default(),
-            dead_letter_policy: DeadLetterLimits { retention: keep, max_count: 10_000, max_bytes: 1 << 30, max_crashes: 3 },
+            dead_letter_policy: DeadLetterLimits {
+                retention: keep,
+                max_count: 10_000,
+                max_bytes: 1 << 30,
+                max_crashes: 3,
+            },
         }
     }
 
     /// Most tasks that run at once in this worker, at least 1. Default 16: handlers mostly wait for somebody else (a mail
     /// server, a database), and that somebody rarely bears hundreds of them at once. One call to the store starts at most a
     /// hundred, and no more than 4 MiB of them, so that its answer comes within its deadline, unless one alone is larger
-    /// ([`Queue::payload_limit`](super::Queue::payload_limit)); the next call starts the others.
+    /// ([`MemoryTaskQueue::payload_limit`](super::MemoryTaskQueue::payload_limit)); the next call starts the others.
     ///
     /// Each handler runs in a task of its own. One that blocks its thread keeps its lease only while another thread of the
     /// runtime renews it: not on a `current_thread` runtime, nor on an arbiter of actix.
@@ -101,7 +108,7 @@ impl QueueWorker {
     }
 
     /// How long runs may go on after the signal to stop. What runs then is dropped, and handed back
-    /// without being charged an attempt; one that is to run [once](super::Queue::once) becomes a dead letter, as
+    /// without being charged an attempt; one that is to run [once](super::MemoryTaskQueue::once) becomes a dead letter, as
     /// after a crash. That takes two seconds at most. A handler that blocks its thread for longer than the first of them
     /// can't be dropped: its task is left to its lease, and counts as crashed once that is over.
     ///
@@ -131,7 +138,11 @@ impl QueueWorker {
     /// [counted](super::QueueStats::trimmed). Default a week, so that what died on a holiday is there when somebody looks;
     /// and 10,000, as of deferred requests in a shard: more than anybody reads one by one.
     pub fn dead_retention(mut self, retention: Duration, most: u64) -> Self {
-        self.dead_letter_policy = DeadLetterLimits { retention: retention.min(MAX_DURATION), max_count: most, ..self.dead_letter_policy };
+        self.dead_letter_policy = DeadLetterLimits {
+            retention: retention.min(MAX_DURATION),
+            max_count: most,
+            ..self.dead_letter_policy
+        };
         self
     }
 

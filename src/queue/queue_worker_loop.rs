@@ -12,19 +12,24 @@ use futures_util::future::BoxFuture;
 use tokio::{sync::Notify, task::JoinSet, time::Instant};
 
 use super::{
-    renewal::{TaskRenewals, renewal_time},
-    settlements::settlements_per_poll,
-    idle_poll::{IDLE_POLL_INTERVAL, IDLE_REGISTRATION_TTL, IdlePollOutcome, IdlePoll, poll_unless_idle},
-    task_run::{TaskRunResult, RunningTask, run_handler},
-    sealed_payload::open_for_run,
-    returned_task_schedule::ReturnedTaskSchedule,
-    task::{TaskAttemptInfo, UndecodedTask},
+    idle_poll::{
+        IDLE_POLL_INTERVAL, IDLE_REGISTRATION_TTL, IdlePoll, IdlePollOutcome, poll_unless_idle,
+    },
     poll::{AnsweredPoll, NotExecutedFlag},
     queue_worker::QueueWorker,
+    renewal::{TaskRenewals, renewal_time},
+    returned_task_schedule::ReturnedTaskSchedule,
+    sealed_payload::open_for_run,
+    settlements::settlements_per_poll,
+    task::{TaskAttemptInfo, UndecodedTask},
+    task_run::{RunningTask, TaskRunResult, run_handler},
 };
 use crate::{
     clock::PreciseTimer,
-    store::{TaskSettlement, TaskOutcome, MAX_TASKS_PER_STEP, TaskRecord, RunToken, StartedTask, TaskId, TaskPollCommand, random_hex_id},
+    store::{
+        MAX_TASKS_PER_STEP, RunToken, StartedTask, TaskId, TaskOutcome, TaskPollCommand,
+        TaskRecord, TaskSettlement, random_hex_id,
+    },
 };
 
 pub(super) struct QueueWorkerLoop {
@@ -131,7 +136,11 @@ impl QueueWorkerLoop {
     }
 
     fn free_slots(&self) -> usize {
-        if self.is_draining { 0 } else { self.worker.concurrency.saturating_sub(self.running.len()) }
+        if self.is_draining {
+            0
+        } else {
+            self.worker.concurrency.saturating_sub(self.running.len())
+        }
     }
 
     /// Not while there is no room, nor while a turn is under way: what would be looked for could not be started.
@@ -161,15 +170,21 @@ impl QueueWorkerLoop {
             // It only hands back, and takes no others for that.
             turn.max_runs = 0;
         }
-        (self.next_poll_at, self.was_woken, self.settlements_in_flight) = (None, false, turn.settlements.len());
+        (self.next_poll_at, self.was_woken, self.settlements_in_flight) =
+            (None, false, turn.settlements.len());
         self.not_executed = NotExecutedFlag::default();
-        self.pending_poll = Some(Box::pin(poll_unless_idle(store, quiet, turn, Arc::clone(&self.not_executed))));
+        self.pending_poll =
+            Some(Box::pin(poll_unless_idle(store, quiet, turn, Arc::clone(&self.not_executed))));
     }
 
     pub(super) fn build_poll(&mut self) -> TaskPollCommand {
-        let QueueWorker { store, queue, lease, limits, dead_letter_policy: graves, .. } = &self.worker;
+        let QueueWorker { store, queue, lease, limits, dead_letter_policy: graves, .. } =
+            &self.worker;
         self.poll_number += 1;
-        let ends = self.pending_settlements.drain(..settlements_per_poll(&self.pending_settlements)).collect();
+        let ends = self
+            .pending_settlements
+            .drain(..settlements_per_poll(&self.pending_settlements))
+            .collect();
         TaskPollCommand {
             queue: queue.clone(),
             node: store.node().clone(),
@@ -178,7 +193,11 @@ impl QueueWorkerLoop {
             max_runs: self.free_slots().min(MAX_TASKS_PER_STEP),
             lease: *lease,
             limits: *limits,
-            idle_timeout: if self.is_draining || self.returned_tasks.is_yielding() { Duration::ZERO } else { IDLE_REGISTRATION_TTL },
+            idle_timeout: if self.is_draining || self.returned_tasks.is_yielding() {
+                Duration::ZERO
+            } else {
+                IDLE_REGISTRATION_TTL
+            },
             can_stay_idle: self.is_listed_idle,
             dead_letter_limits: *graves,
             settlements: ends,
@@ -186,7 +205,12 @@ impl QueueWorkerLoop {
     }
 
     pub(super) fn apply_answer(&mut self, answer: AnsweredPoll) {
-        let AnsweredPoll { request: turn, reply: answer, first_sent_at: since, answered_sent_at: asked } = answer;
+        let AnsweredPoll {
+            request: turn,
+            reply: answer,
+            first_sent_at: since,
+            answered_sent_at: asked,
+        } = answer;
         let TaskPollCommand { settlements: ends, poll_number: number, max_runs: want, .. } = turn;
         for (end, _) in ends.iter().zip(&answer.settled).filter(|(_, stood)| !**stood) {
             tracing::warn!(task = ?end.run.id, "a run was over before it ended: it had been lost");
@@ -196,7 +220,8 @@ impl QueueWorkerLoop {
         self.is_listed_idle = answer.is_listed_idle;
         self.idle_poll = answer.is_queue_idle.then(|| IdlePoll::new(asked));
         let (now, full) = (Instant::now(), answer.started.len() >= want);
-        if !answer.started.is_empty() && now >= asked + self.worker.lease && !self.warned_slow_store {
+        if !answer.started.is_empty() && now >= asked + self.worker.lease && !self.warned_slow_store
+        {
             self.warned_slow_store = true;
             tracing::warn!(queue = %self.worker.queue.log_hash(), lease = ?self.worker.lease, "the store answers later than \
                 a lease lasts: tasks go back without having run; give the worker a longer lease");
@@ -207,7 +232,11 @@ impl QueueWorkerLoop {
         }
         if !self.was_woken {
             let strange = self.returned_tasks.is_yielding();
-            let most = self.returned_tasks.next_poll_in().unwrap_or(IDLE_POLL_INTERVAL).min(IDLE_POLL_INTERVAL);
+            let most = self
+                .returned_tasks
+                .next_poll_in()
+                .unwrap_or(IDLE_POLL_INTERVAL)
+                .min(IDLE_POLL_INTERVAL);
             let wait = answer.next_poll_in.map_or(most, |wait| wait.min(most));
             self.has_due_time = wait < most;
             // It has all it wanted: there may be more. Unless others are to have it.
@@ -228,7 +257,14 @@ impl QueueWorkerLoop {
             payload: record,
         });
         let late = self.is_draining || Instant::now() >= until;
-        let TaskRecord { retry_after_crash: again, max_attempts, pushed_us, due_us, unique, payload } = record;
+        let TaskRecord {
+            retry_after_crash: again,
+            max_attempts,
+            pushed_us,
+            due_us,
+            unique,
+            payload,
+        } = record;
         let QueueWorker { store, queue, .. } = &self.worker;
         let payload = match late {
             true => Err(Duration::ZERO),
@@ -239,11 +275,17 @@ impl QueueWorkerLoop {
             Err(delay) => {
                 self.returned_tasks.add(delay);
                 let verdict = TaskOutcome::ReturnToQueue { delay };
-                self.pending_settlements.push(TaskSettlement { run: token, record_bytes: bytes, unique_key: unique, outcome: verdict });
+                self.pending_settlements.push(TaskSettlement {
+                    run: token,
+                    record_bytes: bytes,
+                    unique_key: unique,
+                    outcome: verdict,
+                });
                 return;
             }
         };
-        let facts = TaskAttemptInfo { id: token.id.clone(), attempt, max_attempts, pushed_us, due_us };
+        let facts =
+            TaskAttemptInfo { id: token.id.clone(), attempt, max_attempts, pushed_us, due_us };
         let work = run_handler(
             Arc::clone(&self.worker.handler),
             UndecodedTask { info: facts, payload },
@@ -255,7 +297,16 @@ impl QueueWorkerLoop {
         let abort = self.run_tasks.spawn(async move { (run, work.await) });
         let first = renewal_time(until, self.worker.lease);
         self.renew_at = if self.running.is_empty() { first } else { self.renew_at.min(first) };
-        let running = RunningTask { token, abort_handle: abort, attempt, max_attempts, record_bytes: bytes, unique_key: unique, retry_after_crash: again, lease_until: until };
+        let running = RunningTask {
+            token,
+            abort_handle: abort,
+            attempt,
+            max_attempts,
+            record_bytes: bytes,
+            unique_key: unique,
+            retry_after_crash: again,
+            lease_until: until,
+        };
         self.running.insert(running.token.id.clone(), running);
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{queue_worker_loop::QueueWorkerLoop, queue_worker::QueueWorker};
+use super::{queue_worker::QueueWorker, queue_worker_loop::QueueWorkerLoop};
 use crate::{
     key::Key,
     store::{MAX_TASKS_PER_STEP, RunToken, Store},
@@ -61,7 +61,12 @@ pub(super) fn renewal_time(until: Instant, lease: Duration) -> Instant {
     now + (left / 3).max(lease / 48).min(left)
 }
 
-async fn renew_runs(store: Store, queue: Key, runs: Vec<RunToken>, lease: Duration) -> TaskRenewals {
+async fn renew_runs(
+    store: Store,
+    queue: Key,
+    runs: Vec<RunToken>,
+    lease: Duration,
+) -> TaskRenewals {
     let (since, mut out, mut answered) = (Instant::now(), Vec::with_capacity(runs.len()), true);
     for some in runs.chunks(MAX_TASKS_PER_STEP) {
         match store.backend().renew_runs(queue.clone(), some.to_vec(), lease).await {

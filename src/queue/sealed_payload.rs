@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use crate::{
     key::Key,
-    seal::{UnsealError, SealContext, open, seal},
+    seal::{SealContext, UnsealError, open, seal},
     store::{Store, TaskId},
 };
 

@@ -3,15 +3,18 @@
 use tokio::task::JoinError;
 
 use super::{
-    task_failure::FailureAction,
     queue_worker_loop::QueueWorkerLoop,
-    task_run::{TaskRunResult, RunningTask, task_outcome},
+    task_failure::FailureAction,
+    task_run::{RunningTask, TaskRunResult, task_outcome},
 };
-use crate::store::{TaskSettlement, TaskOutcome, MAX_BYTES_PER_STEP, MAX_TASKS_PER_STEP, RunToken};
+use crate::store::{MAX_BYTES_PER_STEP, MAX_TASKS_PER_STEP, RunToken, TaskOutcome, TaskSettlement};
 
 impl QueueWorkerLoop {
     /// A run has ended, and perhaps others with it: they go together.
-    pub(super) async fn collect_ended_runs(&mut self, first: Result<(RunToken, TaskRunResult), JoinError>) {
+    pub(super) async fn collect_ended_runs(
+        &mut self,
+        first: Result<(RunToken, TaskRunResult), JoinError>,
+    ) {
         self.record_ended_run(first);
         if !self.running.is_empty() && self.pending_poll.is_none() {
             tokio::task::yield_now().await;
@@ -29,7 +32,14 @@ impl QueueWorkerLoop {
             return;
         }
         let Some(running) = self.running.remove(&id) else { return };
-        let RunningTask { token, attempt, max_attempts, record_bytes: bytes, unique_key: unique, .. } = running;
+        let RunningTask {
+            token,
+            attempt,
+            max_attempts,
+            record_bytes: bytes,
+            unique_key: unique,
+            ..
+        } = running;
         if let Err((fault, why)) = &ran
             && !matches!(why.action, FailureAction::ReturnToQueue(_))
         {
@@ -44,7 +54,12 @@ impl QueueWorkerLoop {
             self.returned_tasks.add(delay);
         }
         let verdict = task_outcome(ran, attempt, max_attempts, self.worker.backoff);
-        self.pending_settlements.push(TaskSettlement { run: token, record_bytes: bytes, unique_key: unique, outcome: verdict });
+        self.pending_settlements.push(TaskSettlement {
+            run: token,
+            record_bytes: bytes,
+            unique_key: unique,
+            outcome: verdict,
+        });
     }
 }
 

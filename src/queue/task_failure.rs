@@ -5,11 +5,11 @@ use std::{error::Error as StdError, fmt, io, iter::successors, time::Duration};
 use crate::{clock::MAX_DURATION, store::MAX_REASON_BYTES};
 
 /// What the errors of handlers convert into: every error that may go to another thread, `String`, `anyhow::Error`, what
-/// a tower middleware answers with, and [`Failure`].
+/// a tower middleware answers with, and [`TaskFailure`].
 pub(super) type TaskHandlerError = Box<dyn StdError + Send + Sync>;
 
 /// Why a task failed, and what is to become of it. Every error converts into one, so `?` works in a handler
-/// that answers with `Result<(), Failure>`; its reason is what that says, and what the errors say that it has as its
+/// that answers with `Result<(), TaskFailure>`; its reason is what that says, and what the errors say that it has as its
 /// [`source`](StdError::source). It converts into a boxed error itself, which may pass through whatever stands around a
 /// handler: what is to become of the task is found in it again, also where it is the source of another error, and, but for `?`,
 /// within an [`io::Error`].

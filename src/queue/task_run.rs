@@ -12,15 +12,16 @@ use serde::de::DeserializeOwned;
 use tokio::{task::AbortHandle, time::Instant};
 
 use super::{
-    task_failure::{TaskFailure, FailureAction},
     retry_backoff::RetryBackoff,
     sealed_payload::return_delay,
-    task::{TaskAttemptInfo, UndecodedTask, Task},
+    task::{Task, TaskAttemptInfo, UndecodedTask},
+    task_failure::{FailureAction, TaskFailure},
 };
-use crate::store::{TaskOutcome, RunToken, Store, TaskFault};
+use crate::store::{RunToken, Store, TaskFault, TaskOutcome};
 
 /// What runs a task whose payload has not been read yet.
-pub(super) type TaskHandler = Arc<dyn Fn(UndecodedTask) -> BoxFuture<'static, TaskRunResult> + Send + Sync>;
+pub(super) type TaskHandler =
+    Arc<dyn Fn(UndecodedTask) -> BoxFuture<'static, TaskRunResult> + Send + Sync>;
 
 /// How a run went.
 pub(super) type TaskRunResult = Result<(), (TaskFault, TaskFailure)>;
@@ -58,7 +59,10 @@ where
         async move {
             let UndecodedTask { info: facts, payload } = raw;
             let unread = |error| {
-                (TaskFault::Undecodable, undecodable_failure(&store, &facts, &payload, &said, &redacted_cause(&error)))
+                (
+                    TaskFault::Undecodable,
+                    undecodable_failure(&store, &facts, &payload, &said, &redacted_cause(&error)),
+                )
             };
             let payload = serde_json::from_slice(&payload).map_err(unread)?;
             handler(Task::new(payload, facts)).await.map_err(|why| (TaskFault::Failed, why))
@@ -81,7 +85,8 @@ fn undecodable_failure(
     if payload.is_empty() {
         return TaskFailure::dead_letter(why);
     }
-    let age = Duration::from_micros(store.backend().estimated_now_us().saturating_sub(facts.due_us));
+    let age =
+        Duration::from_micros(store.backend().estimated_now_us().saturating_sub(facts.due_us));
     if age >= UNDECODABLE_GRACE {
         return TaskFailure::new(why);
     }
@@ -121,10 +126,15 @@ fn redacted_cause(error: &serde_json::Error) -> String {
 }
 
 /// Runs it, and bears its panic.
-pub(super) async fn run_handler(handler: TaskHandler, raw: UndecodedTask, longest: Option<Duration>) -> TaskRunResult {
+pub(super) async fn run_handler(
+    handler: TaskHandler,
+    raw: UndecodedTask,
+    longest: Option<Duration>,
+) -> TaskRunResult {
     // The handler may panic before it returns its future, too; and so may what that has, when it is dropped for having
     // run for too long.
-    let ran = AssertUnwindSafe(with_time_limit(longest, async move { handler(raw).await })).catch_unwind();
+    let ran = AssertUnwindSafe(with_time_limit(longest, async move { handler(raw).await }))
+        .catch_unwind();
     ran.await.unwrap_or_else(|panic| {
         let why = TaskFailure::new(panic_message(&*panic));
         // What it panicked with may panic in turn, and would take the worker with it.
@@ -135,7 +145,10 @@ pub(super) async fn run_handler(handler: TaskHandler, raw: UndecodedTask, longes
     })
 }
 
-async fn with_time_limit(longest: Option<Duration>, work: impl Future<Output = TaskRunResult>) -> TaskRunResult {
+async fn with_time_limit(
+    longest: Option<Duration>,
+    work: impl Future<Output = TaskRunResult>,
+) -> TaskRunResult {
     let Some(longest) = longest else { return work.await };
     let too_long = |_| Err((TaskFault::Failed, TaskFailure::new("it ran for too long")));
     tokio::time::timeout(longest, work).await.unwrap_or_else(too_long)
@@ -147,7 +160,12 @@ fn panic_message(panic: &(dyn std::any::Any + Send)) -> &str {
 }
 
 /// What becomes of a task after this attempt.
-pub(super) fn task_outcome(ran: TaskRunResult, attempt: u32, max_attempts: u32, backoff: RetryBackoff) -> TaskOutcome {
+pub(super) fn task_outcome(
+    ran: TaskRunResult,
+    attempt: u32,
+    max_attempts: u32,
+    backoff: RetryBackoff,
+) -> TaskOutcome {
     let Err((fault, TaskFailure { reason, action: then })) = ran else {
         return TaskOutcome::Done;
     };

@@ -22,7 +22,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::{TaskFailure, Queue, QueueWorker, Task, TaskId, TaskState};
+use super::{Queue, QueueWorker, Task, TaskFailure, TaskId, TaskState};
 use crate::store::Store;
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -9,7 +9,7 @@ use super::quorum_hold::QuorumHold;
 use crate::{
     key::Key,
     lock::ReleaseStatus,
-    store::{ReleaseOutcome, LockHold, LockLoss},
+    store::{LockHold, LockLoss, ReleaseOutcome},
 };
 
 /// A lock of a majority, held and renewed until this is dropped or released.
@@ -89,7 +89,8 @@ impl QuorumGuard {
         }
         let majority = self.0.majority();
         // Sent now, to all of them: whoever drops this future has released it.
-        let mut open: FuturesUnordered<_> = self.0.close().into_values().map(release_node).collect();
+        let mut open: FuturesUnordered<_> =
+            self.0.close().into_values().map(release_node).collect();
         let (mut had, mut unknown) = (0, 0);
         while had < majority && had + unknown + open.len() >= majority {
             match open.next().await {
@@ -116,7 +117,9 @@ fn release_node(hold: LockHold) -> impl Future<Output = NodeRelease> {
         match store.await_reply(told).await {
             Some(Ok(ReleaseOutcome::Released)) => NodeRelease::Released,
             // The first of two calls may have done it: within the lease nobody else can have.
-            Some(Ok(ReleaseOutcome::NotFoundOnRetry)) if facts.valid_until() > Instant::now() => NodeRelease::Released,
+            Some(Ok(ReleaseOutcome::NotFoundOnRetry)) if facts.valid_until() > Instant::now() => {
+                NodeRelease::Released
+            }
             Some(Ok(ReleaseOutcome::NotFoundOnRetry) | Err(_)) | None => NodeRelease::Unknown,
             Some(Ok(_)) => NodeRelease::Lost,
         }

@@ -8,8 +8,8 @@ use std::{pin::pin, sync::Arc};
 use tokio::time::{Instant, sleep_until};
 
 use super::{
-    quorum_hold::{QuorumHold, QuorumEvent},
-    vote_request::{VoteRequest, NodeVote},
+    quorum_hold::{QuorumEvent, QuorumHold},
+    vote_request::{NodeVote, VoteRequest},
 };
 use crate::store::LeaseTerms;
 
@@ -49,7 +49,11 @@ impl LeaseRepair {
     fn handle_vote(&self, (at, answer): NodeVote) {
         // A node that refuses is asked another time.
         if let Ok(hold) = answer {
-            self.hold.push_fence_raise(self.vote_request.raise_node_fence(at, hold, self.hold.fence));
+            self.hold.push_fence_raise(self.vote_request.raise_node_fence(
+                at,
+                hold,
+                self.hold.fence,
+            ));
         }
     }
 

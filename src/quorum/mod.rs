@@ -59,12 +59,12 @@
 //! the same one for all who share the quorum, if other locks live in those servers.
 
 mod guard;
+mod lease_repair;
 mod quorum_hold;
 mod request;
-mod vote_request;
-mod lease_repair;
 #[cfg(test)]
 mod tests;
+mod vote_request;
 
 pub use self::{
     guard::QuorumGuard,

@@ -16,10 +16,10 @@ use futures_util::{
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 
-use super::vote_request::{PendingVotes, NodeVote};
+use super::vote_request::{NodeVote, PendingVotes};
 use crate::{
     key::Key,
-    store::{LockHold, HoldState, LockLoss},
+    store::{HoldState, LockHold, LockLoss},
 };
 
 #[derive(Debug)]
@@ -52,7 +52,7 @@ struct PendingNodeCalls {
     fence_raises: FuturesUnordered<BoxFuture<'static, (usize, LockHold)>>,
 }
 
-/// See [`Held::next`].
+/// See [`QuorumHold::next_event`].
 pub(super) enum QuorumEvent {
     Vote(NodeVote),
     FenceRaised(usize, LockHold),
@@ -127,7 +127,8 @@ impl QuorumHold {
                 return loss;
             }
             let facts: Vec<_> = self.hold_states();
-            let mut any: FuturesUnordered<_> = facts.iter().map(|facts| facts.wait_for_loss()).collect();
+            let mut any: FuturesUnordered<_> =
+                facts.iter().map(|facts| facts.wait_for_loss()).collect();
             tokio::select! {
                 () = changed => {}
                 _ = any.next() => {}

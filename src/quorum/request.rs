@@ -4,13 +4,13 @@ use std::{ops::RangeInclusive, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{guard::QuorumGuard, vote_request::VoteRequest, lease_repair};
+use super::{guard::QuorumGuard, lease_repair, vote_request::VoteRequest};
 use crate::{
     clock::MAX_DURATION,
     error::{Error, ErrorKind},
     key::Key,
     lock::AcquireError,
-    store::{LockMode, Store, LeaseTerms},
+    store::{LeaseTerms, LockMode, Store},
 };
 
 /// How many stores there may be: with one there is no majority to speak of, and each more is one more call
@@ -141,8 +141,8 @@ impl QuorumRequest {
     ///
     /// # Errors
     ///
-    /// [`NotAcquired::Busy`] if so many nodes have granted it to others that no majority was left, after the
-    /// wait if there is one; [`NotAcquired::Fault`] if a majority could not be asked.
+    /// [`AcquireError::Busy`] if so many nodes have granted it to others that no majority was left, after the
+    /// wait if there is one; [`AcquireError::Fault`] if a majority could not be asked.
     pub async fn acquire(self) -> Result<QuorumGuard, AcquireError> {
         let started = Instant::now();
         let mut longest = RETRY_PAUSE_RANGE[0];

@@ -95,7 +95,8 @@ impl Rig {
         for at in nodes {
             let Some(facts) = guard.held().facts_of(*at) else { panic!("node {at} has none") };
             let (key, me) = (facts.key().clone(), facts.lease.token.clone());
-            let gone = self.stores[*at].backend().release(key, me, crate::store::LockMode::Exclusive);
+            let gone =
+                self.stores[*at].backend().release(key, me, crate::store::LockMode::Exclusive);
             gone.await.unwrap();
         }
     }

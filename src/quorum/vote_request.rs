@@ -12,8 +12,11 @@ use super::quorum_hold::QuorumHold;
 use crate::{
     error::{Error, ErrorKind},
     key::Key,
-    lock::{LockBusy, AcquireError},
-    store::{AcquireCommand, AcquireReply, GrantAttempt, LockHold, HoldState, LockMode, SPARE_FENCES, Store, LeaseTerms},
+    lock::{AcquireError, LockBusy},
+    store::{
+        AcquireCommand, AcquireReply, GrantAttempt, HoldState, LeaseTerms, LockHold, LockMode,
+        SPARE_FENCES, Store,
+    },
 };
 
 /// What is asked of whom.
@@ -50,7 +53,8 @@ impl VoteRequest {
 
     /// Asks all of them. What they have still to answer comes along.
     pub(super) async fn acquire_majority(&self) -> Result<Arc<QuorumHold>, AcquireError> {
-        let mut open: PendingVotes = (0..self.nodes.len()).map(|at| self.request_vote(at, &self.terms)).collect();
+        let mut open: PendingVotes =
+            (0..self.nodes.len()).map(|at| self.request_vote(at, &self.terms)).collect();
         let (mut got, mut noes) = (BTreeMap::new(), Vec::new());
         loop {
             while got.len() < self.majority() {
@@ -73,7 +77,9 @@ impl VoteRequest {
                 QuorumHold::new(&self.key, fence, self.nodes.len(), self.terms.max_hold, got, open);
             // It may have taken so long that nothing is sure any more. Then it is given back by this. A loss is told of
             // a little later than that.
-            if held.check_loss().is_none() && held.valid_until().is_some_and(|end| end > Instant::now()) {
+            if held.check_loss().is_none()
+                && held.valid_until().is_some_and(|end| end > Instant::now())
+            {
                 return Ok(held);
             }
             noes.push(VoteRefusal::Fault(Error::new(ErrorKind::Timeout, "quorum")));
@@ -84,7 +90,12 @@ impl VoteRequest {
     /// Has every node of the majority give larger fences from now on. The next majority has one of these nodes
     /// in it, and can have that one only after this holder: so it is told a larger fence. Therefore a node
     /// counts only if it is held while its mark is raised, and its own fence was in the reckoning.
-    async fn write_back_fence(&self, fence: u64, got: &mut BTreeMap<usize, LockHold>, noes: &mut Vec<VoteRefusal>) {
+    async fn write_back_fence(
+        &self,
+        fence: u64,
+        got: &mut BTreeMap<usize, LockHold>,
+        noes: &mut Vec<VoteRefusal>,
+    ) {
         let raises = got.iter().map(|(at, hold)| async {
             (*at, raise_fence(hold.store(), hold.state(), fence, self.node_timeout()).await)
         });
@@ -97,7 +108,11 @@ impl VoteRequest {
     }
 
     /// One node's vote.
-    pub(super) fn request_vote(&self, at: usize, terms: &LeaseTerms) -> BoxFuture<'static, NodeVote> {
+    pub(super) fn request_vote(
+        &self,
+        at: usize,
+        terms: &LeaseTerms,
+    ) -> BoxFuture<'static, NodeVote> {
         let (key, terms, patience) = (self.key.clone(), terms.clone(), self.node_timeout());
         let store = self.nodes.get(at).cloned();
         Box::pin(async move {
@@ -141,7 +156,11 @@ impl VoteRequest {
             // When so many of them are free that there is a majority.
             let missing = self.majority().saturating_sub(got + 1);
             let left = lefts.get(missing).unwrap_or(last);
-            return AcquireError::Busy(LockBusy { lease_remaining: *left, queue_length: longest, waited: None });
+            return AcquireError::Busy(LockBusy {
+                lease_remaining: *left,
+                queue_length: longest,
+                waited: None,
+            });
         }
         // What is wrong with a minority does not keep the others from a majority, when they are back.
         let is_wrong = |error: &&&Error| error.kind() == ErrorKind::Config;
@@ -181,7 +200,12 @@ async fn raise_fence(
     }
 }
 
-async fn acquire_on_node(store: &Store, key: Key, terms: LeaseTerms, patience: Duration) -> Result<LockHold, VoteRefusal> {
+async fn acquire_on_node(
+    store: &Store,
+    key: Key,
+    terms: LeaseTerms,
+    patience: Duration,
+) -> Result<LockHold, VoteRefusal> {
     // Whatever ends this early, a time-out included, drops the attempt, and so gives it back.
     let mut attempt = GrantAttempt::new(store, &key, LockMode::Exclusive);
     let lease = terms.initial_lease();
@@ -197,12 +221,16 @@ async fn acquire_on_node(store: &Store, key: Key, terms: LeaseTerms, patience: D
     };
     let asked = attempt.send(lease, || store.backend().acquire(call));
     match tokio::time::timeout(patience, asked).await {
-        Ok(Ok(AcquireReply::Granted { fence, .. })) => attempt.accept_grant(fence, terms).map_err(VoteRefusal::Fault),
+        Ok(Ok(AcquireReply::Granted { fence, .. })) => {
+            attempt.accept_grant(fence, terms).map_err(VoteRefusal::Fault)
+        }
         Ok(Ok(AcquireReply::Busy { lease_remaining: left, queue_length: line, .. })) => {
             attempt.mark_refused();
             Err(VoteRefusal::Busy { lease_remaining: left, queue_length: line })
         }
-        Ok(Ok(AcquireReply::AlreadyAccepted)) => Err(VoteRefusal::Fault(Error::new(ErrorKind::Protocol, "acquire"))),
+        Ok(Ok(AcquireReply::AlreadyAccepted)) => {
+            Err(VoteRefusal::Fault(Error::new(ErrorKind::Protocol, "acquire")))
+        }
         Ok(Err(error)) => Err(VoteRefusal::Fault(error)),
         Err(_) => Err(VoteRefusal::Fault(Error::new(ErrorKind::Timeout, "acquire"))),
     }
@@ -224,7 +252,8 @@ mod tests {
         let stores = (0..nodes).map(|_| Store::memory()).collect();
         let asking = VoteRequest { nodes: stores, key: Key::custom("x"), terms };
         let fault = |kind| move |_| VoteRefusal::Fault(Error::new(kind, "acquire"));
-        let busy = |_| VoteRefusal::Busy { lease_remaining: Duration::from_secs(1), queue_length: 0 };
+        let busy =
+            |_| VoteRefusal::Busy { lease_remaining: Duration::from_secs(1), queue_length: 0 };
         let noes = (0..wrong).map(fault(ErrorKind::Config));
         let noes = noes.chain((0..away).map(fault(ErrorKind::Unavailable)));
         let noes: Vec<_> = noes.chain((wrong + away..nodes).map(busy)).collect();

@@ -3,16 +3,16 @@
 use std::{collections::HashSet, sync::Arc};
 
 use crate::{
-    gate::{ClientAddress, KeyError, NetworkSet, GateRequest},
+    gate::{ClientAddress, GateRequest, KeyError, NetworkSet},
     key::Key,
 };
 
 /// Who is let through uncounted, and who not at all, by address or by key.
 ///
 /// ```
-/// use lockgate::{Key, Lists};
+/// use lockgate::{Key, AccessLists};
 ///
-/// let lists = Lists::new()
+/// let lists = AccessLists::new()
 ///     .allow(["10.0.0.0/8", "2001:db8::/32"]) // our own, health checks
 ///     .allow_key(Key::header("x-api-key", b"batch"))
 ///     .deny(["203.0.113.0/24"]);
@@ -23,7 +23,7 @@ use crate::{
 /// that holds for runs of deferred requests, which did not come to it before: a 403 makes them dead letters (`auth`).
 ///
 /// An address is the one that the layer's key is made of (`by_ip`, `by_client`; of several policies, the
-/// first with one), whole, before it is cut to its network; else the socket's other end, or what [`client`](Self::client) says. A key is one of those that
+/// first with one), whole, before it is cut to its network; else the socket's other end, or what [`client`](Self::client_address) says. A key is one of those that
 /// the layer reads from the request, such as [`Key::header`] with `by_header`.
 #[derive(Debug, Clone, Default)]
 pub struct AccessLists {
@@ -91,7 +91,7 @@ impl AccessLists {
 
     /// The address that the networks are about. Default: that of the layer's key if it is one, else the
     /// socket's other end. A request whose address can't be told is refused, or else on neither list, as
-    /// [`ClientAddress::absent`] says.
+    /// [`ClientAddress::on_missing`] says.
     #[must_use]
     pub fn client_address(mut self, address: ClientAddress) -> Self {
         self.client_address = Some(Arc::new(address));
@@ -111,7 +111,8 @@ impl AccessLists {
             Some(client) => client.address_for_lists(view)?,
             None => ClientAddress::peer().address_for_lists(view)?,
         };
-        let is_on = |list: &AccessList| address.is_some_and(|address| list.networks.contains(address));
+        let is_on =
+            |list: &AccessList| address.is_some_and(|address| list.networks.contains(address));
         Ok(self.match_lists(is_on))
     }
 

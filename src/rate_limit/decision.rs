@@ -34,8 +34,8 @@ pub(super) struct QuotaReading {
 
 impl Decision {
     /// Whether the request may pass. It was charged to all of the policies that limit it, unless its cost is 0, they were
-    /// only asked ([`peek`](crate::RateLimit::peek)), or the store was away and the policy lets it pass
-    /// ([`Outage`](crate::Outage)).
+    /// only asked ([`peek`](crate::RateLimiter::peek)), or the store was away and the policy lets it pass
+    /// ([`RateLimitOutage`](crate::RateLimitOutage)).
     #[must_use]
     pub fn is_admitted(&self) -> bool {
         self.admitted
@@ -51,7 +51,9 @@ impl Decision {
     /// When that policy has more to spend: the end of its window, or, for GCRA, the next request.
     #[must_use]
     pub fn reset_after(&self) -> Duration {
-        self.binding_policy().and_then(|each| each.reading).map_or(Duration::ZERO, |told| told.reset_after)
+        self.binding_policy()
+            .and_then(|each| each.reading)
+            .map_or(Duration::ZERO, |told| told.reset_after)
     }
 
     /// How long a refused request has to wait, if nobody else spends the keys meanwhile: the longest of
@@ -63,7 +65,7 @@ impl Decision {
     }
 
     /// Whether the store was away, and this process has decided by itself, or has let it pass: see
-    /// [`Outage`](crate::Outage).
+    /// [`RateLimitOutage`](crate::RateLimitOutage).
     #[must_use]
     pub fn is_local(&self) -> bool {
         self.decided_locally
@@ -93,8 +95,9 @@ impl Decision {
         longest.or_else(|| {
             let enforced = self.policies.iter().filter(|each| !each.policy.is_shadow());
             enforced.filter(|each| each.reading.is_some()).min_by_key(|each| {
-                each.reading
-                    .map(|QuotaReading { remaining, reset_after: reset, .. }| (remaining, u128::MAX - reset.as_nanos()))
+                each.reading.map(|QuotaReading { remaining, reset_after: reset, .. }| {
+                    (remaining, u128::MAX - reset.as_nanos())
+                })
             })
         })
     }

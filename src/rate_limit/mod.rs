@@ -3,7 +3,7 @@
 //! # What happens to a request
 //!
 //! Behind a `RateLimitLayer`, a request is read before anything is awaited: whether it is on one of the
-//! layer's [`Lists`], the key of each of its [policies](Policy), what it costs. Then
+//! layer's [`AccessLists`], the key of each of its [policies](Policy), what it costs. Then
 //!
 //! 1. what is *known* to be refused is refused at once: the store has said until when, and that moment was
 //!    counted from before it was asked, so that repeating it is exact;
@@ -24,7 +24,7 @@
 //! dies, no later one is charged; cut off by a shutdown, it is charged again when it runs.
 //!
 //! After the response, charges are put right where a layer is set so: given back by its status, or changed to what
-//! the handler has said with [`RateStatus::charge`]. A request that is dropped before its handler is called
+//! the handler has said with [`RateStatus::set_cost`]. A request that is dropped before its handler is called
 //! gets back what it was charged, but for a call that is under way just then; once the handler has been called, it
 //! stays charged.
 //!
@@ -39,7 +39,7 @@
 //! # Without the store
 //!
 //! While the store is away, each process goes on alone with its share of the quota, starting from what was
-//! left when it was last heard of ([`Outage::Local`](crate::Outage)); a policy may also admit everybody, or refuse with 503.
+//! left when it was last heard of ([`RateLimitOutage::LocalRateStatus`](crate::RateLimitOutage)); a policy may also admit everybody, or refuse with 503.
 //! Several policies are then asked one after the other, and what one refuses the others have counted: less is let in,
 //! never more. No refusal ever counts as an outage. Who is let in then is told nothing in fields,
 //! and handlers have no [`RateStatus`]; who is refused is told what this process knows: what is left, and when to come back.
@@ -51,36 +51,36 @@
 //!
 //! let store = Store::memory();
 //! let minute = Quota::requests(100).per(Duration::from_secs(60));
-//! let limit = store.rate_limit(Policy::new(minute).name("search"));
+//! let limit = store.rate_limiter(Policy::new(minute).with_name("search"));
 //! let decision = limit.check("customer:7", 1).await?;
 //! assert!(decision.is_admitted());
 //! assert_eq!(decision.remaining(), 99);
 //! # Ok(()) }
 //! ```
 
+mod access_lists;
 mod decision;
 mod engine;
-mod response_options;
-mod rate_headers;
 mod gate;
-mod rate_limiter;
-mod access_lists;
 mod policy;
-mod quota;
-mod rate_refusal;
 mod policy_status;
+mod quota;
+mod rate_headers;
+mod rate_limiter;
+mod rate_refusal;
+mod response_options;
 #[cfg(test)]
 mod tests;
 
 pub use self::{
-    decision::{Decision, PolicyDecision},
-    response_options::ResponseOptions,
-    rate_headers::RateHeaders,
-    gate::{ChargeCappedError, RateLimitContext, RateLimitGate, RateLimitTicket, RateStatus},
-    rate_limiter::RateLimiter,
     access_lists::AccessLists,
+    decision::{Decision, PolicyDecision},
+    gate::{ChargeCappedError, RateLimitContext, RateLimitGate, RateLimitTicket, RateStatus},
     policy::Policy,
-    quota::{Quota, QuotaBuilder},
-    rate_refusal::{RefusalReason, RateRefusal},
     policy_status::PolicyStatus,
+    quota::{Quota, QuotaBuilder},
+    rate_headers::RateHeaders,
+    rate_limiter::RateLimiter,
+    rate_refusal::{RateRefusal, RefusalReason},
+    response_options::ResponseOptions,
 };

@@ -14,8 +14,8 @@ use crate::{clock::MAX_DURATION, key::escape, outage::RateLimitOutage, store::Pe
 /// use lockgate::{Policy, Quota};
 ///
 /// let minute = Quota::requests(100).per(Duration::from_secs(60)).burst(20);
-/// let policy = Policy::new(minute).name("search").penalty(50, Duration::from_secs(600));
-/// assert_eq!(policy.label(), "search");
+/// let policy = Policy::new(minute).with_name("search").penalty(50, Duration::from_secs(600));
+/// assert_eq!(policy.name(), "search");
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
@@ -92,7 +92,7 @@ impl Policy {
     /// `block` (at least 1 ms, at most a year). Default: a refusal costs nothing, and who comes back in time is let in.
     ///
     /// Every refusal has to be counted in the store, so those that are no block are not
-    /// [remembered](Self::remember_refusals) in the process.
+    /// [remembered](Self::cache_refusals_for) in the process.
     ///
     /// Of two layers around one handler that are alike otherwise, the inner one is left out only if it has the same penalty
     /// or none: with another one it charges the request, too, and a warning says so.
@@ -111,7 +111,7 @@ impl Policy {
         self
     }
 
-    /// What to do while the store is away. Default [`Outage::Local`]: a limiter that is down should
+    /// What to do while the store is away. Default [`RateLimitOutage::Local`]: a limiter that is down should
     /// not take the service down with it, nor leave it without any limit.
     #[must_use]
     pub fn on_outage(mut self, outage: RateLimitOutage) -> Self {
@@ -150,7 +150,7 @@ impl Policy {
     ///
     /// What is charged on one route and given back there, since another policy refuses, is not known on a route that
     /// has this policy alone: a refusal there may outlast its reason. Set it on such a policy;
-    /// and if you [reset](super::RateLimit::reset) keys, or change the quota while other processes
+    /// and if you [reset](super::RateLimiter::reset) keys, or change the quota while other processes
     /// run: they learn of it after this time. Zero remembers nothing.
     #[must_use]
     pub fn cache_refusals_for(mut self, most: Duration) -> Self {
@@ -158,7 +158,7 @@ impl Policy {
         self
     }
 
-    /// The name as clients read it in header fields: see [`name`](Self::name).
+    /// The name as clients read it in header fields: see [`name`](Self::with_name).
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name

@@ -111,7 +111,7 @@ impl Quota {
     }
 
     /// Most that one charge counts after the fact, beyond the limit too (see
-    /// [`RateStatus::charge`](super::RateStatus::charge)): ten times the limit, or the burst if that is larger. Under
+    /// [`RateStatus::set_cost`](super::RateStatus::set_cost)): ten times the limit, or the burst if that is larger. Under
     /// GCRA a debt is paid off at the quota's rate, so a charge without a bound could refuse a key for a century.
     #[must_use]
     pub const fn max_charge(&self) -> u64 {
@@ -139,12 +139,14 @@ impl Quota {
         matches!(self.counting, QuotaCounting::Fixed)
     }
 
-    /// What the store counts so: the other way round than [`rule`](Self::rule).
+    /// What the store counts so: the other way round than [`rule`](Self::to_rule).
     pub(super) const fn from_rule(rule: QuotaRule) -> Self {
         let (limit, window, counting) = match rule {
             QuotaRule::Fixed { limit, window } => (limit, window, QuotaCounting::Fixed),
             QuotaRule::Sliding { limit, window } => (limit, window, QuotaCounting::Sliding),
-            QuotaRule::Gcra { limit, window, burst } => (limit, window, QuotaCounting::Gcra { burst }),
+            QuotaRule::Gcra { limit, window, burst } => {
+                (limit, window, QuotaCounting::Gcra { burst })
+            }
         };
         Self { limit, window, counting }
     }

@@ -34,11 +34,21 @@ const MAX_STRUCTURED_INTEGER: u64 = 999_999_999_999_999;
 
 impl RateHeaders {
     /// Adds the fields; `exposed` also names them for scripts of other origins.
-    pub(super) fn append_to(self, exposed: bool, standings: &[PolicyStatus<'_>], fields: &mut HeaderSet) {
+    pub(super) fn append_to(
+        self,
+        exposed: bool,
+        standings: &[PolicyStatus<'_>],
+        fields: &mut HeaderSet,
+    ) {
         fields.reserve(self.max_header_count() + usize::from(exposed));
-        self.for_each_header(exposed, standings, format_policy_header, |name, value: Cow<'static, str>| {
-            fields.push((name.into(), value));
-        });
+        self.for_each_header(
+            exposed,
+            standings,
+            format_policy_header,
+            |name, value: Cow<'static, str>| {
+                fields.push((name.into(), value));
+            },
+        );
     }
 
     /// Tells the fields. `policies`: the value of the one that is the same for all who have the same quotas.
@@ -92,11 +102,16 @@ impl RateHeaders {
 
 /// The value of `RateLimit-Policy`.
 pub(super) fn format_policy_header<V: From<String>>(standings: &[PolicyStatus<'_>]) -> V {
-    format_structured_list(standings, [";q=", ";w="], |standing| [standing.limit, ceil_secs(standing.window)]).into()
+    format_structured_list(standings, [";q=", ";w="], |standing| {
+        [standing.limit, ceil_secs(standing.window)]
+    })
+    .into()
 }
 
 fn format_quota_header(standings: &[PolicyStatus<'_>]) -> String {
-    format_structured_list(standings, [";r=", ";t="], |standing| [standing.remaining, ceil_secs(standing.wait_time())])
+    format_structured_list(standings, [";r=", ";t="], |standing| {
+        [standing.remaining, ceil_secs(standing.wait_time())]
+    })
 }
 
 fn format_structured_list(
@@ -168,7 +183,15 @@ mod tests {
     fn standing(name: &str, limit: u64, remaining: u64, reset: u64) -> PolicyStatus<'_> {
         let (window, reset) = (Duration::from_secs(60), Duration::from_secs(reset));
         let retry = Duration::ZERO;
-        PolicyStatus { name, limit, window, remaining, reset_after: reset, retry_after: retry, violated: false }
+        PolicyStatus {
+            name,
+            limit,
+            window,
+            remaining,
+            reset_after: reset,
+            retry_after: retry,
+            violated: false,
+        }
     }
 
     fn written(kind: RateHeaders, exposed: bool, standings: &[PolicyStatus<'_>]) -> Vec<String> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{
     decision::Decision,
-    engine::{CheckRequest, RateLimitEngine, PolicyCheck},
+    engine::{CheckRequest, PolicyCheck, RateLimitEngine},
     policy::Policy,
 };
 use crate::{
@@ -13,16 +13,16 @@ use crate::{
     store::Store,
 };
 
-/// One policy or more on a store. Made by [`Store::rate_limit`].
+/// One policy or more on a store. Made by [`Store::rate_limiter`].
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockgate::Error> {
 /// use std::time::Duration;
 /// use lockgate::{Policy, Quota, Store};
 ///
-/// let second = Policy::new(Quota::requests(10).per(Duration::from_secs(1))).name("burst");
-/// let day = Policy::new(Quota::requests(50_000).per(Duration::from_secs(86_400))).name("day");
-/// let limit = Store::memory().rate_limit(second).and(day);
+/// let second = Policy::new(Quota::requests(10).per(Duration::from_secs(1))).with_name("burst");
+/// let day = Policy::new(Quota::requests(50_000).per(Duration::from_secs(86_400))).with_name("day");
+/// let limit = Store::memory().rate_limiter(second).and(day);
 /// let decision = limit.check("customer:7", 4).await?;
 /// assert!(decision.is_admitted());
 /// assert_eq!(decision.remaining(), 6);
@@ -73,7 +73,7 @@ impl RateLimiter {
     /// # Errors
     ///
     /// [`ErrorKind::CostAboveQuota`] if no waiting would help. Where the policy is
-    /// [`Outage::Refuse`](crate::Outage), that the store is away; a call that may have been charged is not
+    /// [`RateLimitOutage::Refuse`](crate::RateLimitOutage), that the store is away; a call that may have been charged is not
     /// sent again.
     pub async fn check(&self, key: impl Into<Key>, cost: u64) -> Result<Decision, Error> {
         self.run_check(&self.uniform_request(&key.into(), cost)).await
@@ -94,7 +94,8 @@ impl RateLimiter {
         keys: impl IntoIterator<Item = (K, u64)>,
     ) -> Result<Decision, Error> {
         let pairs = self.policies.iter().zip(keys);
-        let questions = pairs.map(|(policy, (key, cost))| PolicyCheck::new(policy, key.into(), cost));
+        let questions =
+            pairs.map(|(policy, (key, cost))| PolicyCheck::new(policy, key.into(), cost));
         let ask = CheckRequest { checks: questions.collect(), group: self.group.clone() };
         self.run_check(&ask).await
     }
@@ -107,7 +108,8 @@ impl RateLimiter {
     ///
     /// As `check`, and that the store is away whatever the policy says.
     pub async fn peek(&self, key: impl Into<Key>, cost: u64) -> Result<Decision, Error> {
-        let decision = self.engine.peek(&self.store, &self.uniform_request(&key.into(), cost)).await?;
+        let decision =
+            self.engine.peek(&self.store, &self.uniform_request(&key.into(), cost)).await?;
         error_if_permanent(decision)
     }
 
@@ -115,10 +117,10 @@ impl RateLimiter {
     ///
     /// What a layer counts is found by the name of its policy (without one: by its quota) and its key, as that of
     /// [`Key::ip`], [`Key::header`] or [`Key::path_param`], under the same group if it has one:
-    /// `store.rate_limit(Policy::new(quota).name("search")).reset(Key::ip(address))`.
+    /// `store.rate_limiter(Policy::new(quota).with_name("search")).reset(Key::ip(address))`.
     ///
     /// Another process that remembers a refusal learns of it when that ends, or after the time set with
-    /// [`Policy::remember_refusals`]. Charges that others have [leased](Policy::lease) stay theirs.
+    /// [`Policy::cache_refusals_for`]. Charges that others have [leased](Policy::lease) stay theirs.
     ///
     /// If the future is dropped, or an answer was lost, each policy may have been reset or not; to be sure, reset again.
     ///

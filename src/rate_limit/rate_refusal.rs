@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::{
-    rate_headers::{RateHeaders, push_structured_string, format_number},
     policy_status::PolicyStatus,
+    rate_headers::{RateHeaders, format_number, push_structured_string},
 };
 use crate::{
     clock::ceil_secs,
@@ -56,7 +56,8 @@ impl<'a> RateRefusal<'a> {
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         let waits = self.violated().map(|standing| ceil_secs(standing.wait_time()));
-        (self.reason == RefusalReason::QuotaExceeded).then(|| Duration::from_secs(waits.max().unwrap_or(1)))
+        (self.reason == RefusalReason::QuotaExceeded)
+            .then(|| Duration::from_secs(waits.max().unwrap_or(1)))
     }
 
     /// `Retry-After` and the fields about quotas, as the layer is set.
@@ -93,7 +94,9 @@ impl<'a> RateRefusal<'a> {
     pub fn grpc_reply(&self) -> Reply {
         let (code, message) = match self.reason {
             RefusalReason::QuotaExceeded => ("8", "too many requests"),
-            RefusalReason::CostAboveQuota => ("8", "the request costs more than its quota ever has"),
+            RefusalReason::CostAboveQuota => {
+                ("8", "the request costs more than its quota ever has")
+            }
             RefusalReason::Denied => ("7", "requests of this client are refused"),
         };
         let mut reply = Reply::new(200)
@@ -144,11 +147,24 @@ mod tests {
     fn standing(name: &str, retry: Option<u64>) -> PolicyStatus<'_> {
         let (window, reset) = (Duration::from_secs(60), Duration::from_millis(2_500));
         let (violated, retry) = (retry.is_some(), Duration::from_millis(retry.unwrap_or(0)));
-        PolicyStatus { name, limit: 3, window, remaining: 0, reset_after: reset, retry_after: retry, violated }
+        PolicyStatus {
+            name,
+            limit: 3,
+            window,
+            remaining: 0,
+            reset_after: reset,
+            retry_after: retry,
+            violated,
+        }
     }
 
     fn refusal<'a>(reason: RefusalReason, standings: &'a [PolicyStatus<'a>]) -> RateRefusal<'a> {
-        RateRefusal { reason, policies: standings, headers: RateHeaders::Draft, expose_headers: false }
+        RateRefusal {
+            reason,
+            policies: standings,
+            headers: RateHeaders::Draft,
+            expose_headers: false,
+        }
     }
 
     fn field<'a>(reply: &'a Reply, name: &str) -> Option<&'a str> {
@@ -207,6 +223,9 @@ mod tests {
         assert_eq!(field(&reply, "grpc-status"), Some("8"));
         assert_eq!(field(&reply, "retry-after"), Some("1"));
         assert_eq!(field(&reply, "ratelimit"), Some("\"a\";r=0;t=1"));
-        assert_eq!(field(&refusal(RefusalReason::Denied, &[]).grpc_reply(), "grpc-status"), Some("7"));
+        assert_eq!(
+            field(&refusal(RefusalReason::Denied, &[]).grpc_reply(), "grpc-status"),
+            Some("7")
+        );
     }
 }

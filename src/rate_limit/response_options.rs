@@ -5,13 +5,13 @@ use std::{fmt, sync::Arc};
 use bytes::Bytes;
 
 use super::{
-    rate_headers::RateHeaders,
     access_lists::{AccessListMatch, AccessLists},
-    rate_refusal::{RefusalReason, RateRefusal},
     policy_status::PolicyStatus,
+    rate_headers::RateHeaders,
+    rate_refusal::{RateRefusal, RefusalReason},
 };
 use crate::{
-    gate::{InitialVerdict, KeySource, GateRequest},
+    gate::{GateRequest, InitialVerdict, KeySource},
     key::Key,
     reply::{HeaderSet, Reply},
 };
@@ -29,21 +29,21 @@ pub struct ResponseOptions {
 }
 
 impl ResponseOptions {
-    /// See `RateLimitLayer::lists`.
+    /// See `RateLimitLayer::access_lists`.
     #[must_use]
     pub fn access_lists(mut self, lists: AccessLists) -> Self {
         self.lists = lists;
         self
     }
 
-    /// See `RateLimitLayer::fields`.
+    /// See `RateLimitLayer::rate_headers`.
     #[must_use]
     pub fn headers(mut self, fields: RateHeaders) -> Self {
         self.headers = fields;
         self
     }
 
-    /// See `RateLimitLayer::expose_fields`.
+    /// See `RateLimitLayer::expose_headers`.
     #[must_use]
     pub fn expose_headers(mut self) -> Self {
         self.expose_headers = true;
@@ -57,7 +57,7 @@ impl ResponseOptions {
         self
     }
 
-    /// See `RateLimitLayer::respond`.
+    /// See `RateLimitLayer::refusal_response`.
     #[must_use]
     pub fn refusal_response(
         mut self,
@@ -67,7 +67,7 @@ impl ResponseOptions {
         self
     }
 
-    /// See `RateLimitLayer::grpc`.
+    /// See `RateLimitLayer::grpc_refusals`.
     #[must_use]
     pub fn grpc_refusals(self) -> Self {
         // A function, since a path to the method is of one lifetime only.
@@ -86,16 +86,28 @@ impl ResponseOptions {
     ) -> Option<InitialVerdict<F, T>> {
         match self.lists.match_address(view, sources.clone().find_map(KeySource::client_address)) {
             Err(fault) => {
-                return Some(fault.into_reply("RateLimitLayer").map_or(InitialVerdict::Skip, InitialVerdict::Answer));
+                return Some(
+                    fault
+                        .into_reply("RateLimitLayer")
+                        .map_or(InitialVerdict::Skip, InitialVerdict::Answer),
+                );
             }
-            Ok(AccessListMatch::Denied) => return Some(InitialVerdict::Answer(self.denied_reply())),
+            Ok(AccessListMatch::Denied) => {
+                return Some(InitialVerdict::Answer(self.denied_reply()));
+            }
             Ok(AccessListMatch::Allowed) => {
                 // On both lists is denied; but who has no key at all is on none.
                 let is_denied = |source: &KeySource<V::NativeRequest>| {
-                    source.read(view).is_ok_and(|key| self.lists.match_key(&key) == AccessListMatch::Denied)
+                    source
+                        .read(view)
+                        .is_ok_and(|key| self.lists.match_key(&key) == AccessListMatch::Denied)
                 };
                 let denied = self.lists.has_denied_keys() && sources.any(is_denied);
-                return Some(if denied { InitialVerdict::Answer(self.denied_reply()) } else { InitialVerdict::Skip });
+                return Some(if denied {
+                    InitialVerdict::Answer(self.denied_reply())
+                } else {
+                    InitialVerdict::Skip
+                });
             }
             Ok(AccessListMatch::Unlisted) => {}
         }
@@ -110,7 +122,9 @@ impl ResponseOptions {
         let mut skip = None;
         for key in keys {
             match self.lists.match_key(key) {
-                AccessListMatch::Denied => return Some(InitialVerdict::Answer(self.denied_reply())),
+                AccessListMatch::Denied => {
+                    return Some(InitialVerdict::Answer(self.denied_reply()));
+                }
                 AccessListMatch::Allowed => skip = Some(InitialVerdict::Skip),
                 AccessListMatch::Unlisted => {}
             }
@@ -125,7 +139,7 @@ impl ResponseOptions {
         fields
     }
 
-    /// The same; `policies` as in [`RateFields::tell`].
+    /// The same; `policies` as in [`RateHeaders::for_each_header`].
     pub(super) fn for_each_header(
         &self,
         standings: &[PolicyStatus<'_>],
@@ -138,7 +152,10 @@ impl ResponseOptions {
     /// The answer to a request that one at least of these policies refuses.
     pub(super) fn refusal_reply(&self, standings: &[PolicyStatus<'_>]) -> Reply {
         let hopeless = standings.iter().any(PolicyStatus::is_permanent);
-        self.build_reply(if hopeless { RefusalReason::CostAboveQuota } else { RefusalReason::QuotaExceeded }, standings)
+        self.build_reply(
+            if hopeless { RefusalReason::CostAboveQuota } else { RefusalReason::QuotaExceeded },
+            standings,
+        )
     }
 
     /// Whether the application makes the answers.
@@ -152,7 +169,12 @@ impl ResponseOptions {
     }
 
     fn build_reply(&self, reason: RefusalReason, standings: &[PolicyStatus<'_>]) -> Reply {
-        let refusal = RateRefusal { reason, policies: standings, headers: self.headers, expose_headers: self.expose_headers };
+        let refusal = RateRefusal {
+            reason,
+            policies: standings,
+            headers: self.headers,
+            expose_headers: self.expose_headers,
+        };
         match &self.responder {
             Some(respond) => respond(&refusal),
             None => refusal.reply(),

@@ -22,11 +22,14 @@ use tower_service::Service as _;
 use super::replay_claims::{self, REPLAY_HEADER, ReplayClaims};
 use crate::{
     clock::{MAX_DURATION, ceil_millis},
-    defer::{ReplayResponse, ReplayBody, ReplayOutcome, Replayer},
+    defer::{ReplayBody, ReplayOutcome, ReplayResponse, Replayer},
     gate::{HttpRequestHead, ReplayMarker},
     lock::{HeldLock, SharedSecret},
     middleware::read_response_body,
-    outbound::{OutboundError, FnConnector, TlsClientConfig, describe_error_chain, with_tls, system_tls_config},
+    outbound::{
+        FnConnector, OutboundError, TlsClientConfig, describe_error_chain, system_tls_config,
+        with_tls,
+    },
     reply::problem,
     store::Store,
 };
@@ -148,7 +151,12 @@ impl HttpReplayer {
     }
 
     /// With the moment until which the lock over there is this run's. `None`: it is not one that can be sent.
-    fn sign_request(&self, head: HttpRequestHead, body: Bytes, marker: &ReplayMarker) -> Option<SignedRequest> {
+    fn sign_request(
+        &self,
+        head: HttpRequestHead,
+        body: Bytes,
+        marker: &ReplayMarker,
+    ) -> Option<SignedRequest> {
         // Whatever the path is, the authority and the base stay what they are.
         let target = Some(head.target).filter(|target| target.starts_with('/'))?;
         if self.base_has_path && escapes_base_path(&target) {
@@ -197,12 +205,19 @@ impl HttpReplayer {
             fence: deferred.fence,
             first_seen_ms: ceil_millis(unix(deferred.accepted_at)),
             end_ms: ceil_millis(
-                unix(SystemTime::now()).saturating_add(self.timeout).saturating_add(CLOCK_SKEW_ALLOWANCE),
+                unix(SystemTime::now())
+                    .saturating_add(self.timeout)
+                    .saturating_add(CLOCK_SKEW_ALLOWANCE),
             ),
         })
     }
 
-    async fn send_request(self, request: Request<Full<Bytes>>, marker: &ReplayMarker, limit: usize) -> ReplayOutcome {
+    async fn send_request(
+        self,
+        request: Request<Full<Bytes>>,
+        marker: &ReplayMarker,
+        limit: usize,
+    ) -> ReplayOutcome {
         let response = match (self.sender)(request).await {
             Ok(response) => response,
             Err(error) if error.is_connect() => {
@@ -216,14 +231,17 @@ impl HttpReplayer {
             }
         };
         let (parts, body) = response.into_parts();
-        if !matches!(parts.status.as_u16(), 404 | 405) || parts.headers.contains_key(REPLAY_HEADER) {
+        if !matches!(parts.status.as_u16(), 404 | 405) || parts.headers.contains_key(REPLAY_HEADER)
+        {
             marker.mark_lock_passed();
         }
         // Of a problem all is read that says which one it is, however little of an answer is kept.
-        let most = if is_problem_json(&parts.headers) { limit.max(MAX_PROBLEM_BYTES) } else { limit };
-        let Some(mut body) = read_response_body(&parts.headers, body, most).await else { return ReplayOutcome::Failed };
-        let not_run =
-            matches!(&body, ReplayBody::Full(bytes) if is_problem_json(&parts.headers) && reports_not_run(bytes));
+        let most =
+            if is_problem_json(&parts.headers) { limit.max(MAX_PROBLEM_BYTES) } else { limit };
+        let Some(mut body) = read_response_body(&parts.headers, body, most).await else {
+            return ReplayOutcome::Failed;
+        };
+        let not_run = matches!(&body, ReplayBody::Full(bytes) if is_problem_json(&parts.headers) && reports_not_run(bytes));
         // A gateway may have answered, which waits no longer.
         if not_run || !is_gateway_error(parts.status) || parts.headers.contains_key(REPLAY_HEADER) {
             marker.mark_remote_ended();

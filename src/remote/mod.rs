@@ -5,7 +5,7 @@
 //! one field more, which says that this is a run, and which one; whoever answers it checks the field with
 //! a [`ReplayVerifier`], or as below. Redirects are answers: they are not followed. Whom the request once came from is the
 //! last element of `X-Forwarded-For` and of `Forwarded`, as behind a proxy: a service that limits by address there counts
-//! the client, if it [believes](crate::ClientAddress::behind) the worker. Where the layer that has accepted it did not know,
+//! the client, if it [believes](crate::ClientAddress::behind_proxies) the worker. Where the layer that has accepted it did not know,
 //! and the client has sent such a field, that element is `unknown`.
 //!
 //! ```text
@@ -38,7 +38,7 @@
 //! run's lock is held still, and whether it is this run's. Elsewhere the status resource tells `state` and
 //! `attempts`, which can be those of a run whose worker has died a moment ago, or of one that came after a
 //! drain: such a handler compares `fence`, which grows from run to run, with the greatest it has seen. It then must not take the job's lock, which the worker
-//! holds: a `LockLayer` that [trusts](crate::lock::LockGate::trust) the same secret sees that by the field
+//! holds: a `LockLayer` that [trusts](crate::lock::LockGate::trust_delegation) the same secret sees that by the field
 //! `Lockgate-Held`, which is sent along. An answer of 404 or 405 is the handler's only if it has a field
 //! `Lockgate-Replay` of any value; without it the job goes back in line as `unroutable`.
 //!
@@ -62,12 +62,12 @@
 //! others, and one that does must refuse requests whose field does not hold.
 
 mod http_replayer;
+mod replay_claims;
+mod replay_verifier;
 #[cfg(test)]
 mod tests;
-mod replay_verifier;
-mod replay_claims;
 
 pub use self::{
     http_replayer::HttpReplayer,
-    replay_verifier::{VerifyError, ReplayVerifier},
+    replay_verifier::{ReplayVerifier, VerifyError},
 };

@@ -4,7 +4,7 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::{Digest as _, Sha256};
 
 /// The field.
-pub(super) use crate::gate::REPLAY_HEADER as REPLAY_HEADER;
+pub(super) use crate::gate::REPLAY_HEADER;
 use crate::{key::hex, lock::SharedSecret};
 
 /// What it says.

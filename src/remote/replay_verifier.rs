@@ -5,7 +5,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use super::replay_claims::{SignatureInput, ReplayClaims};
+use super::replay_claims::{ReplayClaims, SignatureInput};
 use crate::{
     clock::ceil_millis,
     error::Error,
@@ -56,7 +56,7 @@ impl ReplayVerifier {
     ///
     /// # Errors
     ///
-    /// [`NotVerified`]; the request must be refused then.
+    /// [`VerifyError`]; the request must be refused then.
     pub async fn verify(
         &self,
         method: &str,
@@ -65,7 +65,8 @@ impl ReplayVerifier {
         field: &str,
     ) -> Result<RunningJob, VerifyError> {
         let request = SignatureInput { method, target, body };
-        let word = ReplayClaims::verify(field, &self.secrets, request).ok_or(VerifyError::Forged)?;
+        let word =
+            ReplayClaims::verify(field, &self.secrets, request).ok_or(VerifyError::Forged)?;
         let id = JobId::parse(&word.id).ok_or(VerifyError::Forged)?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         if ceil_millis(now) > word.end_ms {

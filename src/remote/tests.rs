@@ -19,18 +19,18 @@ use parking_lot::Mutex;
 use tokio::net::TcpListener;
 
 use super::{
-    HttpReplayer, VerifyError, ReplayVerifier,
-    replay_claims::{REPLAY_HEADER, SignatureInput as Signed, ReplayClaims},
+    HttpReplayer, ReplayVerifier, VerifyError,
+    replay_claims::{REPLAY_HEADER, ReplayClaims, SignatureInput as Signed},
 };
 use crate::{
     clock::{Clock, ceil_millis},
     defer::{ReplayBody, ReplayOutcome, Replayer as _},
-    gate::{RunningJob, HttpRequestHead, ReplayMarker},
+    gate::{HttpRequestHead, ReplayMarker, RunningJob},
     key::Key,
     lock::SharedSecret,
     store::{
-        GrantAttempt, StorageLimits, ClaimCommand, ClaimOutcome, EnqueueCommand, EnqueueOutcome, LockHold, JobId, JobPolicy, LockMode, SettleCommand,
-        Store, LeaseTerms, Settlement,
+        ClaimCommand, ClaimOutcome, EnqueueCommand, EnqueueOutcome, GrantAttempt, JobId, JobPolicy,
+        LeaseTerms, LockHold, LockMode, SettleCommand, Settlement, StorageLimits, Store,
     },
 };
 
@@ -118,11 +118,17 @@ async fn run_for(store: &Store, id: &JobId, lease: Duration) -> (LockHold, Repla
     let call = ClaimCommand { key, id: id.clone(), token: me, lease, retention };
     let claimed = attempt.send(lease, || store.backend().claim(call)).await;
     let Ok(ClaimOutcome::Claimed(run)) = claimed else { panic!("it is free: {claimed:?}") };
-    let terms =
-        LeaseTerms { lease, renews: true, max_hold: lease, job: Some(id.clone()), mode: LockMode::Exclusive };
+    let terms = LeaseTerms {
+        lease,
+        renews: true,
+        max_hold: lease,
+        job: Some(id.clone()),
+        mode: LockMode::Exclusive,
+    };
     let hold = attempt.accept_grant(run.fence, terms).expect("it is sure");
     let first_seen = UNIX_EPOCH + Duration::from_micros(run.accepted_us);
-    let deferred = RunningJob { id, attempt: run.attempt, accepted_at: first_seen, fence: run.fence };
+    let deferred =
+        RunningJob { id, attempt: run.attempt, accepted_at: first_seen, fence: run.fence };
     let marker = ReplayMarker::new(deferred, store, Arc::clone(hold.state()));
     (hold, marker)
 }
@@ -227,8 +233,12 @@ async fn whom_it_came_from_is_the_last_that_it_went_by() {
         (None, "unknown", None),
     ] {
         let fields = vec![("x-forwarded-for".to_owned(), b"10.9.9.9".to_vec())];
-        let head =
-            HttpRequestHead::new("POST", "/a", fields, peer.map(|peer| peer.parse().expect("an address")));
+        let head = HttpRequestHead::new(
+            "POST",
+            "/a",
+            fields,
+            peer.map(|peer| peer.parse().expect("an address")),
+        );
         let _ = replayer.replay(head, Bytes::new(), marker.clone(), 100).await;
         let fields = seen.lock().fields.clone();
         let of = |name: &str| fields.get_all(name).iter().cloned().collect::<Vec<_>>();
@@ -338,7 +348,10 @@ async fn a_run_that_was_handed_over_is_none_while_another_one_has_its_number() {
         key: facts.key().clone(),
         id: marker.job().id.clone(),
         token: facts.lease.token.clone(),
-        settlement: Settlement::ReturnToQueue { delay: Duration::from_millis(1), reason: "drained" },
+        settlement: Settlement::ReturnToQueue {
+            delay: Duration::from_millis(1),
+            reason: "drained",
+        },
         next_claim: None,
     };
     let _ = store.backend().settle(call).await.expect("the store is there");
@@ -381,7 +394,9 @@ async fn by_https_it_goes_to_whom_it_trusts_alone() {
         let run = |replayer: &HttpReplayer| {
             replayer.replay(head("/a"), Bytes::new(), marker.clone(), 100)
         };
-        let ReplayOutcome::Answered(answer) = run(&replayer).await else { panic!("{host} answers") };
+        let ReplayOutcome::Answered(answer) = run(&replayer).await else {
+            panic!("{host} answers")
+        };
         assert_eq!(answer.body, ReplayBody::Full("over".into()));
         // Nobody has vouched for it.
         assert_eq!(run(&stranger).await, ReplayOutcome::Unreachable, "{host}");

@@ -9,7 +9,7 @@ use chacha20poly1305::{
 };
 use parking_lot::RwLock;
 
-use super::{UnsealError, SealContext, SEALED_MARKER, FORMAT_VERSION};
+use super::{FORMAT_VERSION, SEALED_MARKER, SealContext, UnsealError};
 use crate::store::Store;
 
 /// Length of a nonce: random ones of this length do not meet.
@@ -21,7 +21,7 @@ const MAX_KEY_ID_LEN: usize = 32;
 /// The keys that stored requests, responses and tasks are sealed with.
 ///
 /// One key seals; others are there to open what was sealed with them. To change keys without a job that
-/// nobody can open: first give every process the new key as one that [opens](Keyring::opens), then let it
+/// nobody can open: first give every process the new key as one that [opens](Keyring::with_decryption_key), then let it
 /// seal and the old one open, and leave the old one away once nothing is kept any more that it has sealed
 /// (by default, a week after its last job has ended). A process that meets a job whose key it does not
 /// have leaves it to the others: it stays queued, uncharged, with the reason `no key`.
@@ -30,7 +30,7 @@ const MAX_KEY_ID_LEN: usize = 32;
 /// # let (old, new) = ([1; 32], [2; 32]);
 /// use lockgate::{Keyring, Store};
 ///
-/// let store = Store::memory().sealed_with(Keyring::new("2026-11", new).opens("2026-05", old));
+/// let store = Store::memory().with_keyring(Keyring::new("2026-11", new).with_decryption_key("2026-05", old));
 /// ```
 #[derive(Clone)]
 pub struct Keyring(Arc<SealingKeys>);
@@ -51,7 +51,11 @@ impl Keyring {
     /// If the id is empty, longer than 32 bytes, or not printable ASCII.
     #[must_use]
     pub fn new(id: &str, key: [u8; 32]) -> Self {
-        let keys = SealingKeys { sealing_key_id: id.to_owned(), ciphers: BTreeMap::new(), requires_sealed: false };
+        let keys = SealingKeys {
+            sealing_key_id: id.to_owned(),
+            ciphers: BTreeMap::new(),
+            requires_sealed: false,
+        };
         Self(Arc::new(keys)).with_decryption_key(id, key)
     }
 

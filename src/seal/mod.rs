@@ -1,6 +1,6 @@
 //! At rest: what is stored of requests, of their responses and of tasks, of no use without a key.
 //!
-//! [`Store::sealed_with`](crate::Store::sealed_with) gives a store handle a [`Keyring`]. From then on what
+//! [`Store::with_keyring`](crate::Store::with_keyring) gives a store handle a [`Keyring`]. From then on what
 //! that process stores of deferred requests, and of the payloads of tasks, is sealed (XChaCha20-Poly1305, a
 //! random nonce each), and what it reads is opened; the scripts of the store see neither. Sealed bytes belong
 //! to one job, its lock, and one of the two kinds, request and response, or to one task and its queue: put
@@ -77,7 +77,11 @@ pub(crate) fn seal(store: &Store, place: SealContext<'_>, plain: Bytes) -> Bytes
 
 /// Opens what [`seal`] has made. What was stored before there was a keyring is given back as it is, unless
 /// the keyring refuses it.
-pub(crate) fn open(store: &Store, place: SealContext<'_>, stored: &Bytes) -> Result<Bytes, UnsealError> {
+pub(crate) fn open(
+    store: &Store,
+    place: SealContext<'_>,
+    stored: &Bytes,
+) -> Result<Bytes, UnsealError> {
     let sealed = stored.first() == Some(&SEALED_MARKER);
     #[cfg(feature = "seal")]
     if let Some(ring) = keyring::for_store(store) {

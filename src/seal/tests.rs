@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::{Keyring, UnsealError, SealContext, open, seal};
+use super::{Keyring, SealContext, UnsealError, open, seal};
 use crate::store::Store;
 
 const PLACE: SealContext<'_> = SealContext { id: "id", parent_key: "c:lock", kind: "request" };

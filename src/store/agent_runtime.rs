@@ -151,7 +151,10 @@ impl AgentRuntime {
 }
 
 /// Begins here, unless it has begun by now.
-fn take_over_start(seat: &Weak<AgentRuntime>, start: &Arc<AgentStart>) -> Option<mpsc::UnboundedReceiver<AgentMessage>> {
+fn take_over_start(
+    seat: &Weak<AgentRuntime>,
+    start: &Arc<AgentStart>,
+) -> Option<mpsc::UnboundedReceiver<AgentMessage>> {
     if start.has_started() {
         return None;
     }

@@ -13,17 +13,19 @@ use futures_util::future::BoxFuture;
 
 pub(crate) use super::charge_future::ChargeFuture;
 pub(crate) use super::deferred::{
-    Heartbeat, BeginDirectOutcome, WebhookJobSpec, StorageLimits, ClaimCommand, ClaimOutcome, DirectRunCommand, DueLocks, ENDED_JOB_OVERHEAD, EnqueueCommand, EnqueueOutcome, JobPolicy,
-    JobView, JobBackend, JobListPage, EndedFilter, MergePolicy, NextClaim, OnFailure, JobHistory, PendingCursor, ClaimedRun, ActiveRun,
-    SettleCommand, SettleOutcome, ShardStats, Settlement, MergeMode,
+    ActiveRun, BeginDirectOutcome, ClaimCommand, ClaimOutcome, ClaimedRun, DirectRunCommand,
+    DueLocks, ENDED_JOB_OVERHEAD, EndedFilter, EnqueueCommand, EnqueueOutcome, Heartbeat,
+    JobBackend, JobHistory, JobListPage, JobPolicy, JobView, MergeMode, MergePolicy, NextClaim,
+    OnFailure, PendingCursor, SettleCommand, SettleOutcome, Settlement, ShardStats, StorageLimits,
+    WebhookJobSpec,
 };
 #[cfg(any(test, feature = "fsck"))]
-use super::fsck::{FsckPartResult, FsckPart};
-use super::{wakeups::Wakeups, tasks::TaskBackend};
+use super::fsck::{FsckPart, FsckPartResult};
 pub(crate) use super::{
     job_id::{JobId, JobState},
-    rate::{ChargeCommand, ChargeOutcome, CounterName, SettleChargeCommand, QuotaSnapshot},
+    rate::{ChargeCommand, ChargeOutcome, CounterName, QuotaSnapshot, SettleChargeCommand},
 };
+use super::{tasks::TaskBackend, wakeups::Wakeups};
 use crate::{clock::saturating_micros, error::Error, key::Key};
 
 /// What a step returns. Dropping it may or may not undo the step: the caller sends its own undo.
@@ -178,7 +180,7 @@ pub(crate) struct AcquireCommand {
 pub(crate) enum AcquireReply {
     /// `now`: the server's time in microseconds, which sequences are made of.
     Granted { fence: u64, queue_length: u64, contenders: Contenders, server_us: u64 },
-    /// `joined`: this call put the place into the line.
+    /// `has_joined`: this call put the place into the line.
     Busy { lease_remaining: Duration, queue_length: u64, seq: u64, has_joined: bool },
     /// Accepted before: nothing was taken. The record's text is for `enqueue` alone.
     AlreadyAccepted,
@@ -212,7 +214,7 @@ impl Contenders {
     }
 }
 
-/// `still.lua`: as the fields of [`Acquired::Held`].
+/// `still.lua`: as the fields of [`AcquireReply::Held`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct GrantRefresh {
     pub(crate) fence: u64,
@@ -227,7 +229,7 @@ pub(crate) enum ReleaseOutcome {
     Withdrawn,
     AlreadyExpired,
     NotFound,
-    /// As `Nothing`, but the call had to be sent twice: the first one may have given it back.
+    /// As `NotFound`, but the call had to be sent twice: the first one may have given it back.
     NotFoundOnRetry,
 }
 
@@ -242,7 +244,9 @@ pub(crate) struct LeaseRenewal {
 }
 
 /// A store, seen from the engines. Every step is bounded by the store's deadline.
-pub(crate) trait Backend: JobBackend + TaskBackend + fmt::Debug + Send + Sync + 'static {
+pub(crate) trait Backend:
+    JobBackend + TaskBackend + fmt::Debug + Send + Sync + 'static
+{
     /// Identities of this server, database and namespace, the current one last: shared with every other
     /// handle on them, in any process, and with no other store. None until a connection was made. The
     /// earlier ones are of data that the same server has lost since: a run that began under one of them
@@ -277,10 +281,20 @@ pub(crate) trait Backend: JobBackend + TaskBackend + fmt::Debug + Send + Sync + 
     /// and every step about this lock that is called after it comes after it. The future says how it
     /// went; dropped, it changes nothing. `None`: there is no runtime here or at home that would send it,
     /// and it will not be sent.
-    fn send_release(&self, key: Key, me: LockToken, mode: LockMode) -> Option<StoreFuture<'static, ReleaseOutcome>>;
+    fn send_release(
+        &self,
+        key: Key,
+        me: LockToken,
+        mode: LockMode,
+    ) -> Option<StoreFuture<'static, ReleaseOutcome>>;
     /// Gives back what this nonce has, and acquires for the next of the same process, in one call: if
     /// nobody else stands in line, that one has the lock at once.
-    fn release_and_reacquire(&self, me: LockToken, mode: LockMode, next: AcquireCommand) -> StoreFuture<'_, (ReleaseOutcome, AcquireReply)>;
+    fn release_and_reacquire(
+        &self,
+        me: LockToken,
+        mode: LockMode,
+        next: AcquireCommand,
+    ) -> StoreFuture<'_, (ReleaseOutcome, AcquireReply)>;
     /// What the holder of an exclusive lock was told with its grant, as it is now: its fence, and the spare ones
     /// after it, are larger than all before; `None` if it had been lost. The lease stays as it is.
     fn refresh_grant(&self, key: Key, me: LockToken) -> StoreFuture<'_, Option<GrantRefresh>>;
@@ -316,7 +330,7 @@ pub(crate) trait Backend: JobBackend + TaskBackend + fmt::Debug + Send + Sync + 
         0
     }
     /// How many replicas have all that was written so far, once there are `wanted` of them, or the
-    /// deadline has nearly passed. It fails unless it is the same server as when [`servers`](Self::servers) was
+    /// deadline has nearly passed. It fails unless it is the same server as when [`server_generation`](Self::server_generation) was
     /// `since`: replicas of another one say nothing of what was written before. A store without replicas
     /// cannot lose a grant: as many as wanted.
     fn wait_for_replicas(&self, _shard: u16, wanted: u32, _since: u64) -> StoreFuture<'_, u32> {

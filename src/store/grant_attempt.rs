@@ -6,10 +6,10 @@ use tokio::time::Instant;
 
 use super::{
     Store,
-    lease_agent::{UndoRequest, UndoAction},
     backend::{AcquireCommand, JobId, LockMode, LockToken},
+    lease_agent::{UndoAction, UndoRequest},
     lock_hold::LockHold,
-    lock_lease::{LockLease, LeaseTerms, validity_time},
+    lock_lease::{LeaseTerms, LockLease, validity_time},
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -182,8 +182,9 @@ impl GrantAttempt {
         if strayed > 0 {
             // It may have run at this moment.
             let (until, mode) = (Instant::now() + self.lease, self.mode);
-            let strays =
-                self.late_calls.get_or_insert_with(|| Box::new(LateCalls { count: 0, watch_until: until, mode }));
+            let strays = self
+                .late_calls
+                .get_or_insert_with(|| Box::new(LateCalls { count: 0, watch_until: until, mode }));
             (strays.count, strays.watch_until) = (strays.count + strayed, until);
         }
     }
@@ -213,7 +214,11 @@ impl GrantAttempt {
     ///
     /// Fails if the answer took so long that nothing is sure any more: somebody else may have it by now, and nobody is let
     /// in by a grant like that. It is given back as this is dropped; another call of this nonce may have it yet.
-    pub(crate) fn accept_grant(&mut self, fence: u64, terms: LeaseTerms) -> Result<LockHold, Error> {
+    pub(crate) fn accept_grant(
+        &mut self,
+        fence: u64,
+        terms: LeaseTerms,
+    ) -> Result<LockHold, Error> {
         let mut valid_until = self.valid_until();
         if self.lease > terms.lease {
             valid_until = valid_until.min(Instant::now() + validity_time(terms.lease));
@@ -221,7 +226,7 @@ impl GrantAttempt {
         self.accept_grant_until(fence, terms, valid_until)
     }
 
-    /// As `granted`, until then.
+    /// As `accept_grant`, until then.
     pub(super) fn accept_grant_until(
         &mut self,
         fence: u64,
@@ -234,7 +239,14 @@ impl GrantAttempt {
         }
         self.may_have_grant = false;
         let strays = self.late_calls.take();
-        let lease = LockLease::new(&self.key, &self.token, valid_until, terms, self.server_generation, strays);
+        let lease = LockLease::new(
+            &self.key,
+            &self.token,
+            valid_until,
+            terms,
+            self.server_generation,
+            strays,
+        );
         Ok(LockHold::new(&self.store, lease, fence))
     }
 }
@@ -246,7 +258,10 @@ impl Drop for GrantAttempt {
             return;
         }
         let now = Instant::now();
-        let strays = self.late_calls.as_ref().filter(|strays| self.may_have_grant || strays.watch_until > now);
+        let strays = self
+            .late_calls
+            .as_ref()
+            .filter(|strays| self.may_have_grant || strays.watch_until > now);
         if !self.may_have_grant && strays.is_none() {
             return;
         }
@@ -262,7 +277,9 @@ impl Drop for GrantAttempt {
             action: self.undo.clone(),
             expires_at: strays.map_or(until, |strays| strays.watch_until.max(until)),
             possible_grants: number + u32::from(self.may_have_grant),
-            may_arrive_late: number > 0 || self.undo_may_overtake || (!self.is_answered && self.sent_at().elapsed() > HEALTHY_LATENCY),
+            may_arrive_late: number > 0
+                || self.undo_may_overtake
+                || (!self.is_answered && self.sent_at().elapsed() > HEALTHY_LATENCY),
             resets_when_sent: (!self.is_answered).then_some(self.resets_when_sent),
             blocks_shutdown: !self.is_refused,
             reply_to: None,

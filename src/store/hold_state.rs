@@ -62,7 +62,18 @@ impl HoldState {
         let (lost, told) = (OnceLock::new(), Notify::new());
         let (over, lapses) = (AtomicBool::new(false), AtomicBool::new(false));
         let (after, fetched) = (OnceLock::new(), AtomicU8::new(RECEIVED));
-        Arc::new(Self { lease, fence, held_since: since, ends_at: end, loss: lost, changed: told, closed: over, receipt: fetched, expires_on_drop: lapses, successor: after })
+        Arc::new(Self {
+            lease,
+            fence,
+            held_since: since,
+            ends_at: end,
+            loss: lost,
+            changed: told,
+            closed: over,
+            receipt: fetched,
+            expires_on_drop: lapses,
+            successor: after,
+        })
     }
 
     /// It goes on as these, with this owner. Who has a copy follows.
@@ -103,7 +114,7 @@ impl HoldState {
         self.loss.get().copied()
     }
 
-    /// As [`Facts::loss`], as far as it has been told: it wakes nobody.
+    /// As [`HoldState::loss`], as far as it has been told: it wakes nobody.
     pub(crate) fn reported_loss(&self) -> Option<LockLoss> {
         self.loss.get().copied()
     }
@@ -217,17 +228,23 @@ mod tests {
 
     use super::*;
     use crate::store::{
-        backend::{LockMode, NodeId, LockToken},
+        backend::{LockMode, LockToken, NodeId},
         lock_lease::LeaseTerms,
     };
 
     const LEASE: Duration = Duration::from_secs(10);
 
     fn facts() -> Arc<HoldState> {
-        let terms =
-            LeaseTerms { lease: LEASE, renews: true, max_hold: LEASE, job: None, mode: LockMode::Exclusive };
+        let terms = LeaseTerms {
+            lease: LEASE,
+            renews: true,
+            max_hold: LEASE,
+            job: None,
+            mode: LockMode::Exclusive,
+        };
         let (key, me) = (Key::custom("x"), LockToken::new(&NodeId::new()));
-        let facts = HoldState::new(LockLease::new(&key, &me, Instant::now() + LEASE, terms, 0, None), 1);
+        let facts =
+            HoldState::new(LockLease::new(&key, &me, Instant::now() + LEASE, terms, 0, None), 1);
         assert!(facts.lease.begin_hold(&facts));
         facts
     }

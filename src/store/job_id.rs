@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use crate::key::{LogHash, Key, SHARD_COUNT};
+use crate::key::{Key, LogHash, SHARD_COUNT};
 
 /// The id of a deferred request: its shard and 128 random bits, as 34 hex digits. Whoever knows it may
 /// see the request's state, so it is hashed in logs.

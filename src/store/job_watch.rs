@@ -23,7 +23,7 @@ const PEER_POLL_TIMEOUT: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(crate) struct JobWatch {
     changes: watch::Sender<u64>,
-    /// How often [`Since::Now`] was asked for.
+    /// How often [`PollFreshness::Now`] was asked for.
     fresh_requests: AtomicU64,
     last_poll: Mutex<Option<JobPoll>>,
 }
@@ -87,7 +87,12 @@ impl JobWatch {
         let (began, asked) = (Instant::now(), self.fresh_requests.load(Ordering::Acquire));
         let changes = *self.changes.borrow();
         let job = store.backend().job_view(id.clone()).await;
-        *last = Some(JobPoll { started_at: began, fresh_requests: asked, changes, result: job.clone() });
+        *last = Some(JobPoll {
+            started_at: began,
+            fresh_requests: asked,
+            changes,
+            result: job.clone(),
+        });
         job
     }
 }

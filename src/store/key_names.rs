@@ -27,7 +27,7 @@ pub(crate) struct KeyNames {
 /// A key name in parts: its tag, its kind, and the name.
 pub(crate) type KeyParts<'a> = [&'a str; 3];
 
-/// As [`Parts`], of a counter.
+/// As [`KeyParts`], of a counter.
 pub(crate) type CounterKeyParts<'a> = [&'a str; 7];
 
 /// What of a counter is kept under a key.
@@ -93,7 +93,7 @@ impl KeyNames {
         subscription_channels(&self.prefix, node, jobs)
     }
 
-    /// As [`Keys::heard`], of a shard of a cluster whose nodes tell only what is theirs.
+    /// As [`KeyNames::subscriptions`], of a shard of a cluster whose nodes tell only what is theirs.
     #[expect(
         clippy::indexing_slicing,
         reason = "a shard is below their number, which is the length"
@@ -104,7 +104,11 @@ impl KeyNames {
 
     /// A channel that nobody listens to: of no process. A user who may tell the others something may send it.
     pub(crate) fn acl_probe_channel(&self) -> String {
-        if self.clustered { self.shard_key(COMMON_SHARD, "w:") } else { format!("{}w:", self.prefix) }
+        if self.clustered {
+            self.shard_key(COMMON_SHARD, "w:")
+        } else {
+            format!("{}w:", self.prefix)
+        }
     }
 
     /// Whether it is a channel of events, of those that a process listens to.
@@ -151,7 +155,7 @@ impl KeyNames {
         self.holders_parts(key).concat()
     }
 
-    /// As [`Keys::holders`], for those who write it elsewhere.
+    /// As [`KeyNames::holders`], for those who write it elsewhere.
     #[expect(
         clippy::indexing_slicing,
         reason = "a shard is below their number, which is the length"
@@ -326,7 +330,9 @@ mod tests {
     fn channels_are_told_apart() {
         let (keys, node) = (KeyNames::new("e"), NodeId::new());
         for jobs in [false, true] {
-            for heard in [keys.subscriptions(&node, jobs), keys.shard_subscriptions(63, &node, jobs)] {
+            for heard in
+                [keys.subscriptions(&node, jobs), keys.shard_subscriptions(63, &node, jobs)]
+            {
                 let events = heard.iter().map(|channel| KeyNames::is_event_channel(channel));
                 assert_eq!(
                     Vec::from_iter(events),
@@ -335,7 +341,11 @@ mod tests {
                 assert!(heard.iter().all(|channel| channel.starts_with(keys.channel_prefix())));
             }
         }
-        assert!(keys.shard_subscriptions(63, &node, true)[1..].iter().all(|e| e.starts_with("lg:1:e:{63}:")));
+        assert!(
+            keys.shard_subscriptions(63, &node, true)[1..]
+                .iter()
+                .all(|e| e.starts_with("lg:1:e:{63}:"))
+        );
     }
 
     #[test]
@@ -344,8 +354,15 @@ mod tests {
         let id = JobId::new(&key);
         let tag = format!("lg:1:shop:{{{}}}:", key.shard());
         let mut all = keys.line(&key);
-        all.extend([keys.job(&id), keys.request(&id), keys.response(&id), keys.idempotency_record(&key, "x")]);
-        all.extend(keys.clone().clustered().slot_guard_key(key.shard()).map(|parts| parts.concat()));
+        all.extend([
+            keys.job(&id),
+            keys.request(&id),
+            keys.response(&id),
+            keys.idempotency_record(&key, "x"),
+        ]);
+        all.extend(
+            keys.clone().clustered().slot_guard_key(key.shard()).map(|parts| parts.concat()),
+        );
         assert!(all.iter().all(|k| k.starts_with(&tag)), "{all:?}");
         assert_eq!(keys.slot_guard_key(key.shard()), None);
     }

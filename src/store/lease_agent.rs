@@ -24,11 +24,11 @@ use tokio::{
 };
 
 use super::{
-    backend::{Backend, ReleaseOutcome, JobId, LockMode, StoreFuture, LockToken},
-    record_completion::RecordCompletion,
-    lock_lease::LockLease,
-    renewal_scheduler::RenewalScheduler,
     agent_runtime::{AgentMailbox, AgentRuntime},
+    backend::{Backend, JobId, LockMode, LockToken, ReleaseOutcome, StoreFuture},
+    lock_lease::LockLease,
+    record_completion::RecordCompletion,
+    renewal_scheduler::RenewalScheduler,
 };
 use crate::{error::Error, key::Key};
 
@@ -68,7 +68,7 @@ pub(super) struct UndoRequest {
     pub(super) possible_grants: u32,
     /// The call to be undone may still lie in a broken socket: "nothing there" is not the last word.
     pub(super) may_arrive_late: bool,
-    /// How often ways to the store had been left ([`Backend::silences`]) when the call was sent that is to be undone,
+    /// How often ways to the store had been left ([`Backend::connection_resets`]) when the call was sent that is to be undone,
     /// if it has not been answered. Left since then, it may come behind its undo.
     pub(super) resets_when_sent: Option<u64>,
     /// A shutdown waits until it is undone. Not for what may merely come yet, when all that is known is undone.
@@ -94,7 +94,13 @@ impl LeaseAgent {
     pub(super) fn new(backend: Arc<dyn Backend>) -> Self {
         let rounds = Arc::new(RenewalScheduler::new(Arc::clone(&backend)));
         let (pending, begun) = (AtomicUsize::new(0), AtomicBool::new(false));
-        let shared = AgentState { backend, renewals: rounds, pending_undos: pending, undos_done: Notify::new(), has_started: begun };
+        let shared = AgentState {
+            backend,
+            renewals: rounds,
+            pending_undos: pending,
+            undos_done: Notify::new(),
+            has_started: begun,
+        };
         let seat = Arc::new(AgentRuntime::new(shared));
         let weak = Arc::downgrade(&seat);
         let verify: Arc<dyn Fn() + Send + Sync> = Arc::new(move || {
@@ -156,7 +162,10 @@ impl LeaseAgent {
 
     /// Has this run beside the agent: on a runtime that somebody drives, though it be a while until that is known.
     /// Dead once it has ended, or was dropped with its runtime; `None` if there is none.
-    pub(super) fn spawn_long_running(&self, work: impl Future<Output = ()> + Send + 'static) -> Option<Weak<()>> {
+    pub(super) fn spawn_long_running(
+        &self,
+        work: impl Future<Output = ()> + Send + 'static,
+    ) -> Option<Weak<()>> {
         let life = Arc::new(());
         let alive = Arc::downgrade(&life);
         let work = async move {
@@ -167,7 +176,7 @@ impl LeaseAgent {
         Some(alive)
     }
 
-    /// To be called where something is used that was given to [`keep`](Self::keep): whoever gave it may have gone before anybody
+    /// To be called where something is used that was given to [`spawn_long_running`](Self::spawn_long_running): whoever gave it may have gone before anybody
     /// was found who drives his runtime or the store's own.
     pub(crate) fn ensure_started(&self) {
         if !self.runtime.shared.has_started.load(Ordering::Acquire) {
@@ -225,7 +234,10 @@ impl Drop for PendingUndoGuard {
 }
 
 /// Ends when the store handle is gone and its mailbox is empty.
-pub(super) async fn run_agent(shared: Arc<AgentState>, mut mailbox: mpsc::UnboundedReceiver<AgentMessage>) {
+pub(super) async fn run_agent(
+    shared: Arc<AgentState>,
+    mut mailbox: mpsc::UnboundedReceiver<AgentMessage>,
+) {
     shared.has_started.store(true, Ordering::Release);
     loop {
         let next = shared.renewals.next_wakeup();
@@ -256,7 +268,16 @@ async fn run_undo(
 ) {
     let backend = Arc::clone(&pending.shared.backend);
     let UndoRequest {
-        key, token: me, mode, action: undo, expires_at: mut until, possible_grants: mut finds, may_arrive_late: doubtful, resets_when_sent: silences, reply_to: mut tell, ..
+        key,
+        token: me,
+        mode,
+        action: undo,
+        expires_at: mut until,
+        possible_grants: mut finds,
+        may_arrive_late: doubtful,
+        resets_when_sent: silences,
+        reply_to: mut tell,
+        ..
     } = message;
     let mut pause = Duration::from_millis(20);
     loop {
@@ -271,7 +292,8 @@ async fn run_undo(
         }
         match outcome {
             Ok(ReleaseOutcome::NotFound | ReleaseOutcome::NotFoundOnRetry)
-                if doubtful || silences.is_some_and(|before| before != backend.connection_resets()) =>
+                if doubtful
+                    || silences.is_some_and(|before| before != backend.connection_resets()) =>
             {
                 if let UndoAction::CompleteRecord(_, comes) = &undo {
                     until = until.min(*comes);

@@ -1,6 +1,6 @@
 //! A hold: the turn of one guard on a lease, and what gives the lease back.
 //!
-//! A [`Hold`] is given back when it is dropped. Dropping never waits, needs no runtime and can't fail:
+//! A [`LockHold`] is given back when it is dropped. Dropping never waits, needs no runtime and can't fail:
 //! it puts one message into the agent's mailbox.
 
 use std::{sync::Arc, time::Duration};
@@ -9,11 +9,11 @@ use tokio::{sync::oneshot, time::Instant};
 
 use super::{
     Store,
-    lease_agent::{UndoRequest, ReleaseOutcomeSender, UndoAction},
+    backend::{AcquireCommand, AcquireReply, JobId, LockMode, ReleaseOutcome},
     grant_attempt::GrantAttempt,
-    backend::{AcquireCommand, AcquireReply, ReleaseOutcome, JobId, LockMode},
     hold_state::HoldState,
-    lock_lease::{LockLease, LossWatcher, LeaseTerms, lease_for_validity},
+    lease_agent::{ReleaseOutcomeSender, UndoAction, UndoRequest},
+    lock_lease::{LeaseTerms, LockLease, LossWatcher, lease_for_validity},
 };
 use crate::error::Error;
 
@@ -123,14 +123,16 @@ impl LockHold {
         let left = |end: Instant| end.saturating_duration_since(now);
         // It is the same turn: what ends it stays. A fixed lease gets no longer by it.
         let more = if terms.renews { terms.lease } else { Duration::ZERO };
-        let time = more.min(left(self.state.ends_at)).max(lease_for_validity(left(lease.valid_until())));
+        let time =
+            more.min(left(self.state.ends_at)).max(lease_for_validity(left(lease.valid_until())));
         let backend = self.store.backend();
         let call = || backend.downgrade(lease.key.clone(), lease.token.clone(), time);
         let stands = attempt.send(time, call).await?;
         self.close_without_release();
         if stands {
             // What it was extended to, too.
-            let mut hold = attempt.accept_grant_until(self.state.fence, terms, attempt.valid_until())?;
+            let mut hold =
+                attempt.accept_grant_until(self.state.fence, terms, attempt.valid_until())?;
             hold.replace_end(self.state.ends_at);
             Ok(Some(hold))
         } else {
@@ -141,10 +143,14 @@ impl LockHold {
     }
 
     /// Gives it back, and asks for the next of this process, in one call.
-    pub(crate) async fn release_and_reacquire(mut self, next: AcquireCommand) -> Result<(ReleaseOutcome, AcquireReply), Error> {
+    pub(crate) async fn release_and_reacquire(
+        mut self,
+        next: AcquireCommand,
+    ) -> Result<(ReleaseOutcome, AcquireReply), Error> {
         let lease = Arc::clone(self.lease());
         self.close();
-        let call = self.store.backend().release_and_reacquire(lease.token.clone(), lease.terms.mode, next);
+        let call =
+            self.store.backend().release_and_reacquire(lease.token.clone(), lease.terms.mode, next);
         let (outcome, answer) = call.await?;
         self.mark_released(outcome);
         Ok((outcome, answer))
@@ -204,16 +210,28 @@ impl LockHold {
         if !std::mem::replace(&mut self.is_released, true) {
             self.close();
             let lease = self.lease();
-            self.schedule_undo(UndoAction::Release, 1, lease.valid_until() + lease.terms.lease / 8, tell);
+            self.schedule_undo(
+                UndoAction::Release,
+                1,
+                lease.valid_until() + lease.terms.lease / 8,
+                tell,
+            );
         }
     }
 
     /// Of what it has in the store, if it has it still, and of what may come behind that.
-    fn schedule_undo(&self, undo: UndoAction, has: u32, until: Instant, tell: Option<ReleaseOutcomeSender>) {
+    fn schedule_undo(
+        &self,
+        undo: UndoAction,
+        has: u32,
+        until: Instant,
+        tell: Option<ReleaseOutcomeSender>,
+    ) {
         let lease = self.lease();
         // A copy of a claim is no acquisition: while its job has this run it is the same claim, and refused after that.
         let strays = lease.late_calls.as_deref();
-        let strays = strays.filter(|_| lease.terms.job.is_none() || !matches!(undo, UndoAction::Release));
+        let strays =
+            strays.filter(|_| lease.terms.job.is_none() || !matches!(undo, UndoAction::Release));
         let number = strays.map_or(0, |strays| strays.count);
         self.store.agent().schedule_undo(UndoRequest {
             key: lease.key.clone(),

@@ -1,6 +1,6 @@
 //! A lease: what this process has in the store, under one token, until a moment on our own clock.
 //!
-//! Several guards may use it one after the other, each in a turn of its own ([`Facts`]); renewal, loss
+//! Several guards may use it one after the other, each in a turn of its own ([`HoldState`]); renewal, loss
 //! and giving back are about the lease. What happens to it happens under its mutex, so that a turn is
 //! never begun on a lease that is lost already, and a loss is told to whoever's turn it is.
 
@@ -18,8 +18,8 @@ use tokio::time::Instant;
 
 use super::{
     Store,
-    grant_attempt::LateCalls,
     backend::{JobId, LockMode, LockToken},
+    grant_attempt::LateCalls,
     hold_state::{HoldState, LockLoss},
 };
 use crate::{
@@ -61,7 +61,7 @@ pub(crate) struct LockLease {
     pub(crate) key: Key,
     pub(crate) token: LockToken,
     pub(crate) terms: LeaseTerms,
-    /// [`Backend::servers`](super::backend::Backend::servers) when the grant was asked for.
+    /// [`Backend::server_generation`](super::backend::Backend::server_generation) when the grant was asked for.
     server_generation: u64,
     /// Most replicas that were seen to have the grant.
     confirmed_replicas: AtomicU32,
@@ -143,7 +143,10 @@ impl LockLease {
     pub(crate) fn allows_handover(&self) -> bool {
         let (left, lease) =
             (self.valid_until().saturating_duration_since(Instant::now()), self.terms.lease);
-        !self.is_closed() && !self.is_final.load(Ordering::Acquire) && left >= lease / 3 && left <= lease
+        !self.is_closed()
+            && !self.is_final.load(Ordering::Acquire)
+            && left >= lease / 3
+            && left <= lease
     }
 
     /// Tells this one too if the lease is lost.
@@ -182,7 +185,7 @@ impl LockLease {
         true
     }
 
-    /// As [`Lease::extended`], by the agent. Whether that was the last time: whoever's turn it is now has come to its end.
+    /// As [`Lease::apply_extension`], by the agent. Whether that was the last time: whoever's turn it is now has come to its end.
     pub(super) fn apply_renewal(&self, sent: Instant, lease: Duration) -> bool {
         let mut state = self.state.lock();
         state.valid_until = sent + validity_time(lease);
@@ -226,7 +229,7 @@ impl LockLease {
 ///
 /// # Errors
 ///
-/// As [`Lease::replicate`].
+/// As [`Lease::ensure_replicated`].
 pub(crate) async fn ensure_replicated(
     store: &Store,
     key: &Key,
@@ -261,7 +264,7 @@ pub(crate) fn validity_time(lease: Duration) -> Duration {
     lease.saturating_sub(lease / part + always)
 }
 
-/// The lease to ask for where so much of it is to be [`sure`]: what is sure already stays so, whatever the store has of it.
+/// The lease to ask for where so much of it is to be [`validity_time`]: what is sure already stays so, whatever the store has of it.
 pub(super) fn lease_for_validity(left: Duration) -> Duration {
     if left.is_zero() {
         return left;

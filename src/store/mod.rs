@@ -4,75 +4,78 @@
 //! things behind one trait: Redis (or Valkey), for more than one process, or [`Store::memory`], the
 //! same steps in this process. What every request is promised here: an answer within the deadline.
 
-mod lease_agent;
-mod grant_attempt;
+mod agent_runtime;
 mod backend;
 mod charge_future;
 mod deferred;
 mod direct_run_counter;
-mod record_completion;
-mod hold_state;
 #[cfg(any(test, feature = "fsck"))]
 mod fsck;
-mod store_handle;
-mod wakeups;
-mod lock_hold;
+mod grant_attempt;
+mod hold_state;
 mod job_id;
 mod job_watch;
 #[cfg(any(feature = "redis", test))]
 mod key_names;
+mod lease_agent;
+mod lock_hold;
 mod lock_lease;
 mod memory;
 mod rate;
+mod record_completion;
 #[cfg(feature = "redis")]
 mod redis;
 mod renewal_scheduler;
-mod agent_runtime;
+mod store_handle;
 mod tasks;
 #[cfg(test)]
 mod tests;
+mod wakeups;
 
 pub(crate) use self::backend::{
-    OFFER_TIMEOUT, AcquireCommand, AcquireReply, Heartbeat, BeginDirectOutcome, WebhookJobSpec, StorageLimits, ChargeFuture, ClaimCommand, ClaimOutcome, DirectRunCommand,
-    DueLocks, EnqueueCommand, EnqueueOutcome, ReleaseOutcome, JobPolicy, JobView, EndedFilter, MergePolicy, LockMode, NextClaim, NodeId,
-    Contenders, PendingCursor, ClaimedRun, SPARE_FENCES, SettleCommand, SettleOutcome, ShardStats, LockToken, Settlement, MergeMode,
-    random_hex_id,
+    AcquireCommand, AcquireReply, BeginDirectOutcome, ChargeFuture, ClaimCommand, ClaimOutcome,
+    ClaimedRun, Contenders, DirectRunCommand, DueLocks, EndedFilter, EnqueueCommand,
+    EnqueueOutcome, Heartbeat, JobPolicy, JobView, LockMode, LockToken, MergeMode, MergePolicy,
+    NextClaim, NodeId, OFFER_TIMEOUT, PendingCursor, ReleaseOutcome, SPARE_FENCES, SettleCommand,
+    SettleOutcome, Settlement, ShardStats, StorageLimits, WebhookJobSpec, random_hex_id,
 };
 #[cfg(any(test, feature = "fsck"))]
-pub use self::fsck::{StoreCheck, CheckReport, CheckFinding, FindingKind};
-pub(crate) use self::wakeups::{WakeupMessage, JoinListener};
+pub use self::fsck::{CheckFinding, CheckReport, FindingKind, StoreCheck};
 pub(crate) use self::job_watch::{JobWatch, PollFreshness};
 #[cfg(test)]
-pub(crate) use self::key_names::{KeyNames, CounterKeyKind};
+pub(crate) use self::key_names::{CounterKeyKind, KeyNames};
 #[cfg(any(test, feature = "test-kit"))]
 pub(crate) use self::memory::MemoryBackend;
 #[cfg(test)]
 pub(crate) use self::rate::Algorithm;
 pub(crate) use self::rate::{
-    AdjustmentKind, ChargeCommand, ChargeOutcome, CounterName, ChargeItem, Penalty, QuotaRule, SettleChargeCommand, ChargeAdjustment, QuotaSnapshot, QuotaSnapshots, ChargedWindow,
+    AdjustmentKind, ChargeAdjustment, ChargeCommand, ChargeItem, ChargeOutcome, ChargedWindow,
+    CounterName, Penalty, QuotaRule, QuotaSnapshot, QuotaSnapshots, SettleChargeCommand,
 };
 #[cfg(feature = "redis")]
 pub use self::redis::StoreBuilder;
 pub(crate) use self::tasks::{
-    TaskSettlement, TaskOutcome, DeadLetterLimits, TaskRunLimits, MAX_TASKS_PER_STEP, MAX_BYTES_PER_STEP, TaskPushCommand, TaskPushOutcome, MAX_REASON_BYTES, TaskRecord,
-    RunToken, StartedTask, TaskView, TaskPollCommand, TaskPollOutcome, UniqueKey,
+    DeadLetterLimits, MAX_BYTES_PER_STEP, MAX_REASON_BYTES, MAX_TASKS_PER_STEP, RunToken,
+    StartedTask, TaskOutcome, TaskPollCommand, TaskPollOutcome, TaskPushCommand, TaskPushOutcome,
+    TaskRecord, TaskRunLimits, TaskSettlement, TaskView, UniqueKey,
 };
 #[cfg(test)]
 pub(crate) use self::tests::{Fault, Faults, Log, elsewhere, faulty, faulty_with_clock, spawn};
 #[cfg(all(test, feature = "redis"))]
 pub(crate) use self::tests::{Front, says};
-pub(crate) use self::{
-    grant_attempt::GrantAttempt,
-    direct_run_counter::{DirectRunPermit, DirectRunCounter},
-    record_completion::{RecordOutcome, RecordCompletion},
-    hold_state::HoldState,
-    store_handle::WeakStore,
-    lock_hold::LockHold,
-    lock_lease::{LockLease, LossWatcher, LeaseTerms, ensure_replicated},
-};
+pub(crate) use self::wakeups::{JoinListener, WakeupMessage};
 pub use self::{deferred::OnFailure, hold_state::LockLoss};
+pub(crate) use self::{
+    direct_run_counter::{DirectRunCounter, DirectRunPermit},
+    grant_attempt::GrantAttempt,
+    hold_state::HoldState,
+    lock_hold::LockHold,
+    lock_lease::{LeaseTerms, LockLease, LossWatcher, ensure_replicated},
+    record_completion::{RecordCompletion, RecordOutcome},
+    store_handle::WeakStore,
+};
 pub use self::{
-    store_handle::Store,
     job_id::{JobId, JobState},
+    store_handle::Store,
     tasks::{QueueStats, TaskFault, TaskId, TaskState},
 };

@@ -1,12 +1,12 @@
 //! What is asked of a quota's counters, and what they say.
 //!
-//! A store keeps a [`Count`] for each counter and decides; what a client is told is worked out of that
+//! A store keeps a [`CounterValue`] for each counter and decides; what a client is told is worked out of that
 //! here ([`count`]), for every store alike. [`pace`] turns an even rate into whole numbers.
 //!
 //! # Numbers
 //!
 //! All are integers, in every store, and none passes 2^53, up to which Lua's are exact: limits, costs and what
-//! is spent count up to [`MOST`], what goes beyond counts as that.
+//! is spent count up to [`MAX_UNITS`], what goes beyond counts as that.
 
 mod counter_value;
 mod gcra_rate;
@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 
 pub(crate) use self::{
     counter_value::{CounterValue, scale_ceil},
-    gcra_rate::{MAX_DEBT_PARTS, GcraRate},
+    gcra_rate::{GcraRate, MAX_DEBT_PARTS},
 };
 use crate::{error::Error, key::Key};
 
@@ -41,7 +41,7 @@ pub(crate) enum QuotaRule {
     /// part of it that is still within reach, rounded up.
     Sliding { limit: u64, window: Duration },
     /// GCRA: `limit` per `window` evenly, at most `burst` at once. Where the numbers leave no exact rate, it is
-    /// the next lower one: see [`Pace`].
+    /// the next lower one: see [`GcraRate`].
     Gcra { limit: u64, window: Duration, burst: u64 },
 }
 
@@ -106,7 +106,7 @@ impl QuotaRule {
     }
 }
 
-/// After `after` refusals within the rule's window every charge of this counter is refused for `block`, one
+/// After `after_refusals` refusals within the rule's window every charge of this counter is refused for `block_for`, one
 /// that costs nothing included. A refusal that the counter is not to blame for, one while it is blocked, and
 /// one of a cost that could never be let in do not count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -136,13 +136,13 @@ impl ChargeItem {
     }
 }
 
-/// All items or none, `times` times one after the other.
+/// All items or none, `repetitions` times one after the other.
 #[derive(Debug, Clone)]
 pub(crate) struct ChargeCommand {
     /// Decides the shard, and is part of the counters' names where it is not the subject itself: a policy
     /// counts apart under each tag.
     pub(crate) tag: Key,
-    /// At most [`ITEMS`]. A counter that is named twice is charged the sum, or nothing, by a rule within both.
+    /// At most [`MAX_ITEMS_PER_CHARGE`]. A counter that is named twice is charged the sum, or nothing, by a rule within both.
     pub(crate) items: Arc<[ChargeItem]>,
     /// 0: nothing is charged and nothing counts as refused; the states are told.
     pub(crate) repetitions: u32,
@@ -166,7 +166,8 @@ impl ChargeCommand {
         if !self.items.iter().enumerate().any(twice) {
             return None;
         }
-        let (mut once, mut places) = (Vec::<ChargeItem>::new(), Vec::with_capacity(self.items.len()));
+        let (mut once, mut places) =
+            (Vec::<ChargeItem>::new(), Vec::with_capacity(self.items.len()));
         for item in &*self.items {
             match once.iter().position(|other| item.has_same_counter(other)) {
                 Some(at) => {
@@ -192,7 +193,7 @@ pub(crate) type QuotaSnapshots = SmallVec<[QuotaSnapshot; 1]>;
 /// What became of a [`Charge`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ChargeOutcome {
-    /// The first so many of `times`.
+    /// The first so many of `repetitions`.
     pub(crate) admitted: u32,
     /// Of each item, after the call.
     pub(crate) snapshots: QuotaSnapshots,
@@ -219,9 +220,9 @@ pub(crate) struct QuotaSnapshot {
     pub(crate) retry_after: Duration,
     /// Until the whole quota is there again. (Whoever keeps this state may forget it then.)
     pub(crate) full_after: Duration,
-    /// What was charged; for [`Settled`].
+    /// What was charged; for [`ChargeAdjustment`].
     pub(crate) charged_window: ChargedWindow,
-    /// How long for, if it is by a penalty: `retry` may be longer.
+    /// How long for, if it is by a penalty: `retry_after` may be longer.
     pub(crate) blocked_for: Option<Duration>,
 }
 
@@ -246,10 +247,12 @@ pub(crate) struct ChargeAdjustment {
 }
 
 impl ChargeAdjustment {
-    /// A charge counts [`Rule::most_charged`] at most.
+    /// A charge counts [`QuotaRule::max_charge`] at most.
     pub(crate) fn new(policy: Arc<str>, subject: Key, rule: QuotaRule, by: AdjustmentKind) -> Self {
         let by = match by {
-            AdjustmentKind::Charge { units } => AdjustmentKind::Charge { units: units.min(rule.max_charge()) },
+            AdjustmentKind::Charge { units } => {
+                AdjustmentKind::Charge { units: units.min(rule.max_charge()) }
+            }
             AdjustmentKind::Refund { .. } => by,
         };
         Self { policy, subject, rule, kind: by }
@@ -258,7 +261,7 @@ impl ChargeAdjustment {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AdjustmentKind {
-    /// Gives back what was charged, or less, in the window that [`State::window`] told then. It lapses with
+    /// Gives back what was charged, or less, in the window that [`QuotaSnapshot::charged_window`] told then. It lapses with
     /// that window, and never moves it.
     Refund { units: u64, window: ChargedWindow },
     /// Charges so much more now, even beyond the limit; begins a window where there is none.
@@ -270,7 +273,7 @@ pub(crate) enum AdjustmentKind {
 pub(crate) struct SettleChargeCommand {
     /// As of the charge.
     pub(crate) tag: Key,
-    /// At most [`ITEMS`].
+    /// At most [`MAX_ITEMS_PER_CHARGE`].
     pub(crate) items: Vec<ChargeAdjustment>,
 }
 

@@ -5,9 +5,9 @@ use tokio::time::Instant;
 
 use super::{
     Store,
-    lease_agent::{UndoRequest, UndoAction},
+    backend::{Backend, BeginDirectOutcome, DirectRunCommand, LockMode, ReleaseOutcome},
     grant_attempt::{HEALTHY_LATENCY, possible_copies},
-    backend::{Backend, BeginDirectOutcome, DirectRunCommand, ReleaseOutcome, LockMode},
+    lease_agent::{UndoAction, UndoRequest},
 };
 use crate::error::{Error, ErrorKind};
 
@@ -24,7 +24,11 @@ pub(crate) enum RecordOutcome {
 
 impl RecordOutcome {
     /// False if nothing of the run was there any more.
-    pub(crate) async fn apply(self, backend: &dyn Backend, call: DirectRunCommand) -> Result<bool, Error> {
+    pub(crate) async fn apply(
+        self,
+        backend: &dyn Backend,
+        call: DirectRunCommand,
+    ) -> Result<bool, Error> {
         match self {
             Self::Discarded => backend.finish_direct(call, None).await,
             Self::Done(response) => backend.finish_direct(call, Some(response)).await,
@@ -61,18 +65,36 @@ impl RecordCompletion {
         let silences = store.backend().connection_resets();
         let (end, sent, heard, taken) = (RecordOutcome::Discarded, now, false, 1);
         let (doubtful, known) = (false, true);
-        Self { command: call, outcome: end, sent_at: sent, expires_at: until, resets_when_sent: silences, is_answered: heard, possible_grants: taken, may_arrive_late: doubtful, is_stored: known }
+        Self {
+            command: call,
+            outcome: end,
+            sent_at: sent,
+            expires_at: until,
+            resets_when_sent: silences,
+            is_answered: heard,
+            possible_grants: taken,
+            may_arrive_late: doubtful,
+            is_stored: known,
+        }
     }
 
     /// What the call came to. False if nothing of it is in the store, or will be.
-    pub(crate) fn record_reply(&mut self, store: &Store, answer: &Result<BeginDirectOutcome, Error>) -> bool {
+    pub(crate) fn record_reply(
+        &mut self,
+        store: &Store,
+        answer: &Result<BeginDirectOutcome, Error>,
+    ) -> bool {
         // Where a way was left meanwhile, this may be the answer to a second copy.
         let copies = possible_copies(self.resets_when_sent, store.backend().connection_resets());
         let copied = copies > 0;
         (self.is_answered, self.may_arrive_late, self.possible_grants) = (true, copied, 1 + copies);
         match answer.as_ref().map_err(Error::kind) {
             Ok(BeginDirectOutcome::Started) => true,
-            Ok(BeginDirectOutcome::RecordTaken(_) | BeginDirectOutcome::LockLost | BeginDirectOutcome::TooManyRecords(_)) => {
+            Ok(
+                BeginDirectOutcome::RecordTaken(_)
+                | BeginDirectOutcome::LockLost
+                | BeginDirectOutcome::TooManyRecords(_),
+            ) => {
                 self.is_stored = false;
                 copied
             }
@@ -110,7 +132,8 @@ impl RecordCompletion {
             mode: LockMode::Exclusive,
             expires_at: self.expires_at,
             possible_grants: self.possible_grants,
-            may_arrive_late: self.may_be_retaken() || (!self.is_answered && self.sent_at.elapsed() > HEALTHY_LATENCY),
+            may_arrive_late: self.may_be_retaken()
+                || (!self.is_answered && self.sent_at.elapsed() > HEALTHY_LATENCY),
             resets_when_sent: (!self.is_answered).then_some(self.resets_when_sent),
             blocks_shutdown: self.is_stored,
             reply_to: None,

@@ -70,7 +70,11 @@ impl RenewalScheduler {
         let (now, until) = (Instant::now(), hold.valid_until());
         // Of what it has, not of what it wants: a waiter may have been handed a shorter lease.
         let third = now + until.saturating_duration_since(now) / 3;
-        let at = if hold.is_final.load(Ordering::Acquire) { until } else { self.align_to_slot(third, hold) };
+        let at = if hold.is_final.load(Ordering::Acquire) {
+            until
+        } else {
+            self.align_to_slot(third, hold)
+        };
         self.schedule(at, hold);
     }
 
@@ -147,7 +151,12 @@ impl RenewalScheduler {
         let lease = |hold: &Arc<LockLease>| {
             let last = hold.is_final.load(Ordering::Acquire);
             let wanted = if last { Duration::ZERO } else { hold.terms.lease };
-            (last, wanted.min(left(hold.hold_ends_at())).max(lease_for_validity(left(hold.valid_until()))))
+            (
+                last,
+                wanted
+                    .min(left(hold.hold_ends_at()))
+                    .max(lease_for_validity(left(hold.valid_until()))),
+            )
         };
         let leases: Vec<_> = holds.iter().map(lease).collect();
         let items = holds.iter().zip(&leases).map(|(hold, (_, lease))| LeaseRenewal {
@@ -202,8 +211,9 @@ impl RenewalScheduler {
             return Vec::new();
         }
         let all: Vec<_> = self.timers.lock().entries.values().filter_map(Weak::upgrade).collect();
-        let free =
-            |hold: &Arc<LockLease>| !hold.is_closed() && !hold.renewing.swap(true, Ordering::AcqRel);
+        let free = |hold: &Arc<LockLease>| {
+            !hold.is_closed() && !hold.renewing.swap(true, Ordering::AcqRel)
+        };
         all.into_iter().filter(free).collect()
     }
 
@@ -213,7 +223,8 @@ impl RenewalScheduler {
         if apart {
             holds.sort_by_key(|hold| hold.key.shard());
         }
-        let together = |a: &Arc<LockLease>, b: &Arc<LockLease>| !apart || a.key.shard() == b.key.shard();
+        let together =
+            |a: &Arc<LockLease>, b: &Arc<LockLease>| !apart || a.key.shard() == b.key.shard();
         let batches = holds.chunk_by(together).flat_map(|shard| shard.chunks(MAX_BATCH));
         batches.map(<[_]>::to_vec).collect()
     }
@@ -264,7 +275,7 @@ impl RenewalScheduler {
         if let Some(before) = before {
             looks.entries.remove(&before);
         }
-        // Given back meanwhile: `forget` has been here already.
+        // Given back meanwhile: `untrack` has been here already.
         if hold.is_closed() {
             return;
         }

@@ -12,11 +12,11 @@ use parking_lot::Mutex;
 use tokio::{runtime::Handle, sync::oneshot};
 
 use super::{
-    lease_agent::LeaseAgent,
     backend::{Backend, NodeId},
     direct_run_counter::DirectRunCounter,
-    wakeups::{Wakeups, SubscriptionState},
+    lease_agent::LeaseAgent,
     memory::MemoryBackend,
+    wakeups::{SubscriptionState, Wakeups},
 };
 use crate::{clock::Clock, error::Error};
 
@@ -91,7 +91,7 @@ impl Store {
         self.backend().ping().await
     }
 
-    /// Waits for requests that run in tasks of their own (`DeferLayer::remember_direct`) and whose clients have left, gives
+    /// Waits for requests that run in tasks of their own (`DeferLayer::idempotent_direct`) and whose clients have left, gives
     /// back what was dropped but is not yet released, and returns when all of it is, or when `deadline` has passed: `true` if nothing was left. What is left then ends with its lease; and so does what a copy of a
     /// call takes that was answered by another connection, and is delivered later.
     ///
@@ -115,15 +115,17 @@ impl Store {
         tokio::time::timeout(deadline, drained).await.is_ok()
     }
 
-    /// Waits until no remembered request (`DeferLayer::remember_direct`) runs in this process, or until `deadline` has
+    /// Waits until no remembered request (`DeferLayer::idempotent_direct`) runs in this process, or until `deadline` has
     /// passed: `true` if none is left. [`Store::shutdown`] waits for them too; call this one before the runtimes end on
     /// which they run, as in actix-web, whose server takes the threads of its handlers along:
-    /// `.shutdown_signal(async move { signal.await; store.finish_remembered(limit).await; })`. A run that is cut off
+    /// `.shutdown_signal(async move { signal.await; store.wait_for_direct_runs(limit).await; })`. A run that is cut off
     /// by the end of its runtime counts as crashed.
     ///
     /// Cancel safe: it changes nothing. Requests may begin while it waits.
     pub async fn wait_for_direct_runs(&self, deadline: Duration) -> bool {
-        tokio::time::timeout(deadline, self.extension::<DirectRunCounter>().wait_until_idle()).await.is_ok()
+        tokio::time::timeout(deadline, self.extension::<DirectRunCounter>().wait_until_idle())
+            .await
+            .is_ok()
     }
 
     pub(crate) fn with_backend(backend: Arc<dyn Backend>) -> Self {
@@ -156,7 +158,9 @@ impl Store {
     pub(crate) fn wakeups(&self) -> &Arc<Wakeups> {
         let hints = &self.inner.wakeups;
         hints.ensure_subscribed(|| match self.backend().subscribe(self.node().clone(), hints) {
-            Some(listens) => self.inner.agent.spawn_long_running(listens).map(SubscriptionState::Task),
+            Some(listens) => {
+                self.inner.agent.spawn_long_running(listens).map(SubscriptionState::Task)
+            }
             None => Some(SubscriptionState::BuiltIn),
         });
         self.inner.agent.ensure_started();

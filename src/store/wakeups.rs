@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, watch};
 
 use super::{
-    backend::{JobId, Contenders, LockToken},
+    backend::{Contenders, JobId, LockToken},
     job_watch::JobWatch,
 };
 use crate::key::Key;
@@ -171,14 +171,18 @@ impl Wakeups {
         match hint {
             WakeupMessage::Offer(me) => wake(&self.offers, &me, Notify::notify_one),
             WakeupMessage::JobChanged(id) => wake(&self.job_watches, &id, JobWatch::notify_changed),
-            WakeupMessage::TasksReady(worker) => wake(&self.task_workers, &worker, Notify::notify_one),
+            WakeupMessage::TasksReady(worker) => {
+                wake(&self.task_workers, &worker, Notify::notify_one)
+            }
             WakeupMessage::QueueJoin(key, who) => {
                 let told = self.join_listener.lock().as_ref().and_then(Weak::upgrade);
                 if let Some(told) = told {
                     told.on_join(&key, who);
                 }
             }
-            WakeupMessage::JobOffer(..) | WakeupMessage::ShardDue(_) | WakeupMessage::WorkersChanged => self.notify_workers(&hint),
+            WakeupMessage::JobOffer(..)
+            | WakeupMessage::ShardDue(_)
+            | WakeupMessage::WorkersChanged => self.notify_workers(&hint),
             WakeupMessage::Resync => {
                 wake_all(&self.offers, Notify::notify_one);
                 wake_all(&self.job_watches, JobWatch::notify_changed);
@@ -223,7 +227,10 @@ impl SubscriptionState {
 
 type NotifierMap<K, B> = Mutex<HashMap<K, Weak<B>>>;
 
-fn get_or_create_notifier<K: Clone + Eq + std::hash::Hash, B: Default>(bells: &NotifierMap<K, B>, key: &K) -> Arc<B> {
+fn get_or_create_notifier<K: Clone + Eq + std::hash::Hash, B: Default>(
+    bells: &NotifierMap<K, B>,
+    key: &K,
+) -> Arc<B> {
     let mut bells = bells.lock();
     if let Some(bell) = bells.get(key).and_then(Weak::upgrade) {
         return bell;

@@ -1,13 +1,13 @@
 //! For tests of applications: make a request be deferred, let time pass, run what is due.
 //!
 //! A [`TestKit`] is an embedded store whose clock stands still until it is told to go on. Give its store to
-//! the application, and its [`worker`](TestKit::worker) the application's routes; nothing runs by itself.
+//! the application, and its [`worker`](TestKit::defer_worker) the application's routes; nothing runs by itself.
 //! The same names are in `lockgate_axum::testing` and `lockgate_actix_web::testing`, with their feature
 //! `test-kit`.
 //!
 //! ```
 //! # mod lockgate_axum { pub use lockgate::testing; pub use lockgate::*; }
-//! # use lockgate::{defer::{Answer, DeferWorker, Ran, Replayer}, gate::{Head, Replay}};
+//! # use lockgate::{defer::{Answer, DeferWorker, Ran, Replayer}, gate::{HttpRequestHead, Replay}};
 //! use std::time::Duration;
 //!
 //! use lockgate::{Key, testing::TestKit};
@@ -15,10 +15,10 @@
 //! # async fn example(routes: impl Replayer) -> Result<(), lockgate::Error> {
 //! let kit = TestKit::new();
 //! // In axum: `app.layer(Extension(kit.store().clone()))`; in actix-web: `.app_data(Data::new(..))`.
-//! let mut worker = kit.worker(DeferWorker::on(kit.store(), routes)).await?;
+//! let mut worker = kit.defer_worker(DeferWorker::on(kit.store(), routes)).await?;
 //!
 //! // Somebody else works on order 7: a refund of it is answered with 202.
-//! let somebody = kit.hold(Key::path_param("id", "7")).await?;
+//! let somebody = kit.hold_lock(Key::path_param("id", "7")).await?;
 //! // ... send the request to the application, and look at its answer ...
 //! assert!(worker.run_due().await?.is_empty(), "it has to wait");
 //! drop(somebody);
@@ -40,7 +40,7 @@
 //! use std::time::Duration;
 //!
 //! use lockgate::{
-//!     queue::{Failure, Queue, Task},
+//!     queue::{TaskFailure, Queue, Task},
 //!     testing::TestKit,
 //! };
 //!
@@ -48,9 +48,9 @@
 //! # async fn main() -> Result<(), lockgate::queue::PushError> {
 //! let kit = TestKit::new();
 //! let mails: Queue<String> = kit.store().queue("emails");
-//! let mut worker = kit.queue_worker(mails.worker(async |task: Task<String>| {
+//! let mut worker = kit.queue_worker(mails.defer_worker(async |task: Task<String>| {
 //!     // ... what the application does ...
-//!     Ok::<(), Failure>(())
+//!     Ok::<(), TaskFailure>(())
 //! }));
 //!
 //! mails.push(&"ada@example.org".to_owned()).delay(Duration::from_secs(3600)).await?;
@@ -72,7 +72,7 @@ use crate::{
     defer::{DeferWorker, JobStepper},
     error::{Error, ErrorKind},
     key::Key,
-    lock::{LockGuard, AcquireError},
+    lock::{AcquireError, LockGuard},
     queue::{self, QueueWorker},
     store::{MemoryBackend, Store},
 };
@@ -145,7 +145,10 @@ impl TestKit {
     /// # Errors
     ///
     /// None with this store; the type is that of every step.
-    pub async fn defer_worker(&self, worker: impl Into<DeferWorker>) -> Result<TestDeferWorker, Error> {
+    pub async fn defer_worker(
+        &self,
+        worker: impl Into<DeferWorker>,
+    ) -> Result<TestDeferWorker, Error> {
         let stepper = JobStepper::new(worker.into());
         stepper.send_heartbeat().await?;
         Ok(TestDeferWorker(stepper))

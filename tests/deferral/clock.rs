@@ -19,7 +19,11 @@ const MAY: [(&str, usize, &str); 18] = [
         "when a callback was signed, which its receiver may refuse as old",
     ),
     ("defer/jobs/job_info.rs", 9, "when the server says that things happened, as times"),
-    ("defer/settlement_rules.rs", 7, "the pause of a job that no route takes, between a second and a minute"),
+    (
+        "defer/settlement_rules.rs",
+        7,
+        "the pause of a job that no route takes, between a second and a minute",
+    ),
     ("defer/execute_run.rs", 3, "when the server has accepted a job, as a time"),
     ("gate/replay_marker.rs", 2, "the same, for handlers"),
     ("lock/delegation.rs", 10, "how long a token that is handed to another process is good for"),
@@ -40,7 +44,11 @@ const MAY: [(&str, usize, &str); 18] = [
         "the pause of a task whose key is not here, between a second and a minute",
     ),
     ("queue/task.rs", 5, "when the server says that a task was pushed, as a time"),
-    ("remote/http_replayer.rs", 6, "until when a run that was sent to another process may begin there"),
+    (
+        "remote/http_replayer.rs",
+        6,
+        "until when a run that was sent to another process may begin there",
+    ),
     (
         "remote/replay_verifier.rs",
         6,

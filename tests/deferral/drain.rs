@@ -101,8 +101,11 @@ async fn a_run_that_fails_meanwhile_is_retried() {
         let other = fleet.join(steady(framework.other())).await;
         for id in [&fails, &panics] {
             assert_eq!(fleet.outcome(web, id).await.state, "done");
-            let runs: Vec<_> =
-                fleet.runs_of(id).iter().map(|run| (run.incarnation.process, run.attempt)).collect();
+            let runs: Vec<_> = fleet
+                .runs_of(id)
+                .iter()
+                .map(|run| (run.incarnation.process, run.attempt))
+                .collect();
             assert_eq!(runs, [(worker, 1), (other, 2)], "{id}");
         }
         assert_eq!(fleet.ended(worker).await, Some(0));

@@ -42,7 +42,10 @@ async fn workers_of_both_frameworks_share_one_queue() {
         assert!(has_run_a_job(&fleet, framework), "no worker of {name:?} has run a job");
     }
     let looked = fleet.settle(0).await.is_good();
-    assert!(looked.runs >= 64 && looked.ordered_pairs >= 56 && looked.repeated_runs == 0, "{looked:?}");
+    assert!(
+        looked.runs >= 64 && looked.ordered_pairs >= 56 && looked.repeated_runs == 0,
+        "{looked:?}"
+    );
 }
 
 /// The nodes of the one and of the other take turns.

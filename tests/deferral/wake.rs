@@ -96,7 +96,8 @@ async fn a_message_that_is_lost_to_several_costs_a_look_of_each() {
     for worker in workers {
         assert!(fleet.proxy(worker).lost() > 0, "no message was lost");
         let has_run = |run: &RecordedRun| {
-            run.incarnation.process == worker && run.job_id.as_ref().is_some_and(|job| ids.contains(job))
+            run.incarnation.process == worker
+                && run.job_id.as_ref().is_some_and(|job| ids.contains(job))
         };
         assert!(runs.iter().any(has_run), "the other one has run all");
     }

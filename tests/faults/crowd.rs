@@ -9,7 +9,7 @@ use std::{
 
 use lockgate_history::{
     ProcessIncarnation,
-    locks::{LockHistory, LockCheckStats, DisturbedInterval},
+    locks::{DisturbedInterval, LockCheckStats, LockHistory},
 };
 use lockgate_tests::{
     Server, eventually,

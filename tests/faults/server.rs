@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use lockgate::{ErrorKind, LockGuard, AcquireError, ReleaseStatus, Store};
+use lockgate::{AcquireError, ErrorKind, LockGuard, ReleaseStatus, Store};
 use lockgate_tests::{Server, eventually, proxy::Proxy, within};
 
 const LEASE: Duration = Duration::from_secs(6);

@@ -79,7 +79,8 @@ pub(crate) async fn a_handler_is_heeded_for_so_long(case: Case) {
     let document = job.becomes(&site, |document| document["reason"] == "failed").await;
     assert_eq!((&document["state"], &document["attempts"]), (&"queued".into(), &1.into()));
     let id = JobId::parse(&job.id).expect("an id");
-    let info = site.store().deferred_jobs().get(&id).await.expect("it is there").expect("it is kept");
+    let info =
+        site.store().deferred_jobs().get(&id).await.expect("it is there").expect("it is kept");
     let due = info.due_in.expect("it waits");
     assert!(due <= LONGEST + Duration::from_secs(1), "not an hour: {due:?}");
     let _ = site.delete(&job.location).send().await.expect(204);

@@ -180,7 +180,9 @@ pub(crate) async fn processes_lease_of_one_quota(case: Case) {
 
 /// One of those of the routes, used on its own: what counts is the policy's name, and the key.
 fn alone(store: &Store, name: &str, requests: u64) -> RateLimiter {
-    store.rate_limiter(Policy::new(Quota::requests(requests).per(Duration::from_secs(60))).with_name(name))
+    store.rate_limiter(
+        Policy::new(Quota::requests(requests).per(Duration::from_secs(60))).with_name(name),
+    )
 }
 
 async fn look(limit: &RateLimiter) -> Decision {

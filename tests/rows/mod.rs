@@ -31,7 +31,7 @@ pub(crate) mod within;
 
 use std::time::{Duration, Instant};
 
-use lockgate::{Key, AcquireError, Store};
+use lockgate::{AcquireError, Key, Store};
 use lockgate_tests::{Answer, Site, eventually, within};
 use parking_lot::Mutex;
 use serde_json::Value;

@@ -51,7 +51,7 @@ pub(crate) async fn the_request_is_the_same_without_its_connection(case: Case) {
     assert_eq!(seen["body"], "note");
     assert_eq!(field(&seen, "x-many"), ["one", "two"]);
     assert_eq!(field(&seen, "accept-language"), ["de"]);
-    // Though `Connection` nominates these two.
+    // Though `RedisConnection` nominates these two.
     assert_eq!(field(&seen, "host"), [site.addr.to_string()]);
     assert_eq!(field(&seen, "idempotency-key"), ["\"mine\""]);
     assert_eq!(field(&seen, "content-length"), ["4"]);
@@ -137,7 +137,7 @@ fn lists() -> Vec<Vec<Line>> {
 /// Lists that are sent to each framework on each store.
 const LISTS: usize = 32;
 
-/// Whatever the lines are, and whatever `Connection` nominates: the run sees what the direct one does.
+/// Whatever the lines are, and whatever `RedisConnection` nominates: the run sees what the direct one does.
 pub(crate) async fn lines_of_any_names_come_along(case: Case) {
     let site = case.site().await;
     let send = |target: &str, list: &[Line]| {

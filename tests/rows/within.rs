@@ -116,7 +116,8 @@ pub(crate) async fn another_service_takes_its_word(case: Case) {
     let (store, site) = (case.store().await, case.site().await);
     let guard = store.lock(Key::path_param("id", "7")).acquire().await.expect("it is free");
     let word = |byte| {
-        let (name, word) = guard.held_lock().delegation_header(&store, &SharedSecret::new([byte; 32]))?;
+        let (name, word) =
+            guard.held_lock().delegation_header(&store, &SharedSecret::new([byte; 32]))?;
         assert_eq!(name, "lockgate-held");
         Some(word)
     };
@@ -137,7 +138,10 @@ pub(crate) async fn another_service_takes_its_word(case: Case) {
     // It is about a lock of the same name in another database.
     let other = case.other_database().await;
     let theirs = other.lock(Key::path_param("id", "7")).acquire().await.expect("it is free");
-    let (_, word) = theirs.held_lock().delegation_header(&other, &SharedSecret::new([7; 32])).expect("it is held");
+    let (_, word) = theirs
+        .held_lock()
+        .delegation_header(&other, &SharedSecret::new([7; 32]))
+        .expect("it is held");
     let call = || site.post("/called/7").header("lockgate-held", &word);
     let answer = call().send().await.expect(200);
     assert_ne!(fence(&answer), theirs.fence(), "{answer:?}");

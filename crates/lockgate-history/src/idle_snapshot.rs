@@ -1,7 +1,7 @@
 //! What is left when all is quiet, and what it has cost: N1 and N2.
 //!
 //! A history ends with a look at the store, once everybody has given back what they held: then there are no
-//! holders, lines and indexes of what is to come ([`Rest::keys`]), not more subscriptions and sockets than processes
+//! holders, lines and indexes of what is to come ([`IdleSnapshot::keys`]), not more subscriptions and sockets than processes
 //! have by design, no channel that is about anything else, and nobody makes a call, but for signs of life of workers.
 
 use super::{Guarantee, Violation};
@@ -59,12 +59,24 @@ impl IdleSnapshot {
     pub fn check(&self) -> Vec<Violation> {
         let mut wrong: Vec<_> =
             self.keys.iter().flat_map(|kept| describe_leftovers(kept, self.locks_only)).collect();
-        let Self { live_processes: processes, subscribed_clients: subscriptions, clients, heartbeats: signs, max_heartbeats: most_signs, .. } = *self;
+        let Self {
+            live_processes: processes,
+            subscribed_clients: subscriptions,
+            clients,
+            heartbeats: signs,
+            max_heartbeats: most_signs,
+            ..
+        } = *self;
         if subscriptions > processes {
             wrong.push(format!("{subscriptions} subscriptions of {processes} processes"));
         }
-        wrong.extend(self.subscribed_channels.iter().filter_map(|channel| self.describe_extra_subscribers(channel)));
-        let own = self.subscribed_channels.iter().filter(|(name, _)| key_kind(name) == "w").count() as u64;
+        wrong.extend(
+            self.subscribed_channels
+                .iter()
+                .filter_map(|channel| self.describe_extra_subscribers(channel)),
+        );
+        let own = self.subscribed_channels.iter().filter(|(name, _)| key_kind(name) == "w").count()
+            as u64;
         if own > processes {
             wrong.push(format!("{own} channels of {processes} processes"));
         }
@@ -188,9 +200,13 @@ mod tests {
 
     #[test]
     fn n1_sockets_and_signs_of_life() {
-        let clients = |clients| IdleSnapshot { clients, max_clients_per_process: Some(3), ..rest(vec![]) }.check().len();
+        let clients = |clients| {
+            IdleSnapshot { clients, max_clients_per_process: Some(3), ..rest(vec![]) }.check().len()
+        };
         assert_eq!([clients(6), clients(7)], [0, 1]);
-        let signs = |signs| IdleSnapshot { heartbeats: signs, max_heartbeats: 2, ..rest(vec![]) }.check().len();
+        let signs = |signs| {
+            IdleSnapshot { heartbeats: signs, max_heartbeats: 2, ..rest(vec![]) }.check().len()
+        };
         assert_eq!([signs(2), signs(3)], [0, 1]);
     }
 

@@ -31,9 +31,9 @@
 //! ```
 
 pub mod deferred;
+pub mod idle_snapshot;
 pub mod locks;
 pub mod quota;
-pub mod idle_snapshot;
 mod violation;
 
 use std::fmt;

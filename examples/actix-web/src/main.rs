@@ -110,7 +110,8 @@ fn routes(store: &Store) -> impl Fn(&mut ServiceConfig) + Send + Clone + 'static
     move |config| {
         // axum's `get` answers HEAD too.
         let limited = web::resource("/limited").get(limited).head(limited).wrap(
-            RateLimitLayer::by_ip(Quota::requests(10).per(Duration::from_secs(10))).policy_name("limited"),
+            RateLimitLayer::by_ip(Quota::requests(10).per(Duration::from_secs(10)))
+                .policy_name("limited"),
         );
         let show = web::resource("/orders/{id}").get(orders::show).head(orders::show);
         // The handlers take ids as texts. With `Path<u64>` it would be `by_path_param_as::<u64>("id")`.

@@ -51,8 +51,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let ((stop, stopped), (cut, is_cut)) = (watch::channel(false), watch::channel(false));
     let app = routes(&store);
-    let worker =
-        tokio::spawn(DeferWorker::new(&store, app.clone()).drain_timeout(DRAIN).run(told(stopped.clone())));
+    let worker = tokio::spawn(
+        DeferWorker::new(&store, app.clone()).drain_timeout(DRAIN).run(told(stopped.clone())),
+    );
     let app = app
         .merge(deferred_routes("/deferred").store(&store))
         .route("/", get(|| async { Html(include_str!("../../assets/index.html")) }))
@@ -84,7 +85,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
 fn routes(store: &Store) -> Router {
     let limited = Router::new().route("/limited", get(|| async { "ok" })).layer(
-        RateLimitLayer::by_ip(Quota::requests(10).per(Duration::from_secs(10))).policy_name("limited"),
+        RateLimitLayer::by_ip(Quota::requests(10).per(Duration::from_secs(10)))
+            .policy_name("limited"),
     );
     // The handlers take ids as texts. With `Path<u64>` it would be `by_path_param_as::<u64>("id")`.
     let pay = Router::new()

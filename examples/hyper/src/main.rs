@@ -71,7 +71,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 fn serve(stream: TcpStream, peer: SocketAddr, gates: Gates, open: &GracefulShutdown) {
     let service = ServiceBuilder::new()
         .map_request(move |mut request: Request<Incoming>| {
-            // Where `Plain` looks for the client's address.
+            // Where `PlainHttp` looks for the client's address.
             request.extensions_mut().insert(peer);
             request
         })

@@ -21,7 +21,7 @@ pub(crate) fn refused(refusal: &RateRefusal<'_>) -> Reply {
 }
 
 /// What else a gate answers is HTTP too, with a problem document that a gRPC client cannot read: a key that is
-/// missing, a store that is away (`Outage::Refuse`), a layer that is wired wrongly.
+/// missing, a store that is away (`RateLimitOutage::Refuse`), a layer that is wired wrongly.
 pub(crate) fn told<B>(response: Response<B>) -> Response<Body>
 where
     B: http_body::Body<Data = Bytes> + Send + 'static,

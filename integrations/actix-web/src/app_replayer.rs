@@ -29,7 +29,7 @@ use futures_util::{
 };
 use lockgate::{
     Store,
-    defer::{ReplayResponse, ReplayBody, ReplayOutcome, Replayer, is_event_stream},
+    defer::{ReplayBody, ReplayOutcome, ReplayResponse, Replayer, is_event_stream},
     gate::{HttpRequestHead, ReplayMarker},
 };
 use tokio::sync::{mpsc, oneshot};
@@ -47,7 +47,9 @@ struct ReplayCommand {
 type ActixExtensionInserter = Box<dyn Fn(&mut Extensions) + Send + Sync>;
 
 /// What `DeferWorker::restore` does with a value.
-pub(crate) fn extension_inserter<T: Clone + Send + Sync + 'static>(value: T) -> ActixExtensionInserter {
+pub(crate) fn extension_inserter<T: Clone + Send + Sync + 'static>(
+    value: T,
+) -> ActixExtensionInserter {
     Box::new(move |extensions| {
         extensions.insert(value.clone());
     })
@@ -111,8 +113,11 @@ fn outcome_without_thread(marker: &ReplayMarker) -> ReplayOutcome {
     if marker.try_abandon() { ReplayOutcome::Unreachable } else { ReplayOutcome::Failed }
 }
 
-async fn serve_commands<F>(store: Store, configure: F, mut inbox: mpsc::UnboundedReceiver<ReplayCommand>)
-where
+async fn serve_commands<F>(
+    store: Store,
+    configure: F,
+    mut inbox: mpsc::UnboundedReceiver<ReplayCommand>,
+) where
     F: FnOnce(&mut ServiceConfig) + 'static,
 {
     let made = AssertUnwindSafe(build_service(store, configure)).catch_unwind().await;
@@ -236,7 +241,10 @@ where
 }
 
 /// Reads a body to its end, since a handler may do its work while it is read; `None` if it is longer than the limit.
-async fn read_limited(body: BoxBody, limit: usize) -> Result<Option<Bytes>, Box<dyn std::error::Error>> {
+async fn read_limited(
+    body: BoxBody,
+    limit: usize,
+) -> Result<Option<Bytes>, Box<dyn std::error::Error>> {
     let (mut body, mut kept) = (pin!(body), Some(BytesMut::new()));
     for n in 1_u64.. {
         let Some(chunk) = poll_fn(|cx| body.as_mut().poll_next(cx)).await else { break };
@@ -285,13 +293,18 @@ mod tests {
         assert_eq!(read_limited(body, 25).await.expect("it ends well"), None);
         assert_eq!(done.get(), 100);
         let (body, _) = working(2);
-        assert_eq!(read_limited(body, 20).await.expect("it ends well").map(|body| body.len()), Some(20));
+        assert_eq!(
+            read_limited(body, 20).await.expect("it ends well").map(|body| body.len()),
+            Some(20)
+        );
     }
 
     #[actix_rt::test]
     async fn a_body_without_an_end_leaves_its_thread_to_others() {
         let (body, _) = working(usize::MAX);
-        assert!(tokio::time::timeout(Duration::from_millis(50), read_limited(body, 25)).await.is_err());
+        assert!(
+            tokio::time::timeout(Duration::from_millis(50), read_limited(body, 25)).await.is_err()
+        );
     }
 
     /// It has no attempt but one.
@@ -316,8 +329,12 @@ mod tests {
         };
         let tried = async {
             loop {
-                let job =
-                    store.deferred_jobs().get(&job).await.expect("it is there").expect("it is kept");
+                let job = store
+                    .deferred_jobs()
+                    .get(&job)
+                    .await
+                    .expect("it is there")
+                    .expect("it is kept");
                 if job.reason.is_some() {
                     break job;
                 }

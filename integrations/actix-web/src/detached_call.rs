@@ -15,17 +15,19 @@ use actix_web::{
 use futures_util::{FutureExt as _, future::LocalBoxFuture};
 use lockgate::{
     Reply,
-    gate::{DetachedRun, Gate, ServiceOutcome, LeaveAction, RequestScope, BodySink},
+    gate::{BodySink, DetachedRun, Gate, LeaveAction, RequestScope, ServiceOutcome},
 };
 use tokio::sync::{mpsc, oneshot};
 use tracing::Instrument as _;
 
 use crate::{
-    ticketed_body::{ChunkResult, known_length, poll_next_item, channel_body, buffered_body, drop_unsent_body},
-    payload_slot::PayloadSlot,
     early_response::GatedResponse,
-    reply_response::{ReplyError, response_headers, error_headers_and_body},
     gate_middleware::{LocalGateDriver, amend_error, service_outcome},
+    payload_slot::PayloadSlot,
+    reply_response::{ReplyError, error_headers_and_body, response_headers},
+    ticketed_body::{
+        ChunkResult, buffered_body, channel_body, drop_unsent_body, known_length, poll_next_item,
+    },
 };
 
 /// The answer, or the payload of the handler's panic.
@@ -99,7 +101,10 @@ impl<S, G: Gate<HttpRequest>> LocalGateDriver<S, G> {
             }
             (Ok(answer), parting) => {
                 let answering = self.apply_leave_action(answer, parting, &parking, None);
-                let Some(answer) = detached.run_unless_abandoned(answering, client.closed()).await else { return };
+                let Some(answer) = detached.run_unless_abandoned(answering, client.closed()).await
+                else {
+                    return;
+                };
                 Ok(answer)
             }
         };
@@ -128,7 +133,13 @@ async fn send_body<G: Gate<HttpRequest>, B: MessageBody + 'static>(
         let watched = to.clone();
         let _ = client.send(Ok(with(channel_body(items))));
         let mut sink = BodySink::Channel(to.clone());
-        let reading = detached.forward_body((gate, &mut ticket), next, chunk_data, watched.closed(), &mut sink);
+        let reading = detached.forward_body(
+            (gate, &mut ticket),
+            next,
+            chunk_data,
+            watched.closed(),
+            &mut sink,
+        );
         let reading = AssertUnwindSafe(reading).catch_unwind().await;
         // Where it panicked, the end is missing.
         let (last, outcome) = reading.unwrap_or((None, ServiceOutcome::BodyFailed));
@@ -142,7 +153,8 @@ async fn send_body<G: Gate<HttpRequest>, B: MessageBody + 'static>(
         return;
     }
     let mut sink = BodySink::Buffer(Vec::new());
-    let reading = detached.forward_body((gate, &mut ticket), next, chunk_data, client.closed(), &mut sink);
+    let reading =
+        detached.forward_body((gate, &mut ticket), next, chunk_data, client.closed(), &mut sink);
     let ended = match AssertUnwindSafe(reading).catch_unwind().await {
         Ok((last, outcome)) => {
             gate.leave(ticket, outcome).await;

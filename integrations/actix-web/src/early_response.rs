@@ -11,8 +11,10 @@ use futures_util::future::{Either, LocalBoxFuture, Ready, ready};
 pub(crate) type GatedResponse<B> = ServiceResponse<EitherBody<B>>;
 
 /// An answer that is there. Without a body to wait for it costs no box.
-pub(crate) type EarlyResponse<B> =
-    Either<Ready<Result<GatedResponse<B>, Error>>, LocalBoxFuture<'static, Result<GatedResponse<B>, Error>>>;
+pub(crate) type EarlyResponse<B> = Either<
+    Ready<Result<GatedResponse<B>, Error>>,
+    LocalBoxFuture<'static, Result<GatedResponse<B>, Error>>,
+>;
 
 /// actix asks for the answer before it looks for what has come of the body, and closes the connection if there is one before
 /// the end of the body: so it gets a turn to find that.

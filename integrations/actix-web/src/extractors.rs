@@ -12,7 +12,7 @@ use actix_web::{
     FromRequest, HttpMessage as _, HttpRequest, HttpResponse, ResponseError, dev::Payload,
     http::StatusCode,
 };
-use lockgate::{RunningJob, HeldLock, HeldLocks, RateStatus, Reply};
+use lockgate::{HeldLock, HeldLocks, RateStatus, Reply, RunningJob};
 
 use crate::reply_response::response_from_reply;
 
@@ -77,7 +77,10 @@ macro_rules! impl_extractor {
             type Future = Ready<Result<Self, MissingLayerRejection>>;
 
             fn from_request($request: &HttpRequest, _: &mut Payload) -> Self::Future {
-                ready($find.ok_or(MissingLayerRejection { extractor: stringify!($name), required_layer: $needs }))
+                ready($find.ok_or(MissingLayerRejection {
+                    extractor: stringify!($name),
+                    required_layer: $needs,
+                }))
             }
         }
     };
@@ -128,7 +131,8 @@ mod tests {
         let quota = Quota::requests(1).per(std::time::Duration::from_secs(3600));
         let lists = AccessLists::new().allow(["192.0.2.1"]);
         let perhaps = async |rate: Option<CurrentRate>| rate.is_none().to_string();
-        let why = async |rate: Result<CurrentRate, MissingLayerRejection>| rate.unwrap_err().to_string();
+        let why =
+            async |rate: Result<CurrentRate, MissingLayerRejection>| rate.unwrap_err().to_string();
         let app = App::new()
             .route("/never", web::get().to(async |_: CurrentRate| "charged"))
             .route("/perhaps", web::get().to(perhaps))

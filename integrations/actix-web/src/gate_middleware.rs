@@ -1,4 +1,4 @@
-//! `GateService`: the way of one request. The same steps as the tower driver, on actix's types.
+//! `GateMiddleware`: the way of one request. The same steps as the tower driver, on actix's types.
 
 use std::{pin::pin, rc::Rc};
 
@@ -14,16 +14,20 @@ use futures_util::{
 use lockgate::{
     Reply,
     gate::{
-        InitialVerdict, CallCompletion, Gate, HttpRequestHead, BodyTicket, ServiceOutcome, LeaveAction, ParkedVerdict, BodyTimerHandle, BodyBudget, Verdict, run_until_cancelled,
+        BodyBudget, BodyTicket, BodyTimerHandle, CallCompletion, Gate, HttpRequestHead,
+        InitialVerdict, LeaveAction, ParkedVerdict, ServiceOutcome, Verdict, run_until_cancelled,
     },
 };
 
 use crate::{
-    ticketed_body::{has_no_sent_body, is_upgraded, ticketed_body, drop_unsent_body},
-    request_view::{RequestView, apply_header_changes, request_head},
+    early_response::{EarlyResponse, GatedResponse, respond_early},
     payload_slot::{PayloadSlot, read_within_budget},
-    early_response::{GatedResponse, EarlyResponse, respond_early},
-    reply_response::{ReplyError, append_header, append_headers, shared_response, response_from_reply, response_headers, error_headers},
+    reply_response::{
+        ReplyError, append_header, append_headers, error_headers, response_from_reply,
+        response_headers, shared_response,
+    },
+    request_view::{RequestView, apply_header_changes, request_head},
+    ticketed_body::{drop_unsent_body, has_no_sent_body, is_upgraded, ticketed_body},
     timed_payload::time_payload,
 };
 
@@ -56,7 +60,8 @@ where
     type Response = GatedResponse<B>;
     type Error = Error;
     // A request that is none of the gate's business costs no box, nor one that is answered at once.
-    type Future = Either<MapOk<S::Future, fn(ServiceResponse<B>) -> GatedResponse<B>>, EarlyResponse<B>>;
+    type Future =
+        Either<MapOk<S::Future, fn(ServiceResponse<B>) -> GatedResponse<B>>, EarlyResponse<B>>;
 
     forward_ready!(inner);
 
@@ -70,12 +75,16 @@ where
             InitialVerdict::Skip => {
                 Either::Left(self.inner.call(request).map_ok(ServiceResponse::map_into_left_body))
             }
-            InitialVerdict::Answer(reply) => Either::Right(respond_early(request, response_from_reply(reply))),
-            InitialVerdict::SharedAnswer(reply) => Either::Right(respond_early(request, shared_response(&reply))),
-            // What is parked for a gate is kept with its ticket.
-            InitialVerdict::PassLight(quick) if !G::ACCEPTS_PARKED => {
-                Either::Right(Either::Right(Box::pin(self.driver().call_with_light_ticket(quick, request))))
+            InitialVerdict::Answer(reply) => {
+                Either::Right(respond_early(request, response_from_reply(reply)))
             }
+            InitialVerdict::SharedAnswer(reply) => {
+                Either::Right(respond_early(request, shared_response(&reply)))
+            }
+            // What is parked for a gate is kept with its ticket.
+            InitialVerdict::PassLight(quick) if !G::ACCEPTS_PARKED => Either::Right(Either::Right(
+                Box::pin(self.driver().call_with_light_ticket(quick, request)),
+            )),
             InitialVerdict::PassLight(mut quick) => {
                 if let Some(detached) = self.gate.detach(&mut quick) {
                     let ticket = self.gate.full_ticket(quick);
@@ -84,7 +93,9 @@ where
                     ));
                 }
                 let ticket = self.gate.full_ticket(quick);
-                Either::Right(Either::Right(Box::pin(self.driver().call_with_ticket(ticket, request))))
+                Either::Right(Either::Right(Box::pin(
+                    self.driver().call_with_ticket(ticket, request),
+                )))
             }
             InitialVerdict::Enter(facts) => {
                 Either::Right(Either::Right(Box::pin(self.driver().enter(facts, request))))
@@ -99,7 +110,11 @@ pub(crate) struct LocalGateDriver<S, G> {
 }
 
 impl<S, G: Gate<HttpRequest>> LocalGateDriver<S, G> {
-    async fn enter<B>(self, facts: G::EntryContext, mut request: ServiceRequest) -> Result<GatedResponse<B>, Error>
+    async fn enter<B>(
+        self,
+        facts: G::EntryContext,
+        mut request: ServiceRequest,
+    ) -> Result<GatedResponse<B>, Error>
     where
         S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error>,
         B: MessageBody + 'static,
@@ -108,7 +123,8 @@ impl<S, G: Gate<HttpRequest>> LocalGateDriver<S, G> {
             Verdict::Pass(ticket) => {
                 let mut view = RequestView::new(request.request());
                 self.gate.annotate_request(&ticket, &mut view);
-                if let Err(shared) = apply_header_changes(view.into_header_changes(), &mut request) {
+                if let Err(shared) = apply_header_changes(view.into_header_changes(), &mut request)
+                {
                     return respond_early(request, response_from_reply(shared.reply())).await;
                 }
                 match self.gate.try_light_ticket(ticket) {
@@ -125,7 +141,11 @@ impl<S, G: Gate<HttpRequest>> LocalGateDriver<S, G> {
     }
 
     /// The call of a request of which nothing but its answer matters.
-    async fn call_with_light_ticket<B>(self, quick: G::LightTicket, request: ServiceRequest) -> Result<GatedResponse<B>, Error>
+    async fn call_with_light_ticket<B>(
+        self,
+        quick: G::LightTicket,
+        request: ServiceRequest,
+    ) -> Result<GatedResponse<B>, Error>
     where
         S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error>,
         B: MessageBody + 'static,
@@ -142,7 +162,13 @@ impl<S, G: Gate<HttpRequest>> LocalGateDriver<S, G> {
             Ok(()) => ended.map(ServiceResponse::map_into_left_body),
             Err(quick) => {
                 let ticket = self.gate.full_ticket(quick);
-                Box::pin(self.leave_gate(ticket, CallCompletion::Completed(ended), PayloadSlot::default(), None)).await
+                Box::pin(self.leave_gate(
+                    ticket,
+                    CallCompletion::Completed(ended),
+                    PayloadSlot::default(),
+                    None,
+                ))
+                .await
             }
         }
     }
@@ -168,7 +194,12 @@ impl<S, G: Gate<HttpRequest>> LocalGateDriver<S, G> {
         let reading = time_payload(&mut request, self.gate.body_read_timeout(&ticket), print);
         // Called within the scope, not only polled: a layer further in asks its gate as it is called.
         let call = self.gate.request_scope(&ticket).run(async { self.inner.call(request).await });
-        let ended = run_until_cancelled(pin!(call), pin!(self.gate.cancellation(&ticket)), reading.as_ref()).await;
+        let ended = run_until_cancelled(
+            pin!(call),
+            pin!(self.gate.cancellation(&ticket)),
+            reading.as_ref(),
+        )
+        .await;
         self.leave_gate(ticket, ended, parking, reading).await
     }
 
@@ -181,7 +212,9 @@ impl<S, G: Gate<HttpRequest>> LocalGateDriver<S, G> {
         reading: Option<BodyTimerHandle>,
     ) -> Result<GatedResponse<B>, Error> {
         let mut ended = match ended {
-            CallCompletion::Completed(ended) => CallCompletion::Completed(ended.map(drop_unsent_body)),
+            CallCompletion::Completed(ended) => {
+                CallCompletion::Completed(ended.map(drop_unsent_body))
+            }
             CallCompletion::Stopped => CallCompletion::Stopped,
         };
         // No early return for an error: the gate is left in every case.
@@ -190,7 +223,9 @@ impl<S, G: Gate<HttpRequest>> LocalGateDriver<S, G> {
             CallCompletion::Completed(Ok(response)) => {
                 self.gate.observe_headers(&mut ticket, || response_headers(response));
             }
-            CallCompletion::Completed(Err(error)) => self.gate.observe_headers(&mut ticket, || error_headers(error)),
+            CallCompletion::Completed(Err(error)) => {
+                self.gate.observe_headers(&mut ticket, || error_headers(error))
+            }
             CallCompletion::Stopped => {}
         }
         let parting = self.gate.leave(ticket, outcome).await;
@@ -198,7 +233,9 @@ impl<S, G: Gate<HttpRequest>> LocalGateDriver<S, G> {
             CallCompletion::Completed(Ok(response)) => {
                 Ok(self.apply_leave_action(response, parting, &parking, reading).await)
             }
-            CallCompletion::Completed(Err(error)) if outcome != ServiceOutcome::RequestBodyTimeout => {
+            CallCompletion::Completed(Err(error))
+                if outcome != ServiceOutcome::RequestBodyTimeout =>
+            {
                 Err(amend_error(error, parting))
             }
             CallCompletion::Completed(Err(_)) | CallCompletion::Stopped => {
@@ -231,10 +268,14 @@ impl<S, G: Gate<HttpRequest>> LocalGateDriver<S, G> {
                     })
                 });
             }
-            LeaveAction::Accept { accept_ticket: parked, body_budget: room, slot: _ } => match parking.take_payload() {
-                Some(payload) => self.accept_request(parked, answer.request(), payload, room).await,
-                None => None,
-            },
+            LeaveAction::Accept { accept_ticket: parked, body_budget: room, slot: _ } => {
+                match parking.take_payload() {
+                    Some(payload) => {
+                        self.accept_request(parked, answer.request(), payload, room).await
+                    }
+                    None => None,
+                }
+            }
         };
         match instead {
             Some(reply) => answer.into_response(response_from_reply(reply).map_into_right_body()),
@@ -262,7 +303,9 @@ impl<S, G: Gate<HttpRequest>> LocalGateDriver<S, G> {
 }
 
 /// How an inner call ended that has ended by itself.
-pub(crate) fn service_outcome<B: MessageBody + 'static>(ended: &Result<GatedResponse<B>, Error>) -> ServiceOutcome {
+pub(crate) fn service_outcome<B: MessageBody + 'static>(
+    ended: &Result<GatedResponse<B>, Error>,
+) -> ServiceOutcome {
     match ended {
         Ok(response) if has_no_sent_body(response) => {
             ServiceOutcome::Answered(response.status().as_u16())

@@ -11,9 +11,9 @@ use actix_web::{
 use lockgate::{defer::DeferGate, gate::Gate, lock::LockGate, rate_limit::RateLimitGate};
 
 use crate::{
-    request_view::{extension_key_source, find_extension},
     app_replayer::{AppReplayer, extension_inserter},
     gate_middleware::GateMiddleware,
+    request_view::{extension_key_source, find_extension},
 };
 
 lockgate::__define_layers!(HttpRequest, extension_key_source, find_extension, extension_inserter);

@@ -54,8 +54,8 @@
 //! [`Store::shutdown`]. A worker whose handle is thrown away ends with the runtime, as in a crash: a POST that it was running
 //! becomes a dead letter.
 //!
-//! A request that is remembered ([`DeferLayer::remember_direct`]) and whose client has left runs on its thread of the server,
-//! which does not wait for it: have `shutdown_signal` wait for [`Store::finish_remembered`] after the signal. Such requests need
+//! A request that is remembered ([`DeferLayer::idempotent_direct`]) and whose client has left runs on its thread of the server,
+//! which does not wait for it: have `shutdown_signal` wait for [`Store::wait_for_direct_runs`] after the signal. Such requests need
 //! a `LocalSet`, as `HttpServer` and `#[actix_web::test]` have one.
 //!
 //! # In the handler
@@ -85,7 +85,7 @@
 //!
 //! # Where to wrap
 //!
-//! All layers go around a `Route`, a `Resource`, a `Scope` or an `App`, and make the same key in each
+//! All layers go around a `RouteMatch`, a `Resource`, a `RequestScope` or an `App`, and make the same key in each
 //! place. Around a route or a resource the layer knows what has matched. Around a scope or an app it
 //! stands before the router, and takes the first pattern that fits the path: guards and the further
 //! patterns of one resource are not looked at. So where scopes of one prefix are told apart by guards, wrap the resources: the
@@ -118,7 +118,7 @@
 //! With the setting the request's future is dropped, and the lock given back within milliseconds; a
 //! large upload that nobody reads hides the disconnect until the handler has ended.
 //!
-//! A request that is remembered goes on in any case ([`DeferLayer::remember_direct`]).
+//! A request that is remembered goes on in any case ([`DeferLayer::idempotent_direct`]).
 //!
 //! Over HTTP/2 actix spawns each call by itself and does not look after it, whatever is set: a handler whose client has gone
 //! runs to its end or to `max_hold`, and one that waits in line runs when its turn comes.
@@ -138,8 +138,8 @@
 //! | `bb8-redis` | `Store::from_pool`: connections out of a pool that the application has |
 //! | `fsck` | `Store::check`: a pass that finds requests without a place and wrong counts, and mends them |
 //! | `quorum` | `Store::quorum`: locks over several independent stores |
-//! | `seal` | deferred requests, their responses and tasks are sealed at rest: `Keyring`, `Store::sealed_with` |
-//! | `callback` | `Callbacks`: signed calls when deferred requests have ended |
+//! | `seal` | deferred requests, their responses and tasks are sealed at rest: `Keyring`, `Store::with_keyring` |
+//! | `callback` | `Webhooks`: signed calls when deferred requests have ended |
 //! | `http-replay` | `remote`: deferred requests that run in another process; `http-replay-tls`: by https |
 //! | `test-kit` | `testing`, for tests of applications; not for what is deployed |
 
@@ -159,19 +159,19 @@
     )
 )]
 
-mod ticketed_body;
-mod detached_call;
-mod extractors;
-mod request_view;
-mod layers;
-mod payload_slot;
-mod path_param;
-mod early_response;
 mod app_replayer;
-mod reply_response;
-mod status_routes;
-mod timed_payload;
+mod detached_call;
+mod early_response;
+mod extractors;
 mod gate_middleware;
+mod layers;
+mod path_param;
+mod payload_slot;
+mod reply_response;
+mod request_view;
+mod status_routes;
+mod ticketed_body;
+mod timed_payload;
 
 #[cfg(feature = "seal")]
 pub use lockgate::Keyring;
@@ -180,8 +180,8 @@ pub use lockgate::StoreBuilder;
 #[cfg(feature = "webhook")]
 pub use lockgate::defer::Webhooks;
 pub use lockgate::defer::{
-    RunAuthorization, DeferStats, DeferredJobs, JobCursor, JobHead, JobInfo, JobPage, JobRequest,
-    JobRun, RetainedRequest, ParseCursorError, PendingRun,
+    DeferStats, DeferredJobs, JobCursor, JobHead, JobInfo, JobPage, JobRequest, JobRun,
+    ParseCursorError, PendingRun, RetainedRequest, RunAuthorization,
 };
 pub use lockgate::gate::HttpRequestHead;
 #[cfg(feature = "http-replay")]
@@ -189,21 +189,25 @@ pub use lockgate::remote;
 #[cfg(feature = "test-kit")]
 pub use lockgate::testing;
 pub use lockgate::{
-    MissingAddress, LockBusy, BusyStatus, ChargeCappedError, ClientAddress, Clock, Decision, RunningJob, Error,
-    ErrorKind, HeaderSet, HeldLock, HeldLocks, HoldUntil, JobId, JobState, Key, AccessLists, LockGuard,
-    LockOutage, LockRequest, LockSet, LockSetRequest, LockLoss, AcquireError, OnFailure, OnLoss, RateLimitOutage,
-    Policy, PolicyDecision, Quota, RateHeaders, RateLimiter, RateStatus, RefusalReason, RateRefusal, ReleaseStatus,
-    Reply, QuotaBuilder, SharedSecret, ExtensionSnapshot, PolicyStatus, Store, queue,
+    AccessLists, AcquireError, BusyStatus, ChargeCappedError, ClientAddress, Clock, Decision,
+    Error, ErrorKind, ExtensionSnapshot, HeaderSet, HeldLock, HeldLocks, HoldUntil, JobId,
+    JobState, Key, LockBusy, LockGuard, LockLoss, LockOutage, LockRequest, LockSet, LockSetRequest,
+    MissingAddress, OnFailure, OnLoss, Policy, PolicyDecision, PolicyStatus, Quota, QuotaBuilder,
+    RateHeaders, RateLimitOutage, RateLimiter, RateRefusal, RateStatus, RefusalReason,
+    ReleaseStatus, Reply, RunningJob, SharedSecret, Store, queue,
 };
 #[cfg(feature = "fsck")]
-pub use lockgate::{StoreCheck, CheckReport, CheckFinding, FindingKind};
+pub use lockgate::{CheckFinding, CheckReport, FindingKind, StoreCheck};
 #[cfg(feature = "quorum")]
 pub use lockgate::{Quorum, QuorumGuard, QuorumRequest, quorum};
 
 pub use self::{
-    extractors::{CurrentJob, CurrentLock, CurrentLocks, CurrentRate, Fence, MissingLayerRejection},
-    layers::{
-        DeferLayer, DeferWorker, DeferredRoutes, KeyPart, LockLayer, RateLimitLayer, deferred_routes,
+    extractors::{
+        CurrentJob, CurrentLock, CurrentLocks, CurrentRate, Fence, MissingLayerRejection,
     },
     gate_middleware::GateMiddleware,
+    layers::{
+        DeferLayer, DeferWorker, DeferredRoutes, KeyPart, LockLayer, RateLimitLayer,
+        deferred_routes,
+    },
 };

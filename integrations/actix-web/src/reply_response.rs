@@ -13,7 +13,7 @@ use actix_web::{
     },
 };
 use bytes::Bytes;
-use lockgate::{HeaderSet, SharedReply, Reply};
+use lockgate::{HeaderSet, Reply, SharedReply};
 
 use crate::request_view::header_pairs;
 
@@ -86,9 +86,10 @@ pub(crate) fn append_headers(headers: &mut HeaderMap, fields: HeaderSet) {
     }
 }
 
-/// As [`add_fields`], of one whose value is ASCII.
+/// As [`append_headers`], of one whose value is ASCII.
 pub(crate) fn append_header(headers: &mut HeaderMap, name: &str, value: Bytes) {
-    if let (Ok(name), Ok(value)) = (parse_header_name(name), HeaderValue::from_maybe_shared(value)) {
+    if let (Ok(name), Ok(value)) = (parse_header_name(name), HeaderValue::from_maybe_shared(value))
+    {
         headers.append(name, value);
     }
 }
@@ -139,7 +140,9 @@ impl fmt::Debug for ReplyError {
 }
 
 /// The fields of an answer, and the length of its body, which the server writes.
-pub(crate) fn response_headers<B: MessageBody>(answer: &ServiceResponse<B>) -> Vec<(String, Vec<u8>)> {
+pub(crate) fn response_headers<B: MessageBody>(
+    answer: &ServiceResponse<B>,
+) -> Vec<(String, Vec<u8>)> {
     let mut told = header_pairs(answer.headers());
     let known = answer.headers().contains_key(CONTENT_LENGTH);
     if let (BodySize::Sized(length), false) = (answer.response().body().size(), known) {

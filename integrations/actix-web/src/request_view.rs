@@ -17,10 +17,13 @@ use actix_web::{
 };
 use lockgate::{
     Reply, Store,
-    gate::{PathParamError, HttpRequestHead, KeySource, RouteMatch, DuplicateHeader, GateRequest, missing_extension_message},
+    gate::{
+        DuplicateHeader, GateRequest, HttpRequestHead, KeySource, PathParamError, RouteMatch,
+        missing_extension_message,
+    },
 };
 
-use crate::path_param::{decode_param, raw_param, matched_pattern};
+use crate::path_param::{decode_param, matched_pattern, raw_param};
 
 /// A request, as a gate sees it.
 ///
@@ -59,7 +62,10 @@ impl SharedRequestError {
 /// Makes what a gate has changed visible. As with every middleware that changes a request, no other one
 /// may keep a clone of it: actix panics then, and nobody shall make it do so by the field that he sends. The panic is caught;
 /// a panic hook hears of it, and with `panic = "abort"` the process ends.
-pub(crate) fn apply_header_changes(changes: HeaderChanges, request: &mut ServiceRequest) -> Result<(), SharedRequestError> {
+pub(crate) fn apply_header_changes(
+    changes: HeaderChanges,
+    request: &mut ServiceRequest,
+) -> Result<(), SharedRequestError> {
     if changes.is_empty() {
         return Ok(());
     }
@@ -156,7 +162,10 @@ impl GateRequest for RequestView<'_> {
         self.request.extensions_mut().insert(value);
     }
 
-    fn update_extension<T: Clone + Send + Sync + 'static>(&mut self, change: impl FnOnce(&mut T)) -> bool {
+    fn update_extension<T: Clone + Send + Sync + 'static>(
+        &mut self,
+        change: impl FnOnce(&mut T),
+    ) -> bool {
         self.request.extensions_mut().get_mut().map(change).is_some()
     }
 
@@ -166,10 +175,14 @@ impl GateRequest for RequestView<'_> {
 }
 
 /// A key of what a layer further out has put into the request.
-pub(crate) fn extension_key_source<T: Display + Send + Sync + 'static>(name: &str) -> KeySource<HttpRequest> {
-    KeySource::extension_with(name, &missing_extension_message::<T>(name), |request: &HttpRequest| {
-        request.extensions().get::<T>().map(T::to_string)
-    })
+pub(crate) fn extension_key_source<T: Display + Send + Sync + 'static>(
+    name: &str,
+) -> KeySource<HttpRequest> {
+    KeySource::extension_with(
+        name,
+        &missing_extension_message::<T>(name),
+        |request: &HttpRequest| request.extensions().get::<T>().map(T::to_string),
+    )
 }
 
 /// What a layer further out has put into the request.

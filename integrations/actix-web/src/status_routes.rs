@@ -1,4 +1,4 @@
-//! The status resource as a service, for `App::service`, `Scope::service` and `ServiceConfig::service`.
+//! The status resource as a service, for `App::service`, `RequestScope::service` and `ServiceConfig::service`.
 
 use std::convert::Infallible;
 
@@ -11,11 +11,13 @@ use actix_web::{
 use futures_util::StreamExt as _;
 use lockgate::{
     Reply,
-    defer::{StatusReply, StatusGate},
+    defer::{StatusGate, StatusReply},
     gate::GateRequest as _,
 };
 
-use crate::{request_view::RequestView, layers::DeferredRoutes, reply_response::response_from_reply};
+use crate::{
+    layers::DeferredRoutes, reply_response::response_from_reply, request_view::RequestView,
+};
 
 impl HttpServiceFactory for DeferredRoutes {
     fn register(self, config: &mut AppService) {
@@ -26,10 +28,15 @@ impl HttpServiceFactory for DeferredRoutes {
 }
 
 fn status_resource(path: &str, gate: StatusGate<HttpRequest>, whole: bool) -> Resource {
-    web::resource(path).to(move |request: HttpRequest| status_response(gate.clone(), request, whole))
+    web::resource(path)
+        .to(move |request: HttpRequest| status_response(gate.clone(), request, whole))
 }
 
-async fn status_response(gate: StatusGate<HttpRequest>, request: HttpRequest, whole: bool) -> HttpResponse {
+async fn status_response(
+    gate: StatusGate<HttpRequest>,
+    request: HttpRequest,
+    whole: bool,
+) -> HttpResponse {
     let mut view = RequestView::new(&request);
     // What can't be read is no id, and gets the 404 of every other one that is none.
     let id = view.path_param("id").ok().flatten().unwrap_or_default();

@@ -31,9 +31,17 @@ struct TicketedBody<B> {
 }
 
 /// Puts a ticket beside a body.
-pub(crate) fn ticketed_body<B: MessageBody + 'static>(body: B, kept: BodyTicket<ChunkResult>) -> BoxBody {
+pub(crate) fn ticketed_body<B: MessageBody + 'static>(
+    body: B,
+    kept: BodyTicket<ChunkResult>,
+) -> BoxBody {
     let size = body.size();
-    BoxBody::new(TicketedBody { body: Some(Box::pin(body)), size, remaining_bytes: known_length(size), ticket: kept })
+    BoxBody::new(TicketedBody {
+        body: Some(Box::pin(body)),
+        size,
+        remaining_bytes: known_length(size),
+        ticket: kept,
+    })
 }
 
 /// A body that was read, of this size.
@@ -123,7 +131,11 @@ pub(crate) fn poll_next_item<B: MessageBody>(
         Some(Ok(chunk)) => {
             *left = left.map(|left| left.saturating_sub(chunk.len() as u64));
             // The client has it all then, and asks for no end.
-            if *left == Some(0) { NextBodyItem::Last(Some(Ok(chunk))) } else { NextBodyItem::Item(Ok(chunk)) }
+            if *left == Some(0) {
+                NextBodyItem::Last(Some(Ok(chunk)))
+            } else {
+                NextBodyItem::Item(Ok(chunk))
+            }
         }
         Some(Err(error)) => NextBodyItem::Failed(Err(error.into())),
         None => NextBodyItem::Last(None),

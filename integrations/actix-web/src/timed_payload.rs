@@ -14,7 +14,7 @@ use actix_web::{
 };
 use bytes::Bytes;
 use futures_util::{FutureExt as _, Stream, StreamExt as _};
-use lockgate::gate::{BodyTimer, RequestFingerprint, BodyTimerHandle};
+use lockgate::gate::{BodyTimer, BodyTimerHandle, RequestFingerprint};
 
 /// Times the payload of a request, if it has one, and shows what is read of it.
 pub(crate) fn time_payload(
@@ -63,7 +63,8 @@ impl Stream for TimedPayload {
     type Item = Result<Bytes, PayloadError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let Self { first_chunk: first, payload: place, body_timer: patience, fingerprint: print } = &mut *self;
+        let Self { first_chunk: first, payload: place, body_timer: patience, fingerprint: print } =
+            &mut *self;
         let Some(payload) = place else {
             return Poll::Ready(None);
         };

@@ -90,7 +90,8 @@ async fn send<B: MessageBody>(
 async fn until(store: &Store, id: &JobId, fits: impl Fn(JobState) -> bool) {
     let looks = async {
         loop {
-            let job = store.deferred_jobs().get(id).await.expect("it is there").expect("it is kept");
+            let job =
+                store.deferred_jobs().get(id).await.expect("it is there").expect("it is kept");
             if fits(job.state) {
                 return;
             }

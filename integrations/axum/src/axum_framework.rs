@@ -14,7 +14,7 @@ use axum::{
 use futures_util::FutureExt as _;
 use http::{Extensions, request::Parts};
 use lockgate::{
-    gate::{PathParamError, KeySource, RouteMatch},
+    gate::{KeySource, PathParamError, RouteMatch},
     middleware::{BoxError, Framework, GateBody, UntimedBody},
 };
 use tower_service::Service as _;
@@ -54,7 +54,9 @@ impl Framework for AxumFramework {
                     (found, None) => Ok(found.map(|(_, value)| value.to_owned())),
                 }
             }
-            Err(RawPathParamsRejection::InvalidUtf8InPathParam(_)) => Err(PathParamError::InvalidUtf8),
+            Err(RawPathParamsRejection::InvalidUtf8InPathParam(_)) => {
+                Err(PathParamError::InvalidUtf8)
+            }
             Err(_) => Ok(None),
         }
     }
@@ -84,7 +86,9 @@ impl Framework for AxumFramework {
 }
 
 /// A key of what a layer further out has put into the request.
-pub(crate) fn extension_key_source<T: Display + Send + Sync + 'static>(name: &str) -> KeySource<Parts> {
+pub(crate) fn extension_key_source<T: Display + Send + Sync + 'static>(
+    name: &str,
+) -> KeySource<Parts> {
     KeySource::extension::<T>(name)
 }
 

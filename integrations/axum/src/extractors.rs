@@ -11,7 +11,9 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use http::request::Parts;
-use lockgate::{RunningJob, HeldLock, HeldLocks, RateStatus, Reply, middleware::response_from_reply};
+use lockgate::{
+    HeldLock, HeldLocks, RateStatus, Reply, RunningJob, middleware::response_from_reply,
+};
 
 /// The lock this request runs under; the first that the innermost layer names, if there are several.
 #[derive(Debug, Clone)]
@@ -55,7 +57,10 @@ macro_rules! impl_extractor {
         impl<S: Send + Sync> FromRequestParts<S> for $name {
             type Rejection = MissingLayerRejection;
 
-            async fn from_request_parts($parts: &mut Parts, _: &S) -> Result<Self, MissingLayerRejection> {
+            async fn from_request_parts(
+                $parts: &mut Parts,
+                _: &S,
+            ) -> Result<Self, MissingLayerRejection> {
                 $find.ok_or_else(|| {
                     lockgate::gate::log_missing_layer(stringify!($name), $layer);
                     MissingLayerRejection
@@ -76,8 +81,16 @@ macro_rules! impl_extractor {
     };
 }
 
-impl_extractor!(CurrentLock, "a LockLayer", |parts| parts.extensions.get().cloned().map(CurrentLock));
-impl_extractor!(CurrentLocks, "a LockLayer", |parts| parts.extensions.get().cloned().map(CurrentLocks));
+impl_extractor!(CurrentLock, "a LockLayer", |parts| parts
+    .extensions
+    .get()
+    .cloned()
+    .map(CurrentLock));
+impl_extractor!(CurrentLocks, "a LockLayer", |parts| parts
+    .extensions
+    .get()
+    .cloned()
+    .map(CurrentLocks));
 impl_extractor!(Fence, "a LockLayer that refuses while the store is away", |parts| parts
     .extensions
     .get::<HeldLock>()
@@ -89,7 +102,11 @@ impl_extractor!(
  allow list, or while the store is away: take Option<CurrentRate> there",
     |parts| parts.extensions.get().cloned().map(CurrentRate)
 );
-impl_extractor!(CurrentJob, "to run deferred", |parts| parts.extensions.get().cloned().map(CurrentJob));
+impl_extractor!(CurrentJob, "to run deferred", |parts| parts
+    .extensions
+    .get()
+    .cloned()
+    .map(CurrentJob));
 
 #[cfg(test)]
 mod tests {

@@ -107,8 +107,8 @@
 //! | `bb8-redis` | `Store::from_pool`: connections out of a pool that the application has |
 //! | `fsck` | `Store::check`: a pass that finds requests without a place and wrong counts, and mends them |
 //! | `quorum` | `Store::quorum`: locks over several independent stores |
-//! | `seal` | deferred requests, their responses and tasks are sealed at rest: `Keyring`, `Store::sealed_with` |
-//! | `callback` | `Callbacks`: signed calls when deferred requests have ended |
+//! | `seal` | deferred requests, their responses and tasks are sealed at rest: `Keyring`, `Store::with_keyring` |
+//! | `callback` | `Webhooks`: signed calls when deferred requests have ended |
 //! | `http-replay` | `remote`: deferred requests that run in another process; `http-replay-tls`: by https |
 //! | `test-kit` | `testing`, for tests of applications; not for what is deployed |
 
@@ -128,8 +128,8 @@
     )
 )]
 
-mod extractors;
 mod axum_framework;
+mod extractors;
 mod layers;
 mod status_routes;
 
@@ -140,8 +140,8 @@ pub use lockgate::StoreBuilder;
 #[cfg(feature = "webhook")]
 pub use lockgate::defer::Webhooks;
 pub use lockgate::defer::{
-    RunAuthorization, DeferStats, DeferredJobs, JobCursor, JobHead, JobInfo, JobPage, JobRequest,
-    JobRun, RetainedRequest, ParseCursorError, PendingRun,
+    DeferStats, DeferredJobs, JobCursor, JobHead, JobInfo, JobPage, JobRequest, JobRun,
+    ParseCursorError, PendingRun, RetainedRequest, RunAuthorization,
 };
 pub use lockgate::gate::HttpRequestHead;
 pub use lockgate::middleware::GateService;
@@ -150,20 +150,24 @@ pub use lockgate::remote;
 #[cfg(feature = "test-kit")]
 pub use lockgate::testing;
 pub use lockgate::{
-    MissingAddress, LockBusy, BusyStatus, ChargeCappedError, ClientAddress, Clock, Decision, RunningJob, Error,
-    ErrorKind, HeaderSet, HeldLock, HeldLocks, HoldUntil, JobId, JobState, Key, AccessLists, LockGuard,
-    LockOutage, LockRequest, LockSet, LockSetRequest, LockLoss, AcquireError, OnFailure, OnLoss, RateLimitOutage,
-    Policy, PolicyDecision, Quota, RateHeaders, RateLimiter, RateStatus, RefusalReason, RateRefusal, ReleaseStatus,
-    Reply, QuotaBuilder, SharedSecret, ExtensionSnapshot, PolicyStatus, Store, queue,
+    AccessLists, AcquireError, BusyStatus, ChargeCappedError, ClientAddress, Clock, Decision,
+    Error, ErrorKind, ExtensionSnapshot, HeaderSet, HeldLock, HeldLocks, HoldUntil, JobId,
+    JobState, Key, LockBusy, LockGuard, LockLoss, LockOutage, LockRequest, LockSet, LockSetRequest,
+    MissingAddress, OnFailure, OnLoss, Policy, PolicyDecision, PolicyStatus, Quota, QuotaBuilder,
+    RateHeaders, RateLimitOutage, RateLimiter, RateRefusal, RateStatus, RefusalReason,
+    ReleaseStatus, Reply, RunningJob, SharedSecret, Store, queue,
 };
 #[cfg(feature = "fsck")]
-pub use lockgate::{StoreCheck, CheckReport, CheckFinding, FindingKind};
+pub use lockgate::{CheckFinding, CheckReport, FindingKind, StoreCheck};
 #[cfg(feature = "quorum")]
 pub use lockgate::{Quorum, QuorumGuard, QuorumRequest, quorum};
 
 pub use self::{
-    extractors::{CurrentJob, CurrentLock, CurrentLocks, CurrentRate, Fence, MissingLayerRejection},
+    extractors::{
+        CurrentJob, CurrentLock, CurrentLocks, CurrentRate, Fence, MissingLayerRejection,
+    },
     layers::{
-        DeferLayer, DeferWorker, DeferredRoutes, KeyPart, LockLayer, RateLimitLayer, deferred_routes,
+        DeferLayer, DeferWorker, DeferredRoutes, KeyPart, LockLayer, RateLimitLayer,
+        deferred_routes,
     },
 };

@@ -7,7 +7,7 @@ use futures_util::StreamExt as _;
 use http::request::Parts;
 use lockgate::{
     Reply,
-    defer::{StatusReply, StatusGate},
+    defer::{StatusGate, StatusReply},
     middleware::{Framework as _, PartsView, response_from_reply},
 };
 

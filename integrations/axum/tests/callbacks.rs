@@ -14,7 +14,7 @@ use axum::{
     routing::post,
 };
 use hmac::{Hmac, KeyInit as _, Mac as _};
-use lockgate_axum::{Webhooks, DeferLayer, DeferWorker, Key, LockLayer, Store, deferred_routes};
+use lockgate_axum::{DeferLayer, DeferWorker, Key, LockLayer, Store, Webhooks, deferred_routes};
 use sha2::Sha256;
 use tokio::{net::TcpListener, sync::oneshot, time::timeout};
 use tower::ServiceExt as _;

@@ -18,7 +18,7 @@ use axum::{
 use http::StatusCode;
 use lockgate_axum::{
     DeferLayer, DeferWorker, Fence, Key, LockLayer, deferred_routes,
-    testing::{TestKit, TestDeferWorker},
+    testing::{TestDeferWorker, TestKit},
 };
 use tower::ServiceExt as _;
 

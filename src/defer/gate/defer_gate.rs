@@ -5,10 +5,10 @@ mod setters;
 use std::{fmt, sync::Arc, time::Duration};
 
 use crate::{
-    defer::{stored_headers::StoredHeaderFilter, snapshot::SnapshotExtractors},
+    defer::{snapshot::SnapshotExtractors, stored_headers::StoredHeaderFilter},
     gate::{ClientAddress, HttpRequestHead, MethodFilter},
     key::SHARD_COUNT,
-    store::{StorageLimits, OnFailure, MergeMode},
+    store::{MergeMode, OnFailure, StorageLimits},
 };
 
 /// Whom to tell of a request that has ended.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::{gate_impl::DeferCandidate, defer_gate::DeferGate};
+use super::{defer_gate::DeferGate, gate_impl::DeferCandidate};
 use crate::{
     defer::{status::gone_reply, worker::MIN_RETENTION},
     reply::{Reply, problem},
@@ -36,9 +36,13 @@ impl<N: ?Sized> DeferGate<N> {
     ) -> Reply {
         let place = Some(position).filter(|position| *position > 0);
         let body = json!({ "id": id.as_str(), "state": state.as_str(), "position": place });
-        let wait =
-            if state == JobState::Queued { self.estimate_wait(parked, position) } else { Duration::ZERO };
-        let reply = Reply::json(202, &body).header("location", self.status_location(id)).retry_after(wait);
+        let wait = if state == JobState::Queued {
+            self.estimate_wait(parked, position)
+        } else {
+            Duration::ZERO
+        };
+        let reply =
+            Reply::json(202, &body).header("location", self.status_location(id)).retry_after(wait);
         match parked.applied_preferences.header_value() {
             Some(applied) => reply.header("preference-applied", applied),
             None => reply,
@@ -48,22 +52,29 @@ impl<N: ?Sized> DeferGate<N> {
     /// When its result may be there: the usual time for whoever has the lock, all before, and itself.
     fn estimate_wait(&self, parked: &DeferCandidate, position: u64) -> Duration {
         let turns = u32::try_from(position.saturating_add(1)).unwrap_or(u32::MAX);
-        let line = parked.parked.typical_hold.map_or(Duration::ZERO, |usual| usual.saturating_mul(turns));
+        let line =
+            parked.parked.typical_hold.map_or(Duration::ZERO, |usual| usual.saturating_mul(turns));
         let late = if position == 0 { self.0.run.delay } else { Duration::ZERO };
         late.saturating_add(line.min(MAX_ESTIMATED_WAIT))
     }
 
     /// A request whose record names this job: what has become of that.
-    pub(super) async fn look_up_recorded_job(&self, parked: &DeferCandidate, id: &JobId) -> RecordedJobReply {
+    pub(super) async fn look_up_recorded_job(
+        &self,
+        parked: &DeferCandidate,
+        id: &JobId,
+    ) -> RecordedJobReply {
         RecordedJobReply::Reply(match parked.parked.store.backend().job_view(id.clone()).await {
             Ok(Some(job)) if is_running_directly(&job) => return RecordedJobReply::RunningDirectly,
             Ok(Some(job)) if job.is_tombstone => gone_reply(Some(&job)),
             Ok(Some(job)) => self.accepted_reply(parked, id, job.state, job.position.unwrap_or(0)),
             Ok(None) => return RecordedJobReply::Forgotten,
             // Nothing says that it is stored, where it may be one that runs at once.
-            Err(_) if self.0.idempotency.idempotent_direct => {
-                outcome_unknown_reply(self.status_location(id), self.0.idempotency.ttl.max(MIN_LOOKUP_TTL), true)
-            }
+            Err(_) if self.0.idempotency.idempotent_direct => outcome_unknown_reply(
+                self.status_location(id),
+                self.0.idempotency.ttl.max(MIN_LOOKUP_TTL),
+                true,
+            ),
             // A read that fails does not make it less accepted.
             Err(_) => self.accepted_reply(parked, id, JobState::Queued, 0),
         })

@@ -2,15 +2,15 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::{gate_impl::DeferTicket, defer_gate::DeferGate};
+use super::{defer_gate::DeferGate, gate_impl::DeferTicket};
 use crate::{
     defer::{
         envelope::{EnvelopeBinding, StoredBodyStatus, StoredResponseHead, encode_response},
-        stored_headers::{HeaderList, stored_response_headers},
         is_event_stream,
         settlement_rules::is_success_status,
+        stored_headers::{HeaderList, stored_response_headers},
     },
-    gate::{IdempotentRun, ServiceOutcome, RequestFingerprint, STOPPED_REASON, ParkingSlot},
+    gate::{IdempotentRun, ParkingSlot, RequestFingerprint, STOPPED_REASON, ServiceOutcome},
 };
 
 /// The handler said that it failed, or its answer broke off.
@@ -64,7 +64,11 @@ pub(super) struct DirectRunContext {
 impl DirectRunContext {
     pub(super) fn from_slot(slot: &ParkingSlot) -> Self {
         let (answered, cut_off) = (slot.is_answered(), slot.is_body_truncated());
-        Self { handler_finished: answered, request_truncated: cut_off, gate_refusal_status: slot.refusal_status() }
+        Self {
+            handler_finished: answered,
+            request_truncated: cut_off,
+            gate_refusal_status: slot.refusal_status(),
+        }
     }
 }
 
@@ -82,7 +86,11 @@ pub(super) fn classify_direct_run(
     outcome: ServiceOutcome,
     facts: DirectRunContext,
 ) -> DirectRunResult {
-    let DirectRunContext { handler_finished: answered, request_truncated: cut_off, gate_refusal_status: refusal } = facts;
+    let DirectRunContext {
+        handler_finished: answered,
+        request_truncated: cut_off,
+        gate_refusal_status: refusal,
+    } = facts;
     let broke_off = outcome == ServiceOutcome::BodyFailed;
     let head = answer.and_then(|answer| answer.streaming_status).filter(|_| !broke_off);
     match outcome.status().or(head) {
@@ -132,7 +140,9 @@ impl DirectResponse {
     /// length is known, only if it is kept.
     fn completes_with_body(&self) -> bool {
         let kept = match &self.body {
-            DirectBody::Buffered(_, limit) => self.content_length.is_none_or(|length| length <= *limit as u64),
+            DirectBody::Buffered(_, limit) => {
+                self.content_length.is_none_or(|length| length <= *limit as u64)
+            }
             // A driver that hears nothing may not see the end of what has a length.
             DirectBody::NotRecorded | DirectBody::TooLong => self.content_length.is_none(),
         };
@@ -148,7 +158,9 @@ impl DirectResponse {
             DirectBody::Buffered(..) | DirectBody::TooLong if self.content_length.is_some() => {
                 (StoredBodyStatus::TooLong, Bytes::new())
             }
-            DirectBody::Buffered(..) | DirectBody::TooLong => (StoredBodyStatus::Stream, Bytes::new()),
+            DirectBody::Buffered(..) | DirectBody::TooLong => {
+                (StoredBodyStatus::Stream, Bytes::new())
+            }
         };
         (self.headers, stored, body)
     }
@@ -156,12 +168,17 @@ impl DirectResponse {
 
 impl<N: ?Sized> DeferGate<N> {
     /// True if the ticket stays with the body of the answer, at whose end the outcome is known.
-    pub(super) fn completes_with_body(&self, ticket: &mut DeferTicket, outcome: ServiceOutcome) -> bool {
+    pub(super) fn completes_with_body(
+        &self,
+        ticket: &mut DeferTicket,
+        outcome: ServiceOutcome,
+    ) -> bool {
         let (begun, facts) = (ticket.slot.has_run(), DirectRunContext::from_slot(&ticket.slot));
         let Some(more) = ticket.details.as_mut().filter(|_| begun) else { return false };
         let answer = &mut more.direct_response;
         let ServiceOutcome::Streaming(status @ 200..) = outcome else { return false };
-        let ran = classify_direct_run(Some(answer), outcome, facts) == DirectRunResult::Completed(status);
+        let ran =
+            classify_direct_run(Some(answer), outcome, facts) == DirectRunResult::Completed(status);
         if ran && answer.completes_with_body() {
             answer.streaming_status = Some(status);
             return true;
@@ -183,7 +200,11 @@ impl<N: ?Sized> DeferGate<N> {
                 let ended = !matches!(outcome, ServiceOutcome::Streaming(_));
                 let (headers, stored, body) = answer.into_stored(ended);
                 let at = EnvelopeBinding { store: begun.store(), id, lock };
-                let response = encode_response(at, &StoredResponseHead { status, headers, body_status: stored }, &body);
+                let response = encode_response(
+                    at,
+                    &StoredResponseHead { status, headers, body_status: stored },
+                    &body,
+                );
                 let print = print.and_then(|print| print.finished_hex());
                 begun.record_response(self.0.idempotency.ttl, response, print).await;
             }
@@ -200,16 +221,32 @@ mod tests {
     use super::*;
 
     fn of(status: u16, answered: bool, cut_off: bool) -> DirectRunResult {
-        classify_direct_run(None, ServiceOutcome::Answered(status), DirectRunContext { handler_finished: answered, request_truncated: cut_off, gate_refusal_status: None })
+        classify_direct_run(
+            None,
+            ServiceOutcome::Answered(status),
+            DirectRunContext {
+                handler_finished: answered,
+                request_truncated: cut_off,
+                gate_refusal_status: None,
+            },
+        )
     }
 
     fn of_outcome(outcome: ServiceOutcome, cut_off: bool) -> DirectRunResult {
-        classify_direct_run(None, outcome, DirectRunContext { handler_finished: true, request_truncated: cut_off, gate_refusal_status: None })
+        classify_direct_run(
+            None,
+            outcome,
+            DirectRunContext {
+                handler_finished: true,
+                request_truncated: cut_off,
+                gate_refusal_status: None,
+            },
+        )
     }
 
     #[test]
     fn a_run_is_judged_by_its_answer() {
-        use DirectRunResult::{NotExecuted, MayHaveRun, Completed};
+        use DirectRunResult::{Completed, MayHaveRun, NotExecuted};
         for status in [200, 204, 303, 400, 404, 409, 412, 422, 423] {
             assert_eq!(of(status, true, false), Completed(status));
         }
@@ -227,7 +264,11 @@ mod tests {
     #[test]
     fn only_the_refusal_of_a_gate_tells_that_nothing_ran() {
         let of = |status, refusal| {
-            let facts = DirectRunContext { handler_finished: true, request_truncated: false, gate_refusal_status: refusal };
+            let facts = DirectRunContext {
+                handler_finished: true,
+                request_truncated: false,
+                gate_refusal_status: refusal,
+            };
             classify_direct_run(None, ServiceOutcome::Answered(status), facts)
         };
         for status in [409, 423, 429, 503, 418] {
@@ -254,6 +295,10 @@ mod tests {
         }
         assert_eq!(of(202, true, true), DirectRunResult::Completed(202), "the handler took it");
         let panicked = of_outcome(ServiceOutcome::Failed, true);
-        assert_eq!(panicked, DirectRunResult::MayHaveRun(FAILED_MAY_HAVE_RUN), "it has not answered");
+        assert_eq!(
+            panicked,
+            DirectRunResult::MayHaveRun(FAILED_MAY_HAVE_RUN),
+            "it has not answered"
+        );
     }
 }

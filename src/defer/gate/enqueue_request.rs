@@ -6,22 +6,24 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::{
+    defer_gate::{DeferGate, RunSettings},
     defer_replies::{MIN_LOOKUP_TTL, RecordedJobReply, key_reused_reply, outcome_unknown_reply},
     gate_impl::DeferCandidate,
-    defer_gate::{DeferGate, RunSettings},
 };
 use crate::{
     defer::{
-        webhook,
         envelope::{EnvelopeBinding, encode_request},
-        stored_headers::stored_request_headers,
-        status::gone_reply,
         missing_worker_warning::MissingWorkerWarning,
+        status::gone_reply,
+        stored_headers::stored_request_headers,
+        webhook,
     },
-    gate::{HttpRequestHead, ParkingContext, RequestFingerprint, AttemptMode},
+    gate::{AttemptMode, HttpRequestHead, ParkingContext, RequestFingerprint},
     key::{digest_parts, hex},
     reply::Reply,
-    store::{StorageLimits, EnqueueCommand, EnqueueOutcome, JobId, JobPolicy, JobState, MergePolicy},
+    store::{
+        EnqueueCommand, EnqueueOutcome, JobId, JobPolicy, JobState, MergePolicy, StorageLimits,
+    },
 };
 
 /// Of a request whose body is not known.
@@ -108,7 +110,8 @@ impl<N: ?Sized> DeferGate<N> {
             id: JobId::new(key),
             envelope: Bytes::new(),
             policy: JobPolicy::default(),
-            idempotency_record: self.enqueue_record(&parked, print.unwrap_or_else(|| NO_FINGERPRINT.to_owned())),
+            idempotency_record: self
+                .enqueue_record(&parked, print.unwrap_or_else(|| NO_FINGERPRINT.to_owned())),
             merge: None,
             limits: StorageLimits::uniform(0),
             owner: parked.owner.clone(),
@@ -140,11 +143,16 @@ impl<N: ?Sized> DeferGate<N> {
         }
     }
 
-    async fn enqueue_once(&self, parked: &DeferCandidate, call: EnqueueCommand) -> EnqueueResolution {
+    async fn enqueue_once(
+        &self,
+        parked: &DeferCandidate,
+        call: EnqueueCommand,
+    ) -> EnqueueResolution {
         let id = call.id.clone();
         let stores = !call.envelope.is_empty();
         let doubt = UncertainEnqueue::before_call(&call);
-        let has_print = call.idempotency_record.as_ref().is_some_and(|(_, print, _)| print != NO_FINGERPRINT);
+        let has_print =
+            call.idempotency_record.as_ref().is_some_and(|(_, print, _)| print != NO_FINGERPRINT);
         let ParkingContext { store, key, .. } = &parked.parked;
         let (node, lock) = (store.node(), key.log_hash());
         let since = store.backend().server_generation();
@@ -155,14 +163,16 @@ impl<N: ?Sized> DeferGate<N> {
                 let reply = self.accepted_reply(parked, &id, JobState::Queued, position);
                 Some(self.reply_if_replicated(parked, &id, (since, doubt), reply).await)
             }
-            Ok(EnqueueOutcome::Duplicate(id) | EnqueueOutcome::Merged(id)) => match self.look_up_recorded_job(parked, &id).await {
-                // The first answer may have been a 503 for want of replicas.
-                RecordedJobReply::Reply(reply) => {
-                    Some(self.reply_if_replicated(parked, &id, (since, doubt), reply).await)
+            Ok(EnqueueOutcome::Duplicate(id) | EnqueueOutcome::Merged(id)) => {
+                match self.look_up_recorded_job(parked, &id).await {
+                    // The first answer may have been a 503 for want of replicas.
+                    RecordedJobReply::Reply(reply) => {
+                        Some(self.reply_if_replicated(parked, &id, (since, doubt), reply).await)
+                    }
+                    RecordedJobReply::RunningDirectly => None,
+                    RecordedJobReply::Forgotten => return EnqueueResolution::JobForgotten(id),
                 }
-                RecordedJobReply::RunningDirectly => None,
-                RecordedJobReply::Forgotten => return EnqueueResolution::JobForgotten(id),
-            },
+            }
             // Of a request that could not be read nobody knows whether it is the same.
             Ok(EnqueueOutcome::FingerprintMismatch) => has_print.then(key_reused_reply),
             Ok(EnqueueOutcome::Full) => {
@@ -254,7 +264,11 @@ impl UncertainEnqueue {
     }
 
     fn into_reply(self, location: String) -> Reply {
-        outcome_unknown_reply(location, self.lookup_ttl.saturating_sub(self.sent_at.elapsed()), self.has_idempotency_key)
+        outcome_unknown_reply(
+            location,
+            self.lookup_ttl.saturating_sub(self.sent_at.elapsed()),
+            self.has_idempotency_key,
+        )
     }
 }
 

@@ -5,19 +5,20 @@ use std::{convert::Infallible, fmt};
 use bytes::Bytes;
 
 use super::{
-    inspect_request::AppliedPreferences,
-    direct_response::{DirectResponse, DirectRunContext, classify_direct_run},
-    defer_gate::{DeferGate, StorageSettings},
     credential_warning::warn_credential_once,
+    defer_gate::{DeferGate, StorageSettings},
+    direct_response::{DirectResponse, DirectRunContext, classify_direct_run},
+    inspect_request::AppliedPreferences,
 };
 use crate::{
     defer::{
-        stored_headers::{requires_upgrade, stored_head_len},
         snapshot::{RequestSnapshots, SavedSnapshots},
+        stored_headers::{requires_upgrade, stored_head_len},
     },
     gate::{
-        InitialVerdict, DetachedRun, Gate, HttpRequestHead, ServiceOutcome, ParkingContext, LeaveAction, ParkedVerdict, RequestFingerprint, BodyBudget, ParkingSlot, AttemptMode,
-        Verdict, GateRequest,
+        AttemptMode, BodyBudget, DetachedRun, Gate, GateRequest, HttpRequestHead, InitialVerdict,
+        LeaveAction, ParkedVerdict, ParkingContext, ParkingSlot, RequestFingerprint,
+        ServiceOutcome, Verdict,
     },
     reply::Reply,
 };
@@ -52,8 +53,18 @@ impl DeferTicket {
         Self { slot, details: None }
     }
 
-    pub(super) fn new(slot: ParkingSlot, owner: String, applied: AppliedPreferences, captured: RequestSnapshots) -> Self {
-        let more = DeferTicketDetails { owner, applied_preferences: applied, snapshots: captured, ..DeferTicketDetails::default() };
+    pub(super) fn new(
+        slot: ParkingSlot,
+        owner: String,
+        applied: AppliedPreferences,
+        captured: RequestSnapshots,
+    ) -> Self {
+        let more = DeferTicketDetails {
+            owner,
+            applied_preferences: applied,
+            snapshots: captured,
+            ..DeferTicketDetails::default()
+        };
         Self { slot, details: Some(Box::new(more)) }
     }
 }
@@ -94,7 +105,10 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
         self.0.validate();
     }
 
-    fn inspect<V: GateRequest<NativeRequest = N>>(&self, view: &mut V) -> InitialVerdict<Infallible, DeferTicket> {
+    fn inspect<V: GateRequest<NativeRequest = N>>(
+        &self,
+        view: &mut V,
+    ) -> InitialVerdict<Infallible, DeferTicket> {
         self.inspect_request(view)
     }
 
@@ -113,7 +127,11 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
         !self.0.trigger.defer_always && ticket.slot.is_empty()
     }
 
-    fn observe_headers(&self, ticket: &mut DeferTicket, fields: impl FnOnce() -> Vec<(String, Vec<u8>)>) {
+    fn observe_headers(
+        &self,
+        ticket: &mut DeferTicket,
+        fields: impl FnOnce() -> Vec<(String, Vec<u8>)>,
+    ) {
         if ticket.slot.has_run() {
             ticket.details.get_or_insert_default().direct_response.record_headers(fields());
         }
@@ -151,20 +169,31 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
             // A retry layer in between may have met a busy lock after the one that has run.
             return LeaveAction::AddHeaders(Vec::new());
         }
-        let DeferTicketDetails { owner, applied_preferences: applied, snapshots: captured, .. } = more.map(|more| *more).unwrap_or_default();
+        let DeferTicketDetails { owner, applied_preferences: applied, snapshots: captured, .. } =
+            more.map(|more| *more).unwrap_or_default();
         match slot.take_parking() {
             // Only if the busy answer itself came out: a retry or cache layer may have done better.
             Some(parked) if outcome.status() == Some(parked.busy_status) => {
                 let what = &self.0.storage;
-                let room = BodyBudget::new(what.body_limit, what.buffer_budget, what.body_read_timeout);
+                let room =
+                    BodyBudget::new(what.body_limit, what.buffer_budget, what.body_read_timeout);
                 let place = slot.clone();
                 let carried = SavedSnapshots::new();
                 let only_looks = false;
-                let parked =
-                    DeferCandidate { parked, slot, owner, applied_preferences: applied, snapshots: captured, saved_snapshots: carried, lookup_only: only_looks };
+                let parked = DeferCandidate {
+                    parked,
+                    slot,
+                    owner,
+                    applied_preferences: applied,
+                    snapshots: captured,
+                    saved_snapshots: carried,
+                    lookup_only: only_looks,
+                };
                 LeaveAction::Accept { accept_ticket: parked, body_budget: room, slot: place }
             }
-            _ if slot.mode() == AttemptMode::ParkOrRefuse && !slot.has_reached_lock() => missing_lock_reply(outcome),
+            _ if slot.mode() == AttemptMode::ParkOrRefuse && !slot.has_reached_lock() => {
+                missing_lock_reply(outcome)
+            }
             _ => LeaveAction::AddHeaders(Vec::new()),
         }
     }
@@ -200,7 +229,12 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
         if known { ParkedVerdict::ReadBody } else { ParkedVerdict::Decline }
     }
 
-    async fn accept_parked(&self, parked: DeferCandidate, head: HttpRequestHead, body: Option<Bytes>) -> Option<Reply> {
+    async fn accept_parked(
+        &self,
+        parked: DeferCandidate,
+        head: HttpRequestHead,
+        body: Option<Bytes>,
+    ) -> Option<Reply> {
         match body {
             Some(body) if parked.lookup_only => {
                 let print = RequestFingerprint::compute(&head.method, &head.target, &body);
@@ -216,7 +250,11 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
 
 impl<N: ?Sized + 'static> DeferGate<N> {
     /// What the request takes along; `None` if it may not be stored.
-    fn storable_snapshots(&self, parked: &mut DeferCandidate, head: &HttpRequestHead) -> Option<SavedSnapshots> {
+    fn storable_snapshots(
+        &self,
+        parked: &mut DeferCandidate,
+        head: &HttpRequestHead,
+    ) -> Option<SavedSnapshots> {
         let lock = parked.parked.key.log_hash();
         let StorageSettings { header_filter: fields, head_limit, .. } = &self.0.storage;
         let Some(carried) = std::mem::take(&mut parked.snapshots).save_all() else {

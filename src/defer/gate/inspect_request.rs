@@ -3,16 +3,17 @@
 use std::time::Duration;
 
 use super::{
-    gate_impl::DeferTicket,
     defer_gate::{DeferGate, DeferSettings, StorageSettings, TriggerSettings},
+    gate_impl::DeferTicket,
 };
 use crate::{
     defer::{
-        stored_headers::{parse_idempotency_key, requires_upgrade},
         prefer_header::PreferHeader,
+        stored_headers::{parse_idempotency_key, requires_upgrade},
     },
     gate::{
-        InitialVerdict, REPLAY_HEADER, IdempotencyLookup, DirectRunTerms, RouteMatch, ParkingSlot, AttemptMode, UnderLockMark, GateRequest, is_replay,
+        AttemptMode, DirectRunTerms, GateRequest, IdempotencyLookup, InitialVerdict, ParkingSlot,
+        REPLAY_HEADER, RouteMatch, UnderLockMark, is_replay,
     },
     key::{digest_parts, hex},
     reply::{Reply, problem},
@@ -37,7 +38,11 @@ impl AppliedPreferences {
 
 impl TriggerSettings {
     /// How the lock is to be tried.
-    fn attempt_mode(&self, prefer: &[&[u8]], may_be_stored: impl FnOnce() -> bool) -> (AttemptMode, AppliedPreferences) {
+    fn attempt_mode(
+        &self,
+        prefer: &[&[u8]],
+        may_be_stored: impl FnOnce() -> bool,
+    ) -> (AttemptMode, AppliedPreferences) {
         let PreferHeader { wait, respond_async } = PreferHeader::parse(prefer);
         // Where clients get no wait at all, theirs does not take the place of the route's.
         let asked = wait.filter(|_| !self.max_wait.is_zero());
@@ -88,11 +93,20 @@ impl<N: ?Sized> DeferGate<N> {
         if asks_for_nothing {
             let slot = ParkingSlot::new(AttemptMode::WaitFor(settings.trigger.lock_wait), None);
             slot.attach_to(view);
-            return InitialVerdict::PassLight(DeferTicket::new(slot, owner, AppliedPreferences::default(), captured));
+            return InitialVerdict::PassLight(DeferTicket::new(
+                slot,
+                owner,
+                AppliedPreferences::default(),
+                captured,
+            ));
         }
         let Ok(key) = parse_idempotency_key(&view.header_values("idempotency-key")) else {
             let title = "Idempotency-Key must be one string of 1 to 255 characters of ASCII";
-            return InitialVerdict::Answer(Reply::problem(400, problem::BAD_IDEMPOTENCY_KEY, title));
+            return InitialVerdict::Answer(Reply::problem(
+                400,
+                problem::BAD_IDEMPOTENCY_KEY,
+                title,
+            ));
         };
         let route = match key.as_ref().map(|_| view.route()) {
             None | Some(RouteMatch::Unknown) => String::new(),
@@ -112,9 +126,11 @@ impl<N: ?Sized> DeferGate<N> {
         }
         // A run has a key that its worker made, and is looked up nowhere.
         let key = key.filter(|_| !is_unnamed);
-        let record = key.map(|key| settings.idempotency_record(&owner, view.method(), &route, &key));
+        let record =
+            key.map(|key| settings.idempotency_record(&owner, view.method(), &route, &key));
         let may_be_stored = || settings.is_storable(view, &owner, !captured.is_empty());
-        let (trying, applied) = settings.trigger.attempt_mode(&view.header_values("prefer"), may_be_stored);
+        let (trying, applied) =
+            settings.trigger.attempt_mode(&view.header_values("prefer"), may_be_stored);
         let slot = ParkingSlot::with_replay_claim(trying, record, said_to_run);
         slot.attach_to(view);
         InitialVerdict::PassLight(DeferTicket::new(slot, owner, applied, captured))
@@ -135,7 +151,13 @@ fn missing_owner_reply() -> Reply {
 
 impl<N: ?Sized> DeferSettings<N> {
     /// The record of a client's key; its name in the store has the lock's beside it.
-    fn idempotency_record(&self, owner: &str, method: &str, route: &str, key: &str) -> IdempotencyLookup {
+    fn idempotency_record(
+        &self,
+        owner: &str,
+        method: &str,
+        route: &str,
+        key: &str,
+    ) -> IdempotencyLookup {
         let parts = [owner, method, route, key].map(str::as_bytes);
         let name = hex(&digest_parts(&parts)[..16]).into();
         let remember = || DirectRunTerms {
@@ -146,12 +168,20 @@ impl<N: ?Sized> DeferSettings<N> {
             max_runs: self.idempotency.max_direct_runs,
             retention_caps: self.storage_limits,
         };
-        IdempotencyLookup { record_name: name, direct_terms: self.idempotency.idempotent_direct.then(remember) }
+        IdempotencyLookup {
+            record_name: name,
+            direct_terms: self.idempotency.idempotent_direct.then(remember),
+        }
     }
 
     /// Returns true if nothing in the request's head keeps it from being stored, by the bounds of the pick-up. `known`: it
     /// carries a snapshot.
-    fn is_storable<V: GateRequest<NativeRequest = N>>(&self, view: &V, owner: &str, known: bool) -> bool {
+    fn is_storable<V: GateRequest<NativeRequest = N>>(
+        &self,
+        view: &V,
+        owner: &str,
+        known: bool,
+    ) -> bool {
         let length = view.header_values("content-length").first().copied().unwrap_or(b"0");
         let length = std::str::from_utf8(length).ok().and_then(|length| length.parse().ok());
         let StorageSettings { body_limit, head_limit, header_filter: fields, .. } = &self.storage;
@@ -173,7 +203,8 @@ impl<N: ?Sized> DeferSettings<N> {
 
     /// Returns true if the request has a credential that is not stored.
     fn has_withheld_credential<V: GateRequest<NativeRequest = N>>(&self, view: &V) -> bool {
-        let is_withheld = |name: &&str| self.storage.header_filter.withheld_credential(name).is_some();
+        let is_withheld =
+            |name: &&str| self.storage.header_filter.withheld_credential(name).is_some();
         view.header_names().iter().any(is_withheld)
     }
 }

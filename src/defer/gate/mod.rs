@@ -7,18 +7,18 @@
 //!
 //! [`Slot`]: crate::gate::Slot
 
-mod enqueue_request;
-mod defer_replies;
-mod inspect_request;
-mod direct_response;
-mod gate_impl;
-mod owner_scoping;
+mod credential_warning;
 mod defer_gate;
+mod defer_replies;
+mod direct_response;
+mod enqueue_request;
+mod gate_impl;
+mod inspect_request;
+mod owner_scoping;
 #[cfg(test)]
 mod tests;
-mod credential_warning;
 
 pub use self::{
-    gate_impl::{DeferCandidate, DeferTicket},
     defer_gate::DeferGate,
+    gate_impl::{DeferCandidate, DeferTicket},
 };

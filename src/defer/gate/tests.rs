@@ -12,18 +12,21 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{DeferGate, DeferCandidate, inspect_request::AppliedPreferences};
+use super::{DeferCandidate, DeferGate, inspect_request::AppliedPreferences};
 #[cfg(feature = "redis")]
 use crate::store::{Front, says};
 use crate::{
     clock::MAX_DURATION,
     defer::snapshot::{RequestSnapshots, SavedSnapshots},
-    gate::{InitialVerdict, Gate as _, HttpRequestHead, ParkingContext, IdempotencyLookup, ParkingSlot, AttemptMode, fake::FakeView},
+    gate::{
+        AttemptMode, Gate as _, HttpRequestHead, IdempotencyLookup, InitialVerdict, ParkingContext,
+        ParkingSlot, fake::FakeView,
+    },
     key::Key,
     reply::Reply,
     store::{
-        AcquireCommand, AcquireReply, BeginDirectOutcome, StorageLimits, DirectRunCommand, Fault, Faults, JobId, JobState, LockMode, NodeId, Store,
-        LockToken, faulty,
+        AcquireCommand, AcquireReply, BeginDirectOutcome, DirectRunCommand, Fault, Faults, JobId,
+        JobState, LockMode, LockToken, NodeId, StorageLimits, Store, faulty,
     },
 };
 
@@ -62,7 +65,8 @@ async fn accept(gate: &Defer, store: &Store) -> Reply {
 
 /// Another request under that key runs at once, under its lock.
 async fn runs_at_once(store: &Store) -> DirectRunCommand {
-    let (key, me, lease) = (Key::custom("7"), LockToken::new(&NodeId::new()), Duration::from_secs(600));
+    let (key, me, lease) =
+        (Key::custom("7"), LockToken::new(&NodeId::new()), Duration::from_secs(600));
     let held = AcquireCommand {
         key: key.clone(),
         token: me.clone(),

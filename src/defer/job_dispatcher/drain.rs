@@ -2,7 +2,7 @@
 
 use std::{future::Future, pin::pin, time::Duration};
 
-use super::{RETRY_DELAY, JobDispatcher};
+use super::{JobDispatcher, RETRY_DELAY};
 use crate::defer::job_chain::ShutdownPhase;
 
 /// Longest time for giving back what a drain has cut off: a call or two each, within the store's deadline.
@@ -18,7 +18,8 @@ impl JobDispatcher {
         async move {
             while !left {
                 tokio::time::sleep(RETRY_DELAY).await;
-                left = store.backend().heartbeat(store.node().clone(), Duration::ZERO).await.is_ok();
+                left =
+                    store.backend().heartbeat(store.node().clone(), Duration::ZERO).await.is_ok();
             }
         }
     }
@@ -29,8 +30,8 @@ impl JobDispatcher {
         self.shutdown.send_replace(ShutdownPhase::Draining);
         // First of all: no more offers to this worker. Where another one goes on in this process, they are its own,
         // and so are the shards.
-        let left =
-            self.worker.store.wakeups().job_worker_count() > 0 || self.send_heartbeat(Duration::ZERO).await.is_ok();
+        let left = self.worker.store.wakeups().job_worker_count() > 0
+            || self.send_heartbeat(Duration::ZERO).await.is_ok();
         let leave = self.release_shards(left);
         let ended = async { while self.chain_tasks.join_next().await.is_some() {} };
         let ended = async {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
-use super::{RETRY_DELAY, MAX_DUE_LOCKS, JobDispatcher};
+use super::{JobDispatcher, MAX_DUE_LOCKS, RETRY_DELAY};
 use crate::{
     error::Error,
     key::Key,
@@ -62,7 +62,10 @@ impl JobDispatcher {
         }));
     }
 
-    pub(super) fn handle_due_poll(&mut self, DuePollResult { shards, due_locks: found }: DuePollResult) {
+    pub(super) fn handle_due_poll(
+        &mut self,
+        DuePollResult { shards, due_locks: found }: DuePollResult,
+    ) {
         let now = Instant::now();
         let Ok(found) = found else {
             let again = now + RETRY_DELAY;
@@ -70,7 +73,8 @@ impl JobDispatcher {
         };
         for ((shard, since), due) in shards.into_iter().zip(found) {
             let unknown = |key: &Key| {
-                let known = self.running_chains.contains_key(key) || self.ready_queues.contains(key);
+                let known =
+                    self.running_chains.contains_key(key) || self.ready_queues.contains(key);
                 !known && (!key.is_webhook() || self.ready_queues.accepts(key))
             };
             let least = match &due.locks[..] {
@@ -104,7 +108,9 @@ impl JobDispatcher {
 }
 
 /// Until the look that is under way has ended; for ever if none is.
-pub(super) async fn await_due_poll(looking: &mut Option<BoxFuture<'static, DuePollResult>>) -> DuePollResult {
+pub(super) async fn await_due_poll(
+    looking: &mut Option<BoxFuture<'static, DuePollResult>>,
+) -> DuePollResult {
     let Some(look) = looking else { return std::future::pending().await };
     let looked = look.await;
     *looking = None;

@@ -2,10 +2,10 @@
 
 use tokio::time::Instant;
 
-use super::{super::ready_queue::FORWARD_DELAY, RETRY_DELAY, MAX_DUE_LOCKS, JobDispatcher};
+use super::{super::ready_queue::FORWARD_DELAY, JobDispatcher, MAX_DUE_LOCKS, RETRY_DELAY};
 use crate::{
     key::Key,
-    store::{WakeupMessage, JobId},
+    store::{JobId, WakeupMessage},
 };
 
 /// A job for another worker.
@@ -47,7 +47,9 @@ impl JobDispatcher {
         let id = id.unwrap_or_else(|| JobId::new(&key));
         let store = self.worker.store.clone();
         let tell = async move {
-            if let Err(error) = store.backend().send_wakeup(other, WakeupMessage::JobOffer(key, id)).await {
+            if let Err(error) =
+                store.backend().send_wakeup(other, WakeupMessage::JobOffer(key, id)).await
+            {
                 tracing::debug!(%error, "no other worker was told");
             }
         };
@@ -72,7 +74,8 @@ impl JobDispatcher {
             return false;
         };
         if !foreign.announced
-            && !(self.notify_random_peer(key.clone(), Some(id.clone())) | self.notify_local_workers(key, id))
+            && !(self.notify_random_peer(key.clone(), Some(id.clone()))
+                | self.notify_local_workers(key, id))
         {
             return false;
         }

@@ -23,7 +23,11 @@ impl ReadyQueues {
 
     /// Whether one more may wait beside this one.
     pub(super) fn accepts(&self, key: &Key) -> bool {
-        if key.is_webhook() { self.webhooks.accepts() } else { self.requests.len() < MAX_QUEUED_REQUESTS }
+        if key.is_webhook() {
+            self.webhooks.accepts()
+        } else {
+            self.requests.len() < MAX_QUEUED_REQUESTS
+        }
     }
 
     pub(super) fn pop_request(&mut self) -> Option<(Key, Option<JobId>)> {

@@ -10,10 +10,10 @@ use tokio::time::Instant;
 use super::{JobDispatcher, peer_jobs::PeerJob};
 use crate::{
     defer::{
-        webhook_receivers::WebhookLimits,
-        run_slots::{RunSlot, RunSlots},
         job_chain::{ChainOutcome, JobChain},
         ready_queue::FORWARD_DELAY,
+        run_slots::{RunSlot, RunSlots},
+        webhook_receivers::WebhookLimits,
     },
     key::Key,
     store::JobId,
@@ -38,7 +38,8 @@ impl RunCapacity {
     }
 
     fn is_available(&self) -> bool {
-        self.slots.has_free_slot() && self.active_chains < MAX_CHAINS_PER_SLOT.saturating_mul(self.slots.limit())
+        self.slots.has_free_slot()
+            && self.active_chains < MAX_CHAINS_PER_SLOT.saturating_mul(self.slots.limit())
     }
 
     fn start_chain(&mut self) -> RunSlot {
@@ -93,7 +94,10 @@ impl JobDispatcher {
 
     fn pop_ready_webhook(&mut self) -> Option<(Key, Option<JobId>)> {
         let crowded = self.ready_queues.webhooks.queue().len() > 1;
-        let turns = self.webhook_receivers.availability(WebhookLimits { max_calls: self.webhook_capacity.slot_count(), contended: crowded });
+        let turns = self.webhook_receivers.availability(WebhookLimits {
+            max_calls: self.webhook_capacity.slot_count(),
+            contended: crowded,
+        });
         self.ready_queues.webhooks.pop(&turns)
     }
 

@@ -10,7 +10,9 @@ use tokio::time::sleep;
 
 use super::JobDispatcher;
 use crate::{
-    defer::{webhook::webhook_job_id, webhook_receivers::ReceiverAvailability, ready_queue::ReadyQueue},
+    defer::{
+        ready_queue::ReadyQueue, webhook::webhook_job_id, webhook_receivers::ReceiverAvailability,
+    },
     key::Key,
     store::{JobId, Store},
 };
@@ -149,7 +151,8 @@ impl WebhookReadyQueue {
         }
         let count = self.unresolved.len().min(MAX_LOOKUP_BATCH);
         let keys: Vec<_> = self.unresolved.drain(..count).collect();
-        let pause = if self.queue.len() < MAX_QUEUED { Duration::ZERO } else { FULL_QUEUE_LOOKUP_DELAY };
+        let pause =
+            if self.queue.len() < MAX_QUEUED { Duration::ZERO } else { FULL_QUEUE_LOOKUP_DELAY };
         let store = store.clone();
         Some(Box::pin(async move {
             if !pause.is_zero() {
@@ -193,7 +196,9 @@ impl JobDispatcher {
 }
 
 /// Until the look-up that is under way has ended; for ever if none is.
-pub(super) async fn await_owner_lookup(owners: &mut Option<BoxFuture<'static, WebhookOwners>>) -> WebhookOwners {
+pub(super) async fn await_owner_lookup(
+    owners: &mut Option<BoxFuture<'static, WebhookOwners>>,
+) -> WebhookOwners {
     let Some(look_up) = owners else { return std::future::pending().await };
     let found = look_up.await;
     *owners = None;

@@ -5,15 +5,15 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
 use super::{
-    job_cursor::{JobCursor, ShardPosition},
     deferred_jobs::DeferredJobs,
+    job_cursor::{JobCursor, ShardPosition},
     job_info::{JobInfo, JobPage},
 };
 use crate::{
     clock::{MAX_DURATION, saturating_micros},
     error::Error,
     key::SHARD_COUNT,
-    store::{JobId, JobState, JobView, EndedFilter},
+    store::{EndedFilter, JobId, JobState, JobView},
 };
 
 /// Most that one call lists.
@@ -92,12 +92,18 @@ impl DeferredJobs {
     ///
     /// If the store is away. Those that it has forgotten stay so.
     pub async fn purge_dead(&self, older_than: Duration) -> Result<u64, Error> {
-        let until = self.store.backend().server_time_us().await?.saturating_sub(saturating_micros(older_than));
+        let until = self
+            .store
+            .backend()
+            .server_time_us()
+            .await?
+            .saturating_sub(saturating_micros(older_than));
         let mut purged = 0;
         for shard in 0..SHARD_COUNT {
             for (id, job) in self.list_shard(shard, EndedFilter::Dead).await? {
                 if job.history.ended_us <= until {
-                    purged += u64::from(self.store.backend().purge_job(id, job.history.ended_us).await?);
+                    purged +=
+                        u64::from(self.store.backend().purge_job(id, job.history.ended_us).await?);
                 }
             }
         }
@@ -105,7 +111,12 @@ impl DeferredJobs {
         Ok(purged)
     }
 
-    async fn list_ended(&self, which: EndedFilter, from: JobCursor, most: usize) -> Result<JobPage, Error> {
+    async fn list_ended(
+        &self,
+        which: EndedFilter,
+        from: JobCursor,
+        most: usize,
+    ) -> Result<JobPage, Error> {
         let page = |shard, at: ShardPosition, most| {
             let page = self.store.backend().list_ended(shard, which, at.ended_offset(), most);
             async { page.await.map(|page| (page.jobs, page.next_mark.map(ShardPosition::Ended))) }
@@ -114,7 +125,11 @@ impl DeferredJobs {
     }
 
     /// All of a shard, which its caps keep to a few thousand.
-    async fn list_shard(&self, shard: u16, which: EndedFilter) -> Result<Vec<(JobId, JobView)>, Error> {
+    async fn list_shard(
+        &self,
+        shard: u16,
+        which: EndedFilter,
+    ) -> Result<Vec<(JobId, JobView)>, Error> {
         let mut jobs = Vec::new();
         let mut at = Some(0);
         while let Some(from) = at {

@@ -48,7 +48,10 @@ where
         if seen.state != JobState::Queued {
             return Ok(Some(CancelOutcome::NotQueued(Box::new(seen))));
         }
-        let state = store.backend().cancel_waiting_job(id.clone(), seen.history.started_us, CANCELLED_RETENTION).await?;
+        let state = store
+            .backend()
+            .cancel_waiting_job(id.clone(), seen.history.started_us, CANCELLED_RETENTION)
+            .await?;
         if state != Some(JobState::Queued) {
             return Ok(state.map(CancelOutcome::State));
         }

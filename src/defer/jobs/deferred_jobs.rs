@@ -16,7 +16,7 @@ use crate::{
 /// Calls that are on their way at once when every shard is asked.
 pub(super) const MAX_CONCURRENT_CALLS: usize = 8;
 
-/// The deferred requests of a store. Made by [`Store::deferred`].
+/// The deferred requests of a store. Made by [`Store::deferred_jobs`].
 ///
 /// Every method fails as the store does ([`ErrorKind`](crate::ErrorKind)) and is cancel safe: a call that is
 /// dropped has been done or has not, and doing it again is no harm, but of [`redrive`](Self::redrive) as said there.
@@ -64,14 +64,15 @@ impl DeferredJobs {
     }
 
     /// Cancels a job that waits, for its first run or for another. The state afterwards: anything but
-    /// [`JobState::Cancelled`] means that it was too late, and holds: no copy of this call that is still on its way
+    /// [`JobState::CancelOutcome`] means that it was too late, and holds: no copy of this call that is still on its way
     /// cancels a job that has run since. `None` for an unknown one.
     ///
     /// # Errors
     ///
     /// If the store is away.
     pub async fn cancel(&self, id: &JobId) -> Result<Option<JobState>, Error> {
-        let cancelled = cancel_job(&self.store, id, || self.store.backend().job_view(id.clone())).await?;
+        let cancelled =
+            cancel_job(&self.store, id, || self.store.backend().job_view(id.clone())).await?;
         Ok(cancelled.map(|cancelled| cancelled.state()))
     }
 
@@ -151,7 +152,8 @@ impl DeferredJobs {
     ///
     /// If the store is away.
     pub async fn stats(&self) -> Result<DeferStats, Error> {
-        let tallies = stream::iter(0..SHARD_COUNT).map(|shard| self.store.backend().shard_stats(shard));
+        let tallies =
+            stream::iter(0..SHARD_COUNT).map(|shard| self.store.backend().shard_stats(shard));
         let add = |sum: DeferStats, tally| async move { Ok(sum.add_shard(tally)) };
         tallies.buffer_unordered(MAX_CONCURRENT_CALLS).try_fold(DeferStats::default(), add).await
     }

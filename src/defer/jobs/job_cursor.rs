@@ -54,7 +54,12 @@ impl fmt::Display for JobCursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.position {
             ShardPosition::Ended(from) => write!(f, "{}.{from}", self.shard),
-            ShardPosition::Pending(PendingCursor { in_queues: in_line, scan_cursor: scan, after_hash: hash, after_seq: seq }) => {
+            ShardPosition::Pending(PendingCursor {
+                in_queues: in_line,
+                scan_cursor: scan,
+                after_hash: hash,
+                after_seq: seq,
+            }) => {
                 write!(f, "{}.{}.{scan}.{hash:x}.{seq}", self.shard, u8::from(in_line))
             }
         }
@@ -71,7 +76,15 @@ impl FromStr for JobCursor {
             [shard, part @ ("0" | "1"), scan, hash, seq] => {
                 let hash = u64::from_str_radix(hash, 16).map_err(|_| ParseCursorError)?;
                 let (in_line, scan, seq) = (part == "1", parse_number(scan)?, parse_number(seq)?);
-                (shard, ShardPosition::Pending(PendingCursor { in_queues: in_line, scan_cursor: scan, after_hash: hash, after_seq: seq }))
+                (
+                    shard,
+                    ShardPosition::Pending(PendingCursor {
+                        in_queues: in_line,
+                        scan_cursor: scan,
+                        after_hash: hash,
+                        after_seq: seq,
+                    }),
+                )
             }
             _ => return Err(ParseCursorError),
         };
@@ -90,8 +103,17 @@ mod tests {
 
     #[test]
     fn a_cursor_is_the_same_after_its_text() {
-        let pending = PendingCursor { in_queues: true, scan_cursor: u64::MAX, after_hash: 0xab, after_seq: 17 };
-        for at in [ShardPosition::Ended(17), ShardPosition::Pending(pending), ShardPosition::Pending(PendingCursor::default())] {
+        let pending = PendingCursor {
+            in_queues: true,
+            scan_cursor: u64::MAX,
+            after_hash: 0xab,
+            after_seq: 17,
+        };
+        for at in [
+            ShardPosition::Ended(17),
+            ShardPosition::Pending(pending),
+            ShardPosition::Pending(PendingCursor::default()),
+        ] {
             let cursor = JobCursor { shard: 63, position: at };
             assert_eq!(cursor.to_string().parse(), Ok(cursor));
         }

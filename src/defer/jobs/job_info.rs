@@ -8,7 +8,7 @@ use std::{
 use super::job_cursor::JobCursor;
 use crate::{
     defer::envelope::StoredRequest,
-    key::{LogHash, Key},
+    key::{Key, LogHash},
     store::{JobId, JobState, JobView, ShardStats},
 };
 

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::deferred_jobs::DeferredJobs;
 use crate::{
-    defer::envelope::{EnvelopeBinding, StoredRequest, EnvelopeError, decode_request},
+    defer::envelope::{EnvelopeBinding, EnvelopeError, StoredRequest, decode_request},
     error::Error,
     store::JobId,
 };
@@ -17,7 +17,7 @@ use crate::{
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct JobRequest {
-    /// The method; `:callback` if this is no request, but the call of `DeferLayer::callback`.
+    /// The method; `:callback` if this is no request, but the call of `DeferLayer::webhook`.
     pub method: String,
     /// Path and query.
     pub target: String,
@@ -39,7 +39,7 @@ pub enum RetainedRequest {
     /// The job is known, its request is kept no more: it is done, was cancelled or has expired, or it ran at
     /// once.
     NotRetained,
-    /// It is sealed with a key that this handle does not have (`Store::sealed_with`).
+    /// It is sealed with a key that this handle does not have (`Store::with_keyring`).
     MissingKey,
     /// A newer version has written it.
     NewerVersion,

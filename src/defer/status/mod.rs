@@ -17,11 +17,11 @@
 //! An id that is unknown, malformed or somebody else's is the same 404. An unknown one and a foreign one
 //! are the same single read of the store too; a malformed one is not asked for, which tells nobody anything.
 
+mod request_headers;
+mod run_time_averages;
 mod status_document;
 mod status_events;
-mod request_headers;
 mod status_gate;
-mod run_time_averages;
 mod status_request;
 
 pub(super) use self::status_document::gone_reply;

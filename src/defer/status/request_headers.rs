@@ -77,7 +77,11 @@ mod tests {
                 assert_eq!(got, Duration::from_secs((*seconds).min(MAX_WAIT.as_secs())));
                 let lines: Vec<_> = lines.iter().map(|line| &line[..]).collect();
                 assert!(parse_wait(&lines).is_none_or(|wait| wait <= MAX_WAIT));
-                let _ = (parse_if_none_match(&lines), parse_last_event_id(&lines), accepts_event_stream(&lines));
+                let _ = (
+                    parse_if_none_match(&lines),
+                    parse_last_event_id(&lines),
+                    accepts_event_stream(&lines),
+                );
             },
         );
     }

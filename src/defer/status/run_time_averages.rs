@@ -66,12 +66,15 @@ impl RunTimeAverages {
         }
         let usual = self.average_us(job.history.lock.as_ref());
         let turns = job.position.unwrap_or(1).clamp(1, 1_000_000);
-        let wait = Duration::from_micros(usual.saturating_mul(turns).min(saturating_micros(MAX_RETRY_AFTER)));
+        let wait = Duration::from_micros(
+            usual.saturating_mul(turns).min(saturating_micros(MAX_RETRY_AFTER)),
+        );
         (due + wait).clamp(soonest, MAX_RETRY_AFTER)
     }
 
     fn average_us(&self, lock: Option<&Key>) -> u64 {
-        lock.and_then(|lock| self.0.lock().get(lock.without_value()).map(|pace| pace.average_us)).unwrap_or(0)
+        lock.and_then(|lock| self.0.lock().get(lock.without_value()).map(|pace| pace.average_us))
+            .unwrap_or(0)
     }
 }
 

@@ -7,9 +7,11 @@ use super::run_time_averages::RunTimeAverages;
 use crate::{
     clock::ceil_millis,
     defer::{
-        run_authorization::NOT_AUTHORIZED,
-        envelope::{EnvelopeBinding, StoredBodyStatus, StoredResponseHead, EnvelopeError, decode_response},
+        envelope::{
+            EnvelopeBinding, EnvelopeError, StoredBodyStatus, StoredResponseHead, decode_response,
+        },
         rfc3339::timestamp_or_null,
+        run_authorization::NOT_AUTHORIZED,
     },
     key::{Key, digest_parts, hex},
     reply::{Reply, problem},
@@ -82,7 +84,10 @@ fn document_members(store: &Store, id: &JobId, job: &JobView) -> Map<String, Val
     put("attempts", job.attempts.into());
     put("accepted", timestamp_or_null(past.accepted_us));
     put("began", timestamp_or_null(past.started_us));
-    put("ended", if job.state.is_pending() { Value::Null } else { timestamp_or_null(past.ended_us) });
+    put(
+        "ended",
+        if job.state.is_pending() { Value::Null } else { timestamp_or_null(past.ended_us) },
+    );
     let unwatched = job.state == JobState::Queued && !job.is_watched;
     if let Some(reason) = &job.reason {
         put("reason", reason.as_str().into());
@@ -161,7 +166,9 @@ pub(super) fn verbatim_response(store: &Store, id: &JobId, job: &JobView) -> Rep
     let (head, body) = match read_stored_response(store, id, job) {
         Some(Ok(response)) => response,
         // Another process of this service can read it.
-        Some(Err(EnvelopeError::MissingKey | EnvelopeError::NewerVersion)) => return Reply::store_unavailable(),
+        Some(Err(EnvelopeError::MissingKey | EnvelopeError::NewerVersion)) => {
+            return Reply::store_unavailable();
+        }
         Some(Err(EnvelopeError::Corrupted)) | None => return no_response_reply(job, state),
     };
     if head.body_status != StoredBodyStatus::Full {
@@ -196,7 +203,9 @@ pub(in crate::defer) fn gone_reply(job: Option<&JobView>) -> Reply {
     let title = "This request was accepted and has ended; what was kept of it is gone";
     let mut reply = Reply::problem(410, problem::RETENTION_EXPIRED, title);
     if let Some(job) = job {
-        reply = reply.with_member("state", job.state.as_str()).with_member("ended", timestamp_or_null(job.history.ended_us));
+        reply = reply
+            .with_member("state", job.state.as_str())
+            .with_member("ended", timestamp_or_null(job.history.ended_us));
         if let Some(reason) = &job.reason {
             reply = reply.with_member("reason", reason.as_str());
         }

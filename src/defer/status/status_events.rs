@@ -21,7 +21,7 @@ use tokio::{
 
 use super::{
     status_document::{StatusDocument, gone_reply},
-    status_request::{VisibleJob, StatusReply, wait_for_next_poll, not_found_reply},
+    status_request::{StatusReply, VisibleJob, not_found_reply, wait_for_next_poll},
 };
 use crate::{
     error::Error,
@@ -55,7 +55,10 @@ pub struct StatusEvents(BoxStream<'static, Bytes>);
 
 impl StatusEvents {
     /// The answer to who has seen this event last.
-    pub(super) async fn open_stream(look: VisibleJob, seen: Option<String>) -> Result<StatusReply, Error> {
+    pub(super) async fn open_stream(
+        look: VisibleJob,
+        seen: Option<String>,
+    ) -> Result<StatusReply, Error> {
         // Listen first, then poll: what happens in between is announced.
         let watch = look.store.wakeups().subscribe_job(&look.id);
         let news = watch.subscribe_changes();
@@ -80,7 +83,10 @@ impl StatusEvents {
         // Who has the last event may have been told another time before.
         let word = first.is_none().then(|| Bytes::from(format!("retry: {again}\n\n")));
         if let Some(word) = word.as_ref().filter(|_| leave.is_none()) {
-            return Ok(StatusReply::Events(event_stream_head(), Self(once(ready(word.clone())).boxed())));
+            return Ok(StatusReply::Events(
+                event_stream_head(),
+                Self(once(ready(word.clone())).boxed()),
+            ));
         }
         let watching = EventStreamState {
             job: look,
@@ -159,7 +165,8 @@ impl EventStreamState {
             let look = Instant::now() + self.poll_interval;
             self.poll_interval = (self.poll_interval * 2).min(POLL_INTERVAL_RANGE.1);
             let moment = look.min(self.next_keep_alive).min(self.ends_at);
-            self.freshness = wait_for_next_poll(&mut self.changes, moment, self.poll_interval / 2).await;
+            self.freshness =
+                wait_for_next_poll(&mut self.changes, moment, self.poll_interval / 2).await;
             let now = Instant::now();
             if now >= self.next_keep_alive && now < self.ends_at {
                 self.next_keep_alive = now + KEEP_ALIVE_INTERVAL;

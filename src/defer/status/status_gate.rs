@@ -5,8 +5,8 @@ use std::{fmt, sync::Arc};
 use futures_util::{FutureExt as _, future::BoxFuture};
 
 use super::{
-    request_headers::{parse_last_event_id, parse_if_none_match, parse_wait, accepts_event_stream},
-    status_request::{StatusViewer, StatusRequest, StatusAction},
+    request_headers::{accepts_event_stream, parse_if_none_match, parse_last_event_id, parse_wait},
+    status_request::{StatusAction, StatusRequest, StatusViewer},
 };
 use crate::{
     gate::GateRequest,
@@ -95,10 +95,12 @@ impl<N: ?Sized> StatusGate<N> {
         let what = match view.method() {
             "GET" | "HEAD" if response => StatusAction::Response,
             // What streams has no length, nor anything else that a HEAD could tell.
-            "GET" if accepts_event_stream(&view.header_values("accept")) => {
-                StatusAction::Events { last_event_id: parse_last_event_id(&view.header_values("last-event-id")) }
-            }
-            "GET" | "HEAD" => StatusAction::Document { if_none_match: parse_if_none_match(&view.header_values("if-none-match")) },
+            "GET" if accepts_event_stream(&view.header_values("accept")) => StatusAction::Events {
+                last_event_id: parse_last_event_id(&view.header_values("last-event-id")),
+            },
+            "GET" | "HEAD" => StatusAction::Document {
+                if_none_match: parse_if_none_match(&view.header_values("if-none-match")),
+            },
             "DELETE" if !response => StatusAction::Cancel,
             _ => {
                 let allow = if response { "GET, HEAD" } else { "GET, HEAD, DELETE" };
@@ -108,7 +110,10 @@ impl<N: ?Sized> StatusGate<N> {
         };
         let store = self.store.clone().or_else(|| view.store());
         let store = store.ok_or_else(|| crate::outage::missing_store_reply("deferred_routes"))?;
-        let asks = self.viewer.as_ref().map_or(StatusViewer::Anyone, |asker| asker.identify(view.native_request()));
+        let asks = self
+            .viewer
+            .as_ref()
+            .map_or(StatusViewer::Anyone, |asker| asker.identify(view.native_request()));
         let wait = parse_wait(&view.header_values("prefer"));
         Ok(StatusRequest { store, id: JobId::parse(id), action: what, wait, viewer: asks })
     }

@@ -9,14 +9,14 @@ use tokio::{
 };
 
 use super::{
+    request_headers::IfNoneMatch,
     status_document::{StatusDocument, gone_reply, verbatim_response},
     status_events::StatusEvents,
-    request_headers::IfNoneMatch,
 };
 use crate::{
     defer::{
-        webhook::is_webhook_job,
         jobs::{CancelOutcome, cancel_job},
+        webhook::is_webhook_job,
     },
     error::Error,
     reply::{Reply, problem},
@@ -98,11 +98,15 @@ impl StatusRequest {
         let look = VisibleJob { store: self.store, id, viewer: asker };
         let answer = match self.action {
             StatusAction::Cancel => look.cancel().await.map(StatusReply::Complete),
-            StatusAction::Events { last_event_id: seen } => StatusEvents::open_stream(look.clone(), seen).await,
+            StatusAction::Events { last_event_id: seen } => {
+                StatusEvents::open_stream(look.clone(), seen).await
+            }
             StatusAction::Document { if_none_match: known } => {
                 look.document_reply(&known, self.wait).await.map(StatusReply::Complete)
             }
-            StatusAction::Response => look.response_reply(self.wait).await.map(StatusReply::Complete),
+            StatusAction::Response => {
+                look.response_reply(self.wait).await.map(StatusReply::Complete)
+            }
         };
         answer.unwrap_or_else(|error| {
             crate::throttle::throttled!(error, job = ?look.id, %error, "no status: store away");
@@ -149,7 +153,11 @@ impl VisibleJob {
         Arc::clone(&self.store.extension::<StatusWaiters>().0).try_acquire_owned().ok()
     }
 
-    async fn document_reply(&self, known: &IfNoneMatch, wait: Option<Duration>) -> Result<Reply, Error> {
+    async fn document_reply(
+        &self,
+        known: &IfNoneMatch,
+        wait: Option<Duration>,
+    ) -> Result<Reply, Error> {
         let leave = wait.and_then(|_| self.try_wait_permit());
         let wait = wait.filter(|_| leave.is_some());
         let Some((job, document)) = self.wait_for_change(Some(known), wait).await? else {
@@ -204,7 +212,12 @@ impl VisibleJob {
             if Instant::now() >= until {
                 return Ok(Some((job, document)));
             }
-            since = wait_for_next_poll(news, until.min(Instant::now() + POLL_INTERVAL), POLL_INTERVAL / 2).await;
+            since = wait_for_next_poll(
+                news,
+                until.min(Instant::now() + POLL_INTERVAL),
+                POLL_INTERVAL / 2,
+            )
+            .await;
         }
     }
 

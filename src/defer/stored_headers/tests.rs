@@ -18,7 +18,7 @@ fn name() -> impl Strategy<Value = String> {
     prop_oneof![proptest::sample::select(known.concat()).prop_map(str::to_owned), "[a-z-]{1,12}"]
 }
 
-/// Lines of any names; those of `Connection` nominate any other ones.
+/// Lines of any names; those of `RedisConnection` nominate any other ones.
 fn lines() -> impl Strategy<Value = HeaderList> {
     let value = proptest::collection::vec(any::<u8>(), 0..20);
     let line = (name(), value);
@@ -76,8 +76,14 @@ fn an_offer_to_go_on_by_another_version_is_no_upgrade() {
 #[test]
 fn no_coding_is_asked_for_later() {
     let sent = headers(&[("accept", "a"), ("accept-encoding", "gzip")]);
-    assert_eq!(stored_request_headers(&sent, &StoredHeaderFilter::default()), headers(&[("accept", "a")]));
-    let keep = StoredHeaderFilter { keep_headers: vec!["accept-encoding".to_owned()], ..StoredHeaderFilter::default() };
+    assert_eq!(
+        stored_request_headers(&sent, &StoredHeaderFilter::default()),
+        headers(&[("accept", "a")])
+    );
+    let keep = StoredHeaderFilter {
+        keep_headers: vec!["accept-encoding".to_owned()],
+        ..StoredHeaderFilter::default()
+    };
     assert_eq!(stored_request_headers(&sent, &keep), sent);
 }
 
@@ -85,7 +91,10 @@ fn no_coding_is_asked_for_later() {
 fn a_credential_is_kept_or_missed() {
     let sent = headers(&[("authorization", "Bearer x"), ("connection", "authorization")]);
     assert_eq!(stored_request_headers(&sent, &StoredHeaderFilter::default()), []);
-    let keeps = |name: &str| StoredHeaderFilter { keep_headers: vec![name.to_owned()], ..StoredHeaderFilter::default() };
+    let keeps = |name: &str| StoredHeaderFilter {
+        keep_headers: vec![name.to_owned()],
+        ..StoredHeaderFilter::default()
+    };
     assert_eq!(keeps("cookie").withheld_credential("authorization"), Some("authorization"));
     let keep = keeps("authorization");
     assert_eq!(keep.withheld_credential("authorization"), None);
@@ -96,7 +105,10 @@ fn a_credential_is_kept_or_missed() {
 fn a_field_of_ones_own_is_a_credential_if_it_is_said_to_be() {
     let sent = headers(&[("x-pass", "k")]);
     assert_eq!(StoredHeaderFilter::default().withheld_credential("x-pass"), None);
-    let mut fields = StoredHeaderFilter { credential_headers: vec!["x-pass".to_owned()], ..StoredHeaderFilter::default() };
+    let mut fields = StoredHeaderFilter {
+        credential_headers: vec!["x-pass".to_owned()],
+        ..StoredHeaderFilter::default()
+    };
     assert_eq!(fields.withheld_credential("x-pass"), Some("x-pass"));
     assert_eq!(stored_request_headers(&sent, &fields), []);
     // As any other: stored if that is asked for as well.

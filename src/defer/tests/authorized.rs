@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 
 use super::{Routes, SECOND, Working, ended, look, put_off_with, settled};
 use crate::{
-    defer::{RunAuthorization, DeferWorker, PendingRun, ExtensionSnapshot},
+    defer::{DeferWorker, ExtensionSnapshot, PendingRun, RunAuthorization},
     store::{Fault, JobId, JobState, Store, faulty},
 };
 

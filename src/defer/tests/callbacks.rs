@@ -19,10 +19,12 @@ use super::{
 use crate::{
     defer::{
         DeferWorker, JobCursor, StatusGate,
-        webhook::{WebhookSender, DeliveryOutcome, WebhookCall, new_webhook_job},
+        webhook::{DeliveryOutcome, WebhookCall, WebhookSender, new_webhook_job},
     },
     gate::{HttpRequestHead, fake::FakeView},
-    store::{EnqueueCommand, Fault, JobId, JobPolicy, JobState, MergePolicy, Store, MergeMode, faulty},
+    store::{
+        EnqueueCommand, Fault, JobId, JobPolicy, JobState, MergeMode, MergePolicy, Store, faulty,
+    },
 };
 
 const URL: &str = "https://example.com/hook";
@@ -106,7 +108,10 @@ async fn who_wants_to_is_told_how_it_ended_once() {
 async fn every_other_end_is_told_too() {
     let store = Store::memory();
     let cancelled = put_off_with_callback(&store, "/cancelled").await;
-    assert_eq!(store.deferred_jobs().cancel(&cancelled).await.ok().flatten(), Some(JobState::Cancelled));
+    assert_eq!(
+        store.deferred_jobs().cancel(&cancelled).await.ok().flatten(),
+        Some(JobState::Cancelled)
+    );
     let late = called(&store, "/expired");
     let policy = JobPolicy { deadline: Some(SECOND), ..late.policy };
     let expired = put_in(&store, EnqueueCommand { policy, ..late }).await;
@@ -148,7 +153,8 @@ impl WebhookSender for Mute {
 #[tokio::test(start_paused = true)]
 async fn a_call_that_takes_its_time_keeps_no_request_waiting() {
     let store = Store::memory();
-    let mut worker = DeferWorker::new(&store, Routes::default()).concurrency(1).queue_concurrency(1);
+    let mut worker =
+        DeferWorker::new(&store, Routes::default()).concurrency(1).queue_concurrency(1);
     worker.webhooks = Some(Arc::new(Mute));
     let worker = crate::store::spawn(worker.run(std::future::pending()));
     for n in 0..20 {
@@ -241,7 +247,8 @@ async fn a_call_that_fails_is_made_again_under_its_id() {
 #[tokio::test(start_paused = true)]
 async fn a_call_that_must_not_be_made_is_a_dead_letter() {
     let store = Store::memory();
-    let called = Called::answers([DeliveryOutcome::AddressRefused("an address that is not public")]);
+    let called =
+        Called::answers([DeliveryOutcome::AddressRefused("an address that is not public")]);
     let worker = work(&store, Some(&called));
     let id = put_off_with_callback(&store, "/x").await;
     assert_eq!(ended(&store, &id).await, JobState::Done);

@@ -16,7 +16,9 @@ use super::{
     put_off_request, put_off_with, request, settled, stored_as,
 };
 use crate::{
-    defer::{ReplayResponse, DeferWorker, JobCursor, JobPage, ReplayBody, RetainedRequest, ReplayOutcome},
+    defer::{
+        DeferWorker, JobCursor, JobPage, ReplayBody, ReplayOutcome, ReplayResponse, RetainedRequest,
+    },
     gate::HttpRequestHead,
     store::{EnqueueCommand, Fault, JobId, JobPolicy, JobState, Store, faulty},
 };
@@ -43,7 +45,8 @@ async fn what_can_not_be_read_is_told_why() {
     let store = Store::memory();
     let jobs = store.deferred_jobs();
     let whole = put_off(&store, "/x?a=b").await;
-    let request = jobs.request(&whole).await.expect("it is there").into_request().expect("it is whole");
+    let request =
+        jobs.request(&whole).await.expect("it is there").into_request().expect("it is whole");
     assert_eq!((&*request.method, &*request.target), ("POST", "/x?a=b"));
     assert_eq!(&request.body[..], b"body");
     for (stored, told) in [
@@ -74,7 +77,11 @@ async fn what_has_run_as_it_was_cancelled_is_looked_at_again() {
             Function::new(move |head, marker| {
                 marker.pass(&key_of(&head.target));
                 let body = ReplayBody::Full(Bytes::new());
-                std::future::ready(ReplayOutcome::Answered(ReplayResponse { status, headers: retry_after(), body }))
+                std::future::ready(ReplayOutcome::Answered(ReplayResponse {
+                    status,
+                    headers: retry_after(),
+                    body,
+                }))
             }),
         ));
         let held = store.lock("x").acquire().await.expect("it is free");

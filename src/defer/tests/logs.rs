@@ -9,7 +9,7 @@ use super::{
     put_off_request, request, settled, stored_as,
 };
 use crate::{
-    defer::{DeferWorker, ReplayOutcome, StatusReply, StatusGate},
+    defer::{DeferWorker, ReplayOutcome, StatusGate, StatusReply},
     gate::{HttpRequestHead, fake::FakeView},
     store::{EnqueueCommand, Fault, JobId, JobPolicy, JobState, Log, Store, faulty},
 };

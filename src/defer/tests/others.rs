@@ -8,7 +8,7 @@ use super::{
     put_off_with, request, settled, stored_as,
 };
 use crate::{
-    defer::{DeferWorker, ReplayOutcome, ExtensionSnapshot},
+    defer::{DeferWorker, ExtensionSnapshot, ReplayOutcome},
     store::{EnqueueCommand, JobId, JobPolicy, JobState, OnFailure, Store},
 };
 
@@ -95,7 +95,8 @@ async fn what_was_passed_runs_when_a_worker_comes_that_can() {
     });
     let old = Working::with(DeferWorker::new(&store, some));
     settled().await;
-    let call = request(&store, crate::gate::HttpRequestHead::new("POST", "/x/new", Vec::new(), None), b"");
+    let call =
+        request(&store, crate::gate::HttpRequestHead::new("POST", "/x/new", Vec::new(), None), b"");
     let policy = JobPolicy { on_failure: OnFailure::Skip, ..call.policy };
     let id = put_in(&store, EnqueueCommand { policy, ..call }).await;
     waits(&store, &id, "unroutable").await;

@@ -14,33 +14,47 @@ use super::{Routes, SECOND, Working, ended, key_of, put_off, settled, status::wh
 use crate::{
     LockOutage,
     defer::{
-        ReplayResponse, DeferGate, ReplayBody, ReplayOutcome, StatusGate,
-        job_backoff::JobBackoff,
+        DeferGate, ReplayBody, ReplayOutcome, ReplayResponse, StatusGate,
         envelope::EnvelopeBinding,
-        settlement_rules::{SettlementRules, RunContext},
+        job_backoff::JobBackoff,
+        settlement_rules::{RunContext, SettlementRules},
     },
     gate::{
-        InitialVerdict, RunningJob, Gate, HttpRequestHead, KeySource, ServiceOutcome, ParkingContext, LeaveAction, ReplayMarker, ParkingSlot,
-        Verdict as Let, GateRequest as _, fake::FakeView,
+        Gate, GateRequest as _, HttpRequestHead, InitialVerdict, KeySource, LeaveAction,
+        ParkingContext, ParkingSlot, ReplayMarker, RunningJob, ServiceOutcome, Verdict as Let,
+        fake::FakeView,
     },
     lock::{BusyStatus, LockGate},
     reply::Reply,
-    store::{GrantAttempt, Fault, LockHold, JobId, JobState, LockMode, Store, LeaseTerms, Settlement, faulty},
+    store::{
+        Fault, GrantAttempt, JobId, JobState, LeaseTerms, LockHold, LockMode, Settlement, Store,
+        faulty,
+    },
 };
 
 fn answer(status: u16) -> ReplayOutcome {
-    ReplayOutcome::Answered(ReplayResponse { status, headers: Vec::new(), body: ReplayBody::Full(Bytes::new()) })
+    ReplayOutcome::Answered(ReplayResponse {
+        status,
+        headers: Vec::new(),
+        body: ReplayBody::Full(Bytes::new()),
+    })
 }
 
 /// A run of a job on `/x`, and the hold it stands on.
 pub(super) fn run_of(store: &Store) -> (LockHold, ReplayMarker) {
     let key = key_of("/x");
-    let terms =
-        LeaseTerms { lease: SECOND, renews: false, max_hold: SECOND, job: None, mode: LockMode::Exclusive };
+    let terms = LeaseTerms {
+        lease: SECOND,
+        renews: false,
+        max_hold: SECOND,
+        job: None,
+        mode: LockMode::Exclusive,
+    };
     let mut attempt = GrantAttempt::new(store, &key, LockMode::Exclusive);
     let _ = attempt.send(SECOND, || ready(Ok(()))).now_or_never();
     let hold = attempt.accept_grant(1, terms).expect("it is sure");
-    let deferred = RunningJob { id: JobId::new(&key), attempt: 1, accepted_at: UNIX_EPOCH, fence: 1 };
+    let deferred =
+        RunningJob { id: JobId::new(&key), attempt: 1, accepted_at: UNIX_EPOCH, fence: 1 };
     let marker = ReplayMarker::new(deferred, store, Arc::clone(hold.state()));
     (hold, marker)
 }
@@ -109,7 +123,10 @@ async fn a_busy_lock_on_the_way_costs_nothing_by_whatever_status() {
         let InitialVerdict::Enter(facts) = lock.inspect(&mut view) else { panic!("it has a key") };
         let Let::Busy(reply, _) = lock.enter(facts).await else { panic!("it is held") };
         let verdict = judge(&marker, reply.status);
-        assert!(matches!(verdict, Settlement::Postpone { reason: "busy", .. }), "{status:?}: {verdict:?}");
+        assert!(
+            matches!(verdict, Settlement::Postpone { reason: "busy", .. }),
+            "{status:?}: {verdict:?}"
+        );
         let verdict = judge(&marker, 404);
         assert!(matches!(verdict, Settlement::Done { .. }), "{status:?}: {verdict:?}");
     }
@@ -139,8 +156,17 @@ async fn instead_of_busy(gate: &DeferGate<()>, store: &Store, mut view: FakeView
     gate.annotate_request(&ticket, &mut view);
     let slot = ParkingSlot::take_from(&mut view).expect("there is a place for it");
     let (store, key) = (store.clone(), key_of("/x"));
-    slot.set_parking(ParkingContext { store, key, busy_status: 409, typical_hold: None, is_recorded: false, is_not_deferrable: false });
-    let LeaveAction::Accept { accept_ticket: parked, .. } = gate.leave(ticket, ServiceOutcome::Answered(409)).await else {
+    slot.set_parking(ParkingContext {
+        store,
+        key,
+        busy_status: 409,
+        typical_hold: None,
+        is_recorded: false,
+        is_not_deferrable: false,
+    });
+    let LeaveAction::Accept { accept_ticket: parked, .. } =
+        gate.leave(ticket, ServiceOutcome::Answered(409)).await
+    else {
         panic!("it was busy");
     };
     let head = HttpRequestHead::new("POST", "/x", Vec::new(), None);
@@ -189,7 +215,8 @@ async fn a_copy_of_what_has_ended_is_not_run_however_short_that_is_kept() {
         let worker = super::DeferWorker::new(&store, routes.clone());
         let worker = worker.done_retention(Duration::ZERO).dead_retention(Duration::ZERO);
         let worker = Working::with(worker);
-        let call = super::request(&store, HttpRequestHead::new("POST", target, Vec::new(), None), b"body");
+        let call =
+            super::request(&store, HttpRequestHead::new("POST", target, Vec::new(), None), b"body");
         super::put_in(&store, call.clone()).await;
         while routes.runs(target) == 0 {
             settled().await;

@@ -89,7 +89,8 @@ async fn one_that_is_not_driven_keeps_others_waiting_for_a_moment() {
     let watch = store.wakeups().subscribe_job(&id);
     let mut first = Box::pin(watch.poll_job(&store, &id, PollFreshness::Now));
     assert!(first.as_mut().now_or_never().is_none());
-    let second = tokio::time::timeout(2 * SECOND, watch.poll_job(&store, &id, PollFreshness::Now)).await;
+    let second =
+        tokio::time::timeout(2 * SECOND, watch.poll_job(&store, &id, PollFreshness::Now)).await;
     assert!(second.expect("it polls itself").expect("the store is there").is_some());
 }
 

@@ -2,8 +2,11 @@
 
 use super::{SECOND, key_of, outcomes::run_of, settled};
 use crate::{
-    Key, AccessLists, Policy, Quota,
-    gate::{InitialVerdict, Gate as _, KeySource, ServiceOutcome, ReplayMarker, Verdict, GateRequest as _, fake::FakeView},
+    AccessLists, Key, Policy, Quota,
+    gate::{
+        Gate as _, GateRequest as _, InitialVerdict, KeySource, ReplayMarker, ServiceOutcome,
+        Verdict, fake::FakeView,
+    },
     rate_limit::{RateLimitGate, RateLimitTicket},
     store::{LockHold, Store},
 };
@@ -46,7 +49,9 @@ impl Within {
         let Verdict::Pass(ticket) = self.limit.enter(facts).await else {
             panic!("it was accepted")
         };
-        let Err(ticket) = self.limit.try_light_ticket(ticket) else { panic!("it is charged when it has run") };
+        let Err(ticket) = self.limit.try_light_ticket(ticket) else {
+            panic!("it is charged when it has run")
+        };
         ticket
     }
 
@@ -87,12 +92,17 @@ async fn a_run_that_breaks_off_is_charged_too() {
 
 #[tokio::test(start_paused = true)]
 async fn lists_within_the_lock_are_about_runs_too() {
-    let lists = |lists: AccessLists| Within::new(|limit| limit.response_options(|facing| facing.access_lists(lists)));
+    let lists = |lists: AccessLists| {
+        Within::new(|limit| limit.response_options(|facing| facing.access_lists(lists)))
+    };
     let own = || Key::header("a", b"1");
     let mut denied = lists(AccessLists::new().deny_key(own()));
     let asked = denied.limit.inspect(&mut denied.view);
     assert!(matches!(asked, InitialVerdict::Answer(reply) if reply.status == 403));
     let mut allowed = lists(AccessLists::new().allow_key(own()));
-    assert!(matches!(allowed.limit.inspect(&mut allowed.view), InitialVerdict::Skip), "it is not counted");
+    assert!(
+        matches!(allowed.limit.inspect(&mut allowed.view), InitialVerdict::Skip),
+        "it is not counted"
+    );
     assert_eq!(allowed.left().await, 2);
 }

@@ -5,7 +5,7 @@ use tokio::time::Instant;
 
 use super::{Function, SECOND, Working, answered, ended, key_of, put_off, put_off_with, settled};
 use crate::{
-    defer::{ReplayResponse, DeferWorker, ReplayBody, ReplayOutcome},
+    defer::{DeferWorker, ReplayBody, ReplayOutcome, ReplayResponse},
     gate::ReplayMarker,
     store::{JobState, Store},
 };
@@ -16,7 +16,11 @@ fn asks_for_more_time(marker: &ReplayMarker, seconds: &str) -> ReplayOutcome {
         return answered(200);
     }
     let headers = vec![("retry-after".to_owned(), seconds.as_bytes().to_vec())];
-    ReplayOutcome::Answered(ReplayResponse { status: 503, headers, body: ReplayBody::Full(Bytes::new()) })
+    ReplayOutcome::Answered(ReplayResponse {
+        status: 503,
+        headers,
+        body: ReplayBody::Full(Bytes::new()),
+    })
 }
 
 /// Its own entry, at the lease's end, is no timer that anybody has.

@@ -10,7 +10,8 @@ use tokio::time::Instant;
 use super::{Function, Routes, SECOND, Working, ended, key_of, put_off};
 use crate::{
     defer::{
-        ReplayResponse, DeferWorker, ReplayBody, ReplayOutcome, StatusReply, StatusEvents, StatusGate, StatusRequest,
+        DeferWorker, ReplayBody, ReplayOutcome, ReplayResponse, StatusEvents, StatusGate,
+        StatusReply, StatusRequest,
     },
     gate::fake::FakeView,
     reply::Reply,
@@ -124,7 +125,13 @@ async fn a_stored_field_that_is_no_ascii_is_told_as_it_was() {
     let routes = Function::new(move |head, marker| {
         marker.pass(&key_of(&head.target));
         let headers = odd.map(|(name, value)| (name.to_owned(), value.to_vec())).to_vec();
-        async { ReplayOutcome::Answered(ReplayResponse { status: 200, headers, body: ReplayBody::Full(Bytes::new()) }) }
+        async {
+            ReplayOutcome::Answered(ReplayResponse {
+                status: 200,
+                headers,
+                body: ReplayBody::Full(Bytes::new()),
+            })
+        }
     });
     let worker = Working::with(DeferWorker::new(&store, routes));
     let id = put_off(&store, "/x").await;
@@ -145,7 +152,8 @@ async fn a_job_of_nobody_is_shown_to_nobody_where_owners_count() {
         let gate = StatusGate::new().store(&store).visible_to(move |()| name.map(str::to_owned));
         for (method, response) in [("GET", false), ("GET", true), ("DELETE", false)] {
             let mut view = FakeView::new(method);
-            let request = gate.parse_request(&mut view, id.as_str(), response).expect("it is well formed");
+            let request =
+                gate.parse_request(&mut view, id.as_str(), response).expect("it is well formed");
             assert_eq!(whole(request.execute().await).status, 404, "{method} {name:?}");
         }
     }
@@ -184,7 +192,8 @@ async fn no_more_wait_than_there_is_room_for() {
     assert_eq!(again.collect::<Vec<_>>().await, [&b"retry: 10000\n\n"[..]]);
     let reply = get(&store, &id, &[("prefer", "wait=20")]).await;
     assert_eq!((reply.status, state(&reply)), (200, "queued".into()));
-    let applied = |reply: &Reply| reply.headers.iter().any(|(name, _)| name == "preference-applied");
+    let applied =
+        |reply: &Reply| reply.headers.iter().any(|(name, _)| name == "preference-applied");
     assert!(!applied(&reply), "it has not waited");
     assert_eq!(started.elapsed(), Duration::ZERO);
     waiting.pop();

@@ -10,8 +10,8 @@ use super::{
     settled,
 };
 use crate::{
-    defer::{ReplayResponse, DeferWorker, ReplayBody, ReplayOutcome},
-    gate::{InitialVerdict, Gate as _, KeySource, ReplayMarker, GateRequest as _, fake::FakeView},
+    defer::{DeferWorker, ReplayBody, ReplayOutcome, ReplayResponse},
+    gate::{Gate as _, GateRequest as _, InitialVerdict, KeySource, ReplayMarker, fake::FakeView},
     lock::LockGate,
     store::{JobState, Store},
 };
@@ -95,7 +95,8 @@ async fn a_retry_after_is_waited_for_and_failures_are_told_apart() {
     assert!((20 * SECOND..22 * SECOND).contains(&waited), "{waited:?}");
     assert!(runs[3] - runs[1] < 5 * SECOND);
     let past = look(&store, &id).await.history;
-    let outcomes: Vec<_> = past.recent_runs.iter().filter_map(|run| run.split(' ').nth(3)).collect();
+    let outcomes: Vec<_> =
+        past.recent_runs.iter().filter_map(|run| run.split(' ').nth(3)).collect();
     assert_eq!(outcomes, ["failed", "panicked", "error", "done"]);
     worker.stop().await;
 }
@@ -156,7 +157,8 @@ async fn a_handler_that_does_not_let_go_keeps_its_lock_for_a_lease() {
         let (store, runs) = (Store::memory(), Arc::default());
         let (again, once) = ("/x/begun", "/y/begun");
         let routes = elsewhere(&runs);
-        let worker = Working::with(DeferWorker::new(&store, routes).drain_timeout(SECOND).lease(5 * SECOND));
+        let worker =
+            Working::with(DeferWorker::new(&store, routes).drain_timeout(SECOND).lease(5 * SECOND));
         let again = put_off_with(&store, again, 3, Vec::new()).await;
         let once = put_off(&store, once).await;
         settled().await;

@@ -14,8 +14,11 @@ use super::{
     status::response,
 };
 use crate::{
-    defer::{ReplayResponse, DeferGate, DeferWorker, ReplayBody, ReplayOutcome},
-    gate::{InitialVerdict, Gate, HttpRequestHead, KeySource, ServiceOutcome, LeaveAction, Verdict, fake::FakeView},
+    defer::{DeferGate, DeferWorker, ReplayBody, ReplayOutcome, ReplayResponse},
+    gate::{
+        Gate, HttpRequestHead, InitialVerdict, KeySource, LeaveAction, ServiceOutcome, Verdict,
+        fake::FakeView,
+    },
     lock::LockGate,
     store::{JobState, Store},
 };
@@ -49,12 +52,14 @@ async fn a_client_waits_for_no_longer_than_the_server_lets_it() {
         let waited = named.min(most).min(600);
         let took = before.elapsed();
         assert!((waited * SECOND..(waited + 1) * SECOND).contains(&took), "{wish}: {took:?}");
-        let LeaveAction::Accept { accept_ticket: parked, .. } = defer.leave(ticket, ServiceOutcome::Answered(409)).await
+        let LeaveAction::Accept { accept_ticket: parked, .. } =
+            defer.leave(ticket, ServiceOutcome::Answered(409)).await
         else {
             panic!("it was busy")
         };
         let head = HttpRequestHead::new("POST", "/x", Vec::new(), None);
-        let reply = defer.accept_parked(parked, head, Some(Bytes::new())).await.expect("there is room");
+        let reply =
+            defer.accept_parked(parked, head, Some(Bytes::new())).await.expect("there is room");
         assert_eq!(reply.status, 202);
         let applied = reply.headers.iter().find(|(name, _)| name == "preference-applied");
         assert_eq!(applied.expect("it is told").1, format!("wait={waited}"));
@@ -68,7 +73,11 @@ async fn of_a_response_those_fields_are_kept_that_were_asked_for() {
         let field = |name: &str| (name.to_owned(), b"one".to_vec());
         let names = ["content-type", "x-receipt", "set-cookie", "x-other", "connection"];
         let headers = names.map(field).to_vec();
-        ReplayOutcome::Answered(ReplayResponse { status: 201, headers, body: ReplayBody::Full("made".into()) })
+        ReplayOutcome::Answered(ReplayResponse {
+            status: 201,
+            headers,
+            body: ReplayBody::Full("made".into()),
+        })
     };
     let always = "content-type";
     for (asked, kept) in [
@@ -106,7 +115,11 @@ async fn a_stored_response_is_no_page_of_this_origin() {
             let headers = said.map(|said| (policy.to_owned(), said.as_bytes().to_vec()));
             let headers = headers.into_iter().collect();
             let body = ReplayBody::Full(Bytes::from_static(b"<script>"));
-            std::future::ready(ReplayOutcome::Answered(ReplayResponse { status: 200, headers, body }))
+            std::future::ready(ReplayOutcome::Answered(ReplayResponse {
+                status: 200,
+                headers,
+                body,
+            }))
         });
         let worker = Working::with(DeferWorker::new(&store, routes));
         let id = put_off(&store, "/x").await;

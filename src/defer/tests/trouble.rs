@@ -8,8 +8,8 @@ use super::{Routes, SECOND, Working, ended, key_of, look, put_off, settled};
 use crate::{
     defer::DeferWorker,
     store::{
-        GrantAttempt, ClaimCommand, ClaimOutcome, Fault, JobState, LockMode, SettleCommand, SettleOutcome, Store, LeaseTerms, Settlement,
-        faulty,
+        ClaimCommand, ClaimOutcome, Fault, GrantAttempt, JobState, LeaseTerms, LockMode,
+        SettleCommand, SettleOutcome, Settlement, Store, faulty,
     },
 };
 
@@ -155,7 +155,13 @@ async fn a_copy_of_a_claim_that_comes_after_a_redrive_is_undone() {
     let (id, key, lease) = (put_off(&store, "/x").await, key_of("/x"), 10 * SECOND);
     let mut attempt = GrantAttempt::for_claim(&store, &key, &id);
     let me = attempt.token.clone();
-    let call = ClaimCommand { key: key.clone(), id: id.clone(), token: me.clone(), lease, retention: lease };
+    let call = ClaimCommand {
+        key: key.clone(),
+        id: id.clone(),
+        token: me.clone(),
+        lease,
+        retention: lease,
+    };
     // Whether the first copy has come is not known.
     faults.set("claim", Fault::NoReply, 1);
     let lost = attempt.send(lease, || store.backend().claim(call.clone())).await;
@@ -166,7 +172,8 @@ async fn a_copy_of_a_claim_that_comes_after_a_redrive_is_undone() {
     let terms = LeaseTerms { lease, renews: true, max_hold: lease, job, mode };
     let mut hold = attempt.accept_grant(run.fence, terms).expect("it is sure");
     let verdict = Settlement::Dead { reason: "failed", retention: lease };
-    let settle = SettleCommand { key, id: id.clone(), token: me, settlement: verdict, next_claim: None };
+    let settle =
+        SettleCommand { key, id: id.clone(), token: me, settlement: verdict, next_claim: None };
     let settled = store.backend().settle(settle).await;
     assert!(matches!(settled, Ok(SettleOutcome::Settled(None))), "{settled:?}");
     hold.mark_run_settled(id.clone());

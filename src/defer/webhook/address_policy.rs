@@ -92,7 +92,9 @@ mod tests {
     use super::*;
 
     fn public(text: &str) -> bool {
-        AddressPolicy::default().check_addresses(&[SocketAddr::new(text.parse().expect("an address"), 443)]).is_ok()
+        AddressPolicy::default()
+            .check_addresses(&[SocketAddr::new(text.parse().expect("an address"), 443)])
+            .is_ok()
     }
 
     #[test]
@@ -215,6 +217,9 @@ mod tests {
         }
         let http = AddressPolicy { allow_http: true, ..AddressPolicy::default() };
         assert_eq!(http.parse_target("http://example.com").map(|target| target.port), Ok(80));
-        assert_eq!(http.parse_target("https://example.com:8443/x?y").map(|target| target.port), Ok(8443));
+        assert_eq!(
+            http.parse_target("https://example.com:8443/x?y").map(|target| target.port),
+            Ok(8443)
+        );
     }
 }

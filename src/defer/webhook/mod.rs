@@ -1,10 +1,10 @@
 //! Signed callbacks: somebody is told by a POST that a deferred request has ended, and how.
 //!
-//! The application says whom, when a request is accepted (`DeferLayer::callback`); the address is stored
+//! The application says whom, when a request is accepted (`DeferLayer::webhook`); the address is stored
 //! along with it, sealed as the rest of the request. The step that ends the request, whoever takes it, makes the
 //! call a job of its own: with a lock nobody else has, retries with backoff, a place among the dead letters if all
 //! of them fail, from where it can be put back. So it survives whatever deferred requests survive, no end goes
-//! by without it, and it is made at least once. A worker without `Callbacks` leaves it to one that has them.
+//! by without it, and it is made at least once. A worker without `Webhooks` leaves it to one that has them.
 //!
 //! Told are all ends: `done`, `dead`, `cancelled` (also where a later request has superseded it) and `expired`. A
 //! dead request that is put back ends again, and that is told too. Only an end that could not be told before there was
@@ -35,7 +35,7 @@
 //!
 //! # Slow receivers
 //!
-//! A call may take 10 s (`Callbacks::timeout`), and a worker makes a quarter as many at once as it runs requests: four by
+//! A call may take 10 s (`Webhooks::timeout`), and a worker makes a quarter as many at once as it runs requests: four by
 //! default, and two at least. So that one receiver, or one client, can't keep the others waiting:
 //!
 //! - Owners (`DeferLayer::owner`) take turns: the next call is that of the owner whose last turn was longest ago. Requests
@@ -53,23 +53,26 @@
 //! The address may come from a client, so it is taken for an attack until it has been looked at: `https`
 //! alone, no user or password, its name resolved once, and each of the addresses it has must be a public
 //! one (neither private nor local nor of any special range, nor an IPv4 address in an IPv6 one's clothes).
-//! The connection goes to exactly those addresses. All of this is a matter of `Callbacks`.
+//! The connection goes to exactly those addresses. All of this is a matter of `Webhooks`.
 //!
 //! TLS is rustls with ring and the system's roots: ring, because it needs no C toolchain beyond a compiler,
 //! and no provider is installed for the process, so an application may use another one.
 
 #[cfg(feature = "webhook")]
 mod address_policy;
-mod webhook_job;
-#[cfg(feature = "webhook")]
-mod webhooks;
 #[cfg(feature = "webhook")]
 mod signature;
 #[cfg(all(test, feature = "webhook"))]
 mod tests;
+mod webhook_job;
+#[cfg(feature = "webhook")]
+mod webhooks;
 
-pub(super) use self::webhook_job::{WebhookSender, WEBHOOK_METHOD, NO_RECEIVER_SLOT, NO_WEBHOOK_SENDER, new_webhook_job, webhook_job_id, is_webhook_job, deliver_webhook};
 #[cfg(test)]
 pub(super) use self::webhook_job::{DeliveryOutcome, WebhookCall};
+pub(super) use self::webhook_job::{
+    NO_RECEIVER_SLOT, NO_WEBHOOK_SENDER, WEBHOOK_METHOD, WebhookSender, deliver_webhook,
+    is_webhook_job, new_webhook_job, webhook_job_id,
+};
 #[cfg(feature = "webhook")]
 pub use self::webhooks::Webhooks;

@@ -19,9 +19,9 @@ use tokio::{
 };
 
 use super::{
-    webhook_job::{WebhookSender as _, DeliveryOutcome, WebhookCall},
-    webhooks::Webhooks,
     signature::sign_webhook,
+    webhook_job::{DeliveryOutcome, WebhookCall, WebhookSender as _},
+    webhooks::Webhooks,
 };
 use crate::{
     defer::webhook_receivers::{WebhookLimits, WebhookReceivers},
@@ -82,7 +82,8 @@ async fn a_call_is_signed_with_each_secret() {
     assert_eq!(field(&asked, "host"), address.to_string());
     assert_eq!(field(&asked, "webhook-id"), "msg_1");
     let time = field(&asked, "webhook-timestamp").parse().expect("seconds");
-    let made = [SECRET, other].map(|s| sign_webhook(s.as_bytes(), "msg_1", time, b"{\"id\":\"x\"}"));
+    let made =
+        [SECRET, other].map(|s| sign_webhook(s.as_bytes(), "msg_1", time, b"{\"id\":\"x\"}"));
     assert_eq!(field(&asked, "webhook-signature"), made.join(" "));
     assert!(!format!("{callbacks:?}").contains(other));
 }
@@ -92,7 +93,10 @@ async fn a_redirect_is_an_answer_and_its_body_is_not_waited_for() {
     let answer =
         "HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 9000000\r\n\r\nx";
     let (address, asked) = server(answer).await;
-    assert_eq!(deliver(&local(), &format!("http://{address}/")).await, DeliveryOutcome::Answered(302));
+    assert_eq!(
+        deliver(&local(), &format!("http://{address}/")).await,
+        DeliveryOutcome::Answered(302)
+    );
     let _ = asked.await;
 }
 

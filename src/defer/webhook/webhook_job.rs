@@ -8,16 +8,19 @@ use serde_json::json;
 
 use crate::{
     defer::{
-        envelope::{EnvelopeBinding, StoredBodyStatus, StoredResponseHead, StoredRequest, encode_request, encode_response},
+        envelope::{
+            EnvelopeBinding, StoredBodyStatus, StoredRequest, StoredResponseHead, encode_request,
+            encode_response,
+        },
+        rfc3339::timestamp_or_null,
+        settlement_rules::{SettlementRules, age_backoff},
         stored_headers::HeaderList,
         webhook_receivers::ReceiverSlot,
-        settlement_rules::{SettlementRules, age_backoff},
-        rfc3339::timestamp_or_null,
     },
     error::Error,
     gate::HttpRequestHead,
     key::{Key, SHARD_COUNT, digest_parts, hex},
-    store::{WebhookJobSpec, JobId, JobState, JobView, ClaimedRun, Store, Settlement},
+    store::{ClaimedRun, JobId, JobState, JobView, Settlement, Store, WebhookJobSpec},
 };
 
 /// The method of a call that is stored. No request can have it.
@@ -64,7 +67,11 @@ pub(in crate::defer) fn is_webhook_job(job: &JobView) -> bool {
 }
 
 /// The call about this job. It is stored along with it, and becomes a job of its own in the step that ends that one.
-pub(in crate::defer) fn new_webhook_job(store: &Store, about: &JobId, url: String) -> WebhookJobSpec {
+pub(in crate::defer) fn new_webhook_job(
+    store: &Store,
+    about: &JobId,
+    url: String,
+) -> WebhookJobSpec {
     let key = Key::for_webhook(about.as_str(), about.shard());
     let id = webhook_job_id(&key);
     let head = HttpRequestHead::new(WEBHOOK_METHOD, url, HeaderList::new(), None);
@@ -106,7 +113,8 @@ pub(in crate::defer) async fn deliver_webhook(
     // A job that was put back ends again, which is another call.
     let id = format!("{}-{}", run.id, end.ended_us);
     let (url, body, turn) = (request.head.target.clone(), end.to_payload(&about), Arc::new(turn));
-    let call = WebhookCall { url, id, body, attempt: run.attempt, receiver_slot: Arc::clone(&turn) };
+    let call =
+        WebhookCall { url, id, body, attempt: run.attempt, receiver_slot: Arc::clone(&turn) };
     let delivered = by.deliver(call).await;
     if delivered == DeliveryOutcome::NoReceiverSlot {
         return None;
@@ -133,9 +141,18 @@ fn classify_delivery(
     };
     match delivered {
         DeliveryOutcome::Answered(status @ 200..=299) => {
-            let head = StoredResponseHead { status, headers: HeaderList::new(), body_status: StoredBodyStatus::Full };
+            let head = StoredResponseHead {
+                status,
+                headers: HeaderList::new(),
+                body_status: StoredBodyStatus::Full,
+            };
             let response = Some((encode_response(at, &head, b""), status));
-            Settlement::WebhookSettled { ended_us, response, reason: "", retention: rules.done_retention }
+            Settlement::WebhookSettled {
+                ended_us,
+                response,
+                reason: "",
+                retention: rules.done_retention,
+            }
         }
         DeliveryOutcome::Answered(410) => dead("nobody wants it"),
         DeliveryOutcome::Answered(status) => {
@@ -146,7 +163,9 @@ fn classify_delivery(
             tracing::warn!(job = ?run.id, error, "a callback failed");
             retry("not sent")
         }
-        DeliveryOutcome::NoReceiverSlot => Settlement::Postpone { delay: Duration::from_secs(1), reason: NO_RECEIVER_SLOT },
+        DeliveryOutcome::NoReceiverSlot => {
+            Settlement::Postpone { delay: Duration::from_secs(1), reason: NO_RECEIVER_SLOT }
+        }
         DeliveryOutcome::AddressRefused(why) => {
             tracing::error!(job = ?run.id, why, "a callback must not be sent there");
             dead("refused address")

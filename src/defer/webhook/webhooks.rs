@@ -19,10 +19,12 @@ use url::Host;
 
 use super::{
     address_policy::{AddressPolicy, WebhookTarget},
-    webhook_job::{WebhookSender, DeliveryOutcome, WebhookCall},
     signature::sign_webhook,
+    webhook_job::{DeliveryOutcome, WebhookCall, WebhookSender},
 };
-use crate::outbound::{OutboundError, FnConnector, TlsClientConfig, describe_error_chain, with_tls, system_tls_config};
+use crate::outbound::{
+    FnConnector, OutboundError, TlsClientConfig, describe_error_chain, system_tls_config, with_tls,
+};
 
 pub(super) type ResolveFn =
     dyn Fn(&str, u16) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> + Send + Sync;
@@ -31,7 +33,7 @@ pub(super) type ResolveFn =
 /// asks for at least is 24.
 const MIN_SECRET_LEN: usize = 24;
 
-/// Makes the calls of `DeferLayer::callback`; to be given to a worker. See
+/// Makes the calls of `DeferLayer::webhook`; to be given to a worker. See
 /// [the module](crate::defer::callback) for what is sent, and where it may go.
 #[derive(Clone)]
 pub struct Webhooks {
@@ -198,7 +200,10 @@ impl WebhookSender for Webhooks {
 
 /// Connects to one address after the other. One that does not answer leaves time for those behind it: half of it is for all but
 /// the last.
-async fn connect_any(addresses: Vec<SocketAddr>, timeout: Duration) -> io::Result<TokioIo<TcpStream>> {
+async fn connect_any(
+    addresses: Vec<SocketAddr>,
+    timeout: Duration,
+) -> io::Result<TokioIo<TcpStream>> {
     let Some((last, others)) = addresses.split_last() else {
         return Err(io::Error::other("the name has no address"));
     };
@@ -224,7 +229,10 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for WebhookConnectionT
 
 fn checked_secret(secret: &[u8]) -> Arc<[u8]> {
     let length = secret.len();
-    assert!(length >= MIN_SECRET_LEN, "Callbacks: a secret of {length} bytes; take {MIN_SECRET_LEN} at least");
+    assert!(
+        length >= MIN_SECRET_LEN,
+        "Callbacks: a secret of {length} bytes; take {MIN_SECRET_LEN} at least"
+    );
     secret.into()
 }
 

@@ -26,9 +26,9 @@ pub(super) enum LastResponse {
     #[default]
     Unknown,
     Prompt,
-    /// It was answered, after more than `SLOW`.
+    /// It was answered, after more than `SLOW_THRESHOLD`.
     Slow,
-    /// It was not answered, after more than `SLOW`.
+    /// It was not answered, after more than `SLOW_THRESHOLD`.
     Unresponsive,
 }
 
@@ -44,7 +44,12 @@ pub(super) struct ReceiverHealth {
 
 impl Default for ReceiverHealth {
     fn default() -> Self {
-        Self { active_calls: 0, last_response: LastResponse::Unknown, last_call_ended_at: Instant::now(), networks: Vec::new() }
+        Self {
+            active_calls: 0,
+            last_response: LastResponse::Unknown,
+            last_call_ended_at: Instant::now(),
+            networks: Vec::new(),
+        }
     }
 }
 
@@ -68,13 +73,16 @@ impl ReceiverHealth {
     /// Returns true if there is nothing to remember. The addresses of a host are kept after a call that one of them had no turn
     /// for: without them it would be claimed again before that address has a turn.
     pub(super) fn is_idle(&self) -> bool {
-        self.active_calls == 0 && self.last_response == LastResponse::Unknown && self.networks.is_empty()
+        self.active_calls == 0
+            && self.last_response == LastResponse::Unknown
+            && self.networks.is_empty()
     }
 }
 
 /// The places of these addresses, each once.
 pub(super) fn receiver_networks(addresses: &[SocketAddr]) -> Vec<ReceiverId> {
-    let networks: BTreeSet<_> = addresses.iter().map(|address| network_prefix(address.ip())).collect();
+    let networks: BTreeSet<_> =
+        addresses.iter().map(|address| network_prefix(address.ip())).collect();
     networks.into_iter().take(MAX_ADDRESSES).map(ReceiverId::Network).collect()
 }
 

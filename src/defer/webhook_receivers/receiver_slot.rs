@@ -6,8 +6,8 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::{
-    WebhookLimits, FIRST_ATTEMPT_TIMEOUT, WebhookReceivers, SLOW_THRESHOLD, ReceiverTable,
-    receiver_health::{LastResponse, ReceiverId, ReceiverHealth, receiver_networks},
+    FIRST_ATTEMPT_TIMEOUT, ReceiverTable, SLOW_THRESHOLD, WebhookLimits, WebhookReceivers,
+    receiver_health::{LastResponse, ReceiverHealth, ReceiverId, receiver_networks},
 };
 use crate::key::Key;
 
@@ -40,7 +40,15 @@ impl ReceiverSlot {
         room: WebhookLimits,
     ) -> Self {
         let (since, course) = (Instant::now(), Mutex::default());
-        Self { receivers: hosts, key, host, proven, limits: room, started_at: since, progress: course }
+        Self {
+            receivers: hosts,
+            key,
+            host,
+            proven,
+            limits: room,
+            started_at: since,
+            progress: course,
+        }
     }
 
     /// Bound of the call, below that of whoever makes it: a host that has not answered yet is given little time at first, and

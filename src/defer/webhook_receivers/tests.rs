@@ -11,7 +11,13 @@ fn enter(hosts: &Arc<WebhookReceivers>, url: &str, room: WebhookLimits) -> Optio
 }
 
 /// A call to this host at this address, which is answered or not after so long.
-async fn call(hosts: &Arc<WebhookReceivers>, url: &str, address: &str, takes: Duration, answered: bool) {
+async fn call(
+    hosts: &Arc<WebhookReceivers>,
+    url: &str,
+    address: &str,
+    takes: Duration,
+    answered: bool,
+) {
     let turn = enter(hosts, url, ROOM).expect("it has a turn");
     assert!(turn.try_claim_addresses(&[address.parse().expect("an address")]));
     tokio::time::advance(takes).await;
@@ -19,7 +25,11 @@ async fn call(hosts: &Arc<WebhookReceivers>, url: &str, address: &str, takes: Du
 }
 
 /// How many calls to these hosts and addresses begin at once.
-fn at_once(hosts: &Arc<WebhookReceivers>, room: WebhookLimits, calls: &[(String, String)]) -> usize {
+fn at_once(
+    hosts: &Arc<WebhookReceivers>,
+    room: WebhookLimits,
+    calls: &[(String, String)],
+) -> usize {
     let turns: Vec<_> = calls
         .iter()
         .filter_map(|(url, address)| {
@@ -126,7 +136,8 @@ async fn a_call_that_had_no_turn_is_remembered_until_it_has_one() {
 async fn a_call_refused_by_its_address_is_due_when_that_has_a_turn() {
     let (hosts, address) = (hosts(), "1.2.3.4:443");
     call(&hosts, "https://silent.example/", address, 3 * SLOW_THRESHOLD, false).await;
-    let reaches = |turn: &ReceiverSlot| turn.try_claim_addresses(&[address.parse().expect("an address")]);
+    let reaches =
+        |turn: &ReceiverSlot| turn.try_claim_addresses(&[address.parse().expect("an address")]);
     let filling: Vec<_> = (0..2)
         .map(|n| {
             let turn = enter(&hosts, &format!("https://{n}.example/"), ROOM).expect("a turn");
@@ -149,7 +160,10 @@ async fn a_call_refused_by_its_address_is_due_when_that_has_a_turn() {
 async fn a_host_that_has_not_answered_is_given_more_time_with_each_attempt() {
     let hosts = hosts();
     let turn = enter(&hosts, "https://a.example/", ROOM).expect("it has a turn");
-    assert_eq!([0, 1, 2, 4].map(|n| turn.attempt_timeout(n)), [1, 1, 2, 4].map(|n| Some(FIRST_ATTEMPT_TIMEOUT * n)));
+    assert_eq!(
+        [0, 1, 2, 4].map(|n| turn.attempt_timeout(n)),
+        [1, 1, 2, 4].map(|n| Some(FIRST_ATTEMPT_TIMEOUT * n))
+    );
     turn.record_result(true);
     drop(turn);
     let turn = enter(&hosts, "https://a.example/", ROOM).expect("it has a turn");

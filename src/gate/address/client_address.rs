@@ -3,29 +3,29 @@
 use std::{net::IpAddr, sync::Arc};
 
 use super::{
+    forwarded_node,
     header_elements::HeaderElements,
     network_set::NetworkSet,
-    forwarded_node,
     proxy_warnings::{warn_ignored_forwarding, warn_missing_forwarding},
 };
 use crate::{
-    gate::{key_error::KeyError, gate_request::GateRequest},
+    gate::{gate_request::GateRequest, key_error::KeyError},
     key::{Key, canonical_ip},
 };
 
 /// What address a client has: the socket's other end or, behind proxies, whom they speak for.
 ///
 /// ```
-/// use lockgate::{Absent, ClientAddress};
+/// use lockgate::{MissingAddress, ClientAddress};
 ///
 /// // A load balancer in one's own network, which appends to X-Forwarded-For.
-/// let address = ClientAddress::behind(["10.0.0.0/8", "fd00::/8"]);
+/// let address = ClientAddress::behind_proxies(["10.0.0.0/8", "fd00::/8"]);
 /// // Two proxies, one behind the other, whose addresses nobody knows beforehand.
 /// let address = ClientAddress::behind_hops(2);
 /// // A service in front of it all that tells the client in a field of its own.
-/// let address = ClientAddress::behind(["198.51.100.0/24"]).header("cf-connecting-ip");
+/// let address = ClientAddress::behind_proxies(["198.51.100.0/24"]).header("cf-connecting-ip");
 /// // Whom nobody can tell shares one quota with everybody else like it.
-/// let address = address.ipv6_prefix(56).absent(Absent::Shared);
+/// let address = address.ipv6_prefix(56).on_missing(MissingAddress::Shared);
 /// ```
 ///
 /// The field is read from the right, over all its lines: each element is the word of the proxy before it,
@@ -105,8 +105,8 @@ impl ClientAddress {
     /// `hops`-th element from the right.
     ///
     /// Whoever can open a socket to this server counts as the nearest of them, so nobody else may be able
-    /// to; prefer [`behind`](Self::behind) where the proxies' addresses are known. A request with fewer
-    /// elements has come another way, and its address is [absent](Self::absent).
+    /// to; prefer [`behind`](Self::behind_proxies) where the proxies' addresses are known. A request with fewer
+    /// elements has come another way, and its address is [absent](Self::on_missing).
     ///
     /// # Panics
     ///
@@ -122,7 +122,12 @@ impl ClientAddress {
 
     fn with_trust(trust: ProxyTrust) -> Self {
         let field = AddressHeader::List("x-forwarded-for".into());
-        Self { proxy_trust: trust, address_header: field, ipv6_prefix: 64, on_missing: MissingAddress::default() }
+        Self {
+            proxy_trust: trust,
+            address_header: field,
+            ipv6_prefix: 64,
+            on_missing: MissingAddress::default(),
+        }
     }
 
     /// The proxies write `Forwarded` (RFC 7239) instead of `X-Forwarded-For`.
@@ -161,7 +166,7 @@ impl ClientAddress {
         self
     }
 
-    /// What becomes of a request whose address can't be told. Default [`Absent::Refuse`].
+    /// What becomes of a request whose address can't be told. Default [`MissingAddress::Refuse`].
     #[must_use]
     pub fn on_missing(mut self, absent: MissingAddress) -> Self {
         self.on_missing = absent;
@@ -187,7 +192,7 @@ impl ClientAddress {
     }
 
     /// The key of a request among those that share something of this process. Requests whose address
-    /// can't be told have one share together, whatever [`Absent`] says.
+    /// can't be told have one share together, whatever [`MissingAddress`] says.
     pub(crate) fn budget_key<V: GateRequest>(&self, view: &V) -> Key {
         let client = match self.proxy_trust {
             // Without the warning about proxies: nobody has set it for this.
@@ -198,7 +203,10 @@ impl ClientAddress {
     }
 
     /// The whole address, as lists are about; `None` where a request without one may pass.
-    pub(crate) fn address_for_lists<V: GateRequest>(&self, view: &V) -> Result<Option<IpAddr>, KeyError> {
+    pub(crate) fn address_for_lists<V: GateRequest>(
+        &self,
+        view: &V,
+    ) -> Result<Option<IpAddr>, KeyError> {
         match (self.resolve(view), self.on_missing) {
             (Ok(address), _) => Ok(Some(address)),
             (Err(unknown), MissingAddress::Refuse) => Err(unknown.into_key_error()),
@@ -219,12 +227,19 @@ impl ClientAddress {
             },
             ProxyTrust::Hops(hops) => {
                 let mut elements = self.header_elements(view);
-                elements.nth(hops - 1).unwrap_or(Err(ClientAddressError::Missing)).and_then(|e| self.parse_element(e))
+                elements
+                    .nth(hops - 1)
+                    .unwrap_or(Err(ClientAddressError::Missing))
+                    .and_then(|e| self.parse_element(e))
             }
         }
     }
 
-    fn first_untrusted<V: GateRequest>(&self, view: &V, proxies: &NetworkSet) -> Result<IpAddr, ClientAddressError> {
+    fn first_untrusted<V: GateRequest>(
+        &self,
+        view: &V,
+        proxies: &NetworkSet,
+    ) -> Result<IpAddr, ClientAddressError> {
         let mut leftmost = Err(ClientAddressError::Missing);
         for element in self.header_elements(view) {
             let address = self.parse_element(element?)?;

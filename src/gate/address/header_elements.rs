@@ -27,14 +27,22 @@ pub(super) struct ElementLimitExceeded;
 impl<'a> HeaderElements<'a> {
     /// `quotes`: whether a comma may stand in a quoted string.
     pub(super) fn new(lines: Vec<&'a [u8]>, quotes: bool) -> Self {
-        Self { lines, current_line: None, allow_quotes: quotes, remaining_elements: MAX_ELEMENTS, remaining_bytes: MAX_BYTES }
+        Self {
+            lines,
+            current_line: None,
+            allow_quotes: quotes,
+            remaining_elements: MAX_ELEMENTS,
+            remaining_bytes: MAX_BYTES,
+        }
     }
 
     #[expect(clippy::indexing_slicing, reason = "all of them are places in the same line")]
     fn next_raw(&mut self) -> Option<Result<&'a [u8], ElementLimitExceeded>> {
         let line = self.current_line.take().or_else(|| self.lines.pop())?;
         let near = &line[line.len().saturating_sub(self.remaining_bytes)..];
-        let Some(left) = self.remaining_elements.checked_sub(1) else { return Some(Err(ElementLimitExceeded)) };
+        let Some(left) = self.remaining_elements.checked_sub(1) else {
+            return Some(Err(ElementLimitExceeded));
+        };
         self.remaining_elements = left;
         let comma = last_comma(near, self.allow_quotes);
         if comma.is_none() && near.len() < line.len() {

@@ -6,12 +6,12 @@
 //! left of that one is the client's own word, and nothing is ever taken of it.
 
 mod client_address;
+mod forwarded_node;
 mod header_elements;
 mod network_set;
-mod forwarded_node;
+mod proxy_warnings;
 #[cfg(test)]
 mod tests;
-mod proxy_warnings;
 
-pub use self::client_address::{MissingAddress, ClientAddress};
+pub use self::client_address::{ClientAddress, MissingAddress};
 pub(crate) use self::network_set::NetworkSet;

@@ -21,7 +21,9 @@ impl NetworkSet {
     ///
     /// If one is neither; `caller` stands in the sentence.
     pub(crate) fn parse<S: AsRef<str>>(caller: &str, blocks: impl IntoIterator<Item = S>) -> Self {
-        Self::merge_ranges(blocks.into_iter().map(|text| parse_range(caller, text.as_ref())).collect())
+        Self::merge_ranges(
+            blocks.into_iter().map(|text| parse_range(caller, text.as_ref())).collect(),
+        )
     }
 
     /// What is in either.

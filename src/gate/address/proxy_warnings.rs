@@ -17,7 +17,9 @@ pub(super) fn warn_ignored_forwarding<V: GateRequest>(view: &V) {
     }
     CHECKED.fetch_add(1, Ordering::Relaxed);
     let names = ["x-forwarded-for", "forwarded"];
-    let Some(field) = names.into_iter().find(|name| !view.header_values(name).is_empty()) else { return };
+    let Some(field) = names.into_iter().find(|name| !view.header_values(name).is_empty()) else {
+        return;
+    };
     CHECKED.store(MAX_CHECKED, Ordering::Relaxed);
     if !WARNED.swap(true, Ordering::Relaxed) {
         tracing::warn!(

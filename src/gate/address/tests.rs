@@ -5,9 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use proptest::prelude::*;
 
 use super::{
-    client_address::{MissingAddress, ClientAddress, ClientAddressError},
-    network_set::NetworkSet,
+    client_address::{ClientAddress, ClientAddressError, MissingAddress},
     forwarded_node,
+    network_set::NetworkSet,
 };
 use crate::{
     gate::{KeyError, KeySource, fake::FakeView},

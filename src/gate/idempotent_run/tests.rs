@@ -10,7 +10,8 @@ use crate::{
     error::ErrorKind,
     key::Key,
     store::{
-        AcquireCommand, AcquireReply, StorageLimits, DirectRunCommand, Fault, Faults, JobId, JobState, LockMode, Store, LockToken, faulty,
+        AcquireCommand, AcquireReply, DirectRunCommand, Fault, Faults, JobId, JobState, LockMode,
+        LockToken, StorageLimits, Store, faulty,
     },
 };
 
@@ -24,7 +25,15 @@ const SOON: Duration = Duration::from_secs(4);
 
 fn ask(store: &Store, record: Option<Arc<str>>) -> AcquireCommand {
     let (key, me) = (Key::custom("x"), LockToken::new(store.node()));
-    AcquireCommand { key, token: me, mode: LockMode::Exclusive, lease: LEASE, max_wait: None, resume_seq: 0, record_name: record }
+    AcquireCommand {
+        key,
+        token: me,
+        mode: LockMode::Exclusive,
+        lease: LEASE,
+        max_wait: None,
+        resume_seq: 0,
+        record_name: record,
+    }
 }
 
 /// A request that has its lock, and is about to begin.
@@ -53,7 +62,10 @@ pub(in crate::gate) async fn locked(store: &Store) -> DirectRunCommand {
 pub(in crate::gate) async fn begun(store: &Store, call: &DirectRunCommand) -> IdempotentRun {
     match IdempotentRun::begin(store, call.clone(), LIMITS).await.unwrap() {
         BeginOutcome::Started(begun) => begun,
-        BeginOutcome::Taken | BeginOutcome::LockLost | BeginOutcome::AtCapacity | BeginOutcome::TooManyKeys(_) => {
+        BeginOutcome::Taken
+        | BeginOutcome::LockLost
+        | BeginOutcome::AtCapacity
+        | BeginOutcome::TooManyKeys(_) => {
             panic!("it is the first, and has its lock")
         }
     }
@@ -74,7 +86,8 @@ async fn a_retry_runs(store: &Store, call: &DirectRunCommand, how: &str) {
 
 async fn begin_is_late(store: &Store, faults: &Faults, call: &DirectRunCommand) {
     faults.set("begin_direct", Fault::Stray(SECOND), 1);
-    let error = IdempotentRun::begin(store, call.clone(), LIMITS).await.err().expect("no answer comes");
+    let error =
+        IdempotentRun::begin(store, call.clone(), LIMITS).await.err().expect("no answer comes");
     assert_eq!(error.kind(), ErrorKind::Timeout);
 }
 
@@ -229,7 +242,12 @@ async fn runs_are_bounded_and_waited_for() {
     let first = begun(&store, &call).await;
     let one = RunLimits { max_runs: 1, max_detached_time: LEASE };
     let full = async || {
-        IdempotentRun::begin(&store, DirectRunCommand { id: JobId::new(&call.key), ..call.clone() }, one).await
+        IdempotentRun::begin(
+            &store,
+            DirectRunCommand { id: JobId::new(&call.key), ..call.clone() },
+            one,
+        )
+        .await
     };
     assert!(matches!(full().await, Ok(BeginOutcome::AtCapacity)));
     assert!(!store.wait_for_direct_runs(SECOND).await, "it runs");

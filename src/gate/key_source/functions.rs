@@ -38,7 +38,11 @@ impl<N: ?Sized> KeySource<N> {
         fix: &str,
         f: impl Fn(&N) -> Option<String> + Send + Sync + 'static,
     ) -> Self {
-        Self(KeySourceKind::Extension(named_key_prefix("by_extension", "e", name), Arc::new(f), fix.into()))
+        Self(KeySourceKind::Extension(
+            named_key_prefix("by_extension", "e", name),
+            Arc::new(f),
+            fix.into(),
+        ))
     }
 
     /// Whatever the function says, each a [`Key::custom`]. An empty list refuses the request with 400, and

@@ -12,13 +12,13 @@ macro_rules! __define_defer_carry {
             /// without the credential. One that does not have it is deferred without it.
             ///
             /// It does not say which user the request is from: two values of one user may differ, by a refreshed token,
-            /// say. What users could share then needs an owner: carry it by [`carry_as`](Self::carry_as), or set
-            /// [`owner`](Self::owner), or say [`shared_by_all`](Self::shared_by_all). Without any of them an
+            /// say. What users could share then needs an owner: carry it by [`carry_identity`](Self::carry_identity), or set
+            /// [`owner`](Self::owner), or say [`share_across_owners`](Self::share_across_owners). Without any of them an
             /// `Idempotency-Key` is answered with 500, and a log line names the fix: one user's key must not get
             /// another user's job, and to ignore it would run a retry twice.
             ///
             /// A user whose rights were revoked while the request waited still runs it, unless
-            /// [`DeferWorker::authorize`] refuses the run.
+            /// [`DeferWorker::authorize_fn`] refuses the run.
             ///
             /// # Panics
             ///
@@ -40,7 +40,7 @@ macro_rules! __define_defer_carry {
             /// A request without the value is nobody's. Such requests share their keys, unless they have a credential,
             /// [kept](Self::keep_header) or not: those are some user's, so that they are not merged with others, and their `Idempotency-Key` is answered with 500, as with `carry`. It shows an
             /// authentication that is inside of this layer. An empty identity is none: such a request is not merged with
-            /// others. In code: `.carry_as::<User>(|user| format!("user:{}", user.id))`.
+            /// others. In code: `.carry_identity::<User>(|user| format!("user:{}", user.id))`.
             ///
             /// # Panics
             ///

@@ -51,7 +51,7 @@ macro_rules! __define_defer_layer {
 
             /// Has an address called when a deferred request has ended, however it has: the function says which,
             /// by the request as it was sent, or `None` for no call. The worker has to have
-            /// `.callbacks(..)`, of the feature `callback`; what is sent, and where it may go, is told in
+            /// `.callbacks(..)`, of the feature `webhook`; what is sent, and where it may go, is told in
             /// [`lockgate::defer::callback`](::lockgate::defer::callback).
             ///
             /// An address that clients choose is one that attackers choose: take one from a field only
@@ -59,7 +59,9 @@ macro_rules! __define_defer_layer {
             #[must_use]
             pub fn webhook(
                 self,
-                url: impl Fn(&::lockgate::gate::HttpRequestHead) -> ::std::option::Option<::std::string::String>
+                url: impl Fn(
+                    &::lockgate::gate::HttpRequestHead,
+                ) -> ::std::option::Option<::std::string::String>
                 + Send
                 + Sync
                 + 'static,
@@ -68,14 +70,14 @@ macro_rules! __define_defer_layer {
             }
 
             /// Whom a request belongs to (an account, a tenant): scopes `Idempotency-Key` and what
-            /// [`first_wins`](Self::first_wins) and [`last_wins`](Self::last_wins) take for the same
+            /// [`coalesce`](Self::coalesce) and [`supersede`](Self::supersede) take for the same
             /// request, and is what [`DeferredRoutes::visible_to`] compares with.
             ///
             /// Default: the identity of the snapshot that is carried by [`carry_as`](Self::carry_as); without one, nobody's. All
             /// requests without an owner, those of which the function returns `None` too, share one space of keys: a
             /// client that sends another's `Idempotency-Key` with the same request (with
-            /// [`remember_direct`](Self::remember_direct), where nothing is compared, with any) gets that one's job and
-            /// response, and `last_wins` supersedes any other request. Set it, and `visible_to`, wherever clients do not
+            /// [`idempotent_direct`](Self::idempotent_direct), where nothing is compared, with any) gets that one's job and
+            /// response, and `supersede` supersedes any other request. Set it, and `visible_to`, wherever clients do not
             /// trust each other: also where their credentials are [kept](Self::keep_header).
             #[must_use]
             pub fn owner(
@@ -93,7 +95,7 @@ macro_rules! __define_defer_layer {
             /// once, and only the others have to ask for it later. The `LockLayer`'s own `wait` doesn't
             /// count here. At most ten minutes.
             ///
-            /// A client's `Prefer: wait=N` takes its place, within [`max_wait`](Self::max_wait).
+            /// A client's `Prefer: wait=N` takes its place, within [`max_preferred_wait`](Self::max_preferred_wait).
             #[must_use]
             pub fn wait_up_to(self, wait: ::std::time::Duration) -> Self {
                 Self { gate: self.gate.wait_up_to(wait) }
@@ -156,7 +158,7 @@ macro_rules! __define_defer_layer {
             /// the plain busy answer. Default 16 KiB: as much as common servers and proxies let in, and
             /// a quarter of the longest body. Without a bound a client fills the line of a resource
             /// with a few requests, since hyper lets in heads of 400 KiB. The head counts into
-            /// [`max_bytes`](Self::max_bytes) and the other bounds of bytes, as the body does.
+            /// [`max_resource_bytes`](Self::max_resource_bytes) and the other bounds of bytes, as the body does.
             #[must_use]
             pub fn head_limit(self, bytes: usize) -> Self {
                 Self { gate: self.gate.head_limit(bytes) }
@@ -167,7 +169,7 @@ macro_rules! __define_defer_layer {
             /// Default 64 MiB. Beyond it the answer is the plain busy one: nobody waits for room.
             ///
             /// Reserved is what has arrived of a body and 8 KiB for the next chunk, whatever its
-            /// `Content-Length` says. A [client](Self::client) takes no more than it leaves free: half
+            /// `Content-Length` says. A [client](Self::client_address) takes no more than it leaves free: half
             /// of the budget if it is alone, a third if there are two that take so much. So no client
             /// keeps the bodies of others out.
             #[must_use]
@@ -180,7 +182,7 @@ macro_rules! __define_defer_layer {
             /// for all clients, who have one share together then: name it here, as for `by_client`.
             /// Requests whose address can't be told have one share together.
             ///
-            /// Example: `.client(ClientAddress::behind(["10.0.0.0/8"]))`.
+            /// Example: `.client_address(ClientAddress::behind_proxies(["10.0.0.0/8"]))`.
             #[must_use]
             pub fn client_address(self, client: ::lockgate::ClientAddress) -> Self {
                 Self { gate: self.gate.client_address(client) }
@@ -243,8 +245,8 @@ macro_rules! __define_defer_layer {
 
             /// Most requests that wait for one resource; beyond it the plain busy answer. Default 1000: at a tenth
             /// of a second each, the last one waits for nearly two minutes. Those of one owner, and of the shard that the
-            /// resource lies in, have bounds of their own ([`owner_jobs`](Self::owner_jobs),
-            /// [`queue_jobs`](Self::queue_jobs)): whoever sets this higher has to set those higher, too.
+            /// resource lies in, have bounds of their own ([`max_owner_jobs`](Self::max_owner_jobs),
+            /// [`max_queue_jobs`](Self::max_queue_jobs)): whoever sets this higher has to set those higher, too.
             #[must_use]
             pub fn max_resource_jobs(self, per_resource: u64) -> Self {
                 Self { gate: self.gate.max_resource_jobs(per_resource) }
@@ -252,8 +254,8 @@ macro_rules! __define_defer_layer {
 
             /// Most bytes that requests take which wait for one resource, head and body; beyond it the plain
             /// busy answer. Default 8 MiB: 127 bodies of the largest size with their heads, and half of what its shard
-            /// takes. Bounded as [`max_jobs`](Self::max_jobs) is, by [`owner_bytes`](Self::owner_bytes) and
-            /// [`queue_bytes`](Self::queue_bytes).
+            /// takes. Bounded as [`max_resource_jobs`](Self::max_resource_jobs) is, by [`max_owner_bytes`](Self::max_owner_bytes) and
+            /// [`max_queue_bytes`](Self::max_queue_bytes).
             #[must_use]
             pub fn max_resource_bytes(self, per_resource: u64) -> Self {
                 Self { gate: self.gate.max_resource_bytes(per_resource) }
@@ -262,7 +264,7 @@ macro_rules! __define_defer_layer {
             /// Most requests that wait in the whole queue, which is the store's namespace; beyond it the plain
             /// busy answer. Default 100,000. Counted in each of 64 shards, for a 64th of it, rounded up (1563): what waits
             /// in all may be more by up to 63, which is much of a small number, and a resource may meet the bound of
-            /// its shard, which it has with others, long before. For an exact bound of one resource there is [`max_jobs`](Self::max_jobs).
+            /// its shard, which it has with others, long before. For an exact bound of one resource there is [`max_resource_jobs`](Self::max_resource_jobs).
             ///
             /// A quarter of each shard is reserved: for a resource with fewer than 4 requests, of an
             /// [`owner`](Self::owner) with fewer than 16 in that shard; half of it for those with an owner. The name of a
@@ -277,7 +279,7 @@ macro_rules! __define_defer_layer {
 
             /// Most bytes that the whole queue takes: requests that wait or run, and of each that of the call that
             /// tells of its end. Default 1 GiB, so 16 MiB a shard. Counted as
-            /// [`queue_jobs`](Self::queue_jobs) are, with the same reserve: a resource gets of it if it has at most a 64th of the
+            /// [`max_queue_jobs`](Self::max_queue_jobs) are, with the same reserve: a resource gets of it if it has at most a 64th of the
             /// shard's bytes then, an owner with at most a 16th, and the first request of either. Nothing is
             /// reserved of a shard for less than 1 MiB (64 MiB in all).
             #[must_use]
@@ -288,7 +290,7 @@ macro_rules! __define_defer_layer {
             /// Most bytes that are kept of requests that have ended, so that results of many, or large ones, do not
             /// fill the server before their time is over: of those that are done and of dead ones, so many each,
             /// with half a KiB for what is told of each of them besides its response or its request. What
-            /// [`remember_direct`](Self::remember_direct) keeps counts too. Default 1 GiB: as much as may wait.
+            /// [`idempotent_direct`](Self::idempotent_direct) keeps counts too. Default 1 GiB: as much as may wait.
             ///
             /// Beyond it responses are evicted, and counted as trimmed in
             /// [`DeferStats`](::lockgate::defer::DeferStats): the oldest of the same [`owner`](Self::owner), if that has
@@ -297,7 +299,7 @@ macro_rules! __define_defer_layer {
             /// owner the last 16,384 in each of 64 shards: its status is 410, and a retry under its `Idempotency-Key`
             /// does not run again.
             ///
-            /// Counted as [`queue_jobs`](Self::queue_jobs) are. It is the queue's, so its layers should be given the
+            /// Counted as [`max_queue_jobs`](Self::max_queue_jobs) are. It is the queue's, so its layers should be given the
             /// same number: that of the latest request counts.
             #[must_use]
             pub fn max_ended_bytes(self, bytes: u64) -> Self {
@@ -308,9 +310,9 @@ macro_rules! __define_defer_layer {
             /// without an owner have one in common. Beyond it requests with a new key are refused with 429 and do not
             /// run, until the time of an older key is over: a key that was forgotten early would let a retry run twice.
             /// Default 1,048,576: at about 350 bytes each, and 5 MiB in a shard, a third of what is kept of
-            /// [responses](Self::ended_bytes) there; a dozen requests a second for a day.
+            /// [responses](Self::max_ended_bytes) there; a dozen requests a second for a day.
             ///
-            /// Counted as [`queue_jobs`](Self::queue_jobs) are, so all keys of one resource count in its shard, for a
+            /// Counted as [`max_queue_jobs`](Self::max_queue_jobs) are, so all keys of one resource count in its shard, for a
             /// 64th of it (16,384).
             #[must_use]
             pub fn max_idempotency_keys(self, keys: u64) -> Self {
@@ -323,7 +325,7 @@ macro_rules! __define_defer_layer {
             ///
             /// The request is not taken back then: a worker may run it already. A retry with the same
             /// `Idempotency-Key` finds it, and is held to the same rule. As with
-            /// [`LockLayer::replicas`](::lockgate::lock::LockRequest::replicas), a failover may still promote
+            /// [`LockLayer::min_replicas`](::lockgate::lock::LockRequest::min_replicas), a failover may still promote
             /// a replica that has not got it, unless all of them have to.
             #[must_use]
             pub fn min_replicas(self, replicas: u32) -> Self {
@@ -331,10 +333,10 @@ macro_rules! __define_defer_layer {
             }
 
             /// Most requests of one [`owner`](Self::owner) that wait in the whole queue, and calls that are to tell how
-            /// one ended ([`callback`](Self::callback)); beyond it the plain busy answer. Default 64,000: less than two thirds of what the queue
+            /// one ended ([`webhook`](Self::webhook)); beyond it the plain busy answer. Default 64,000: less than two thirds of what the queue
             /// takes, so nobody keeps all others out, and in each shard 1000, which is the line of one resource.
             /// Requests without an owner have no such bound, but seven eighths of each shard
-            /// ([`queue_jobs`](Self::queue_jobs)). Counted as [`queue_jobs`](Self::queue_jobs) are, in
+            /// ([`max_queue_jobs`](Self::max_queue_jobs)). Counted as [`max_queue_jobs`](Self::max_queue_jobs) are, in
             /// each shard for a 64th, rounded up: an owner with requests for few resources meets it long before, and one
             /// with requests for many may have 64 where 2 are set.
             #[must_use]
@@ -343,7 +345,7 @@ macro_rules! __define_defer_layer {
             }
 
             /// Most bytes that the waiting requests of one [`owner`](Self::owner) take. Default 512 MiB: 8 MiB a
-            /// shard, as much as one resource takes. Counted as [`owner_jobs`](Self::owner_jobs) are.
+            /// shard, as much as one resource takes. Counted as [`max_owner_jobs`](Self::max_owner_jobs) are.
             #[must_use]
             pub fn max_owner_bytes(self, bytes: u64) -> Self {
                 Self { gate: self.gate.max_owner_bytes(bytes) }
@@ -354,14 +356,14 @@ macro_rules! __define_defer_layer {
         impl DeferLayer {
             /// Most runs of a PUT or DELETE, at least 1. Default 5: with the default backoff it outlives an outage of some
             /// seconds, and holds up its resource for no longer. Other methods run once, since what has failed may
-            /// have done its work; see [`retry_unsafe`](Self::retry_unsafe).
+            /// have done its work; see [`retry_non_idempotent`](Self::retry_non_idempotent).
             #[must_use]
             pub fn max_attempts(self, attempts: u32) -> Self {
                 Self { gate: self.gate.max_attempts(attempts) }
             }
 
             /// Every method runs again after a failure or a crash, POST and PATCH too, also where it ran at once and
-            /// [is remembered](Self::remember_direct). For handlers that
+            /// [is remembered](Self::idempotent_direct). For handlers that
             /// do nothing twice: because they check the `Idempotency-Key` or the fence, say.
             #[must_use]
             pub fn retry_non_idempotent(self) -> Self {
@@ -392,7 +394,7 @@ macro_rules! __define_defer_layer {
             }
 
             /// While a request waits, another one of the same owner, method and target is answered with that
-            /// one, and not stored, whatever its body is, and nobody is [called](Self::callback) for it: its address is
+            /// one, and not stored, whatever its body is, and nobody is [called](Self::webhook) for it: its address is
             /// that of the first, or none. PUT and DELETE alone: others are kept, each. Of one that has waited for a
             /// day longer than its [`delay`](Self::delay), because no worker lives, later ones know nothing.
             #[must_use]
@@ -402,12 +404,12 @@ macro_rules! __define_defer_layer {
 
             /// While a request waits, another one of the same owner, method and target supersedes it: the
             /// first is `cancelled`, and the new one stands at the end of the line. PUT and DELETE alone, and for as
-            /// long as with [`first_wins`](Self::first_wins).
+            /// long as with [`coalesce`](Self::coalesce).
             ///
             /// So one that comes again before its turn, each time, does not run until that stops: such as what is saved every
             /// second, behind a line that takes two, or with a [`delay`](Self::delay) of two. The new one has no right to the
             /// place of the first, which was accepted before others that it may not pass. Where something has to run in
-            /// between, take `first_wins`, whose first one keeps its place; with a `delay` it runs once in that time.
+            /// between, take `coalesce`, whose first one keeps its place; with a `delay` it runs once in that time.
             #[must_use]
             pub fn supersede(self) -> Self {
                 Self { gate: self.gate.supersede() }
@@ -419,7 +421,7 @@ macro_rules! __define_defer_layer {
             /// How long an `Idempotency-Key` (draft-ietf-httpapi-idempotency-key-header) is remembered, from
             /// acceptance on. Default a day: longer than any client retries. It is remembered in any case as long as its
             /// request waits (but no longer than thirty days, or this time), and as long as its end is kept; that of a request
-            /// that was merged into an earlier one ([`first_wins`](Self::first_wins)) as long as that one, if there are no more
+            /// that was merged into an earlier one ([`coalesce`](Self::coalesce)) as long as that one, if there are no more
             /// than thirty of them, else for this time alone. Where it outlives that, a retry is answered with 410 and not
             /// run again. At least a second, at most a year.
             ///
@@ -439,13 +441,13 @@ macro_rules! __define_defer_layer {
             /// leaves, and what it answers is kept for the retry: 202 with the `Location` of the status resource, which has
             /// the response. A client that leaves before the run has begun, while it waits for the lock, ends it. While it
             /// runs, a retry gets the busy answer with `Retry-After`. It ends with its lock, as
-            /// [`OnLoss`](::lockgate::OnLoss) says; without a client also at `max_hold`. [`direct_runs`](Self::direct_runs)
-            /// bounds such runs, and [`Store::finish_remembered`](::lockgate::Store::finish_remembered) waits for them, as
+            /// [`OnLoss`](::lockgate::OnLoss) says; without a client also at `max_hold`. [`max_direct_runs`](Self::max_direct_runs)
+            /// bounds such runs, and [`Store::wait_for_direct_runs`](::lockgate::Store::wait_for_direct_runs) waits for them, as
             /// [`Store::shutdown`](::lockgate::Store::shutdown) does.
             ///
-            /// **Its outcome**, kept for [`idempotency_for`](Self::idempotency_for):
+            /// **Its outcome**, kept for [`idempotency_ttl`](Self::idempotency_ttl):
             ///
-            /// | what happened | a retry of a POST or PATCH | of a PUT, a DELETE, or with [`retry_unsafe`](Self::retry_unsafe) |
+            /// | what happened | a retry of a POST or PATCH | of a PUT, a DELETE, or with [`retry_non_idempotent`](Self::retry_non_idempotent) |
             /// |---|---|---|
             /// | answered, but for the next three rows; by 409 and 423 too | gets that response | gets that response |
             /// | refused by a `LockLayer` or a `RateLimitLayer` within: a busy lock, a spent quota, a store that is away | runs | runs |
@@ -473,19 +475,19 @@ macro_rules! __define_defer_layer {
             /// head is the outcome.
             ///
             /// It holds under several locks or a permit as well, where nothing is deferred; not under a lock that another
-            /// service lends (`LockLayer::trust`).
+            /// service lends (`LockLayer::trust_delegation`).
             ///
             /// The fingerprint of its body is taken while the handler reads it; nothing is buffered. The same key
             /// with another body or target gets 422 from then on. Nothing is compared while it runs, nor where
             /// the handler has not read all of the body, where that is longer than
             /// [`body_limit`](Self::body_limit), or of a type that nothing can be put around (see
-            /// `LockLayer::body_deadline`): then it is taken for the same request.
+            /// `LockLayer::body_read_timeout`): then it is taken for the same request.
             #[must_use]
             pub fn idempotent_direct(self) -> Self {
                 Self { gate: self.gate.idempotent_direct() }
             }
 
-            /// Most requests that [are remembered](Self::remember_direct) and run at once in this process, those of one
+            /// Most requests that [are remembered](Self::idempotent_direct) and run at once in this process, those of one
             /// [`Store`](::lockgate::Store) handle together; each layer compares with its own number. Default 1024: with
             /// the largest responses they take 64 MiB, as bodies in the
             /// [`buffer_budget`](Self::buffer_budget) do. Beyond it nothing runs: a request is treated as if its lock
@@ -496,7 +498,7 @@ macro_rules! __define_defer_layer {
             }
 
             /// Most bytes of a response's body that are kept of a request that
-            /// [is remembered](Self::remember_direct) and ran at once. Default 64 KiB, as of a request: most clients have
+            /// [is remembered](Self::idempotent_direct) and ran at once. Default 64 KiB, as of a request: most clients have
             /// seen it, and a day of them is kept. A longer one reaches its client all the same, and is not kept.
             #[must_use]
             pub fn direct_response_limit(self, bytes: usize) -> Self {

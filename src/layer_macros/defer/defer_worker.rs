@@ -49,14 +49,14 @@ macro_rules! __define_defer_worker {
             /// usually give, with time left for the server. What still runs then
             /// is abandoned: what may run more than once (PUT and DELETE, unless
             /// [`max_attempts`](DeferLayer::max_attempts) is 1; others with
-            /// [`retry_unsafe`](DeferLayer::retry_unsafe)), and what has not come to its lock yet, goes back in line
+            /// [`retry_unsafe`](DeferLayer::retry_non_idempotent)), and what has not come to its lock yet, goes back in line
             /// uncharged, all else among the dead letters. What runs in another process is left to its lease, as if
             /// this one had died.
             pub fn drain_timeout(self, deadline: ::std::time::Duration) -> Self {
                 Self { inner: self.inner.drain_timeout(deadline) }
             }
 
-            /// Makes the calls of [`DeferLayer::callback`]. Without it, they are left to workers that
+            /// Makes the calls of [`DeferLayer::webhook`]. Without it, they are left to workers that
             /// have it. Beside the runs of requests a quarter as many calls are under way at most, and at least two. Neither
             /// [`queue_concurrency`](Self::queue_concurrency) nor [`queue_rate`](Self::queue_rate) is about them: what
             /// is called may be as slow as it likes.
@@ -116,21 +116,21 @@ macro_rules! __define_defer_worker {
             /// How long finished requests and their responses are kept. Default a day: for clients that ask again
             /// after a night. At least a minute: what is kept tells a copy of the call that has stored it, sent for
             /// want of an answer, from a new request. Of each shard, of which a store has 64, the newest are that fit into
-            /// a 64th of [`ended_bytes`](DeferLayer::ended_bytes), by default 16 MiB: beyond that the oldest of the
+            /// a 64th of [`ended_bytes`](DeferLayer::max_ended_bytes), by default 16 MiB: beyond that the oldest of the
             /// largest owner goes early, and leaves a tombstone. Of responses of 1 MiB, the longest that are [kept](Self::response_limit), those are the last 15.
             pub fn done_retention(self, retention: ::std::time::Duration) -> Self {
                 Self { inner: self.inner.done_retention(retention) }
             }
 
             /// How long dead letters are kept. Default a week: over a weekend, until somebody looks; at least a minute,
-            /// as [`keep_done`](Self::keep_done). Of each shard, of
+            /// as [`done_retention`](Self::done_retention). Of each shard, of
             /// which a store has 64, the newest 10,000 are, and of
-            /// [`ended_bytes`](DeferLayer::ended_bytes) a 64th: beyond that the oldest goes early.
+            /// [`ended_bytes`](DeferLayer::max_ended_bytes) a 64th: beyond that the oldest goes early.
             pub fn dead_retention(self, retention: ::std::time::Duration) -> Self {
                 Self { inner: self.inner.dead_retention(retention) }
             }
 
-            /// Puts what a layer [carries](DeferLayer::carry) of this type into the extensions of a run.
+            /// Puts what a layer [carries](DeferLayer::carry_extension) of this type into the extensions of a run.
             /// A request that carries what this worker does not restore goes back in line, uncharged,
             /// with the reason `unknown snapshot`, for a worker that does.
             pub fn restore_extension<T: ::lockgate::ExtensionSnapshot>(self) -> Self {
@@ -139,16 +139,16 @@ macro_rules! __define_defer_worker {
 
             /// Has this function decide before each run whether it may begin. Default: every run may, so
             /// a user whose rights were revoked while a request waited still runs it: what the layer
-            /// [carries](DeferLayer::carry) says what was known when the request came.
+            /// [carries](DeferLayer::carry_extension) says what was known when the request came.
             ///
             /// The function gets what was stored, with the snapshots of the request. Denied is final: the
             /// handler is not called, the request ends among the dead letters with the reason `not
             /// authorized any more`, and its response is 403. Where nobody can say, it goes back in line,
             /// uncharged. So it does after a check that panics, or has not ended after half of
-            /// [`max_run`](Self::max_run). The lock of the request is held during the check, which counts into
-            /// `max_run`. Calls of [`DeferLayer::callback`] are not checked.
+            /// [`max_run_time`](Self::max_run_time). The lock of the request is held during the check, which counts into
+            /// `max_run_time`. Calls of [`DeferLayer::webhook`] are not checked.
             ///
-            /// See [`lockgate::defer::DeferWorker::authorize`](::lockgate::defer::DeferWorker::authorize)
+            /// See [`lockgate::defer::DeferWorker::authorize_fn`](::lockgate::defer::DeferWorker::authorize_fn)
             /// for an example.
             pub fn authorize<F>(
                 self,

@@ -2,8 +2,8 @@
 
 mod carry_settings;
 mod defer_layer;
-mod status_routes;
 mod defer_worker;
+mod status_routes;
 
 /// `DeferLayer`, `DeferWorker` and `DeferredRoutes`, for `__define_names`.
 #[doc(hidden)]

@@ -37,7 +37,7 @@ macro_rules! __define_deferred_routes {
                 Self { gate: self.gate.store(store), ..self }
             }
 
-            /// Shows a job only to its [owner](DeferLayer::owner), or the [identity](DeferLayer::carry_as) it was carried
+            /// Shows a job only to its [owner](DeferLayer::owner), or the [identity](DeferLayer::carry_identity) it was carried
             /// with: the function says who asks.
             /// Default: whoever knows the id, which is 128 random bits.
             pub fn visible_to(

@@ -17,7 +17,8 @@ fn read(field: &str, store: &Store, secrets: &[SharedSecret], now: SystemTime) -
 async fn signed(now: SystemTime) -> (crate::LockGuard, Store, String) {
     let store = Store::memory();
     let guard = store.lock("a").acquire().await.expect("it is free");
-    let (name, word) = guard.held_lock().delegation_header_at(&store, &secret(1), now).expect("it is held");
+    let (name, word) =
+        guard.held_lock().delegation_header_at(&store, &secret(1), now).expect("it is held");
     assert_eq!(name, DELEGATION_HEADER);
     assert!(!word.contains(guard.lease().unwrap().token.as_str()));
     (guard, store.as_another_process(), word)
@@ -83,7 +84,8 @@ async fn the_mode_is_signed_with_its_number_of_permits() {
         (store.lock("p").permits(10), LockMode::Permits(10)),
     ] {
         let guard = request.acquire().await.expect("it is free");
-        let (_, word) = guard.held_lock().delegation_header(&store, &secret(1)).expect("it is held");
+        let (_, word) =
+            guard.held_lock().delegation_header(&store, &secret(1)).expect("it is held");
         let held = read(&word, &store, &[secret(1)], SystemTime::now()).expect("it is signed");
         assert_eq!(held.mode(), Some(mode));
     }

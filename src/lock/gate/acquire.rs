@@ -5,14 +5,16 @@ use std::{sync::Arc, time::Duration};
 use super::{LockGate, clear_slot};
 use crate::{
     error::Error,
-    gate::{BeginOutcome, IdempotentRun, DirectRunTerms, RunLimits, ParkingSlot, AttemptMode, Verdict},
+    gate::{
+        AttemptMode, BeginOutcome, DirectRunTerms, IdempotentRun, ParkingSlot, RunLimits, Verdict,
+    },
     lock::{
-        outcome::{LockOutcome, LockBusy, AcquireError},
-        lock_context::LockContext,
         guard::LockGuard,
-        wait_queue::LocalQueues,
+        lock_context::LockContext,
         lock_set::{LockSet, LockSetRequest},
+        outcome::{AcquireError, LockBusy, LockOutcome},
         ticket::{LockTicket, LockTicketKind},
+        wait_queue::LocalQueues,
     },
     reply::Reply,
     store::{DirectRunCommand, JobId, Store},
@@ -33,7 +35,10 @@ enum SkipReason {
 
 impl<N: ?Sized> LockGate<N> {
     #[expect(clippy::indexing_slicing, reason = "a source reads at least one key")]
-    pub(super) async fn acquire_locks(&self, facts: &LockContext) -> Result<LockOutcome<LockSet>, AcquireError> {
+    pub(super) async fn acquire_locks(
+        &self,
+        facts: &LockContext,
+    ) -> Result<LockOutcome<LockSet>, AcquireError> {
         let LockContext { store, keys, mode, slot, .. } = facts;
         // Who can't be deferred waits as the lock says.
         let deferring = slot.as_ref().filter(|_| facts.is_deferrable());
@@ -86,7 +91,11 @@ impl<N: ?Sized> LockGate<N> {
 
     /// Passes under locks that the request has already, unless it is known by its key: it may have been accepted when whoever
     /// lends them now did not have them.
-    pub(super) async fn enter_reentrant(&self, mut facts: LockContext, lent: LockTicketKind) -> Verdict<LockTicket> {
+    pub(super) async fn enter_reentrant(
+        &self,
+        mut facts: LockContext,
+        lent: LockTicketKind,
+    ) -> Verdict<LockTicket> {
         clear_slot(facts.slot.as_ref());
         if let Err(error) = self.await_replicas(&facts.store, &lent).await {
             return self.outage_verdict(facts, &error);
@@ -119,7 +128,9 @@ impl<N: ?Sized> LockGate<N> {
         if wanted == 0 {
             return Ok(());
         }
-        if let LockTicketKind::Reentrant { held_locks: held, .. } | LockTicketKind::Scoped { held_locks: held, .. } | LockTicketKind::JobRun(held, _) = lent
+        if let LockTicketKind::Reentrant { held_locks: held, .. }
+        | LockTicketKind::Scoped { held_locks: held, .. }
+        | LockTicketKind::JobRun(held, _) = lent
         {
             for held in held {
                 held.await_replicas(store, wanted).await?;
@@ -130,7 +141,11 @@ impl<N: ?Sized> LockGate<N> {
 
     /// What a request under these locks is told instead of running, by its key.
     #[expect(clippy::indexing_slicing, reason = "a source reads at least one key")]
-    async fn find_skip_reason(&self, facts: &LockContext, lent: &LockTicketKind) -> Result<Option<SkipReason>, Error> {
+    async fn find_skip_reason(
+        &self,
+        facts: &LockContext,
+        lent: &LockTicketKind,
+    ) -> Result<Option<SkipReason>, Error> {
         let LockContext { store, keys, mode, slot, .. } = facts;
         let slot = slot.as_ref().filter(|slot| !slot.has_run());
         let Some((slot, record)) = slot.and_then(|slot| Some((slot, slot.idempotency()?))) else {
@@ -140,14 +155,18 @@ impl<N: ?Sized> LockGate<N> {
             let request = self.policy.lock_request(store, &keys[0], *mode, Some(Duration::ZERO));
             // The lock itself is not to be had, as whoever lends it has it. Or had it: then it is given back at once.
             let lines = store.extension::<LocalQueues>();
-            if matches!(request.try_acquire_from(&lines, Some(&record.record_name)).await?, LockOutcome::RecordExists) {
+            if matches!(
+                request.try_acquire_from(&lines, Some(&record.record_name)).await?,
+                LockOutcome::RecordExists
+            ) {
                 return Ok(Some(SkipReason::RecordExists));
             }
         }
         // What is lent by another service has no token here: that it ran is not remembered.
         let share = match lent {
             // The one beside whose lock the record is kept, and looked for.
-            LockTicketKind::Reentrant { guards: shares, .. } | LockTicketKind::Scoped { guards: shares, .. } => {
+            LockTicketKind::Reentrant { guards: shares, .. }
+            | LockTicketKind::Scoped { guards: shares, .. } => {
                 shares.iter().min_by(|one, other| LockSet::compare_keys(one.key(), other.key()))
             }
             _ => None,
@@ -157,7 +176,8 @@ impl<N: ?Sized> LockGate<N> {
 
     /// Accepted before: the outer layer answers with that job once it has read the body.
     pub(super) fn duplicate_verdict(&self, facts: LockContext) -> Verdict<LockTicket> {
-        let busy = LockBusy { lease_remaining: Duration::from_secs(1), queue_length: 0, waited: None };
+        let busy =
+            LockBusy { lease_remaining: Duration::from_secs(1), queue_length: 0, waited: None };
         self.busy_verdict(facts, &busy, true)
     }
 
@@ -180,16 +200,31 @@ impl<N: ?Sized> LockGate<N> {
             BeginOutcome::TooManyKeys(left) => Ok(Some(SkipReason::TooManyKeys(left))),
             BeginOutcome::LockLost | BeginOutcome::AtCapacity => {
                 let left = Duration::from_secs(1);
-                Ok(Some(SkipReason::Busy(LockBusy { lease_remaining: left, queue_length: 0, waited: None })))
+                Ok(Some(SkipReason::Busy(LockBusy {
+                    lease_remaining: left,
+                    queue_length: 0,
+                    waited: None,
+                })))
             }
         }
     }
 
     /// The record of a request that runs at once and is remembered. It outlives the lock, and the process: a run that is
     /// not renewed within the lease has crashed.
-    fn direct_run_call(&self, slot: &ParkingSlot, guard: &LockGuard) -> Option<(DirectRunCommand, RunLimits)> {
+    fn direct_run_call(
+        &self,
+        slot: &ParkingSlot,
+        guard: &LockGuard,
+    ) -> Option<(DirectRunCommand, RunLimits)> {
         let record = slot.idempotency().filter(|_| !slot.has_run())?;
-        let DirectRunTerms { owner, retention: life, is_repeatable: again, max_runs: runs, retention_caps: caps, .. } = record.direct_terms.as_ref()?;
+        let DirectRunTerms {
+            owner,
+            retention: life,
+            is_repeatable: again,
+            max_runs: runs,
+            retention_caps: caps,
+            ..
+        } = record.direct_terms.as_ref()?;
         let (terms, key, lease) = (&self.policy.acquire_options.terms, guard.key(), guard.lease()?);
         let time = terms.max_hold.saturating_add(terms.lease).min(MAX_RUN_TIME);
         let call = DirectRunCommand {

@@ -7,7 +7,7 @@ use tokio::task::JoinHandle;
 
 use super::{SECOND, busy, free, handover::MS};
 use crate::{
-    lock::{LockGuard, LockRequest, AcquireError, ReleaseStatus, wait_queue::LocalQueues},
+    lock::{AcquireError, LockGuard, LockRequest, ReleaseStatus, wait_queue::LocalQueues},
     store::{LockMode, Store},
 };
 
@@ -26,7 +26,10 @@ async fn readers_in_line(store: &Store, number: usize) -> Vec<Asked> {
     let mut readers = Vec::new();
     for n in 1..=number {
         readers.push(crate::store::spawn(reader(store).acquire()));
-        until(async || store.extension::<LocalQueues>().waiting(&("x".into(), LockMode::Shared)) >= n).await;
+        until(async || {
+            store.extension::<LocalQueues>().waiting(&("x".into(), LockMode::Shared)) >= n
+        })
+        .await;
     }
     readers
 }

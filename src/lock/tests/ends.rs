@@ -12,8 +12,8 @@ use super::{
 };
 use crate::{
     gate::{
-        RunningJob, Gate as _, BodyTicket, NextBodyItem, ServiceOutcome, LeaveAction, ReplayMarker, Verdict, GateRequest as _,
-        fake::FakeView,
+        BodyTicket, Gate as _, GateRequest as _, LeaveAction, NextBodyItem, ReplayMarker,
+        RunningJob, ServiceOutcome, Verdict, fake::FakeView,
     },
     lock::{HoldUntil, LockGate, LockTicket, OnLoss, ticket::LockTicketKind},
     store::{Fault, LockLoss, Store, faulty},
@@ -73,7 +73,10 @@ fn losing(policy: OnLoss, how: LockLoss) -> (Store, LockGate<()>) {
 
 const EVERY: [LockLoss; 3] = [LockLoss::Taken, LockLoss::Lapsed, LockLoss::HeldTooLong];
 
-fn replaced<P: std::fmt::Debug>(parting: LeaveAction<LockTicket, P>, loss: &str) -> serde_json::Value {
+fn replaced<P: std::fmt::Debug>(
+    parting: LeaveAction<LockTicket, P>,
+    loss: &str,
+) -> serde_json::Value {
     let LeaveAction::Replace(reply) = parting else { panic!("{parting:?}") };
     assert_eq!(reply.status, 503);
     assert!(reply.headers.iter().any(|(name, value)| name == "retry-after" && value == "1"));
@@ -99,7 +102,8 @@ async fn a_loss_ends_as_the_layer_says() {
             if is_stopped && !stops {
                 continue;
             }
-            let outcome = if is_stopped { ServiceOutcome::Stopped } else { ServiceOutcome::Answered(200) };
+            let outcome =
+                if is_stopped { ServiceOutcome::Stopped } else { ServiceOutcome::Answered(200) };
             let parting = gate.leave(ticket, outcome).await;
             if policy == OnLoss::Finish {
                 let LeaveAction::AddHeaders(fields) = parting else { panic!("{parting:?}") };
@@ -133,12 +137,15 @@ async fn a_loss_that_shows_at_the_end_of_the_body_counts() {
         let gate = gate.hold_until(HoldUntil::BodyEnd);
         let ticket = pass(&gate).await;
         let _ = lose(&store, &ticket, LockLoss::Taken).await;
-        let LeaveAction::KeepTicket(ticket) = gate.leave(ticket, ServiceOutcome::Streaming(200)).await else {
+        let LeaveAction::KeepTicket(ticket) =
+            gate.leave(ticket, ServiceOutcome::Streaming(200)).await
+        else {
             panic!("it streams")
         };
         let mut kept = BodyTicket::new(gate, ticket, None);
-        let mut next =
-            async || poll_fn(|cx| kept.poll_next(cx, |_| Poll::Ready(NextBodyItem::Last(Some(1))))).await;
+        let mut next = async || {
+            poll_fn(|cx| kept.poll_next(cx, |_| Poll::Ready(NextBodyItem::Last(Some(1))))).await
+        };
         match next().await {
             Ok(last) => assert!(policy != OnLoss::Cancel && last == Some(1), "{policy:?}"),
             Err(_) => assert_eq!(policy, OnLoss::Cancel),
@@ -164,7 +171,10 @@ async fn a_nested_layer_acts_on_the_loss_too() {
         let replaces = matches!(&parting, LeaveAction::Replace(_));
         assert_eq!(replaces, policy != OnLoss::Finish, "marked once, by the outer one");
         let parting = outer.leave(own, ServiceOutcome::Answered(200)).await;
-        assert!(matches!(&parting, LeaveAction::AddHeaders(fields) if fields.len() == 1), "{parting:?}");
+        assert!(
+            matches!(&parting, LeaveAction::AddHeaders(fields) if fields.len() == 1),
+            "{parting:?}"
+        );
     }
 }
 
@@ -208,13 +218,20 @@ async fn the_loss_of_a_run_stops_it_and_is_its_workers() {
     let id = crate::store::JobId::new(guard.key());
     let deferred = RunningJob { id, attempt: 1, accepted_at: std::time::UNIX_EPOCH, fence: 1 };
     let mut view = FakeView::new("POST");
-    view.insert_extension(ReplayMarker::new(deferred, &store, Arc::clone(guard.hold_state().expect("it is its own"))));
+    view.insert_extension(ReplayMarker::new(
+        deferred,
+        &store,
+        Arc::clone(guard.hold_state().expect("it is its own")),
+    ));
     let gate = gate(&store).on_loss(OnLoss::Cancel);
     let Verdict::Pass(run) = enter(&gate, &mut view).await else { panic!("it is the job's own") };
     assert!(timeout(2 * SECOND, gate.cancellation(&run)).await.is_ok());
     assert!(guard.held_lock().loss().is_some());
     let parting = gate.leave(run, ServiceOutcome::Answered(200)).await;
-    assert!(matches!(&parting, LeaveAction::AddHeaders(fields) if fields.is_empty()), "{parting:?}");
+    assert!(
+        matches!(&parting, LeaveAction::AddHeaders(fields) if fields.is_empty()),
+        "{parting:?}"
+    );
 }
 
 /// What streams under the lock is within the request still: it does not wait for itself.
@@ -228,7 +245,8 @@ async fn a_body_that_keeps_the_lock_has_it_too() {
     let mut kept = BodyTicket::new(gate, ticket, None);
     faults.set("acquire", Fault::Away, usize::MAX);
     let mut inner = pin!(store.lock("x").acquire());
-    let next = poll_fn(|cx| kept.poll_next(cx, |cx| inner.as_mut().poll(cx).map(NextBodyItem::Item)));
+    let next =
+        poll_fn(|cx| kept.poll_next(cx, |cx| inner.as_mut().poll(cx).map(NextBodyItem::Item)));
     let guard = next.await.expect("it goes on").expect("one is to come").expect("it is its own");
     drop(guard);
     assert_eq!(faults.left("acquire"), usize::MAX, "no call is made");

@@ -6,9 +6,10 @@ use super::{
 };
 use crate::{
     gate::{
-        InitialVerdict, Gate as _, KeySource, ServiceOutcome, REPLAY_HEADER, Verdict, GateRequest as _, fake::FakeView,
+        Gate as _, GateRequest as _, InitialVerdict, KeySource, REPLAY_HEADER, ServiceOutcome,
+        Verdict, fake::FakeView,
     },
-    lock::{HeldLock, LockGate, AcquireError, SharedSecret},
+    lock::{AcquireError, HeldLock, LockGate, SharedSecret},
     outage::LockOutage,
     store::{Fault, Store, faulty},
 };
@@ -79,17 +80,28 @@ async fn words_of_strangers_are_not_for_the_handler() {
             said.headers.push((held, word));
             for (view, believed) in [(&mut view, false), (&mut said, trust == Some(1))] {
                 let asked = lock.inspect(view);
-                assert!(matches!(asked, InitialVerdict::Enter(_) | InitialVerdict::Skip), "{asked:?}");
+                assert!(
+                    matches!(asked, InitialVerdict::Enter(_) | InitialVerdict::Skip),
+                    "{asked:?}"
+                );
                 assert!(view.header_values(held).is_empty(), "{method} {trust:?}");
                 let run = view.header_values(REPLAY_HEADER);
                 assert_eq!(run.is_empty(), !believed, "{method} {trust:?}: {run:?}");
                 // Further in it is what it was, whoever that layer trusts.
                 let _ = gate(&other).inspect(view);
-                assert_eq!(view.header_values(REPLAY_HEADER).is_empty(), !believed, "{method} {trust:?}");
+                assert_eq!(
+                    view.header_values(REPLAY_HEADER).is_empty(),
+                    !believed,
+                    "{method} {trust:?}"
+                );
             }
             // A layer that trusts finds the word behind one that does not.
             let _ = gate(&other).trust_delegation(&secret(1)).inspect(&mut said);
-            assert_eq!(said.header_values(REPLAY_HEADER), ["1;forged".as_bytes()], "{method} {trust:?}");
+            assert_eq!(
+                said.header_values(REPLAY_HEADER),
+                ["1;forged".as_bytes()],
+                "{method} {trust:?}"
+            );
         }
     }
 }
@@ -103,7 +115,9 @@ async fn a_reader_elsewhere_is_no_writer_here() {
     let mut view = FakeView::new("POST");
     view.headers.push((name, word.leak()));
     let lock = gate(&other).trust_delegation(&secret(1));
-    assert!(matches!(lock.inspect(&mut view.clone()), InitialVerdict::Answer(reply) if reply.status == 500));
+    assert!(
+        matches!(lock.inspect(&mut view.clone()), InitialVerdict::Answer(reply) if reply.status == 500)
+    );
     view.method = "GET";
     let lock = lock.read_write();
     let ticket = pass(&lock, &mut view).await;
@@ -125,7 +139,8 @@ async fn a_word_ends() {
     let held = view.extension::<HeldLock>().unwrap();
     lock.cancellation(&ticket).await;
     assert!(held.loss().is_some());
-    let anew = lock.request_scope(&ticket).run(other.lock("x").wait(SECOND).acquire()).await.unwrap();
+    let anew =
+        lock.request_scope(&ticket).run(other.lock("x").wait(SECOND).acquire()).await.unwrap();
     assert!(anew.fence() > guard.fence());
 }
 

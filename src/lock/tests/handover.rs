@@ -280,7 +280,11 @@ async fn an_extended_lease_bridges_a_time_without_renewals() {
     assert!(guard.remaining() > 4 * SECOND);
     faults.set("renew", Fault::Away, 0);
     tokio::time::sleep(15 * SECOND).await;
-    assert_eq!(guard.release().await, ReleaseStatus::Released, "renewed as ever, when the time came");
+    assert_eq!(
+        guard.release().await,
+        ReleaseStatus::Released,
+        "renewed as ever, when the time came"
+    );
 }
 
 /// The process's place was taken for one who does not wait for long. Who lined up behind him waits for

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     defer::DeferGate,
-    gate::{Gate as _, KeySource, ServiceOutcome, LeaveAction, Verdict, fake::FakeView},
+    gate::{Gate as _, KeySource, LeaveAction, ServiceOutcome, Verdict, fake::FakeView},
     lock::{LockGate, LockRequest},
     store::Store,
 };

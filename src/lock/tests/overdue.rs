@@ -12,7 +12,7 @@ use super::{
 use crate::{
     error::ErrorKind,
     gate::{Verdict, fake::FakeView},
-    lock::{LockRequest, AcquireError, ReleaseStatus},
+    lock::{AcquireError, LockRequest, ReleaseStatus},
     store::{Fault, Store, faulty},
 };
 

@@ -10,7 +10,9 @@ use super::{
 };
 use crate::{
     defer::DeferGate,
-    gate::{InitialVerdict, Gate as _, KeySource, ServiceOutcome, LeaveAction, Verdict, fake::FakeView},
+    gate::{
+        Gate as _, InitialVerdict, KeySource, LeaveAction, ServiceOutcome, Verdict, fake::FakeView,
+    },
     lock::{BusyStatus, LockGate},
     outage::LockOutage,
     reply::Reply,

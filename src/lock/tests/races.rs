@@ -103,7 +103,11 @@ async fn the_next_holder_does_not_notice_a_late_renewal() {
         let next = given_back((&faults, guard), end, take).await;
         assert!(next.fence() > fence, "{renewal:?} {end:?}");
         let told = busy(store.as_another_process().lock("x").acquire().await);
-        assert!(told.lease_remaining > 50 * SECOND, "{renewal:?} {end:?}: {:?}", told.lease_remaining);
+        assert!(
+            told.lease_remaining > 50 * SECOND,
+            "{renewal:?} {end:?}: {:?}",
+            told.lease_remaining
+        );
         assert_eq!((next.loss(), next.release().await), (None, ReleaseStatus::Released));
         drop(free(&other).await);
     }

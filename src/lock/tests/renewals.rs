@@ -46,7 +46,12 @@ async fn a_renewal_that_failed_is_tried_again_and_the_lock_survives() {
 async fn ends_before_the_store_has_it_end(store: &Store, guard: &LockGuard) {
     let other = store.as_another_process();
     let told = busy(other.lock("x").acquire().await);
-    assert!(guard.remaining() <= told.lease_remaining, "{:?} of {:?}", guard.remaining(), told.lease_remaining);
+    assert!(
+        guard.remaining() <= told.lease_remaining,
+        "{:?} of {:?}",
+        guard.remaining(),
+        told.lease_remaining
+    );
     guard.lost().await;
     busy(other.lock("x").acquire().await);
     tokio::time::sleep(LEASE / 10).await;

@@ -141,7 +141,11 @@ async fn who_leaves_is_heard_by_whoever_keeps_its_place_now() {
     );
     waits.abort();
     tokio::time::sleep(5 * MS).await;
-    assert_eq!(busy(stranger.lock("x").acquire().await).queue_length, 0, "its place is kept for nobody");
+    assert_eq!(
+        busy(stranger.lock("x").acquire().await).queue_length,
+        0,
+        "its place is kept for nobody"
+    );
     assert!(store.shutdown(100 * MS).await);
     next.release().await;
     drop(free(&store).await);

@@ -12,7 +12,10 @@ use super::{
     seam::{enter, gate},
 };
 use crate::{
-    gate::{InitialVerdict, RunningJob, Gate as _, ReplayMarker, Verdict, GateRequest as _, fake::FakeView},
+    gate::{
+        Gate as _, GateRequest as _, InitialVerdict, ReplayMarker, RunningJob, Verdict,
+        fake::FakeView,
+    },
     lock::LockGuard,
     store::{Fault, JobId, LockLoss, Store, faulty},
 };
@@ -44,7 +47,10 @@ async fn the_lock_of_a_run_is_no_lock_of_another_store() {
     held.release().await;
     let verdict = enter(&gate(&other), &mut view).await;
     assert!(matches!(verdict, Verdict::Pass(_)), "{verdict:?}");
-    assert!(!marker.met_busy_lock_with(409), "a retry layer came again, and what answers now has run");
+    assert!(
+        !marker.met_busy_lock_with(409),
+        "a retry layer came again, and what answers now has run"
+    );
     busy(other.lock("x").acquire().await);
 }
 

@@ -5,7 +5,10 @@ use bytes::Bytes;
 use super::SECOND;
 use crate::{
     defer::DeferGate,
-    gate::{InitialVerdict, Gate, HttpRequestHead, KeySource, ServiceOutcome, LeaveAction, Verdict, GateRequest as _, fake::FakeView},
+    gate::{
+        Gate, GateRequest as _, HttpRequestHead, InitialVerdict, KeySource, LeaveAction,
+        ServiceOutcome, Verdict, fake::FakeView,
+    },
     lock::{BusyStatus, HeldLock, HeldLocks, LockGate, LockTicket, ReleaseStatus},
     outage::LockOutage,
     reply::Reply,
@@ -51,7 +54,10 @@ async fn take_over(
     view: &mut FakeView,
 ) -> Reply {
     let parting = defer.leave(ticket, ServiceOutcome::Answered(409)).await;
-    let LeaveAction::Accept { accept_ticket: mut parked, body_budget: mut room, .. } = parting else { panic!("it was busy") };
+    let LeaveAction::Accept { accept_ticket: mut parked, body_budget: mut room, .. } = parting
+    else {
+        panic!("it was busy")
+    };
     let head = HttpRequestHead::new("POST", "/x", Vec::new(), None);
     let _ = defer.inspect_parked(&mut parked, &head, view, &mut room);
     defer.accept_parked(parked, head, Some(Bytes::new())).await.expect("it is known")

@@ -13,9 +13,14 @@ use tokio::time::Instant;
 
 use super::{SECOND, busy, seam::enter, take_away};
 use crate::{
-    gate::{Gate as _, KeySource, ServiceOutcome, LeaveAction, Verdict, GateRequest as _, fake::FakeView},
+    gate::{
+        Gate as _, GateRequest as _, KeySource, LeaveAction, ServiceOutcome, Verdict,
+        fake::FakeView,
+    },
     key::Key,
-    lock::{LockBusy, HeldLocks, LockGate, LockSet, AcquireError, ReleaseStatus, ticket::LockTicketKind},
+    lock::{
+        AcquireError, HeldLocks, LockBusy, LockGate, LockSet, ReleaseStatus, ticket::LockTicketKind,
+    },
     outage::LockOutage,
     store::{Fault, LockLoss, Store, faulty},
 };
@@ -195,7 +200,9 @@ async fn what_is_left_beside_a_lost_lock_is_given_back_before_the_answer() {
     let Verdict::Pass(ticket) = enter(&lock, &mut FakeView::new("POST")).await else {
         panic!("they are free")
     };
-    let LockTicketKind::Acquired { guards: guard, .. } = &ticket.0 else { panic!("they are its own") };
+    let LockTicketKind::Acquired { guards: guard, .. } = &ticket.0 else {
+        panic!("they are its own")
+    };
     take_away(&store, guard.lease()).await;
     lock.cancellation(&ticket).await;
     // That of the lost one too, for which nobody waits.

@@ -7,7 +7,7 @@ use tokio::{sync::oneshot, time::Instant};
 
 use super::{SECOND, busy, free, handover::MS};
 use crate::{
-    lock::{LockGuard, LockRequest, AcquireError},
+    lock::{AcquireError, LockGuard, LockRequest},
     store::{Fault, LockLoss, LockMode, Store, faulty},
 };
 
@@ -113,7 +113,10 @@ async fn copies_are_told_when_it_had_been_lost() {
     let copy = guard.held_lock();
     taken_away(&store, &guard, LockMode::Exclusive).await;
     assert!(matches!(guard.downgrade().await, Err(AcquireError::Busy(_))));
-    assert_eq!((copy.loss(), copy.lost().now_or_never()), (Some(LockLoss::Taken), Some(LockLoss::Taken)));
+    assert_eq!(
+        (copy.loss(), copy.lost().now_or_never()),
+        (Some(LockLoss::Taken), Some(LockLoss::Taken))
+    );
 }
 
 /// Given back, not lost.

@@ -30,7 +30,12 @@ async fn a_renewal_that_was_late_shortens_no_extension() {
     assert_eq!(faults.seen("renew"), 2);
     assert!(guard.remaining() > 50 * SECOND);
     let told = busy(store.as_another_process().lock("x").acquire().await);
-    assert!(told.lease_remaining >= guard.remaining(), "{:?} of {:?}", told.lease_remaining, guard.remaining());
+    assert!(
+        told.lease_remaining >= guard.remaining(),
+        "{:?} of {:?}",
+        told.lease_remaining,
+        guard.remaining()
+    );
 }
 
 /// A guard whose keeper asked twice: the first call arrives after a second.

@@ -7,8 +7,8 @@ use super::{
     seam::{enter, gate, pass},
 };
 use crate::{
-    gate::{Gate as _, KeySource, ServiceOutcome, Verdict, GateRequest as _, fake::FakeView},
-    lock::{HeldLocks, LockGate, AcquireError, ReleaseStatus},
+    gate::{Gate as _, GateRequest as _, KeySource, ServiceOutcome, Verdict, fake::FakeView},
+    lock::{AcquireError, HeldLocks, LockGate, ReleaseStatus},
     outage::LockOutage,
     store::{Fault, Store, faulty},
 };
@@ -71,7 +71,9 @@ async fn who_is_outside_the_request_is_another_owner() {
         .await;
     // A lock that was lost is nobody's to share.
     let lease = match &ticket.0 {
-        crate::lock::ticket::LockTicketKind::Acquired { guards: guard, .. } => guard.lease().clone(),
+        crate::lock::ticket::LockTicketKind::Acquired { guards: guard, .. } => {
+            guard.lease().clone()
+        }
         _ => panic!("it is its own"),
     };
     lease.mark_lost(crate::store::LockLoss::Taken);

@@ -8,16 +8,16 @@ use tokio::{
 };
 
 use super::{
-    queue_task::{QueueTask, QueueTaskStart},
-    local_queues::{QueueHead, LocalQueues},
-    local_queue::{LocalQueueMap, LocalQueueId},
+    local_queue::{LocalQueueId, LocalQueueMap},
+    local_queues::{LocalQueues, QueueHead},
     queue_entry::{AcquireOutcome, QueueEntry},
+    queue_task::{QueueTask, QueueTaskStart},
     waiter::{DepartedWaiters, WaitOutcome, Waiter, assumed_busy},
 };
 use crate::{
     error::{Error, ErrorKind},
     key::Key,
-    lock::{outcome::LockBusy, acquire_options::AcquireOptions},
+    lock::{acquire_options::AcquireOptions, outcome::LockBusy},
     store::{OFFER_TIMEOUT, Store},
 };
 
@@ -48,8 +48,12 @@ impl Drop for WaiterHandle {
         // Before the bell: whoever hears it must not count this one any more.
         self.outcome_receiver.close();
         if !self.is_served {
-            let keeper =
-                self.local_queues.queues.lock().get_mut(&self.queue_id).and_then(|line| line.acquirer.clone());
+            let keeper = self
+                .local_queues
+                .queues
+                .lock()
+                .get_mut(&self.queue_id)
+                .and_then(|line| line.acquirer.clone());
             if let Some(bell) = keeper {
                 bell.notify_one();
             }
@@ -71,7 +75,8 @@ impl LocalQueues {
             let waiting = match self.enter_queue(store, &name, asking, until) {
                 EnterOutcome::Done(waited) => return waited,
                 EnterOutcome::Wait(waiting) => waiting,
-                EnterOutcome::Lead(opening) => match opening.acquire_as_leader(asking, until).await {
+                EnterOutcome::Lead(opening) => match opening.acquire_as_leader(asking, until).await
+                {
                     EnterOutcome::Done(waited) => return waited,
                     EnterOutcome::Wait(waiting) => waiting,
                     #[expect(
@@ -92,7 +97,13 @@ impl LocalQueues {
         }
     }
 
-    fn enter_queue(self: &Arc<Self>, store: &Store, name: &LocalQueueId, asking: &AcquireOptions, until: Instant) -> EnterOutcome {
+    fn enter_queue(
+        self: &Arc<Self>,
+        store: &Store,
+        name: &LocalQueueId,
+        asking: &AcquireOptions,
+        until: Instant,
+    ) -> EnterOutcome {
         let mut gone = DepartedWaiters::default();
         let mut lines = self.queues.lock();
         let line = lines.get_or_create(name);
@@ -102,10 +113,22 @@ impl LocalQueues {
             drop(lines);
             let lines = Arc::clone(self);
             let (store, name) = (store.clone(), name.clone());
-            return EnterOutcome::Lead(LeaderAcquire { local_queues: lines, store, queue_id: name, leader_notify: bell, is_finished: false });
+            return EnterOutcome::Lead(LeaderAcquire {
+                local_queues: lines,
+                store,
+                queue_id: name,
+                leader_notify: bell,
+                is_finished: false,
+            });
         }
-        let way =
-            self.join_queue(&mut lines, (store, name), asking, until, VecDeque::push_back, &mut gone);
+        let way = self.join_queue(
+            &mut lines,
+            (store, name),
+            asking,
+            until,
+            VecDeque::push_back,
+            &mut gone,
+        );
         let question = lines.get_or_create(name).plan_prefetch();
         drop(lines);
         self.schedule_prefetch(store, name, question);
@@ -130,14 +153,23 @@ impl LocalQueues {
         let line = lines.get_or_create(name);
         let Some(Ok(room)) = room else {
             let known = line.last_busy.clone();
-            return EnterOutcome::Done(WaitOutcome::QueueFull(known.unwrap_or_else(|| assumed_busy(asking.terms.lease))));
+            return EnterOutcome::Done(WaitOutcome::QueueFull(
+                known.unwrap_or_else(|| assumed_busy(asking.terms.lease)),
+            ));
         };
         self.subscribe_to_joins(store);
         let (waiter, told) = Waiter::new(store, asking, until);
         push(&mut line.waiters, waiter);
         let opening = line.acquirer.clone().filter(|_| line.has_leader);
         let (lines, name) = (Arc::clone(self), name.clone());
-        EnterOutcome::Wait(WaiterHandle { outcome_receiver: told, leader_notify: opening, local_queues: lines, queue_id: name, is_served: false, _permit: room })
+        EnterOutcome::Wait(WaiterHandle {
+            outcome_receiver: told,
+            leader_notify: opening,
+            local_queues: lines,
+            queue_id: name,
+            is_served: false,
+            _permit: room,
+        })
     }
 
     /// How the wait has ended, by then.
@@ -199,10 +231,19 @@ struct LeaderAcquire {
 impl LeaderAcquire {
     async fn acquire_as_leader(mut self, asking: &AcquireOptions, until: Instant) -> EnterOutcome {
         let place = QueueEntry::new(&self.store, &self.queue_id);
-        let front = QueueHead { options: asking.clone(), sequence: 0, last_deadline: until, waiter_count: 1 };
+        let front = QueueHead {
+            options: asking.clone(),
+            sequence: 0,
+            last_deadline: until,
+            waiter_count: 1,
+        };
         // Who may not wait takes no place that it would have to leave.
         let may_wait = asking.max_waiters > 0;
-        let looked = if may_wait { place.acquire_or_enqueue(&front).await } else { place.try_acquire(&front).await };
+        let looked = if may_wait {
+            place.acquire_or_enqueue(&front).await
+        } else {
+            place.try_acquire(&front).await
+        };
         match looked {
             AcquireOutcome::Granted(hold, word, _) => {
                 self.local_queues.record_reader_snapshot(&self.queue_id, word);
@@ -212,16 +253,27 @@ impl LeaderAcquire {
             AcquireOutcome::Busy(place, busy) => self.join_queue_front(place, busy, asking, until),
             // It waits, so it is asked for again: by the keeper, which gives up when that has been so for a while.
             AcquireOutcome::Overdue(place, _) if may_wait => {
-                let busy = LockBusy { lease_remaining: Duration::ZERO, ..assumed_busy(asking.terms.lease) };
+                let busy = LockBusy {
+                    lease_remaining: Duration::ZERO,
+                    ..assumed_busy(asking.terms.lease)
+                };
                 self.join_queue_front(place, busy, asking, until)
             }
-            AcquireOutcome::Overdue(_, error) | AcquireOutcome::Failed(_, error) => EnterOutcome::Done(WaitOutcome::Fault(error)),
+            AcquireOutcome::Overdue(_, error) | AcquireOutcome::Failed(_, error) => {
+                EnterOutcome::Done(WaitOutcome::Fault(error))
+            }
         }
     }
 
     /// From here on a keeper looks after the place, if anybody waits for it: those who came while this one asked may have
     /// left it no room.
-    fn join_queue_front(&mut self, place: QueueEntry, busy: LockBusy, asking: &AcquireOptions, until: Instant) -> EnterOutcome {
+    fn join_queue_front(
+        &mut self,
+        place: QueueEntry,
+        busy: LockBusy,
+        asking: &AcquireOptions,
+        until: Instant,
+    ) -> EnterOutcome {
         let has_place = asking.max_waiters > 0;
         let pause = if has_place { busy.lease_remaining } else { Duration::ZERO };
         let (way, asks) = {
@@ -239,7 +291,13 @@ impl LeaderAcquire {
         if asks {
             self.is_finished = true;
             let (store, bell) = (&self.store, Arc::clone(&self.leader_notify));
-            QueueTask::spawn(&self.local_queues, store, &self.queue_id, bell, QueueTaskStart::ExistingEntry(place, pause));
+            QueueTask::spawn(
+                &self.local_queues,
+                store,
+                &self.queue_id,
+                bell,
+                QueueTaskStart::ExistingEntry(place, pause),
+            );
         } else if !has_place {
             place.attempt.mark_refused();
         }

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 
 use super::{
-    local_queues::LocalQueues,
     local_queue::LocalQueueId,
+    local_queues::LocalQueues,
     queue_snapshot::{FenceRange, QueueSnapshot},
     waiter::{DepartedWaiters, WaitOutcome, Waiter},
 };
 use crate::{
-    lock::{acquire_options::AcquireOptions, shared_grant::HandoverContext, guard::LockGuard},
-    store::{LockHold, LossWatcher, LockMode},
+    lock::{acquire_options::AcquireOptions, guard::LockGuard, shared_grant::HandoverContext},
+    store::{LockHold, LockMode, LossWatcher},
 };
 
 /// What becomes of a lease when its guard has ended.
@@ -52,12 +52,20 @@ impl LocalQueues {
             self.stop_handovers(&lease);
         }
         let fences = FenceRange::following(fence, asking.effective_handover_limits());
-        LockGuard::new(hold, Some(HandoverContext { local_queues: Arc::clone(self), fence_range: fences }))
+        LockGuard::new(
+            hold,
+            Some(HandoverContext { local_queues: Arc::clone(self), fence_range: fences }),
+        )
     }
 
     /// The keeper's grant goes to the first of the line, who asked for the same; nobody there: it is
     /// dropped, and so passes on or is given back. An exclusive lock needs no keeper then.
-    pub(super) fn deliver_grant(self: &Arc<Self>, name: &LocalQueueId, asking: &AcquireOptions, mut guard: LockGuard) {
+    pub(super) fn deliver_grant(
+        self: &Arc<Self>,
+        name: &LocalQueueId,
+        asking: &AcquireOptions,
+        mut guard: LockGuard,
+    ) {
         loop {
             let (next, question) = {
                 let mut gone = DepartedWaiters::default();
@@ -81,14 +89,20 @@ impl LocalQueues {
     }
 
     /// A guard has ended, whose lease can be handed on.
-    pub(in crate::lock) fn hand_over_or_release(self: &Arc<Self>, mut hold: LockHold, mut turn: HandoverContext) -> HandoverOutcome {
+    pub(in crate::lock) fn hand_over_or_release(
+        self: &Arc<Self>,
+        mut hold: LockHold,
+        mut turn: HandoverContext,
+    ) -> HandoverOutcome {
         let lease = Arc::clone(hold.lease());
         let name = (lease.key.clone(), lease.terms.mode);
         loop {
             let ((mut waiter, fence), question) = {
                 let mut gone = DepartedWaiters::default();
                 let mut lines = self.queues.lock();
-                let Some(line) = lines.get_mut(&name) else { return HandoverOutcome::Release(hold) };
+                let Some(line) = lines.get_mut(&name) else {
+                    return HandoverOutcome::Release(hold);
+                };
                 line.remove_departed_at_front(&mut gone);
                 match line.next_handover(&lease, &mut turn.fence_range) {
                     Some(next) => (next, line.plan_prefetch()),

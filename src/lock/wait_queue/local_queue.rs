@@ -10,14 +10,14 @@ use smallvec::SmallVec;
 use tokio::{sync::Notify, time::Instant};
 
 use super::{
-    snapshot_prefetcher::SnapshotPrefetcher,
     queue_snapshot::{FenceRange, JoinBuffer, QueueSnapshot},
+    snapshot_prefetcher::SnapshotPrefetcher,
     waiter::{DepartedWaiters, Waiter},
 };
 use crate::{
     key::Key,
     lock::outcome::LockBusy,
-    store::{LockLease, LockMode, Contenders, LockToken},
+    store::{Contenders, LockLease, LockMode, LockToken},
 };
 
 /// A lock in one mode: what has a line of its own.
@@ -171,9 +171,14 @@ impl LocalQueueMap {
     }
 
     /// What the store has said with a grant, and who was told of while that was under way.
-    pub(super) fn apply_buffered_joins(&mut self, name: &LocalQueueId, mut word: QueueSnapshot) -> QueueSnapshot {
+    pub(super) fn apply_buffered_joins(
+        &mut self,
+        name: &LocalQueueId,
+        mut word: QueueSnapshot,
+    ) -> QueueSnapshot {
         let told = self.get_mut(name).and_then(|line| line.join_buffer.take());
-        let without_a_line = if self.join_buffers.is_empty() { None } else { self.join_buffers.remove(&name.0) };
+        let without_a_line =
+            if self.join_buffers.is_empty() { None } else { self.join_buffers.remove(&name.0) };
         for told in told.into_iter().chain(without_a_line) {
             told.apply_to(&mut word);
         }

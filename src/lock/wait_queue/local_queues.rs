@@ -9,16 +9,16 @@ use tokio::{
 };
 
 use super::{
-    queue_task::{QueueTask, QueueTaskStart},
-    local_queue::{LocalQueue, LocalQueueMap, LocalQueueId},
+    local_queue::{LocalQueue, LocalQueueId, LocalQueueMap},
     queue_snapshot::QueueSnapshot,
+    queue_task::{QueueTask, QueueTaskStart},
     waiter::{DepartedWaiters, WaitOutcome},
 };
 use crate::{
     error::{Error, ErrorKind},
     key::Key,
-    lock::{outcome::LockBusy, acquire_options::AcquireOptions},
-    store::{JoinListener, LockLease, LossWatcher, LockMode, Contenders, Store},
+    lock::{acquire_options::AcquireOptions, outcome::LockBusy},
+    store::{Contenders, JoinListener, LockLease, LockMode, LossWatcher, Store},
 };
 
 /// Most waiters of all locks in one process: bounds the memory that a flood of requests can take.
@@ -95,7 +95,8 @@ impl LocalQueues {
     /// What the store has said with a grant to a reader. Readers are handed nothing, but by its time it is known when those
     /// of them came who wait still: they ask for the places they would have, had each asked when it came.
     pub(super) fn record_reader_snapshot(&self, name: &LocalQueueId, word: QueueSnapshot) {
-        if let Some(line) = self.queues.lock().get_mut(name).filter(|_| name.1 == LockMode::Shared) {
+        if let Some(line) = self.queues.lock().get_mut(name).filter(|_| name.1 == LockMode::Shared)
+        {
             line.snapshot = Some(word);
         }
     }
@@ -113,7 +114,9 @@ impl LocalQueues {
             let alone = lines.exclusive.get(key);
             alone.is_some_and(|line| line.is_occupied(LockMode::Exclusive))
                 || (mode != LockMode::Exclusive
-                    && lines.get_mut(&(key.clone(), mode)).is_some_and(|line| line.is_occupied(mode)))
+                    && lines
+                        .get_mut(&(key.clone(), mode))
+                        .is_some_and(|line| line.is_occupied(mode)))
         })
     }
 
@@ -123,7 +126,11 @@ impl LocalQueues {
         self.deregister_acquirer_if(name, |_| true);
     }
 
-    fn deregister_acquirer_if(self: &Arc<Self>, name: &LocalQueueId, mine: impl Fn(&LocalQueue) -> bool) {
+    fn deregister_acquirer_if(
+        self: &Arc<Self>,
+        name: &LocalQueueId,
+        mine: impl Fn(&LocalQueue) -> bool,
+    ) {
         let served = {
             let mut lines = self.queues.lock();
             let Some(line) = lines.get_mut(name).filter(|line| mine(line)) else { return };

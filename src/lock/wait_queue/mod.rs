@@ -8,20 +8,20 @@
 //!
 //! So a waiter's future holds nothing but the end of a channel, and dropping it leaves nothing behind.
 
-mod snapshot_prefetcher;
 mod acquire;
-mod queue_task;
-mod local_queues;
+mod handover;
 mod local_queue;
+mod local_queues;
 mod queue_entry;
 mod queue_snapshot;
-mod handover;
+mod queue_task;
+mod snapshot_prefetcher;
 mod waiter;
 
 pub(super) use self::{
-    queue_task::{QueueTask, QueueTaskStart},
+    handover::HandoverOutcome,
     local_queues::LocalQueues,
     queue_snapshot::{FenceRange, HandoverLimits, QueueSnapshot},
-    handover::HandoverOutcome,
+    queue_task::{QueueTask, QueueTaskStart},
     waiter::WaitOutcome,
 };

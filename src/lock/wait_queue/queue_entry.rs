@@ -4,10 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::{sync::Notify, time::Instant};
 
-use super::{local_queues::QueueHead, local_queue::LocalQueueId, queue_snapshot::QueueSnapshot};
+use super::{local_queue::LocalQueueId, local_queues::QueueHead, queue_snapshot::QueueSnapshot};
 use crate::{
     error::Error,
-    lock::{outcome::LockBusy, acquire_options::AcquireOptions},
+    lock::{acquire_options::AcquireOptions, outcome::LockBusy},
     store::{AcquireCommand, AcquireReply, GrantAttempt, LockHold, Store},
 };
 
@@ -45,7 +45,15 @@ impl QueueEntry {
         let attempt = GrantAttempt::new(store, &name.0, name.1);
         let offered = store.wakeups().subscribe_offers(&attempt.token);
         let until = Instant::now();
-        Self { attempt, store: store.clone(), offer_notify: offered, sequence: 0, resume_sequence: 0, join_count: 0, expires_at: until }
+        Self {
+            attempt,
+            store: store.clone(),
+            offer_notify: offered,
+            sequence: 0,
+            resume_sequence: 0,
+            join_count: 0,
+            expires_at: until,
+        }
     }
 
     /// Those who waited behind a holder of this process have no place yet: the first of them gets the
@@ -54,7 +62,11 @@ impl QueueEntry {
         let QueueHead { options: asking, sequence: came, last_deadline: last, .. } = front;
         let now = Instant::now();
         self.expires_at = (*last).min(now + MAX_ENTRY_LIFETIME);
-        let old_seq = if self.join_count == 0 && self.resume_sequence == 0 { *came } else { self.resume_sequence };
+        let old_seq = if self.join_count == 0 && self.resume_sequence == 0 {
+            *came
+        } else {
+            self.resume_sequence
+        };
         AcquireCommand {
             key: self.attempt.key.clone(),
             token: self.attempt.token.clone(),
@@ -76,13 +88,21 @@ impl QueueEntry {
         self.send_acquire(call, &front.options).await
     }
 
-    async fn send_acquire(mut self, call: AcquireCommand, asking: &AcquireOptions) -> AcquireOutcome {
+    async fn send_acquire(
+        mut self,
+        call: AcquireCommand,
+        asking: &AcquireOptions,
+    ) -> AcquireOutcome {
         let store = self.store.clone();
         let answer = self.attempt.send(call.lease, || store.backend().acquire(call)).await;
         self.into_outcome(asking, answer)
     }
 
-    pub(super) fn into_outcome(mut self, asking: &AcquireOptions, answer: Result<AcquireReply, Error>) -> AcquireOutcome {
+    pub(super) fn into_outcome(
+        mut self,
+        asking: &AcquireOptions,
+        answer: Result<AcquireReply, Error>,
+    ) -> AcquireOutcome {
         match answer {
             Ok(AcquireReply::Granted { fence, contenders: others, server_us: now, .. }) => {
                 let word = QueueSnapshot::new(self.attempt.sent_at(), now, others);
@@ -91,9 +111,17 @@ impl QueueEntry {
                     Err(error) => AcquireOutcome::Overdue(self, error),
                 }
             }
-            Ok(AcquireReply::Busy { lease_remaining: left, queue_length: line, seq, has_joined: joined }) => {
+            Ok(AcquireReply::Busy {
+                lease_remaining: left,
+                queue_length: line,
+                seq,
+                has_joined: joined,
+            }) => {
                 self.update_sequence(seq, joined);
-                AcquireOutcome::Busy(self, LockBusy { lease_remaining: left, queue_length: line, waited: None })
+                AcquireOutcome::Busy(
+                    self,
+                    LockBusy { lease_remaining: left, queue_length: line, waited: None },
+                )
             }
             #[expect(clippy::unreachable, reason = "said of records only")]
             Ok(AcquireReply::AlreadyAccepted) => unreachable!("no record was asked for"),

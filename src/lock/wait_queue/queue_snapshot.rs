@@ -39,7 +39,8 @@ impl FenceRange {
     /// one whose fence is not above all that were given is of an earlier word.
     pub(super) fn advance_to(&mut self, fence: u64, used: u64) {
         if fence > self.last_used {
-            (self.last_used, self.remaining) = (fence, self.limits.max_handovers.saturating_sub(used));
+            (self.last_used, self.remaining) =
+                (fence, self.limits.max_handovers.saturating_sub(used));
         }
     }
 
@@ -185,7 +186,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn places_that_came_first_are_passed_while_the_word_is_good() {
-        let mut word = QueueSnapshot::new(Instant::now(), 1_000_000, Contenders::from_waiter(990_000));
+        let mut word =
+            QueueSnapshot::new(Instant::now(), 1_000_000, Contenders::from_waiter(990_000));
         word.add(Contenders::from_job(1_004_000));
         let came = Instant::now();
         assert!(word.allows_handover_to(came, &fences()) && !word.is_first(came));

@@ -11,15 +11,15 @@ use tokio::{
 };
 
 use super::{
-    local_queues::{QueueHead, LocalQueues},
     local_queue::LocalQueueId,
+    local_queues::{LocalQueues, QueueHead},
     queue_entry::{AcquireOutcome, QueueEntry},
     queue_snapshot::QueueSnapshot,
 };
 use crate::{
     error::{Error, ErrorKind},
-    lock::{acquire_options::AcquireOptions, shared_grant::release_status, guard::ReleaseStatus},
-    store::{OFFER_TIMEOUT, ReleaseOutcome, LockHold, HoldState, LockMode, Store},
+    lock::{acquire_options::AcquireOptions, guard::ReleaseStatus, shared_grant::release_status},
+    store::{HoldState, LockHold, LockMode, OFFER_TIMEOUT, ReleaseOutcome, Store},
 };
 
 /// Longest time between two looks at the store, whatever the lease says: bounds a lost message, and
@@ -85,8 +85,12 @@ impl QueueTask {
     async fn run(mut self, start: QueueTaskStart) {
         let mut next = match start {
             QueueTaskStart::NewEntry => QueueTaskStep::Poll(self.new_entry()),
-            QueueTaskStart::ExistingEntry(place, pause) => QueueTaskStep::Sleep(place, pause.min(MAX_POLL_INTERVAL)),
-            QueueTaskStart::ReleaseAndReacquire(hold, tell) => self.release_and_reacquire(hold, tell).await,
+            QueueTaskStart::ExistingEntry(place, pause) => {
+                QueueTaskStep::Sleep(place, pause.min(MAX_POLL_INTERVAL))
+            }
+            QueueTaskStart::ReleaseAndReacquire(hold, tell) => {
+                self.release_and_reacquire(hold, tell).await
+            }
         };
         loop {
             next = match next {
@@ -107,14 +111,18 @@ impl QueueTask {
             let at = Instant::now() + pause + self.jitter();
             // The place was taken for those who waited then. Who has come since may wait for longer: for them
             // it is kept before it ends, or those who came later to other processes would be served first.
-            let before = place.expires_at.checked_sub(ENTRY_RENEWAL_MARGIN).unwrap_or(place.expires_at);
+            let before =
+                place.expires_at.checked_sub(ENTRY_RENEWAL_MARGIN).unwrap_or(place.expires_at);
             if before < at && Instant::now() < before {
                 tokio::time::sleep_until(before).await;
                 if self.local_queues.has_waiter_beyond(&self.queue_id, place.expires_at) {
                     return;
                 }
             }
-            tokio::time::sleep_until(at.min(place.expires_at.max(Instant::now() + ENTRY_RENEWAL_MARGIN))).await;
+            tokio::time::sleep_until(
+                at.min(place.expires_at.max(Instant::now() + ENTRY_RENEWAL_MARGIN)),
+            )
+            .await;
         };
         tokio::select! {
             () = offered.notified() => {}
@@ -124,7 +132,11 @@ impl QueueTask {
     }
 
     /// Gives back what this process has, and asks for the next of it, in one call.
-    async fn release_and_reacquire(&mut self, hold: LockHold, tell: Option<oneshot::Sender<ReleaseStatus>>) -> QueueTaskStep {
+    async fn release_and_reacquire(
+        &mut self,
+        hold: LockHold,
+        tell: Option<oneshot::Sender<ReleaseStatus>>,
+    ) -> QueueTaskStep {
         let facts = Arc::clone(hold.state());
         let Some(front) = self.local_queues.head(&self.queue_id) else {
             // All have left. The agent gives it back, for which a shutdown waits; and until it has that in hand, the
@@ -174,7 +186,11 @@ impl QueueTask {
         self.handle_outcome(looked, &front.options).await
     }
 
-    async fn handle_outcome(&mut self, looked: AcquireOutcome, asking: &AcquireOptions) -> QueueTaskStep {
+    async fn handle_outcome(
+        &mut self,
+        looked: AcquireOutcome,
+        asking: &AcquireOptions,
+    ) -> QueueTaskStep {
         match looked {
             AcquireOutcome::Granted(hold, word, seq) => {
                 self.unavailable_since = None;
@@ -201,7 +217,13 @@ impl QueueTask {
 
     /// The first of the line gets it. An exclusive lock comes to the others from guard to guard; of the
     /// other modes there may be more to be had.
-    async fn serve_waiters(&mut self, hold: LockHold, word: QueueSnapshot, seq: u64, asking: &AcquireOptions) -> QueueTaskStep {
+    async fn serve_waiters(
+        &mut self,
+        hold: LockHold,
+        word: QueueSnapshot,
+        seq: u64,
+        asking: &AcquireOptions,
+    ) -> QueueTaskStep {
         self.local_queues.record_reader_snapshot(&self.queue_id, word);
         let guard = self.local_queues.register_grant(hold, asking, word);
         let exclusive = asking.terms.mode == LockMode::Exclusive;
@@ -234,7 +256,9 @@ impl QueueTask {
             let mut place = self.new_entry();
             place.resume_sequence = seq;
             match place.try_acquire(&front).await {
-                AcquireOutcome::Granted(hold, word, _) => Some(self.local_queues.register_grant(hold, &front.options, word)),
+                AcquireOutcome::Granted(hold, word, _) => {
+                    Some(self.local_queues.register_grant(hold, &front.options, word))
+                }
                 AcquireOutcome::Busy(place, _) => {
                     place.attempt.mark_refused();
                     None
@@ -242,7 +266,8 @@ impl QueueTask {
                 AcquireOutcome::Overdue(..) | AcquireOutcome::Failed(..) => None,
             }
         };
-        let readers = join_all((0..front.waiter_count.min(MAX_READER_BATCH)).map(|_| reader())).await;
+        let readers =
+            join_all((0..front.waiter_count.min(MAX_READER_BATCH)).map(|_| reader())).await;
         for guard in readers.into_iter().flatten() {
             self.local_queues.deliver_grant(&self.queue_id, &front.options, guard);
         }

@@ -2,7 +2,7 @@
 //!
 //! A word is good for T = 10 ms and H = 16 hand-overs. When both are over, the lock goes back to the store, and
 //! whoever is next waits for a round trip with the lock idle. Where work under it takes milliseconds, that is one
-//! trip for each or every other holder. So whoever's turn it is, the store is asked meanwhile, by [`Still`], if by what
+//! trip for each or every other holder. So whoever's turn it is, the store is asked meanwhile, by [`GrantRefresh`], if by what
 //! turns here have taken so far the word will be too old at the end of this one, or few fences are left.
 //!
 //! # Why that weakens nothing
@@ -21,18 +21,18 @@
 //! At most one is asked for in a turn, and only for those who could be next: none for a lock that nobody of this
 //! process waits for, nor where somebody of another one comes first.
 //!
-//! [`Still`]: crate::store::Still
+//! [`GrantRefresh`]: crate::store::Still
 
 use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
 use super::{
-    local_queues::LocalQueues,
     local_queue::{LocalQueue, LocalQueueId},
+    local_queues::LocalQueues,
     queue_snapshot::{FenceRange, HandoverLimits, QueueSnapshot},
 };
-use crate::store::{Store, LockToken};
+use crate::store::{LockToken, Store};
 
 /// Turns shorter than this end before the store could answer.
 const MIN_PREFETCH_HOLD: Duration = Duration::from_micros(100);
@@ -64,7 +64,8 @@ pub(super) struct SnapshotPrefetcher {
 impl SnapshotPrefetcher {
     /// A grant of the store.
     pub(super) fn on_grant(&mut self, bounds: HandoverLimits) {
-        (self.limits, self.fences_left, self.prefetched_fences) = (bounds, bounds.max_handovers, None);
+        (self.limits, self.fences_left, self.prefetched_fences) =
+            (bounds, bounds.max_handovers, None);
         self.start_hold();
     }
 
@@ -83,7 +84,8 @@ impl SnapshotPrefetcher {
     pub(super) fn end_hold(&mut self) {
         if let Some(began) = self.hold_started_at.take() {
             let took = began.elapsed();
-            self.average_hold_time = Some(self.average_hold_time.map_or(took, |usual| (usual * 3 + took) / 4));
+            self.average_hold_time =
+                Some(self.average_hold_time.map_or(took, |usual| (usual * 3 + took) / 4));
         }
     }
 
@@ -98,7 +100,8 @@ impl SnapshotPrefetcher {
     fn prefetch_due_at(&self, word: &QueueSnapshot) -> Option<Instant> {
         let HandoverLimits { max_handovers: most, window: within } = self.limits;
         let (began, usual) = (self.hold_started_at?, self.average_hold_time?);
-        let worth = usual >= MIN_PREFETCH_HOLD && usual / MAX_PREFETCH_HOLD_WINDOWS <= within && most > 0;
+        let worth =
+            usual >= MIN_PREFETCH_HOLD && usual / MAX_PREFETCH_HOLD_WINDOWS <= within && most > 0;
         if !worth || self.last_prefetch_hold == Some(self.hold_count) {
             return None;
         }
@@ -134,7 +137,8 @@ impl LocalQueue {
     }
 
     fn is_same_hold(&self, question: &PrefetchRequest) -> bool {
-        self.handover_tokens.contains(&question.token) && self.prefetcher.hold_count == question.hold_number
+        self.handover_tokens.contains(&question.token)
+            && self.prefetcher.hold_count == question.hold_number
     }
 }
 
@@ -157,7 +161,12 @@ impl LocalQueues {
         }
     }
 
-    async fn prefetch_snapshot(&self, store: &Store, name: &LocalQueueId, question: PrefetchRequest) {
+    async fn prefetch_snapshot(
+        &self,
+        store: &Store,
+        name: &LocalQueueId,
+        question: PrefetchRequest,
+    ) {
         if !self.queues.lock().get_mut(name).is_some_and(|line| line.is_same_hold(&question)) {
             return;
         }
@@ -165,10 +174,17 @@ impl LocalQueues {
         let sent = Instant::now();
         let answer = store.backend().refresh_grant(name.0.clone(), me.clone()).await;
         let mut lines = self.queues.lock();
-        let Some(line) = lines.get_mut(name).filter(|line| line.handover_tokens.contains(&me)) else { return };
+        let Some(line) = lines.get_mut(name).filter(|line| line.handover_tokens.contains(&me))
+        else {
+            return;
+        };
         match (answer, &mut line.snapshot) {
             (Ok(Some(still)), Some(word)) => {
-                let later = word.merged_with_newer(QueueSnapshot::new(sent, still.server_us, still.contenders));
+                let later = word.merged_with_newer(QueueSnapshot::new(
+                    sent,
+                    still.server_us,
+                    still.contenders,
+                ));
                 let first = line.waiters.front().map(|first| first.arrived_at);
                 // Two turns may each have asked, and the younger answer be here already.
                 let is_later = sent >= word.requested_at();
@@ -189,14 +205,16 @@ impl LocalQueues {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::{NodeId, Contenders};
+    use crate::store::{Contenders, NodeId};
 
     const MS: Duration = Duration::from_millis(1);
 
     #[tokio::test(start_paused = true)]
     async fn hand_overs_while_it_was_under_way_are_taken_off() {
-        let (bounds, me) = (HandoverLimits { max_handovers: 4, window: 10 * MS }, LockToken::new(&NodeId::new()));
-        let (mut ahead, mut fences) = (SnapshotPrefetcher::default(), FenceRange::following(100, bounds));
+        let (bounds, me) =
+            (HandoverLimits { max_handovers: 4, window: 10 * MS }, LockToken::new(&NodeId::new()));
+        let (mut ahead, mut fences) =
+            (SnapshotPrefetcher::default(), FenceRange::following(100, bounds));
         ahead.on_grant(bounds);
         let asked = ahead.hold_count;
         for fence in [101, 102] {
@@ -221,6 +239,9 @@ mod tests {
         ahead.on_grant(bounds);
         tokio::time::advance(MS).await;
         ahead.on_handover(&FenceRange::following(100, bounds));
-        assert_eq!(ahead.prefetch_due_at(&QueueSnapshot::new(Instant::now(), 1_000_000, Contenders::NONE)), None);
+        assert_eq!(
+            ahead.prefetch_due_at(&QueueSnapshot::new(Instant::now(), 1_000_000, Contenders::NONE)),
+            None
+        );
     }
 }

@@ -6,7 +6,7 @@ use tokio::{sync::oneshot, time::Instant};
 
 use crate::{
     error::Error,
-    lock::{outcome::LockBusy, acquire_options::AcquireOptions, guard::LockGuard},
+    lock::{acquire_options::AcquireOptions, guard::LockGuard, outcome::LockBusy},
     store::Store,
 };
 
@@ -29,7 +29,16 @@ impl Waiter {
     ) -> (Self, oneshot::Receiver<WaitOutcome>) {
         let (tell, told) = oneshot::channel();
         let (came, asking, store) = (Instant::now(), asking.clone(), store.clone());
-        (Self { arrived_at: came, deadline: until, options: asking, store, outcome_sender: Some(tell) }, told)
+        (
+            Self {
+                arrived_at: came,
+                deadline: until,
+                options: asking,
+                store,
+                outcome_sender: Some(tell),
+            },
+            told,
+        )
     }
 
     pub(super) fn is_waiting(&self, now: Instant) -> bool {

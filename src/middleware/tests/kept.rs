@@ -44,7 +44,11 @@ async fn a_body_that_breaks_off_is_no_answer_wherever_it_does() {
             true => Ok(Frame::data(Bytes::from_static(b"0123456789"))),
             false => Err("broken off"),
         });
-        assert_eq!(read_response_body(&HeaderMap::new(), StreamBody::new(parts), 25).await, None, "{good}");
+        assert_eq!(
+            read_response_body(&HeaderMap::new(), StreamBody::new(parts), 25).await,
+            None,
+            "{good}"
+        );
     }
 }
 

@@ -10,14 +10,14 @@ use tower::service_fn;
 
 use super::gate;
 use crate::{
-    gate::{InitialVerdict, CallCompletion, Gate, ServiceOutcome, Verdict},
+    gate::{CallCompletion, Gate, InitialVerdict, ServiceOutcome, Verdict},
     lock::{LockContext, LockGate, LockTicket},
     middleware::{
         PlainHttp,
-        guarded_call::{GuardedCall, CallContext},
         framework::PartsView,
-        response_future::ResponseState,
         gate_service::GateDriver,
+        guarded_call::{CallContext, GuardedCall},
+        response_future::ResponseState,
         settle::leave_gate,
     },
     store::Store,
@@ -80,7 +80,8 @@ async fn so_has_the_leaving_of_it() {
     let gate = lock();
     let ticket = entered(&gate).await;
     let ended = CallCompletion::Completed(Answer::Ok(Response::default()));
-    let leaving = leave_gate::<_, PlainHttp, _, _>(gate, ticket, ended, ServiceOutcome::Answered(200), None);
+    let leaving =
+        leave_gate::<_, PlainHttp, _, _>(gate, ticket, ended, ServiceOutcome::Answered(200), None);
     let took = size_of_val(&leaving);
     assert!(took <= AT_HAND, "{took}");
     assert!(leaving.await.is_ok());

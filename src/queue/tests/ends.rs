@@ -2,7 +2,7 @@
 
 use std::{future::pending, time::Duration};
 
-use super::{TaskFailure, Log, SECOND, Working, obedient, push, queue, settled, state};
+use super::{Log, SECOND, TaskFailure, Working, obedient, push, queue, settled, state};
 use crate::{
     queue::{PushError, PushedTask, Queue, Task, TaskFault, TaskState},
     store::Store,

@@ -6,7 +6,7 @@ use std::{error::Error, fmt, io, time::Duration};
 use super::{Log, settled};
 use super::{SECOND, Working, push, queue};
 use crate::{
-    queue::{TaskFailure, Queue, QueueWorker, Task, TaskState},
+    queue::{Queue, QueueWorker, Task, TaskFailure, TaskState},
     store::Store,
 };
 
@@ -151,7 +151,8 @@ async fn a_tower_service_is_a_handler() {
 #[cfg(feature = "tower")]
 #[tokio::test(start_paused = true)]
 async fn a_tower_stack_may_answer_with_boxed_errors() {
-    let service = tower::service_fn(|_: Task<String>| async { Err(TaskFailure::dead_letter("hopeless")) });
+    let service =
+        tower::service_fn(|_: Task<String>| async { Err(TaskFailure::dead_letter("hopeless")) });
     let around = tower::ServiceBuilder::new().map_err(BoxError::from).service(service);
     let (state, _, reason) = fate(|queue| queue.worker_service(around)).await;
     assert_eq!((state, &*reason), (TaskState::Dead, "hopeless"));

@@ -7,9 +7,9 @@ use std::{
 
 use futures_util::FutureExt as _;
 
-use super::{TaskFailure, SECOND, push, queue, state};
+use super::{SECOND, TaskFailure, push, queue, state};
 use crate::{
-    queue::{Queue, TaskRunReport, Task, TaskFault, TaskState},
+    queue::{Queue, Task, TaskFault, TaskRunReport, TaskState},
     testing::{TestKit, TestQueueWorker},
 };
 

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use super::{TaskFailure, Log, SECOND, Working, obedient, push, queue, settled, state};
+use super::{Log, SECOND, TaskFailure, Working, obedient, push, queue, settled, state};
 use crate::{
     queue::{Task, TaskState},
     store::Store,

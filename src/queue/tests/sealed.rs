@@ -6,7 +6,7 @@ use super::{Log, SECOND, Working, obedient, push, queue, settled, state};
 use crate::{
     Keyring,
     queue::{TaskFault, TaskId, TaskState},
-    store::{TaskPushCommand, Store},
+    store::{Store, TaskPushCommand},
 };
 
 fn ring() -> Keyring {

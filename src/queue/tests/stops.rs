@@ -11,8 +11,8 @@ use tokio::task::block_in_place;
 
 use super::{Log, SECOND, obedient, push, queue, state};
 use crate::{
-    queue::{TaskFailure, Task, TaskId, TaskState, queue_worker_loop::QueueWorkerLoop},
-    store::{TaskSettlement, TaskOutcome, Log as Lines, RunToken, Store},
+    queue::{Task, TaskFailure, TaskId, TaskState, queue_worker_loop::QueueWorkerLoop},
+    store::{Log as Lines, RunToken, Store, TaskOutcome, TaskSettlement},
 };
 
 /// Tells that it was dropped.

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use super::{Log, SECOND, Working, obedient, push, queue, settled, state};
 use crate::{
-    queue::{TaskFailure, Queue, QueueWorker, Task, TaskState, queue_worker_loop::QueueWorkerLoop},
+    queue::{Queue, QueueWorker, Task, TaskFailure, TaskState, queue_worker_loop::QueueWorkerLoop},
     store::{Fault, Store, faulty},
 };
 

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{SECOND, Working};
 use crate::{
-    queue::{TaskFailure, PushError, Queue, Task, TaskId},
-    store::{Log, TaskPushCommand, Store},
+    queue::{PushError, Queue, Task, TaskFailure, TaskId},
+    store::{Log, Store, TaskPushCommand},
 };
 
 /// As many levels as it is told.

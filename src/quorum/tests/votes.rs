@@ -13,7 +13,10 @@ async fn one_at_a_time_has_it_on_every_node() {
     tokio::task::yield_now().await;
     assert_eq!(rig.taken().await, [0, 1, 2, 3, 4]);
     let Err(AcquireError::Busy(busy)) = rig.acquire().await else { panic!("two have it") };
-    assert!(busy.lease_remaining > LEASE / 2 && busy.lease_remaining <= LEASE && busy.waited.is_none(), "{busy:?}");
+    assert!(
+        busy.lease_remaining > LEASE / 2 && busy.lease_remaining <= LEASE && busy.waited.is_none(),
+        "{busy:?}"
+    );
     assert_eq!(guard.release().await, ReleaseStatus::Released);
     rig.is_clean().await;
     assert!(rig.acquire().await.is_ok());

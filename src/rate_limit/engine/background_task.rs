@@ -101,7 +101,9 @@ impl RateLimitEngine {
         for (place, units, window) in &idle {
             // An outage that begins now has them, too.
             self.record_refund(place.to_ref(), *units);
-            calls.extend(place.settle_command(AdjustmentKind::Refund { units: *units, window: *window }));
+            calls.extend(
+                place.settle_command(AdjustmentKind::Refund { units: *units, window: *window }),
+            );
         }
         self.settle_charges(store, calls).wait().await;
         // Who was refused until now may be let in: also by a policy of this name that leases nothing.
@@ -146,12 +148,18 @@ async fn run_background_task(running: BackgroundTaskGuard, store: WeakStore) {
         }
         if beat <= Instant::now() {
             engine.heartbeat(&store).await;
-            beat = Instant::now() + if engine.outage.unavailable_shards().is_empty() { HEARTBEAT_INTERVAL } else { PROBE_INTERVAL };
+            beat = Instant::now()
+                + if engine.outage.unavailable_shards().is_empty() {
+                    HEARTBEAT_INTERVAL
+                } else {
+                    PROBE_INTERVAL
+                };
         }
         if let Some(unused) = Instant::now().checked_sub(LEASE_IDLE_TIME) {
             engine.return_idle_leases(&store, unused).await;
         }
-        let pause = if engine.has_leases() { LEASE_IDLE_TIME } else { HEARTBEAT_INTERVAL }.min(beat - Instant::now());
+        let pause = if engine.has_leases() { LEASE_IDLE_TIME } else { HEARTBEAT_INTERVAL }
+            .min(beat - Instant::now());
         let wake = Arc::clone(&engine.background_task.wake);
         drop((engine, store));
         tokio::select! {

@@ -38,7 +38,7 @@ impl BackgroundWork {
         BackgroundWorkGuard(Arc::clone(&self.0))
     }
 
-    /// Resolves when nothing is under way. Nobody [rests](Begun::rest) meanwhile.
+    /// Resolves when nothing is under way. Nobody [rests](BackgroundWorkGuard::sleep_or_shutdown) meanwhile.
     pub(super) async fn wait_until_idle(&self) {
         let _closing = ShutdownWaiter::register(&self.0);
         // The sender is ours, so it does not fail.
@@ -49,8 +49,11 @@ impl BackgroundWork {
 impl BackgroundWorkGuard {
     /// Room for so many counters to wait, if there is any.
     pub(super) fn reserve_retry(&self, counters: usize) -> Option<RetryReservation<'_>> {
-        let fits = |waiting: usize| Some(waiting + counters).filter(|sum| *sum <= BackgroundWork::MAX_RETRYING_COUNTERS);
-        let taken = self.0.retrying_counters.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits);
+        let fits = |waiting: usize| {
+            Some(waiting + counters).filter(|sum| *sum <= BackgroundWork::MAX_RETRYING_COUNTERS)
+        };
+        let taken =
+            self.0.retrying_counters.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits);
         taken.is_ok().then(|| RetryReservation(&self.0, counters))
     }
 

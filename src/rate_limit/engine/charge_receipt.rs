@@ -6,12 +6,12 @@ use super::{
     RateLimitEngine,
     check_request::{CheckRequest, PolicyCheck},
     counter_map::{CounterId, CounterRef},
-    quota_lease::LeasedUnit,
     pending_settlement::PendingSettlement,
+    quota_lease::LeasedUnit,
 };
 use crate::{
     key::Key,
-    store::{AdjustmentKind, SettleChargeCommand, ChargeAdjustment, Store, ChargedWindow},
+    store::{AdjustmentKind, ChargeAdjustment, ChargedWindow, SettleChargeCommand, Store},
 };
 
 /// Charges that can still be changed. Dropped, all of it is given back, in the background.
@@ -39,8 +39,19 @@ impl ChargeReceipt {
         self
     }
 
-    pub(super) fn add_charge(&mut self, tag: &Key, question: &PolicyCheck, at: usize, window: ChargedWindow) {
-        self.charges.push(RecordedCharge { check_index: at, tag: tag.clone(), check: question.clone(), window });
+    pub(super) fn add_charge(
+        &mut self,
+        tag: &Key,
+        question: &PolicyCheck,
+        at: usize,
+        window: ChargedWindow,
+    ) {
+        self.charges.push(RecordedCharge {
+            check_index: at,
+            tag: tag.clone(),
+            check: question.clone(),
+            window,
+        });
     }
 
     pub(super) fn add_leased_unit(&mut self, spot: CounterRef<'_>, at: usize, unit: LeasedUnit) {
@@ -86,11 +97,15 @@ impl ChargeReceipt {
             match costs(at, 1) {
                 0 => calls.extend(engine.return_leased_unit(&place, &unit)),
                 1 => {}
-                more => calls.extend(place.settle_command(AdjustmentKind::Charge { units: more - 1 })),
+                more => {
+                    calls.extend(place.settle_command(AdjustmentKind::Charge { units: more - 1 }))
+                }
             }
         }
         for paid in self.charges.drain(..) {
-            let Some(settled) = paid.adjustment_to(costs(paid.check_index, paid.check.cost)) else { continue };
+            let Some(settled) = paid.adjustment_to(costs(paid.check_index, paid.check.cost)) else {
+                continue;
+            };
             if matches!(settled.kind, AdjustmentKind::Refund { .. }) {
                 let group = Some(paid.tag.clone());
                 let ask = CheckRequest { checks: smallvec::SmallVec::new(), group };
@@ -114,7 +129,8 @@ impl RateLimitEngine {
         charges: impl Fn(usize) -> bool,
     ) -> Option<PendingSettlement> {
         let mut calls: Vec<SettleChargeCommand> = Vec::new();
-        for question in ask.checks.iter().filter(|each| charges(each.policy_index) && each.cost > 0) {
+        for question in ask.checks.iter().filter(|each| charges(each.policy_index) && each.cost > 0)
+        {
             let (tag, by) = (ask.tag(question), AdjustmentKind::Charge { units: question.cost });
             let Some(settled) = question.adjustment(by) else { continue };
             match calls.iter_mut().find(|call| call.tag == *tag) {

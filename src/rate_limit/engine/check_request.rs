@@ -8,7 +8,7 @@ use super::counter_map::CounterRef;
 use crate::{
     key::Key,
     rate_limit::{decision::QuotaReading, policy::Policy, quota::Quota},
-    store::{AdjustmentKind, CounterName, ChargeItem, ChargeAdjustment},
+    store::{AdjustmentKind, ChargeAdjustment, ChargeItem, CounterName},
 };
 
 /// For how long a refusal is remembered that may end sooner than the store said.
@@ -63,12 +63,17 @@ impl PolicyCheck {
     /// What a quota of 0 says.
     pub(super) fn zero_quota_reading(&self) -> QuotaReading {
         let reset = self.quota.window();
-        QuotaReading { remaining: 0, reset_after: reset, retry_after: if self.cost > 0 { reset } else { Duration::ZERO } }
+        QuotaReading {
+            remaining: 0,
+            reset_after: reset,
+            retry_after: if self.cost > 0 { reset } else { Duration::ZERO },
+        }
     }
 
     /// Whether it is charged in advance; by how much at once.
     pub(super) fn lease_size(&self) -> Option<u32> {
-        Some(self.policy.lease_size_for(self.quota)).filter(|n| *n > 1 && self.cost == 1 && self.is_enforced())
+        Some(self.policy.lease_size_for(self.quota))
+            .filter(|n| *n > 1 && self.cost == 1 && self.is_enforced())
     }
 
     /// The longest time for which a refusal is remembered. `given_back`: the engine itself may give back
@@ -154,7 +159,9 @@ impl CheckRequest {
     /// The one question that there is, if it binds and is to be asked of the store: the usual case.
     pub(super) fn single_store_check(&self) -> Option<&PolicyCheck> {
         match &self.checks[..] {
-            [question] if question.is_enforced() && question.lease_size().is_none() => Some(question),
+            [question] if question.is_enforced() && question.lease_size().is_none() => {
+                Some(question)
+            }
             _ => None,
         }
     }

@@ -14,8 +14,8 @@ use parking_lot::Mutex;
 use quick_cache::{DefaultHashBuilder, Lifecycle, OptionsBuilder, UnitWeighter, unsync::Cache};
 use smallvec::SmallVec;
 
-use self::counter_ref::CounterKey;
 pub(super) use self::counter_ref::CounterId;
+use self::counter_ref::CounterKey;
 pub(in crate::rate_limit) use self::counter_ref::CounterRef;
 use crate::rate_limit::quota::Quota;
 
@@ -45,7 +45,8 @@ pub(in crate::rate_limit) struct CounterMap<V> {
 }
 
 /// The cell lets `Cache::retain` change what it looks at.
-type CounterMapShard<V> = Cache<CounterKey, RefCell<StatesByQuota<V>>, UnitWeighter, DefaultHashBuilder, PinLifecycle>;
+type CounterMapShard<V> =
+    Cache<CounterKey, RefCell<StatesByQuota<V>>, UnitWeighter, DefaultHashBuilder, PinLifecycle>;
 
 /// Almost all counters have one quota.
 struct StatesByQuota<V>(SmallVec<[(Quota, V); 1]>);
@@ -160,7 +161,8 @@ impl<V: CounterState> Default for CounterMap<V> {
             .ghost_allocation(0.0)
             .build()
             .expect("both capacities are set");
-        let shard = || Cache::with_options(options.clone(), UnitWeighter, hasher.clone(), PinLifecycle);
+        let shard =
+            || Cache::with_options(options.clone(), UnitWeighter, hasher.clone(), PinLifecycle);
         let shards = (0..SHARD_COUNT).map(|_| Mutex::new(shard())).collect();
         Self { hasher, shards }
     }

@@ -5,17 +5,17 @@
 //! given back or put right ([`settle`]); and while the store is [`away`], this process decides by itself. [`tend`]
 //! does what has to be done without being asked.
 
-mod outage_limiter;
-mod check_request;
-mod outage_state;
-mod rate_check;
-mod counter_map;
-mod refusal_cache;
-mod quota_lease;
+mod background_task;
 mod background_work;
 mod charge_receipt;
+mod check_request;
+mod counter_map;
+mod outage_limiter;
+mod outage_state;
 mod pending_settlement;
-mod background_task;
+mod quota_lease;
+mod rate_check;
+mod refusal_cache;
 
 use std::{
     fmt,
@@ -24,15 +24,18 @@ use std::{
 
 use tokio::sync::Notify;
 
-use self::{outage_state::OutageState, refusal_cache::RefusalCacheEntry, quota_lease::QuotaLease, background_work::BackgroundWork};
+use self::{
+    background_work::BackgroundWork, outage_state::OutageState, quota_lease::QuotaLease,
+    refusal_cache::RefusalCacheEntry,
+};
 use crate::{error::Error, store::Store};
 
 pub(super) use self::{
-    check_request::{CheckRequest, PolicyCheck},
-    rate_check::RateCheckOutcome,
-    counter_map::{CounterMap, CounterState, CounterRef},
     charge_receipt::ChargeReceipt,
+    check_request::{CheckRequest, PolicyCheck},
+    counter_map::{CounterMap, CounterRef, CounterState},
     pending_settlement::PendingSettlement,
+    rate_check::RateCheckOutcome,
 };
 
 #[derive(Default)]
@@ -80,7 +83,11 @@ impl RateLimitEngine {
     }
 
     /// Forgets what was spent.
-    pub(super) async fn reset_counters(&self, store: &Store, ask: &CheckRequest) -> Result<(), Error> {
+    pub(super) async fn reset_counters(
+        &self,
+        store: &Store,
+        ask: &CheckRequest,
+    ) -> Result<(), Error> {
         for question in &ask.checks {
             // Units of the lease are of what is forgotten, whatever the quota they were charged by.
             self.leases.for_each_quota(ask.counter_ref(question), QuotaLease::invalidate);
@@ -106,6 +113,8 @@ impl Drop for InvalidateOnDrop<'_> {
 
 impl fmt::Debug for RateLimitEngine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Engine").field("away", &self.outage.unavailable_shards()).finish_non_exhaustive()
+        f.debug_struct("Engine")
+            .field("away", &self.outage.unavailable_shards())
+            .finish_non_exhaustive()
     }
 }

@@ -61,7 +61,9 @@ impl QuotaShare {
         Self { burst, period: Duration::from_nanos(period) }
     }
 
-    fn build_limiter(&self) -> RateLimiter<NotKeyed, InMemoryState, TokioClock, NoOpMiddleware<Nanos>> {
+    fn build_limiter(
+        &self,
+    ) -> RateLimiter<NotKeyed, InMemoryState, TokioClock, NoOpMiddleware<Nanos>> {
         // Not zero, so there is one.
         let rate = governor::Quota::with_period(self.period)
             .unwrap_or(governor::Quota::per_second(NonZeroU32::MIN));
@@ -108,7 +110,11 @@ impl OutageLimiter {
     /// What is told of a refusal that lasts for so long.
     pub(super) fn refusal_reading(&mut self, retry: Duration) -> QuotaReading {
         // There is one more within a period at most.
-        QuotaReading { remaining: self.remaining().into(), reset_after: retry.min(self.share.period), retry_after: retry }
+        QuotaReading {
+            remaining: self.remaining().into(),
+            reset_after: retry.min(self.share.period),
+            retry_after: retry,
+        }
     }
 
     /// Whether nothing is spent of it any more. It must not be used after a yes, which spends it.

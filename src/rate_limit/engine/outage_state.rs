@@ -12,9 +12,9 @@ use tokio::time::Instant;
 
 use super::{
     RateLimitEngine,
-    outage_limiter::{OutageLimiter, QuotaShare, saturating_u32},
     check_request::{CheckRequest, PolicyCheck},
     counter_map::CounterMap,
+    outage_limiter::{OutageLimiter, QuotaShare, saturating_u32},
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -76,7 +76,11 @@ impl OutageState {
 
     /// The parts that are away.
     pub(super) fn unavailable_shards(&self) -> Vec<u16> {
-        self.lock_shards().iter().filter(|(_, part)| part.unavailable).map(|(part, _)| *part).collect()
+        self.lock_shards()
+            .iter()
+            .filter(|(_, part)| part.unavailable)
+            .map(|(part, _)| *part)
+            .collect()
     }
 
     /// This part has answered a call that is made every now and then.
@@ -118,7 +122,12 @@ impl OutageState {
 impl RateLimitEngine {
     /// Whether policies that can do without the store should, for keys of this tag.
     pub(super) fn is_store_unavailable(&self, store: &Store, tag: &Key) -> bool {
-        let gone = || self.outage.lock_shards().get(&outage_shard(store, tag)).is_some_and(|part| part.unavailable);
+        let gone = || {
+            self.outage
+                .lock_shards()
+                .get(&outage_shard(store, tag))
+                .is_some_and(|part| part.unavailable)
+        };
         self.outage.has_failures.load(Ordering::Acquire) && gone()
     }
 
@@ -157,7 +166,11 @@ impl RateLimitEngine {
     }
 
     /// Decides by this process's share of the quota. A refusal says what is left of that, and how long it lasts at least.
-    pub(super) fn decide_locally(&self, ask: &CheckRequest, question: &PolicyCheck) -> Result<(), QuotaReading> {
+    pub(super) fn decide_locally(
+        &self,
+        ask: &CheckRequest,
+        question: &PolicyCheck,
+    ) -> Result<(), QuotaReading> {
         let processes = self.outage.process_count();
         let share = QuotaShare::for_process(question, processes);
         let seen = self.last_reading(ask, question);
@@ -170,8 +183,9 @@ impl RateLimitEngine {
             |alone| {
                 alone.set_share(share);
                 if let Some(seen) = seen {
-                    let left =
-                        seen.remaining.map(|left| saturating_u32((left / processes).saturating_add(units)));
+                    let left = seen
+                        .remaining
+                        .map(|left| saturating_u32((left / processes).saturating_add(units)));
                     alone.apply_answer(seen.sent_at, left);
                 }
                 alone.try_admit(cost).map_err(|retry| alone.refusal_reading(retry))

@@ -2,8 +2,8 @@
 //!
 //! What the store does not answer may have been done: it is not sent again, since a refund that ran twice would
 //! let somebody in. What can't have been done, because the store was away or refused its login, is tried again until the
-//! window is over that it is about, for [`PATIENCE`] at most, and while no more than
-//! [`Pending::MOST`](super::pending::Pending::MOST) counters wait for that. Whatever else happens to it, it
+//! window is over that it is about, for [`MAX_RETRY_TIME`] at most, and while no more than
+//! [`Pending::MAX_RETRYING_COUNTERS`](super::pending::Pending::MAX_RETRYING_COUNTERS) counters wait for that. Whatever else happens to it, it
 //! stays charged as it is until its window ends. A shutdown tries once more and does not wait.
 
 use std::{sync::Arc, time::Duration};
@@ -11,11 +11,11 @@ use std::{sync::Arc, time::Duration};
 use futures_util::future::join_all;
 use tokio::{sync::oneshot, time::Instant};
 
-use super::{RateLimitEngine, counter_map::CounterRef, background_work::BackgroundWorkGuard};
+use super::{RateLimitEngine, background_work::BackgroundWorkGuard, counter_map::CounterRef};
 use crate::{
     error::ErrorKind,
     rate_limit::quota::Quota,
-    store::{SettleChargeCommand, QuotaSnapshot, Store, WeakStore},
+    store::{QuotaSnapshot, SettleChargeCommand, Store, WeakStore},
 };
 
 /// Most calls that are under way together: the leases of many keys may have to go back.
@@ -45,7 +45,11 @@ impl PendingSettlement {
 
 impl RateLimitEngine {
     /// In the background.
-    pub(super) fn settle_charges(self: &Arc<Self>, store: &Store, calls: Vec<SettleChargeCommand>) -> PendingSettlement {
+    pub(super) fn settle_charges(
+        self: &Arc<Self>,
+        store: &Store,
+        calls: Vec<SettleChargeCommand>,
+    ) -> PendingSettlement {
         let (done, settled) = oneshot::channel::<()>();
         let (with, begun) = (store.clone(), self.background_work.start());
         let engine = Arc::clone(self);
@@ -63,7 +67,11 @@ impl RateLimitEngine {
     }
 
     /// Makes the changes; returns those that were not made.
-    async fn send_settlements(&self, store: &Store, calls: Vec<SettleChargeCommand>) -> Vec<SettleChargeCommand> {
+    async fn send_settlements(
+        &self,
+        store: &Store,
+        calls: Vec<SettleChargeCommand>,
+    ) -> Vec<SettleChargeCommand> {
         let mut left = Vec::new();
         for some in calls.chunks(MAX_CONCURRENT_CALLS) {
             let sent = Instant::now();
@@ -88,7 +96,12 @@ impl RateLimitEngine {
     }
 
     /// Notes what is left: an outage begins with that, and not with what the request was charged when it came.
-    fn record_settled_states(&self, sent: Instant, call: &SettleChargeCommand, states: &[QuotaSnapshot]) {
+    fn record_settled_states(
+        &self,
+        sent: Instant,
+        call: &SettleChargeCommand,
+        states: &[QuotaSnapshot],
+    ) {
         for (item, state) in call.items.iter().zip(states) {
             let quota = Quota::from_rule(item.rule);
             let (policy, tag, subject) = (&item.policy, &call.tag, &item.subject);
@@ -105,7 +118,9 @@ async fn retry_settlements(
     since: Instant,
     begun: &BackgroundWorkGuard,
 ) {
-    let Some(_room) = begun.reserve_retry(counter_count(&left)) else { return log_abandoned(&left) };
+    let Some(_room) = begun.reserve_retry(counter_count(&left)) else {
+        return log_abandoned(&left);
+    };
     let (mut left, mut pause) = (left, INITIAL_RETRY_DELAY);
     while !left.is_empty() {
         let closing = begun.sleep_or_shutdown(pause).await;

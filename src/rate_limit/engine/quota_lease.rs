@@ -5,8 +5,8 @@
 //! finds no unit fetches some more; who comes while that is under way asks for himself alone. Of a key that is
 //! asked for so often that this would be many, more is [fetched ahead](ahead).
 
-mod prefetch;
 mod lease_refill;
+mod prefetch;
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,12 +16,15 @@ use self::lease_refill::LeaseRefill;
 use super::{
     RateLimitEngine,
     check_request::{CheckRequest, PolicyCheck},
-    counter_map::{CounterState, CounterId, CounterRef},
+    counter_map::{CounterId, CounterRef, CounterState},
 };
 use crate::{
     error::Error,
     rate_limit::decision::{Decision, PolicyDecision, QuotaReading},
-    store::{AdjustmentKind, ChargeCommand, ChargeItem, SettleChargeCommand, QuotaSnapshot, Store, ChargedWindow},
+    store::{
+        AdjustmentKind, ChargeCommand, ChargeItem, ChargedWindow, QuotaSnapshot,
+        SettleChargeCommand, Store,
+    },
 };
 
 /// What is left of the charges that were taken of one counter.
@@ -104,7 +107,8 @@ impl QuotaLease {
     /// Spends one that is there.
     fn spend(&mut self, now: Instant) -> Option<LeaseSpend> {
         self.last_used = now;
-        let state = self.last_state.as_ref().filter(|_| now < self.valid_until && self.units > 0)?;
+        let state =
+            self.last_state.as_ref().filter(|_| now < self.valid_until && self.units > 0)?;
         self.units -= 1;
         let (reset, remaining) = (self.valid_until - now, state.remaining + self.units);
         let state = QuotaSnapshot { reset_after: reset, remaining, ..state.clone() };
@@ -129,7 +133,8 @@ impl QuotaLease {
     /// How much may be fetched: towards the end the others shall find something too.
     fn max_refill(&self, sharing: u64, now: Instant) -> u32 {
         let good = now < self.valid_until;
-        let left = self.last_state.as_ref().filter(|_| good).map_or(u64::MAX, |state| state.remaining);
+        let left =
+            self.last_state.as_ref().filter(|_| good).map_or(u64::MAX, |state| state.remaining);
         u32::try_from(left / (2 * sharing.max(1))).unwrap_or(u32::MAX)
     }
 }
@@ -147,7 +152,8 @@ impl RateLimitEngine {
         if question.exceeds_capacity() || self.is_store_unavailable(store, ask.tag(question)) {
             return None;
         }
-        let (spot, sharing, now) = (ask.counter_ref(question), self.process_count(), Instant::now());
+        let (spot, sharing, now) =
+            (ask.counter_ref(question), self.process_count(), Instant::now());
         let spend = |lease: &mut QuotaLease| {
             lease.spend(now).map(|spent| (spent, lease.start_prefetch(most, sharing, now)))
         };
@@ -156,9 +162,19 @@ impl RateLimitEngine {
             self.prefetch_lease(store, spot, question.charge_item(), times);
         }
         self.ensure_background_task(store, ask);
-        let told = Some(QuotaReading { retry_after: Duration::ZERO, ..QuotaReading::from_state(&spent.state) });
-        let one = PolicyDecision { reading: told, ..PolicyDecision::new(&question.policy, question.quota) };
-        Some(Decision { admitted: true, decided_locally: false, policies: smallvec::smallvec![one] })
+        let told = Some(QuotaReading {
+            retry_after: Duration::ZERO,
+            ..QuotaReading::from_state(&spent.state)
+        });
+        let one = PolicyDecision {
+            reading: told,
+            ..PolicyDecision::new(&question.policy, question.quota)
+        };
+        Some(Decision {
+            admitted: true,
+            decided_locally: false,
+            policies: smallvec::smallvec![one],
+        })
     }
 
     /// Spends a charge of this counter that was made in advance, or makes some. `None` if there is none,
@@ -187,7 +203,9 @@ impl RateLimitEngine {
                 }
                 Ok(Some(spent))
             }
-            LeaseAction::Refill(times) => self.refill_lease(store, spot, question.charge_item(), times).await,
+            LeaseAction::Refill(times) => {
+                self.refill_lease(store, spot, question.charge_item(), times).await
+            }
             LeaseAction::ChargeOne => Ok(None),
         }
     }
@@ -203,7 +221,11 @@ impl RateLimitEngine {
         let (tx, rx) = oneshot::channel();
         // A shutdown waits for what comes, to give it back.
         let (fetching, begun) = (LeaseRefill::new(self, spot), self.background_work.start());
-        let charge = ChargeCommand { tag: spot.tag.clone(), items: item.into_iter().collect(), repetitions: times };
+        let charge = ChargeCommand {
+            tag: spot.tag.clone(),
+            items: item.into_iter().collect(),
+            repetitions: times,
+        };
         let with = store.clone();
         store.spawn_background(async move {
             let spent = fetching.fetch(&with, charge).await;
@@ -228,7 +250,11 @@ impl RateLimitEngine {
     }
 
     /// A unit that is not needed after all. If its lease has gone meanwhile, it is for the store to take back.
-    pub(super) fn return_leased_unit(&self, place: &CounterId, unit: &LeasedUnit) -> Option<SettleChargeCommand> {
+    pub(super) fn return_leased_unit(
+        &self,
+        place: &CounterId,
+        unit: &LeasedUnit,
+    ) -> Option<SettleChargeCommand> {
         let back = |lease: &mut QuotaLease| {
             let is_there = lease.is_in_window(unit.window);
             lease.units += u64::from(is_there);

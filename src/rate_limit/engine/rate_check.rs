@@ -1,9 +1,9 @@
 //! One check: what is asked of whom, in which order, and what is taken back.
 
 mod charge_answer;
+mod outage;
 mod rollback;
 mod shadow;
-mod outage;
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,9 +14,9 @@ pub(super) use self::charge_answer::ChargeAnswer;
 use self::charge_answer::start_charge;
 use super::{
     RateLimitEngine,
+    charge_receipt::ChargeReceipt,
     check_request::{CheckRequest, PolicyCheck},
     quota_lease::LeaseSpend,
-    charge_receipt::ChargeReceipt,
 };
 use crate::{
     error::Error,
@@ -28,7 +28,7 @@ use crate::{
 #[derive(Debug)]
 pub(in crate::rate_limit) struct RateCheckOutcome {
     pub(in crate::rate_limit) decision: Decision,
-    /// Dropped, it gives all of it back; see [`Receipt::keep`].
+    /// Dropped, it gives all of it back; see [`ChargeReceipt::commit`].
     pub(in crate::rate_limit) receipt: ChargeReceipt,
 }
 
@@ -67,7 +67,9 @@ impl RateLimitEngine {
     ) -> Result<RateCheckOutcome, Error> {
         self.ensure_background_task(store, ask);
         // What few requests need has a box of its own: the futures of all are moved about.
-        let is_asked = |q: &&PolicyCheck| !self.is_store_unavailable(store, ask.tag(q)) && !q.exceeds_capacity();
+        let is_asked = |q: &&PolicyCheck| {
+            !self.is_store_unavailable(store, ask.tag(q)) && !q.exceeds_capacity()
+        };
         match ask.single_store_check().filter(is_asked) {
             Some(question) => {
                 let (sent, call) = start_charge(store, question, ask.tag(question));
@@ -112,7 +114,8 @@ impl RateLimitEngine {
         // What costs nothing is a look at what is left, and at whether the key is blocked.
         for (each, question) in checking.policies.iter_mut().zip(&ask.checks) {
             if question.quota.is_zero() {
-                (each.reading, each.violated) = (Some(question.zero_quota_reading()), question.cost > 0);
+                (each.reading, each.violated) =
+                    (Some(question.zero_quota_reading()), question.cost > 0);
             }
         }
         let is_counted = |q: &PolicyCheck| !q.quota.is_unlimited() && !q.quota.is_zero();
@@ -131,17 +134,28 @@ impl RateLimitEngine {
 
 impl<'a> RateCheck<'a> {
     fn new(engine: &'a Arc<RateLimitEngine>, store: &'a Store, ask: &'a CheckRequest) -> Self {
-        let decision = |question: &PolicyCheck| PolicyDecision::new(&question.policy, question.quota);
+        let decision =
+            |question: &PolicyCheck| PolicyDecision::new(&question.policy, question.quota);
         let each = match &ask.checks[..] {
             [question] => smallvec![decision(question)],
             all => all.iter().map(decision).collect(),
         };
-        Self { engine, store, request: ask, policies: each, receipt: ChargeReceipt::default(), decided_locally: false }
+        Self {
+            engine,
+            store,
+            request: ask,
+            policies: each,
+            receipt: ChargeReceipt::default(),
+            decided_locally: false,
+        }
     }
 
     fn finish(self, admitted: bool) -> RateCheckOutcome {
         let Self { policies: each, receipt, decided_locally: local, .. } = self;
-        RateCheckOutcome { decision: Decision { admitted, decided_locally: local, policies: each }, receipt }
+        RateCheckOutcome {
+            decision: Decision { admitted, decided_locally: local, policies: each },
+            receipt,
+        }
     }
 
     /// Whether a policy can never let the request in, since it costs more than that ever has. A quota of 0 is not the
@@ -152,12 +166,15 @@ impl<'a> RateCheck<'a> {
     )]
     fn mark_too_costly(&mut self) -> bool {
         let mut hopeless = false;
-        for (at, question) in self.request.enforced_checks().filter(|(_, question)| question.exceeds_capacity()) {
+        for (at, question) in
+            self.request.enforced_checks().filter(|(_, question)| question.exceeds_capacity())
+        {
             // Others may be within what is left.
             let (remaining, reset) = self.engine.last_known_remaining(self.request, question);
             let each = &mut self.policies[at];
             let told = QuotaReading { remaining, reset_after: reset, retry_after: Duration::MAX };
-            each.reading = Some(if question.quota.is_zero() { question.zero_quota_reading() } else { told });
+            each.reading =
+                Some(if question.quota.is_zero() { question.zero_quota_reading() } else { told });
             (each.violated, hopeless) = (true, true);
         }
         hopeless
@@ -186,7 +203,9 @@ impl<'a> RateCheck<'a> {
         }
         let mut settled = Vec::new();
         for (at, question) in ask.enforced_checks() {
-            let in_advance = question.lease_size().filter(|_| !self.is_decided_locally(ask.tag(question), &[at]));
+            let in_advance = question
+                .lease_size()
+                .filter(|_| !self.is_decided_locally(ask.tag(question), &[at]));
             let Some(most) = in_advance else { continue };
             match self.spend_lease(at, question, most).await? {
                 Some(true) => settled.push(at),
@@ -249,9 +268,18 @@ impl<'a> RateCheck<'a> {
         }
         match sent {
             Some(sent) if !admitted => {
-                self.record_states(&[at], &ChargeAnswer { sent_at: sent, admitted, states: smallvec![state] }, true);
+                self.record_states(
+                    &[at],
+                    &ChargeAnswer { sent_at: sent, admitted, states: smallvec![state] },
+                    true,
+                );
             }
-            _ => self.policies[at].reading = Some(QuotaReading { retry_after: Duration::ZERO, ..QuotaReading::from_state(&state) }),
+            _ => {
+                self.policies[at].reading = Some(QuotaReading {
+                    retry_after: Duration::ZERO,
+                    ..QuotaReading::from_state(&state)
+                })
+            }
         }
         Ok(Some(admitted))
     }

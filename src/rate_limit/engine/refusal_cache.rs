@@ -13,8 +13,8 @@ use tokio::time::Instant;
 use super::{
     RateLimitEngine,
     check_request::{CheckRequest, PolicyCheck},
+    counter_map::{CounterRef, CounterState},
     rate_check::ChargeAnswer,
-    counter_map::{CounterState, CounterRef},
 };
 use crate::{
     rate_limit::decision::{Decision, PolicyDecision, QuotaReading},
@@ -56,7 +56,14 @@ struct CachedRefusal {
 
 impl RefusalCacheEntry {
     fn empty(sent: Instant) -> Self {
-        Self { sent_at: sent, remaining: 0, reset_at: sent, full_at: sent, refusal: None, invalid_before: None }
+        Self {
+            sent_at: sent,
+            remaining: 0,
+            reset_at: sent,
+            full_at: sent,
+            refusal: None,
+            invalid_before: None,
+        }
     }
 
     /// What was said in answer to calls sent before this is worth nothing.
@@ -79,7 +86,8 @@ impl RefusalCacheEntry {
         let retry = refusal.map_or(Duration::ZERO, |refusal| refusal.admitted_at - now);
         let reset = self.reset_at.saturating_duration_since(now);
         let reset = if retry.is_zero() { reset } else { reset.min(retry).max(MIN_RESET) };
-        let told = QuotaReading { remaining: self.remaining, reset_after: reset, retry_after: retry };
+        let told =
+            QuotaReading { remaining: self.remaining, reset_after: reset, retry_after: retry };
         (!reset.is_zero()).then_some(told)
     }
 
@@ -89,7 +97,8 @@ impl RefusalCacheEntry {
 
     /// Whether it may well be refused still, which is no longer repeated without asking.
     fn may_refuse(&self, cost: u64, now: Instant) -> bool {
-        let lapsed = |refusal: CachedRefusal| refusal.cached_until <= now && now < refusal.admitted_at;
+        let lapsed =
+            |refusal: CachedRefusal| refusal.cached_until <= now && now < refusal.admitted_at;
         self.refusal.is_some_and(|refusal| refusal.applies_to(cost) && lapsed(refusal))
     }
 }
@@ -134,14 +143,18 @@ impl RateLimitEngine {
             // Until the window ends, whatever it costs.
             covers_higher_costs: question.quota.is_fixed_window() && state.blocked_for.is_none(),
             // And again when it blocks no more.
-            cached_until: add_capped(sent, state.retry_after.min(most).min(state.blocked_for.unwrap_or(most))),
+            cached_until: add_capped(
+                sent,
+                state.retry_after.min(most).min(state.blocked_for.unwrap_or(most)),
+            ),
             admitted_at: add_capped(heard, state.retry_after),
         });
         self.refusal_cache.with_or_insert(
             ask.counter_ref(question),
             || RefusalCacheEntry::empty(sent),
             |known| {
-                if known.sent_at > sent || known.invalid_before.is_some_and(|moment| sent < moment) {
+                if known.sent_at > sent || known.invalid_before.is_some_and(|moment| sent < moment)
+                {
                     return;
                 }
                 *known = RefusalCacheEntry {
@@ -158,8 +171,13 @@ impl RateLimitEngine {
     }
 
     /// A lease was filled: this is what the store has left beside it. Whoever was refused before may have a unit now, so
-    /// that is void, as by [`forget`](Self::forget).
-    pub(super) fn record_lease_refill(&self, spot: CounterRef<'_>, sent: Instant, state: &QuotaSnapshot) {
+    /// that is void, as by [`invalidate_counter`](Self::invalidate_counter).
+    pub(super) fn record_lease_refill(
+        &self,
+        spot: CounterRef<'_>,
+        sent: Instant,
+        state: &QuotaSnapshot,
+    ) {
         let rest = |known: &mut RefusalCacheEntry| {
             known.invalidate(Instant::now());
             known.update(sent, state);
@@ -168,7 +186,12 @@ impl RateLimitEngine {
     }
 
     /// Charges were changed, and this is left. Who was refused before is as he was.
-    pub(super) fn record_settled(&self, spot: CounterRef<'_>, sent: Instant, state: &QuotaSnapshot) {
+    pub(super) fn record_settled(
+        &self,
+        spot: CounterRef<'_>,
+        sent: Instant,
+        state: &QuotaSnapshot,
+    ) {
         let changed = |known: &mut RefusalCacheEntry| {
             if known.invalid_before.is_none_or(|moment| moment <= sent) {
                 known.update(sent, state);
@@ -189,7 +212,11 @@ impl RateLimitEngine {
     /// The quota of this counter is larger than was said, from now on.
     pub(super) fn invalidate_counter(&self, spot: CounterRef<'_>) {
         let now = Instant::now();
-        self.refusal_cache.with_or_insert(spot, || RefusalCacheEntry::empty(now), |known| known.invalidate(now));
+        self.refusal_cache.with_or_insert(
+            spot,
+            || RefusalCacheEntry::empty(now),
+            |known| known.invalidate(now),
+        );
     }
 
     /// Nor is anything spent of it by any other quota.
@@ -205,24 +232,36 @@ impl RateLimitEngine {
         let each = match &ask.checks[..] {
             // One look is enough for most.
             [question] if question.is_enforced() => {
-                let told = self.cached_reading(ask, question, now).filter(|told| !told.retry_after.is_zero())?;
+                let told = self
+                    .cached_reading(ask, question, now)
+                    .filter(|told| !told.retry_after.is_zero())?;
                 self.is_certainly_refused(ask, question, Some(told))?
                     .then(|| smallvec::smallvec![cached_policy_decision(question, Some(told))])?
             }
             questions => {
                 let mut refused = false;
                 for (_, question) in ask.enforced_checks() {
-                    refused |= self.is_certainly_refused(ask, question, self.cached_reading(ask, question, now))?;
+                    refused |= self.is_certainly_refused(
+                        ask,
+                        question,
+                        self.cached_reading(ask, question, now),
+                    )?;
                     // It may have to be waited for longer than those that refuse for sure.
                     if self.may_still_refuse(ask, question, now) {
                         return None;
                     }
                 }
                 let recall = |question: &PolicyCheck| {
-                    let told = question.is_enforced().then(|| self.cached_reading(ask, question, now)).flatten();
+                    let told = question
+                        .is_enforced()
+                        .then(|| self.cached_reading(ask, question, now))
+                        .flatten();
                     // What is left of a lease is not known of the store.
-                    let leased = question.lease_size().map_or(0, |_| self.leased_units(ask.counter_ref(question)));
-                    let told = told.map(|told| QuotaReading { remaining: told.remaining + leased, ..told });
+                    let leased = question
+                        .lease_size()
+                        .map_or(0, |_| self.leased_units(ask.counter_ref(question)));
+                    let told = told
+                        .map(|told| QuotaReading { remaining: told.remaining + leased, ..told });
                     cached_policy_decision(question, told)
                 };
                 refused.then(|| questions.iter().map(recall).collect())?
@@ -232,34 +271,60 @@ impl RateLimitEngine {
     }
 
     /// What is told of a question that is refused for sure, by what is known.
-    pub(super) fn certain_refusal(&self, ask: &CheckRequest, question: &PolicyCheck) -> Option<QuotaReading> {
+    pub(super) fn certain_refusal(
+        &self,
+        ask: &CheckRequest,
+        question: &PolicyCheck,
+    ) -> Option<QuotaReading> {
         let told = self.cached_reading(ask, question, Instant::now());
         told.filter(|_| self.is_certainly_refused(ask, question, told) == Some(true))
     }
 
     /// Whether what is known refuses the question. `None`: the store has to be asked, whoever else refuses.
-    fn is_certainly_refused(&self, ask: &CheckRequest, question: &PolicyCheck, told: Option<QuotaReading>) -> Option<bool> {
+    fn is_certainly_refused(
+        &self,
+        ask: &CheckRequest,
+        question: &PolicyCheck,
+        told: Option<QuotaReading>,
+    ) -> Option<bool> {
         let refused = told.is_some_and(|told| !told.retry_after.is_zero());
         // It might be its turn to say that no waiting helps, or to count this refusal.
         if question.exceeds_capacity() || (!refused && question.policy.penalty_rule().is_some()) {
             return None;
         }
-        Some(refused && (question.lease_size().is_none() || !self.has_leased_units(ask.counter_ref(question))))
+        Some(
+            refused
+                && (question.lease_size().is_none()
+                    || !self.has_leased_units(ask.counter_ref(question))),
+        )
     }
 
     fn may_still_refuse(&self, ask: &CheckRequest, question: &PolicyCheck, now: Instant) -> bool {
         let cost = ask.total_cost(question);
-        self.refusal_cache.with(ask.counter_ref(question), |known| known.may_refuse(cost, now)).unwrap_or(false)
+        self.refusal_cache
+            .with(ask.counter_ref(question), |known| known.may_refuse(cost, now))
+            .unwrap_or(false)
     }
 
     /// What is left to tell of a question.
-    fn cached_reading(&self, ask: &CheckRequest, question: &PolicyCheck, now: Instant) -> Option<QuotaReading> {
+    fn cached_reading(
+        &self,
+        ask: &CheckRequest,
+        question: &PolicyCheck,
+        now: Instant,
+    ) -> Option<QuotaReading> {
         let cost = ask.total_cost(question);
-        self.refusal_cache.with(ask.counter_ref(question), |known| known.reading(cost, now)).flatten()
+        self.refusal_cache
+            .with(ask.counter_ref(question), |known| known.reading(cost, now))
+            .flatten()
     }
 
     /// What is left of a question's quota, and until there is more, as far as is known: what it costs does not matter.
-    pub(super) fn last_known_remaining(&self, ask: &CheckRequest, question: &PolicyCheck) -> (u64, Duration) {
+    pub(super) fn last_known_remaining(
+        &self,
+        ask: &CheckRequest,
+        question: &PolicyCheck,
+    ) -> (u64, Duration) {
         let (spot, quota, now) = (ask.counter_ref(question), question.quota, Instant::now());
         let left = |known: &mut RefusalCacheEntry| {
             let reset = known.reset_at.saturating_duration_since(now);
@@ -273,12 +338,17 @@ impl RateLimitEngine {
     }
 
     /// What the store has said last, if anything was spent by then.
-    pub(super) fn last_reading(&self, ask: &CheckRequest, question: &PolicyCheck) -> Option<LastReading> {
+    pub(super) fn last_reading(
+        &self,
+        ask: &CheckRequest,
+        question: &PolicyCheck,
+    ) -> Option<LastReading> {
         let now = Instant::now();
         let seen = |known: &mut RefusalCacheEntry| {
             let left = (known.full_at > now).then_some(known.remaining);
             // A place that was made to forget something has heard of nothing.
-            (known.full_at > known.sent_at).then_some(LastReading { sent_at: known.sent_at, remaining: left })
+            (known.full_at > known.sent_at)
+                .then_some(LastReading { sent_at: known.sent_at, remaining: left })
         };
         self.refusal_cache.with(ask.counter_ref(question), seen).flatten()
     }
@@ -286,7 +356,11 @@ impl RateLimitEngine {
 
 fn cached_policy_decision(question: &PolicyCheck, told: Option<QuotaReading>) -> PolicyDecision {
     let violated = told.is_some_and(|told| !told.retry_after.is_zero());
-    PolicyDecision { reading: told, violated, ..PolicyDecision::new(&question.policy, question.quota) }
+    PolicyDecision {
+        reading: told,
+        violated,
+        ..PolicyDecision::new(&question.policy, question.quota)
+    }
 }
 
 /// What is told of a window that ends this instant.

@@ -1,13 +1,13 @@
 //! `RateLimitGate`: the limits in front of a request.
 
-mod refusal_reply_cache;
+mod quota_lookup;
 mod rate_limit_context;
 mod rate_limit_settings;
-mod quota_lookup;
+mod rate_limit_ticket;
+mod rate_status;
+mod refusal_reply_cache;
 mod run_charge;
 mod setters;
-mod rate_status;
-mod rate_limit_ticket;
 
 use std::{convert::Infallible, fmt, sync::Arc};
 
@@ -16,18 +16,24 @@ use tracing::field::display;
 
 pub use self::{
     rate_limit_context::RateLimitContext,
-    rate_status::{ChargeCappedError, RateStatus},
     rate_limit_ticket::RateLimitTicket,
+    rate_status::{ChargeCappedError, RateStatus},
 };
-use self::{rate_limit_settings::RateLimitSettings, run_charge::RunCharge, rate_status::StoreIdentity, rate_limit_ticket::policy_statuses};
+use self::{
+    rate_limit_settings::RateLimitSettings, rate_limit_ticket::policy_statuses,
+    rate_status::StoreIdentity, run_charge::RunCharge,
+};
 use super::{
     decision::Decision,
-    engine::{CheckRequest, RateCheckOutcome, PolicyCheck, ChargeReceipt},
+    engine::{ChargeReceipt, CheckRequest, PolicyCheck, RateCheckOutcome},
     policy_status::PolicyStatus,
 };
 use crate::{
     error::Error,
-    gate::{InitialVerdict, Gate, GateId, HttpRequestHead, ServiceOutcome, LeaveAction, RefusalTracker, Verdict, GateRequest},
+    gate::{
+        Gate, GateId, GateRequest, HttpRequestHead, InitialVerdict, LeaveAction, RefusalTracker,
+        ServiceOutcome, Verdict,
+    },
     reply::{HeaderSet, Reply},
 };
 
@@ -49,7 +55,9 @@ impl<N: ?Sized> RateLimitGate<N> {
     ) -> RateLimitTicket {
         let limits = &self.0.policies;
         let (receipt, places) = if self.0.may_settle() {
-            let place = |each: &PolicyCheck| (each.policy_index, limits[each.policy_index].handler_sets_cost);
+            let place = |each: &PolicyCheck| {
+                (each.policy_index, limits[each.policy_index].handler_sets_cost)
+            };
             (Some(receipt), ask.checks.iter().map(place).collect())
         } else {
             receipt.commit();
@@ -75,7 +83,9 @@ impl<N: ?Sized> RateLimitGate<N> {
         };
         match checked {
             Ok(RateCheckOutcome { decision, receipt }) if decision.is_admitted() => {
-                let RateLimitContext { request: ask, store_identity: at, outer_status: outer, .. } = facts;
+                let RateLimitContext {
+                    request: ask, store_identity: at, outer_status: outer, ..
+                } = facts;
                 Verdict::Pass(self.admission_ticket(decision, receipt, (ask, at), outer))
             }
             Ok(RateCheckOutcome { decision, .. }) => {
@@ -95,7 +105,8 @@ impl<N: ?Sized> RateLimitGate<N> {
 
     /// What a request that was let in is told. Nothing is known of the quotas while the store is away.
     fn response_headers(&self, status: Option<&RateStatus>) -> HeaderSet {
-        let told = |status: &RateStatus| self.0.response.headers_for(&policy_statuses(status.decision()));
+        let told =
+            |status: &RateStatus| self.0.response.headers_for(&policy_statuses(status.decision()));
         status.filter(|status| !status.is_local()).map_or_else(HeaderSet::new, told)
     }
 }
@@ -107,7 +118,10 @@ impl<N: ?Sized + 'static> Gate<N> for RateLimitGate<N> {
     type LightTicket = Option<RateStatus>;
     type AcceptTicket = Infallible;
 
-    fn inspect<V: GateRequest<NativeRequest = N>>(&self, view: &mut V) -> InitialVerdict<RateLimitContext, Option<RateStatus>> {
+    fn inspect<V: GateRequest<NativeRequest = N>>(
+        &self,
+        view: &mut V,
+    ) -> InitialVerdict<RateLimitContext, Option<RateStatus>> {
         let asked = self.0.read_request(view);
         let refusal = match &asked {
             InitialVerdict::Answer(reply) => Some(reply.status),
@@ -124,7 +138,10 @@ impl<N: ?Sized + 'static> Gate<N> for RateLimitGate<N> {
         asked
     }
 
-    fn try_light_ticket(&self, ticket: RateLimitTicket) -> Result<Option<RateStatus>, RateLimitTicket> {
+    fn try_light_ticket(
+        &self,
+        ticket: RateLimitTicket,
+    ) -> Result<Option<RateStatus>, RateLimitTicket> {
         ticket.try_into_status()
     }
 
@@ -134,9 +151,12 @@ impl<N: ?Sized + 'static> Gate<N> for RateLimitGate<N> {
         add: impl FnMut(&'static str, Bytes),
     ) -> Result<(), Option<RateStatus>> {
         if let Some(status) = status.filter(|status| !status.is_local()) {
-            let RateLimitSettings { response: facing, reply_cache: again, policies: limits, .. } = &*self.0;
+            let RateLimitSettings {
+                response: facing, reply_cache: again, policies: limits, ..
+            } = &*self.0;
             let standings = policy_statuses(status.decision());
-            let policies = |standings: &[PolicyStatus<'_>]| again.policy_header(standings, limits.len());
+            let policies =
+                |standings: &[PolicyStatus<'_>]| again.policy_header(standings, limits.len());
             facing.for_each_header(&standings, policies, add);
         }
         Ok(())
@@ -177,7 +197,11 @@ impl<N: ?Sized + 'static> Gate<N> for RateLimitGate<N> {
         }
     }
 
-    fn annotate_request<V: GateRequest<NativeRequest = N>>(&self, ticket: &RateLimitTicket, view: &mut V) {
+    fn annotate_request<V: GateRequest<NativeRequest = N>>(
+        &self,
+        ticket: &RateLimitTicket,
+        view: &mut V,
+    ) {
         if let Some(run) = RefusalTracker::from_view(view) {
             run.record_passed(self.gate_id());
         }
@@ -196,13 +220,20 @@ impl<N: ?Sized + 'static> Gate<N> for RateLimitGate<N> {
         let status = outcome.status().unwrap_or(500);
         let refunds =
             |at: usize| self.0.policies[at].refund_on.as_ref().is_some_and(|refund| refund(status));
-        if let Some(settled) = ticket.settle_run(status, refunds).or_else(|| ticket.settle_charges(refunds)) {
+        if let Some(settled) =
+            ticket.settle_run(status, refunds).or_else(|| ticket.settle_charges(refunds))
+        {
             settled.wait().await;
         }
         LeaveAction::AddHeaders(self.response_headers(ticket.status.as_ref()))
     }
 
-    async fn accept_parked(&self, parked: Self::AcceptTicket, _: HttpRequestHead, _: Option<Bytes>) -> Option<Reply> {
+    async fn accept_parked(
+        &self,
+        parked: Self::AcceptTicket,
+        _: HttpRequestHead,
+        _: Option<Bytes>,
+    ) -> Option<Reply> {
         match parked {}
     }
 }

@@ -9,7 +9,7 @@ use crate::{
     clock::MAX_DURATION,
     key::Key,
     rate_limit::{
-        engine::{CounterMap, CounterState, CounterRef},
+        engine::{CounterMap, CounterRef, CounterState},
         policy::Policy,
         quota::Quota,
     },
@@ -46,13 +46,18 @@ impl<N: ?Sized> QuotaLookup<N> {
 
     /// What was seen so far is not known to the copy.
     pub(super) fn with_ttl(&self, fresh: Duration) -> Self {
-        Self { lookup: Arc::clone(&self.lookup), ttl: fresh.min(MAX_DURATION), cache: Arc::default() }
+        Self {
+            lookup: Arc::clone(&self.lookup),
+            ttl: fresh.min(MAX_DURATION),
+            cache: Arc::default(),
+        }
     }
 
     pub(super) fn get_or_fetch(&self, policy: &Policy, key: &Key, native: &N) -> QuotaLookupResult {
         let now = Instant::now();
-        let seen =
-            self.cache.with(counter_ref(policy, key), |seen| (now < seen.expires_at).then_some(seen.quota));
+        let seen = self
+            .cache
+            .with(counter_ref(policy, key), |seen| (now < seen.expires_at).then_some(seen.quota));
         if let Some(quota) = seen.flatten() {
             return QuotaLookupResult::Cached(quota);
         }

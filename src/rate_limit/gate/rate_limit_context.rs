@@ -12,17 +12,17 @@ use futures_util::future::BoxFuture;
 use smallvec::SmallVec;
 
 use super::{
-    rate_limit_settings::{StoreAndEngine, LayerPolicy, RateLimitSettings},
     quota_lookup::QuotaLookupResult,
-    rate_status::{StoreIdentity, PriorCharge, RateStatus},
+    rate_limit_settings::{LayerPolicy, RateLimitSettings, StoreAndEngine},
     rate_limit_ticket::policy_statuses,
+    rate_status::{PriorCharge, RateStatus, StoreIdentity},
 };
 use crate::{
-    gate::{InitialVerdict, KeyError, RefusalTracker, ReplayMarker, GateRequest, current_replay},
+    gate::{GateRequest, InitialVerdict, KeyError, RefusalTracker, ReplayMarker, current_replay},
     rate_limit::{
-        engine::{CheckRequest, RateLimitEngine, PolicyCheck},
-        quota::Quota,
+        engine::{CheckRequest, PolicyCheck, RateLimitEngine},
         policy_status::PolicyStatus,
+        quota::Quota,
     },
     reply::Reply,
     store::Store,
@@ -67,7 +67,11 @@ impl<N: ?Sized> RateLimitSettings<N> {
             Ok(read) => read,
             // It comes without credentials.
             Err(_) if !asks => return InitialVerdict::Skip,
-            Err(fault) => return fault.into_reply(LAYER_NAME).map_or(InitialVerdict::Skip, InitialVerdict::Answer),
+            Err(fault) => {
+                return fault
+                    .into_reply(LAYER_NAME)
+                    .map_or(InitialVerdict::Skip, InitialVerdict::Answer);
+            }
         };
         let keys = ask.checks.iter().map(|each| &each.key);
         if let Some(asked) = self.response.check_keys(keys) {
@@ -112,28 +116,44 @@ impl<N: ?Sized> RateLimitSettings<N> {
             }
         }
         let remembered = RefusalTracker::from_view(view);
-        InitialVerdict::Enter(RateLimitContext { request_store: found, store_identity: at, request: ask, pending_quotas: quotas, outer_status: outer, replay: run, remembered_run: remembered })
+        InitialVerdict::Enter(RateLimitContext {
+            request_store: found,
+            store_identity: at,
+            request: ask,
+            pending_quotas: quotas,
+            outer_status: outer,
+            replay: run,
+            remembered_run: remembered,
+        })
     }
 
     fn refusal<F, T>(&self, standings: &[PolicyStatus<'_>]) -> InitialVerdict<F, T> {
         match standings {
             // Its answer hangs on nothing else.
             [one] if self.policies.len() == 1 && !self.response.has_responder() => {
-                InitialVerdict::SharedAnswer(self.reply_cache.get_or_build(one, || self.response.refusal_reply(standings)))
+                InitialVerdict::SharedAnswer(
+                    self.reply_cache.get_or_build(one, || self.response.refusal_reply(standings)),
+                )
             }
             _ => InitialVerdict::Answer(self.response.refusal_reply(standings)),
         }
     }
 
     /// The policies that have a key here, and the key of the group.
-    fn build_check_request<V: GateRequest<NativeRequest = N>>(&self, view: &mut V) -> Result<CheckRequest, KeyError> {
+    fn build_check_request<V: GateRequest<NativeRequest = N>>(
+        &self,
+        view: &mut V,
+    ) -> Result<CheckRequest, KeyError> {
         let mut questions = SmallVec::with_capacity(self.policies.len());
         let mut none = None;
         for (place, limit) in self.policies.iter().enumerate() {
             match limit.key_source.read(view) {
                 Ok(key) => {
                     let cost = limit.policy.default_cost();
-                    questions.push(PolicyCheck { policy_index: place, ..PolicyCheck::new(&limit.policy, key, cost) });
+                    questions.push(PolicyCheck {
+                        policy_index: place,
+                        ..PolicyCheck::new(&limit.policy, key, cost)
+                    });
                 }
                 Err(fault) if fault.allows_passage() => none = Some(fault),
                 Err(fault) => return Err(fault),
@@ -187,7 +207,11 @@ impl<N: ?Sized> LayerPolicy<N> {
             question.cost = cost(view.native_request());
         }
         question.may_end_early = self.may_settle() || self.quota_by.is_some();
-        match self.quota_by.as_ref()?.get_or_fetch(&self.policy, &question.key, view.native_request()) {
+        match self.quota_by.as_ref()?.get_or_fetch(
+            &self.policy,
+            &question.key,
+            view.native_request(),
+        ) {
             QuotaLookupResult::Cached(quota) => {
                 question.quota = quota;
                 None
@@ -224,7 +248,10 @@ pub(super) fn missing_store_reply() -> Reply {
 
 impl RateLimitContext {
     /// There is one: it was asked.
-    pub(super) fn store_and_engine<'a, N: ?Sized>(&'a self, plan: &'a RateLimitSettings<N>) -> Option<StoreAndEngine<'a>> {
+    pub(super) fn store_and_engine<'a, N: ?Sized>(
+        &'a self,
+        plan: &'a RateLimitSettings<N>,
+    ) -> Option<StoreAndEngine<'a>> {
         find_store_and_engine(plan, &self.request_store)
     }
 

@@ -5,10 +5,10 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use super::{refusal_reply_cache::RefusalReplyCache, quota_lookup::QuotaLookup};
+use super::{quota_lookup::QuotaLookup, refusal_reply_cache::RefusalReplyCache};
 use crate::{
     gate::KeySource,
-    rate_limit::{engine::RateLimitEngine, response_options::ResponseOptions, policy::Policy},
+    rate_limit::{engine::RateLimitEngine, policy::Policy, response_options::ResponseOptions},
     store::Store,
 };
 
@@ -42,7 +42,14 @@ impl<N: ?Sized> LayerPolicy<N> {
     pub(super) fn new(source: KeySource<N>, policy: Policy) -> Self {
         let policy = Arc::new(policy);
         let (quotas, cost_by, refund_on) = (None, None, None);
-        Self { key_source: source, policy, quota_by: quotas, cost_by, refund_on, handler_sets_cost: false }
+        Self {
+            key_source: source,
+            policy,
+            quota_by: quotas,
+            cost_by,
+            refund_on,
+            handler_sets_cost: false,
+        }
     }
 
     /// Whether charges may be changed after the response.

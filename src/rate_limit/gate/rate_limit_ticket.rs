@@ -4,8 +4,8 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::rate_limit::{
     decision::{Decision, PolicyDecision},
-    engine::{PendingSettlement, ChargeReceipt},
-    gate::{run_charge::RunCharge, rate_status::RateStatus},
+    engine::{ChargeReceipt, PendingSettlement},
+    gate::{rate_status::RateStatus, run_charge::RunCharge},
     policy_status::PolicyStatus,
 };
 
@@ -33,11 +33,20 @@ impl RateLimitTicket {
 
     /// Of a run that is charged when it has run.
     pub(super) fn for_run(charge: RunCharge) -> Self {
-        Self { status: None, receipt: None, check_policies: Vec::new(), run_charge: Some(Box::new(charge)) }
+        Self {
+            status: None,
+            receipt: None,
+            check_policies: Vec::new(),
+            run_charge: Some(Box::new(charge)),
+        }
     }
 
     /// A run was answered by this status.
-    pub(super) fn settle_run(&mut self, status: u16, refunds: impl Fn(usize) -> bool) -> Option<PendingSettlement> {
+    pub(super) fn settle_run(
+        &mut self,
+        status: u16,
+        refunds: impl Fn(usize) -> bool,
+    ) -> Option<PendingSettlement> {
         self.run_charge.take()?.charge_answered(status, refunds)
     }
 
@@ -52,7 +61,10 @@ impl RateLimitTicket {
 
     /// Puts the charges right, in the background; `None` if there is nothing to do. `refunds`: by the
     /// place of the policy.
-    pub(super) fn settle_charges(&mut self, refunds: impl Fn(usize) -> bool) -> Option<PendingSettlement> {
+    pub(super) fn settle_charges(
+        &mut self,
+        refunds: impl Fn(usize) -> bool,
+    ) -> Option<PendingSettlement> {
         let receipt = self.receipt.take()?;
         let set = self.status.as_ref().and_then(RateStatus::take_handler_cost);
         let cost = |at: usize, was: u64| match (self.check_policies.get(at), set) {

@@ -29,7 +29,7 @@ struct RateStatusInner {
     /// What was charged.
     request: CheckRequest,
     store_identity: StoreIdentity,
-    /// What the handler has set; [`UNSET`] until then, and [`SETTLED`] when it is too late for it.
+    /// What the handler has set; [`COST_UNSET`] until then, and [`COST_SETTLED`] when it is too late for it.
     handler_cost: AtomicU64,
     /// The most that it may set; `None` if that has no consequences.
     max_cost: Option<u64>,
@@ -92,12 +92,21 @@ impl RateStatus {
         outer: Option<Self>,
     ) -> Self {
         let cost = AtomicU64::new(COST_UNSET);
-        Self(Arc::new(RateStatusInner { decision, request: ask, store_identity: at, handler_cost: cost, max_cost: heeded, outer_status: outer }))
+        Self(Arc::new(RateStatusInner {
+            decision,
+            request: ask,
+            store_identity: at,
+            handler_cost: cost,
+            max_cost: heeded,
+            outer_status: outer,
+        }))
     }
 
     /// That of the layer that was passed last, also if it decided without the store.
     pub(super) fn from_outer_layer<V: GateRequest>(view: &V) -> Option<Self> {
-        view.extension::<LocalRateStatus>().map(|LocalRateStatus(status)| status).or_else(|| view.extension())
+        view.extension::<LocalRateStatus>()
+            .map(|LocalRateStatus(status)| status)
+            .or_else(|| view.extension())
     }
 
     /// Puts it into the request: for the handler, if it knows anything of the quotas.
@@ -150,7 +159,7 @@ impl RateStatus {
     ///
     /// # Errors
     ///
-    /// [`ChargeBounded`] if it is more than [`Quota::most_charged`](crate::Quota::most_charged) of one of the policies
+    /// [`ChargeCappedError`] if it is more than [`Quota::max_charge`](crate::Quota::max_charge) of one of the policies
     /// that heed it: ten times what the quota lets in. The request is charged that instead, in each policy, so that
     /// a cost that a client has a say in is no way around the quota, and no way to block a key for years.
     pub fn set_cost(&self, cost: u64) -> Result<bool, ChargeCappedError> {
@@ -169,7 +178,12 @@ impl RateStatus {
     }
 
     /// What this layer or one further out has charged to the question's counter already.
-    pub(super) fn prior_charge(&self, at: StoreIdentity, group: Option<&Key>, question: &PolicyCheck) -> PriorCharge {
+    pub(super) fn prior_charge(
+        &self,
+        at: StoreIdentity,
+        group: Option<&Key>,
+        question: &PolicyCheck,
+    ) -> PriorCharge {
         let same = self.0.request.checks.iter().find(|charged| {
             self.0.store_identity == at
                 && charged.is_counted()

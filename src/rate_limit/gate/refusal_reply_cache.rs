@@ -15,8 +15,8 @@ use parking_lot::Mutex;
 
 use crate::{
     clock::ceil_secs,
-    rate_limit::{rate_headers::format_policy_header, policy_status::PolicyStatus},
-    reply::{SharedReply, Reply},
+    rate_limit::{policy_status::PolicyStatus, rate_headers::format_policy_header},
+    reply::{Reply, SharedReply},
 };
 
 /// Clients that are to come back at different times get different answers; so many are kept, by the
@@ -76,8 +76,9 @@ impl RefusalReplyCache {
     /// The value of the field that names the policies, of a layer with so many. (One has one name for it.)
     pub(super) fn policy_header(&self, standings: &[PolicyStatus<'_>], limits: usize) -> Bytes {
         let ([one], 1) = (standings, limits) else { return format_policy_header(standings) };
-        let (limit, window, text) =
-            self.policy_header.get_or_init(|| (one.limit, one.window, format_policy_header(standings)));
+        let (limit, window, text) = self
+            .policy_header
+            .get_or_init(|| (one.limit, one.window, format_policy_header(standings)));
         if (*limit, *window) == (one.limit, one.window) {
             return text.clone();
         }
@@ -97,7 +98,15 @@ mod tests {
 
     fn standing(limit: u64, retry: Duration) -> PolicyStatus<'static> {
         let (window, reset) = (Duration::from_secs(60), Duration::from_secs(60));
-        PolicyStatus { name: "a", limit, window, remaining: 0, reset_after: reset, retry_after: retry, violated: true }
+        PolicyStatus {
+            name: "a",
+            limit,
+            window,
+            remaining: 0,
+            reset_after: reset,
+            retry_after: retry,
+            violated: true,
+        }
     }
 
     #[test]
@@ -118,7 +127,8 @@ mod tests {
     #[test]
     fn what_is_the_same_is_made_once() {
         let again = RefusalReplyCache::default();
-        let told = |standing, status| again.get_or_build(&standing, || Reply::new(status)).reply().status;
+        let told =
+            |standing, status| again.get_or_build(&standing, || Reply::new(status)).reply().status;
         let millis = Duration::from_millis;
         assert_eq!(told(standing(3, millis(1_500)), 1), 1);
         assert_eq!(told(standing(3, millis(1_001)), 2), 1, "2 s, both");

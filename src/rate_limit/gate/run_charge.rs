@@ -24,7 +24,11 @@ impl RunCharge {
     }
 
     /// It was answered by this status. `refunds`: which of the layer's policies give that back.
-    pub(super) fn charge_answered(self, status: u16, refunds: impl Fn(usize) -> bool) -> Option<PendingSettlement> {
+    pub(super) fn charge_answered(
+        self,
+        status: u16,
+        refunds: impl Fn(usize) -> bool,
+    ) -> Option<PendingSettlement> {
         if self.replay.as_ref().is_none_or(|run| run.met_busy_lock_with(status)) {
             return None;
         }

@@ -9,14 +9,14 @@ use futures_util::FutureExt as _;
 
 use super::{
     RateLimitGate,
-    refusal_reply_cache::RefusalReplyCache,
-    rate_limit_settings::{LayerPolicy, RateLimitSettings},
     quota_lookup::QuotaLookup,
+    rate_limit_settings::{LayerPolicy, RateLimitSettings},
+    refusal_reply_cache::RefusalReplyCache,
 };
 use crate::{
     gate::KeySource,
     outage::RateLimitOutage,
-    rate_limit::{response_options::ResponseOptions, policy::Policy, quota::Quota},
+    rate_limit::{policy::Policy, quota::Quota, response_options::ResponseOptions},
     store::Store,
 };
 
@@ -64,7 +64,7 @@ impl<N: ?Sized> RateLimitGate<N> {
         self.update(|plan| plan.response = set(std::mem::take(&mut plan.response)))
     }
 
-    /// See `RateLimitLayer::name`.
+    /// See `RateLimitLayer::policy_name`.
     #[must_use]
     pub fn policy_name(self, name: &str) -> Self {
         self.map_last_policy(|policy| policy.with_name(name))
@@ -98,7 +98,7 @@ impl<N: ?Sized> RateLimitGate<N> {
         self.update_last_policy(|limit| limit.quota_by = Some(Arc::new(quotas)))
     }
 
-    /// See `RateLimitLayer::quota_fresh_for`.
+    /// See `RateLimitLayer::quota_ttl`.
     ///
     /// # Panics
     ///
@@ -122,7 +122,7 @@ impl<N: ?Sized> RateLimitGate<N> {
         self.update_last_policy(|limit| limit.refund_on = Some(Arc::new(refund)))
     }
 
-    /// See `RateLimitLayer::settle_by_handler`. Inside another layer that is alike otherwise, this one charges the request
+    /// See `RateLimitLayer::handler_sets_cost`. Inside another layer that is alike otherwise, this one charges the request
     /// as well, and the handler says what it costs here.
     #[must_use]
     pub fn handler_sets_cost(self) -> Self {

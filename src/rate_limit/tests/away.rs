@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{SECOND, admitted, minute, named, refused};
 use crate::{
-    ErrorKind, RateLimitOutage, Quota,
+    ErrorKind, Quota, RateLimitOutage,
     rate_limit::RateLimiter,
     store::{Fault, Faults, Store, faulty},
 };

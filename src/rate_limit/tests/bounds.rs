@@ -1,7 +1,7 @@
 //! Quotas of 0, and charges that are larger than any quota.
 
 use super::*;
-use crate::store::{AdjustmentKind, QuotaRule, ChargeAdjustment};
+use crate::store::{AdjustmentKind, ChargeAdjustment, QuotaRule};
 
 fn all_countings(quota: Quota) -> [Quota; 4] {
     [quota, quota.sliding(), quota.gcra(), quota.burst(5)]
@@ -65,7 +65,12 @@ fn a_charge_after_the_fact_is_bounded() {
         assert_eq!(quota.max_charge(), most, "{quota:?}");
         let rule: QuotaRule = quota.to_rule().expect("it counts");
         for units in [0, 1, most, most + 1, u64::MAX] {
-            let settled = ChargeAdjustment::new("p".into(), "k".into(), rule, AdjustmentKind::Charge { units });
+            let settled = ChargeAdjustment::new(
+                "p".into(),
+                "k".into(),
+                rule,
+                AdjustmentKind::Charge { units },
+            );
             assert_eq!(settled.kind, AdjustmentKind::Charge { units: units.min(most) });
         }
     }

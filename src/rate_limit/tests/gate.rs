@@ -11,7 +11,7 @@ use std::{
 use super::{SECOND, minute, named};
 use crate::{
     Key, Policy, Quota, Reply,
-    gate::{InitialVerdict, Gate, KeySource, ServiceOutcome, LeaveAction, Verdict, fake::FakeView},
+    gate::{Gate, InitialVerdict, KeySource, LeaveAction, ServiceOutcome, Verdict, fake::FakeView},
     rate_limit::{RateLimitGate, RateLimitTicket},
     store::{Fault, Store, faulty},
 };
@@ -171,7 +171,9 @@ async fn a_request_that_never_gets_to_the_handler_is_given_back() {
         by("a", named("one", minute(9))).and(by("b", named("two", minute(9)))).store(&store);
     faults.set("charge", Fault::Slow(SECOND), 100);
     let mut view = view();
-    let InitialVerdict::Enter(facts) = limit.inspect(&mut view) else { panic!("it is not known yet") };
+    let InitialVerdict::Enter(facts) = limit.inspect(&mut view) else {
+        panic!("it is not known yet")
+    };
     let entering = tokio::time::timeout(3 * SECOND / 2, limit.enter(facts));
     assert!(entering.await.is_err(), "the second call is under way");
     assert!(store.shutdown(5 * SECOND).await);

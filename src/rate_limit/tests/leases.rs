@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     Policy, Quota, RateStatus,
-    gate::{InitialVerdict, Gate as _, Verdict, GateRequest as _},
+    gate::{Gate as _, GateRequest as _, InitialVerdict, Verdict},
     rate_limit::RateLimiter,
     store::{Fault, Store, elsewhere, faulty},
 };
@@ -25,10 +25,14 @@ pub(super) fn leased(requests: u64, n: u32) -> Policy {
 async fn a_request_that_has_a_leased_charge_passes_before_anything_is_awaited() {
     let (store, faults) = faulty();
     let limit = by("a", leased(5, 2)).store(&store);
-    let InitialVerdict::Enter(facts) = limit.inspect(&mut view()) else { panic!("nothing was leased yet") };
+    let InitialVerdict::Enter(facts) = limit.inspect(&mut view()) else {
+        panic!("nothing was leased yet")
+    };
     assert!(matches!(limit.enter(facts).await, Verdict::Pass(_)));
     let mut second = view();
-    let InitialVerdict::PassLight(status) = limit.inspect(&mut second) else { panic!("a unit is there") };
+    let InitialVerdict::PassLight(status) = limit.inspect(&mut second) else {
+        panic!("a unit is there")
+    };
     assert_eq!(second.extension::<RateStatus>().unwrap().decision().remaining(), 3);
     let mut fields = Vec::new();
     limit.settle_with_headers(status, |name, value| fields.push((name, value))).unwrap();
@@ -335,7 +339,8 @@ async fn no_unit_is_spent_in_the_next_window() {
         tokio::time::advance(step).await;
         let (store, faults) = faulty();
         let other = store.as_another_process();
-        let policy = Policy::new(Quota::requests(10).per(SECOND / 2)).with_name("p").quota_lease(10);
+        let policy =
+            Policy::new(Quota::requests(10).per(SECOND / 2)).with_name("p").quota_lease(10);
         let (limit, others) = (store.rate_limiter(policy.clone()), other.rate_limiter(policy));
         admitted(&limit.check("x", 1).await.unwrap(), 9);
         tokio::time::advance(SECOND / 2 - 15 * step).await;

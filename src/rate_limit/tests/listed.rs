@@ -5,8 +5,8 @@ use super::{
     minute, named,
 };
 use crate::{
-    ClientAddress, Key, AccessLists,
-    gate::{InitialVerdict, Gate, KeySource},
+    AccessLists, ClientAddress, Key,
+    gate::{Gate, InitialVerdict, KeySource},
     store::Store,
 };
 
@@ -14,7 +14,8 @@ use crate::{
 #[tokio::test(start_paused = true)]
 async fn lists_look_at_every_policy() {
     let client = KeySource::client(ClientAddress::behind_proxies(["10.0.0.0/8"]));
-    let lists = AccessLists::new().allow(["10.0.0.0/8", "192.0.2.7"]).deny_key(Key::header("b", b"2"));
+    let lists =
+        AccessLists::new().allow(["10.0.0.0/8", "192.0.2.7"]).deny_key(Key::header("b", b"2"));
     let limit = |other: &str| {
         let client = Limit::new(client.clone(), named("client", minute(5)));
         let limit = by("a", minute(5)).and(client).and(by(other, named("other", minute(5))));
@@ -28,6 +29,11 @@ async fn lists_look_at_every_policy() {
     };
     let asked = |other, address| limit(other).inspect(&mut from(address));
     assert!(matches!(asked("cost", "192.0.2.7"), InitialVerdict::Skip));
-    assert!(matches!(asked("cost", "192.0.2.8"), InitialVerdict::Enter(_)), "the proxy is not the client");
-    assert!(matches!(asked("b", "192.0.2.7"), InitialVerdict::Answer(reply) if reply.status == 403));
+    assert!(
+        matches!(asked("cost", "192.0.2.8"), InitialVerdict::Enter(_)),
+        "the proxy is not the client"
+    );
+    assert!(
+        matches!(asked("b", "192.0.2.7"), InitialVerdict::Answer(reply) if reply.status == 403)
+    );
 }

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     key::Key,
-    store::{Algorithm, KeyNames, CounterKeyKind},
+    store::{Algorithm, CounterKeyKind, KeyNames},
 };
 
 /// Names of the letters by which they could run into something else, and now and then a long one.

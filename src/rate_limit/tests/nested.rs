@@ -6,8 +6,8 @@ use super::{
     minute, named,
 };
 use crate::{
-    Key, RateLimitOutage, Quota, RateStatus,
-    gate::{InitialVerdict, Gate as _, Verdict, GateRequest as _, fake::FakeView},
+    Key, Quota, RateLimitOutage, RateStatus,
+    gate::{Gate as _, GateRequest as _, InitialVerdict, Verdict, fake::FakeView},
     store::{Fault, Store, faulty},
 };
 

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     Key, Policy, Quota, RateStatus,
-    gate::{Gate as _, ServiceOutcome, GateRequest as _},
+    gate::{Gate as _, GateRequest as _, ServiceOutcome},
     store::{Fault, Store, elsewhere, faulty},
 };
 
@@ -64,7 +64,8 @@ async fn what_is_only_watched_is_put_right_too() {
     let store = Store::memory();
     let policy = named("p", minute(2)).shadow();
     let left = async || {
-        let peek = store.rate_limiter(policy.clone()).peek(Key::header("a", b"1"), 1).await.unwrap();
+        let peek =
+            store.rate_limiter(policy.clone()).peek(Key::header("a", b"1"), 1).await.unwrap();
         peek.policies()[0].remaining()
     };
     let limit = by("a", policy.clone()).refund_on(|status| status >= 500).store(&store);

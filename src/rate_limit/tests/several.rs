@@ -4,7 +4,7 @@ use futures_util::future::join_all;
 
 use super::{SECOND, admitted, left, minute, named, refused};
 use crate::{
-    ErrorKind, RateLimitOutage, Policy, PolicyDecision, Quota,
+    ErrorKind, Policy, PolicyDecision, Quota, RateLimitOutage,
     store::{Fault, Store, faulty},
 };
 

@@ -21,7 +21,7 @@ use tower_layer::Layer as _;
 
 use super::{LEASE, head, running, secret};
 use crate::{
-    defer::{ReplayResponse, DeferGate, DeferWorker, ReplayBody, ReplayOutcome, Replayer as _},
+    defer::{DeferGate, DeferWorker, ReplayBody, ReplayOutcome, ReplayResponse, Replayer as _},
     gate::{KeySource, ReplayMarker},
     lock::{BusyStatus, LockGate},
     middleware::{GateLayer, PlainHttp},
@@ -165,7 +165,8 @@ async fn becomes(store: &Store, id: &JobId, so: impl Fn(&JobView) -> bool) -> Jo
 async fn a_job_waits_for_a_lock_over_there_uncharged() {
     let store = Store::memory();
     let there = store.as_another_process();
-    let far = far(lock("order", &there).trust_delegation(&secret(7)), lock("other", &there), 200).await;
+    let far =
+        far(lock("order", &there).trust_delegation(&secret(7)), lock("other", &there), 200).await;
     let first = store.as_another_process().lock("order").acquire().await.expect("it is free");
     let held = there.lock("other").acquire().await.expect("it is free");
     let unreached =

@@ -100,7 +100,7 @@ pub(crate) enum Settlement {
         delay: Duration,
         reason: &'static str,
     },
-    /// As `Back`, for whoever comes next: nothing is the matter with the job, and so nobody passes it.
+    /// As `Postpone`, for whoever comes next: nothing is the matter with the job, and so nobody passes it.
     ReturnToQueue {
         delay: Duration,
         reason: &'static str,

@@ -5,16 +5,16 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::{
+    claimed_run::{ActiveRun, ClaimCommand, ClaimOutcome, SettleCommand, SettleOutcome},
     enqueue_command::{BeginDirectOutcome, DirectRunCommand, EnqueueCommand, EnqueueOutcome},
-    claimed_run::{ClaimCommand, ClaimOutcome, ActiveRun, SettleCommand, SettleOutcome},
-    job_view::{Heartbeat, DueLocks, JobView, JobListPage, EndedFilter, PendingCursor, ShardStats},
+    job_view::{DueLocks, EndedFilter, Heartbeat, JobListPage, JobView, PendingCursor, ShardStats},
 };
 use crate::{
     key::Key,
     store::{
-        backend::{NodeId, StoreFuture, LockToken},
-        wakeups::WakeupMessage,
+        backend::{LockToken, NodeId, StoreFuture},
         job_id::{JobId, JobState},
+        wakeups::WakeupMessage,
     },
 };
 
@@ -25,16 +25,29 @@ pub(crate) trait JobBackend {
     fn begin_direct(&self, call: DirectRunCommand) -> StoreFuture<'_, BeginDirectOutcome>;
     /// After it: `Some` keeps this stored response as that of a job that is done, `None` forgets the record, so that
     /// a retry runs again. Ends nothing but what began with this id; false if nothing of it ran any more.
-    fn finish_direct(&self, call: DirectRunCommand, response: Option<Bytes>) -> StoreFuture<'_, bool>;
+    fn finish_direct(
+        &self,
+        call: DirectRunCommand,
+        response: Option<Bytes>,
+    ) -> StoreFuture<'_, bool>;
     /// Prolongs the run that began with this id by its lease; false if nothing of it runs any more.
     fn renew_direct(&self, call: DirectRunCommand) -> StoreFuture<'_, bool>;
     /// Ends the run that began with this id as dead, since it is unknown how far it came; false as above.
-    fn mark_direct_dead(&self, call: DirectRunCommand, reason: &'static str) -> StoreFuture<'_, bool>;
+    fn mark_direct_dead(
+        &self,
+        call: DirectRunCommand,
+        reason: &'static str,
+    ) -> StoreFuture<'_, bool>;
     fn claim(&self, call: ClaimCommand) -> StoreFuture<'_, ClaimOutcome>;
     fn settle(&self, call: SettleCommand) -> StoreFuture<'_, SettleOutcome>;
     /// Cancels a job that waits, as it was seen: the last run began then, or never (0). The state afterwards, `Queued`
     /// if it has run since and waits again; `None` for an unknown job.
-    fn cancel_waiting_job(&self, id: JobId, began_us: u64, retention: Duration) -> StoreFuture<'_, Option<JobState>>;
+    fn cancel_waiting_job(
+        &self,
+        id: JobId,
+        began_us: u64,
+        retention: Duration,
+    ) -> StoreFuture<'_, Option<JobState>>;
     fn job_view(&self, id: JobId) -> StoreFuture<'_, Option<JobView>>;
     /// The run of a job that is under way: `running.lua`, reads only. `None` if there is none, or if the lock under it
     /// has lapsed or was given back.
@@ -61,9 +74,20 @@ pub(crate) trait JobBackend {
     /// Sends a hint to one process.
     fn send_wakeup(&self, node: NodeId, hint: WakeupMessage) -> StoreFuture<'_, ()>;
     /// Ended jobs of a shard, from a mark on (0 = the first), at most 100.
-    fn list_ended(&self, shard: u16, which: EndedFilter, from: u64, most: usize) -> StoreFuture<'_, JobListPage>;
+    fn list_ended(
+        &self,
+        shard: u16,
+        which: EndedFilter,
+        from: u64,
+        most: usize,
+    ) -> StoreFuture<'_, JobListPage>;
     /// Jobs of a shard that wait or run, from behind a mark, at most 100.
-    fn list_pending(&self, shard: u16, from: PendingCursor, most: usize) -> StoreFuture<'_, JobListPage<PendingCursor>>;
+    fn list_pending(
+        &self,
+        shard: u16,
+        from: PendingCursor,
+        most: usize,
+    ) -> StoreFuture<'_, JobListPage<PendingCursor>>;
     /// Puts a job that died then back, at the tail of its line, with its attempts to come. The state afterwards.
     fn redrive_job(&self, id: JobId, ended_us: u64) -> StoreFuture<'_, Option<JobState>>;
     /// Forgets a job that ended then, with all that is kept of it. False if there is none that has.

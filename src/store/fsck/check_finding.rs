@@ -105,17 +105,23 @@ impl FindingKind {
             Self::DeadlineNotIndexed => "the deadline of a request is in no index",
             Self::LockNotScheduled => "a lock has requests, and nobody is to look at it",
             Self::LockScheduledTooLate => "a free lock has requests, and is looked at too late",
-            Self::ScheduledLockWithoutJobs => "a lock is to be looked at for its requests, and has none",
+            Self::ScheduledLockWithoutJobs => {
+                "a lock is to be looked at for its requests, and has none"
+            }
             Self::WrongCount => "a number is not what is there",
             Self::MissingExpiry => "a key that has to end by itself has no end",
             Self::UnexpectedExpiry => "a key that something waits for ends by itself",
             Self::TaskNotIndexed => "a task is in no index of its queue",
-            Self::IndexEntryWithoutTask => "an index of a queue names a task of which nothing is known",
+            Self::IndexEntryWithoutTask => {
+                "an index of a queue names a task of which nothing is known"
+            }
             Self::TaskIndexedTwice => "a task is in two indexes at once",
             Self::WrongKeyType => "a key is of another type; delete it by hand",
             Self::UnknownKey => "no version known here writes a key of that name",
             Self::InvalidValue => "a fact that can't be understood, or belongs elsewhere",
-            Self::IdempotencyRecordWithoutJob => "an idempotency record outlives its request, as it may",
+            Self::IdempotencyRecordWithoutJob => {
+                "an idempotency record outlives its request, as it may"
+            }
         }
     }
 

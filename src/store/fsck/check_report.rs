@@ -68,6 +68,10 @@ impl fmt::Display for CheckReport {
             write!(f, ", {} shards not summed up", self.unsummed_shards)?;
         }
         f.write_str(if self.is_complete_scan { "" } else { ", not all names" })?;
-        f.write_str(if self.is_namespace_empty() { "; nothing of this namespace is there" } else { "" })
+        f.write_str(if self.is_namespace_empty() {
+            "; nothing of this namespace is there"
+        } else {
+            ""
+        })
     }
 }

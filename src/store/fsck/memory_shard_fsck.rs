@@ -1,11 +1,11 @@
 //! `fsck.lua`: the same looks, on structures of this process. They find what a step has done wrong.
 //!
-//! A module of `memory`, whose structures it reads.
+//! A module of `memory_shard_fsck`, whose structures it reads.
 
 use super::{
     job_record::JobRecord,
     lock_state::LockState,
-    memory_shard::{ServerTime, MemoryShard},
+    memory_shard::{MemoryShard, ServerTime},
 };
 use crate::{
     key::Key,
@@ -28,8 +28,18 @@ struct MemoryShardFsck<'a> {
 
 impl MemoryShard {
     /// How much was looked at, and what is wrong.
-    pub(super) fn check_consistency(&self, number: u16, now: ServerTime) -> (u64, Vec<CheckFinding>) {
-        let mut look = MemoryShardFsck { shard: self, shard_number: number, now, examined: 0, findings: Vec::new() };
+    pub(super) fn check_consistency(
+        &self,
+        number: u16,
+        now: ServerTime,
+    ) -> (u64, Vec<CheckFinding>) {
+        let mut look = MemoryShardFsck {
+            shard: self,
+            shard_number: number,
+            now,
+            examined: 0,
+            findings: Vec::new(),
+        };
         self.jobs.iter_live(now.ms).for_each(|(id, job)| look.check_job(id, job));
         self.locks.iter_live(now.ms).for_each(|(key, line)| look.check_lock(key, line));
         look.check_indexes();
@@ -41,7 +51,13 @@ impl MemoryShard {
 impl MemoryShardFsck<'_> {
     fn report_with_detail(&mut self, kind: FindingKind, name: &str, detail: String) {
         let shard = Some(self.shard_number);
-        self.findings.push(CheckFinding { kind, shard, name: name.to_owned(), detail, repaired: false });
+        self.findings.push(CheckFinding {
+            kind,
+            shard,
+            name: name.to_owned(),
+            detail,
+            repaired: false,
+        });
     }
 
     fn report(&mut self, kind: FindingKind, name: &str) {
@@ -108,12 +124,20 @@ impl MemoryShardFsck<'_> {
             }
         }
         if bytes != line.job_bytes {
-            self.report_with_detail(FindingKind::WrongCount, name, format!("{} for {bytes}", line.job_bytes));
+            self.report_with_detail(
+                FindingKind::WrongCount,
+                name,
+                format!("{} for {bytes}", line.job_bytes),
+            );
         }
         let exclusive = LockMode::Exclusive.wire_letter();
         let mut live = line.holders.iter().filter(|(_, end)| *end > now);
         if live.clone().count() > 1 && live.any(|(member, _)| member.mode_letter() == exclusive) {
-            self.report_with_detail(FindingKind::InvalidValue, name, "two who exclude each other".to_owned());
+            self.report_with_detail(
+                FindingKind::InvalidValue,
+                name,
+                "two who exclude each other".to_owned(),
+            );
         }
     }
 
@@ -123,9 +147,12 @@ impl MemoryShardFsck<'_> {
         let job = |id: &JobId| self.shard.jobs.get(id, now.ms);
         let waits = |id: &JobId| job(id).is_some_and(|job| job.state.is_pending());
         let mut lost = Vec::new();
-        let pending = facts.delayed_jobs.iter().chain(facts.deadline_index.iter()).map(|(_, id)| id);
+        let pending =
+            facts.delayed_jobs.iter().chain(facts.deadline_index.iter()).map(|(_, id)| id);
         lost.extend(pending.filter(|id| !waits(id)).cloned());
-        for (index, state) in [(&facts.done_jobs, JobState::Done), (&facts.dead_jobs, JobState::Dead)] {
+        for (index, state) in
+            [(&facts.done_jobs, JobState::Done), (&facts.dead_jobs, JobState::Dead)]
+        {
             // As in the script: what ends in this moment may have gone before its entry.
             let kept = index.iter_from(now.us + 1_000_000, now.us).map(|(_, id)| id);
             let is_right = |job: &JobRecord| job.state == state && !job.is_tombstone;
@@ -133,8 +160,10 @@ impl MemoryShardFsck<'_> {
         }
         lost.iter().for_each(|id| self.report(FindingKind::IndexEntryWithoutJob, id.as_str()));
         let idle = |key: &&Key| self.shard.locks.get(key, now.ms).is_none_or(|l| l.jobs.is_empty());
-        let idle: Vec<_> = facts.due_index.iter().map(|(_, key)| key).filter(idle).cloned().collect();
-        idle.iter().for_each(|key| self.report(FindingKind::ScheduledLockWithoutJobs, key.as_str()));
+        let idle: Vec<_> =
+            facts.due_index.iter().map(|(_, key)| key).filter(idle).cloned().collect();
+        idle.iter()
+            .for_each(|key| self.report(FindingKind::ScheduledLockWithoutJobs, key.as_str()));
     }
 
     fn check_totals(&mut self) {

@@ -12,21 +12,21 @@
 //!   another type, are told of and left to a person.
 //!
 //! On a cluster each node that has shards is asked for its names. If shards move meanwhile, some may be passed over: that
-//! is told ([`CheckReport::scanned`]), and sums that may be larger by them are not compared.
+//! is told ([`CheckReport::is_complete_scan`]), and sums that may be larger by them are not compared.
 //!
-//! What it does not see: sums over more than a hundred lines of one shard ([`CheckReport::uncounted`]), or a hundred
+//! What it does not see: sums over more than a hundred lines of one shard ([`CheckReport::unsummed_shards`]), or a hundred
 //! requests of one line; and what one owner has.
 //!
 //! `redis.rs` and `memory.rs` are modules of the two stores: what they read is private there.
 
 mod check_finding;
-mod store_check;
 mod check_report;
+mod store_check;
 
 pub use self::{
     check_finding::{CheckFinding, FindingKind},
-    store_check::StoreCheck,
     check_report::CheckReport,
+    store_check::StoreCheck,
 };
 
 use crate::key::Key;
@@ -36,7 +36,7 @@ use crate::key::Key;
 pub(crate) enum FsckPart {
     /// A page of all names there are.
     KeyPage(KeyScanCursor),
-    /// All indexes of a shard, and these lines besides: `all` that have jobs, or only some.
+    /// All indexes of a shard, and these lines besides: `are_all_locks` that have jobs, or only some.
     Shard { shard: u16, locks: Vec<String>, are_all_locks: bool },
     /// A queue of tasks.
     TaskQueue(Key),

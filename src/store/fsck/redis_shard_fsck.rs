@@ -1,7 +1,7 @@
 //! Looks at the store as a whole, page by page: `fsck.lua`, `fsck_tasks.lua`.
 //!
 //! Each call of a script is about one shard, so it is one slot of a cluster. Names are asked for with SCAN, where there are
-//! several servers of one after the other: by a shard that it has ([`NamesFrom`]).
+//! several servers of one after the other: by a shard that it has ([`KeyScanCursor`]).
 //!
 //! A module of `redis::steps`, whose connections it uses.
 
@@ -14,7 +14,7 @@ use crate::{
     error::Error,
     key::{Key, SHARD_COUNT},
     store::{
-        fsck::{CheckFinding, FindingKind, FsckPartResult, FsckPart, KeyScanCursor},
+        fsck::{CheckFinding, FindingKind, FsckPart, FsckPartResult, KeyScanCursor},
         redis::{RedisBackend, reply_reader::ReplyReader, scripts::LuaScript},
     },
 };
@@ -62,32 +62,43 @@ const BEFORE_FIRST_JOB: &str = "-inf";
 const MAX_PAGES: usize = 10_000;
 
 impl RedisBackend {
-    pub(super) async fn fsck_part(&self, part: FsckPart, mend: bool) -> Result<FsckPartResult, Error> {
+    pub(super) async fn fsck_part(
+        &self,
+        part: FsckPart,
+        mend: bool,
+    ) -> Result<FsckPartResult, Error> {
         match part {
             FsckPart::KeyPage(from) => self.fsck_key_page(from, mend).await,
-            FsckPart::Shard { shard, locks: lines, are_all_locks: all } => self.fsck_shard(shard, lines, all, mend).await,
+            FsckPart::Shard { shard, locks: lines, are_all_locks: all } => {
+                self.fsck_shard(shard, lines, all, mend).await
+            }
             FsckPart::TaskQueue(queue) => self.fsck_task_queue(&queue, mend).await,
         }
     }
 
-    async fn fsck_key_page(&self, mut from: KeyScanCursor, mend: bool) -> Result<FsckPartResult, Error> {
+    async fn fsck_key_page(
+        &self,
+        mut from: KeyScanCursor,
+        mend: bool,
+    ) -> Result<FsckPartResult, Error> {
         if (from.shard, from.cursor) == (0, 0) {
             from.topology_version = self.lanes.map_version();
         }
         let mut shards = BTreeMap::<u16, Vec<String>>::new();
         let (next, names) = self.scan_keys(from.shard, from.cursor).await?;
-        let mut found = FsckPartResult {
-            is_complete_scan: self.lanes.map_version() == from.topology_version,
-            next_page: match next {
-                Some(cursor) => Some(KeyScanCursor { cursor, ..from }),
-                None => {
-                    self.first_shard_of_next_server(from.shard).map(|shard| KeyScanCursor { shard, cursor: 0, ..from })
-                }
-            },
-            examined: names.len() as u64,
-            namespace_keys: names.iter().filter(|name| *name != NAMESPACE_META).count() as u64,
-            ..FsckPartResult::default()
-        };
+        let mut found =
+            FsckPartResult {
+                is_complete_scan: self.lanes.map_version() == from.topology_version,
+                next_page: match next {
+                    Some(cursor) => Some(KeyScanCursor { cursor, ..from }),
+                    None => self
+                        .first_shard_of_next_server(from.shard)
+                        .map(|shard| KeyScanCursor { shard, cursor: 0, ..from }),
+                },
+                examined: names.len() as u64,
+                namespace_keys: names.iter().filter(|name| *name != NAMESPACE_META).count() as u64,
+                ..FsckPartResult::default()
+            };
         for name in names {
             match shard_of(&name) {
                 Some(shard) if expected_type(&name).is_none() => {
@@ -99,9 +110,11 @@ impl RedisBackend {
         for (shard, names) in shards {
             found.task_queues.extend(names.iter().filter_map(|name| task_queue_of(name)));
             for names in names.chunks(PAGE_SIZE) {
-                let mut look = RedisShardFsck { redis: self, shard, repair: mend, result: &mut found };
-                let names =
-                    Vec::from_iter(names.iter().map(|name| self.keys.channel_prefix().to_owned() + name));
+                let mut look =
+                    RedisShardFsck { redis: self, shard, repair: mend, result: &mut found };
+                let names = Vec::from_iter(
+                    names.iter().map(|name| self.keys.channel_prefix().to_owned() + name),
+                );
                 let (_, lines) = look.run_script("keys", "-", &names).await?;
                 found.locks_with_jobs.extend(lines.into_iter().map(|line| (shard, line)));
             }
@@ -146,7 +159,10 @@ impl RedisBackend {
         let (want, must_end) = expected_type(&name).unwrap_or_default();
         let mut pipe = redis::pipe();
         pipe.cmd("TYPE").arg(&key).cmd("PTTL").arg(&key);
-        let mut row = ReplyReader::new("fsck", Value::Array(self.run_read_pipeline(at, "fsck", &pipe).await?));
+        let mut row = ReplyReader::new(
+            "fsck",
+            Value::Array(self.run_read_pipeline(at, "fsck", &pipe).await?),
+        );
         let (kind, left) = (row.read_text()?, row.read_text()?);
         let (what, detail) = match (want, kind.as_str()) {
             (_, "none") => return Ok(None),
@@ -288,7 +304,8 @@ fn repair_argument(mend: bool) -> Vec<u8> {
 
 fn parse_finding(row: &mut ReplyReader, shard: u16) -> Result<CheckFinding, Error> {
     let mut found = row.read_list()?;
-    let kind = FindingKind::from_wire_name(&found.read_text()?).ok_or_else(|| found.protocol_error())?;
+    let kind =
+        FindingKind::from_wire_name(&found.read_text()?).ok_or_else(|| found.protocol_error())?;
     let (name, detail) = (read_lossy(&mut found)?, read_lossy(&mut found)?);
     Ok(CheckFinding { kind, shard: Some(shard), name, detail, repaired: found.read_number()? == 1 })
 }

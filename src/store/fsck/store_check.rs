@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::{CheckReport, CheckFinding, FsckPartResult, FsckPart, KeyScanCursor};
+use super::{CheckFinding, CheckReport, FsckPart, FsckPartResult, KeyScanCursor};
 use crate::{
     error::Error,
     key::{Key, SHARD_COUNT},
@@ -65,7 +65,8 @@ impl StoreCheck {
         let all = pass.report.is_complete_scan;
         for shard in 0..SHARD_COUNT {
             let lines = Vec::from_iter(pass.locks_with_jobs.remove(&shard).unwrap_or_default());
-            pass.run_part(&self, FsckPart::Shard { shard, locks: lines, are_all_locks: all }).await?;
+            pass.run_part(&self, FsckPart::Shard { shard, locks: lines, are_all_locks: all })
+                .await?;
         }
         for queue in std::mem::take(&mut pass.task_queues) {
             pass.run_part(&self, FsckPart::TaskQueue(queue)).await?;
@@ -92,7 +93,11 @@ struct FsckPass {
 
 impl FsckPass {
     /// What is left of it is about the names.
-    async fn run_part(&mut self, fsck: &StoreCheck, part: FsckPart) -> Result<FsckPartResult, Error> {
+    async fn run_part(
+        &mut self,
+        fsck: &StoreCheck,
+        part: FsckPart,
+    ) -> Result<FsckPartResult, Error> {
         let mut found = fsck.store.backend().fsck(part, fsck.repair).await?;
         self.findings.extend(found.findings.drain(..));
         self.report.examined += found.examined;

@@ -6,13 +6,13 @@ use bytes::Bytes;
 
 use super::{
     lock_state::HolderEntry,
-    lock_transaction::{SCAN_LIMIT, LockTransaction},
+    lock_transaction::{LockTransaction, SCAN_LIMIT},
 };
 use crate::{
     clock::ceil_millis,
     store::backend::{
-        OFFER_TIMEOUT, ClaimCommand, ClaimOutcome, JobId, JobState, LockMode, NextClaim, ClaimedRun, SettleCommand, SettleOutcome,
-        LockToken, Settlement,
+        ClaimCommand, ClaimOutcome, ClaimedRun, JobId, JobState, LockMode, LockToken, NextClaim,
+        OFFER_TIMEOUT, SettleCommand, SettleOutcome, Settlement,
     },
 };
 
@@ -47,7 +47,8 @@ impl LockTransaction<'_> {
             return not_now;
         }
         self.lock.backoffs.remove(&first);
-        let next = NextClaim { token: call.token.clone(), lease: call.lease, retention: call.retention };
+        let next =
+            NextClaim { token: call.token.clone(), lease: call.lease, retention: call.retention };
         match self.start_run(&first, &next) {
             Some(run) => ClaimOutcome::Claimed(run),
             None => {
@@ -85,7 +86,12 @@ impl LockTransaction<'_> {
     }
 
     /// The run that this token has begun, if it goes on.
-    fn renew_active_run(&mut self, id: &JobId, me: &LockToken, lease: Duration) -> Option<ClaimedRun> {
+    fn renew_active_run(
+        &mut self,
+        id: &JobId,
+        me: &LockToken,
+        lease: Duration,
+    ) -> Option<ClaimedRun> {
         let holds = HolderEntry::holder(LockMode::Exclusive, me);
         let held = self.lock.deadline_of(&holds).is_some_and(|end| end > self.now.ms);
         let job = self.jobs.get(id, self.now.ms)?;
@@ -133,7 +139,13 @@ impl LockTransaction<'_> {
         Some(run)
     }
 
-    fn end_unrunnable_job(&mut self, id: &JobId, state: JobState, reason: &'static str, retention: Duration) {
+    fn end_unrunnable_job(
+        &mut self,
+        id: &JobId,
+        state: JobState,
+        reason: &'static str,
+        retention: Duration,
+    ) {
         self.lock.remove_holder(&HolderEntry::JobOffer(id.clone()));
         let (mut seq, mut bytes, now) = (0, 0, self.now);
         let mut end = now.deadline_after(retention);
@@ -213,12 +225,17 @@ impl LockTransaction<'_> {
                 job.envelope = Bytes::new();
                 (JobState::Done, "", retention)
             }
-            Settlement::Dead { reason, retention } | Settlement::WebhookSettled { reason, retention, .. } => {
+            Settlement::Dead { reason, retention }
+            | Settlement::WebhookSettled { reason, retention, .. } => {
                 job.record_run(now.us, reason);
                 (JobState::Dead, reason, retention)
             }
-            Settlement::Retry { delay, reason } => return self.schedule_retry(id, delay, reason, (true, true)),
-            Settlement::Postpone { delay, reason } => return self.schedule_retry(id, delay, reason, (false, true)),
+            Settlement::Retry { delay, reason } => {
+                return self.schedule_retry(id, delay, reason, (true, true));
+            }
+            Settlement::Postpone { delay, reason } => {
+                return self.schedule_retry(id, delay, reason, (false, true));
+            }
             Settlement::ReturnToQueue { delay, reason } => {
                 return self.schedule_retry(id, delay, reason, (false, false));
             }
@@ -272,7 +289,8 @@ impl LockTransaction<'_> {
             }
             // A dead one is left to a visit, which tells of it.
             let job = self.jobs.get(&first, self.now.ms)?;
-            if job.unrunnable_outcome(self.now.ms).is_some_and(|(state, _)| state == JobState::Dead) {
+            if job.unrunnable_outcome(self.now.ms).is_some_and(|(state, _)| state == JobState::Dead)
+            {
                 return None;
             }
             let run = self.start_run(&first, next);
@@ -304,7 +322,8 @@ impl LockTransaction<'_> {
     /// The undo of a claim, whichever job it was about.
     pub(super) fn unclaim(&mut self, me: &LockToken, id: Option<JobId>) -> bool {
         let now = self.now.ms;
-        let Some(id) = id.filter(|id| self.is_run_by(id, me)).or_else(|| self.find_job_by_run(me)) else {
+        let Some(id) = id.filter(|id| self.is_run_by(id, me)).or_else(|| self.find_job_by_run(me))
+        else {
             return false;
         };
         let Some(job) = self.jobs.get_mut(&id, now) else {

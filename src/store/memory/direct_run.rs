@@ -51,7 +51,11 @@ impl LockTransaction<'_> {
         BeginDirectOutcome::Started
     }
 
-    pub(super) fn finish_direct(&mut self, call: &DirectRunCommand, response: Option<&Bytes>) -> bool {
+    pub(super) fn finish_direct(
+        &mut self,
+        call: &DirectRunCommand,
+        response: Option<&Bytes>,
+    ) -> bool {
         let name = (self.key.clone(), Arc::clone(&call.record_name));
         let record = self.idempotency_records.get(&name, self.now.ms);
         let mine = record.is_some_and(|(id, _)| *id == call.id);
@@ -103,12 +107,21 @@ impl LockTransaction<'_> {
         true
     }
 
-    pub(super) fn mark_direct_dead(&mut self, call: &DirectRunCommand, reason: &'static str) -> bool {
+    pub(super) fn mark_direct_dead(
+        &mut self,
+        call: &DirectRunCommand,
+        reason: &'static str,
+    ) -> bool {
         let job = self.jobs.get(&call.id, self.now.ms);
         let runs = job.is_some_and(|job| job.is_direct && job.state == JobState::Running);
         if runs {
             self.shard.max_retained_bytes = Some(call.limits.ended_bytes);
-            self.finish_direct_as_dead(&call.record_name, &call.id, reason, self.now.deadline_after(call.retention));
+            self.finish_direct_as_dead(
+                &call.record_name,
+                &call.id,
+                reason,
+                self.now.deadline_after(call.retention),
+            );
         }
         runs
     }
@@ -146,7 +159,13 @@ impl LockTransaction<'_> {
         crashed == Some(CrashedRun::MayRunAgain)
     }
 
-    fn finish_direct_as_dead(&mut self, record: &Arc<str>, id: &JobId, reason: &'static str, until: u64) {
+    fn finish_direct_as_dead(
+        &mut self,
+        record: &Arc<str>,
+        id: &JobId,
+        reason: &'static str,
+        until: u64,
+    ) {
         let Some(job) = self.jobs.get_mut(id, self.now.ms) else { return };
         job.set_ended(JobState::Dead, reason, self.now.us);
         let owner = job.owner.clone();

@@ -82,7 +82,8 @@ impl EndedJobIndex {
 
     /// Forgets those whose time is over.
     pub(super) fn remove_expired(&mut self, now_us: u64) {
-        while let Some((_, id)) = self.by_expiry.first_key_value().filter(|(at, _)| **at <= now_us) {
+        while let Some((_, id)) = self.by_expiry.first_key_value().filter(|(at, _)| **at <= now_us)
+        {
             let id = id.clone();
             self.remove(&id);
         }
@@ -137,7 +138,10 @@ impl EndedJobIndex {
     }
 
     fn remove(&mut self, id: &JobId) -> bool {
-        let Some(EndedJobEntry { expires_us: until, bytes: size, owner }) = self.entries.remove(id) else { return false };
+        let Some(EndedJobEntry { expires_us: until, bytes: size, owner }) = self.entries.remove(id)
+        else {
+            return false;
+        };
         self.by_expiry.remove(&until);
         self.total_bytes = self.total_bytes.saturating_sub(size);
         self.update_owner(&owner, |share| {

@@ -2,10 +2,15 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{job_record::JobRecord, pending_jobs::DROPPED_JOB_RETENTION, lock_transaction::LockTransaction};
+use super::{
+    job_record::JobRecord, lock_transaction::LockTransaction, pending_jobs::DROPPED_JOB_RETENTION,
+};
 use crate::store::{
-    backend::{EnqueueCommand, EnqueueOutcome, JobId, JobState, OnFailure, MergeMode},
-    deferred::{SMALL_OWNER_JOBS, SMALL_OWNER_BYTES_PART, OWNERLESS_RESERVED_PART, RESERVED_PART, SHORT_QUEUE_JOBS, SHORT_QUEUE_BYTES_PART},
+    backend::{EnqueueCommand, EnqueueOutcome, JobId, JobState, MergeMode, OnFailure},
+    deferred::{
+        OWNERLESS_RESERVED_PART, RESERVED_PART, SHORT_QUEUE_BYTES_PART, SHORT_QUEUE_JOBS,
+        SMALL_OWNER_BYTES_PART, SMALL_OWNER_JOBS,
+    },
 };
 
 /// How long a group's latest job is known from when it may run, and what a request was merged into.
@@ -48,7 +53,13 @@ impl LockTransaction<'_> {
         self.store_job(call);
         if let Some((old, _)) = old {
             let by = Some(id.clone());
-            self.end_pending_job(&old, JobState::Cancelled, "superseded", DROPPED_JOB_RETENTION, by);
+            self.end_pending_job(
+                &old,
+                JobState::Cancelled,
+                "superseded",
+                DROPPED_JOB_RETENTION,
+                by,
+            );
         }
         EnqueueOutcome::Stored { position: self.job_position(&id).unwrap_or(1) }
     }
@@ -101,7 +112,11 @@ impl LockTransaction<'_> {
 
     fn insert_request_record(&mut self, call: &EnqueueCommand, id: &JobId, pending: bool) {
         if let Some((record, print, life)) = &call.idempotency_record {
-            let end = self.now.deadline_after(if pending { (*life).max(MAX_PENDING_RECORD_RETENTION) } else { *life });
+            let end = self.now.deadline_after(if pending {
+                (*life).max(MAX_PENDING_RECORD_RETENTION)
+            } else {
+                *life
+            });
             let name = (self.key.clone(), Arc::clone(record));
             self.insert_record(&name, (id.clone(), print.clone()), end, &call.owner);
         }
@@ -117,7 +132,10 @@ impl LockTransaction<'_> {
     /// for its own time alone.
     fn merge_into_job(&mut self, call: &EnqueueCommand, id: &JobId) {
         let now = self.now;
-        let job = self.jobs.get_mut(id, now.ms).filter(|job| job.idempotency_records.len() < MAX_RECORDS_PER_JOB);
+        let job = self
+            .jobs
+            .get_mut(id, now.ms)
+            .filter(|job| job.idempotency_records.len() < MAX_RECORDS_PER_JOB);
         let joins = job.is_some();
         if let (Some(job), Some((record, _, life))) = (job, &call.idempotency_record) {
             job.idempotency_records.push((Arc::clone(record), now.deadline_after(*life)));
@@ -128,14 +146,16 @@ impl LockTransaction<'_> {
     /// `old`: the bytes of one that goes at the same time.
     fn is_full(&self, call: &EnqueueCommand, old: Option<u64>) -> bool {
         let (caps, bytes) = (&call.limits, call.stored_bytes());
-        let (late, late_bytes) = self.shard.delayed_totals.get(self.key).copied().unwrap_or_default();
+        let (late, late_bytes) =
+            self.shard.delayed_totals.get(self.key).copied().unwrap_or_default();
         let (one, less) = (u64::from(old.is_some()), old.unwrap_or(0));
         self.lock.jobs.len() as u64 + late >= caps.resource_jobs.saturating_add(one)
             || self.lock.job_bytes + late_bytes + bytes > caps.resource_bytes.saturating_add(less)
             || self.shard.job_count >= caps.shard_jobs.saturating_add(one)
             || self.shard.job_bytes + bytes > caps.shard_bytes.saturating_add(less)
             || self.is_full_for_owner(call, one, less)
-            || !self.fits_outside_reserve(RESERVED_PART, call, old) && !self.may_use_reserve(call, old)
+            || !self.fits_outside_reserve(RESERVED_PART, call, old)
+                && !self.may_use_reserve(call, old)
     }
 
     fn is_full_for_owner(&self, call: &EnqueueCommand, one: u64, less: u64) -> bool {
@@ -151,7 +171,8 @@ impl LockTransaction<'_> {
     fn fits_outside_reserve(&self, part: u64, call: &EnqueueCommand, old: Option<u64>) -> bool {
         let (jobs, bytes) = call.limits.shard_limits_without(part);
         let more = call.stored_bytes().saturating_sub(old.unwrap_or(0));
-        (old.is_some() || self.shard.job_count < jobs) && (more == 0 || self.shard.job_bytes + more <= bytes)
+        (old.is_some() || self.shard.job_count < jobs)
+            && (more == 0 || self.shard.job_bytes + more <= bytes)
     }
 
     /// Returns true if its lock has a short queue, and its owner few jobs.
@@ -162,7 +183,8 @@ impl LockTransaction<'_> {
             let (jobs, used) = (jobs.saturating_sub(one), (used + bytes).saturating_sub(less));
             jobs < few && (jobs == 0 || used <= most / part)
         };
-        let (late, late_bytes) = self.shard.delayed_totals.get(self.key).copied().unwrap_or_default();
+        let (late, late_bytes) =
+            self.shard.delayed_totals.get(self.key).copied().unwrap_or_default();
         let here = (self.lock.jobs.len() as u64 + late, self.lock.job_bytes + late_bytes);
         let owned = self.shard.owner_totals.get(&call.owner).copied().unwrap_or_default();
         is_small(here, SHORT_QUEUE_JOBS, SHORT_QUEUE_BYTES_PART)

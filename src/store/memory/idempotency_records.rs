@@ -11,7 +11,11 @@ impl LockTransaction<'_> {
         let Some(job) = self.jobs.get(id, self.now.ms) else { return };
         for (record, least) in &job.idempotency_records {
             let (name, end) = ((job.lock.clone(), Arc::clone(record)), until.max(*least));
-            if self.idempotency_records.get(&name, self.now.ms).is_some_and(|(whose, _)| whose == id) {
+            if self
+                .idempotency_records
+                .get(&name, self.now.ms)
+                .is_some_and(|(whose, _)| whose == id)
+            {
                 self.idempotency_records.set_expiry(&name, Some(end));
                 self.shard.owner_records.set(&job.owner, &name, end, self.now);
             }

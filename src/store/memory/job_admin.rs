@@ -7,13 +7,14 @@ use super::{
     enqueue::MAX_PENDING_RECORD_RETENTION,
     job_record::JobRecord,
     lock_state::HolderEntry,
-    memory_shard::{ServerTime, MemoryShard},
     lock_transaction::LockTransaction,
+    memory_shard::{MemoryShard, ServerTime},
 };
 use crate::{
     key::{Key, digest_parts},
     store::backend::{
-        JobId, JobState, JobView, JobListPage, EndedFilter, LockMode, JobHistory, PendingCursor, ActiveRun, ShardStats,
+        ActiveRun, EndedFilter, JobHistory, JobId, JobListPage, JobState, JobView, LockMode,
+        PendingCursor, ShardStats,
     },
 };
 
@@ -43,7 +44,8 @@ impl MemoryShard {
         let job = self.jobs.get(id, now.ms).filter(|job| job.state == JobState::Running)?;
         let holds = HolderEntry::holder(LockMode::Exclusive, job.run_token.as_ref()?);
         let until = self.locks.get(&job.lock, now.ms)?.deadline_of(&holds)?;
-        (until > now.ms).then_some(ActiveRun { attempt: job.attempts, first_fence: job.first_fence })
+        (until > now.ms)
+            .then_some(ActiveRun { attempt: job.attempts, first_fence: job.first_fence })
     }
 
     fn ended_index(&self, which: EndedFilter) -> &EndedJobIndex {
@@ -53,7 +55,13 @@ impl MemoryShard {
         }
     }
 
-    pub(super) fn list_ended(&self, which: EndedFilter, from: u64, most: usize, now: ServerTime) -> JobListPage {
+    pub(super) fn list_ended(
+        &self,
+        which: EndedFilter,
+        from: u64,
+        most: usize,
+        now: ServerTime,
+    ) -> JobListPage {
         let most = most.min(100);
         let mut marks = self.ended_index(which).iter_from(from, now.us);
         let mut jobs = Vec::new();
@@ -67,8 +75,14 @@ impl MemoryShard {
     }
 
     /// In the order of marks, whatever comes and goes meanwhile.
-    pub(super) fn list_pending(&self, from: PendingCursor, most: usize, now: ServerTime) -> JobListPage<PendingCursor> {
-        let late = self.state.delayed_jobs.iter().map(|(_, id)| (PendingCursor::for_delayed(id), id));
+    pub(super) fn list_pending(
+        &self,
+        from: PendingCursor,
+        most: usize,
+        now: ServerTime,
+    ) -> JobListPage<PendingCursor> {
+        let late =
+            self.state.delayed_jobs.iter().map(|(_, id)| (PendingCursor::for_delayed(id), id));
         let lines = self.state.due_index.iter().flat_map(|(_, name)| {
             let jobs = self.locks.get(name, now.ms).into_iter().flat_map(|line| &line.jobs);
             jobs.map(|(seq, id)| (PendingCursor::for_queued(name, *seq), id))
@@ -80,13 +94,18 @@ impl MemoryShard {
         let next = all.last().map(|(mark, _)| *mark).filter(|_| more);
         let view = |(_, id): (PendingCursor, &JobId)| {
             let job = self.job_view(id, now).filter(|job| job.state.is_pending())?;
-            Some((id.clone(), JobView { history: JobHistory { webhook_event: None, ..job.history }, ..job }))
+            Some((
+                id.clone(),
+                JobView { history: JobHistory { webhook_event: None, ..job.history }, ..job },
+            ))
         };
         JobListPage { jobs: all.into_iter().filter_map(view).collect(), next_mark: next }
     }
 
     pub(super) fn purge_job(&mut self, id: &JobId, ended_us: u64, now: ServerTime) -> bool {
-        let ended = |job: &&JobRecord| !job.state.is_pending() && !job.is_tombstone && job.ended_us == ended_us;
+        let ended = |job: &&JobRecord| {
+            !job.state.is_pending() && !job.is_tombstone && job.ended_us == ended_us
+        };
         let Some(job) = self.jobs.get(id, now.ms).filter(ended) else { return false };
         match job.state {
             JobState::Dead => self.state.dead_jobs.remove_manually(id),
@@ -120,7 +139,12 @@ impl PendingCursor {
     }
 
     fn for_queued(name: &Key, seq: u64) -> Self {
-        Self { in_queues: true, after_hash: hash_prefix(name.as_str()), after_seq: seq, ..Self::default() }
+        Self {
+            in_queues: true,
+            after_hash: hash_prefix(name.as_str()),
+            after_seq: seq,
+            ..Self::default()
+        }
     }
 }
 
@@ -143,7 +167,9 @@ impl JobRecord {
 
     /// What ends it instead of a run: it was running, and its worker died, or its deadline has passed.
     pub(super) fn unrunnable_outcome(&self, now: u64) -> Option<(JobState, &'static str)> {
-        if self.state == JobState::Running && (!self.retry_after_crash || self.attempts >= self.max_attempts) {
+        if self.state == JobState::Running
+            && (!self.retry_after_crash || self.attempts >= self.max_attempts)
+        {
             return Some((JobState::Dead, "crashed, may have run"));
         }
         self.deadline_ms.is_some_and(|exp| exp <= now).then_some((JobState::Expired, "deadline"))

@@ -4,14 +4,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{MemoryBackend, ready_ok, poll_due::PollBudget, local_pubsub::OutgoingWakeup};
+use super::{MemoryBackend, local_pubsub::OutgoingWakeup, poll_due::PollBudget, ready_ok};
 use crate::{
     key::Key,
     store::{
         backend::{
-            Heartbeat, BeginDirectOutcome, ClaimCommand, ClaimOutcome, DirectRunCommand, DueLocks, EnqueueCommand, EnqueueOutcome, JobId, JobState, JobView,
-            JobBackend, JobListPage, EndedFilter, NodeId, PendingCursor, ActiveRun, SettleCommand, SettleOutcome, StoreFuture, ShardStats,
-            LockToken,
+            ActiveRun, BeginDirectOutcome, ClaimCommand, ClaimOutcome, DirectRunCommand, DueLocks,
+            EndedFilter, EnqueueCommand, EnqueueOutcome, Heartbeat, JobBackend, JobId, JobListPage,
+            JobState, JobView, LockToken, NodeId, PendingCursor, SettleCommand, SettleOutcome,
+            ShardStats, StoreFuture,
         },
         wakeups::WakeupMessage,
     },
@@ -27,7 +28,11 @@ impl JobBackend for MemoryBackend {
         ready_ok(self.with_lock(&call.key, |visit| visit.begin_direct(&call)))
     }
 
-    fn finish_direct(&self, call: DirectRunCommand, response: Option<Bytes>) -> StoreFuture<'_, bool> {
+    fn finish_direct(
+        &self,
+        call: DirectRunCommand,
+        response: Option<Bytes>,
+    ) -> StoreFuture<'_, bool> {
         ready_ok(self.with_lock(&call.key, |visit| visit.finish_direct(&call, response.as_ref())))
     }
 
@@ -35,7 +40,11 @@ impl JobBackend for MemoryBackend {
         ready_ok(self.with_lock(&call.key, |visit| visit.renew_direct(&call)))
     }
 
-    fn mark_direct_dead(&self, call: DirectRunCommand, reason: &'static str) -> StoreFuture<'_, bool> {
+    fn mark_direct_dead(
+        &self,
+        call: DirectRunCommand,
+        reason: &'static str,
+    ) -> StoreFuture<'_, bool> {
         ready_ok(self.with_lock(&call.key, |visit| visit.mark_direct_dead(&call, reason)))
     }
 
@@ -48,7 +57,12 @@ impl JobBackend for MemoryBackend {
         ready_ok(self.with_lock(&key, |visit| visit.settle(call)))
     }
 
-    fn cancel_waiting_job(&self, id: JobId, began_us: u64, retention: Duration) -> StoreFuture<'_, Option<JobState>> {
+    fn cancel_waiting_job(
+        &self,
+        id: JobId,
+        began_us: u64,
+        retention: Duration,
+    ) -> StoreFuture<'_, Option<JobState>> {
         ready_ok(self.cancel_queued_job(&id, began_us, retention))
     }
 
@@ -76,7 +90,9 @@ impl JobBackend for MemoryBackend {
 
     fn poll_due(&self, shards: Vec<u16>, most: usize) -> StoreFuture<'_, Vec<DueLocks>> {
         let (mut left, mut post) = (PollBudget::new(most), Vec::new());
-        let one = |shard: &u16| self.with_shard(*shard, |shard, now| shard.poll_due(&mut left, now, &mut post));
+        let one = |shard: &u16| {
+            self.with_shard(*shard, |shard, now| shard.poll_due(&mut left, now, &mut post))
+        };
         let due = shards.iter().map(one).collect();
         self.pubsub.publish(post);
         ready_ok(due)
@@ -92,16 +108,30 @@ impl JobBackend for MemoryBackend {
 
     fn send_wakeup(&self, node: NodeId, hint: WakeupMessage) -> StoreFuture<'_, ()> {
         if hint.encode().is_some() {
-            self.pubsub.publish(vec![OutgoingWakeup { recipient: Some(node.as_str().into()), message: hint }]);
+            self.pubsub.publish(vec![OutgoingWakeup {
+                recipient: Some(node.as_str().into()),
+                message: hint,
+            }]);
         }
         ready_ok(())
     }
 
-    fn list_ended(&self, shard: u16, which: EndedFilter, from: u64, most: usize) -> StoreFuture<'_, JobListPage> {
+    fn list_ended(
+        &self,
+        shard: u16,
+        which: EndedFilter,
+        from: u64,
+        most: usize,
+    ) -> StoreFuture<'_, JobListPage> {
         ready_ok(self.with_shard(shard, |shard, now| shard.list_ended(which, from, most, now)))
     }
 
-    fn list_pending(&self, shard: u16, from: PendingCursor, most: usize) -> StoreFuture<'_, JobListPage<PendingCursor>> {
+    fn list_pending(
+        &self,
+        shard: u16,
+        from: PendingCursor,
+        most: usize,
+    ) -> StoreFuture<'_, JobListPage<PendingCursor>> {
         ready_ok(self.with_shard(shard, |shard, now| shard.list_pending(from, most, now)))
     }
 

@@ -8,7 +8,7 @@ use super::memory_shard::ServerTime;
 use crate::{
     clock::ceil_millis,
     key::Key,
-    store::backend::{WebhookJobSpec, JobId, JobState, LockToken, Settlement},
+    store::backend::{JobId, JobState, LockToken, Settlement, WebhookJobSpec},
 };
 
 /// How long it is known of a job at least that it was stored.
@@ -125,12 +125,14 @@ impl JobRecord {
     pub(super) fn resolve_settlement(&self, verdict: Settlement) -> Settlement {
         let last = self.webhook_event.as_ref().and_then(|end| end.split(' ').nth(2)?.parse().ok());
         match verdict {
-            Settlement::WebhookSettled { ended_us, .. } if last.is_some_and(|last: u64| last != ended_us) => {
+            Settlement::WebhookSettled { ended_us, .. }
+                if last.is_some_and(|last: u64| last != ended_us) =>
+            {
                 Settlement::Postpone { delay: Duration::from_millis(1), reason: "ended again" }
             }
-            Settlement::WebhookSettled { response: Some((response, status)), retention, .. } => {
-                Settlement::Done { response, status, retention }
-            }
+            Settlement::WebhookSettled {
+                response: Some((response, status)), retention, ..
+            } => Settlement::Done { response, status, retention },
             other => other,
         }
     }

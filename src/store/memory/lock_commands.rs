@@ -6,7 +6,9 @@ use super::{
     lock_state::{HolderEntry, MemoryQueueEntry},
     lock_transaction::LockTransaction,
 };
-use crate::store::backend::{AcquireCommand, AcquireReply, ReleaseOutcome, LockMode, Contenders, GrantRefresh, LockToken};
+use crate::store::backend::{
+    AcquireCommand, AcquireReply, Contenders, GrantRefresh, LockMode, LockToken, ReleaseOutcome,
+};
 
 impl LockTransaction<'_> {
     pub(super) fn acquire(&mut self, call: &AcquireCommand) -> AcquireReply {
@@ -66,7 +68,12 @@ impl LockTransaction<'_> {
             self.offer_next();
         }
         let line = self.lock.queue_len();
-        AcquireReply::Granted { fence, queue_length: line, contenders: self.contenders(), server_us: self.now.us }
+        AcquireReply::Granted {
+            fence,
+            queue_length: line,
+            contenders: self.contenders(),
+            server_us: self.now.us,
+        }
     }
 
     /// `None` if it was not held any more.
@@ -78,8 +85,13 @@ impl LockTransaction<'_> {
     }
 
     fn contenders(&mut self) -> Contenders {
-        let place = self.first_live_waiter().map_or(Contenders::NONE, |place| Contenders::from_waiter(place.seq));
-        place.merge(self.first_available_job().map_or(Contenders::NONE, |(seq, _)| Contenders::from_job(seq)))
+        let place = self
+            .first_live_waiter()
+            .map_or(Contenders::NONE, |place| Contenders::from_waiter(place.seq));
+        place.merge(
+            self.first_available_job()
+                .map_or(Contenders::NONE, |(seq, _)| Contenders::from_job(seq)),
+        )
     }
 
     /// Whether nobody stands before the caller.
@@ -143,7 +155,12 @@ impl LockTransaction<'_> {
 
     /// In front of an acquisition in the same call, of one who came at this time of the store, if it is known: a lock that
     /// was had alone is left to it if nobody in line came before.
-    pub(super) fn release_before_acquire(&mut self, me: &LockToken, mode: LockMode, came: u64) -> ReleaseOutcome {
+    pub(super) fn release_before_acquire(
+        &mut self,
+        me: &LockToken,
+        mode: LockMode,
+        came: u64,
+    ) -> ReleaseOutcome {
         let asked = HolderEntry::offer(mode, me);
         let asked_for = mode;
         let (mut mode, mut holds) = (mode, HolderEntry::holder(mode, me));
@@ -159,7 +176,8 @@ impl LockTransaction<'_> {
             self.lock.remove_waiter(place);
         }
         // Of both modes: who was downgraded may have asked again before that was over.
-        let offered = self.lock.remove_holder(&HolderEntry::offer(mode, me)) | self.lock.remove_holder(&asked);
+        let offered = self.lock.remove_holder(&HolderEntry::offer(mode, me))
+            | self.lock.remove_holder(&asked);
         let taken = self.lock.remove_holder(&holds) | offered;
         if !taken && place.is_none() {
             return ReleaseOutcome::NotFound;
@@ -185,7 +203,10 @@ impl LockTransaction<'_> {
     /// False if it was not held any more.
     pub(super) fn downgrade(&mut self, me: &LockToken, lease: Duration) -> bool {
         let now = self.now.ms;
-        let (shared, held) = (HolderEntry::holder(LockMode::Shared, me), HolderEntry::holder(LockMode::Exclusive, me));
+        let (shared, held) = (
+            HolderEntry::holder(LockMode::Shared, me),
+            HolderEntry::holder(LockMode::Exclusive, me),
+        );
         if let Some(deadline) = self.lock.deadline_of(&shared) {
             return deadline > now;
         }

@@ -129,7 +129,13 @@ impl LockState {
     }
 
     /// Moves the deadline of a live holder, and never back: what it is then. `None` if it is none.
-    pub(super) fn extend_holder(&mut self, me: &LockToken, mode: LockMode, now: ServerTime, until: u64) -> Option<u64> {
+    pub(super) fn extend_holder(
+        &mut self,
+        me: &LockToken,
+        mode: LockMode,
+        now: ServerTime,
+        until: u64,
+    ) -> Option<u64> {
         let member = HolderEntry::holder(mode, me);
         let end = self.deadline_of(&member).filter(|end| *end > now.ms)?.max(until);
         self.insert_holder(member, end);

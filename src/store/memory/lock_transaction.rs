@@ -4,16 +4,16 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use super::{
     expiring_map::ExpiringMap,
-    shard_state::ShardState,
     job_record::JobRecord,
-    lock_state::{LockState, HolderEntry, MemoryQueueEntry},
     local_pubsub::OutgoingWakeup,
+    lock_state::{HolderEntry, LockState, MemoryQueueEntry},
     memory_shard::ServerTime,
+    shard_state::ShardState,
 };
 use crate::{
     key::Key,
     store::{
-        backend::{OFFER_TIMEOUT, JobId, LockMode, Contenders, SPARE_FENCES, LockToken},
+        backend::{Contenders, JobId, LockMode, LockToken, OFFER_TIMEOUT, SPARE_FENCES},
         wakeups::WakeupMessage,
     },
 };
@@ -118,7 +118,7 @@ impl LockTransaction<'_> {
         }
     }
 
-    /// As `arm`, but a look that is due already stays so, and one that comes sooner too: it ends the
+    /// As `schedule`, but a look that is due already stays so, and one that comes sooner too: it ends the
     /// passing over of jobs, and traffic must not put it off.
     pub(super) fn schedule_no_later(&mut self, at: u64) {
         if self.shard.due_index.get(self.key).is_none_or(|due| due > at) {

@@ -6,16 +6,16 @@ use bytes::Bytes;
 
 use super::{
     expiring_map::ExpiringMap,
-    shard_state::ShardState,
     job_record::JobRecord,
-    lock_state::{LockState, HolderEntry},
     local_pubsub::OutgoingWakeup,
-    rate_counters::{StoredCounter, StoredCounterKey},
+    lock_state::{HolderEntry, LockState},
     lock_transaction::{LockScopedName, LockTransaction},
+    rate_counters::{StoredCounter, StoredCounterKey},
+    shard_state::ShardState,
 };
 use crate::{
     key::Key,
-    store::backend::{JobId, LockMode, LeaseRenewal, LockToken},
+    store::backend::{JobId, LeaseRenewal, LockMode, LockToken},
 };
 
 /// Values of each kind that a step looks at for their end. It makes fewer, so what has ended goes
@@ -92,7 +92,9 @@ impl MemoryShard {
     /// What the step before has ended is told of: each call has a line of its own.
     fn enqueue_webhooks(&mut self, now: ServerTime, post: &mut Vec<OutgoingWakeup>) {
         for (call, end, owner) in std::mem::take(&mut self.state.pending_webhooks) {
-            self.with_lock(&call.key.clone(), now, post, |visit| visit.enqueue_webhook(call, end, owner));
+            self.with_lock(&call.key.clone(), now, post, |visit| {
+                visit.enqueue_webhook(call, end, owner)
+            });
         }
     }
 
@@ -130,7 +132,13 @@ impl MemoryShard {
     }
 
     /// `raise.lua`.
-    pub(super) fn advance_fence(&mut self, key: &Key, me: &LockToken, fence: u64, now: ServerTime) -> bool {
+    pub(super) fn advance_fence(
+        &mut self,
+        key: &Key,
+        me: &LockToken,
+        fence: u64,
+        now: ServerTime,
+    ) -> bool {
         let member = HolderEntry::holder(LockMode::Exclusive, me);
         let deadline = self.locks.get(key, now.ms).and_then(|line| line.deadline_of(&member));
         let held = deadline.is_some_and(|deadline| deadline > now.ms);
@@ -159,9 +167,18 @@ impl MemoryShard {
     #[cfg(test)]
     pub(super) fn value_count(&self) -> usize {
         let (groups, merged) = (self.state.latest_by_group.len(), self.state.merged_into.len());
-        let merges = groups + merged + self.state.owner_tombstones.owner_count() + self.state.owner_records.owner_count();
-        let kept = self.locks.len() + self.jobs.len() + self.idempotency_records.len() + self.counters.len();
-        kept + merges + self.state.index_entry_count() + self.state.done_jobs.len() + self.state.dead_jobs.len()
+        let merges = groups
+            + merged
+            + self.state.owner_tombstones.owner_count()
+            + self.state.owner_records.owner_count();
+        let kept = self.locks.len()
+            + self.jobs.len()
+            + self.idempotency_records.len()
+            + self.counters.len();
+        kept + merges
+            + self.state.index_entry_count()
+            + self.state.done_jobs.len()
+            + self.state.dead_jobs.len()
     }
 
     #[cfg(test)]

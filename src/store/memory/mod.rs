@@ -3,37 +3,37 @@
 //! A step locks its shard, reads the clock once, does what the script does, and unlocks; then its
 //! messages go out. It never waits, so the future it returns is ready at once. The scripts are the
 //! specification: [`visit`] is `line.lua`, [`pending`] is `jobs.lua`, [`ended`] is `kept.lua`, [`locks`], [`enqueue`] and [`runs`] are the scripts
-//! about a line, [`listed`] those about jobs wherever they are, [`workers`] what workers say of themselves, [`rate`]
+//! about a line, [`listed`] those about jobs wherever they are, [`live_workers`] what workers say of themselves, [`rate`]
 //! those about quotas, [`tasks`] those about queues of tasks, [`due`] the look for what is due; the rest is in [`shard`].
 //!
 //! Whatever is over is gone at once for every step, and its memory is freed by later steps.
 
-mod job_backoffs;
+mod claim_and_settle;
 mod direct_run;
-mod poll_due;
 mod ended_job_index;
-mod expiring_map;
 mod enqueue;
-mod shard_state;
+mod expiring_map;
 #[cfg(any(test, feature = "fsck"))]
 #[path = "../fsck/memory_shard_fsck.rs"]
 mod fsck;
-mod job_record;
-mod lock_state;
+mod idempotency_records;
 mod job_admin;
+mod job_backend;
+mod job_backoffs;
+mod job_record;
+mod local_pubsub;
 mod lock_commands;
-mod owner_expiry_index;
-mod pending_jobs;
+mod lock_state;
+mod lock_transaction;
+mod memory_shard;
 #[cfg(test)]
 mod model_snapshot;
-mod local_pubsub;
+mod owner_expiry_index;
+mod pending_jobs;
+mod poll_due;
 mod rate_counters;
-mod idempotency_records;
-mod claim_and_settle;
-mod memory_shard;
-mod job_backend;
+mod shard_state;
 mod tasks;
-mod lock_transaction;
 mod worker_heartbeat;
 
 #[cfg(test)]
@@ -52,18 +52,19 @@ use parking_lot::Mutex;
 
 use self::{
     local_pubsub::LocalPubsub,
-    memory_shard::{ServerTime, MemoryShard},
     lock_transaction::LockTransaction,
+    memory_shard::{MemoryShard, ServerTime},
 };
 #[cfg(any(test, feature = "fsck"))]
-use super::fsck::{FsckPartResult, FsckPart};
+use super::fsck::{FsckPart, FsckPartResult};
 use super::{
     backend::{
-        AcquireCommand, AcquireReply, Backend, ChargeCommand, ChargeFuture, CounterName, ReleaseOutcome, JobId, JobState, LockMode,
-        NodeId, LeaseRenewal, SettleChargeCommand, QuotaSnapshot, StoreFuture, GrantRefresh, LockToken,
+        AcquireCommand, AcquireReply, Backend, ChargeCommand, ChargeFuture, CounterName,
+        GrantRefresh, JobId, JobState, LeaseRenewal, LockMode, LockToken, NodeId, QuotaSnapshot,
+        ReleaseOutcome, SettleChargeCommand, StoreFuture,
     },
-    wakeups::Wakeups,
     rate::check_item_count,
+    wakeups::Wakeups,
 };
 use crate::{
     clock::Clock,
@@ -119,7 +120,8 @@ impl MemoryBackend {
     /// Runs a step on a line, then sends its messages.
     fn with_lock<T>(&self, key: &Key, step: impl FnOnce(&mut LockTransaction<'_>) -> T) -> T {
         let mut post = Vec::new();
-        let answer = self.with_shard(key.shard(), |shard, now| shard.with_lock(key, now, &mut post, step));
+        let answer =
+            self.with_shard(key.shard(), |shard, now| shard.with_lock(key, now, &mut post, step));
         self.pubsub.publish(post);
         answer
     }
@@ -137,11 +139,17 @@ impl MemoryBackend {
             return acquired;
         };
         // What workers share among them is no resource: those that can't have a permit run nothing.
-        if !self.simulates_busy_locks.load(Ordering::SeqCst) || call.key == Key::for_queue_workers() {
+        if !self.simulates_busy_locks.load(Ordering::SeqCst) || call.key == Key::for_queue_workers()
+        {
             return acquired;
         }
         self.with_lock(&call.key, |visit| visit.release(&call.token, call.mode));
-        AcquireReply::Busy { lease_remaining: Duration::from_secs(1), queue_length: line, seq: 0, has_joined: false }
+        AcquireReply::Busy {
+            lease_remaining: Duration::from_secs(1),
+            queue_length: line,
+            seq: 0,
+            has_joined: false,
+        }
     }
 
     /// Locks, jobs, records, counters and due entries, those that are over but not yet swept included.
@@ -182,7 +190,12 @@ impl MemoryBackend {
         self.with_shard(key.shard(), |shard, _| shard.usage_counts(key))
     }
 
-    fn cancel_queued_job(&self, id: &JobId, began_us: u64, retention: Duration) -> Option<JobState> {
+    fn cancel_queued_job(
+        &self,
+        id: &JobId,
+        began_us: u64,
+        retention: Duration,
+    ) -> Option<JobState> {
         let key = self.with_shard(id.shard(), |shard, now| shard.lock_of(id, now))?;
         self.with_lock(&key, |visit| visit.cancel_job(id, began_us, retention))
     }
@@ -216,11 +229,21 @@ impl Backend for MemoryBackend {
         ready_ok(self.with_lock(&key, |visit| visit.release(&me, mode)))
     }
 
-    fn send_release(&self, key: Key, me: LockToken, mode: LockMode) -> Option<StoreFuture<'static, ReleaseOutcome>> {
+    fn send_release(
+        &self,
+        key: Key,
+        me: LockToken,
+        mode: LockMode,
+    ) -> Option<StoreFuture<'static, ReleaseOutcome>> {
         Some(ready_ok(self.with_lock(&key, |visit| visit.release(&me, mode))))
     }
 
-    fn release_and_reacquire(&self, me: LockToken, mode: LockMode, next: AcquireCommand) -> StoreFuture<'_, (ReleaseOutcome, AcquireReply)> {
+    fn release_and_reacquire(
+        &self,
+        me: LockToken,
+        mode: LockMode,
+        next: AcquireCommand,
+    ) -> StoreFuture<'_, (ReleaseOutcome, AcquireReply)> {
         ready_ok(self.with_lock(&next.key, |visit| {
             let came = if next.record_name.is_none() { next.resume_seq } else { 0 };
             (visit.release_before_acquire(&me, mode, came), visit.acquire(&next))
@@ -236,17 +259,22 @@ impl Backend for MemoryBackend {
     }
 
     fn renew(&self, items: Vec<LeaseRenewal>) -> StoreFuture<'_, Vec<bool>> {
-        let one = |item: &LeaseRenewal| self.with_shard(item.key.shard(), |shard, now| shard.renew_lease(item, now));
+        let one = |item: &LeaseRenewal| {
+            self.with_shard(item.key.shard(), |shard, now| shard.renew_lease(item, now))
+        };
         ready_ok(items.iter().map(one).collect())
     }
 
     fn advance_fence(&self, key: Key, me: LockToken, fence: u64) -> StoreFuture<'_, bool> {
-        ready_ok(self.with_shard(key.shard(), |shard, now| shard.advance_fence(&key, &me, fence, now)))
+        ready_ok(
+            self.with_shard(key.shard(), |shard, now| shard.advance_fence(&key, &me, fence, now)),
+        )
     }
 
     fn charge(&self, call: ChargeCommand) -> ChargeFuture<'_> {
-        let charge =
-            |call: &ChargeCommand| self.with_shard(call.tag.shard(), |shard, now| shard.charge(call, now));
+        let charge = |call: &ChargeCommand| {
+            self.with_shard(call.tag.shard(), |shard, now| shard.charge(call, now))
+        };
         ChargeFuture::Boxed(ready_result(call.validate().map(|()| match call.merge_duplicates() {
             None => charge(&call),
             Some((merged, places)) => charge(&merged).expand_duplicates(&places),
@@ -254,12 +282,14 @@ impl Backend for MemoryBackend {
     }
 
     fn settle_charge(&self, call: SettleChargeCommand) -> StoreFuture<'_, Vec<QuotaSnapshot>> {
-        let settle = |()| self.with_shard(call.tag.shard(), |shard, now| shard.settle_charge(&call, now));
+        let settle =
+            |()| self.with_shard(call.tag.shard(), |shard, now| shard.settle_charge(&call, now));
         ready_result(call.validate().map(settle))
     }
 
     fn reset_counters(&self, tag: Key, counters: Vec<CounterName>) -> StoreFuture<'_, ()> {
-        let reset = |()| self.with_shard(tag.shard(), |shard, _| shard.reset_counters(&tag, &counters));
+        let reset =
+            |()| self.with_shard(tag.shard(), |shard, _| shard.reset_counters(&tag, &counters));
         ready_result(check_item_count(counters.len()).map(reset))
     }
 
@@ -272,7 +302,11 @@ impl Backend for MemoryBackend {
     #[cfg(any(test, feature = "fsck"))]
     fn fsck(&self, part: FsckPart, _mend: bool) -> StoreFuture<'_, FsckPartResult> {
         // Nobody has mistyped its name.
-        let mut found = FsckPartResult { is_complete_scan: true, namespace_keys: 1, ..FsckPartResult::default() };
+        let mut found = FsckPartResult {
+            is_complete_scan: true,
+            namespace_keys: 1,
+            ..FsckPartResult::default()
+        };
         if let FsckPart::Shard { shard: number, .. } = part {
             let look = |shard: &mut MemoryShard, now| shard.check_consistency(number, now);
             (found.examined, found.findings) = self.with_shard(number, look);
@@ -298,7 +332,12 @@ impl fmt::Debug for MemoryBackend {
 }
 
 /// `living.lua`: whether one has come, left or died, and how many there are.
-fn update_live_nodes(nodes: &mut HashMap<NodeId, u64>, node: NodeId, lease: Duration, now: ServerTime) -> (bool, usize) {
+fn update_live_nodes(
+    nodes: &mut HashMap<NodeId, u64>,
+    node: NodeId,
+    lease: Duration,
+    now: ServerTime,
+) -> (bool, usize) {
     let mut gone = false;
     nodes.retain(|other, end| {
         let lives = *end > now.ms;

@@ -36,7 +36,12 @@ pub(in crate::store) enum PlantedFault {
 
 impl MemoryBackend {
     /// All that steps about this lock depend on, with times as from now and sequences as ranks.
-    pub(in crate::store) fn model_snapshot(&self, key: &Key, told: &[u64], names: &dyn ModelNames) -> String {
+    pub(in crate::store) fn model_snapshot(
+        &self,
+        key: &Key,
+        told: &[u64],
+        names: &dyn ModelNames,
+    ) -> String {
         self.with_shard(key.shard(), |shard, now| {
             let from_now = |at: u64| i128::from(at) - i128::from(now.ms);
             // What is over is over, however long ago.
@@ -52,7 +57,8 @@ impl MemoryBackend {
             let rank = |seq: u64| seqs.iter().position(|other| *other == seq).unwrap_or(usize::MAX);
             let told: Vec<_> =
                 told.iter().map(|seq| if *seq == 0 { 0 } else { 1 + rank(*seq) }).collect();
-            let _ = write!(out, "told {told:?} due {:?}", shard.state.due_index.get(key).map(to_come));
+            let _ =
+                write!(out, "told {told:?} due {:?}", shard.state.due_index.get(key).map(to_come));
             let watched = (shard.state.watching_node(now).is_some(), shard.state.has_worker(now));
             let _ = write!(out, " {watched:?} {} {}", shard.state.job_count, shard.state.job_bytes);
             if let Some(line) = line {
@@ -77,14 +83,18 @@ impl MemoryBackend {
                     let _ = write!(out, " g{} {}", rank(*seq), names.job_number(id));
                 }
             }
-            let mut jobs: Vec<_> =
-                shard.jobs.iter_live(now.ms).map(|(id, job)| (names.job_number(id), id, job)).collect();
+            let mut jobs: Vec<_> = shard
+                .jobs
+                .iter_live(now.ms)
+                .map(|(id, job)| (names.job_number(id), id, job))
+                .collect();
             jobs.sort_unstable_by_key(|(name, ..)| *name);
             for (name, id, job) in jobs {
                 let run = job.run_token.as_ref().map(|run| names.token_number(run));
                 // What counts of them is whether there is one more to come.
                 let attempts = job.attempts.min(job.max_attempts + 1);
-                let times = [job.deadline_ms, shard.state.delayed_jobs.get(id)].map(|at| at.map(to_come));
+                let times =
+                    [job.deadline_ms, shard.state.delayed_jobs.get(id)].map(|at| at.map(to_come));
                 let _ = write!(out, " [{name} {:?} {run:?} {attempts} {times:?}]", job.state);
             }
             out
@@ -94,8 +104,11 @@ impl MemoryBackend {
     /// What a picture leaves out: the last fence and the last sequence of a lock's shard, and when watches and the leases
     /// of workers end.
     pub(in crate::store) fn unmodeled_state(&self, key: &Key) -> Vec<u64> {
-        let mut marks = self.with_shard(key.shard(), |shard, _| vec![shard.state.highest_fence, shard.state.last_seq]);
-        let watches = (0..SHARD_COUNT).flat_map(|n| self.with_shard(n, |shard, _| shard.state.watch_deadlines()));
+        let mut marks = self.with_shard(key.shard(), |shard, _| {
+            vec![shard.state.highest_fence, shard.state.last_seq]
+        });
+        let watches = (0..SHARD_COUNT)
+            .flat_map(|n| self.with_shard(n, |shard, _| shard.state.watch_deadlines()));
         marks.extend(watches);
         let mut leases: Vec<_> = self.live_workers.lock().values().copied().collect();
         leases.sort_unstable();
@@ -127,7 +140,9 @@ impl MemoryBackend {
                 (PlantedFault::DueEntryMissing, _) => facts.due_index.remove(key),
                 (PlantedFault::EndedJobCounted, _) => facts.job_count += 1,
                 (PlantedFault::FenceNotAdvanced, _) => facts.highest_fence = 0,
-                (PlantedFault::ClaimedJobDequeued, Some(line)) => line.jobs.retain(|(_, id)| !running(id)),
+                (PlantedFault::ClaimedJobDequeued, Some(line)) => {
+                    line.jobs.retain(|(_, id)| !running(id))
+                }
                 (PlantedFault::LeaseEndsEarly, Some(line)) => line.holders.clear(),
                 (PlantedFault::QueueOutOfOrder, Some(line)) if line.jobs.len() > 1 => {
                     let last = line.jobs.pop_last().map(|(_, id)| (1, id));

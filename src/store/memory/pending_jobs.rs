@@ -4,9 +4,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{expiring_map::TimeIndex, shard_state::ShardState, job_record::JobRecord, lock_state::HolderEntry, lock_transaction::LockTransaction};
+use super::{
+    expiring_map::TimeIndex, job_record::JobRecord, lock_state::HolderEntry,
+    lock_transaction::LockTransaction, shard_state::ShardState,
+};
 use crate::store::{
-    backend::{WebhookJobSpec, JobId, JobState, Contenders},
+    backend::{Contenders, JobId, JobState, WebhookJobSpec},
     wakeups::WakeupMessage,
 };
 
@@ -127,7 +130,16 @@ impl LockTransaction<'_> {
         let job = JobRecord::new(self.key, self.now);
         // It counts as the request did: who says whom to call is not to fill the queue for the others.
         self.shard.count_job(&owner, bytes);
-        let job = JobRecord { seq, bytes, envelope, max_attempts, retry_after_crash: again, webhook_event: tells, owner, ..job };
+        let job = JobRecord {
+            seq,
+            bytes,
+            envelope,
+            max_attempts,
+            retry_after_crash: again,
+            webhook_event: tells,
+            owner,
+            ..job
+        };
         self.jobs.insert(&id, job, None);
         self.insert_into_queue(seq, &id, bytes);
     }

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use super::{
     expiring_map::TimeIndex,
-    shard_state::ShardState,
     local_pubsub::OutgoingWakeup,
-    memory_shard::{ServerTime, MemoryShard},
     lock_transaction::SCAN_LIMIT,
+    memory_shard::{MemoryShard, ServerTime},
+    shard_state::ShardState,
 };
 use crate::{
     key::Key,
@@ -40,7 +40,12 @@ fn take_due(index: &TimeIndex<JobId>, most: &mut usize, now: ServerTime) -> Vec<
 
 impl MemoryShard {
     /// `due.lua`, one shard. What is left to be done is for the next call.
-    pub(super) fn poll_due(&mut self, left: &mut PollBudget, now: ServerTime, post: &mut Vec<OutgoingWakeup>) -> DueLocks {
+    pub(super) fn poll_due(
+        &mut self,
+        left: &mut PollBudget,
+        now: ServerTime,
+        post: &mut Vec<OutgoingWakeup>,
+    ) -> DueLocks {
         if left.locks == 0 {
             // Its turn is the next time.
             return DueLocks { locks: Vec::new(), next_due_in: Some(Duration::ZERO) };
@@ -48,7 +53,9 @@ impl MemoryShard {
         self.sweep_expired(now);
         for id in take_due(&self.state.delayed_jobs, &mut left.delayed_jobs, now) {
             match self.lock_of(&id, now) {
-                Some(key) => self.with_lock(&key, now, post, |visit| visit.requeue_delayed_job(&id)),
+                Some(key) => {
+                    self.with_lock(&key, now, post, |visit| visit.requeue_delayed_job(&id))
+                }
                 None => self.state.delayed_jobs.remove(&id),
             }
         }
@@ -60,9 +67,13 @@ impl MemoryShard {
         }
         let due = self.state.due_index.iter().take_while(|(at, _)| *at <= now.ms);
         let mut names: Vec<_> = due.take(left.locks + 1).map(|(_, name)| name.clone()).collect();
-        let later = self.state.due_index.iter().skip_while(|(at, _)| *at <= now.ms).map(|(at, _)| at);
+        let later =
+            self.state.due_index.iter().skip_while(|(at, _)| *at <= now.ms).map(|(at, _)| at);
         let first = |index: &TimeIndex<JobId>| index.iter().next().map(|(at, _)| at);
-        let mut next = later.chain(first(&self.state.delayed_jobs)).chain(first(&self.state.deadline_index)).min();
+        let mut next = later
+            .chain(first(&self.state.delayed_jobs))
+            .chain(first(&self.state.deadline_index))
+            .min();
         if names.len() > left.locks {
             names.truncate(left.locks);
             next = Some(0);
@@ -70,7 +81,9 @@ impl MemoryShard {
         left.locks -= names.len();
         for name in names.iter().filter(|name| name.is_webhook()) {
             self.state.due_index.set(name, now.ms + WEBHOOK_QUEUE_DELAY_MS);
-            next = next.min(Some(now.ms + WEBHOOK_QUEUE_DELAY_MS)).or(Some(now.ms + WEBHOOK_QUEUE_DELAY_MS));
+            next = next
+                .min(Some(now.ms + WEBHOOK_QUEUE_DELAY_MS))
+                .or(Some(now.ms + WEBHOOK_QUEUE_DELAY_MS));
         }
         let with_head = |name: Key| {
             let head = self.first_job(&name, now);
@@ -85,7 +98,8 @@ impl MemoryShard {
 
     /// Whether anything is due, or will be.
     pub(super) fn has_work(&self) -> bool {
-        let ShardState { due_index: due, delayed_jobs: late, deadline_index: exp, .. } = &self.state;
+        let ShardState { due_index: due, delayed_jobs: late, deadline_index: exp, .. } =
+            &self.state;
         due.iter().next().is_some() || late.iter().chain(exp.iter()).next().is_some()
     }
 }

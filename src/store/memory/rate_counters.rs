@@ -4,14 +4,15 @@ mod counter_usage;
 
 use std::sync::Arc;
 
-pub(super) use self::counter_usage::{StoredCounter, StoredCounterKey};
 use self::counter_usage::{CounterUsage, SlidingWindowPair, remaining_debt};
-use super::memory_shard::{ServerTime, SWEEP_LIMIT, MemoryShard};
+pub(super) use self::counter_usage::{StoredCounter, StoredCounterKey};
+use super::memory_shard::{MemoryShard, SWEEP_LIMIT, ServerTime};
 use crate::{
     clock::ceil_millis,
     key::Key,
     store::rate::{
-        AdjustmentKind, ChargeCommand, ChargeOutcome, CounterName, ChargeItem, GcraRate, Penalty, QuotaRule, SettleChargeCommand, ChargeAdjustment, QuotaSnapshot,
+        AdjustmentKind, ChargeAdjustment, ChargeCommand, ChargeItem, ChargeOutcome, CounterName,
+        GcraRate, Penalty, QuotaRule, QuotaSnapshot, SettleChargeCommand,
     },
 };
 
@@ -30,7 +31,11 @@ impl MemoryShard {
             call.items.iter().map(|item| self.open_counter(&call.tag, item, now)).collect();
         let each = || call.items.iter().zip(&open);
         let room = |(item, open): (&ChargeItem, &OpenCounter)| {
-            if open.blocked_ms > 0 { 0 } else { open.usage.times_affordable(&item.rule, item.cost, now) }
+            if open.blocked_ms > 0 {
+                0
+            } else {
+                open.usage.times_affordable(&item.rule, item.cost, now)
+            }
         };
         let times = u64::from(call.repetitions);
         let admitted = each().map(room).min().unwrap_or(times).min(times);
@@ -44,12 +49,14 @@ impl MemoryShard {
                 self.store_counter(open, now);
             }
             if let Some(penalty) = item.penalty.filter(|_| blames && open.blocked_ms == 0) {
-                open.blocked_ms = self.count_refusals(&open.name, &item.rule, penalty, refused, now);
+                open.blocked_ms =
+                    self.count_refusals(&open.name, &item.rule, penalty, refused, now);
             }
         }
         self.counters.sweep(now.ms, SWEEP_LIMIT + call.items.len());
-        let state =
-            |(item, open): (&ChargeItem, &OpenCounter)| item.evaluate(open.usage.to_value(now), now.us, open.blocked_ms);
+        let state = |(item, open): (&ChargeItem, &OpenCounter)| {
+            item.evaluate(open.usage.to_value(now), now.us, open.blocked_ms)
+        };
         let states = call.items.iter().zip(&open).map(state).collect();
         // No more than `times`.
         let admitted = u32::try_from(admitted).unwrap_or(call.repetitions);
@@ -57,7 +64,11 @@ impl MemoryShard {
     }
 
     /// `settle_charge.lua`.
-    pub(super) fn settle_charge(&mut self, call: &SettleChargeCommand, now: ServerTime) -> Vec<QuotaSnapshot> {
+    pub(super) fn settle_charge(
+        &mut self,
+        call: &SettleChargeCommand,
+        now: ServerTime,
+    ) -> Vec<QuotaSnapshot> {
         let one = |settled: &ChargeAdjustment| {
             let item = ChargeItem {
                 policy: Arc::clone(&settled.policy),
@@ -140,9 +151,20 @@ impl MemoryShard {
             QuotaRule::Gcra { limit, burst, .. } => {
                 let pace = GcraRate::new(limit, window, burst);
                 let (mut which, mut parts) = (0, [0, 0]);
-                if let Some((StoredCounter::Gcra { debt, gross_debt: gross, debt_id: kept, as_of_us: since, pace: old }, _)) = kept {
+                if let Some((
+                    StoredCounter::Gcra {
+                        debt,
+                        gross_debt: gross,
+                        debt_id: kept,
+                        as_of_us: since,
+                        pace: old,
+                    },
+                    _,
+                )) = kept
+                {
                     repair = since > now.us || !old.has_same_rate(&pace);
-                    parts = [debt, gross].map(|parts| remaining_debt(parts, since, &old, &pace, now));
+                    parts =
+                        [debt, gross].map(|parts| remaining_debt(parts, since, &old, &pace, now));
                     // One that is brought to what is so now is another one: refunds know when the old one
                     // would be paid off, not this one.
                     which = if parts[1] > 0 && !repair { kept } else { 0 };
@@ -151,8 +173,9 @@ impl MemoryShard {
                 CounterUsage::Gcra { debt, gross_debt: gross, debt_id: which, pace }
             }
         };
-        let blocked =
-            item.penalty.map_or(0, |penalty| self.block_remaining_ms(&name, &item.rule, penalty, now));
+        let blocked = item
+            .penalty
+            .map_or(0, |penalty| self.block_remaining_ms(&name, &item.rule, penalty, now));
         let mut open = OpenCounter { name, usage: at, blocked_ms: blocked };
         if repair {
             self.store_counter(&mut open, now);
@@ -160,15 +183,23 @@ impl MemoryShard {
         open
     }
 
-    fn stored_counter(&self, name: &StoredCounterKey, now: ServerTime) -> Option<(StoredCounter, u64)> {
+    fn stored_counter(
+        &self,
+        name: &StoredCounterKey,
+        now: ServerTime,
+    ) -> Option<(StoredCounter, u64)> {
         let end = self.counters.expiry_of(name).filter(|end| *end > now.ms)?;
         Some((*self.counters.get(name, now.ms)?, end))
     }
 
     fn store_counter(&mut self, open: &mut OpenCounter, now: ServerTime) {
         let (kept, end) = match &mut open.usage {
-            CounterUsage::Fixed { spent, end_ms: end } => (StoredCounter::Fixed { spent: *spent }, *end),
-            CounterUsage::Sliding(windows) => (StoredCounter::Sliding(*windows), windows.expiry_ms()),
+            CounterUsage::Fixed { spent, end_ms: end } => {
+                (StoredCounter::Fixed { spent: *spent }, *end)
+            }
+            CounterUsage::Sliding(windows) => {
+                (StoredCounter::Sliding(*windows), windows.expiry_ms())
+            }
             CounterUsage::Gcra { debt, gross_debt: gross, debt_id: which, pace } => {
                 if *which == 0 && *gross > 0 {
                     self.last_debt_id += 1;
@@ -178,7 +209,16 @@ impl MemoryShard {
                 let since = now.us - now.us % pace.tick_us;
                 // It lives through the millisecond in which the last of it is paid.
                 let end = since.saturating_add(pace.drain_time_us(gross)).div_ceil(1000);
-                (StoredCounter::Gcra { debt, gross_debt: gross, debt_id: which, as_of_us: since, pace }, end)
+                (
+                    StoredCounter::Gcra {
+                        debt,
+                        gross_debt: gross,
+                        debt_id: which,
+                        as_of_us: since,
+                        pace,
+                    },
+                    end,
+                )
             }
         };
         if end > now.ms {
@@ -188,7 +228,13 @@ impl MemoryShard {
         }
     }
 
-    fn block_remaining_ms(&mut self, name: &StoredCounterKey, rule: &QuotaRule, penalty: Penalty, now: ServerTime) -> u64 {
+    fn block_remaining_ms(
+        &mut self,
+        name: &StoredCounterKey,
+        rule: &QuotaRule,
+        penalty: Penalty,
+        now: ServerTime,
+    ) -> u64 {
         let name = refusals_key(name);
         let Some((kept, end)) = self.stored_counter(&name, now) else { return 0 };
         let blocks = matches!(kept, StoredCounter::Blocked);
@@ -220,7 +266,11 @@ impl MemoryShard {
             self.counters.insert(&name, StoredCounter::Refusals(strikes), Some(end));
             return 0;
         }
-        self.counters.insert(&name, StoredCounter::Blocked, Some(now.deadline_after(penalty.block_for)));
+        self.counters.insert(
+            &name,
+            StoredCounter::Blocked,
+            Some(now.deadline_after(penalty.block_for)),
+        );
         ceil_millis(penalty.block_for)
     }
 }

@@ -3,16 +3,16 @@
 use std::{collections::HashMap, sync::Arc};
 
 use super::{
-    ended_job_index::{MAX_DEAD_JOBS, EndedJobIndex, DEFAULT_RETAINED_BYTES},
+    ended_job_index::{DEFAULT_RETAINED_BYTES, EndedJobIndex, MAX_DEAD_JOBS},
     expiring_map::{ExpiringMap, TimeIndex},
     job_record::JobRecord,
-    owner_expiry_index::OwnerExpiryIndex,
-    memory_shard::ServerTime,
     lock_transaction::LockScopedName,
+    memory_shard::ServerTime,
+    owner_expiry_index::OwnerExpiryIndex,
 };
 use crate::{
     key::Key,
-    store::backend::{WebhookJobSpec, JobId, JobState},
+    store::backend::{JobId, JobState, WebhookJobSpec},
 };
 
 /// Most tombstones of one owner in a shard.
@@ -152,12 +152,22 @@ impl ShardState {
         };
         index.insert(id, owner, until_us, bytes);
         index.remove_expired(now.us);
-        index.evict_excess(id, owner, most, self.max_retained_bytes.unwrap_or(DEFAULT_RETAINED_BYTES))
+        index.evict_excess(
+            id,
+            owner,
+            most,
+            self.max_retained_bytes.unwrap_or(DEFAULT_RETAINED_BYTES),
+        )
     }
 
     /// Leaves a tombstone of an ended job, for the rest of its time: a client that finds nothing would take the request for
     /// one that was never accepted.
-    pub(super) fn leave_tombstone(&mut self, jobs: &mut ExpiringMap<JobId, JobRecord>, id: &JobId, now: ServerTime) {
+    pub(super) fn leave_tombstone(
+        &mut self,
+        jobs: &mut ExpiringMap<JobId, JobRecord>,
+        id: &JobId,
+        now: ServerTime,
+    ) {
         let end = jobs.expiry_of(id).unwrap_or(0);
         let Some(job) = jobs.get_mut(id, now.ms).filter(|job| !job.state.is_pending()) else {
             return;
@@ -181,7 +191,9 @@ impl ShardState {
     /// Entries that somebody has to take out.
     #[cfg(test)]
     pub(super) fn index_entry_count(&self) -> usize {
-        let jobs = self.delayed_jobs.iter().count() + self.delayed_totals.len() + self.deadline_index.iter().count();
+        let jobs = self.delayed_jobs.iter().count()
+            + self.delayed_totals.len()
+            + self.deadline_index.iter().count();
         self.due_index.iter().count() + jobs + self.owner_totals.len()
     }
 }

@@ -6,7 +6,7 @@ use super::{MemoryBackend, local_pubsub::OutgoingWakeup, memory_shard::ServerTim
 use crate::{
     key::SHARD_COUNT,
     store::{
-        backend::{Heartbeat, SHARD_VACANCY_GRACE, NodeId},
+        backend::{Heartbeat, NodeId, SHARD_VACANCY_GRACE},
         wakeups::WakeupMessage,
     },
 };
@@ -28,14 +28,21 @@ impl MemoryBackend {
         told |= gave_up;
         if lease.is_zero() && living == 0 {
             // Nobody comes for what was left.
-            (0..SHARD_COUNT).for_each(|shard| self.with_shard(shard, |shard, _| shard.state.end_watch()));
+            (0..SHARD_COUNT)
+                .for_each(|shard| self.with_shard(shard, |shard, _| shard.state.end_watch()));
         }
         if told {
             self.notify_workers();
         }
         let has_work = |shard: &u16| self.with_shard(*shard, |shard, _| shard.has_work());
         let busy = mine.iter().copied().filter(has_work).collect();
-        Heartbeat { own_shards: mine, busy_shards: busy, peers: others, is_paused: paused, peer_expires_in: lapse }
+        Heartbeat {
+            own_shards: mine,
+            busy_shards: busy,
+            peers: others,
+            is_paused: paused,
+            peer_expires_in: lapse,
+        }
     }
 
     /// Whether this one has come or left, or another one has died; the others that live, and how many live; how soon the lease of the one
@@ -69,7 +76,12 @@ impl MemoryBackend {
             let keep = mine.len() < most;
             let kept = |shard: &mut super::memory_shard::MemoryShard, now: ServerTime| {
                 let left = heirs.then(|| now.deadline_after(SHARD_VACANCY_GRACE));
-                shard.state.renew_or_release_watch(node.as_str(), keep, (now.deadline_after(lease), left), now)
+                shard.state.renew_or_release_watch(
+                    node.as_str(),
+                    keep,
+                    (now.deadline_after(lease), left),
+                    now,
+                )
             };
             match self.with_shard(shard, kept) {
                 Some(true) => mine.push(shard),
@@ -82,7 +94,9 @@ impl MemoryBackend {
                 break;
             }
             let until = |now: ServerTime| now.deadline_after(lease);
-            if self.with_shard(shard, |shard, now| shard.state.take_watch_if_vacant(node.as_str(), until(now), now)) {
+            if self.with_shard(shard, |shard, now| {
+                shard.state.take_watch_if_vacant(node.as_str(), until(now), now)
+            }) {
                 mine.push(shard);
             }
         }
@@ -93,12 +107,16 @@ impl MemoryBackend {
     pub(super) fn apply_pause(&self, paused: bool) {
         self.jobs_paused.store(paused, Ordering::SeqCst);
         if paused {
-            (0..SHARD_COUNT).for_each(|shard| self.with_shard(shard, |shard, _| shard.state.end_watch()));
+            (0..SHARD_COUNT)
+                .for_each(|shard| self.with_shard(shard, |shard, _| shard.state.end_watch()));
         }
         self.notify_workers();
     }
 
     pub(super) fn notify_workers(&self) {
-        self.pubsub.publish(vec![OutgoingWakeup { recipient: None, message: WakeupMessage::WorkersChanged }]);
+        self.pubsub.publish(vec![OutgoingWakeup {
+            recipient: None,
+            message: WakeupMessage::WorkersChanged,
+        }]);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{ChargeItem, GcraRate, QuotaRule, QuotaSnapshot, ChargedWindow};
+use super::{ChargeItem, ChargedWindow, GcraRate, QuotaRule, QuotaSnapshot};
 use crate::clock::ceil_millis;
 
 /// The last moment, in microseconds: Lua counts no further.
@@ -26,10 +26,15 @@ impl CounterValue {
             (Self::Fixed { spent, left_ms: left }, _) => {
                 Self::Fixed { spent: spent.saturating_sub(units), left_ms: left }
             }
-            (Self::Sliding { previous: before, spent, left_ms: left }, _) => {
-                Self::Sliding { previous: before, spent: spent.saturating_sub(units), left_ms: left }
-            }
-            (Self::Gcra { debt, gross_debt: gross, debt_id: which }, QuotaRule::Gcra { limit, window, burst }) => {
+            (Self::Sliding { previous: before, spent, left_ms: left }, _) => Self::Sliding {
+                previous: before,
+                spent: spent.saturating_sub(units),
+                left_ms: left,
+            },
+            (
+                Self::Gcra { debt, gross_debt: gross, debt_id: which },
+                QuotaRule::Gcra { limit, window, burst },
+            ) => {
                 let parts = GcraRate::new(*limit, *window, *burst).units_to_parts(units);
                 let [debt, gross] = [debt, gross].map(|all| all.saturating_sub(parts));
                 Self::Gcra { debt, gross_debt: gross, debt_id: which }
@@ -55,18 +60,32 @@ impl ChargeItem {
 }
 
 /// What a counter says to whoever would spend `cost`.
-pub(crate) fn evaluate(rule: &QuotaRule, cost: u64, count: CounterValue, at: EvaluationContext) -> QuotaSnapshot {
+pub(crate) fn evaluate(
+    rule: &QuotaRule,
+    cost: u64,
+    count: CounterValue,
+    at: EvaluationContext,
+) -> QuotaSnapshot {
     let mut state = match (*rule, count) {
         (QuotaRule::Fixed { limit, .. }, CounterValue::Fixed { spent, left_ms: left }) => {
             evaluate_fixed(limit, cost, [spent, left], at)
         }
-        (QuotaRule::Sliding { limit, window }, CounterValue::Sliding { previous: before, spent, left_ms: left }) => {
-            let sliding = SlidingWindow { window_ms: ceil_millis(window), previous: before, spent, left_ms: left };
+        (
+            QuotaRule::Sliding { limit, window },
+            CounterValue::Sliding { previous: before, spent, left_ms: left },
+        ) => {
+            let sliding = SlidingWindow {
+                window_ms: ceil_millis(window),
+                previous: before,
+                spent,
+                left_ms: left,
+            };
             sliding.evaluate(limit, cost, at)
         }
-        (QuotaRule::Gcra { limit, window, burst }, CounterValue::Gcra { debt, gross_debt: gross, debt_id: which }) => {
-            evaluate_gcra(&GcraRate::new(limit, window, burst), cost, [debt, gross, which], at)
-        }
+        (
+            QuotaRule::Gcra { limit, window, burst },
+            CounterValue::Gcra { debt, gross_debt: gross, debt_id: which },
+        ) => evaluate_gcra(&GcraRate::new(limit, window, burst), cost, [debt, gross, which], at),
         // No store mixes them up.
         _ => evaluate_fixed(0, cost, [0, 0], at),
     };
@@ -78,7 +97,12 @@ pub(crate) fn evaluate(rule: &QuotaRule, cost: u64, count: CounterValue, at: Eva
     state
 }
 
-fn evaluate_fixed(limit: u64, cost: u64, [spent, left]: [u64; 2], at: EvaluationContext) -> QuotaSnapshot {
+fn evaluate_fixed(
+    limit: u64,
+    cost: u64,
+    [spent, left]: [u64; 2],
+    at: EvaluationContext,
+) -> QuotaSnapshot {
     let left_over = Duration::from_millis(left);
     let remaining = limit.saturating_sub(spent);
     let retry = if cost == 0 || cost <= remaining {
@@ -156,7 +180,12 @@ impl SlidingWindow {
     }
 }
 
-fn evaluate_gcra(pace: &GcraRate, cost: u64, [debt, gross, which]: [u64; 3], at: EvaluationContext) -> QuotaSnapshot {
+fn evaluate_gcra(
+    pace: &GcraRate,
+    cost: u64,
+    [debt, gross, which]: [u64; 3],
+    at: EvaluationContext,
+) -> QuotaSnapshot {
     let until = |most: u64| round_up_to_millis(pace.drain_time_us(debt.saturating_sub(most)));
     let room = pace.max_debt.saturating_sub(debt);
     let parts = pace.units_to_parts(cost);
@@ -169,7 +198,8 @@ fn evaluate_gcra(pace: &GcraRate, cost: u64, [debt, gross, which]: [u64; 3], at:
     };
     let remaining = room / pace.parts_per_unit;
     let next = pace.max_debt.saturating_sub((remaining + 1).saturating_mul(pace.parts_per_unit));
-    let paid_off = at.now_us.saturating_add((gross / pace.parts_per_tick).saturating_mul(pace.tick_us));
+    let paid_off =
+        at.now_us.saturating_add((gross / pace.parts_per_tick).saturating_mul(pace.tick_us));
     QuotaSnapshot {
         remaining,
         reset_after: if debt == 0 { Duration::ZERO } else { until(next) },

@@ -43,7 +43,12 @@ impl GcraRate {
         for tick in [1, 1000] {
             let (unit, drain) = reduced(tick);
             if let Some(most) = burst_parts(unit, burst) {
-                return Self { parts_per_unit: unit, parts_per_tick: drain, tick_us: tick, max_debt: most };
+                return Self {
+                    parts_per_unit: unit,
+                    parts_per_tick: drain,
+                    tick_us: tick,
+                    max_debt: most,
+                };
             }
         }
         let (unit, drain) = reduced(1000);
@@ -52,7 +57,12 @@ impl GcraRate {
         if rounded >= MIN_PARTS_PER_TICK
             && let (Some(most), Ok(drain)) = (burst_parts(coarse, burst), u64::try_from(rounded))
         {
-            return Self { parts_per_unit: coarse, parts_per_tick: drain, tick_us: 1000, max_debt: most };
+            return Self {
+                parts_per_unit: coarse,
+                parts_per_tick: drain,
+                tick_us: 1000,
+                max_debt: most,
+            };
         }
         let (unit, drain) = reduced(1_000_000);
         let most = burst_parts(unit, burst).unwrap_or(MAX_DEBT_PARTS / unit * unit);
@@ -65,7 +75,8 @@ impl GcraRate {
     }
 
     pub(crate) fn has_same_rate(&self, other: &Self) -> bool {
-        (self.parts_per_unit, self.parts_per_tick, self.tick_us) == (other.parts_per_unit, other.parts_per_tick, other.tick_us)
+        (self.parts_per_unit, self.parts_per_tick, self.tick_us)
+            == (other.parts_per_unit, other.parts_per_tick, other.tick_us)
     }
 
     /// Microseconds until a debt has fallen by so much.
@@ -104,21 +115,40 @@ mod tests {
     #[test]
     fn what_is_too_much_gets_coarser_ticks_and_never_a_higher_rate() {
         const YEAR: u64 = 365 * 24 * 3600 * 1000;
-        let limits =
-            [1, 2, 997, 1 << 20, (1 << 31) - 1, super::super::MAX_UNITS - 27, super::super::MAX_UNITS];
+        let limits = [
+            1,
+            2,
+            997,
+            1 << 20,
+            (1 << 31) - 1,
+            super::super::MAX_UNITS - 27,
+            super::super::MAX_UNITS,
+        ];
         let windows = [1, 7, 1000, 60_000, 86_400_000, YEAR - 1, YEAR];
         for limit in limits {
             for window in windows {
                 for burst in limits {
                     let at = || format!("{limit} in {window} ms, {burst} at once");
                     let pace = GcraRate::new(limit, Duration::from_millis(window), burst);
-                    assert!(pace.max_debt <= MAX_DEBT_PARTS && pace.parts_per_tick >= 1 && pace.parts_per_unit >= 1, "{}", at());
+                    assert!(
+                        pace.max_debt <= MAX_DEBT_PARTS
+                            && pace.parts_per_tick >= 1
+                            && pace.parts_per_unit >= 1,
+                        "{}",
+                        at()
+                    );
                     assert!(pace.max_debt <= pace.parts_per_unit.saturating_mul(burst), "{}", at());
                     assert_eq!(pace.max_debt % pace.parts_per_unit, 0, "{}", at());
-                    assert!(pace.max_debt >= pace.parts_per_unit * burst.min(1 << 20), "{} {pace:?}", at());
+                    assert!(
+                        pace.max_debt >= pace.parts_per_unit * burst.min(1 << 20),
+                        "{} {pace:?}",
+                        at()
+                    );
                     // Units in a window, by the pace and as asked.
                     let ours = u128::from(pace.parts_per_tick) * u128::from(window) * 1000;
-                    let asked = u128::from(limit) * u128::from(pace.parts_per_unit) * u128::from(pace.tick_us);
+                    let asked = u128::from(limit)
+                        * u128::from(pace.parts_per_unit)
+                        * u128::from(pace.tick_us);
                     assert!(ours <= asked, "{} {pace:?}", at());
                     // A window of less than a tick is made one.
                     if pace.tick_us <= 1000 {

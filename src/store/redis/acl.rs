@@ -10,23 +10,30 @@ use redis::{Cmd, RedisError};
 use super::{
     KeyNames,
     scripts::CHECK_ACL,
-    target::{RedisConnection, ConnectError, missing_permission},
+    target::{ConnectError, RedisConnection, missing_permission},
 };
 use crate::error::Error;
 
 /// An error if not.
 pub(super) fn check_command(keys: &KeyNames) -> Cmd {
     let mut question = redis::cmd("EVAL");
-    question.arg(CHECK_ACL.source).arg(0).arg(keys.acl_probe_channel()).arg(u8::from(keys.is_clustered()));
+    question
+        .arg(CHECK_ACL.source)
+        .arg(0)
+        .arg(keys.acl_probe_channel())
+        .arg(u8::from(keys.is_clustered()));
     question
 }
 
-pub(super) async fn check_permissions(connection: &mut RedisConnection, keys: &KeyNames) -> Result<(), ConnectError> {
+pub(super) async fn check_permissions(
+    connection: &mut RedisConnection,
+    keys: &KeyNames,
+) -> Result<(), ConnectError> {
     let answer = check_command(keys).query_async::<()>(connection).await;
     answer.map_err(|error| ConnectError::from_redis(&error))
 }
 
-/// What the question was told, in the words of [`check`].
+/// What the question was told, in the words of [`check_permissions`].
 pub(super) fn explain_denial(error: Error) -> Error {
     let answer = error.source().and_then(|source| source.downcast_ref::<RedisError>());
     match answer.and_then(missing_permission) {

@@ -8,13 +8,13 @@ use tokio::time::{Instant, error::Elapsed, timeout_at};
 
 use super::{
     RedisBackend,
-    lock_command::LockCommand,
     batcher::{CallReply, RETRY_PAUSE},
+    call_fault::{CallFault, classify_outcome, classify_reply},
     connection_lanes::TrackedConnection,
-    call_fault::{CallFault, classify_reply, classify_outcome},
     lane_health::LaneHealth,
-    scripts::{LOCK_BATCH, LuaScript},
+    lock_command::LockCommand,
     lock_transport::RawReply,
+    scripts::{LOCK_BATCH, LuaScript},
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -47,7 +47,10 @@ pub(super) enum ResendPolicy {
 
 impl RedisBackend {
     /// Sends a step of `calls.lua`, with others that go the same way.
-    pub(super) async fn call_lock_command(&self, ask: LockCommand) -> Result<CallReply<RawReply>, Error> {
+    pub(super) async fn call_lock_command(
+        &self,
+        ask: LockCommand,
+    ) -> Result<CallReply<RawReply>, Error> {
         let shard = ask.key().shard();
         self.check_breaker(shard, LOCK_BATCH.name)?;
         let until = Instant::now() + self.deadline;
@@ -56,9 +59,12 @@ impl RedisBackend {
         outcome
     }
 
-    /// As [`Redis::ask`], but the step stands in its lane's queue when this returns, and is sent whatever
+    /// As [`RedisBackend::call_lock_command`], but the step stands in its lane's queue when this returns, and is sent whatever
     /// becomes of the future. `None` if there is no runtime that would send it.
-    pub(super) fn submit_lock_command(&self, ask: LockCommand) -> Option<StoreFuture<'static, CallReply<RawReply>>> {
+    pub(super) fn submit_lock_command(
+        &self,
+        ask: LockCommand,
+    ) -> Option<StoreFuture<'static, CallReply<RawReply>>> {
         let shard = ask.key().shard();
         if let Err(error) = self.check_breaker(shard, LOCK_BATCH.name) {
             return Some(Box::pin(ready(Err(error))));
@@ -109,7 +115,8 @@ impl RedisBackend {
             let before = progress.copy_lost;
             let doubtful = |error| if before { in_doubt_error(script.name, error) } else { error };
             progress.pending_connection = None;
-            let socket = self.lanes.connection(self.lanes.lane_of_shard(shard)).await.map_err(doubtful)?;
+            let socket =
+                self.lanes.connection(self.lanes.lane_of_shard(shard)).await.map_err(doubtful)?;
             let socket = progress.pending_connection.insert(socket);
             let mut answer = send_command(socket, &by_hash).await;
             if let Err((CallFault::NoScript, _)) = answer {
@@ -252,7 +259,10 @@ fn resolve_outcome<T>(
     })
 }
 
-async fn send_command(socket: &mut TrackedConnection, command: &Cmd) -> Result<Value, (CallFault, RedisError)> {
+async fn send_command(
+    socket: &mut TrackedConnection,
+    command: &Cmd,
+) -> Result<Value, (CallFault, RedisError)> {
     let answer = socket.connection.send_packed_command(command).await;
     classify_reply(socket, answer)
 }

@@ -105,7 +105,9 @@ impl CallFault {
             // connection is well.
             _ if error.code() == Some("BUSY") => Self::NotExecuted,
             // Before the first write of a script, or not at all.
-            _ if matches!(error.code(), Some("OOM" | "MISCONF" | "NOREPLICAS")) => Self::WritesRejected,
+            _ if matches!(error.code(), Some("OOM" | "MISCONF" | "NOREPLICAS")) => {
+                Self::WritesRejected
+            }
             RedisErrorKind::Server(_)
             | RedisErrorKind::Extension
             | RedisErrorKind::UnexpectedReturnType => Self::Rejected,
@@ -142,7 +144,9 @@ mod tests {
 
     fn told(text: &str) -> Option<String> {
         match parse_redis_value(format!("-{text}\r\n").as_bytes()) {
-            Ok(Value::ServerError(error)) => unwrap_script_error(error.into()).code().map(str::to_owned),
+            Ok(Value::ServerError(error)) => {
+                unwrap_script_error(error.into()).code().map(str::to_owned)
+            }
             other => panic!("{other:?}"),
         }
     }

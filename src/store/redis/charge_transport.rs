@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use redis::{Cmd, Value};
 
-use self::charge_groups::{ChargeGroups, ChargeGroup, GroupMember};
+use self::charge_groups::{ChargeGroup, ChargeGroups, GroupMember};
 use super::{
-    KeyNames, ConnectionLanes,
-    lock_command::{write_concatenated, write_number, write_texts},
+    ConnectionLanes, KeyNames,
     batcher::{self, BatchTransport},
-    connection_lanes::TrackedConnection,
-    raw_charge_reply::{RawChargeReply, ChargeReplyReader},
     call_fault::{CallFault, classify_reply},
+    connection_lanes::TrackedConnection,
+    lock_command::{write_concatenated, write_number, write_texts},
+    raw_charge_reply::{ChargeReplyReader, RawChargeReply},
     scripts::CHARGE_BATCH,
 };
 use crate::{
@@ -23,7 +23,7 @@ use crate::{
     key::Key,
     store::{
         key_names::CounterKeyKind,
-        rate::{ChargeCommand, MAX_ITEMS_PER_CHARGE, ChargeItem, GcraRate, QuotaRule},
+        rate::{ChargeCommand, ChargeItem, GcraRate, MAX_ITEMS_PER_CHARGE, QuotaRule},
     },
 };
 
@@ -95,7 +95,11 @@ impl BatchTransport for ChargeTransport {
         self.lanes.connection(self.lane).await
     }
 
-    fn encode<'a>(&self, steps: impl Iterator<Item = &'a QueuedCharge> + Clone, by_text: bool) -> ChargePayload {
+    fn encode<'a>(
+        &self,
+        steps: impl Iterator<Item = &'a QueuedCharge> + Clone,
+        by_text: bool,
+    ) -> ChargePayload {
         let mut firsts = ChargeGroups::default();
         let places = steps.map(|step| firsts.assign(step)).collect();
         let command = build_command(&self.keys, &firsts.groups, by_text);
@@ -114,7 +118,9 @@ impl BatchTransport for ChargeTransport {
             Err((CallFault::NoScript, _)) => Err(batcher::BatchFault::NoScript),
             Err((CallFault::NotExecuted, _)) => Err(batcher::BatchFault::NotExecuted),
             Err((CallFault::ConnectionLost, _)) => Err(batcher::BatchFault::ConnectionLost),
-            Err((fault, error)) => Err(batcher::BatchFault::Failed(fault.into_error(CHARGE_BATCH.name, error))),
+            Err((fault, error)) => {
+                Err(batcher::BatchFault::Failed(fault.into_error(CHARGE_BATCH.name, error)))
+            }
         }
     }
 
@@ -130,7 +136,9 @@ impl ChargePayload {
         let odd = || Error::new(ErrorKind::Protocol, CHARGE_BATCH.name);
         let Value::BulkString(packed) = reply else { return Err(odd()) };
         let mut reader = ChargeReplyReader::new(&packed)?;
-        let mut group = |group: &ChargeGroup| reader.next_reply(group.value_count, group.times, group.fixed_window);
+        let mut group = |group: &ChargeGroup| {
+            reader.next_reply(group.value_count, group.times, group.fixed_window)
+        };
         if let [only] = &*self.groups {
             let counted = group(only)?;
             return Ok(self.members.iter().map(|place| place.extract_reply(&counted)).collect());
@@ -149,9 +157,12 @@ impl ChargePayload {
 fn build_command(keys: &KeyNames, groups: &[(&QueuedCharge, ChargeGroup)], by_text: bool) -> Cmd {
     let counters: usize = groups.iter().map(|(step, _)| step.charge.items.len()).sum();
     let names: usize = groups.iter().map(|(step, _)| key_count(&step.charge)).sum();
-    let script = if by_text { ["EVAL", CHARGE_BATCH.source] } else { ["EVALSHA", CHARGE_BATCH.sha1()] };
-    let mut out =
-        Cmd::with_capacity(3 + SIZE_HINT.1 * counters, script[1].len() + 64 + SIZE_HINT.0 * counters);
+    let script =
+        if by_text { ["EVAL", CHARGE_BATCH.source] } else { ["EVALSHA", CHARGE_BATCH.sha1()] };
+    let mut out = Cmd::with_capacity(
+        3 + SIZE_HINT.1 * counters,
+        script[1].len() + 64 + SIZE_HINT.0 * counters,
+    );
     write_texts(&mut out, script);
     let never = groups.first().and_then(|(step, _)| keys.slot_guard_key(step.shard()));
     write_number(&mut out, (names + never.iter().len()) as u64);
@@ -189,7 +200,9 @@ fn write_repeats(alike: &mut u64, out: &mut Cmd) {
 /// Rule and cost of a charge that is no more than one fixed window.
 fn single_fixed_window(charge: &ChargeCommand) -> Option<(QuotaRule, u64)> {
     match &*charge.items {
-        [ChargeItem { rule: rule @ QuotaRule::Fixed { .. }, cost, penalty: None, .. }] => Some((*rule, *cost)),
+        [ChargeItem { rule: rule @ QuotaRule::Fixed { .. }, cost, penalty: None, .. }] => {
+            Some((*rule, *cost))
+        }
         _ => None,
     }
 }
@@ -202,9 +215,15 @@ fn write_keys(keys: &KeyNames, step: &QueuedCharge, out: &mut Cmd) {
     let (tag, shard) = (&step.charge.tag, step.shard());
     for item in &*step.charge.items {
         let (algorithm, of) = (item.rule.algorithm(), (&*item.policy, &item.subject));
-        write_concatenated(out, &keys.counter_parts(tag, shard, CounterKeyKind::spent_units(algorithm), of));
+        write_concatenated(
+            out,
+            &keys.counter_parts(tag, shard, CounterKeyKind::spent_units(algorithm), of),
+        );
         if item.penalty.is_some() {
-            write_concatenated(out, &keys.counter_parts(tag, shard, CounterKeyKind::refusals(algorithm), of));
+            write_concatenated(
+                out,
+                &keys.counter_parts(tag, shard, CounterKeyKind::refusals(algorithm), of),
+            );
         }
     }
 }
@@ -220,7 +239,8 @@ fn write_args(charge: &ChargeCommand, times: u64, out: &mut Cmd) {
     write_number(out, times);
     for item in &*charge.items {
         write_counter(&item.rule, item.cost, out);
-        let (after, block) = item.penalty.map_or((0, 0), |p| (p.after_refusals.max(1), ceil_millis(p.block_for)));
+        let (after, block) =
+            item.penalty.map_or((0, 0), |p| (p.after_refusals.max(1), ceil_millis(p.block_for)));
         write_number(out, after.into());
         write_number(out, block);
     }
@@ -244,7 +264,9 @@ pub(super) fn write_counter(rule: &QuotaRule, cost: u64, out: &mut Cmd) {
             write_texts(out, ["g"]);
             let numbers = [pace.max_debt, ceil_millis(window), pace.units_to_parts(cost)];
             numbers.iter().for_each(|n| write_number(out, *n));
-            [pace.parts_per_unit, pace.parts_per_tick, pace.tick_us].iter().for_each(|n| write_number(out, *n));
+            [pace.parts_per_unit, pace.parts_per_tick, pace.tick_us]
+                .iter()
+                .for_each(|n| write_number(out, *n));
         }
     }
 }

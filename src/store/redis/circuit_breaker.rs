@@ -74,7 +74,9 @@ impl CircuitBreaker {
         if self.consecutive_failures.load(Ordering::Relaxed) != 0 {
             self.consecutive_failures.store(0, Ordering::Relaxed);
         }
-        if self.trial_in_flight.load(Ordering::Relaxed) && self.trial_in_flight.swap(false, Ordering::AcqRel) {
+        if self.trial_in_flight.load(Ordering::Relaxed)
+            && self.trial_in_flight.swap(false, Ordering::AcqRel)
+        {
             self.close();
         }
     }

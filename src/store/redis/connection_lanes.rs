@@ -11,10 +11,10 @@
 //! happened, a connection is left at the first timeout and when it has been silent for too long ([`life`]), and what it
 //! answers afterwards is not believed.
 
-mod connection_lane;
-mod namespace_layout;
-mod liveness;
 mod connection_factory;
+mod connection_lane;
+mod liveness;
+mod namespace_layout;
 
 use std::{
     sync::{
@@ -25,13 +25,13 @@ use std::{
 };
 
 pub(super) use self::connection_lane::ConnectionLane;
-use self::{liveness::Liveness, connection_factory::ConnectionFactory};
+use self::{connection_factory::ConnectionFactory, liveness::Liveness};
 use super::{
     KeyNames,
     call_fault::classify_outcome,
+    node_lanes::{ClusterNode, NodeLanes},
     server_tracker::ServerTracker,
-    node_lanes::{NodeLanes, ClusterNode},
-    target::{RedisConnection, ConnectionTarget},
+    target::{ConnectionTarget, RedisConnection},
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -62,7 +62,7 @@ pub(super) struct TrackedConnection {
     liveness: Option<Arc<Liveness>>,
     /// When whoever has this was given it: what he sends is sent later. As long as it has a life.
     checked_out_at: Instant,
-    /// As [`Lanes::silences`].
+    /// As [`ConnectionLanes::connection_resets`].
     connection_resets: Arc<AtomicU64>,
 }
 
@@ -146,7 +146,10 @@ impl TrackedConnection {
     /// Asks for a sign of life, if there was none for a while and one is needed.
     async fn ping_if_idle(self, within: Duration) {
         let Some(mut own) = self.checkout() else { return };
-        let Some(life) = own.liveness.clone().filter(|life| life.needs_ping(own.checked_out_at)) else { return };
+        let Some(life) = own.liveness.clone().filter(|life| life.needs_ping(own.checked_out_at))
+        else {
+            return;
+        };
         let within = within.min(life.max_silence);
         let ping = redis::cmd("PING");
         match timeout(within, own.connection.send_packed_command(&ping)).await {
@@ -172,7 +175,12 @@ enum LaneRouting {
 }
 
 impl ConnectionLanes {
-    pub(super) fn new(target: &ConnectionTarget, keys: &KeyNames, number: usize, deadline: Duration) -> Self {
+    pub(super) fn new(
+        target: &ConnectionTarget,
+        keys: &KeyNames,
+        number: usize,
+        deadline: Duration,
+    ) -> Self {
         let incarnation = match target {
             ConnectionTarget::Cluster(cluster) => Arc::clone(cluster.server_tracker()),
             _ => Arc::default(),
@@ -196,12 +204,24 @@ impl ConnectionLanes {
                 let lane = move |place: &Arc<ClusterNode>| {
                     let node = own.server_at(&place.address)?;
                     let target = ConnectionTarget::Single(node);
-                    Ok(ConnectionLane::new(base.for_target(target, &incarnation, Some(Arc::clone(place)))))
+                    Ok(ConnectionLane::new(base.for_target(
+                        target,
+                        &incarnation,
+                        Some(Arc::clone(place)),
+                    )))
                 };
                 let (cluster, keys) = (cluster.clone(), keys.clone());
-                LaneRouting::ClusterNodes(NodeLanes::new(cluster, keys, number, deadline, Box::new(lane)))
+                LaneRouting::ClusterNodes(NodeLanes::new(
+                    cluster,
+                    keys,
+                    number,
+                    deadline,
+                    Box::new(lane),
+                ))
             }
-            _ => LaneRouting::SingleServer((0..number).map(|_| ConnectionLane::new(manager())).collect()),
+            _ => LaneRouting::SingleServer(
+                (0..number).map(|_| ConnectionLane::new(manager())).collect(),
+            ),
         };
         Self { routing: ways, server_tracker: incarnation, probe }
     }
@@ -283,7 +303,9 @@ impl ConnectionLanes {
     /// next time.
     pub(super) async fn ping_idle_connections(&self) -> Option<Duration> {
         let sockets: Vec<TrackedConnection> = match &self.routing {
-            LaneRouting::SingleServer(lanes) => lanes.iter().filter_map(ConnectionLane::current_connection).collect(),
+            LaneRouting::SingleServer(lanes) => {
+                lanes.iter().filter_map(ConnectionLane::current_connection).collect()
+            }
             LaneRouting::ClusterNodes(nodes) => nodes.connections(),
         };
         join_all(sockets.into_iter().map(|socket| socket.ping_if_idle(self.probe.deadline))).await;

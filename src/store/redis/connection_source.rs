@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::target::{StoreUrl, LoginCredentials, ServerAddresses, SENTINEL_PORT, ConnectionTarget, RedisTlsSettings};
+use super::target::{
+    ConnectionTarget, LoginCredentials, RedisTlsSettings, SENTINEL_PORT, ServerAddresses, StoreUrl,
+};
 use crate::error::Error;
 
 /// Where servers listen, unless told otherwise.
@@ -98,7 +100,11 @@ fn cluster_url(urls: &[String]) -> Result<StoreUrl, Error> {
 }
 
 #[cfg(feature = "bb8-redis")]
-fn pool_target(pool: super::target::ApplicationPool, given: &ConnectionOverrides, within: Duration) -> Result<ConnectionTarget, Error> {
+fn pool_target(
+    pool: super::target::ApplicationPool,
+    given: &ConnectionOverrides,
+    within: Duration,
+) -> Result<ConnectionTarget, Error> {
     if given.credentials.is_some() || given.database.is_some() {
         return Err(Error::config("a pool has its own login and database"));
     }

@@ -8,17 +8,17 @@ use std::sync::Arc;
 use redis::{Cmd, RedisWrite as _, Value};
 
 use super::{
-    KeyNames, ConnectionLanes,
-    lock_command::{write_concatenated, write_number, write_verb_and_numbers, write_texts},
+    ConnectionLanes, KeyNames,
     batcher::{self, BatchTransport},
-    connection_lanes::TrackedConnection,
     call_fault::{CallFault, classify_reply},
+    connection_lanes::TrackedConnection,
+    lock_command::{write_concatenated, write_number, write_texts, write_verb_and_numbers},
     scripts::ENQUEUE_BATCH,
 };
 use crate::{
     clock::ceil_millis,
     error::{Error, ErrorKind},
-    store::backend::{WebhookJobSpec, EnqueueCommand, OnFailure, MergeMode},
+    store::backend::{EnqueueCommand, MergeMode, OnFailure, WebhookJobSpec},
 };
 
 /// Bytes and arguments that a job takes besides its request, about.
@@ -54,19 +54,32 @@ impl BatchTransport for EnqueueTransport {
         self.lanes.connection(self.lane).await
     }
 
-    fn encode<'a>(&self, steps: impl Iterator<Item = &'a EnqueueCommand> + Clone, by_text: bool) -> Cmd {
+    fn encode<'a>(
+        &self,
+        steps: impl Iterator<Item = &'a EnqueueCommand> + Clone,
+        by_text: bool,
+    ) -> Cmd {
         build_command(&self.keys, steps, by_text)
     }
 
-    async fn send(&self, path: &mut TrackedConnection, load: &Cmd) -> Result<Vec<Value>, batcher::BatchFault> {
+    async fn send(
+        &self,
+        path: &mut TrackedConnection,
+        load: &Cmd,
+    ) -> Result<Vec<Value>, batcher::BatchFault> {
         let answer = path.connection.send_packed_command(load).await;
         match classify_reply(path, answer) {
             Ok(Value::Array(replies)) => Ok(replies),
-            Ok(_) => Err(batcher::BatchFault::Failed(Error::new(ErrorKind::Protocol, ENQUEUE_BATCH.name))),
+            Ok(_) => Err(batcher::BatchFault::Failed(Error::new(
+                ErrorKind::Protocol,
+                ENQUEUE_BATCH.name,
+            ))),
             Err((CallFault::NoScript, _)) => Err(batcher::BatchFault::NoScript),
             Err((CallFault::NotExecuted, _)) => Err(batcher::BatchFault::NotExecuted),
             Err((CallFault::ConnectionLost, _)) => Err(batcher::BatchFault::ConnectionLost),
-            Err((fault, error)) => Err(batcher::BatchFault::Failed(fault.into_error(ENQUEUE_BATCH.name, error))),
+            Err((fault, error)) => {
+                Err(batcher::BatchFault::Failed(fault.into_error(ENQUEUE_BATCH.name, error)))
+            }
         }
     }
 
@@ -84,12 +97,14 @@ fn build_command<'a>(
 ) -> Cmd {
     let sized = steps.clone().fold((0, 0), |(n, bytes), step| (n + 1, bytes + step.envelope.len()));
     let (count, bytes) = sized;
-    let script = if by_text { ["EVAL", ENQUEUE_BATCH.source] } else { ["EVALSHA", ENQUEUE_BATCH.sha1()] };
+    let script =
+        if by_text { ["EVAL", ENQUEUE_BATCH.source] } else { ["EVALSHA", ENQUEUE_BATCH.sha1()] };
     let room = script[1].len() + 64 + SIZE_HINT.0 * count + bytes;
     let mut out = Cmd::with_capacity(3 + SIZE_HINT.1 * count, room);
     write_texts(&mut out, script);
     let never = steps.clone().next().and_then(|step| keys.slot_guard_key(step.key.shard()));
-    let declared: usize = steps.clone().map(|step| 1 + usize::from(fingerprint(step).is_some())).sum();
+    let declared: usize =
+        steps.clone().map(|step| 1 + usize::from(fingerprint(step).is_some())).sum();
     write_number(&mut out, (declared + never.iter().len()) as u64);
     steps.clone().for_each(|step| write_keys(keys, step, &mut out));
     never.iter().for_each(|parts| write_concatenated(&mut out, parts));
@@ -111,7 +126,8 @@ fn write_keys(keys: &KeyNames, step: &EnqueueCommand, out: &mut Cmd) {
 }
 
 fn write_args(step: &EnqueueCommand, out: &mut Cmd) {
-    let EnqueueCommand { id, envelope, policy, merge, limits: caps, owner, webhook: call, .. } = step;
+    let EnqueueCommand { id, envelope, policy, merge, limits: caps, owner, webhook: call, .. } =
+        step;
     let print = fingerprint(step);
     let numbers = [
         policy.retry_after_crash.into(),

@@ -18,7 +18,7 @@ use tokio::{runtime::Handle, task::JoinHandle, time::timeout};
 use super::{
     ConnectionLanes,
     subscriber::RetryDelay,
-    target::{SentinelTarget, ConnectionTarget},
+    target::{ConnectionTarget, SentinelTarget},
 };
 
 /// Until it is known how long lanes may be silent.
@@ -27,7 +27,11 @@ const INITIAL_PAUSE: Duration = Duration::from_millis(500);
 pub(super) struct FailoverMonitor(JoinHandle<()>);
 
 impl FailoverMonitor {
-    pub(super) fn spawn(target: &ConnectionTarget, lanes: &Arc<ConnectionLanes>, deadline: Duration) -> Option<Self> {
+    pub(super) fn spawn(
+        target: &ConnectionTarget,
+        lanes: &Arc<ConnectionLanes>,
+        deadline: Duration,
+    ) -> Option<Self> {
         let sentinels = match target {
             ConnectionTarget::Sentinel(sentinels) => Some(sentinels.clone()),
             ConnectionTarget::Cluster(_) => None,
@@ -37,7 +41,8 @@ impl FailoverMonitor {
         };
         let lanes = Arc::downgrade(lanes);
         let watch = async move {
-            let all = sentinels.iter().flat_map(|all| (0..all.sentinel_count()).map(move |n| (all, n)));
+            let all =
+                sentinels.iter().flat_map(|all| (0..all.sentinel_count()).map(move |n| (all, n)));
             let words = all.map(|(sentinels, number)| follow_sentinel(sentinels, number, deadline));
             // Sentinels that do not answer keep no lane waiting for its sign of life.
             let looks = poll_sentinels(lanes.clone(), sentinels.as_ref(), deadline);
@@ -62,7 +67,11 @@ async fn ping_idle_connections(lanes: Weak<ConnectionLanes>) {
 }
 
 /// As often as lanes are asked for signs of life.
-async fn poll_sentinels(lanes: Weak<ConnectionLanes>, sentinels: Option<&SentinelTarget>, deadline: Duration) {
+async fn poll_sentinels(
+    lanes: Weak<ConnectionLanes>,
+    sentinels: Option<&SentinelTarget>,
+    deadline: Duration,
+) {
     let Some(sentinels) = sentinels else { return };
     while let Some(pause) = lanes.upgrade().map(|alive| alive.ping_interval()) {
         tokio::time::sleep(pause.unwrap_or(INITIAL_PAUSE)).await;

@@ -8,7 +8,7 @@ use redis::Cmd;
 use super::{
     KeyNames,
     scripts::ADVANCE_FENCES_AFTER_FAILOVER,
-    target::{RedisConnection, ConnectError},
+    target::{ConnectError, RedisConnection},
 };
 use crate::key::SHARD_COUNT;
 

@@ -7,7 +7,7 @@ use std::{error::Error as _, sync::Arc, time::Duration};
 
 use redis::RedisError;
 
-use super::{KeyNames, ConnectionLanes, circuit_breaker::CircuitBreaker};
+use super::{ConnectionLanes, KeyNames, circuit_breaker::CircuitBreaker};
 use crate::error::{Error, ErrorKind};
 
 pub(super) struct LaneHealth {
@@ -18,12 +18,21 @@ pub(super) struct LaneHealth {
 }
 
 impl LaneHealth {
-    pub(super) fn for_lanes(lanes: &Arc<ConnectionLanes>, keys: &KeyNames, deadline: Duration) -> Vec<Arc<Self>> {
+    pub(super) fn for_lanes(
+        lanes: &Arc<ConnectionLanes>,
+        keys: &KeyNames,
+        deadline: Duration,
+    ) -> Vec<Arc<Self>> {
         // A look makes a connection, and writes: a deadline each.
         let number = if keys.is_clustered() { lanes.lane_count() } else { 1 };
         let one = |lane| {
             let (lanes, keys) = (Arc::clone(lanes), keys.clone());
-            Arc::new(Self { breaker: CircuitBreaker::new(deadline.saturating_mul(2)), lanes, lane, keys })
+            Arc::new(Self {
+                breaker: CircuitBreaker::new(deadline.saturating_mul(2)),
+                lanes,
+                lane,
+                keys,
+            })
         };
         (0..number).map(one).collect()
     }
@@ -48,7 +57,7 @@ impl LaneHealth {
         }
     }
 
-    /// As [`Health::note`], of a call that is answered where no script is run, too; true if it was a failure.
+    /// As [`LaneHealth::record_outcome`], of a call that is answered where no script is run, too; true if it was a failure.
     pub(super) fn record_failure<T>(self: &Arc<Self>, outcome: &Result<T, Error>) -> bool {
         match outcome {
             // It is there, and takes what makes room.

@@ -52,15 +52,17 @@ impl LockCommand {
     pub(super) fn key(&self) -> &Key {
         match self {
             Self::Acquire(call) | Self::ReleaseAndReacquire { next: call, .. } => &call.key,
-            Self::RefreshGrant { key, .. } | Self::Release { key, .. } | Self::Downgrade { key, .. } => {
-                key
-            }
+            Self::RefreshGrant { key, .. }
+            | Self::Release { key, .. }
+            | Self::Downgrade { key, .. } => key,
         }
     }
 
     fn record(&self) -> Option<&str> {
         match self {
-            Self::Acquire(call) | Self::ReleaseAndReacquire { next: call, .. } => call.record_name.as_deref(),
+            Self::Acquire(call) | Self::ReleaseAndReacquire { next: call, .. } => {
+                call.record_name.as_deref()
+            }
             Self::RefreshGrant { .. } | Self::Release { .. } | Self::Downgrade { .. } => None,
         }
     }
@@ -103,7 +105,15 @@ impl LockCommand {
 }
 
 fn write_acquire(call: &AcquireCommand, out: &mut Cmd) {
-    let AcquireCommand { token: me, mode, lease, max_wait: wait, resume_seq: old_seq, record_name: record, .. } = call;
+    let AcquireCommand {
+        token: me,
+        mode,
+        lease,
+        max_wait: wait,
+        resume_seq: old_seq,
+        record_name: record,
+        ..
+    } = call;
     let verb = match (record, mode) {
         (None, LockMode::Exclusive) => "ax",
         (None, LockMode::Shared) => "as",
@@ -122,7 +132,10 @@ fn write_acquire(call: &AcquireCommand, out: &mut Cmd) {
 fn write_release(me: &LockToken, mode: LockMode, came: u64, out: &mut Cmd) {
     match came {
         0 => write_concatenated(out, &["r", mode.wire_letter()]),
-        _ => write_concatenated(out, &["r", mode.wire_letter(), " ", itoa::Buffer::new().format(came)]),
+        _ => write_concatenated(
+            out,
+            &["r", mode.wire_letter(), " ", itoa::Buffer::new().format(came)],
+        ),
     }
     write_holder(me, mode, out);
 }
@@ -145,10 +158,12 @@ pub(super) fn build_command<'a>(
     asks: impl Iterator<Item = &'a LockCommand> + Clone,
     by_text: bool,
 ) -> Cmd {
-    let (count, steps) =
-        asks.clone().fold((0, 0), |(count, steps), ask| (count + ask.key_count(), steps + ask.step_count()));
+    let (count, steps) = asks
+        .clone()
+        .fold((0, 0), |(count, steps), ask| (count + ask.key_count(), steps + ask.step_count()));
     let script = if by_text { ["EVAL", LOCK_BATCH.source] } else { ["EVALSHA", LOCK_BATCH.sha1()] };
-    let mut out = Cmd::with_capacity(3 + SIZE_HINT.1 * steps, script[1].len() + 64 + SIZE_HINT.0 * steps);
+    let mut out =
+        Cmd::with_capacity(3 + SIZE_HINT.1 * steps, script[1].len() + 64 + SIZE_HINT.0 * steps);
     script.iter().for_each(|text| out.write_arg(text.as_bytes()));
     let never = asks.clone().next().and_then(|ask| keys.slot_guard_key(ask.key().shard()));
     write_number(&mut out, (count + never.iter().len()) as u64);
@@ -209,11 +224,17 @@ mod tests {
             resume_seq: 5,
             record_name: Some("r".into()),
         };
-        let release = LockCommand::Release { key: one.clone(), token: me.clone(), mode: LockMode::Shared };
-        let pass = LockCommand::ReleaseAndReacquire { token: me.clone(), mode: LockMode::Exclusive, next: known };
+        let release =
+            LockCommand::Release { key: one.clone(), token: me.clone(), mode: LockMode::Shared };
+        let pass = LockCommand::ReleaseAndReacquire {
+            token: me.clone(),
+            mode: LockMode::Exclusive,
+            next: known,
+        };
         let args = args(&build_command(&keys, [&release, &pass].into_iter(), false));
         let [one, two] = [&one, &two].map(|key| keys.holders(key));
-        let declared = [one, two.clone(), two, keys.idempotency_record(&Key::path_param("id", "8"), "r")];
+        let declared =
+            [one, two.clone(), two, keys.idempotency_record(&Key::path_param("id", "8"), "r")];
         assert_eq!(args[..3], ["EVALSHA", LOCK_BATCH.sha1(), "4"]);
         assert_eq!(args[3..7], declared);
         let me = me.as_str();

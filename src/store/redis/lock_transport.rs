@@ -6,11 +6,11 @@ use bytes::Bytes;
 use redis::{Cmd, Value};
 
 use super::{
-    KeyNames, ConnectionLanes,
-    lock_command::{self, LockCommand},
+    ConnectionLanes, KeyNames,
     batcher::{self, BatchTransport},
-    connection_lanes::TrackedConnection,
     call_fault::{CallFault, classify_reply},
+    connection_lanes::TrackedConnection,
+    lock_command::{self, LockCommand},
     scripts::LOCK_BATCH,
 };
 use crate::error::{Error, ErrorKind};
@@ -59,21 +59,33 @@ impl BatchTransport for LockTransport {
         self.lanes.connection(self.lane).await
     }
 
-    fn encode<'a>(&self, steps: impl Iterator<Item = &'a LockCommand> + Clone, by_text: bool) -> Cmd {
+    fn encode<'a>(
+        &self,
+        steps: impl Iterator<Item = &'a LockCommand> + Clone,
+        by_text: bool,
+    ) -> Cmd {
         lock_command::build_command(&self.keys, steps, by_text)
     }
 
-    async fn send(&self, path: &mut TrackedConnection, load: &Cmd) -> Result<Vec<RawReply>, batcher::BatchFault> {
+    async fn send(
+        &self,
+        path: &mut TrackedConnection,
+        load: &Cmd,
+    ) -> Result<Vec<RawReply>, batcher::BatchFault> {
         let answer = path.connection.send_packed_command(load).await;
         match classify_reply(path, answer) {
             Ok(Value::Array(replies)) => Ok(replies.into_iter().map(RawReply::from).collect()),
             // All of them were usual.
             Ok(Value::BulkString(text)) => Ok(split_replies(&Bytes::from(text))),
-            Ok(_) => Err(batcher::BatchFault::Failed(Error::new(ErrorKind::Protocol, LOCK_BATCH.name))),
+            Ok(_) => {
+                Err(batcher::BatchFault::Failed(Error::new(ErrorKind::Protocol, LOCK_BATCH.name)))
+            }
             Err((CallFault::NoScript, _)) => Err(batcher::BatchFault::NoScript),
             Err((CallFault::NotExecuted, _)) => Err(batcher::BatchFault::NotExecuted),
             Err((CallFault::ConnectionLost, _)) => Err(batcher::BatchFault::ConnectionLost),
-            Err((fault, error)) => Err(batcher::BatchFault::Failed(fault.into_error(LOCK_BATCH.name, error))),
+            Err((fault, error)) => {
+                Err(batcher::BatchFault::Failed(fault.into_error(LOCK_BATCH.name, error)))
+            }
         }
     }
 

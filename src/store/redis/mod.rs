@@ -2,43 +2,43 @@
 //!
 //! [`steps`] turns a typed step into one script call; [`call`] sends it, within the deadline, past the
 //! breaker, again where that is safe. Steps about one lock ([`ask`]) go together with others that wait
-//! ([`combine`]) over a lane's [`wire`], and so do those of quotas ([`charges`]), of requests that are
-//! deferred ([`enqueues`]) and of their runs ([`runs`]). [`target`] knows where the servers are, [`connect`] keeps the
+//! ([`combine`]) over a lane's [`wire`], and so do those of quotas ([`charge_batchers`]), of requests that are
+//! deferred ([`enqueue_batchers`]) and of their runs ([`run_batchers`]). [`target`] knows where the servers are, [`connect`] keeps the
 //! connections; [`listen`] has a connection of its own for messages. In a cluster every shard has a lane, to
 //! whichever of the [`nodes`] has it, and steps about several shards are several calls (`steps::apart`).
 
-mod lock_command;
-mod circuit_breaker;
-mod store_builder;
-mod call_execution;
-mod charge_transport;
-mod batcher;
-mod connection_lanes;
-mod raw_charge_reply;
-mod enqueue_transport;
-mod call_fault;
-mod fence_recovery;
-mod lane_health;
-mod home_runtime;
-mod server_tracker;
-mod subscriber;
-mod node_lanes;
-mod connection_source;
-mod msgpack;
-mod reply_reader;
-mod replica_acks;
 mod acl;
+mod batcher;
+mod call_execution;
+mod call_fault;
+mod charge_transport;
+mod circuit_breaker;
+mod connection_lanes;
+mod connection_source;
+mod enqueue_transport;
+mod failover_monitor;
+mod fence_recovery;
+mod home_runtime;
+mod jitter;
+mod lane_health;
+mod lock_command;
+mod lock_transport;
+mod msgpack;
+mod node_lanes;
+mod operations;
+mod push_transport;
+mod raw_charge_reply;
+mod replica_acks;
+mod reply_reader;
 mod run_transport;
 mod scripts;
 mod server_info;
-mod jitter;
-mod operations;
+mod server_tracker;
+mod store_builder;
+mod subscriber;
 mod target;
-mod push_transport;
 #[cfg(test)]
 mod tests;
-mod failover_monitor;
-mod lock_transport;
 
 use std::{
     fmt,
@@ -49,26 +49,26 @@ use std::{
 use tokio::time::Instant;
 
 use self::{
-    lock_command::LockCommand,
-    charge_transport::ChargeTransport,
     batcher::CallBatcher,
+    charge_transport::ChargeTransport,
     connection_lanes::ConnectionLanes,
     enqueue_transport::EnqueueTransport,
+    failover_monitor::FailoverMonitor,
     lane_health::LaneHealth,
+    lock_command::LockCommand,
+    lock_transport::LockTransport,
+    push_transport::PushTransport,
     replica_acks::ReplicaAcks,
     run_transport::{RunCommand, RunTransport},
     target::ConnectionTarget,
-    push_transport::PushTransport,
-    failover_monitor::FailoverMonitor,
-    lock_transport::LockTransport,
 };
 use super::key_names::KeyNames;
 use crate::error::{Error, ErrorKind};
 
-pub use self::store_builder::StoreBuilder;
 pub(crate) use self::operations::BatchedCharge;
+pub use self::store_builder::StoreBuilder;
 
-/// What a [`Target`] leads to, as a store.
+/// What a [`ConnectionTarget`] leads to, as a store.
 pub(super) struct RedisBackend {
     target: ConnectionTarget,
     lanes: Arc<ConnectionLanes>,

@@ -42,7 +42,9 @@ impl<'a> MsgpackReader<'a> {
                 0
             }
             0xe0..=0xff => 0,
-            0xca => saturating_u64(f32::from_bits(u32::try_from(take_uint(&mut self.0, 4)?).ok()?).into()),
+            0xca => saturating_u64(
+                f32::from_bits(u32::try_from(take_uint(&mut self.0, 4)?).ok()?).into(),
+            ),
             0xcb => saturating_u64(f64::from_bits(take_uint(&mut self.0, 8)?)),
             0xc3 => return Some(MsgpackValue::True),
             short @ 0xa0..=0xbf => return self.read_text(u64::from(short & 0x1f)),

@@ -12,11 +12,11 @@ use tokio::time::{Instant, sleep, timeout};
 use super::{
     KeyNames,
     batcher::RETRY_PAUSE,
-    connection_lanes::{ConnectionLane, TrackedConnection, server_responded},
     call_fault::{CallFault, classify_reply},
+    connection_lanes::{ConnectionLane, TrackedConnection, server_responded},
     fence_recovery,
     scripts::ADVANCE_FENCES_AFTER_FAILOVER,
-    target::{ClusterTarget, Endpoint, ConnectError},
+    target::{ClusterTarget, ConnectError, Endpoint},
 };
 use crate::error::{Error, ErrorKind};
 
@@ -59,7 +59,8 @@ impl ClusterNode {
     }
 }
 
-type LaneFactory = Box<dyn Fn(&Arc<ClusterNode>) -> Result<ConnectionLane, ConnectError> + Send + Sync>;
+type LaneFactory =
+    Box<dyn Fn(&Arc<ClusterNode>) -> Result<ConnectionLane, ConnectError> + Send + Sync>;
 
 pub(super) struct NodeLanes {
     cluster: ClusterTarget,
@@ -82,7 +83,15 @@ impl NodeLanes {
         make: LaneFactory,
     ) -> Self {
         let known = (0..crate::key::SHARD_COUNT).map(|_| Mutex::default()).collect();
-        Self { cluster, keys, lanes_per_node: number, make_lane: make, deadline: within, lanes: Mutex::default(), shard_connections: known }
+        Self {
+            cluster,
+            keys,
+            lanes_per_node: number,
+            make_lane: make,
+            deadline: within,
+            lanes: Mutex::default(),
+            shard_connections: known,
+        }
     }
 
     pub(super) fn representative_shards(&self) -> Vec<u16> {
@@ -115,12 +124,18 @@ impl NodeLanes {
                     return Ok(socket);
                 }
                 // What would not run this would run nothing else about the shard.
-                Err((CallFault::NotExecuted | CallFault::ConnectionLost, _)) if Instant::now() < until => {
+                Err((CallFault::NotExecuted | CallFault::ConnectionLost, _))
+                    if Instant::now() < until =>
+                {
                     sleep(RETRY_PAUSE).await;
                 }
                 // No call was sent.
                 Err((_, error)) => {
-                    return Err(Error::new(ErrorKind::Unavailable, ADVANCE_FENCES_AFTER_FAILOVER.name).with_source(error));
+                    return Err(Error::new(
+                        ErrorKind::Unavailable,
+                        ADVANCE_FENCES_AFTER_FAILOVER.name,
+                    )
+                    .with_source(error));
                 }
             }
         }
@@ -174,7 +189,8 @@ impl NodeLanes {
             return Ok(Arc::clone(lanes));
         }
         let place = Arc::new(ClusterNode { address: owner.clone(), cluster: self.cluster.clone() });
-        let lanes: Result<Arc<[_]>, _> = (0..self.lanes_per_node).map(|_| (self.make_lane)(&place)).collect();
+        let lanes: Result<Arc<[_]>, _> =
+            (0..self.lanes_per_node).map(|_| (self.make_lane)(&place)).collect();
         let lanes = lanes?;
         // Those that have no shards any more are left to close when nobody uses them.
         let owners = self.cluster.owner_endpoints();

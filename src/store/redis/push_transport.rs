@@ -6,17 +6,17 @@ use bytes::Bytes;
 use redis::{Cmd, RedisWrite as _, Value};
 
 use super::{
-    KeyNames, ConnectionLanes,
-    lock_command::{write_concatenated, write_number, write_texts},
+    ConnectionLanes, KeyNames,
     batcher::{self, BatchTransport},
-    connection_lanes::TrackedConnection,
     call_fault::{CallFault, classify_reply},
+    connection_lanes::TrackedConnection,
+    lock_command::{write_concatenated, write_number, write_texts},
     scripts::TASKS_PUSH,
 };
 use crate::{
-    clock::{saturating_micros, ceil_millis},
+    clock::{ceil_millis, saturating_micros},
     error::{Error, ErrorKind},
-    store::tasks::{MAX_TASKS_PER_STEP, TaskPushCommand, TaskPushOutcome, TaskRecord, TaskId},
+    store::tasks::{MAX_TASKS_PER_STEP, TaskId, TaskPushCommand, TaskPushOutcome, TaskRecord},
 };
 
 /// Bytes that count as much as a task: a flight of large ones is shorter.
@@ -79,7 +79,11 @@ impl BatchTransport for PushTransport {
         self.lanes.connection(self.lane).await
     }
 
-    fn encode<'a>(&self, steps: impl Iterator<Item = &'a QueuedPush> + Clone, by_text: bool) -> Cmd {
+    fn encode<'a>(
+        &self,
+        steps: impl Iterator<Item = &'a QueuedPush> + Clone,
+        by_text: bool,
+    ) -> Cmd {
         let groups = group_by_queue(steps);
         let script =
             if by_text { ["EVAL", TASKS_PUSH.source] } else { ["EVALSHA", TASKS_PUSH.sha1()] };
@@ -89,7 +93,8 @@ impl BatchTransport for PushTransport {
         let mut out = Cmd::with_capacity(8 + 7 * count, script[1].len() + 1024 + bytes);
         write_texts(&mut out, script);
         let windows = steps().filter(|step| step.unique_window().is_some()).count();
-        let never = steps().next().and_then(|step| self.keys.slot_guard_key(step.push.queue.shard()));
+        let never =
+            steps().next().and_then(|step| self.keys.slot_guard_key(step.push.queue.shard()));
         write_number(&mut out, (2 * groups.len() + windows + never.iter().len()) as u64);
         groups.iter().for_each(|group| self.write_keys(group, &mut out));
         never.iter().for_each(|parts| write_concatenated(&mut out, parts));

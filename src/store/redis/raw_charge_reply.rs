@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind},
-    store::rate::{CounterValue, ChargeItem, QuotaRule, QuotaSnapshots},
+    store::rate::{ChargeItem, CounterValue, QuotaRule, QuotaSnapshots},
 };
 
 /// The numbers of one step.
@@ -80,7 +80,9 @@ impl<'a> ChargeReplyReader<'a> {
     pub(super) fn new(packed: &'a [u8]) -> Result<Self, Error> {
         let mut words = msgpack::MsgpackReader::from_array(packed).ok_or_else(protocol_error)?;
         match words.next_value() {
-            Some(MsgpackValue::Number(now_us)) => Ok(Self { input: words, now_us, new_windows_left: 0 }),
+            Some(MsgpackValue::Number(now_us)) => {
+                Ok(Self { input: words, now_us, new_windows_left: 0 })
+            }
             _ => Err(protocol_error()),
         }
     }
@@ -98,11 +100,20 @@ impl<'a> ChargeReplyReader<'a> {
             match self.input.next_value() {
                 Some(MsgpackValue::Number(admitted)) => {
                     let words = CounterValues::read(&mut self.input, count - 1)?;
-                    return Ok(Ok(RawChargeReply { now_us, admitted, admitted_later: 0, values: words }));
+                    return Ok(Ok(RawChargeReply {
+                        now_us,
+                        admitted,
+                        admitted_later: 0,
+                        values: words,
+                    }));
                 }
-                Some(MsgpackValue::Text(text)) => return Ok(Err(item_error(CHARGE_BATCH.name, text))),
+                Some(MsgpackValue::Text(text)) => {
+                    return Ok(Err(item_error(CHARGE_BATCH.name, text)));
+                }
                 Some(MsgpackValue::True) => match self.input.next_value() {
-                    Some(MsgpackValue::Number(firsts)) if firsts > 0 => self.new_windows_left = firsts,
+                    Some(MsgpackValue::Number(firsts)) if firsts > 0 => {
+                        self.new_windows_left = firsts
+                    }
                     _ => return Err(protocol_error()),
                 },
                 None => return Err(protocol_error()),
@@ -146,7 +157,9 @@ pub(super) fn decode_count(rule: &QuotaRule, words: &[u64]) -> CounterValue {
         QuotaRule::Sliding { .. } => {
             CounterValue::Sliding { previous: word(0), spent: word(1), left_ms: word(2).max(1) }
         }
-        QuotaRule::Gcra { .. } => CounterValue::Gcra { debt: word(0), gross_debt: word(1), debt_id: word(2) },
+        QuotaRule::Gcra { .. } => {
+            CounterValue::Gcra { debt: word(0), gross_debt: word(1), debt_id: word(2) }
+        }
     }
 }
 

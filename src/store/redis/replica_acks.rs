@@ -25,7 +25,10 @@ use super::{
     connection_lanes::ConnectionLanes,
     home_runtime::run_on_home_runtime,
     server_info::ServerInfo,
-    target::{RedisConnection, Endpoint, ConnectError, OpenedConnection, ConnectionSettings, ConnectionTarget},
+    target::{
+        ConnectError, ConnectionSettings, ConnectionTarget, Endpoint, OpenedConnection,
+        RedisConnection,
+    },
 };
 use crate::{
     clock::ceil_millis,
@@ -35,7 +38,7 @@ use crate::{
 /// A connection to a server.
 struct WaitConnection {
     connection: RedisConnection,
-    /// As [`Settings::gone`].
+    /// As [`ConnectionSettings::disconnected`].
     disconnected: Arc<AtomicBool>,
     server_id: Option<String>,
     uses_waitaof: bool,
@@ -88,7 +91,15 @@ impl ReplicaAcks {
     ) -> Arc<Self> {
         let (target, lanes, keys) = (target.clone(), Arc::clone(lanes), keys.clone());
         let (home, slots) = (Handle::try_current().ok(), Mutex::default());
-        Arc::new(Self { target, lanes, keys, deadline, requires_disk: on_disk, home_runtime: home, nodes: slots })
+        Arc::new(Self {
+            target,
+            lanes,
+            keys,
+            deadline,
+            requires_disk: on_disk,
+            home_runtime: home,
+            nodes: slots,
+        })
     }
 
     fn node_entry(
@@ -143,8 +154,9 @@ impl ReplicaAcks {
         let called = Instant::now();
         let place = self.target.owner_of_shard(shard).await.map_err(ConnectError::into_error)?;
         let name = place.as_ref().map(|(host, port)| format!("{host}:{port}")).unwrap_or_default();
-        let is_still =
-            |id: &Option<String>| self.lanes.server_tracker().is_same_server(since, &name, id.as_deref());
+        let is_still = |id: &Option<String>| {
+            self.lanes.server_tracker().is_same_server(since, &name, id.as_deref())
+        };
         let slot = self.node_entry(&place, || self.target.owner_endpoints());
         let mut slot = slot.lock().await;
         if let Some(last) = slot.last_wait.as_ref().filter(|last| last.satisfies(called, wanted))
@@ -153,7 +165,11 @@ impl ReplicaAcks {
             return Ok(last.acknowledged);
         }
         // Taken out: a call that is dropped half way leaves no connection with a reply on its way.
-        let mut kept = match slot.connection.take().filter(|kept| !kept.disconnected.load(Ordering::Acquire)) {
+        let mut kept = match slot
+            .connection
+            .take()
+            .filter(|kept| !kept.disconnected.load(Ordering::Acquire))
+        {
             Some(kept) => kept,
             None => self.connect(shard, place.is_some()).await?,
         };
@@ -164,16 +180,31 @@ impl ReplicaAcks {
             // The lanes or this connection lead to a successor: the next one is made anew.
             return Err(Error::new(ErrorKind::Unavailable, "replicas"));
         }
-        slot.last_wait = Some(CompletedWait { started_at: begun, wanted, acknowledged: have, server_id: kept.server_id.clone() });
+        slot.last_wait = Some(CompletedWait {
+            started_at: begun,
+            wanted,
+            acknowledged: have,
+            server_id: kept.server_id.clone(),
+        });
         slot.connection = Some(kept);
         Ok(have)
     }
 
-    async fn send_wait(&self, kept: &mut WaitConnection, shard: u16, wanted: u32) -> Result<u32, RedisError> {
+    async fn send_wait(
+        &self,
+        kept: &mut WaitConnection,
+        shard: u16,
+        wanted: u32,
+    ) -> Result<u32, RedisError> {
         let mark = self.keys.shard_key(shard, "replicas");
         let patience = ceil_millis(self.deadline.saturating_sub(self.deadline / 5)).max(1);
         let mut pipe = redis::pipe();
-        pipe.cmd("SET").arg(&mark).arg(1).arg("PX").arg(ceil_millis(Duration::from_secs(1))).ignore();
+        pipe.cmd("SET")
+            .arg(&mark)
+            .arg(1)
+            .arg("PX")
+            .arg(ceil_millis(Duration::from_secs(1)))
+            .ignore();
         if !kept.uses_waitaof {
             pipe.cmd("WAIT").arg(wanted).arg(patience);
             let (have,) = pipe.query_async(&mut kept.connection).await?;
@@ -189,7 +220,8 @@ impl ReplicaAcks {
         // The deadline is ours, around all of it.
         let settings = ConnectionSettings::default();
         let connected = self.target.open(shard, &settings).await;
-        let OpenedConnection { mut connection, endpoint: at } = connected.map_err(ConnectError::into_error)?;
+        let OpenedConnection { mut connection, endpoint: at } =
+            connected.map_err(ConnectError::into_error)?;
         let facts = ServerInfo::fetch(&mut connection).await.map_err(ConnectError::into_error)?;
         facts.check_usable(as_node).map_err(ConnectError::into_error)?;
         let waits_for_disks = self.requires_disk && facts.supports_waitaof();
@@ -200,6 +232,11 @@ impl ReplicaAcks {
             );
         }
         let (gone, id) = (settings.disconnected, facts.identity(at.as_ref()));
-        Ok(WaitConnection { connection, disconnected: gone, server_id: id, uses_waitaof: waits_for_disks })
+        Ok(WaitConnection {
+            connection,
+            disconnected: gone,
+            server_id: id,
+            uses_waitaof: waits_for_disks,
+        })
     }
 }

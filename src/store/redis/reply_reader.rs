@@ -33,7 +33,9 @@ impl ReplyReader {
 
     pub(super) fn read_text(&mut self) -> Result<String, Error> {
         match self.parts.next() {
-            Some(Value::BulkString(bytes)) => String::from_utf8(bytes).map_err(|_| self.protocol_error()),
+            Some(Value::BulkString(bytes)) => {
+                String::from_utf8(bytes).map_err(|_| self.protocol_error())
+            }
             Some(Value::SimpleString(text)) => Ok(text),
             Some(Value::Okay) => Ok("ok".to_owned()),
             Some(Value::Int(n)) => Ok(n.to_string()),

@@ -8,18 +8,18 @@ use bytes::Bytes;
 use redis::{Cmd, RedisWrite as _, Value};
 
 use super::{
-    KeyNames, ConnectionLanes,
-    lock_command::{write_concatenated, write_number, write_texts},
-    batcher::{self, MAX_BATCH_WEIGHT, BatchTransport},
-    connection_lanes::TrackedConnection,
+    ConnectionLanes, KeyNames,
+    batcher::{self, BatchTransport, MAX_BATCH_WEIGHT},
     call_fault::{CallFault, classify_reply},
+    connection_lanes::TrackedConnection,
+    lock_command::{write_concatenated, write_number, write_texts},
     scripts::RUN_BATCH,
 };
 use crate::{
     clock::ceil_millis,
     error::{Error, ErrorKind},
     key::Key,
-    store::backend::{ClaimCommand, JobId, NextClaim, SettleCommand, LockToken, Settlement},
+    store::backend::{ClaimCommand, JobId, LockToken, NextClaim, SettleCommand, Settlement},
 };
 
 /// Bytes and arguments that a step takes besides a response, about.
@@ -56,10 +56,13 @@ impl RunCommand {
 
     fn response(&self) -> Option<&Bytes> {
         match self {
-            Self::Settle(SettleCommand { settlement: Settlement::Done { response, .. }, .. }) => Some(response),
-            Self::Settle(SettleCommand { settlement: Settlement::WebhookSettled { response, .. }, .. }) => {
-                response.as_ref().map(|(response, _)| response)
-            }
+            Self::Settle(SettleCommand {
+                settlement: Settlement::Done { response, .. }, ..
+            }) => Some(response),
+            Self::Settle(SettleCommand {
+                settlement: Settlement::WebhookSettled { response, .. },
+                ..
+            }) => response.as_ref().map(|(response, _)| response),
             _ => None,
         }
     }
@@ -73,9 +76,17 @@ impl RunCommand {
         match self {
             Self::Claim(ClaimCommand { id, token: me, lease, retention, .. }) => {
                 write_texts(out, ["c", id.as_str(), me.as_str()]);
-                [lease, retention].into_iter().for_each(|time| write_number(out, ceil_millis(*time)));
+                [lease, retention]
+                    .into_iter()
+                    .for_each(|time| write_number(out, ceil_millis(*time)));
             }
-            Self::Settle(SettleCommand { id, token: me, settlement: verdict, next_claim: next, .. }) => {
+            Self::Settle(SettleCommand {
+                id,
+                token: me,
+                settlement: verdict,
+                next_claim: next,
+                ..
+            }) => {
                 let words;
                 let (verb, time, reason) = match verdict {
                     Settlement::Done { status, retention, .. } => {
@@ -98,7 +109,10 @@ impl RunCommand {
                 write_next_run(next.as_ref(), out);
             }
             Self::UndoClaim { id, token: me, .. } => {
-                write_texts(out, ["s", id.as_ref().map_or("-", JobId::as_str), me.as_str(), "undo"]);
+                write_texts(
+                    out,
+                    ["s", id.as_ref().map_or("-", JobId::as_str), me.as_str(), "undo"],
+                );
                 write_number(out, 1);
                 write_texts(out, ["not started", ""]);
                 write_next_run(None, out);
@@ -146,19 +160,31 @@ impl BatchTransport for RunTransport {
         self.lanes.connection(self.lane).await
     }
 
-    fn encode<'a>(&self, steps: impl Iterator<Item = &'a RunCommand> + Clone, by_text: bool) -> Cmd {
+    fn encode<'a>(
+        &self,
+        steps: impl Iterator<Item = &'a RunCommand> + Clone,
+        by_text: bool,
+    ) -> Cmd {
         build_command(&self.keys, steps, by_text)
     }
 
-    async fn send(&self, path: &mut TrackedConnection, load: &Cmd) -> Result<Vec<Value>, batcher::BatchFault> {
+    async fn send(
+        &self,
+        path: &mut TrackedConnection,
+        load: &Cmd,
+    ) -> Result<Vec<Value>, batcher::BatchFault> {
         let answer = path.connection.send_packed_command(load).await;
         match classify_reply(path, answer) {
             Ok(Value::Array(replies)) => Ok(replies),
-            Ok(_) => Err(batcher::BatchFault::Failed(Error::new(ErrorKind::Protocol, RUN_BATCH.name))),
+            Ok(_) => {
+                Err(batcher::BatchFault::Failed(Error::new(ErrorKind::Protocol, RUN_BATCH.name)))
+            }
             Err((CallFault::NoScript, _)) => Err(batcher::BatchFault::NoScript),
             Err((CallFault::NotExecuted, _)) => Err(batcher::BatchFault::NotExecuted),
             Err((CallFault::ConnectionLost, _)) => Err(batcher::BatchFault::ConnectionLost),
-            Err((fault, error)) => Err(batcher::BatchFault::Failed(fault.into_error(RUN_BATCH.name, error))),
+            Err((fault, error)) => {
+                Err(batcher::BatchFault::Failed(fault.into_error(RUN_BATCH.name, error)))
+            }
         }
     }
 
@@ -169,7 +195,11 @@ impl BatchTransport for RunTransport {
 
 /// The call of these steps, in this order. One server takes steps of any shards in one call; in a cluster they
 /// are of one.
-fn build_command<'a>(keys: &KeyNames, steps: impl Iterator<Item = &'a RunCommand> + Clone, by_text: bool) -> Cmd {
+fn build_command<'a>(
+    keys: &KeyNames,
+    steps: impl Iterator<Item = &'a RunCommand> + Clone,
+    by_text: bool,
+) -> Cmd {
     let sized = steps.clone().fold((0, 0), |(n, bytes), step| (n + 1, bytes + step.payload_len()));
     let (count, bytes): (usize, usize) = sized;
     let script = if by_text { ["EVAL", RUN_BATCH.source] } else { ["EVALSHA", RUN_BATCH.sha1()] };

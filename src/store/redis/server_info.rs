@@ -7,7 +7,7 @@ use std::{collections::HashMap, fmt};
 
 use redis::RedisError;
 
-use super::target::{RedisConnection, Endpoint, ConnectError};
+use super::target::{ConnectError, Endpoint, RedisConnection};
 
 /// Oldest that has all commands the scripts need.
 const MIN_VERSION: (u32, u32) = (6, 2);
@@ -66,7 +66,9 @@ impl ServerInfo {
         Self {
             info_denied: false,
             // Some services have one for all of their servers.
-            run_id: field("run_id").filter(|id| id.bytes().any(|byte| byte != b'0')).map(str::to_owned),
+            run_id: field("run_id")
+                .filter(|id| id.bytes().any(|byte| byte != b'0'))
+                .map(str::to_owned),
             // Valkey has one of its own beside it, and this one for the sake of clients.
             version: field("redis_version").and_then(parse_version),
             is_replica: field("role") == Some("slave"),
@@ -97,7 +99,8 @@ impl ServerInfo {
     /// Whether it can tell what is on its disk, and on those of its replicas. Where nothing is appended to a file, it
     /// refuses to wait for that.
     pub(super) fn supports_waitaof(&self) -> bool {
-        self.aof_enabled == Some(true) && self.version.is_some_and(|version| version >= WAITAOF_VERSION)
+        self.aof_enabled == Some(true)
+            && self.version.is_some_and(|version| version >= WAITAOF_VERSION)
     }
 
     /// What its operator should know. Said once for each server.
@@ -253,7 +256,10 @@ mod tests {
 
     #[test]
     fn a_replica_is_as_good_as_away() {
-        assert!(matches!(with("role:master", "role:slave").check_usable(false), Err(ConnectError::Unavailable)));
+        assert!(matches!(
+            with("role:master", "role:slave").check_usable(false),
+            Err(ConnectError::Unavailable)
+        ));
     }
 
     #[test]

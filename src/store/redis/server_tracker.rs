@@ -23,7 +23,7 @@ pub(super) struct ServerTracker {
     changes: watch::Sender<u64>,
     /// The namespace was seen to have the layout of this version.
     layout_verified: AtomicBool,
-    /// See [`Backend::spaces`](crate::store::backend::Backend::spaces).
+    /// See [`Backend::identities`](crate::store::backend::Backend::identities).
     identities: Mutex<Vec<Arc<str>>>,
 }
 
@@ -264,7 +264,12 @@ mod tests {
         let flags: [Arc<AtomicBool>; 4] = Default::default();
         let changes = incarnation.subscribe_changes();
         let met = |id: Option<&str>, flag: usize| {
-            incarnation.record_connection("", id.map(str::to_owned), None, Arc::downgrade(&flags[flag]))
+            incarnation.record_connection(
+                "",
+                id.map(str::to_owned),
+                None,
+                Arc::downgrade(&flags[flag]),
+            )
         };
         let dead = || flags.each_ref().map(|flag| flag.load(Ordering::SeqCst));
         assert_eq!(met(Some("a"), 0), ServerChange::FirstContact);
@@ -279,7 +284,10 @@ mod tests {
         assert!(!still(1, Some("a")) && !still(0, Some("b")) && !still(1, None));
         let nobody_tells = ServerTracker::default();
         nobody_tells.record_connection("", None, None, Weak::new());
-        assert!(nobody_tells.is_same_server(0, "", None) && !nobody_tells.is_same_server(0, "", Some("a")));
+        assert!(
+            nobody_tells.is_same_server(0, "", None)
+                && !nobody_tells.is_same_server(0, "", Some("a"))
+        );
     }
 
     #[test]
@@ -289,8 +297,9 @@ mod tests {
             let data = Some(DataIdentity(Some(name.to_owned())));
             incarnation.record_connection("", Some(id.to_owned()), data, Weak::new())
         };
-        let spaces =
-            || -> Vec<String> { incarnation.identities().iter().map(ToString::to_string).collect() };
+        let spaces = || -> Vec<String> {
+            incarnation.identities().iter().map(ToString::to_string).collect()
+        };
         assert_eq!(spaces(), [""; 0].map(String::from).to_vec());
         met("a", "x");
         // Flushed, and met by two lanes.

@@ -85,11 +85,11 @@ impl Store {
     /// Each new connection asks all of them at once. When a master is replaced, its sockets are left as soon as one
     /// sentinel says so, and at the latest at the first write that it refuses; leases that are held are checked
     /// against the new master, and those who wait look again. What the old master had not yet passed on is lost: see
-    /// [`LockRequest::replicas`](crate::lock::LockRequest::replicas).
+    /// [`LockRequest::min_replicas`](crate::lock::LockRequest::min_replicas).
     ///
     /// From when sentinels are about to promote the successor until they know that it is one (a second, about), no
     /// master is used, so that nothing is written to one that is thrown away. What a master acknowledges that stood
-    /// still until it was replaced is not believed, however long the [deadline](StoreBuilder::deadline) is, and it is
+    /// still until it was replaced is not believed, however long the [deadline](StoreBuilder::call_timeout) is, and it is
     /// not connected to either, if `down-after-milliseconds` is four deadlines or more: as it is by default. What
     /// clients still write to a master that is cut off from all sentinels, as they themselves are, nobody can tell:
     /// `min-replicas-to-write` bounds it. Before version 7.0, Redis applies that setting to plain
@@ -116,13 +116,13 @@ impl Store {
     ///
     /// [`Store::connect`] does better in all but the number of sockets. Of a pool
     ///
-    /// - as many connections as [`StoreBuilder::connections`] says are taken and kept, since what is shared
+    /// - as many connections as [`StoreBuilder::connections_per_node`] says are taken and kept, since what is shared
     ///   with others may be in the middle of their transaction; a grant for `replicas` takes one more, and so
     ///   does, for a moment, the look whether a server is back. Let the pool be larger than that.
     /// - each one that is taken costs a `PING`, which is why they are kept;
     /// - a connection that has died is noticed by the first call that fails on it, and not before: nobody
     ///   tells of a disconnect. It goes back to the pool, which finds out at its next `PING`;
-    /// - nothing can be heard, unless [`StoreBuilder::messages`] says where messages come from. Who waits for a lock looks
+    /// - nothing can be heard, unless [`StoreBuilder::pubsub_url`] says where messages come from. Who waits for a lock looks
     ///   every 300 ms instead of being told. Workers are not told of work: one of a queue that has nothing to do finds a
     ///   task up to 5 s after it was pushed, and one of deferred requests up to 5 s after it can run, or 10 s where there
     ///   are several.
@@ -147,7 +147,7 @@ impl Store {
     /// is promised about one lock, one resource or one subject holds as on one server. While a node is away, what it has
     /// is away, and only that, as far as the cluster goes on without it (`cluster-require-full-coverage no`); while a slot
     /// moves to another node, calls about its shard are tried again until their deadline. What a node had not yet passed
-    /// on to its replica when it died is lost: see [`LockRequest::replicas`](crate::lock::LockRequest::replicas).
+    /// on to its replica when it died is lost: see [`LockRequest::min_replicas`](crate::lock::LockRequest::min_replicas).
     ///
     /// What a node acknowledges that stood still until its replica took over is not believed. For that, nodes are asked
     /// for their `cluster-node-timeout` (`CONFIG GET`), and idle connections for a sign of life in an eighth of it to a
@@ -192,7 +192,8 @@ impl StoreBuilder {
     /// the processes again one by one, and take the old one away (`<old`). What is connected stays so; a connection that
     /// is made with a password that is gone is refused.
     pub fn login(mut self, user: &str, password: &str) -> Self {
-        let login = LoginCredentials { user: Some(user.to_owned()), password: Some(password.to_owned()) };
+        let login =
+            LoginCredentials { user: Some(user.to_owned()), password: Some(password.to_owned()) };
         self.overrides.credentials = Some(login);
         self
     }
@@ -254,12 +255,12 @@ impl StoreBuilder {
         self
     }
 
-    /// What [`replicas`](crate::lock::LockRequest::replicas) counts, of locks and of deferred requests: with `true`
+    /// What [`replicas`](crate::lock::LockRequest::min_replicas) counts, of locks and of deferred requests: with `true`
     /// those that have it on their disk, and none unless the server itself has (`WAITAOF`). Default `false`: those
     /// that have it in their memory (`WAIT`), which takes a round trip and not a disk's time.
     ///
     /// It needs Redis 7.2 or newer, or Valkey, and `appendonly yes` there and on the replicas, or none of them will
-    /// count. With `appendfsync everysec` disks are up to a second behind, so the [`deadline`](Self::deadline) has to
+    /// count. With `appendfsync everysec` disks are up to a second behind, so the [`deadline`](Self::call_timeout) has to
     /// be 2 s or more. Where the server can't tell, that is logged and what is in memory counts.
     pub fn replicas_on_disk(mut self, on_disk: bool) -> Self {
         self.replicas_on_disk = on_disk;

@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 
 use super::{
-    DeadLetterPage, TaskPushCommand, TaskPushOutcome, QueueStats, RunToken, TaskId, TaskState, TaskView, TaskPollCommand, TaskPollOutcome,
-    PurgeCursor, PurgePage,
+    DeadLetterPage, PurgeCursor, PurgePage, QueueStats, RunToken, TaskId, TaskPollCommand,
+    TaskPollOutcome, TaskPushCommand, TaskPushOutcome, TaskState, TaskView,
 };
 use crate::{
     key::Key,
@@ -35,18 +35,28 @@ pub(crate) trait TaskBackend {
         worker: Arc<str>,
         longer: Duration,
     ) -> StoreFuture<'_, bool>;
-    /// Whether each run is still its owner's; at most [`MOST`].
-    fn renew_runs(&self, queue: Key, runs: Vec<RunToken>, lease: Duration) -> StoreFuture<'_, Vec<bool>>;
+    /// Whether each run is still its owner's; at most [`MAX_TASKS_PER_STEP`].
+    fn renew_runs(
+        &self,
+        queue: Key,
+        runs: Vec<RunToken>,
+        lease: Duration,
+    ) -> StoreFuture<'_, Vec<bool>>;
     fn task_view(&self, queue: Key, id: TaskId) -> StoreFuture<'_, Option<TaskView>>;
     fn task_payload(&self, queue: Key, id: TaskId) -> StoreFuture<'_, Option<Bytes>>;
     /// Where it was found; it is gone if it waited. NOT idempotent, nor are those below.
     fn cancel_task(&self, queue: Key, id: TaskId) -> StoreFuture<'_, Option<TaskState>>;
-    /// The next of them behind this one, the oldest first; no more than [`MOST_BYTES`] of records, but one in any case.
-    fn list_dead_letters(&self, queue: Key, after: u64, most: usize) -> StoreFuture<'_, DeadLetterPage>;
+    /// The next of them behind this one, the oldest first; no more than [`MAX_BYTES_PER_STEP`] of records, but one in any case.
+    fn list_dead_letters(
+        &self,
+        queue: Key,
+        after: u64,
+        most: usize,
+    ) -> StoreFuture<'_, DeadLetterPage>;
     /// Puts a dead letter at the tail; false if it is none.
     fn redrive_dead_letter(&self, queue: Key, id: TaskId) -> StoreFuture<'_, bool>;
     /// Puts the oldest dead letters at the tail, the first one after `first`, each by `spacing` later; how many. They are no
-    /// more than [`MOST_BYTES`], but one in any case.
+    /// more than [`MAX_BYTES_PER_STEP`], but one in any case.
     fn redrive_dead_letters(
         &self,
         queue: Key,
@@ -56,11 +66,16 @@ pub(crate) trait TaskBackend {
     ) -> StoreFuture<'_, usize>;
     /// Throws a dead letter away; false if it is none.
     fn purge_dead_letter(&self, queue: Key, id: TaskId) -> StoreFuture<'_, bool>;
-    /// Throws away at most [`MOST`] of the dead letters; how many.
+    /// Throws away at most [`MAX_TASKS_PER_STEP`] of the dead letters; how many.
     fn purge_dead_letters(&self, queue: Key) -> StoreFuture<'_, usize>;
-    /// Throws away what waits and was pushed before the walk began, of at most `most` (to [`MOST`]), and [`MOST_BYTES`], that
+    /// Throws away what waits and was pushed before the walk began, of at most `most` (to [`MAX_TASKS_PER_STEP`]), and [`MAX_BYTES_PER_STEP`], that
     /// it comes by; without one, it begins.
-    fn purge_waiting(&self, queue: Key, walk: Option<PurgeCursor>, most: usize) -> StoreFuture<'_, PurgePage>;
+    fn purge_waiting(
+        &self,
+        queue: Key,
+        walk: Option<PurgeCursor>,
+        most: usize,
+    ) -> StoreFuture<'_, PurgePage>;
     fn set_tasks_paused(&self, queue: Key, pause: bool) -> StoreFuture<'_, ()>;
     fn queue_stats(&self, queue: Key) -> StoreFuture<'_, QueueStats>;
 }

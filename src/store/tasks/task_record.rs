@@ -75,7 +75,11 @@ impl TaskRecord {
             0 => String::new(),
             delay => format!(" {delay}"),
         };
-        let head = format!(" {} {} {unique}{delay}\n", u8::from(push.retry_after_crash), push.max_attempts);
+        let head = format!(
+            " {} {} {unique}{delay}\n",
+            u8::from(push.retry_after_crash),
+            push.max_attempts
+        );
         let mut rest = Vec::with_capacity(head.len() + push.payload.len());
         rest.extend_from_slice(head.as_bytes());
         rest.extend_from_slice(&push.payload);
@@ -126,7 +130,11 @@ impl TaskHistory {
             let mut words = line.splitn(3, ' ');
             let at_us = words.next()?.parse().ok()?;
             let fault = TaskFault::from_letter(words.next()?)?;
-            Some(AttemptFailure { at_us, fault, reason: words.next().unwrap_or_default().to_owned() })
+            Some(AttemptFailure {
+                at_us,
+                fault,
+                reason: words.next().unwrap_or_default().to_owned(),
+            })
         };
         Self { attempts, crashes, failures: lines.filter_map(past).collect() }
     }
@@ -156,7 +164,8 @@ mod tests {
                     payload: payload.clone().into(),
                     capacity: (1, 1),
                 };
-                let text = [pushed_us.to_string().into_bytes(), TaskRecord::encode_tail(&push)].concat();
+                let text =
+                    [pushed_us.to_string().into_bytes(), TaskRecord::encode_tail(&push)].concat();
                 let read = TaskRecord::decode(&text.into()).expect("it is whole");
                 assert_eq!((&read.payload[..], read.retry_after_crash), (&payload[..], again));
                 let (pushed_us, delay_us) = (u64::from(*pushed_us), u64::from(*delay_us));

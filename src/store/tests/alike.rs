@@ -21,8 +21,9 @@ use crate::{
     store::{
         ChargedWindow,
         backend::{
-            AcquireReply, ChargeOutcome, ClaimOutcome, JobId, JobView, JobListPage, EndedFilter, LockMode, Contenders, JobHistory, ClaimedRun,
-            SettleOutcome, QuotaSnapshot, GrantRefresh, ShardStats,
+            AcquireReply, ChargeOutcome, ClaimOutcome, ClaimedRun, Contenders, EndedFilter,
+            GrantRefresh, JobHistory, JobId, JobListPage, JobView, LockMode, QuotaSnapshot,
+            SettleOutcome, ShardStats,
         },
     },
 };
@@ -48,10 +49,15 @@ fn apart(reply: Reply) -> (Reply, Vec<Duration>) {
             let plain = ClaimedRun { fence: 0, accepted_us: 0, ..run };
             (Reply::Settled(SettleOutcome::Settled(Some(plain))), vec![])
         }
-        Reply::Claimed(ClaimOutcome::Busy(left)) => (Reply::Claimed(ClaimOutcome::Busy(zero)), vec![left]),
-        Reply::Claimed(ClaimOutcome::NotDue(left)) => (Reply::Claimed(ClaimOutcome::NotDue(zero)), vec![left]),
+        Reply::Claimed(ClaimOutcome::Busy(left)) => {
+            (Reply::Claimed(ClaimOutcome::Busy(zero)), vec![left])
+        }
+        Reply::Claimed(ClaimOutcome::NotDue(left)) => {
+            (Reply::Claimed(ClaimOutcome::NotDue(zero)), vec![left])
+        }
         Reply::Charged(ChargeOutcome { admitted, snapshots: states }) => {
-            let times = states.iter().flat_map(|s| [s.reset_after, s.retry_after, s.full_after]).collect();
+            let times =
+                states.iter().flat_map(|s| [s.reset_after, s.retry_after, s.full_after]).collect();
             let plain = |s: QuotaSnapshot| QuotaSnapshot {
                 reset_after: zero,
                 retry_after: if s.retry_after == Duration::MAX { s.retry_after } else { zero },
@@ -63,7 +69,8 @@ fn apart(reply: Reply) -> (Reply, Vec<Duration>) {
             (Reply::Charged(ChargeOutcome { admitted, snapshots: states }), times)
         }
         Reply::Still(Some(still)) => {
-            let plain = GrantRefresh { fence: 0, contenders: whether(still.contenders), server_us: 0 };
+            let plain =
+                GrantRefresh { fence: 0, contenders: whether(still.contenders), server_us: 0 };
             (Reply::Still(Some(plain)), vec![])
         }
         Reply::Looked(mut due) => {
@@ -83,12 +90,31 @@ fn whether(others: Contenders) -> Contenders {
 
 fn apart_acquired(reply: &AcquireReply) -> (AcquireReply, Vec<Duration>) {
     match *reply {
-        AcquireReply::Granted { queue_length: line, contenders: others, .. } => {
-            (AcquireReply::Granted { fence: 0, queue_length: line, contenders: whether(others), server_us: 0 }, vec![])
-        }
-        AcquireReply::Busy { lease_remaining: left, queue_length: line, seq, has_joined: joined } => {
+        AcquireReply::Granted { queue_length: line, contenders: others, .. } => (
+            AcquireReply::Granted {
+                fence: 0,
+                queue_length: line,
+                contenders: whether(others),
+                server_us: 0,
+            },
+            vec![],
+        ),
+        AcquireReply::Busy {
+            lease_remaining: left,
+            queue_length: line,
+            seq,
+            has_joined: joined,
+        } => {
             let seq = u64::from(seq > 0);
-            (AcquireReply::Busy { lease_remaining: Duration::ZERO, queue_length: line, seq, has_joined: joined }, vec![left])
+            (
+                AcquireReply::Busy {
+                    lease_remaining: Duration::ZERO,
+                    queue_length: line,
+                    seq,
+                    has_joined: joined,
+                },
+                vec![left],
+            )
         }
         AcquireReply::AlreadyAccepted => (AcquireReply::AlreadyAccepted, vec![]),
     }
@@ -259,7 +285,11 @@ pub(super) async fn play_whole(one_shard: bool, modes: &[LockMode], made: &[Move
 }
 
 /// Where the machine has other things to do, a shorter story is told: of this case alone, the next one may have its time.
-async fn play_in_time(one_shard: bool, modes: &[LockMode], made: &[Move]) -> Result<(), TestCaseError> {
+async fn play_in_time(
+    one_shard: bool,
+    modes: &[LockMode],
+    made: &[Move],
+) -> Result<(), TestCaseError> {
     let shorter = |most: usize| (most * 3 / 4).max(most.min(12));
     let told = play_until(one_shard, modes, made, STORY, |_| true, shorter).await;
     // Nothing is wrong with the case: there is nothing to be shrunk, nor to be kept.

@@ -6,8 +6,9 @@ use super::rig::{Looked, Rig};
 use crate::{
     Key,
     store::backend::{
-        AcquireCommand, AcquireReply, Heartbeat, ChargeCommand, ChargeOutcome, ClaimCommand, ClaimOutcome, EnqueueCommand, EnqueueOutcome, ReleaseOutcome,
-        JobId, JobState, LockMode, NodeId, LeaseRenewal, SettleCommand, SettleOutcome, GrantRefresh, LockToken,
+        AcquireCommand, AcquireReply, ChargeCommand, ChargeOutcome, ClaimCommand, ClaimOutcome,
+        EnqueueCommand, EnqueueOutcome, GrantRefresh, Heartbeat, JobId, JobState, LeaseRenewal,
+        LockMode, LockToken, NodeId, ReleaseOutcome, SettleCommand, SettleOutcome,
     },
 };
 

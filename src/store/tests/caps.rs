@@ -11,7 +11,8 @@ use super::{
 use crate::{
     Key,
     store::backend::{
-        WebhookJobSpec, StorageLimits, ClaimCommand, ClaimOutcome, EnqueueCommand, EnqueueOutcome, JobId, JobPolicy, JobState, Settlement,
+        ClaimCommand, ClaimOutcome, EnqueueCommand, EnqueueOutcome, JobId, JobPolicy, JobState,
+        Settlement, StorageLimits, WebhookJobSpec,
     },
 };
 
@@ -87,15 +88,27 @@ async fn a_refused_job_leaves_nothing(rig: &Rig) {
     assert_eq!(rig.heads(std::slice::from_ref(&key)).await, [None]);
     assert_eq!(rig.due(key.shard(), 10).await.names, []);
     let other = EnqueueCommand { idempotency_record: call.idempotency_record, ..deferred(&key) };
-    assert_eq!(rig.enqueue(other).await, EnqueueOutcome::Stored { position: 1 }, "no record either");
+    assert_eq!(
+        rig.enqueue(other).await,
+        EnqueueOutcome::Stored { position: 1 },
+        "no record either"
+    );
 }
 
 async fn every_end_gives_its_room_back(rig: &Rig) {
     let key = key();
-    let all =
-        StorageLimits { resource_jobs: 2, resource_bytes: 20, shard_jobs: 2, shard_bytes: 20, ..StorageLimits::NONE };
-    for caps in [all, StorageLimits { owner_jobs: 2, ..StorageLimits::NONE }, StorageLimits { owner_bytes: 20, ..StorageLimits::NONE }]
-    {
+    let all = StorageLimits {
+        resource_jobs: 2,
+        resource_bytes: 20,
+        shard_jobs: 2,
+        shard_bytes: 20,
+        ..StorageLimits::NONE
+    };
+    for caps in [
+        all,
+        StorageLimits { owner_jobs: 2, ..StorageLimits::NONE },
+        StorageLimits { owner_bytes: 20, ..StorageLimits::NONE },
+    ] {
         every_end(rig, &key, caps).await;
         while let Some(id) = rig.heads(std::slice::from_ref(&key)).await[0].clone() {
             rig.cancel(&id).await;
@@ -166,14 +179,21 @@ async fn jobs_of_an_owner_are_bounded(rig: &Rig) {
     assert_eq!(store_for(rig, &one, caps, "ada").await, EnqueueOutcome::Stored { position: 1 });
     let late = ten_bytes(&two, caps, "ada");
     let policy = JobPolicy { delay: SHORT, ..late.policy };
-    assert_eq!(rig.enqueue(EnqueueCommand { policy, ..late }).await, EnqueueOutcome::Stored { position: 0 });
+    assert_eq!(
+        rig.enqueue(EnqueueCommand { policy, ..late }).await,
+        EnqueueOutcome::Stored { position: 0 }
+    );
     assert_eq!(store_for(rig, &one, caps, "ada").await, EnqueueOutcome::Full);
     assert_eq!(store_for(rig, &two, caps, "ada").await, EnqueueOutcome::Full);
     assert_eq!(store_for(rig, &one, caps, "bob").await, EnqueueOutcome::Stored { position: 2 });
     let none = StorageLimits { owner_jobs: 0, ..OPEN };
     assert_eq!(store_for(rig, &one, none, "eve").await, EnqueueOutcome::Full, "none at all");
     for position in 3..6 {
-        assert_eq!(store_for(rig, &one, caps, "").await, EnqueueOutcome::Stored { position }, "nobody's");
+        assert_eq!(
+            store_for(rig, &one, caps, "").await,
+            EnqueueOutcome::Stored { position },
+            "nobody's"
+        );
     }
 }
 
@@ -214,5 +234,8 @@ async fn what_is_put_back_counts_for_its_owner(rig: &Rig) {
     assert_eq!(rig.redrive(&call.id).await, Some(JobState::Queued));
     assert_eq!(store_for(rig, &key, call.limits, "ada").await, EnqueueOutcome::Full);
     rig.cancel(&call.id).await;
-    assert_eq!(store_for(rig, &key, call.limits, "ada").await, EnqueueOutcome::Stored { position: 1 });
+    assert_eq!(
+        store_for(rig, &key, call.limits, "ada").await,
+        EnqueueOutcome::Stored { position: 1 }
+    );
 }

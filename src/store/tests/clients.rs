@@ -11,8 +11,9 @@ use crate::{
     Key,
     store::{
         backend::{
-            AcquireCommand, AcquireReply, StorageLimits, ClaimCommand, ClaimOutcome, EnqueueCommand, EnqueueOutcome, JobId, JobPolicy, MergePolicy,
-            LockMode, NextClaim, NodeId, OnFailure, LeaseRenewal, SettleCommand, SettleOutcome, LockToken,
+            AcquireCommand, AcquireReply, ClaimCommand, ClaimOutcome, EnqueueCommand,
+            EnqueueOutcome, JobId, JobPolicy, LeaseRenewal, LockMode, LockToken, MergePolicy,
+            NextClaim, NodeId, OnFailure, SettleCommand, SettleOutcome, StorageLimits,
         },
         memory::ModelNames,
         rate,
@@ -171,10 +172,17 @@ impl Clients {
             Move::Settle(run, verdict, next) => {
                 let ClaimCommand { key, id, token: me, .. } = latest(&self.runs, run)?;
                 let next = next.map(|k| {
-                    let ClaimCommand { token: me, lease, retention, .. } = self.claim(&key, id.clone(), k);
+                    let ClaimCommand { token: me, lease, retention, .. } =
+                        self.claim(&key, id.clone(), k);
                     NextClaim { token: me, lease, retention }
                 });
-                Call::Settle(SettleCommand { key, id, token: me, settlement: verdict, next_claim: next })
+                Call::Settle(SettleCommand {
+                    key,
+                    id,
+                    token: me,
+                    settlement: verdict,
+                    next_claim: next,
+                })
             }
             Move::SettleAgain => Call::Settle(self.settlement.clone()?),
             Move::Unclaim(run, known) => {
@@ -268,7 +276,8 @@ impl Clients {
     pub(super) fn picture(&self) -> String {
         let joins: Vec<_> = self.waiters.iter().map(|waiter| waiter.joins.min(2)).collect();
         let held = self.held.each_ref().map(|all| all.last().map(|me| self.token_number(me)));
-        let runs: Vec<_> = self.runs.iter().rev().take(2).map(|run| self.job_number(&run.id)).collect();
+        let runs: Vec<_> =
+            self.runs.iter().rev().take(2).map(|run| self.job_number(&run.id)).collect();
         format!(" knows {joins:?} {held:?} {runs:?}")
     }
 
@@ -313,7 +322,9 @@ impl Clients {
                 on_failure: if job.skip { OnFailure::Skip } else { OnFailure::Block },
                 needs_worker: job.needs_worker,
             },
-            merge: job.merge.map(|(group, wins)| MergePolicy { group: group.to_string().into(), mode: wins }),
+            merge: job
+                .merge
+                .map(|(group, wins)| MergePolicy { group: group.to_string().into(), mode: wins }),
             idempotency_record: job.record.map(record),
             limits: StorageLimits {
                 resource_jobs: 4,

@@ -10,8 +10,9 @@ use super::{
 use crate::{
     key::Key,
     store::backend::{
-        AcquireCommand, AcquireReply, ClaimOutcome, EnqueueCommand, EnqueueOutcome, ReleaseOutcome, JobId, JobPolicy, JobState, LockMode,
-        LeaseRenewal, SPARE_FENCES, LockToken, Settlement,
+        AcquireCommand, AcquireReply, ClaimOutcome, EnqueueCommand, EnqueueOutcome, JobId,
+        JobPolicy, JobState, LeaseRenewal, LockMode, LockToken, ReleaseOutcome, SPARE_FENCES,
+        Settlement,
     },
 };
 
@@ -86,7 +87,8 @@ async fn a_renewal_shortens_nothing_and_a_release_does(rig: &Rig) {
     rig.hold(&key, &a).await;
     rig.put_back(HOUR).await;
     let (of, me) = (key.clone(), a.clone());
-    let renewal = LeaseRenewal { key: of, token: me, mode: LockMode::Exclusive, lease: SHORT, job: None };
+    let renewal =
+        LeaseRenewal { key: of, token: me, mode: LockMode::Exclusive, lease: SHORT, job: None };
     assert_eq!(rig.renew(vec![renewal]).await, [true]);
     assert!(rig.refused(&key, &b).await > HOUR);
     rig.release(&key, &a).await;

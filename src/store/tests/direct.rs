@@ -11,7 +11,8 @@ use super::{
 use crate::{
     Key,
     store::backend::{
-        AcquireCommand, AcquireReply, BeginDirectOutcome, StorageLimits, DirectRunCommand, EnqueueCommand, EnqueueOutcome, JobId, JobState, LockMode,
+        AcquireCommand, AcquireReply, BeginDirectOutcome, DirectRunCommand, EnqueueCommand,
+        EnqueueOutcome, JobId, JobState, LockMode, StorageLimits,
     },
 };
 
@@ -71,7 +72,10 @@ async fn end(rig: &Rig, call: &DirectRunCommand, response: Option<&'static str>)
 }
 
 fn keyed(key: &Key) -> EnqueueCommand {
-    EnqueueCommand { idempotency_record: Some(("idem".into(), "print".into(), LONG)), ..deferred(key) }
+    EnqueueCommand {
+        idempotency_record: Some(("idem".into(), "print".into(), LONG)),
+        ..deferred(key)
+    }
 }
 
 async fn the_record_is_taken_once(rig: &Rig) {
@@ -121,10 +125,18 @@ async fn another_request_is_told_apart_when_it_has_ended(rig: &Rig) {
             EnqueueCommand { idempotency_record: record, ..deferred(key) }
         };
         begin(rig, &call).await;
-        assert_eq!(rig.enqueue(keyed(&key)).await, EnqueueOutcome::Duplicate(call.id.clone()), "not yet");
+        assert_eq!(
+            rig.enqueue(keyed(&key)).await,
+            EnqueueOutcome::Duplicate(call.id.clone()),
+            "not yet"
+        );
         let ended = DirectRunCommand { fingerprint: print.map(str::to_owned), ..call.clone() };
         end(rig, &ended, Some("answer")).await;
-        let expected = if answer { EnqueueOutcome::Duplicate(call.id.clone()) } else { EnqueueOutcome::FingerprintMismatch };
+        let expected = if answer {
+            EnqueueOutcome::Duplicate(call.id.clone())
+        } else {
+            EnqueueOutcome::FingerprintMismatch
+        };
         assert_eq!(rig.enqueue(keyed(&key)).await, expected, "{print:?}");
     }
 }

@@ -6,8 +6,9 @@ use super::{
     rig::{LONG, Rig, key, stranger},
 };
 use crate::store::backend::{
-    AcquireReply, ReleaseOutcome,
+    AcquireReply,
     LockMode::{Exclusive, Permits, Shared},
+    ReleaseOutcome,
 };
 
 on_every_store!(

@@ -12,7 +12,10 @@ use super::{
 };
 use crate::{
     Key,
-    store::backend::{OFFER_TIMEOUT, AcquireReply, ClaimCommand, ClaimOutcome, LockMode, NodeId, SettleOutcome, LockToken},
+    store::backend::{
+        AcquireReply, ClaimCommand, ClaimOutcome, LockMode, LockToken, NodeId, OFFER_TIMEOUT,
+        SettleOutcome,
+    },
 };
 
 /// How soon those who live are served: the lease of a dead holder is over, dead places have cost an accept

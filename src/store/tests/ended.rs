@@ -11,7 +11,8 @@ use super::{
 use crate::{
     Key,
     store::backend::{
-        BeginDirectOutcome, WebhookJobSpec, StorageLimits, DirectRunCommand, ENDED_JOB_OVERHEAD, EnqueueCommand, EnqueueOutcome, JobId, JobState, LockMode, Settlement,
+        BeginDirectOutcome, DirectRunCommand, ENDED_JOB_OVERHEAD, EnqueueCommand, EnqueueOutcome,
+        JobId, JobState, LockMode, Settlement, StorageLimits, WebhookJobSpec,
     },
 };
 
@@ -136,7 +137,10 @@ async fn what_was_remembered_is_bounded_too(rig: &Rig) {
             limits: room_for(2),
             fingerprint: None,
         };
-        assert_eq!(rig.backend().begin_direct(call.clone()).await.unwrap(), BeginDirectOutcome::Started);
+        assert_eq!(
+            rig.backend().begin_direct(call.clone()).await.unwrap(),
+            BeginDirectOutcome::Started
+        );
         rig.release(&call.key, &call.token).await;
         let response = Bytes::from_static(&[b'x'; 100]);
         rig.backend().finish_direct(call.clone(), Some(response)).await.unwrap();
@@ -204,7 +208,8 @@ async fn a_callback_counts_with_its_request(rig: &Rig) {
     let [_, to] = neighbours::<2>();
     let told = |caps| {
         let envelope = Bytes::from_static(&[b'c'; 50]);
-        let call = WebhookJobSpec { id: JobId::new(&to), key: to.clone(), envelope, max_attempts: 1 };
+        let call =
+            WebhookJobSpec { id: JobId::new(&to), key: to.clone(), envelope, max_attempts: 1 };
         EnqueueCommand { webhook: Some(call), limits: caps, ..deferred(&key) }
     };
     let full = StorageLimits { shard_bytes: 56, ..StorageLimits::NONE };
@@ -264,7 +269,10 @@ async fn the_oldest_dead_job_goes_when_there_are_too_many(rig: &Rig) {
 /// It has run, and would run again.
 async fn a_late_copy_of_what_made_room_is_not_stored_again(rig: &Rig) {
     let key = key();
-    let call = EnqueueCommand { limits: StorageLimits { ended_bytes: 0, ..StorageLimits::NONE }, ..deferred(&key) };
+    let call = EnqueueCommand {
+        limits: StorageLimits { ended_bytes: 0, ..StorageLimits::NONE },
+        ..deferred(&key)
+    };
     for call in [call.clone(), EnqueueCommand { id: JobId::new(&key), ..call.clone() }] {
         rig.enqueue(call.clone()).await;
         let run = stranger();

@@ -17,17 +17,20 @@ use crate::{
     store::{
         Store,
         backend::{
-            AcquireCommand, AcquireReply, Backend, Heartbeat, BeginDirectOutcome, ChargeCommand, ChargeFuture, ClaimCommand, ClaimOutcome, CounterName,
-            DirectRunCommand, DueLocks, EnqueueCommand, EnqueueOutcome, ReleaseOutcome, JobId, JobState, JobView, JobBackend, JobListPage,
-            EndedFilter, LockMode, NodeId, PendingCursor, LeaseRenewal, ActiveRun, SettleCommand, SettleChargeCommand, SettleOutcome,
-            QuotaSnapshot, StoreFuture, GrantRefresh, ShardStats, LockToken,
+            AcquireCommand, AcquireReply, ActiveRun, Backend, BeginDirectOutcome, ChargeCommand,
+            ChargeFuture, ClaimCommand, ClaimOutcome, CounterName, DirectRunCommand, DueLocks,
+            EndedFilter, EnqueueCommand, EnqueueOutcome, GrantRefresh, Heartbeat, JobBackend,
+            JobId, JobListPage, JobState, JobView, LeaseRenewal, LockMode, LockToken, NodeId,
+            PendingCursor, QuotaSnapshot, ReleaseOutcome, SettleChargeCommand, SettleCommand,
+            SettleOutcome, ShardStats, StoreFuture,
         },
-        wakeups::{WakeupMessage, Wakeups},
         memory::MemoryBackend,
         tasks::{
-            DeadLetterPage, TaskPushCommand, TaskPushOutcome, QueueStats, RunToken, TaskId, TaskState, TaskView, TaskBackend,
-            TaskPollCommand, TaskPollOutcome, PurgeCursor, PurgePage,
+            DeadLetterPage, PurgeCursor, PurgePage, QueueStats, RunToken, TaskBackend, TaskId,
+            TaskPollCommand, TaskPollOutcome, TaskPushCommand, TaskPushOutcome, TaskState,
+            TaskView,
         },
+        wakeups::{WakeupMessage, Wakeups},
     },
 };
 
@@ -132,7 +135,12 @@ impl Backend for Faulty {
         self.call("release", move |memory| memory.release(key, me, mode))
     }
 
-    fn send_release(&self, key: Key, me: LockToken, mode: LockMode) -> Option<StoreFuture<'static, ReleaseOutcome>> {
+    fn send_release(
+        &self,
+        key: Key,
+        me: LockToken,
+        mode: LockMode,
+    ) -> Option<StoreFuture<'static, ReleaseOutcome>> {
         let fault = self.faults.next("release");
         if matches!(fault, Some(Fault::Away)) {
             return Some(Box::pin(async { Err(Error::new(ErrorKind::Unavailable, "release")) }));
@@ -141,7 +149,12 @@ impl Backend for Faulty {
         Some(Box::pin(async move { on_its_way(fault, "release", answer.await).await }))
     }
 
-    fn release_and_reacquire(&self, me: LockToken, mode: LockMode, next: AcquireCommand) -> StoreFuture<'_, (ReleaseOutcome, AcquireReply)> {
+    fn release_and_reacquire(
+        &self,
+        me: LockToken,
+        mode: LockMode,
+        next: AcquireCommand,
+    ) -> StoreFuture<'_, (ReleaseOutcome, AcquireReply)> {
         self.call("pass", move |memory| memory.release_and_reacquire(me, mode, next))
     }
 
@@ -199,7 +212,11 @@ impl JobBackend for Faulty {
         self.call("begin_direct", |memory| memory.begin_direct(call))
     }
 
-    fn finish_direct(&self, call: DirectRunCommand, response: Option<Bytes>) -> StoreFuture<'_, bool> {
+    fn finish_direct(
+        &self,
+        call: DirectRunCommand,
+        response: Option<Bytes>,
+    ) -> StoreFuture<'_, bool> {
         self.call("end_direct", |memory| memory.finish_direct(call, response))
     }
 
@@ -207,7 +224,11 @@ impl JobBackend for Faulty {
         self.call("renew_direct", |memory| memory.renew_direct(call))
     }
 
-    fn mark_direct_dead(&self, call: DirectRunCommand, reason: &'static str) -> StoreFuture<'_, bool> {
+    fn mark_direct_dead(
+        &self,
+        call: DirectRunCommand,
+        reason: &'static str,
+    ) -> StoreFuture<'_, bool> {
         self.call("bury_direct", move |memory| memory.mark_direct_dead(call, reason))
     }
 
@@ -219,7 +240,12 @@ impl JobBackend for Faulty {
         self.call("settle", |memory| memory.settle(call))
     }
 
-    fn cancel_waiting_job(&self, id: JobId, began_us: u64, retention: Duration) -> StoreFuture<'_, Option<JobState>> {
+    fn cancel_waiting_job(
+        &self,
+        id: JobId,
+        began_us: u64,
+        retention: Duration,
+    ) -> StoreFuture<'_, Option<JobState>> {
         self.call("cancel", move |memory| memory.cancel_waiting_job(id, began_us, retention))
     }
 
@@ -259,11 +285,22 @@ impl JobBackend for Faulty {
         self.call("tell", move |memory| memory.send_wakeup(node, hint))
     }
 
-    fn list_ended(&self, shard: u16, which: EndedFilter, from: u64, most: usize) -> StoreFuture<'_, JobListPage> {
+    fn list_ended(
+        &self,
+        shard: u16,
+        which: EndedFilter,
+        from: u64,
+        most: usize,
+    ) -> StoreFuture<'_, JobListPage> {
         self.call("list", move |memory| memory.list_ended(shard, which, from, most))
     }
 
-    fn list_pending(&self, shard: u16, from: PendingCursor, most: usize) -> StoreFuture<'_, JobListPage<PendingCursor>> {
+    fn list_pending(
+        &self,
+        shard: u16,
+        from: PendingCursor,
+        most: usize,
+    ) -> StoreFuture<'_, JobListPage<PendingCursor>> {
         self.call("pending", move |memory| memory.list_pending(shard, from, most))
     }
 
@@ -307,7 +344,12 @@ impl TaskBackend for Faulty {
         self.call("still_idle", move |memory| memory.poll_idle(queue, node, worker, longer))
     }
 
-    fn renew_runs(&self, queue: Key, runs: Vec<RunToken>, lease: Duration) -> StoreFuture<'_, Vec<bool>> {
+    fn renew_runs(
+        &self,
+        queue: Key,
+        runs: Vec<RunToken>,
+        lease: Duration,
+    ) -> StoreFuture<'_, Vec<bool>> {
         self.call("renew_runs", move |memory| memory.renew_runs(queue, runs, lease))
     }
 
@@ -323,7 +365,12 @@ impl TaskBackend for Faulty {
         self.memory.cancel_task(queue, id)
     }
 
-    fn list_dead_letters(&self, queue: Key, after: u64, most: usize) -> StoreFuture<'_, DeadLetterPage> {
+    fn list_dead_letters(
+        &self,
+        queue: Key,
+        after: u64,
+        most: usize,
+    ) -> StoreFuture<'_, DeadLetterPage> {
         self.memory.list_dead_letters(queue, after, most)
     }
 
@@ -349,7 +396,12 @@ impl TaskBackend for Faulty {
         self.memory.purge_dead_letters(queue)
     }
 
-    fn purge_waiting(&self, queue: Key, walk: Option<PurgeCursor>, most: usize) -> StoreFuture<'_, PurgePage> {
+    fn purge_waiting(
+        &self,
+        queue: Key,
+        walk: Option<PurgeCursor>,
+        most: usize,
+    ) -> StoreFuture<'_, PurgePage> {
         self.memory.purge_waiting(queue, walk, most)
     }
 

@@ -8,7 +8,10 @@ use super::{
 };
 use crate::{
     Key,
-    store::backend::{StorageLimits, ClaimCommand, ClaimOutcome, DirectRunCommand, EnqueueCommand, EnqueueOutcome, JobId, JobState, LockMode},
+    store::backend::{
+        ClaimCommand, ClaimOutcome, DirectRunCommand, EnqueueCommand, EnqueueOutcome, JobId,
+        JobState, LockMode, StorageLimits,
+    },
 };
 
 async fn loses(rig: &Rig, key: &Key, id: &JobId, field: &str) {
@@ -103,6 +106,9 @@ async fn a_record_that_vanished_while_its_request_ran_is_written_again() {
     let record = names.iter().find(|name| name.contains("}:i:")).expect("it began");
     assert_eq!(rig.server().raw::<i64>("DEL", record, &[]).await, 1);
     rig.backend().finish_direct(call.clone(), Some(Bytes::from_static(b"answer"))).await.unwrap();
-    let keyed = EnqueueCommand { idempotency_record: Some(("idem".into(), "print".into(), LONG)), ..deferred(&key) };
+    let keyed = EnqueueCommand {
+        idempotency_record: Some(("idem".into(), "print".into(), LONG)),
+        ..deferred(&key)
+    };
     assert_eq!(rig.enqueue(keyed).await, EnqueueOutcome::Duplicate(call.id));
 }

@@ -19,11 +19,11 @@ use crate::{
     Key,
     store::{
         backend::{
-            AcquireCommand, ClaimCommand, ClaimOutcome, EnqueueCommand, JobId, JobPolicy, LockMode, NodeId, OnFailure, Contenders,
-            LockToken, Settlement,
+            AcquireCommand, ClaimCommand, ClaimOutcome, Contenders, EnqueueCommand, JobId,
+            JobPolicy, LockMode, LockToken, NodeId, OnFailure, Settlement,
         },
-        wakeups::{WakeupMessage, Wakeups, JoinListener},
         job_watch::JobWatch,
+        wakeups::{JoinListener, WakeupMessage, Wakeups},
     },
 };
 
@@ -69,7 +69,10 @@ impl Ear {
     async fn hears_of_jobs(&mut self, rig: &Rig) {
         let _bell = self.hints.subscribe_job(&JobId::new(&key()));
         if rig.resyncs() {
-            assert_eq!(timeout(PATIENCE, self.work.recv()).await.unwrap(), Some(WakeupMessage::Resync));
+            assert_eq!(
+                timeout(PATIENCE, self.work.recv()).await.unwrap(),
+                Some(WakeupMessage::Resync)
+            );
         }
     }
 
@@ -366,7 +369,10 @@ async fn every_reader_that_is_let_in_is_told(rig: &Rig) {
         for me in &readers {
             rig.join_as(LockMode::Shared, &key, me).await;
         }
-        let bells = [ears[0].hints.subscribe_offers(&readers[0]), ears[1].hints.subscribe_offers(&readers[1])];
+        let bells = [
+            ears[0].hints.subscribe_offers(&readers[0]),
+            ears[1].hints.subscribe_offers(&readers[1]),
+        ];
         match (step, &job) {
             ("release", _) => drop(rig.release(&key, &holder).await),
             ("downgrade", _) => assert!(rig.downgrade(&key, &holder, LONG).await),

@@ -9,7 +9,8 @@ use super::{
     rig::{LONG, Rig, SHORT, again, deferred, done, key, neighbours, settled, stranger, visit},
 };
 use crate::store::backend::{
-    OFFER_TIMEOUT, ClaimOutcome, EnqueueCommand, EnqueueOutcome, JobId, JobState, JobView, JobHistory, Settlement,
+    ClaimOutcome, EnqueueCommand, EnqueueOutcome, JobHistory, JobId, JobState, JobView,
+    OFFER_TIMEOUT, Settlement,
 };
 
 on_every_store!(
@@ -81,7 +82,11 @@ async fn a_known_key_gives_its_job(rig: &Rig) {
     // The very same call, sent again after a lost reply, is no other request.
     assert_eq!(rig.enqueue(first).await, EnqueueOutcome::Stored { position: 1 });
     rig.pass(SHORT).await;
-    assert_eq!(rig.enqueue(keyed("two")).await, EnqueueOutcome::FingerprintMismatch, "as long as it waits");
+    assert_eq!(
+        rig.enqueue(keyed("two")).await,
+        EnqueueOutcome::FingerprintMismatch,
+        "as long as it waits"
+    );
 }
 
 async fn a_visit_clears_the_parking_while_the_lock_is_held(rig: &Rig) {

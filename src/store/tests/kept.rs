@@ -9,7 +9,8 @@ use super::{
 use crate::{
     Key,
     store::backend::{
-        OFFER_TIMEOUT, ClaimCommand, EnqueueCommand, EnqueueOutcome, JobId, JobState, EndedFilter, ShardStats, Settlement,
+        ClaimCommand, EndedFilter, EnqueueCommand, EnqueueOutcome, JobId, JobState, OFFER_TIMEOUT,
+        Settlement, ShardStats,
     },
 };
 
@@ -62,9 +63,14 @@ async fn the_history_tells_of_each_run(rig: &Rig) {
         rig.pass(SHORT).await;
     }
     let past = rig.past(&id).await.unwrap();
-    assert_eq!((past.busy_count, past.crash_count, past.due_in, &past.superseded_by), (1, 0, None, &None));
+    assert_eq!(
+        (past.busy_count, past.crash_count, past.due_in, &past.superseded_by),
+        (1, 0, None, &None)
+    );
     let mut last = past.accepted_us;
-    for (run, told) in past.recent_runs.iter().zip([("1", "status 503"), ("2", "busy"), ("2", "done")]) {
+    for (run, told) in
+        past.recent_runs.iter().zip([("1", "status 503"), ("2", "busy"), ("2", "done")])
+    {
         let words = Vec::from_iter(run.splitn(4, ' '));
         assert_eq!((words[0], words[3]), told);
         for time in &words[1..3] {
@@ -219,8 +225,10 @@ async fn an_ended_job_is_forgotten(rig: &Rig) {
 
 async fn what_is_purged_is_known_for_its_time(rig: &Rig) {
     let key = key();
-    let keyed =
-        || EnqueueCommand { idempotency_record: Some(("idem".into(), "print".into(), LONG)), ..deferred(&key) };
+    let keyed = || EnqueueCommand {
+        idempotency_record: Some(("idem".into(), "print".into(), LONG)),
+        ..deferred(&key)
+    };
     let (old, run) = (keyed(), stranger());
     rig.enqueue(old.clone()).await;
     rig.start(&key, &old.id, &run).await;
@@ -238,14 +246,20 @@ async fn what_is_purged_is_known_for_its_time(rig: &Rig) {
 async fn a_record_is_there_as_long_as_its_job(rig: &Rig) {
     for end in ["done", "dead", "cancelled", "redriven"] {
         let (key, run) = (key(), stranger());
-        let keyed =
-            || EnqueueCommand { idempotency_record: Some((end.into(), "print".into(), SHORT)), ..deferred(&key) };
+        let keyed = || EnqueueCommand {
+            idempotency_record: Some((end.into(), "print".into(), SHORT)),
+            ..deferred(&key)
+        };
         let first = keyed();
         let id = first.id.clone();
         rig.enqueue(first).await;
         let is_known = async |when: &str| {
             rig.pass(SHORT * 2).await;
-            assert_eq!(rig.enqueue(keyed()).await, EnqueueOutcome::Duplicate(id.clone()), "{end}: {when}");
+            assert_eq!(
+                rig.enqueue(keyed()).await,
+                EnqueueOutcome::Duplicate(id.clone()),
+                "{end}: {when}"
+            );
         };
         is_known("it waits").await;
         if end == "cancelled" {
@@ -285,7 +299,14 @@ async fn what_is_gone_is_counted(rig: &Rig) {
     assert!(rig.settle(settled(&key, &id, &run, verdict)).await);
     let (one, two) = (rig.put_off(&key).await, rig.put_off(&key).await);
     rig.cancel(&one).await;
-    let tally = ShardStats { pending: 1, bytes: 7, done: 1, dead: 3, cancelled: 1, ..ShardStats::default() };
+    let tally = ShardStats {
+        pending: 1,
+        bytes: 7,
+        done: 1,
+        dead: 3,
+        cancelled: 1,
+        ..ShardStats::default()
+    };
     assert_eq!(rig.tally(shard).await, tally);
     rig.pass(SHORT).await;
     let tally = ShardStats { done: 0, dead: 1, trimmed_done: 1, trimmed_dead: 2, ..tally };
@@ -293,6 +314,7 @@ async fn what_is_gone_is_counted(rig: &Rig) {
     rig.cancel(&two).await;
     rig.pass(LONG * 2).await;
     died(rig, &key, LONG).await;
-    let tally = ShardStats { pending: 0, bytes: 0, dead: 1, trimmed_dead: 3, cancelled: 2, ..tally };
+    let tally =
+        ShardStats { pending: 0, bytes: 0, dead: 1, trimmed_dead: 3, cancelled: 2, ..tally };
     assert_eq!(rig.tally(shard).await, tally);
 }

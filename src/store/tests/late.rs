@@ -10,8 +10,8 @@ use crate::{
     Key,
     clock::saturating_micros,
     store::backend::{
-        OFFER_TIMEOUT, AcquireCommand, StorageLimits, ClaimOutcome, EnqueueCommand, EnqueueOutcome, SHARD_VACANCY_GRACE, JobId, JobPolicy,
-        JobState, NodeId, Settlement,
+        AcquireCommand, ClaimOutcome, EnqueueCommand, EnqueueOutcome, JobId, JobPolicy, JobState,
+        NodeId, OFFER_TIMEOUT, SHARD_VACANCY_GRACE, Settlement, StorageLimits,
     },
 };
 
@@ -89,7 +89,10 @@ async fn a_late_job_never_comes_too_soon(rig: &Rig) {
     let now = rig.backend().server_time_us().await.unwrap();
     let job = rig.backend().job_view(id).await.unwrap();
     let accepted = job.expect("it is kept").history.accepted_us;
-    assert!(now + saturating_micros(next) >= accepted + saturating_micros(LONG), "{now} {next:?} {accepted}");
+    assert!(
+        now + saturating_micros(next) >= accepted + saturating_micros(LONG),
+        "{now} {next:?} {accepted}"
+    );
 }
 
 async fn a_late_job_comes_back_to_its_own_place(rig: &Rig) {
@@ -178,19 +181,30 @@ async fn many_late_jobs_come_back_in_turns(rig: &Rig) {
 
 async fn late_jobs_count_towards_the_caps(rig: &Rig) {
     let [one, two] = neighbours::<2>();
-    let caps =
-        StorageLimits { resource_jobs: 2, resource_bytes: 14, shard_jobs: 3, shard_bytes: 21, ..StorageLimits::NONE };
+    let caps = StorageLimits {
+        resource_jobs: 2,
+        resource_bytes: 14,
+        shard_jobs: 3,
+        shard_bytes: 21,
+        ..StorageLimits::NONE
+    };
     let late = |key: &Key| EnqueueCommand { limits: caps, ..delayed(key, LONG) };
     let first = stored(rig, late(&one)).await;
     stored(rig, EnqueueCommand { limits: caps, ..deferred(&one) }).await;
     assert_eq!(rig.enqueue(late(&one)).await, EnqueueOutcome::Full);
-    assert_eq!(rig.enqueue(EnqueueCommand { limits: caps, ..deferred(&one) }).await, EnqueueOutcome::Full);
+    assert_eq!(
+        rig.enqueue(EnqueueCommand { limits: caps, ..deferred(&one) }).await,
+        EnqueueOutcome::Full
+    );
     stored(rig, late(&two)).await;
     assert_eq!(rig.enqueue(late(&two)).await, EnqueueOutcome::Full);
     rig.cancel(&first).await;
     stored(rig, late(&one)).await;
     let bytes = StorageLimits { resource_jobs: 9, shard_jobs: 9, ..caps };
-    assert_eq!(rig.enqueue(EnqueueCommand { limits: bytes, ..deferred(&one) }).await, EnqueueOutcome::Full);
+    assert_eq!(
+        rig.enqueue(EnqueueCommand { limits: bytes, ..deferred(&one) }).await,
+        EnqueueOutcome::Full
+    );
 }
 
 async fn the_next_look_is_for_what_comes_first(rig: &Rig) {

@@ -5,7 +5,8 @@ use super::{
     rig::{LONG, Rig, SHORT, ask, deferred, key, neighbours, stranger, wait},
 };
 use crate::store::backend::{
-    AcquireCommand, AcquireReply, EnqueueOutcome, ReleaseOutcome, LockMode, NodeId, LeaseRenewal, SPARE_FENCES, LockToken,
+    AcquireCommand, AcquireReply, EnqueueOutcome, LeaseRenewal, LockMode, LockToken, NodeId,
+    ReleaseOutcome, SPARE_FENCES,
 };
 
 on_every_store!(
@@ -131,8 +132,9 @@ async fn renewal_moves_the_end_and_only_of_ones_own(rig: &Rig) {
 async fn a_holder_can_raise_the_next_fence(rig: &Rig) {
     let (key, a, b) = (key(), stranger(), stranger());
     let far = rig.hold(&key, &a).await + 50_000_000;
-    let raise =
-        async |me: &LockToken, fence| rig.backend().advance_fence(key.clone(), me.clone(), fence).await;
+    let raise = async |me: &LockToken, fence| {
+        rig.backend().advance_fence(key.clone(), me.clone(), fence).await
+    };
     assert!(!raise(&b, far * 2).await.unwrap(), "nothing is its own");
     for _ in 0..2 {
         assert!(raise(&a, far).await.unwrap());
@@ -172,7 +174,8 @@ async fn a_known_request_takes_nothing(rig: &Rig) {
     let mut call = deferred(&key);
     call.idempotency_record = Some(("idem".into(), "print".into(), SHORT));
     assert_eq!(rig.enqueue(call).await, EnqueueOutcome::Stored { position: 1 });
-    let asked = |me: &LockToken| AcquireCommand { record_name: Some("idem".into()), ..wait(&key, me) };
+    let asked =
+        |me: &LockToken| AcquireCommand { record_name: Some("idem".into()), ..wait(&key, me) };
     // The lock is free, and nobody watches: without the record it would be held.
     assert_eq!(rig.acquire(asked(&a)).await, AcquireReply::AlreadyAccepted);
     let other = AcquireCommand { record_name: Some("other".into()), ..ask(&key, &stranger()) };

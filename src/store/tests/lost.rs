@@ -9,7 +9,9 @@ use super::{
 };
 use crate::{
     Key,
-    store::backend::{StorageLimits, ClaimOutcome, EnqueueCommand, EnqueueOutcome, JobState, Settlement},
+    store::backend::{
+        ClaimOutcome, EnqueueCommand, EnqueueOutcome, JobState, Settlement, StorageLimits,
+    },
 };
 
 /// Its request is there still, so it may be put back; what else its facts said is nobody's any more.
@@ -54,7 +56,11 @@ async fn late_jobs_of_a_lock_are_counted_as_they_are_when_one_has_vanished() {
     rig.pass(SHORT).await;
     rig.due(one.shard(), 10).await;
     stored(&rig, call(&one, LONG)).await;
-    assert_eq!(rig.enqueue(call(&one, LONG)).await, EnqueueOutcome::Full, "those that are there count");
+    assert_eq!(
+        rig.enqueue(call(&one, LONG)).await,
+        EnqueueOutcome::Full,
+        "those that are there count"
+    );
     stored(&rig, call(&two, LONG)).await;
     assert_eq!(rig.enqueue(call(&two, LONG)).await, EnqueueOutcome::Full);
     for id in [waits, other] {
@@ -108,7 +114,8 @@ async fn whatever_has_vanished_is_in_nobodys_way_when_somebody_sees_to_it() {
                 let case = format!("{verb} of what is {state} without {vanished}");
                 let delay = if state == "late" { SHORT } else { Duration::ZERO };
                 let owner = "ada".into();
-                let id = stored(&rig, called(EnqueueCommand { owner, ..late(&key, delay, None) })).await;
+                let id =
+                    stored(&rig, called(EnqueueCommand { owner, ..late(&key, delay, None) })).await;
                 if matches!(state, "running" | "dead") {
                     let run = stranger();
                     rig.start(&key, &id, &run).await;

@@ -8,7 +8,10 @@ use super::{
 };
 use crate::{
     Key,
-    store::backend::{StorageLimits, EnqueueCommand, EnqueueOutcome, JobId, JobState, MergePolicy, Settlement, MergeMode},
+    store::backend::{
+        EnqueueCommand, EnqueueOutcome, JobId, JobState, MergeMode, MergePolicy, Settlement,
+        StorageLimits,
+    },
 };
 
 on_every_store!(
@@ -57,8 +60,11 @@ async fn the_last_wins(rig: &Rig) {
 
 async fn the_last_wins_where_there_is_no_bound(rig: &Rig) {
     let key = key();
-    let one =
-        || EnqueueCommand { limits: StorageLimits::uniform(u64::MAX), owner: "one".into(), ..call(&key, MergeMode::Supersede) };
+    let one = || EnqueueCommand {
+        limits: StorageLimits::uniform(u64::MAX),
+        owner: "one".into(),
+        ..call(&key, MergeMode::Supersede)
+    };
     let first = stored(rig, one()).await;
     stored(rig, one()).await;
     assert_eq!(rig.state(&first).await, Some(JobState::Cancelled));
@@ -125,7 +131,8 @@ async fn a_merged_request_is_known_as_long_as_what_it_was_merged_into(rig: &Rig)
     for end in ["done", "redriven", "purged"] {
         for first_is_keyed in [false, true] {
             let (key, run) = (Key::custom(&format!("{end} {first_is_keyed}")), stranger());
-            let first = if first_is_keyed { keyed(&key, "own") } else { call(&key, MergeMode::Coalesce) };
+            let first =
+                if first_is_keyed { keyed(&key, "own") } else { call(&key, MergeMode::Coalesce) };
             let id = stored(rig, first).await;
             let merged = ["one", "two"].map(|record| keyed(&key, record));
             for merged in &merged {
@@ -134,7 +141,11 @@ async fn a_merged_request_is_known_as_long_as_what_it_was_merged_into(rig: &Rig)
             let are_known = async |when: &str| {
                 for record in ["one", "two"] {
                     let told = rig.enqueue(keyed(&key, record)).await;
-                    assert_eq!(told, EnqueueOutcome::Duplicate(id.clone()), "{end}, {record}: {when}");
+                    assert_eq!(
+                        told,
+                        EnqueueOutcome::Duplicate(id.clone()),
+                        "{end}, {record}: {when}"
+                    );
                 }
             };
             rig.pass(SHORT * 2).await;
@@ -198,15 +209,23 @@ async fn sent_twice_it_is_merged_once(rig: &Rig) {
 
 async fn the_last_takes_the_room_of_the_one_before(rig: &Rig) {
     let key = key();
-    let caps =
-        StorageLimits { resource_jobs: 1, resource_bytes: 7, shard_jobs: 1, shard_bytes: 7, ..StorageLimits::NONE };
+    let caps = StorageLimits {
+        resource_jobs: 1,
+        resource_bytes: 7,
+        shard_jobs: 1,
+        shard_bytes: 7,
+        ..StorageLimits::NONE
+    };
     for delay in [Duration::ZERO, LONG, Duration::ZERO] {
         for _ in 0..3 {
             let mut call = call(&key, MergeMode::Supersede);
             call.policy.delay = delay;
             stored(rig, EnqueueCommand { limits: caps, ..call }).await;
         }
-        assert_eq!(rig.enqueue(EnqueueCommand { limits: caps, ..deferred(&key) }).await, EnqueueOutcome::Full);
+        assert_eq!(
+            rig.enqueue(EnqueueCommand { limits: caps, ..deferred(&key) }).await,
+            EnqueueOutcome::Full
+        );
     }
 }
 

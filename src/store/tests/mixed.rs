@@ -6,8 +6,9 @@ use super::{
     rig::{LONG, Rig, SHORT, key, stranger, visit},
 };
 use crate::store::backend::{
-    OFFER_TIMEOUT, AcquireReply, ClaimOutcome,
+    AcquireReply, ClaimOutcome,
     LockMode::{Exclusive, Permits, Shared},
+    OFFER_TIMEOUT,
 };
 
 on_every_store!(
@@ -149,7 +150,9 @@ mod by_hand {
         // The writer knows of its old place; without it a reader would be in.
         let back = AcquireCommand { resume_seq: seq, ..wait_as(Exclusive, &key, &writer) };
         match rig.acquire(back).await {
-            AcquireReply::Busy { seq: again, has_joined: true, queue_length: 1, .. } => assert_eq!(again, seq),
+            AcquireReply::Busy { seq: again, has_joined: true, queue_length: 1, .. } => {
+                assert_eq!(again, seq)
+            }
             other => panic!("{other:?}"),
         }
         rig.refused_as(Shared, &key, &late).await;

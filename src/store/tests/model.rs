@@ -22,7 +22,9 @@ use crate::{
     key::SHARD_COUNT,
     store::{
         ChargeItem, QuotaRule,
-        backend::{Heartbeat, ChargeCommand, ChargeOutcome, SHARD_VACANCY_GRACE, JobId, LockMode, NodeId},
+        backend::{
+            ChargeCommand, ChargeOutcome, Heartbeat, JobId, LockMode, NodeId, SHARD_VACANCY_GRACE,
+        },
     },
 };
 
@@ -169,7 +171,8 @@ impl Model {
     /// All or none, and never more than the limit; a refused call begins no window. A window is cut to that
     /// of whoever asks.
     fn charged(&mut self, call: &ChargeCommand, reply: &ChargeOutcome) {
-        let name = |item: &ChargeItem| (Arc::clone(&item.policy), item.subject.clone(), call.tag.clone());
+        let name =
+            |item: &ChargeItem| (Arc::clone(&item.policy), item.subject.clone(), call.tag.clone());
         let mut after = self.windows.clone();
         after.retain(|_, (_, end)| *end > self.now);
         for item in &*call.items {

@@ -5,7 +5,10 @@ use std::time::Duration;
 use super::rig::{Rig, ask, wait};
 use crate::{
     Key,
-    store::backend::{AcquireCommand, AcquireReply, ReleaseOutcome, LockMode, LeaseRenewal, GrantRefresh, LockToken},
+    store::backend::{
+        AcquireCommand, AcquireReply, GrantRefresh, LeaseRenewal, LockMode, LockToken,
+        ReleaseOutcome,
+    },
 };
 
 pub(super) fn ask_as(mode: LockMode, key: &Key, me: &LockToken) -> AcquireCommand {
@@ -16,7 +19,12 @@ pub(super) fn wait_as(mode: LockMode, key: &Key, me: &LockToken) -> AcquireComma
     AcquireCommand { mode, ..wait(key, me) }
 }
 
-pub(super) fn renewal_as(mode: LockMode, key: &Key, me: &LockToken, lease: Duration) -> LeaseRenewal {
+pub(super) fn renewal_as(
+    mode: LockMode,
+    key: &Key,
+    me: &LockToken,
+    lease: Duration,
+) -> LeaseRenewal {
     LeaseRenewal { key: key.clone(), token: me.clone(), mode, lease, job: None }
 }
 
@@ -30,7 +38,13 @@ impl Rig {
     }
 
     /// Holds it for so long alone.
-    pub(super) async fn hold_for(&self, mode: LockMode, key: &Key, me: &LockToken, lease: Duration) {
+    pub(super) async fn hold_for(
+        &self,
+        mode: LockMode,
+        key: &Key,
+        me: &LockToken,
+        lease: Duration,
+    ) {
         let held = self.acquire(AcquireCommand { lease, ..ask_as(mode, key, me) }).await;
         assert!(matches!(held, AcquireReply::Granted { .. }), "{held:?}");
     }
@@ -51,7 +65,12 @@ impl Rig {
         }
     }
 
-    pub(super) async fn release_as(&self, mode: LockMode, key: &Key, me: &LockToken) -> ReleaseOutcome {
+    pub(super) async fn release_as(
+        &self,
+        mode: LockMode,
+        key: &Key,
+        me: &LockToken,
+    ) -> ReleaseOutcome {
         self.backend().release(key.clone(), me.clone(), mode).await.unwrap()
     }
 

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 
 use super::clients::{NODES, SIBLING, TOKENS};
-use crate::store::backend::{LockMode, Settlement, MergeMode};
+use crate::store::backend::{LockMode, MergeMode, Settlement};
 
 #[derive(Debug, Clone)]
 pub(super) enum Move {
@@ -155,7 +155,10 @@ fn job() -> impl Strategy<Value = Job> {
         prop::option::weighted(0.3, 0..8_u64),
         any::<bool>(),
         prop::bool::weighted(0.1),
-        prop::option::weighted(0.3, (0..2_u8, prop::sample::select(vec![MergeMode::Coalesce, MergeMode::Supersede]))),
+        prop::option::weighted(
+            0.3,
+            (0..2_u8, prop::sample::select(vec![MergeMode::Coalesce, MergeMode::Supersede])),
+        ),
     );
     (lock, 1..25_usize, any::<bool>(), 1..4_u32, record, terms).prop_map(
         |(lock, bytes, again, max_attempts, record, terms)| {

@@ -9,8 +9,8 @@ use super::{
 use crate::{
     Key,
     store::backend::{
-        OFFER_TIMEOUT, ClaimCommand, ClaimOutcome, EnqueueCommand, JobId, JobPolicy, JobState, NextClaim, OnFailure,
-        ClaimedRun, SettleCommand, SettleOutcome, LockToken, Settlement,
+        ClaimCommand, ClaimOutcome, ClaimedRun, EnqueueCommand, JobId, JobPolicy, JobState,
+        LockToken, NextClaim, OFFER_TIMEOUT, OnFailure, SettleCommand, SettleOutcome, Settlement,
     },
 };
 
@@ -77,7 +77,11 @@ async fn a_long_line_runs_to_its_end(rig: &Rig) {
         }
         assert_eq!(rig.state(&pair[0]).await, Some(JobState::Done));
         let past = rig.past(&pair[0]).await.unwrap();
-        assert!(past.recent_runs.len() == 1 && past.recent_runs[0].ends_with(" done"), "{:?}", past.recent_runs);
+        assert!(
+            past.recent_runs.len() == 1 && past.recent_runs[0].ends_with(" done"),
+            "{:?}",
+            past.recent_runs
+        );
         // A look at all shards takes as long as some hundred steps.
         if n % 8 < 2 {
             let left: Vec<_> = rig.fsck(false).await.faults().map(|found| found.kind).collect();

@@ -8,9 +8,9 @@ use super::{
     rig::{LONG, Rig, key, stranger, wait},
 };
 use crate::store::backend::{
-    AcquireCommand, AcquireReply, ReleaseOutcome,
+    AcquireCommand, AcquireReply, Contenders,
     LockMode::{Exclusive, Permits, Shared},
-    NodeId, Contenders, SPARE_FENCES, LockToken,
+    LockToken, NodeId, ReleaseOutcome, SPARE_FENCES,
 };
 
 on_every_store!(
@@ -66,7 +66,10 @@ async fn who_came_before_a_job_has_it_at_once(rig: &Rig) {
     rig.pass(Duration::from_millis(5)).await;
     let earlier = AcquireCommand { resume_seq: job.first - 1, ..wait(&key, &b) };
     let (_, held) = rig.hand_on(&a, Exclusive, earlier).await;
-    assert!(matches!(held, AcquireReply::Granted { queue_length: 1, contenders: others, .. } if others == job), "{held:?}");
+    assert!(
+        matches!(held, AcquireReply::Granted { queue_length: 1, contenders: others, .. } if others == job),
+        "{held:?}"
+    );
     let later = AcquireCommand { resume_seq: job.first + 1, ..wait(&key, &a) };
     let (_, asked) = rig.hand_on(&b, Exclusive, later).await;
     assert!(matches!(asked, AcquireReply::Busy { queue_length: 2, .. }), "{asked:?}");
@@ -148,7 +151,13 @@ async fn hidden_jobs_stay_due(rig: &Rig) {
     rig.put_off(&key).await;
     // Nobody watches: live requests go on, and a worker that comes finds it due.
     let (_, asked) = rig.hand_on(&a, Exclusive, wait(&key, &b)).await;
-    assert!(matches!(asked, AcquireReply::Granted { queue_length: 1, contenders: Contenders::NONE, .. }), "{asked:?}");
+    assert!(
+        matches!(
+            asked,
+            AcquireReply::Granted { queue_length: 1, contenders: Contenders::NONE, .. }
+        ),
+        "{asked:?}"
+    );
     assert_eq!(rig.due(key.shard(), 10).await.names, std::slice::from_ref(&key));
     rig.pass(LONG).await;
     assert_eq!(rig.due(key.shard(), 10).await.names, [key]);

@@ -9,7 +9,8 @@ use super::{
 use crate::{
     Key,
     store::backend::{
-        EnqueueCommand, EnqueueOutcome, JobId, JobPolicy, JobState, JobView, OnFailure, PendingCursor, Settlement,
+        EnqueueCommand, EnqueueOutcome, JobId, JobPolicy, JobState, JobView, OnFailure,
+        PendingCursor, Settlement,
     },
 };
 
@@ -27,7 +28,10 @@ async fn pages(rig: &Rig, most: usize) -> Vec<Vec<(JobId, JobView)>> {
     while let Some(mark) = from {
         let page = rig.pending(key().shard(), mark, most).await;
         assert!(page.jobs.len() <= most, "{}", page.jobs.len());
-        assert!(page.next_mark.is_none_or(|next| next > mark || next.scan_cursor != mark.scan_cursor), "it goes on");
+        assert!(
+            page.next_mark.is_none_or(|next| next > mark || next.scan_cursor != mark.scan_cursor),
+            "it goes on"
+        );
         from = page.next_mark;
         pages.push(page.jobs);
     }

@@ -6,8 +6,9 @@ use super::{
     rig::{LONG, Rig, SHORT, key, stranger},
 };
 use crate::store::backend::{
-    AcquireCommand, AcquireReply, ReleaseOutcome,
+    AcquireCommand, AcquireReply,
     LockMode::{Exclusive, Permits, Shared},
+    ReleaseOutcome,
 };
 
 const TWO: crate::store::backend::LockMode = Permits(2);
@@ -123,5 +124,8 @@ async fn a_slow_one_comes_back_to_its_place(rig: &Rig) {
     rig.release_as(TWO, &key, &b).await;
     rig.hold_as(TWO, &key, &slow).await;
     rig.refused(&key, &writer).await;
-    assert!(matches!(rig.acquire(ask_as(TWO, &key, &b)).await, AcquireReply::Busy { queue_length: 1, .. }));
+    assert!(matches!(
+        rig.acquire(ask_as(TWO, &key, &b)).await,
+        AcquireReply::Busy { queue_length: 1, .. }
+    ));
 }

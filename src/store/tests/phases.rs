@@ -9,9 +9,9 @@ use super::{
     shared::line_up,
 };
 use crate::store::backend::{
-    OFFER_TIMEOUT, AcquireCommand, AcquireReply,
+    AcquireCommand, AcquireReply,
     LockMode::{Exclusive, Shared},
-    NodeId, SPARE_FENCES, LockToken,
+    LockToken, NodeId, OFFER_TIMEOUT, SPARE_FENCES,
 };
 
 on_every_store!(
@@ -54,7 +54,8 @@ async fn old_sequences_pass_a_writer_for_one_window(rig: &Rig) {
     let seq = rig.join_as(Shared, &key, &LockToken::new(&node)).await;
     let [writer] = line_up(rig, [Exclusive]).await;
     rig.release(&key, &holder).await;
-    let again = || AcquireCommand { resume_seq: seq, ..wait_as(Shared, &key, &LockToken::new(&node)) };
+    let again =
+        || AcquireCommand { resume_seq: seq, ..wait_as(Shared, &key, &LockToken::new(&node)) };
     let first = again();
     assert!(matches!(rig.acquire(first.clone()).await, AcquireReply::Granted { .. }));
     rig.advance(OFFER_TIMEOUT / 10).await;
@@ -75,11 +76,15 @@ async fn nor_do_they_take_a_free_lock_from_it_after_that(rig: &Rig) {
     let (key, reader, writer) = (key(), stranger(), stranger());
     rig.hold_for(Shared, &key, &reader, SHORT).await;
     rig.join(&key, &writer).await;
-    let old = || AcquireCommand { resume_seq: 1, lease: SHORT, ..ask_as(Shared, &key, &stranger()) };
+    let old =
+        || AcquireCommand { resume_seq: 1, lease: SHORT, ..ask_as(Shared, &key, &stranger()) };
     assert!(matches!(rig.acquire(old()).await, AcquireReply::Granted { .. }));
     rig.pass(SHORT).await;
     let late = rig.acquire(old()).await;
-    assert!(matches!(late, AcquireReply::Busy { queue_length: 0, .. }), "the writer is offered it: {late:?}");
+    assert!(
+        matches!(late, AcquireReply::Busy { queue_length: 0, .. }),
+        "the writer is offered it: {late:?}"
+    );
     rig.hold(&key, &writer).await;
 }
 

@@ -4,7 +4,9 @@ use super::{
     on_every_store,
     rig::{LONG, Rig, SHORT, ask, key, stranger, wait},
 };
-use crate::store::backend::{OFFER_TIMEOUT, AcquireCommand, AcquireReply, ReleaseOutcome, LockToken};
+use crate::store::backend::{
+    AcquireCommand, AcquireReply, LockToken, OFFER_TIMEOUT, ReleaseOutcome,
+};
 
 on_every_store!(
     a_lapsed_offer_comes_back_to_its_old_place,

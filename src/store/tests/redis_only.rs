@@ -9,7 +9,9 @@ use super::{
 };
 use crate::{
     Key,
-    store::backend::{AcquireCommand, ClaimOutcome, JobState, SettleCommand, SettleOutcome, Settlement},
+    store::backend::{
+        AcquireCommand, ClaimOutcome, JobState, SettleCommand, SettleOutcome, Settlement,
+    },
 };
 
 on_redis!(

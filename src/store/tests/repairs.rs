@@ -4,7 +4,7 @@ use super::{
     on_every_store,
     rig::{Rig, key, stranger, visit},
 };
-use crate::store::backend::{OFFER_TIMEOUT, ClaimOutcome};
+use crate::store::backend::{ClaimOutcome, OFFER_TIMEOUT};
 
 on_every_store!(
     traffic_does_not_put_off_a_job_that_was_passed_over,

@@ -10,7 +10,9 @@ use super::{
 };
 use crate::{
     Key,
-    store::backend::{StorageLimits, EnqueueCommand, EnqueueOutcome, JobId, MergePolicy, MergeMode},
+    store::backend::{
+        EnqueueCommand, EnqueueOutcome, JobId, MergeMode, MergePolicy, StorageLimits,
+    },
 };
 
 on_every_store!(
@@ -137,7 +139,7 @@ fn sum<'a>(jobs: impl Iterator<Item = &'a Stored>) -> (u64, u64) {
     jobs.fold((0, 0), |sum, job| (sum.0 + 1, sum.1 + job.bytes))
 }
 
-/// The rule, as `DeferLayer::queue_jobs` tells it, of jobs that are not there yet. `rest`: those that stay.
+/// The rule, as `DeferLayer::max_queue_jobs` tells it, of jobs that are not there yet. `rest`: those that stay.
 fn fits(rest: &[&Stored], new: &Stored, old: Option<u64>, caps: &StorageLimits) -> bool {
     let within = |(jobs, bytes): (u64, u64), most_jobs, most_bytes| {
         jobs < most_jobs && bytes + new.bytes <= most_bytes
@@ -178,7 +180,12 @@ fn any_job(dice: &mut u64, keys: &[Key], step: usize) -> Stored {
 
 async fn random_jobs_fit_as_the_rule_says(rig: &Rig) {
     let keys = neighbours::<9>();
-    let caps = StorageLimits { shard_jobs: 64, shard_bytes: KIB * KIB, owner_jobs: 40, ..StorageLimits::NONE };
+    let caps = StorageLimits {
+        shard_jobs: 64,
+        shard_bytes: KIB * KIB,
+        owner_jobs: 40,
+        ..StorageLimits::NONE
+    };
     let (mut dice, mut jobs, mut full) = (7, Vec::<Stored>::new(), 0);
     for step in 0..600 {
         if !jobs.is_empty() && roll(&mut dice, 5) == 0 {

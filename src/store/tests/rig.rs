@@ -20,9 +20,9 @@ use crate::{
     key::Key,
     store::{
         Store,
-        backend::{OFFER_TIMEOUT, Backend, NodeId},
-        wakeups::Wakeups,
+        backend::{Backend, NodeId, OFFER_TIMEOUT},
         memory::MemoryBackend,
+        wakeups::Wakeups,
     },
 };
 

@@ -8,9 +8,9 @@ use crate::{
     clock::Clock,
     key::Key,
     store::{
-        backend::{AcquireCommand, Backend as _, LockMode, NodeId, LockToken},
+        backend::{AcquireCommand, Backend as _, LockMode, LockToken, NodeId},
         hold_state::HoldState,
-        lock_lease::{LockLease, LeaseTerms},
+        lock_lease::{LeaseTerms, LockLease},
         memory::MemoryBackend,
         renewal_scheduler::RenewalScheduler,
         tests::faulty,

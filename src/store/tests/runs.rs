@@ -9,8 +9,9 @@ use super::{
 use crate::{
     Key,
     store::backend::{
-        OFFER_TIMEOUT, ClaimCommand, ClaimOutcome, EnqueueCommand, ReleaseOutcome, JobId, JobPolicy, JobState, LockMode,
-        OnFailure, LeaseRenewal, ClaimedRun, ActiveRun, LockToken, Settlement,
+        ActiveRun, ClaimCommand, ClaimOutcome, ClaimedRun, EnqueueCommand, JobId, JobPolicy,
+        JobState, LeaseRenewal, LockMode, LockToken, OFFER_TIMEOUT, OnFailure, ReleaseOutcome,
+        Settlement,
     },
 };
 
@@ -223,8 +224,10 @@ async fn of_a_crashed_job_past_its_deadline_no_request_is_kept(rig: &Rig) {
 
 async fn a_crashed_job_has_a_last_attempt(rig: &Rig) {
     let key = key();
-    let call =
-        EnqueueCommand { policy: JobPolicy { max_attempts: 2, ..again(&key).policy }, ..again(&key) };
+    let call = EnqueueCommand {
+        policy: JobPolicy { max_attempts: 2, ..again(&key).policy },
+        ..again(&key)
+    };
     let id = call.id.clone();
     rig.enqueue(call).await;
     for attempt in 1..=2 {
@@ -270,7 +273,9 @@ async fn renewal_keeps_job_and_lock(rig: &Rig) {
     let due = rig.due(key.shard(), 10).await;
     assert_eq!(due.names, [], "a worker would look in vain");
     assert!(due.next.is_some_and(|next| next > LONG - SHORT - Duration::from_secs(5)));
-    assert!(rig.acquire(ask(&key, &stranger())).await != crate::store::AcquireReply::AlreadyAccepted);
+    assert!(
+        rig.acquire(ask(&key, &stranger())).await != crate::store::AcquireReply::AlreadyAccepted
+    );
     assert!(rig.finish(&key, &id, &run).await);
 }
 

@@ -12,7 +12,7 @@ use crate::{
     Key,
     store::{
         ChargeItem,
-        backend::{OFFER_TIMEOUT, AcquireCommand, NodeId, SettleCommand, SettleOutcome},
+        backend::{AcquireCommand, NodeId, OFFER_TIMEOUT, SettleCommand, SettleOutcome},
     },
 };
 

@@ -6,9 +6,9 @@ use super::{
     rig::{LONG, Rig, SHORT, key, stranger},
 };
 use crate::store::backend::{
-    OFFER_TIMEOUT, AcquireCommand, AcquireReply, ReleaseOutcome,
+    AcquireCommand, AcquireReply,
     LockMode::{self, Exclusive, Permits, Shared},
-    NodeId, SPARE_FENCES, LockToken,
+    LockToken, NodeId, OFFER_TIMEOUT, ReleaseOutcome, SPARE_FENCES,
 };
 
 on_every_store!(
@@ -78,7 +78,9 @@ async fn a_run_of_many_is_let_in_together(rig: &Rig) {
         let [writer] = line_up(rig, [Exclusive]).await;
         assert_eq!(rig.release(&key, &holder).await, ReleaseOutcome::Released);
         match rig.acquire(wait_as(Exclusive, &key, &writer)).await {
-            AcquireReply::Busy { queue_length: 1, lease_remaining: left, .. } => assert!(left <= OFFER_TIMEOUT, "{left:?}"),
+            AcquireReply::Busy { queue_length: 1, lease_remaining: left, .. } => {
+                assert!(left <= OFFER_TIMEOUT, "{left:?}")
+            }
             other => panic!("{mode:?}: {other:?}"),
         }
         for me in run.iter().rev() {
@@ -96,7 +98,8 @@ async fn a_run_of_many_is_let_in_together(rig: &Rig) {
 async fn a_writer_that_waits_no_more_lets_in_those_behind_it(rig: &Rig) {
     let (key, reader, writer) = (key(), stranger(), stranger());
     rig.hold_as(Shared, &key, &reader).await;
-    rig.acquire(AcquireCommand { max_wait: Some(SHORT), ..wait_as(Exclusive, &key, &writer) }).await;
+    rig.acquire(AcquireCommand { max_wait: Some(SHORT), ..wait_as(Exclusive, &key, &writer) })
+        .await;
     let [a, b] = line_up(rig, [Shared, Shared]).await;
     rig.pass(SHORT).await;
     // Nobody was told. Whoever looks first is in, also if it is not the first of them.

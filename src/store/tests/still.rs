@@ -5,7 +5,9 @@ use super::{
     on_every_store,
     rig::{Rig, ask, key, stranger},
 };
-use crate::store::backend::{AcquireCommand, AcquireReply, ReleaseOutcome, LockMode, Contenders, SPARE_FENCES, GrantRefresh};
+use crate::store::backend::{
+    AcquireCommand, AcquireReply, Contenders, GrantRefresh, LockMode, ReleaseOutcome, SPARE_FENCES,
+};
 
 on_every_store!(
     a_holder_gets_fences_larger_than_all_before,
@@ -18,7 +20,8 @@ async fn a_holder_gets_fences_larger_than_all_before(rig: &Rig) {
     let (key, me) = (key(), stranger());
     let mut last = rig.hold(&key, &me).await;
     for _ in 0..3 {
-        let GrantRefresh { fence, contenders: others, server_us: now } = rig.still(&key, &me).await.unwrap();
+        let GrantRefresh { fence, contenders: others, server_us: now } =
+            rig.still(&key, &me).await.unwrap();
         assert!(fence > last + SPARE_FENCES, "{fence} after {last}");
         assert!(others == Contenders::NONE && now > 0);
         last = fence;
@@ -54,7 +57,9 @@ async fn a_job_is_told_of_beside_who_stands_first(rig: &Rig) {
     assert!(told.first == seq && told.job > seq, "{told:?}");
     assert_eq!(rig.release(&key, &me).await, ReleaseOutcome::Released);
     match rig.acquire(ask(&key, &first)).await {
-        AcquireReply::Granted { queue_length: 1, contenders: others, .. } => assert_eq!(others, Contenders::from_job(told.job)),
+        AcquireReply::Granted { queue_length: 1, contenders: others, .. } => {
+            assert_eq!(others, Contenders::from_job(told.job))
+        }
         other => panic!("{other:?}"),
     }
 }

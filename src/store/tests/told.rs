@@ -11,8 +11,8 @@ use super::{
 use crate::{
     Key,
     store::backend::{
-        WebhookJobSpec, StorageLimits, ClaimCommand, ClaimOutcome, EnqueueCommand, EnqueueOutcome, JobId, JobPolicy, JobState, MergePolicy,
-        OnFailure, Settlement, MergeMode,
+        ClaimCommand, ClaimOutcome, EnqueueCommand, EnqueueOutcome, JobId, JobPolicy, JobState,
+        MergeMode, MergePolicy, OnFailure, Settlement, StorageLimits, WebhookJobSpec,
     },
 };
 
@@ -184,7 +184,8 @@ async fn a_call_that_waits_is_not_made_twice(rig: &Rig) {
 }
 
 async fn tells(rig: &Rig, call: &WebhookJobSpec) -> Vec<String> {
-    let end = rig.past(&call.id).await.expect("it is there").webhook_event.expect("it tells of an end");
+    let end =
+        rig.past(&call.id).await.expect("it is there").webhook_event.expect("it tells of an end");
     let words = end.splitn(5, ' ').enumerate().filter(|(at, _)| *at != 2);
     words.map(|(_, word)| word.to_owned()).collect()
 }
@@ -213,7 +214,8 @@ async fn a_call_runs_as_any_job(rig: &Rig) {
     rig.worker().await;
     let (id, call) = store(rig, deferred(&key)).await;
     rig.cancel(&id).await;
-    let visited = rig.claim(ClaimCommand { lease: SHORT, ..visit(&call.key, &call.id, &run) }).await;
+    let visited =
+        rig.claim(ClaimCommand { lease: SHORT, ..visit(&call.key, &call.id, &run) }).await;
     let ClaimOutcome::Claimed(run) = visited else { panic!("it is free: {visited:?}") };
     assert_eq!(&*run.envelope, REQUEST);
     // Its worker dies: it may run again.

@@ -11,8 +11,8 @@ use super::{
 use crate::{
     Key,
     store::backend::{
-        BeginDirectOutcome, StorageLimits, DirectRunCommand, ENDED_JOB_OVERHEAD, EnqueueCommand, EnqueueOutcome, JobId, JobState, MergePolicy, LockMode, Settlement,
-        MergeMode,
+        BeginDirectOutcome, DirectRunCommand, ENDED_JOB_OVERHEAD, EnqueueCommand, EnqueueOutcome,
+        JobId, JobState, LockMode, MergeMode, MergePolicy, Settlement, StorageLimits,
     },
 };
 
@@ -68,11 +68,22 @@ async fn begin(rig: &Rig, call: &DirectRunCommand) -> BeginDirectOutcome {
 
 fn keyed(key: &Key, owner: &str, caps: StorageLimits, record: &str) -> EnqueueCommand {
     let record = Some((record.into(), "print".into(), LONG));
-    EnqueueCommand { idempotency_record: record, limits: caps, owner: owner.into(), ..deferred(key) }
+    EnqueueCommand {
+        idempotency_record: record,
+        limits: caps,
+        owner: owner.into(),
+        ..deferred(key)
+    }
 }
 
 /// A job of this owner that has ended so, with so many bytes kept of it.
-async fn ended(rig: &Rig, key: &Key, (owner, how): (&str, How), bytes: u64, caps: StorageLimits) -> JobId {
+async fn ended(
+    rig: &Rig,
+    key: &Key,
+    (owner, how): (&str, How),
+    bytes: u64,
+    caps: StorageLimits,
+) -> JobId {
     let kept = Bytes::from(vec![b'x'; usize::try_from(bytes).unwrap()]);
     if how == How::AtOnce {
         let call = direct(key, owner, caps, &stranger().as_str().replace(':', ""));
@@ -159,7 +170,9 @@ async fn what_was_evicted_leaves_a_tombstone_for_its_time(rig: &Rig) {
         let _ = ended(rig, &key, ("ada", how), 100, caps).await;
         rig.pass(LONG / 2).await;
         let tomb = rig.backend().job_view(first.clone()).await.unwrap().unwrap();
-        assert!(tomb.is_tombstone && tomb.response.is_none() && tomb.history.recent_runs.is_empty());
+        assert!(
+            tomb.is_tombstone && tomb.response.is_none() && tomb.history.recent_runs.is_empty()
+        );
         assert_eq!((&*tomb.owner, tomb.state), ("ada", before.state));
         assert_eq!((tomb.reason, tomb.history.ended_us), (before.reason, before.history.ended_us));
         assert_eq!(rig.backend().job_envelope(first.clone()).await.unwrap(), None);
@@ -231,16 +244,25 @@ async fn new_keys_are_refused_and_old_ones_are_kept(rig: &Rig) {
     let EnqueueOutcome::TooManyRecords(left) = refused else { panic!("{refused:?}") };
     assert!(left <= LONG && left > LONG / 2, "until the first ends: {left:?}");
     let refused = begin(rig, &direct(&key, "ada", caps, "three")).await;
-    assert!(matches!(refused, BeginDirectOutcome::TooManyRecords(left) if left > LONG / 2), "{refused:?}");
+    assert!(
+        matches!(refused, BeginDirectOutcome::TooManyRecords(left) if left > LONG / 2),
+        "{refused:?}"
+    );
     assert_eq!(rig.job(&third.id).await, None);
     assert_eq!(rig.heads(std::slice::from_ref(&key)).await, [None]);
     // Old ones are known, also to the other way, and others have a bound of their own.
     let known = rig.enqueue(keyed(&key, "ada", caps, "one")).await;
     assert_eq!(known, EnqueueOutcome::Duplicate(first.id.clone()));
-    assert_eq!(begin(rig, &direct(&key, "ada", caps, "two")).await, BeginDirectOutcome::RecordTaken(second.id));
+    assert_eq!(
+        begin(rig, &direct(&key, "ada", caps, "two")).await,
+        BeginDirectOutcome::RecordTaken(second.id)
+    );
     for other in ["bob", ""] {
         let call = EnqueueCommand { id: JobId::new(&key), ..keyed(&key, other, caps, other) };
-        assert!(matches!(rig.enqueue(call.clone()).await, EnqueueOutcome::Stored { .. }), "{other}");
+        assert!(
+            matches!(rig.enqueue(call.clone()).await, EnqueueOutcome::Stored { .. }),
+            "{other}"
+        );
         rig.cancel(&call.id).await;
     }
     // Without a key there is nothing to be remembered.
@@ -257,9 +279,11 @@ async fn what_is_looked_up_or_merged_needs_no_more_keys_than_there_are(rig: &Rig
     let merge = || Some(MergePolicy { group: "0f".into(), mode: MergeMode::Coalesce });
     let first = EnqueueCommand { merge: merge(), ..keyed(&key, "ada", caps, "one") };
     assert!(matches!(rig.enqueue(first.clone()).await, EnqueueOutcome::Stored { .. }));
-    let refused = rig.enqueue(EnqueueCommand { merge: merge(), ..keyed(&key, "ada", caps, "two") }).await;
+    let refused =
+        rig.enqueue(EnqueueCommand { merge: merge(), ..keyed(&key, "ada", caps, "two") }).await;
     assert!(matches!(refused, EnqueueOutcome::TooManyRecords(_)), "{refused:?}");
-    let plain = EnqueueCommand { limits: caps, owner: "ada".into(), merge: merge(), ..deferred(&key) };
+    let plain =
+        EnqueueCommand { limits: caps, owner: "ada".into(), merge: merge(), ..deferred(&key) };
     assert_eq!(rig.enqueue(plain).await, EnqueueOutcome::Merged(first.id.clone()));
     // As a layer looks up what it can't store: not there, and no refusal of its own.
     let look = keyed(&key, "ada", StorageLimits::uniform(0), "two");

@@ -9,8 +9,8 @@ use super::{
 use crate::{
     Key,
     store::backend::{
-        WebhookJobSpec, StorageLimits, ClaimOutcome, DirectRunCommand, EnqueueCommand, EnqueueOutcome, JobId, JobPolicy, JobState, MergePolicy, LockMode,
-        OnFailure, Settlement, MergeMode,
+        ClaimOutcome, DirectRunCommand, EnqueueCommand, EnqueueOutcome, JobId, JobPolicy, JobState,
+        LockMode, MergeMode, MergePolicy, OnFailure, Settlement, StorageLimits, WebhookJobSpec,
     },
 };
 
@@ -86,7 +86,10 @@ async fn jobs_whose_facts_vanished_do_not_count_for_their_owner() {
 pub(super) fn called(job: EnqueueCommand) -> EnqueueCommand {
     let key = Key::for_webhook(job.id.as_str(), job.id.shard());
     let id = JobId::new(&key);
-    EnqueueCommand { webhook: Some(WebhookJobSpec { id, key, envelope: "call".into(), max_attempts: 1 }), ..job }
+    EnqueueCommand {
+        webhook: Some(WebhookJobSpec { id, key, envelope: "call".into(), max_attempts: 1 }),
+        ..job
+    }
 }
 
 #[tokio::test]
@@ -225,8 +228,20 @@ async fn nothing_is_left_of_those_that_waited() {
     let merge = |wins| Some(MergePolicy { group: "0f".into(), mode: wins });
     let record = Some(("idem".into(), "print".into(), LONG));
     // Superseded, merged, expired in line and late, cancelled late, tried again while others pass.
-    stored(&rig, EnqueueCommand { merge: merge(MergeMode::Supersede), ..late(&key, LONG, Some(LONG)) }).await;
-    let last = stored(&rig, EnqueueCommand { merge: merge(MergeMode::Supersede), idempotency_record: record, ..deferred(&key) }).await;
+    stored(
+        &rig,
+        EnqueueCommand { merge: merge(MergeMode::Supersede), ..late(&key, LONG, Some(LONG)) },
+    )
+    .await;
+    let last = stored(
+        &rig,
+        EnqueueCommand {
+            merge: merge(MergeMode::Supersede),
+            idempotency_record: record,
+            ..deferred(&key)
+        },
+    )
+    .await;
     let merged = EnqueueCommand { merge: merge(MergeMode::Coalesce), ..deferred(&key) };
     assert_eq!(rig.enqueue(merged).await, EnqueueOutcome::Merged(last.clone()));
     stored(&rig, late(&key, Duration::ZERO, Some(SHORT))).await;

@@ -8,10 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockgate::{LockGuard, AcquireError, Store};
+use lockgate::{AcquireError, LockGuard, Store};
 use lockgate_history::{
     Guarantee, ProcessIncarnation,
-    locks::{LockEvent, LockHistory, RecordedLockMode, FencedRegister},
+    locks::{FencedRegister, LockEvent, LockHistory, RecordedLockMode},
 };
 use parking_lot::Mutex;
 
@@ -132,8 +132,12 @@ impl Load {
         let mut wanted = Instant::now();
         while !self.stop.load(Ordering::Relaxed) {
             let (id, asked) = (log.last.fetch_add(1, Ordering::Relaxed), Instant::now());
-            log.note(self.now(), LockEvent::Requested(id, self.locks[lock].clone(), RecordedLockMode::Exclusive));
-            let request = store.lock(&*self.locks[lock]).min_replicas(self.plan.replicas).wait(PHASE);
+            log.note(
+                self.now(),
+                LockEvent::Requested(id, self.locks[lock].clone(), RecordedLockMode::Exclusive),
+            );
+            let request =
+                store.lock(&*self.locks[lock]).min_replicas(self.plan.replicas).wait(PHASE);
             let acquired = request.acquire().await;
             self.longest_call.fetch_max(ms(asked), Ordering::Relaxed);
             match acquired {
@@ -213,7 +217,10 @@ impl Load {
     pub(super) fn judge(&self, logs: &[Arc<Log>]) {
         let mut history = LockHistory::default();
         for (process, log) in logs.iter().enumerate() {
-            history.add_events(ProcessIncarnation { process, generation: 0 }, log.events.lock().clone());
+            history.add_events(
+                ProcessIncarnation { process, generation: 0 },
+                log.events.lock().clone(),
+            );
         }
         for (lock, register) in self.locks.iter().zip(&self.registers) {
             let writes = register.lock().writes.clone();

@@ -10,7 +10,7 @@ use redis::aio::MultiplexedConnection;
 use crate::{
     checker::{
         Violation,
-        idle_snapshot::{LeftoverKey, IdleSnapshot},
+        idle_snapshot::{IdleSnapshot, LeftoverKey},
     },
     redis::Server,
 };
@@ -23,7 +23,10 @@ const LEASES: Duration = Duration::from_secs(40);
 const TOLD: usize = 8;
 
 /// All keys of a namespace: which have an end, and what is counted.
-pub(crate) async fn kept(connection: &mut MultiplexedConnection, namespace: &str) -> Vec<LeftoverKey> {
+pub(crate) async fn kept(
+    connection: &mut MultiplexedConnection,
+    namespace: &str,
+) -> Vec<LeftoverKey> {
     let keys: Vec<String> = ask(connection, &["KEYS", &format!("lg:1:{namespace}:*")]).await;
     let mut all = Vec::new();
     for key in keys {

@@ -27,7 +27,12 @@ pub struct AcceptedTerms {
 
 impl AcceptedTerms {
     /// Of a POST: one run, in its turn.
-    pub const SINGLE_RUN: Self = Self { retry_after_crash: false, max_runs: 1, allows_overtaking: false, is_unordered: false };
+    pub const SINGLE_RUN: Self = Self {
+        retry_after_crash: false,
+        max_runs: 1,
+        allows_overtaking: false,
+        is_unordered: false,
+    };
 
     /// Of a PUT or DELETE: up to so many runs, and later ones wait for them.
     #[must_use]
@@ -203,7 +208,8 @@ impl DeferredHistory {
     /// When the run was over, as far as anybody can say.
     pub(super) fn end_of_run(&self, run: &RecordedRun) -> u64 {
         let killed = self.killed_at.get(&run.incarnation).copied();
-        let ends = [run.end.as_ref().map(|end| end.ended_at), run.aborted_at, run.dropped_at, killed];
+        let ends =
+            [run.end.as_ref().map(|end| end.ended_at), run.aborted_at, run.dropped_at, killed];
         ends.into_iter().flatten().fold(run.valid_until, u64::min)
     }
 
@@ -218,23 +224,36 @@ impl DeferredHistory {
         let (from, to) = self.judged_span(run);
         // Who ends without its lock is not heard.
         let late = run.end.as_ref().is_some_and(|end| end.ended_at >= run.valid_until);
-        let killed = self.killed_at.get(&run.incarnation).is_some_and(|at| (from..=to).contains(at));
-        run.aborted_at.is_some() || late || killed || overlaps(&self.disturbances, run.incarnation, from, to)
+        let killed =
+            self.killed_at.get(&run.incarnation).is_some_and(|at| (from..=to).contains(at));
+        run.aborted_at.is_some()
+            || late
+            || killed
+            || overlaps(&self.disturbances, run.incarnation, from, to)
     }
 
     /// From its start until the store has surely heard of its end.
     fn judged_span(&self, run: &RecordedRun) -> (u64, u64) {
         const SETTLE_GRACE_NANOS: u64 = 1_000_000_000;
         // While it is sure of its lock, its worker tells the store again and again that it has ended.
-        let to = run.end.as_ref().map_or(u64::MAX, |end| run.valid_until.max(end.ended_at + SETTLE_GRACE_NANOS));
+        let to = run
+            .end
+            .as_ref()
+            .map_or(u64::MAX, |end| run.valid_until.max(end.ended_at + SETTLE_GRACE_NANOS));
         (run.started_at, to)
     }
 
     /// Whether anything was done in this time to a process, or to all.
-    pub(super) fn is_process_disturbed(&self, life: Option<ProcessIncarnation>, from: u64, to: u64) -> bool {
+    pub(super) fn is_process_disturbed(
+        &self,
+        life: Option<ProcessIncarnation>,
+        from: u64,
+        to: u64,
+    ) -> bool {
         let Some(life) = life else { return true };
         let ended = [self.killed_at.get(&life), self.stop_requested_at.get(&life)];
-        ended.into_iter().flatten().any(|at| *at <= to) || overlaps(&self.disturbances, life, from, to)
+        ended.into_iter().flatten().any(|at| *at <= to)
+            || overlaps(&self.disturbances, life, from, to)
     }
 
     /// Whether the machine had no time in it for a process, or for all.
@@ -248,7 +267,10 @@ impl DeferredHistory {
     }
 
     /// Runs a line each, for who has to find out.
-    pub(super) fn format_runs<'a>(&self, runs: impl IntoIterator<Item = &'a RecordedRun>) -> String {
+    pub(super) fn format_runs<'a>(
+        &self,
+        runs: impl IntoIterator<Item = &'a RecordedRun>,
+    ) -> String {
         runs.into_iter().map(|run| format!("\n  {}", RunDisplay(self, run))).collect()
     }
 }

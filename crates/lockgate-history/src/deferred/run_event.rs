@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, fmt, str::FromStr};
 
-use super::deferred_history::{RunEnd, RecordedRun, ProcessDisturbance};
+use super::deferred_history::{ProcessDisturbance, RecordedRun, RunEnd};
 use crate::{ProcessIncarnation, parse_lines};
 
 /// Something that a handler did. The number is that of the run within its process; times are those of the
@@ -71,7 +71,8 @@ impl FromStr for RunEvent {
 /// The runs that one process has written down; a line that was cut off by a kill is none.
 pub(super) fn parse_runs(life: ProcessIncarnation, text: &str) -> Vec<RecordedRun> {
     let mut runs: HashMap<u64, RecordedRun> = HashMap::new();
-    let events = parse_lines(text).filter_map(|(at, event)| Some((at, event.parse::<RunEvent>().ok()?)));
+    let events =
+        parse_lines(text).filter_map(|(at, event)| Some((at, event.parse::<RunEvent>().ok()?)));
     for (at, event) in events {
         match event {
             RunEvent::Started(number, resource, job, attempt, fence, valid) => {
@@ -121,9 +122,14 @@ pub(super) fn parse_runs(life: ProcessIncarnation, text: &str) -> Vec<RecordedRu
 }
 
 /// Where one process has stood still.
-pub(super) fn parse_stalls(life: ProcessIncarnation, text: &str) -> impl Iterator<Item = ProcessDisturbance> {
+pub(super) fn parse_stalls(
+    life: ProcessIncarnation,
+    text: &str,
+) -> impl Iterator<Item = ProcessDisturbance> {
     parse_lines(text).filter_map(move |(_, event)| match event.parse() {
-        Ok(RunEvent::Stalled(from, to)) => Some(ProcessDisturbance { incarnation: Some(life), from, to }),
+        Ok(RunEvent::Stalled(from, to)) => {
+            Some(ProcessDisturbance { incarnation: Some(life), from, to })
+        }
         _ => None,
     })
 }
@@ -147,12 +153,16 @@ mod tests {
         ];
         let text: String = events.iter().map(|event| format_line(5, 70, event)).collect();
         let life = ProcessIncarnation { process: 0, generation: 0 };
-        let stalls: Vec<_> = parse_stalls(life, &text).map(|t| (t.incarnation, t.from, t.to)).collect();
+        let stalls: Vec<_> =
+            parse_stalls(life, &text).map(|t| (t.incarnation, t.from, t.to)).collect();
         assert_eq!(stalls, [(Some(life), 4, 90)]);
         let mut runs = parse_runs(life, &format!("{text}6 70 holds 2 1000"));
         runs.sort_by_key(|run| run.fence);
         let [first, second, third] = &runs[..] else { panic!("{runs:?}") };
-        assert_eq!((first.job_id.as_deref(), first.attempt, first.valid_until), (Some("3-ab"), 2, 120));
+        assert_eq!(
+            (first.job_id.as_deref(), first.attempt, first.valid_until),
+            (Some("3-ab"), 2, 120)
+        );
         assert_eq!(first.end, Some(RunEnd { ended_at: 5, status: 200, body: "x".into() }));
         assert_eq!((&second.job_id, second.valid_until, second.aborted_at), (&None, 99, Some(5)));
         assert_eq!((third.dropped_at, second.dropped_at), (Some(5), None));

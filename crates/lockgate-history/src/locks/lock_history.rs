@@ -6,7 +6,7 @@ use super::{
     check::{self, LockCheckStats},
     lock_event::{self, LockEvent, RecordedLockMode},
 };
-use crate::{ProcessIncarnation, NANOS_PER_MILLI, Violation};
+use crate::{NANOS_PER_MILLI, ProcessIncarnation, Violation};
 
 #[derive(Debug, Clone)]
 pub(super) struct LockAcquisition {
@@ -102,11 +102,23 @@ impl LockHistory {
             match event {
                 LockEvent::Requested(id, lock, mode) => {
                     let (answered, grant) = (None, None);
-                    ops.insert(id, LockAcquisition { incarnation: life, id, lock, mode, requested_at: at, answered_at: answered, grant });
+                    ops.insert(
+                        id,
+                        LockAcquisition {
+                            incarnation: life,
+                            id,
+                            lock,
+                            mode,
+                            requested_at: at,
+                            answered_at: answered,
+                            grant,
+                        },
+                    );
                 }
                 LockEvent::Stalled(since) => {
                     // Messages that came meanwhile are heard late, and those who wait look late.
-                    self.disturbances.push(DisturbedInterval { from: since, to: at + 400 * NANOS_PER_MILLI });
+                    self.disturbances
+                        .push(DisturbedInterval { from: since, to: at + 400 * NANOS_PER_MILLI });
                 }
                 LockEvent::Granted(id, ..)
                 | LockEvent::Refused(id)
@@ -139,7 +151,11 @@ impl LockHistory {
         let killed = self.killed_at.get(&op.incarnation).copied();
         let ends = [grant.release_started_at, grant.lost_at, killed];
         let to = ends.into_iter().flatten().fold(grant.valid_until, u64::min);
-        (grant.granted_at < to).then_some(HoldInterval { acquisition: op, from: grant.granted_at, to })
+        (grant.granted_at < to).then_some(HoldInterval {
+            acquisition: op,
+            from: grant.granted_at,
+            to,
+        })
     }
 
     pub(super) fn lock_names(&self) -> Vec<String> {
@@ -150,7 +166,10 @@ impl LockHistory {
     }
 
     /// These acquisitions, a line each, with times from the beginning.
-    pub(super) fn format_acquisitions<'a>(&self, ops: impl IntoIterator<Item = &'a LockAcquisition>) -> String {
+    pub(super) fn format_acquisitions<'a>(
+        &self,
+        ops: impl IntoIterator<Item = &'a LockAcquisition>,
+    ) -> String {
         let mut ops: Vec<_> = ops.into_iter().collect();
         ops.sort_by_key(|op| op.requested_at);
         ops.into_iter().map(|op| format!("\n  {}", AcquisitionDisplay(self, op))).collect()
@@ -164,11 +183,20 @@ impl LockAcquisition {
             (LockEvent::Granted(_, fence, valid), _) => {
                 self.answered_at = Some(at);
                 let (fence, valid) = (*fence, *valid);
-                self.grant = Some(RecordedGrant { granted_at: at, fence, valid_until: valid, ..RecordedGrant::default() });
+                self.grant = Some(RecordedGrant {
+                    granted_at: at,
+                    fence,
+                    valid_until: valid,
+                    ..RecordedGrant::default()
+                });
             }
-            (LockEvent::Refused(_) | LockEvent::Failed(_) | LockEvent::Cancelled(_), _) => self.answered_at = Some(at),
+            (LockEvent::Refused(_) | LockEvent::Failed(_) | LockEvent::Cancelled(_), _) => {
+                self.answered_at = Some(at)
+            }
             (LockEvent::Renewed(_, valid), Some(grant)) => grant.valid_until = *valid,
-            (LockEvent::LossReported(_), Some(grant)) => grant.lost_at = Some(grant.lost_at.unwrap_or(at)),
+            (LockEvent::LossReported(_), Some(grant)) => {
+                grant.lost_at = Some(grant.lost_at.unwrap_or(at))
+            }
             (LockEvent::Releasing(_), Some(grant)) => grant.release_started_at = Some(at),
             (LockEvent::Written(_, value), Some(grant)) => grant.written_values.push(*value),
             _ => {}

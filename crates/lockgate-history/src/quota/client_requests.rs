@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::QuotaHistory;
-use crate::{Guarantee, ProcessIncarnation, NANOS_PER_MILLI, Violation};
+use crate::{Guarantee, NANOS_PER_MILLI, ProcessIncarnation, Violation};
 
 /// How long after a time in which a process did not run it is not to blame for what failed.
 const STALL_GRACE: u64 = 500 * NANOS_PER_MILLI;
@@ -33,11 +33,27 @@ pub(super) struct ClientRequest {
 pub(super) struct ClientRequests(BTreeMap<(ProcessIncarnation, u64), Vec<ClientRequest>>);
 
 impl ClientRequests {
-    pub(super) fn add_request(&mut self, life: ProcessIncarnation, who: u64, key: String, asked: u64) {
-        self.0.entry((life, who)).or_default().push(ClientRequest { key, sent_at: asked, answer: None });
+    pub(super) fn add_request(
+        &mut self,
+        life: ProcessIncarnation,
+        who: u64,
+        key: String,
+        asked: u64,
+    ) {
+        self.0.entry((life, who)).or_default().push(ClientRequest {
+            key,
+            sent_at: asked,
+            answer: None,
+        });
     }
 
-    pub(super) fn add_answer(&mut self, life: ProcessIncarnation, who: u64, at: u64, by: AnswerSource) {
+    pub(super) fn add_answer(
+        &mut self,
+        life: ProcessIncarnation,
+        who: u64,
+        at: u64,
+        by: AnswerSource,
+    ) {
         let last = self.0.get_mut(&(life, who)).and_then(|turns| turns.last_mut());
         if let Some(turn) = last {
             turn.answer = Some((at, by));
@@ -118,7 +134,7 @@ impl QuotaHistory {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{QuotaEvent, QuotaBound},
+        super::{QuotaBound, QuotaEvent},
         *,
     };
     use crate::format_line;
@@ -128,9 +144,13 @@ mod tests {
     /// The last fault was over at 1,000; somebody may wait for 100.
     fn judged(clients: u64, events: &[(u64, QuotaEvent)]) -> Vec<String> {
         let mut history = QuotaHistory::default();
-        (history.last_fault_end, history.max_wait) = (1000 * NANOS_PER_MILLI, 100 * NANOS_PER_MILLI);
-        history.quotas.insert("k".into(), QuotaBound::Fixed { limit: 1000, window: NANOS_PER_MILLI });
-        let text: String = events.iter().map(|(at, event)| format_line(at * NANOS_PER_MILLI, 7, event)).collect();
+        (history.last_fault_end, history.max_wait) =
+            (1000 * NANOS_PER_MILLI, 100 * NANOS_PER_MILLI);
+        history
+            .quotas
+            .insert("k".into(), QuotaBound::Fixed { limit: 1000, window: NANOS_PER_MILLI });
+        let text: String =
+            events.iter().map(|(at, event)| format_line(at * NANOS_PER_MILLI, 7, event)).collect();
         history.add_log(LIFE, &text);
         history.clients_per_process.insert(LIFE, clients);
         let wrong = history.check().1;
@@ -184,7 +204,8 @@ mod tests {
 
     #[test]
     fn whoever_was_killed_or_did_not_run_is_not_judged() {
-        let mut events = vec![ask(900), out(1001), (1155, QuotaEvent::Stalled(1120 * NANOS_PER_MILLI))];
+        let mut events =
+            vec![ask(900), out(1001), (1155, QuotaEvent::Stalled(1120 * NANOS_PER_MILLI))];
         events.extend([ask(1150), fault(1160)]);
         assert_eq!(judged(1, &events).len(), 0);
         let mut history = QuotaHistory::default();

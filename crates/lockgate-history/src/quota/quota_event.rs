@@ -30,7 +30,9 @@ impl fmt::Display for QuotaEvent {
             Self::Requested(who, key) => write!(f, "ask {who} {key}"),
             Self::Admitted(who, key, sent, cost) => write!(f, "in {who} {key} {sent} {cost}"),
             Self::Refused(who, key) => write!(f, "out {who} {key}"),
-            Self::AdmittedLocally(who, key, sent, cost) => write!(f, "local {who} {key} {sent} {cost}"),
+            Self::AdmittedLocally(who, key, sent, cost) => {
+                write!(f, "local {who} {key} {sent} {cost}")
+            }
             Self::Failed(who, key) => write!(f, "fault {who} {key}"),
             Self::CostLimit(who, key, most) => write!(f, "may {who} {key} {most}"),
             Self::SpentRead(who, key, sent, spent) => write!(f, "spent {who} {key} {sent} {spent}"),

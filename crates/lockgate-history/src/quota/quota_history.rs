@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    QuotaEvent, QuotaBound,
-    quota_ledger::QuotaLedger,
+    QuotaBound, QuotaEvent,
     client_requests::{AnswerSource, ClientRequests},
+    quota_ledger::QuotaLedger,
 };
-use crate::{Guarantee, ProcessIncarnation, NANOS_PER_MILLI, Violation, parse_lines};
+use crate::{Guarantee, NANOS_PER_MILLI, ProcessIncarnation, Violation, parse_lines};
 
 /// Windows that are looked at together: from each request on, and once all of them.
 const MAX_WINDOWS: u64 = 4;
@@ -23,7 +23,7 @@ pub(super) struct QuotaAdmission {
 /// All that was written down about quotas, on one clock.
 #[derive(Debug, Default)]
 pub struct QuotaHistory {
-    /// How many clients each process has. With [`patience`](Self::patience) each of them has to be served in the end.
+    /// How many clients each process has. With [`max_wait`](Self::max_wait) each of them has to be served in the end.
     pub clients_per_process: BTreeMap<ProcessIncarnation, u64>,
     /// Processes that were ended: nobody has to answer their clients.
     pub killed: BTreeSet<ProcessIncarnation>,
@@ -82,11 +82,21 @@ impl QuotaHistory {
                 QuotaEvent::Requested(who, key) => self.clients.add_request(life, who, key, told),
                 QuotaEvent::Admitted(who, key, sent, cost) => {
                     by(who, AnswerSource::Store);
-                    self.admitted.entry(key).or_default().push(QuotaAdmission { incarnation: life, sent_at: sent, answered_at: told, cost });
+                    self.admitted.entry(key).or_default().push(QuotaAdmission {
+                        incarnation: life,
+                        sent_at: sent,
+                        answered_at: told,
+                        cost,
+                    });
                 }
                 QuotaEvent::AdmittedLocally(who, key, sent, cost) => {
                     by(who, AnswerSource::Process);
-                    self.admitted_locally.entry(key).or_default().push(QuotaAdmission { incarnation: life, sent_at: sent, answered_at: told, cost });
+                    self.admitted_locally.entry(key).or_default().push(QuotaAdmission {
+                        incarnation: life,
+                        sent_at: sent,
+                        answered_at: told,
+                        cost,
+                    });
                 }
                 QuotaEvent::Refused(who, _) => {
                     by(who, AnswerSource::Store);
@@ -97,7 +107,9 @@ impl QuotaHistory {
                     self.error_count += 1;
                 }
                 QuotaEvent::CostLimit(_, key, most) => self.ledger.add_cost_limit(key, told, most),
-                QuotaEvent::SpentRead(_, key, sent, spent) => self.ledger.add_reading(key, sent, told, spent),
+                QuotaEvent::SpentRead(_, key, sent, spent) => {
+                    self.ledger.add_reading(key, sent, told, spent)
+                }
                 QuotaEvent::Stalled(since) => self.stalls.push((since, told)),
             }
         }
@@ -106,8 +118,9 @@ impl QuotaHistory {
     /// RL1, RL2 and L1.
     #[must_use]
     pub fn check(&self) -> (QuotaCheckStats, Vec<Violation>) {
-        let count =
-            |all: &BTreeMap<String, Vec<QuotaAdmission>>| all.values().map(|all| all.len() as u64).sum();
+        let count = |all: &BTreeMap<String, Vec<QuotaAdmission>>| {
+            all.values().map(|all| all.len() as u64).sum()
+        };
         let mut looked = QuotaCheckStats {
             admitted: count(&self.admitted),
             admitted_locally: count(&self.admitted_locally),
@@ -119,12 +132,16 @@ impl QuotaHistory {
         (looked.longest_wait, wrong) = self.check_all_served();
         wrong.extend(self.check_ledger(&mut looked));
         for (key, limit) in &self.quotas {
-            let of = |all: &BTreeMap<String, Vec<QuotaAdmission>>| all.get(key).cloned().unwrap_or_default();
+            let of = |all: &BTreeMap<String, Vec<QuotaAdmission>>| {
+                all.get(key).cloned().unwrap_or_default()
+            };
             let sum: u64 = of(&self.admitted).iter().map(|entry| entry.cost).sum();
             looked.exhausted_keys += u64::from(sum >= limit.max_admitted(0));
             let (over, shown) = self.max_excess(limit, of(&self.admitted));
             looked.max_excess = looked.max_excess.max(over);
-            wrong.extend(shown.map(|shown| Violation::new(Guarantee::RL1, format!("{key}: {shown}"))));
+            wrong.extend(
+                shown.map(|shown| Violation::new(Guarantee::RL1, format!("{key}: {shown}"))),
+            );
             let mut each: BTreeMap<ProcessIncarnation, Vec<QuotaAdmission>> = BTreeMap::new();
             for entry in of(&self.admitted_locally) {
                 each.entry(entry.incarnation).or_default().push(entry);
@@ -146,7 +163,9 @@ impl QuotaHistory {
         let part = |limit: u64| self.local_quota.map_or(limit, |share| share.min(limit));
         match *limit {
             QuotaBound::Fixed { limit, window } => QuotaBound::Fixed { limit: part(limit), window },
-            QuotaBound::Sliding { limit, window } => QuotaBound::Sliding { limit: part(limit), window },
+            QuotaBound::Sliding { limit, window } => {
+                QuotaBound::Sliding { limit: part(limit), window }
+            }
             QuotaBound::Gcra { burst, limit, window } => {
                 QuotaBound::Gcra { burst: part(burst), limit: part(limit), window }
             }
@@ -158,7 +177,11 @@ impl QuotaHistory {
         clippy::indexing_slicing,
         reason = "a point of partition is a place in it, or its end"
     )]
-    fn max_excess(&self, limit: &QuotaBound, mut entries: Vec<QuotaAdmission>) -> (u64, Option<String>) {
+    fn max_excess(
+        &self,
+        limit: &QuotaBound,
+        mut entries: Vec<QuotaAdmission>,
+    ) -> (u64, Option<String>) {
         entries.sort_by_key(|entry| entry.answered_at);
         let mut begins: Vec<u64> = entries.iter().map(|entry| entry.sent_at).collect();
         begins.sort_unstable();
@@ -166,7 +189,8 @@ impl QuotaHistory {
         let far = limit.window().saturating_mul(MAX_WINDOWS);
         let mut worst: (u64, Option<String>) = (0, None);
         let mut judge = |from: u64, to: u64, sum: u64| {
-            let anew = self.data_losses.iter().filter(|at| (from..=to).contains(*at)).count() as u64;
+            let anew =
+                self.data_losses.iter().filter(|at| (from..=to).contains(*at)).count() as u64;
             let may = limit.max_admitted(to - from) + limit.max_admitted(0) * anew;
             if sum > may && sum - may > worst.0 {
                 let ms = (to - from) / NANOS_PER_MILLI;
@@ -199,15 +223,23 @@ mod tests {
         let mut history = QuotaHistory::default();
         history.quotas.insert("k".to_owned(), limit);
         for (process, at, event) in events {
-            history.add_log(ProcessIncarnation { process: *process, generation: 0 }, &format_line(at * NANOS_PER_MILLI, 7, event));
+            history.add_log(
+                ProcessIncarnation { process: *process, generation: 0 },
+                &format_line(at * NANOS_PER_MILLI, 7, event),
+            );
         }
         history
     }
 
     /// So many at that time, each sent a ms before it was answered.
     fn at(ms: u64, many: u64) -> Vec<(usize, u64, QuotaEvent)> {
-        let one =
-            |n| (usize::try_from(n % 3).unwrap(), ms, QuotaEvent::Admitted(0, "k".into(), (ms - 1) * NANOS_PER_MILLI, 1));
+        let one = |n| {
+            (
+                usize::try_from(n % 3).unwrap(),
+                ms,
+                QuotaEvent::Admitted(0, "k".into(), (ms - 1) * NANOS_PER_MILLI, 1),
+            )
+        };
         (0..many).map(one).collect()
     }
 
@@ -225,7 +257,8 @@ mod tests {
     }
 
     const FIXED: QuotaBound = QuotaBound::Fixed { limit: 10, window: 1000 * NANOS_PER_MILLI };
-    const PACED: QuotaBound = QuotaBound::Gcra { burst: 5, limit: 10, window: 1000 * NANOS_PER_MILLI };
+    const PACED: QuotaBound =
+        QuotaBound::Gcra { burst: 5, limit: 10, window: 1000 * NANOS_PER_MILLI };
 
     #[test]
     fn rl1_two_windows_that_meet_and_one_more() {
@@ -247,8 +280,12 @@ mod tests {
     #[test]
     fn rl1_refusals_and_errors_count_for_nothing() {
         let none = |event: QuotaEvent| (0..100).map(|_| (0, 60, event.clone())).collect::<Vec<_>>();
-        let all = [at(50, 5), none(QuotaEvent::Refused(0, "k".into())), none(QuotaEvent::Failed(0, "k".into()))]
-            .concat();
+        let all = [
+            at(50, 5),
+            none(QuotaEvent::Refused(0, "k".into())),
+            none(QuotaEvent::Failed(0, "k".into())),
+        ]
+        .concat();
         assert_eq!(over(PACED, &all), 0);
         let (looked, _) = history(PACED, &all).check();
         assert_eq!((looked.admitted, looked.refused, looked.errors), (5, 100, 100));
@@ -266,7 +303,9 @@ mod tests {
     #[test]
     fn rl1_a_process_alone() {
         let local = |process, many| {
-            let one = move |_| (process, 50, QuotaEvent::AdmittedLocally(0, "k".into(), 49 * NANOS_PER_MILLI, 1));
+            let one = move |_| {
+                (process, 50, QuotaEvent::AdmittedLocally(0, "k".into(), 49 * NANOS_PER_MILLI, 1))
+            };
             (0..many).map(one).collect::<Vec<_>>()
         };
         assert_eq!(over(PACED, &[local(0, 6), local(1, 6)].concat()), 0);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{QuotaHistory, QuotaCheckStats};
+use super::{QuotaCheckStats, QuotaHistory};
 use crate::{Guarantee, NANOS_PER_MILLI, Violation};
 
 /// What the store told of a key.
@@ -26,7 +26,11 @@ impl QuotaLedger {
     }
 
     pub(super) fn add_reading(&mut self, key: String, sent: u64, told: u64, spent: u64) {
-        self.readings.entry(key).or_default().push(SpentReading { sent_at: sent, answered_at: told, spent });
+        self.readings.entry(key).or_default().push(SpentReading {
+            sent_at: sent,
+            answered_at: told,
+            spent,
+        });
     }
 }
 
@@ -59,7 +63,8 @@ impl QuotaHistory {
     fn min_spent(&self, key: &str, look: &SpentReading) -> u64 {
         let kept = self.data_losses.iter().filter(|at| **at <= look.answered_at).max();
         let known = self.admitted.get(key).into_iter().flatten().filter(|entry| {
-            entry.answered_at < look.sent_at && kept.is_none_or(|forgotten| *forgotten < entry.sent_at)
+            entry.answered_at < look.sent_at
+                && kept.is_none_or(|forgotten| *forgotten < entry.sent_at)
         });
         known.map(|entry| entry.cost).sum()
     }
@@ -92,7 +97,8 @@ mod tests {
 
     fn history(events: &[(u64, QuotaEvent)]) -> QuotaHistory {
         let mut history = QuotaHistory::default();
-        let text: String = events.iter().map(|(at, event)| format_line(at * NANOS_PER_MILLI, 7, event)).collect();
+        let text: String =
+            events.iter().map(|(at, event)| format_line(at * NANOS_PER_MILLI, 7, event)).collect();
         history.add_log(LIFE, &text);
         history
     }

@@ -7,12 +7,12 @@ use crate::{
     clock::MAX_DURATION,
     defer::snapshot::ExtensionSnapshot,
     gate::{ClientAddress, HttpRequestHead, MethodFilter, parse_header_name},
-    store::{OnFailure, MergeMode},
+    store::{MergeMode, OnFailure},
 };
 
 // Which requests, and whose.
 impl<N: ?Sized> DeferGate<N> {
-    /// See `DeferLayer::status_at`.
+    /// See `DeferLayer::status_path`.
     ///
     /// # Panics
     ///
@@ -49,15 +49,18 @@ impl<N: ?Sized> DeferGate<N> {
         self.with_settings(|settings| settings.owner = Some(Arc::new(owner)))
     }
 
-    /// See `DeferLayer::shared_by_all`.
+    /// See `DeferLayer::share_across_owners`.
     #[must_use]
     pub fn share_across_owners(self) -> Self {
         self.with_settings(|settings| settings.shared_by_all = true)
     }
 
-    /// See `DeferLayer::callback`.
+    /// See `DeferLayer::webhook`.
     #[must_use]
-    pub fn webhook(self, url: impl Fn(&HttpRequestHead) -> Option<String> + Send + Sync + 'static) -> Self {
+    pub fn webhook(
+        self,
+        url: impl Fn(&HttpRequestHead) -> Option<String> + Send + Sync + 'static,
+    ) -> Self {
         self.with_settings(|settings| settings.webhook_url = Some(Arc::new(url)))
     }
 }
@@ -70,13 +73,13 @@ impl<N: ?Sized> DeferGate<N> {
         self.with_settings(|settings| settings.trigger.lock_wait = wait.min(MAX_DURATION))
     }
 
-    /// See `DeferLayer::max_wait`.
+    /// See `DeferLayer::max_preferred_wait`.
     #[must_use]
     pub fn max_preferred_wait(self, max: Duration) -> Self {
         self.with_settings(|settings| settings.trigger.max_wait = max.min(MAX_LOCK_WAIT))
     }
 
-    /// See `DeferLayer::respond_async`.
+    /// See `DeferLayer::honor_respond_async`.
     #[must_use]
     pub fn honor_respond_async(self) -> Self {
         self.with_settings(|settings| settings.trigger.respond_async = true)
@@ -109,7 +112,7 @@ impl<N: ?Sized> DeferGate<N> {
         self.with_settings(|settings| settings.storage.head_limit = bytes)
     }
 
-    /// See `DeferLayer::client`.
+    /// See `DeferLayer::client_address`.
     #[must_use]
     pub fn client_address(self, client: ClientAddress) -> Self {
         self.with_settings(|settings| settings.storage.client = client)
@@ -121,7 +124,7 @@ impl<N: ?Sized> DeferGate<N> {
         self.with_settings(|settings| settings.storage.buffer_budget = bytes)
     }
 
-    /// See `DeferLayer::read_within`.
+    /// See `DeferLayer::body_read_timeout`.
     #[must_use]
     pub fn body_read_timeout(self, time: Duration) -> Self {
         self.with_settings(|settings| settings.storage.body_read_timeout = time.min(MAX_DURATION))
@@ -149,7 +152,7 @@ impl<N: ?Sized> DeferGate<N> {
         self.with_settings(|settings| settings.storage.header_filter.credential_headers.push(name))
     }
 
-    /// See `DeferLayer::carry`; `find` looks into the request's extensions.
+    /// See `DeferLayer::carry_extension`; `find` looks into the request's extensions.
     #[must_use]
     pub fn carry_extension<T: ExtensionSnapshot>(
         self,
@@ -158,53 +161,55 @@ impl<N: ?Sized> DeferGate<N> {
         self.with_settings(|settings| settings.snapshot_extractors.add(find, None))
     }
 
-    /// See `DeferLayer::carry_as`; `find` looks into the request's extensions.
+    /// See `DeferLayer::carry_identity`; `find` looks into the request's extensions.
     #[must_use]
     pub fn carry_identity<T: ExtensionSnapshot>(
         self,
         find: impl Fn(&N) -> Option<T> + Send + Sync + 'static,
         identity: impl Fn(&T) -> String + Send + Sync + 'static,
     ) -> Self {
-        self.with_settings(|settings| settings.snapshot_extractors.add(find, Some(Box::new(identity))))
+        self.with_settings(|settings| {
+            settings.snapshot_extractors.add(find, Some(Box::new(identity)))
+        })
     }
 
-    /// See `DeferLayer::max_jobs`.
+    /// See `DeferLayer::max_resource_jobs`.
     #[must_use]
     pub fn max_resource_jobs(self, per_resource: u64) -> Self {
         self.with_settings(|settings| settings.storage_limits.resource_jobs = per_resource)
     }
 
-    /// See `DeferLayer::max_bytes`.
+    /// See `DeferLayer::max_resource_bytes`.
     #[must_use]
     pub fn max_resource_bytes(self, per_resource: u64) -> Self {
         self.with_settings(|settings| settings.storage_limits.resource_bytes = per_resource)
     }
 
-    /// See `DeferLayer::queue_jobs`.
+    /// See `DeferLayer::max_queue_jobs`.
     #[must_use]
     pub fn max_queue_jobs(self, jobs: u64) -> Self {
         self.with_settings(|settings| settings.storage_limits.shard_jobs = per_shard(jobs))
     }
 
-    /// See `DeferLayer::queue_bytes`.
+    /// See `DeferLayer::max_queue_bytes`.
     #[must_use]
     pub fn max_queue_bytes(self, bytes: u64) -> Self {
         self.with_settings(|settings| settings.storage_limits.shard_bytes = per_shard(bytes))
     }
 
-    /// See `DeferLayer::replicas`.
+    /// See `DeferLayer::min_replicas`.
     #[must_use]
     pub fn min_replicas(self, replicas: u32) -> Self {
         self.with_settings(|settings| settings.min_replicas = replicas)
     }
 
-    /// See `DeferLayer::owner_jobs`.
+    /// See `DeferLayer::max_owner_jobs`.
     #[must_use]
     pub fn max_owner_jobs(self, jobs: u64) -> Self {
         self.with_settings(|settings| settings.storage_limits.owner_jobs = per_shard(jobs))
     }
 
-    /// See `DeferLayer::owner_bytes`.
+    /// See `DeferLayer::max_owner_bytes`.
     #[must_use]
     pub fn max_owner_bytes(self, bytes: u64) -> Self {
         self.with_settings(|settings| settings.storage_limits.owner_bytes = per_shard(bytes))
@@ -213,13 +218,13 @@ impl<N: ?Sized> DeferGate<N> {
 
 // What is kept of it.
 impl<N: ?Sized> DeferGate<N> {
-    /// See `DeferLayer::ended_bytes`.
+    /// See `DeferLayer::max_ended_bytes`.
     #[must_use]
     pub fn max_ended_bytes(self, bytes: u64) -> Self {
         self.with_settings(|settings| settings.storage_limits.ended_bytes = per_shard(bytes))
     }
 
-    /// See `DeferLayer::idempotency_keys`.
+    /// See `DeferLayer::max_idempotency_keys`.
     #[must_use]
     pub fn max_idempotency_keys(self, keys: u64) -> Self {
         self.with_settings(|settings| settings.storage_limits.owner_records = per_shard(keys))
@@ -234,7 +239,7 @@ impl<N: ?Sized> DeferGate<N> {
         self.with_settings(|settings| settings.run.max_attempts = attempts.max(1))
     }
 
-    /// See `DeferLayer::retry_unsafe`.
+    /// See `DeferLayer::retry_non_idempotent`.
     #[must_use]
     pub fn retry_non_idempotent(self) -> Self {
         self.with_settings(|settings| settings.run.retry_unsafe = true)
@@ -246,7 +251,7 @@ impl<N: ?Sized> DeferGate<N> {
         self.with_settings(|settings| settings.run.delay = delay.min(MAX_DURATION))
     }
 
-    /// See `DeferLayer::deadline`.
+    /// See `DeferLayer::expires_after`.
     #[must_use]
     pub fn expires_after(self, deadline: Duration) -> Self {
         self.with_settings(|settings| settings.run.deadline = Some(deadline.min(MAX_DURATION)))
@@ -258,31 +263,33 @@ impl<N: ?Sized> DeferGate<N> {
         self.with_settings(|settings| settings.run.on_failure = on_failure)
     }
 
-    /// See `DeferLayer::first_wins`.
+    /// See `DeferLayer::coalesce`.
     #[must_use]
     pub fn coalesce(self) -> Self {
         self.with_settings(|settings| settings.run.merge_mode = Some(MergeMode::Coalesce))
     }
 
-    /// See `DeferLayer::last_wins`.
+    /// See `DeferLayer::supersede`.
     #[must_use]
     pub fn supersede(self) -> Self {
         self.with_settings(|settings| settings.run.merge_mode = Some(MergeMode::Supersede))
     }
 
-    /// See `DeferLayer::idempotency_for`.
+    /// See `DeferLayer::idempotency_ttl`.
     #[must_use]
     pub fn idempotency_ttl(self, life: Duration) -> Self {
-        self.with_settings(|settings| settings.idempotency.ttl = life.clamp(Duration::from_secs(1), MAX_DURATION))
+        self.with_settings(|settings| {
+            settings.idempotency.ttl = life.clamp(Duration::from_secs(1), MAX_DURATION)
+        })
     }
 
-    /// See `DeferLayer::remember_direct`.
+    /// See `DeferLayer::idempotent_direct`.
     #[must_use]
     pub fn idempotent_direct(self) -> Self {
         self.with_settings(|settings| settings.idempotency.idempotent_direct = true)
     }
 
-    /// See `DeferLayer::direct_runs`.
+    /// See `DeferLayer::max_direct_runs`.
     #[must_use]
     pub fn max_direct_runs(self, most: usize) -> Self {
         self.with_settings(|settings| settings.idempotency.max_direct_runs = most)

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::{Defer, DeferCandidate, parked};
 use crate::{
-    gate::{Gate as _, HttpRequestHead, ParkingSlot, AttemptMode},
+    gate::{AttemptMode, Gate as _, HttpRequestHead, ParkingSlot},
     key::Key,
     store::Store,
 };

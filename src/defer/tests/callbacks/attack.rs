@@ -13,7 +13,7 @@ use super::{
     called_at,
 };
 use crate::{
-    defer::{Webhooks, DeferWorker},
+    defer::{DeferWorker, Webhooks},
     store::{EnqueueCommand, Store},
 };
 

@@ -7,7 +7,7 @@ use super::{
     Called, failing, id_of_call, put_off_with_callback, work,
 };
 use crate::{
-    defer::webhook::{WebhookSender, DeliveryOutcome, WebhookCall},
+    defer::webhook::{DeliveryOutcome, WebhookCall, WebhookSender},
     store::{Fault, Faults, JobId, JobState, Store, faulty},
 };
 

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     super::{Function, Routes, SECOND, answered, ended, key_of, look, put_in, put_off, settled},
-    Called, WebhookSender, DeliveryOutcome, WebhookCall, called_at, put_off_with_callback,
+    Called, DeliveryOutcome, WebhookCall, WebhookSender, called_at, put_off_with_callback,
 };
 use crate::{
     defer::DeferWorker,
@@ -121,7 +121,11 @@ impl WebhookSender for Silent {
             return Box::pin(std::future::ready(DeliveryOutcome::NoReceiverSlot));
         }
         self.0.lock().push((call.url, Instant::now()));
-        let longest = call.receiver_slot.attempt_timeout(call.attempt).unwrap_or(10 * SECOND).min(10 * SECOND);
+        let longest = call
+            .receiver_slot
+            .attempt_timeout(call.attempt)
+            .unwrap_or(10 * SECOND)
+            .min(10 * SECOND);
         Box::pin(async move {
             if is_good {
                 return DeliveryOutcome::Answered(204);

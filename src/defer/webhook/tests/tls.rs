@@ -8,7 +8,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-use super::{Webhooks, DeliveryOutcome, SECRET, deliver, field, local};
+use super::{DeliveryOutcome, SECRET, Webhooks, deliver, field, local};
 use crate::outbound::{
     self,
     tests::{acceptor, roots},

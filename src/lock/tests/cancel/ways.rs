@@ -5,7 +5,7 @@ use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
 use futures_util::future::join_all;
 
 use crate::{
-    lock::{LockGuard, LockRequest, AcquireError, tests::SECOND},
+    lock::{AcquireError, LockGuard, LockRequest, tests::SECOND},
     store::Store,
 };
 

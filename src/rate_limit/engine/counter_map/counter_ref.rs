@@ -10,7 +10,7 @@ use quick_cache::Equivalent;
 use crate::{
     key::Key,
     rate_limit::quota::Quota,
-    store::{AdjustmentKind, SettleChargeCommand, ChargeAdjustment},
+    store::{AdjustmentKind, ChargeAdjustment, SettleChargeCommand},
 };
 
 /// A counter and a quota. A changed quota is another spot, although the counter in the store may be
@@ -76,7 +76,10 @@ impl CounterId {
     }
 
     /// Returns the call that changes a charge made here.
-    pub(in crate::rate_limit::engine) fn settle_command(&self, by: AdjustmentKind) -> Option<SettleChargeCommand> {
+    pub(in crate::rate_limit::engine) fn settle_command(
+        &self,
+        by: AdjustmentKind,
+    ) -> Option<SettleChargeCommand> {
         let CounterKey { policy, tag, subject } = self.key.clone();
         let settled = ChargeAdjustment::new(policy, subject, self.quota.to_rule()?, by);
         Some(SettleChargeCommand { tag, items: vec![settled] })

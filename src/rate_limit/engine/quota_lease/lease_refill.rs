@@ -65,7 +65,8 @@ impl LeaseRefill {
             let back = if lease.is_in_window(window) { lease.units } else { 0 };
             let used = Instant::now();
             (lease.units, lease.valid_until, lease.window) = (units + back, until, window);
-            (lease.last_used, lease.last_state, lease.filled_at) = (used, Some(state.clone()), Some(used));
+            (lease.last_used, lease.last_state, lease.filled_at) =
+                (used, Some(state.clone()), Some(used));
             true
         });
         if filled == Some(true) {

@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{LeaseRefill, QuotaLease, LeaseSpend};
+use super::{LeaseRefill, LeaseSpend, QuotaLease};
 use crate::{
     rate_limit::engine::{RateLimitEngine, counter_map::CounterRef},
     store::{ChargeCommand, ChargeItem, Store},
@@ -46,7 +46,11 @@ impl RateLimitEngine {
         times: u32,
     ) {
         let (fetching, begun) = (LeaseRefill::new(self, spot), self.background_work.start());
-        let charge = ChargeCommand { tag: spot.tag.clone(), items: item.into_iter().collect(), repetitions: times };
+        let charge = ChargeCommand {
+            tag: spot.tag.clone(),
+            items: item.into_iter().collect(),
+            repetitions: times,
+        };
         let with = store.clone();
         store.spawn_background(async move {
             match fetching.fetch(&with, charge).await {

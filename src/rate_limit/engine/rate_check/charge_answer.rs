@@ -12,7 +12,7 @@ use crate::{
         decision::QuotaReading,
         engine::check_request::{CheckGroup, PolicyCheck},
     },
-    store::{ChargeCommand, ChargeOutcome, ChargeFuture, QuotaSnapshots, Store, ChargedWindow},
+    store::{ChargeCommand, ChargeFuture, ChargeOutcome, ChargedWindow, QuotaSnapshots, Store},
 };
 
 /// What the store said.
@@ -25,7 +25,10 @@ pub(in crate::rate_limit::engine) struct ChargeAnswer {
 }
 
 impl ChargeAnswer {
-    pub(super) fn from_result(sent: Instant, said: Result<ChargeOutcome, Error>) -> Result<Self, Error> {
+    pub(super) fn from_result(
+        sent: Instant,
+        said: Result<ChargeOutcome, Error>,
+    ) -> Result<Self, Error> {
         let ChargeOutcome { admitted, snapshots: states } = said?;
         Ok(Self { sent_at: sent, admitted: admitted > 0, states })
     }
@@ -37,7 +40,8 @@ pub(super) fn start_charge<'a>(
     question: &PolicyCheck,
     tag: &Key,
 ) -> (Instant, ChargeFuture<'a>) {
-    let items = question.charge_item().map_or_else(|| Arc::new([]) as Arc<[_]>, |item| Arc::new([item]));
+    let items =
+        question.charge_item().map_or_else(|| Arc::new([]) as Arc<[_]>, |item| Arc::new([item]));
     let charge = ChargeCommand { tag: tag.clone(), items, repetitions: 1 };
     (Instant::now(), store.backend().charge(charge))
 }
@@ -101,9 +105,14 @@ impl RateCheck<'_> {
         clippy::indexing_slicing,
         reason = "places are those of its own questions, and there is one of each for each of them"
     )]
-    pub(super) async fn call_store(&self, group: &CheckGroup<'_>, times: u32) -> Result<ChargeAnswer, Error> {
+    pub(super) async fn call_store(
+        &self,
+        group: &CheckGroup<'_>,
+        times: u32,
+    ) -> Result<ChargeAnswer, Error> {
         let (tag, members) = group;
-        let items = members.iter().filter_map(|at| self.request.checks[*at].charge_item()).collect();
+        let items =
+            members.iter().filter_map(|at| self.request.checks[*at].charge_item()).collect();
         let charge = ChargeCommand { tag: (*tag).clone(), items, repetitions: times };
         let sent = Instant::now();
         ChargeAnswer::from_result(sent, self.store.backend().charge(charge).await)
@@ -115,14 +124,25 @@ impl RateCheck<'_> {
         clippy::indexing_slicing,
         reason = "places are those of its own questions, and there is one of each for each of them"
     )]
-    pub(super) fn record_states(&mut self, members: &[usize], answer: &ChargeAnswer, given_back: bool) {
+    pub(super) fn record_states(
+        &mut self,
+        members: &[usize],
+        answer: &ChargeAnswer,
+        given_back: bool,
+    ) {
         for (at, state) in members.iter().zip(&answer.states) {
             let each = &mut self.policies[*at];
             let told = QuotaReading::from_state(state);
             each.violated = !answer.admitted && !state.retry_after.is_zero();
             let retry = if each.violated { told.retry_after } else { Duration::ZERO };
             each.reading = Some(QuotaReading { retry_after: retry, ..told });
-            self.engine.record_answer(self.request, &self.request.checks[*at], answer, state, given_back);
+            self.engine.record_answer(
+                self.request,
+                &self.request.checks[*at],
+                answer,
+                state,
+                given_back,
+            );
         }
     }
 }

@@ -1,7 +1,9 @@
 //! What is decided without the store, because it did not answer, or is known to be away.
 
 use super::RateCheck;
-use crate::{error::Error, key::Key, outage::RateLimitOutage, rate_limit::engine::check_request::CheckGroup};
+use crate::{
+    error::Error, key::Key, outage::RateLimitOutage, rate_limit::engine::check_request::CheckGroup,
+};
 
 impl RateCheck<'_> {
     /// Errors of the store are decided by the policies it was asked about.
@@ -9,7 +11,11 @@ impl RateCheck<'_> {
         clippy::indexing_slicing,
         reason = "places are those of its own questions, and there is one of each for each of them"
     )]
-    pub(super) fn decide_without_store(&mut self, group: &CheckGroup<'_>, error: Error) -> Result<bool, Error> {
+    pub(super) fn decide_without_store(
+        &mut self,
+        group: &CheckGroup<'_>,
+        error: Error,
+    ) -> Result<bool, Error> {
         let (tag, members) = group;
         let outage = |at: &usize| self.request.checks[*at].policy.outage();
         self.engine.record_charge_failure(self.store, tag, &error);
@@ -46,7 +52,8 @@ impl RateCheck<'_> {
         reason = "places are those of its own questions, and there is one of each for each of them"
     )]
     pub(super) fn is_decided_locally(&self, tag: &Key, members: &[usize]) -> bool {
-        let is_local = |at: &usize| self.request.checks[*at].policy.outage() == RateLimitOutage::Local;
+        let is_local =
+            |at: &usize| self.request.checks[*at].policy.outage() == RateLimitOutage::Local;
         self.engine.is_store_unavailable(self.store, tag) && members.iter().all(is_local)
     }
 

@@ -7,7 +7,10 @@ use crate::{
     key::Key,
     store::{
         memory::memory_shard::ServerTime,
-        rate::{Algorithm, CounterValue, MAX_UNITS, MAX_DEBT_PARTS, GcraRate, QuotaRule, ChargedWindow, scale_ceil},
+        rate::{
+            Algorithm, ChargedWindow, CounterValue, GcraRate, MAX_DEBT_PARTS, MAX_UNITS, QuotaRule,
+            scale_ceil,
+        },
     },
 };
 
@@ -54,7 +57,12 @@ impl SlidingWindowPair {
             return Self::new(now, length, 0);
         }
         if since >= self.length_ms {
-            self = Self { start_ms: self.start_ms + self.length_ms, previous: self.spent, spent: 0, ..self };
+            self = Self {
+                start_ms: self.start_ms + self.length_ms,
+                previous: self.spent,
+                spent: 0,
+                ..self
+            };
         }
         if self.length_ms == length {
             return self;
@@ -98,7 +106,9 @@ pub(super) enum CounterUsage {
 impl CounterUsage {
     pub(super) fn to_value(&self, now: ServerTime) -> CounterValue {
         match self {
-            Self::Fixed { spent, end_ms: end } => CounterValue::Fixed { spent: *spent, left_ms: end - now.ms },
+            Self::Fixed { spent, end_ms: end } => {
+                CounterValue::Fixed { spent: *spent, left_ms: end - now.ms }
+            }
             Self::Sliding(windows) => CounterValue::Sliding {
                 previous: windows.previous,
                 spent: windows.spent,
@@ -114,8 +124,12 @@ impl CounterUsage {
     pub(super) fn times_affordable(&self, rule: &QuotaRule, cost: u64, now: ServerTime) -> u64 {
         let fits = |most: u64, used: u64, cost: u64| most.saturating_sub(used).checked_div(cost);
         let room = match (self, rule) {
-            (Self::Gcra { debt, pace, .. }, _) => fits(pace.max_debt, *debt, pace.units_to_parts(cost)),
-            (Self::Fixed { spent, .. }, QuotaRule::Fixed { limit, .. }) => fits(*limit, *spent, cost),
+            (Self::Gcra { debt, pace, .. }, _) => {
+                fits(pace.max_debt, *debt, pace.units_to_parts(cost))
+            }
+            (Self::Fixed { spent, .. }, QuotaRule::Fixed { limit, .. }) => {
+                fits(*limit, *spent, cost)
+            }
             (Self::Sliding(windows), QuotaRule::Sliding { limit, .. }) => {
                 fits(*limit, windows.used_units(now.ms), cost)
             }
@@ -139,7 +153,13 @@ impl CounterUsage {
     }
 
     /// Gives back what is still there of that window, or that debt.
-    pub(super) fn refund(&mut self, units: u64, window: ChargedWindow, rule: &QuotaRule, now: ServerTime) {
+    pub(super) fn refund(
+        &mut self,
+        units: u64,
+        window: ChargedWindow,
+        rule: &QuotaRule,
+        now: ServerTime,
+    ) {
         // Two readings of a clock, each rounded; and no mistaking a very short window for the next one.
         let near = ((ceil_millis(rule.window()) - 1) / 2).min(2);
         match self {
@@ -154,7 +174,9 @@ impl CounterUsage {
             }
             // No more than is sure to be owed still: if debts are paid off in the order they were made, and all
             // that was given back was of those before this one.
-            Self::Gcra { debt, gross_debt: gross, debt_id: which, pace } if *which == window.debt_id && *gross < MAX_DEBT_PARTS => {
+            Self::Gcra { debt, gross_debt: gross, debt_id: which, pace }
+                if *which == window.debt_id && *gross < MAX_DEBT_PARTS =>
+            {
                 let ticks = window.boundary.saturating_sub(now.us) / pace.tick_us;
                 let owed = ticks.saturating_mul(pace.parts_per_tick).saturating_sub(*gross - *debt);
                 *debt = debt.saturating_sub(pace.units_to_parts(units).min(owed));
@@ -165,8 +187,18 @@ impl CounterUsage {
 }
 
 /// What is left of a debt, in the parts of a pace that may be another by now: until now the old one counts.
-pub(super) fn remaining_debt(debt: u64, since: u64, old: &GcraRate, new: &GcraRate, now: ServerTime) -> u64 {
+pub(super) fn remaining_debt(
+    debt: u64,
+    since: u64,
+    old: &GcraRate,
+    new: &GcraRate,
+    now: ServerTime,
+) -> u64 {
     let ticks = now.us.saturating_sub(since) / old.tick_us;
     let left = debt.saturating_sub(ticks.saturating_mul(old.parts_per_tick));
-    if old.parts_per_unit == new.parts_per_unit { left } else { scale_ceil(left, new.parts_per_unit, old.parts_per_unit).min(MAX_DEBT_PARTS) }
+    if old.parts_per_unit == new.parts_per_unit {
+        left
+    } else {
+        scale_ceil(left, new.parts_per_unit, old.parts_per_unit).min(MAX_DEBT_PARTS)
+    }
 }

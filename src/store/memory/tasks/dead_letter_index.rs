@@ -16,7 +16,8 @@ impl DeadLetterIndex {
     /// At this time, or at the first one after it that is no other letter's.
     pub(super) fn insert(&mut self, id: &TaskId, at: u64) {
         self.remove(id);
-        let taken = self.by_expiry.range(at..).zip(at..).take_while(|((known, _), at)| **known == *at);
+        let taken =
+            self.by_expiry.range(at..).zip(at..).take_while(|((known, _), at)| **known == *at);
         let at = at.saturating_add(taken.count() as u64);
         self.by_expiry.insert(at, id.clone());
         self.expiries.insert(id.clone(), at);

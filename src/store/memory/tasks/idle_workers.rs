@@ -1,4 +1,4 @@
-//! What becomes of a worker that has nothing to do: the end of `tasks_turn.lua`, and `still_idle`.
+//! What becomes of a worker that has nothing to do: the end of `tasks_turn.lua`, and `poll_idle`.
 
 use std::{sync::Arc, time::Duration};
 
@@ -29,7 +29,8 @@ impl QueueTransaction<'_> {
             let takes = |event: &u64| guarded.is_none_or(|(own, known)| own || *event < known);
             let event = event.filter(takes);
             if let Some(event) = event {
-                self.queue.timer_worker = Some(TimerWorker { idle_until_us: until, next_event_us: event, worker: me });
+                self.queue.timer_worker =
+                    Some(TimerWorker { idle_until_us: until, next_event_us: event, worker: me });
             }
             let wait = event.map(|at| Duration::from_micros(at.saturating_sub(self.now_us)));
             return (wait, true);

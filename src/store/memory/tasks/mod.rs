@@ -1,12 +1,12 @@
 //! `tasks_*.lua`: tasks of queues that stand by themselves.
 
-mod task_admin;
 mod dead_letter_index;
 mod idle_workers;
+mod task_admin;
+mod task_poll;
 mod task_push;
 #[cfg(test)]
 mod tests;
-mod task_poll;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -15,20 +15,22 @@ use parking_lot::Mutex;
 
 use self::{dead_letter_index::DeadLetterIndex, task_poll::LastPollReply};
 use super::{
-    MemoryBackend, ready_ok,
+    MemoryBackend,
     expiring_map::{ExpiringMap, TimeIndex},
-    local_pubsub::{OutgoingWakeup, LocalPubsub},
-    memory_shard::{ServerTime, SWEEP_LIMIT},
+    local_pubsub::{LocalPubsub, OutgoingWakeup},
+    memory_shard::{SWEEP_LIMIT, ServerTime},
+    ready_ok,
 };
 use crate::{
     key::Key,
     store::{
         backend::{NodeId, StoreFuture},
-        wakeups::WakeupMessage,
         tasks::{
-            DeadLetterPage, MAX_TASKS_PER_STEP, TaskHistory, TaskPushCommand, TaskPushOutcome, QueueStats, RunToken, TaskId, TaskState,
-            TaskView, TaskBackend, TaskPollCommand, TaskPollOutcome, PurgeCursor, PurgePage,
+            DeadLetterPage, MAX_TASKS_PER_STEP, PurgeCursor, PurgePage, QueueStats, RunToken,
+            TaskBackend, TaskHistory, TaskId, TaskPollCommand, TaskPollOutcome, TaskPushCommand,
+            TaskPushOutcome, TaskState, TaskView,
         },
+        wakeups::WakeupMessage,
     },
 };
 
@@ -132,16 +134,21 @@ impl MemoryBackend {
         self.run_on_queue(&queue, step)
     }
 
-    /// As `at_queue`, for a step that changes nothing: a queue that is not there is not made by it.
+    /// As `with_queue`, for a step that changes nothing: a queue that is not there is not made by it.
     fn read_queue<T>(&self, name: &Key, step: impl FnOnce(&mut QueueTransaction<'_>) -> T) -> T {
         let queue = self.task_queues.lock().get(name).cloned().unwrap_or_default();
         self.run_on_queue(&queue, step)
     }
 
-    fn run_on_queue<T>(&self, queue: &Mutex<MemoryTaskQueue>, step: impl FnOnce(&mut QueueTransaction<'_>) -> T) -> T {
+    fn run_on_queue<T>(
+        &self,
+        queue: &Mutex<MemoryTaskQueue>,
+        step: impl FnOnce(&mut QueueTransaction<'_>) -> T,
+    ) -> T {
         let mut queue = queue.lock();
         let (now, post) = (self.clock.now_us(), Vec::new());
-        let mut at = QueueTransaction { queue: &mut queue, pubsub: &self.pubsub, outbox: post, now_us: now };
+        let mut at =
+            QueueTransaction { queue: &mut queue, pubsub: &self.pubsub, outbox: post, now_us: now };
         let answer = step(&mut at);
         let post = at.outbox;
         drop(queue);
@@ -151,7 +158,7 @@ impl MemoryBackend {
 }
 
 impl QueueTransaction<'_> {
-    /// `wake` of `tasks.lua`.
+    /// `wake_idle_worker` of `tasks.lua`.
     fn wake_idle_worker(&mut self) {
         while let Some((until, who)) = self.queue.idle_workers.first() {
             self.queue.idle_workers.remove(&who);
@@ -177,7 +184,10 @@ impl QueueTransaction<'_> {
         let (node, worker) = who.split_once(':').unwrap_or((who, ""));
         let heard = self.pubsub.has_subscriber(node);
         if heard {
-            self.outbox.push(OutgoingWakeup { recipient: Some(node.into()), message: WakeupMessage::TasksReady(worker.into()) });
+            self.outbox.push(OutgoingWakeup {
+                recipient: Some(node.into()),
+                message: WakeupMessage::TasksReady(worker.into()),
+            });
         }
         heard
     }
@@ -237,7 +247,12 @@ impl TaskBackend for MemoryBackend {
         ready_ok(self.with_queue(&queue, |at| at.poll_idle(&node, &worker, longer)))
     }
 
-    fn renew_runs(&self, queue: Key, runs: Vec<RunToken>, lease: Duration) -> StoreFuture<'_, Vec<bool>> {
+    fn renew_runs(
+        &self,
+        queue: Key,
+        runs: Vec<RunToken>,
+        lease: Duration,
+    ) -> StoreFuture<'_, Vec<bool>> {
         ready_ok(self.with_queue(&queue, |at| {
             let until = at.now_us.saturating_add(crate::clock::saturating_micros(lease));
             let renew = |run: &RunToken| {
@@ -263,7 +278,12 @@ impl TaskBackend for MemoryBackend {
         ready_ok(self.with_queue(&queue, |at| at.cancel_task(&id)))
     }
 
-    fn list_dead_letters(&self, queue: Key, after: u64, most: usize) -> StoreFuture<'_, DeadLetterPage> {
+    fn list_dead_letters(
+        &self,
+        queue: Key,
+        after: u64,
+        most: usize,
+    ) -> StoreFuture<'_, DeadLetterPage> {
         ready_ok(self.read_queue(&queue, |at| at.list_dead_letters(after, most)))
     }
 
@@ -289,7 +309,12 @@ impl TaskBackend for MemoryBackend {
         ready_ok(self.with_queue(&queue, |at| at.purge_dead_letters(MAX_TASKS_PER_STEP)))
     }
 
-    fn purge_waiting(&self, queue: Key, walk: Option<PurgeCursor>, most: usize) -> StoreFuture<'_, PurgePage> {
+    fn purge_waiting(
+        &self,
+        queue: Key,
+        walk: Option<PurgeCursor>,
+        most: usize,
+    ) -> StoreFuture<'_, PurgePage> {
         ready_ok(self.with_queue(&queue, |at| at.purge_waiting(walk, most)))
     }
 

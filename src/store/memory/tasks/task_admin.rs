@@ -5,7 +5,10 @@ use std::time::Duration;
 use super::QueueTransaction;
 use crate::{
     clock::saturating_micros,
-    store::tasks::{DeadLetterPage, MAX_BYTES_PER_STEP, QueueStats, TaskRecord, TaskId, TaskState, PurgeCursor, PurgePage},
+    store::tasks::{
+        DeadLetterPage, MAX_BYTES_PER_STEP, PurgeCursor, PurgePage, QueueStats, TaskId, TaskRecord,
+        TaskState,
+    },
 };
 
 impl QueueTransaction<'_> {
@@ -31,11 +34,15 @@ impl QueueTransaction<'_> {
 
     pub(super) fn list_dead_letters(&self, after: u64, most: usize) -> DeadLetterPage {
         let mut rows: Vec<_> = self.queue.dead_letters.iter_after(after).take(most).collect();
-        let (fit, full) = (self.count_within_byte_limit(rows.iter().map(|(_, id)| *id)), rows.len() == most);
+        let (fit, full) =
+            (self.count_within_byte_limit(rows.iter().map(|(_, id)| *id)), rows.len() == most);
         let leads_on = full || fit < rows.len();
         rows.truncate(fit);
         let next = rows.last().filter(|_| leads_on).map(|(at, _)| *at);
-        DeadLetterPage { letters: rows.iter().filter_map(|(_, id)| self.task_view(id)).collect(), next }
+        DeadLetterPage {
+            letters: rows.iter().filter_map(|(_, id)| self.task_view(id)).collect(),
+            next,
+        }
     }
 
     fn requeue_dead_letter(&mut self, id: &TaskId, delay: u64) {
@@ -67,9 +74,16 @@ impl QueueTransaction<'_> {
         dead
     }
 
-    pub(super) fn redrive_dead_letters(&mut self, most: usize, first: Duration, spacing: Duration) -> usize {
-        let fit = self.count_within_byte_limit(self.queue.dead_letters.iter().take(most).map(|(_, id)| id));
-        let ids: Vec<_> = self.queue.dead_letters.iter().take(fit).map(|(_, id)| id.clone()).collect();
+    pub(super) fn redrive_dead_letters(
+        &mut self,
+        most: usize,
+        first: Duration,
+        spacing: Duration,
+    ) -> usize {
+        let fit = self
+            .count_within_byte_limit(self.queue.dead_letters.iter().take(most).map(|(_, id)| id));
+        let ids: Vec<_> =
+            self.queue.dead_letters.iter().take(fit).map(|(_, id)| id.clone()).collect();
         let mut delay = saturating_micros(first);
         for id in &ids {
             self.requeue_dead_letter(id, delay);
@@ -90,7 +104,8 @@ impl QueueTransaction<'_> {
     }
 
     pub(super) fn purge_dead_letters(&mut self, most: usize) -> usize {
-        let ids: Vec<_> = self.queue.dead_letters.iter().take(most).map(|(_, id)| id.clone()).collect();
+        let ids: Vec<_> =
+            self.queue.dead_letters.iter().take(most).map(|(_, id)| id.clone()).collect();
         self.delete_dead_letters(&ids);
         ids.len()
     }
@@ -120,7 +135,9 @@ impl QueueTransaction<'_> {
         // Others may be due at the same time; where all of a page are, and stay, it would be the same page again.
         let stays = |at: u64| at == walk.from_us && gone == 0;
         let from = last.map(|at| at.saturating_add(u64::from(stays(at))));
-        let next = from.filter(|from| *from <= walk.until_us).map(|from| PurgeCursor { from_us: from, ..walk });
+        let next = from
+            .filter(|from| *from <= walk.until_us)
+            .map(|from| PurgeCursor { from_us: from, ..walk });
         PurgePage { purged: gone, next }
     }
 
@@ -154,8 +171,11 @@ impl QueueTransaction<'_> {
         self.queue.task_records.get(id).map_or(0, |record| record.len() as u64)
     }
 
-    /// How many of the first of them have no more than `MOST_BYTES` of records: one in any case.
-    pub(super) fn count_within_byte_limit<'a>(&self, ids: impl Iterator<Item = &'a TaskId>) -> usize {
+    /// How many of the first of them have no more than `MAX_BYTES_PER_STEP` of records: one in any case.
+    pub(super) fn count_within_byte_limit<'a>(
+        &self,
+        ids: impl Iterator<Item = &'a TaskId>,
+    ) -> usize {
         let mut bytes = 0;
         let fits = |(place, id): &(usize, &TaskId)| {
             bytes += self.record_len(id);

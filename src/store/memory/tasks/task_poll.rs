@@ -6,8 +6,9 @@ use super::{QueueTransaction, ServerTime, idle_workers::polling_worker};
 use crate::{
     clock::saturating_micros,
     store::tasks::{
-        TaskSettlement, TaskOutcome, MAX_HISTORY, MAX_TASKS_PER_STEP, MAX_BYTES_PER_STEP, AttemptFailure, TaskRecord, RunToken, StartedTask, TaskFault, TaskId,
-        TaskPollCommand, TaskPollOutcome,
+        AttemptFailure, MAX_BYTES_PER_STEP, MAX_HISTORY, MAX_TASKS_PER_STEP, RunToken, StartedTask,
+        TaskFault, TaskId, TaskOutcome, TaskPollCommand, TaskPollOutcome, TaskRecord,
+        TaskSettlement,
     },
 };
 
@@ -48,30 +49,58 @@ impl QueueTransaction<'_> {
         if let Some(answer) = self.repeated_reply(call, &token) {
             return answer;
         }
-        let mut step = PollState { command: call, run_owner: token, earliest_retry_us: None, trims_left: MAX_TASKS_PER_STEP, has_more_to_trim: false };
-        let stood: Vec<bool> = call.settlements.iter().map(|end| self.settle_task(end, &mut step)).collect();
+        let mut step = PollState {
+            command: call,
+            run_owner: token,
+            earliest_retry_us: None,
+            trims_left: MAX_TASKS_PER_STEP,
+            has_more_to_trim: false,
+        };
+        let stood: Vec<bool> =
+            call.settlements.iter().map(|end| self.settle_task(end, &mut step)).collect();
         let more = self.reap_expired_runs(&mut step);
         let mut due = self.collect_due(call);
         if more {
-            (due.has_more_due, due.is_at_limit, due.is_truncated, due.next_event_us) = (true, false, true, Some(self.now_us));
+            (due.has_more_due, due.is_at_limit, due.is_truncated, due.next_event_us) =
+                (true, false, true, Some(self.now_us));
         }
         let runs: Vec<_> = due.ids.iter().filter_map(|id| self.start_task(id, &step)).collect();
         self.sweep_expired();
         self.sweep_dead_letters(&mut step);
         let begun = runs.iter().map(|run| run.id.clone()).collect();
-        let life = Some(ServerTime::from_micros(self.now_us).deadline_after(call.lease + Duration::from_secs(600)));
-        let last = LastPollReply { poll_number: call.poll_number, settled: stood.clone(), started: begun };
+        let life = Some(
+            ServerTime::from_micros(self.now_us)
+                .deadline_after(call.lease + Duration::from_secs(600)),
+        );
+        let last =
+            LastPollReply { poll_number: call.poll_number, settled: stood.clone(), started: begun };
         self.queue.last_polls.insert(&call.worker, last, life);
-        let (wait, listed) = self.update_idle_worker(call, &due, runs.len(), step.earliest_retry_us);
-        let quiet = listed && self.is_drained() && !self.queue.stats.paused && !step.has_more_to_trim;
-        TaskPollOutcome { settled: stood, started: runs, next_poll_in: wait, is_listed_idle: listed, is_queue_idle: quiet }
+        let (wait, listed) =
+            self.update_idle_worker(call, &due, runs.len(), step.earliest_retry_us);
+        let quiet =
+            listed && self.is_drained() && !self.queue.stats.paused && !step.has_more_to_trim;
+        TaskPollOutcome {
+            settled: stood,
+            started: runs,
+            next_poll_in: wait,
+            is_listed_idle: listed,
+            is_queue_idle: quiet,
+        }
     }
 
     /// The answer that this turn, or its successor, had before.
-    fn repeated_reply(&mut self, call: &TaskPollCommand, token: &Arc<str>) -> Option<TaskPollOutcome> {
-        let last = self.queue.last_polls.get(&call.worker, ServerTime::from_micros(self.now_us).ms)?;
+    fn repeated_reply(
+        &mut self,
+        call: &TaskPollCommand,
+        token: &Arc<str>,
+    ) -> Option<TaskPollOutcome> {
+        let last =
+            self.queue.last_polls.get(&call.worker, ServerTime::from_micros(self.now_us).ms)?;
         if last.poll_number > call.poll_number {
-            return Some(TaskPollOutcome { settled: vec![false; call.settlements.len()], ..TaskPollOutcome::default() });
+            return Some(TaskPollOutcome {
+                settled: vec![false; call.settlements.len()],
+                ..TaskPollOutcome::default()
+            });
         }
         if last.poll_number < call.poll_number {
             return None;
@@ -126,7 +155,8 @@ impl QueueTransaction<'_> {
                 let first = pushed.map_or(self.now_us, |record| record.pushed_us.min(self.now_us));
                 if delay.is_zero() {
                     self.queue.waiting.insert_first(id, first);
-                    step.earliest_retry_us = Some(step.earliest_retry_us.map_or(first, |sooner| sooner.min(first)));
+                    step.earliest_retry_us =
+                        Some(step.earliest_retry_us.map_or(first, |sooner| sooner.min(first)));
                 } else {
                     self.schedule_retry(id, self.now_us + saturating_micros(*delay), step);
                 }
@@ -156,10 +186,18 @@ impl QueueTransaction<'_> {
         meta.failures.drain(..over);
     }
 
-    fn move_to_dead_letters(&mut self, id: &TaskId, bytes: u64, unique: Option<&Arc<str>>, step: &mut PollState<'_>) {
+    fn move_to_dead_letters(
+        &mut self,
+        id: &TaskId,
+        bytes: u64,
+        unique: Option<&Arc<str>>,
+        step: &mut PollState<'_>,
+    ) {
         self.release_unique_key(unique, id);
         let graves = step.command.dead_letter_limits;
-        self.queue.dead_letters.insert(id, self.now_us.saturating_add(saturating_micros(graves.retention)));
+        self.queue
+            .dead_letters
+            .insert(id, self.now_us.saturating_add(saturating_micros(graves.retention)));
         self.queue.stats.dead += 1;
         self.queue.stats.bytes = self.queue.stats.bytes.saturating_sub(bytes);
         self.queue.stats.dead_bytes += self.record_len(id);
@@ -200,7 +238,8 @@ impl QueueTransaction<'_> {
         for run in over {
             self.queue.running.remove(&run);
             let record = self.queue.task_records.get(&run.id);
-            let Some((length, record)) = record.map(|r| (r.len() as u64, TaskRecord::decode(r))) else {
+            let Some((length, record)) = record.map(|r| (r.len() as u64, TaskRecord::decode(r)))
+            else {
                 self.queue.task_histories.remove(&run.id);
                 self.queue.stats.lost += 1;
                 continue;
@@ -210,7 +249,10 @@ impl QueueTransaction<'_> {
             let (again, most, unique) = record.map_or((true, 0, None), |record| {
                 (record.retry_after_crash, record.max_attempts, record.unique)
             });
-            if !again || meta.attempts >= most || meta.crashes >= step.command.dead_letter_limits.max_crashes {
+            if !again
+                || meta.attempts >= most
+                || meta.crashes >= step.command.dead_letter_limits.max_crashes
+            {
                 self.move_to_dead_letters(&run.id, length, unique.as_ref(), step);
             } else {
                 self.schedule_retry(&run.id, self.now_us, step);
@@ -229,12 +271,15 @@ impl QueueTransaction<'_> {
             room = room.min(limits.max_running.saturating_sub(self.queue.running.len() as u64));
         }
         if limits.start_interval_us > 0 {
-            let most = self.now_us.saturating_add(limits.start_burst.saturating_mul(limits.start_interval_us));
+            let most = self
+                .now_us
+                .saturating_add(limits.start_burst.saturating_mul(limits.start_interval_us));
             self.queue.start_tat_us = self.queue.start_tat_us.max(self.now_us).min(most);
             let free = (most - self.queue.start_tat_us) / limits.start_interval_us;
             if free < room {
                 room = free;
-                let others = limits.start_burst.saturating_sub(1).saturating_mul(limits.start_interval_us);
+                let others =
+                    limits.start_burst.saturating_sub(1).saturating_mul(limits.start_interval_us);
                 later = Some(self.queue.start_tat_us.saturating_sub(others));
             }
         }
@@ -260,7 +305,13 @@ impl QueueTransaction<'_> {
         let left = event.is_some_and(|due| due <= self.now_us);
         let held = left && !cut && (paused || (ids.len() >= free && free < call.max_runs));
         let event = if held { later } else { event.filter(|_| !paused) };
-        DueTasks { ids, next_event_us: event, has_more_due: left, is_at_limit: held, is_truncated: cut }
+        DueTasks {
+            ids,
+            next_event_us: event,
+            has_more_due: left,
+            is_at_limit: held,
+            is_truncated: cut,
+        }
     }
 
     fn start_task(&mut self, id: &TaskId, step: &PollState<'_>) -> Option<StartedTask> {
@@ -271,8 +322,11 @@ impl QueueTransaction<'_> {
             return None;
         };
         let token = RunToken { id: id.clone(), owner: Arc::clone(&step.run_owner) };
-        self.queue.running.set(&token, self.now_us.saturating_add(saturating_micros(step.command.lease)));
-        self.queue.start_tat_us = self.queue.start_tat_us.saturating_add(step.command.limits.start_interval_us);
+        self.queue
+            .running
+            .set(&token, self.now_us.saturating_add(saturating_micros(step.command.lease)));
+        self.queue.start_tat_us =
+            self.queue.start_tat_us.saturating_add(step.command.limits.start_interval_us);
         Some(run)
     }
 

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::{QueueTransaction, ServerTime};
 use crate::{
     clock::saturating_micros,
-    store::tasks::{OVERDUE_US, TaskPushCommand, TaskPushOutcome, TaskRecord, TaskId, UniqueKey},
+    store::tasks::{OVERDUE_US, TaskId, TaskPushCommand, TaskPushOutcome, TaskRecord, UniqueKey},
 };
 
 impl QueueTransaction<'_> {
@@ -33,7 +33,9 @@ impl QueueTransaction<'_> {
         self.queue.task_records.insert(call.id.clone(), Bytes::from(record));
         self.queue.stats.bytes += length;
         self.queue.stats.pushed += 1;
-        self.queue.waiting.insert(&call.id, self.now_us.saturating_add(saturating_micros(call.delay)));
+        self.queue
+            .waiting
+            .insert(&call.id, self.now_us.saturating_add(saturating_micros(call.delay)));
         self.wake_for_push(&call.id);
         TaskPushOutcome::Stored
     }

@@ -14,8 +14,8 @@ use tokio::{
 };
 
 use super::{
-    CallReply, BatchFault, BatchTransport, CallOutcome, RETRY_PAUSE, BatcherInner,
-    lane_queue::{QueuedCall, LaneQueue},
+    BatchFault, BatchTransport, BatcherInner, CallOutcome, CallReply, RETRY_PAUSE,
+    lane_queue::{LaneQueue, QueuedCall},
 };
 use crate::error::{Error, ErrorKind};
 
@@ -38,13 +38,25 @@ impl<F: BatchTransport> BatchSlot<F> {
     /// For a caller that goes now.
     pub(super) fn for_caller(shared: &Arc<BatcherInner<F>>, lane: &mut LaneQueue<F>) -> Self {
         let id = lane.register_batch(true, shared.batch_expiry());
-        Self { inner: Arc::clone(shared), id, task_started: true, dequeuing: false, batch: Vec::new() }
+        Self {
+            inner: Arc::clone(shared),
+            id,
+            task_started: true,
+            dequeuing: false,
+            batch: Vec::new(),
+        }
     }
 
     /// For a task that will come and take what stands in the queue.
     pub(super) fn for_task(shared: &Arc<BatcherInner<F>>, lane: &mut LaneQueue<F>) -> Self {
         let id = lane.register_batch(false, shared.batch_expiry());
-        Self { inner: Arc::clone(shared), id, task_started: false, dequeuing: false, batch: Vec::new() }
+        Self {
+            inner: Arc::clone(shared),
+            id,
+            task_started: false,
+            dequeuing: false,
+            batch: Vec::new(),
+        }
     }
 
     /// For a caller that goes now with all that stand in the queue, its own step among them; `None` if they
@@ -261,10 +273,14 @@ impl<F: BatchTransport> Drop for BatchSlot<F> {
                 doubtful.push(entry);
             }
         }
-        let wanted = self.task_started && !lane.calls.is_empty() && lane.needs_batch(Instant::now());
+        let wanted =
+            self.task_started && !lane.calls.is_empty() && lane.needs_batch(Instant::now());
         drop(lane);
         for entry in doubtful.into_iter().rev() {
-            entry.fail(self.inner.script_name, Error::new(ErrorKind::Timeout, self.inner.script_name));
+            entry.fail(
+                self.inner.script_name,
+                Error::new(ErrorKind::Timeout, self.inner.script_name),
+            );
         }
         if wanted {
             self.inner.ensure_batch_task();

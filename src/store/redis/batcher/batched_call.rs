@@ -19,7 +19,11 @@ pub(super) enum BatchedCallState<F: BatchTransport> {
     /// It goes alone, leads those who stood in the queue, or looks at the clock itself.
     Boxed(BoxFuture<'static, CallOutcome<F>>),
     /// Somebody rings for it when its time is over.
-    Queued { receiver: OutcomeReceiver<CallOutcome<F>>, deadline: Instant, script_name: &'static str },
+    Queued {
+        receiver: OutcomeReceiver<CallOutcome<F>>,
+        deadline: Instant,
+        script_name: &'static str,
+    },
     /// Not to be polled again.
     Finished,
 }
@@ -35,13 +39,20 @@ impl<F: BatchTransport> Future for BatchedCall<F> {
                 *course = BatchedCallState::Finished;
                 return Poll::Ready(outcome);
             }
-            if let BatchedCallState::Queued { receiver: waiting, deadline: until, script_name: name } = mem::replace(course, BatchedCallState::Finished) {
+            if let BatchedCallState::Queued {
+                receiver: waiting,
+                deadline: until,
+                script_name: name,
+            } = mem::replace(course, BatchedCallState::Finished)
+            {
                 *course = BatchedCallState::Boxed(Box::pin(waiting.outcome_by(until, name)));
             }
         }
         match course {
             BatchedCallState::Boxed(call) => call.as_mut().poll(cx),
-            BatchedCallState::Queued { .. } | BatchedCallState::Finished => panic!("polled after completion"),
+            BatchedCallState::Queued { .. } | BatchedCallState::Finished => {
+                panic!("polled after completion")
+            }
         }
     }
 }

@@ -15,7 +15,9 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::{MAX_BATCH_WEIGHT, BatchTransport, CallOutcome, BatcherInner, outcome_cell::OutcomeCell};
+use super::{
+    BatchTransport, BatcherInner, CallOutcome, MAX_BATCH_WEIGHT, outcome_cell::OutcomeCell,
+};
 
 type TimedCell<F> = (Instant, Arc<OutcomeCell<CallOutcome<F>>>);
 
@@ -75,7 +77,11 @@ impl<F: BatchTransport> DeadlineTimer<F> {
     }
 
     /// Puts a caller into the list, if he can stand there.
-    pub(super) fn register(&mut self, until: Instant, ticket: &Arc<OutcomeCell<CallOutcome<F>>>) -> TimerAssignment {
+    pub(super) fn register(
+        &mut self,
+        until: Instant,
+        ticket: &Arc<OutcomeCell<CallOutcome<F>>>,
+    ) -> TimerAssignment {
         let Ok(here) = Handle::try_current() else { return TimerAssignment::Own };
         self.recycle_finished();
         let is_last = self.by_deadline.back().is_none_or(|(last, _)| *last <= until);
@@ -167,7 +173,8 @@ mod tests {
             watch.register(until, &ticket);
             ticket
         };
-        let over = |ticket: &OutcomeCell<_>| ticket.complete(Err(Error::new(ErrorKind::Timeout, "x")));
+        let over =
+            |ticket: &OutcomeCell<_>| ticket.complete(Err(Error::new(ErrorKind::Timeout, "x")));
         let [first, second] = [take(), take()];
         over(&first);
         let third = take();

@@ -4,7 +4,10 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{BatchTransport, CallOutcome, in_doubt_error, outcome_cell::OutcomeCell, deadline_timer::DeadlineTimer};
+use super::{
+    BatchTransport, CallOutcome, deadline_timer::DeadlineTimer, in_doubt_error,
+    outcome_cell::OutcomeCell,
+};
 use crate::error::{Error, ErrorKind};
 
 /// Flights under way at most, and lively ones where the way to the server is very long.
@@ -122,7 +125,8 @@ impl RoundTripStats {
     /// Lively flights at most.
     fn max_active(&self) -> usize {
         let millis = self.overall_min.unwrap_or_default().as_millis();
-        let more = usize::try_from(millis).unwrap_or(MAX_IN_FLIGHT).saturating_mul(ACTIVE_PER_RTT_MS);
+        let more =
+            usize::try_from(millis).unwrap_or(MAX_IN_FLIGHT).saturating_mul(ACTIVE_PER_RTT_MS);
         MIN_ACTIVE_LIMIT.saturating_add(more).min(MAX_IN_FLIGHT)
     }
 
@@ -137,7 +141,15 @@ impl RoundTripStats {
 impl<F: BatchTransport> LaneQueue<F> {
     pub(super) fn new(stall: Duration) -> Self {
         let (queue, under_way, way) = (VecDeque::new(), Vec::new(), RoundTripStats::default());
-        Self { calls: queue, timer: DeadlineTimer::default(), in_flight: under_way, dequeuing: false, last_id: 0, round_trips: way, stall_timeout: stall }
+        Self {
+            calls: queue,
+            timer: DeadlineTimer::default(),
+            in_flight: under_way,
+            dequeuing: false,
+            last_id: 0,
+            round_trips: way,
+            stall_timeout: stall,
+        }
     }
 
     /// Those that somebody may wait for. One that takes long may have been answered long ago: nobody looks at its
@@ -149,7 +161,10 @@ impl<F: BatchTransport> LaneQueue<F> {
 
     /// Whether a call may go by itself. (If somebody is about to take the queue, it has company.)
     pub(super) fn is_idle(&mut self, now: Instant) -> bool {
-        self.calls.is_empty() && !self.dequeuing && self.pending_dequeues(now) == 0 && self.has_capacity(now, true)
+        self.calls.is_empty()
+            && !self.dequeuing
+            && self.pending_dequeues(now) == 0
+            && self.has_capacity(now, true)
     }
 
     /// Whether as few are under way as may be without company. A caller does not wait for one flight that nobody waits
@@ -157,7 +172,8 @@ impl<F: BatchTransport> LaneQueue<F> {
     fn has_capacity(&self, now: Instant, for_a_caller: bool) -> bool {
         let unawaited = for_a_caller && self.active_batches(now).any(|flight| flight.unawaited);
         self.in_flight.len() < MAX_IN_FLIGHT
-            && self.active_batches(now).count() < self.round_trips.max_immediate() + usize::from(unawaited)
+            && self.active_batches(now).count()
+                < self.round_trips.max_immediate() + usize::from(unawaited)
     }
 
     /// How many are about to take something out of the queue. Those that stand still are left out.
@@ -173,10 +189,16 @@ impl<F: BatchTransport> LaneQueue<F> {
             return false;
         }
         let coming = self.pending_dequeues(now);
-        let enough = if self.active_batches(now).count() - coming == 1 { F::PIPELINE_THRESHOLD } else { F::MAX_WEIGHT };
-        let room = self.in_flight.len() < MAX_IN_FLIGHT && self.active_batches(now).count() < self.round_trips.max_active();
+        let enough = if self.active_batches(now).count() - coming == 1 {
+            F::PIPELINE_THRESHOLD
+        } else {
+            F::MAX_WEIGHT
+        };
+        let room = self.in_flight.len() < MAX_IN_FLIGHT
+            && self.active_batches(now).count() < self.round_trips.max_active();
         let full = room && self.calls.len() >= enough + F::MAX_WEIGHT * coming;
-        full || (coming == 0 && self.has_capacity(now, self.calls.iter().any(|entry| !entry.detached)))
+        full || (coming == 0
+            && self.has_capacity(now, self.calls.iter().any(|entry| !entry.detached)))
     }
 
     /// Whether a caller whose step stands last may go now with the others, before whoever was called for them
@@ -189,7 +211,8 @@ impl<F: BatchTransport> LaneQueue<F> {
         }
         let in_the_air = self.active_batches(now).filter(|flight| flight.sent_at.is_some());
         let unawaited = in_the_air.clone().any(|flight| flight.unawaited);
-        let back = self.active_batches(now).any(|flight| flight.returned && flight.sent_at.is_none());
+        let back =
+            self.active_batches(now).any(|flight| flight.returned && flight.sent_at.is_none());
         if back || in_the_air.count() >= self.round_trips.max_immediate() + usize::from(unawaited) {
             return false;
         }
@@ -209,7 +232,14 @@ impl<F: BatchTransport> LaneQueue<F> {
         self.last_id += 1;
         let begun = Instant::now();
         let (id, since) = (self.last_id, now.then_some(begun));
-        self.in_flight.push(InFlightBatch { id, started_at: begun, sent_at: since, returned: false, unawaited: false, expires_at: over });
+        self.in_flight.push(InFlightBatch {
+            id,
+            started_at: begun,
+            sent_at: since,
+            returned: false,
+            unawaited: false,
+            expires_at: over,
+        });
         self.last_id
     }
 
@@ -227,7 +257,14 @@ impl<F: BatchTransport> LaneQueue<F> {
         self.in_flight.retain(|flight| flight.id != id);
         let begun = Instant::now();
         let since = Some(begun);
-        self.in_flight.push(InFlightBatch { id, started_at: begun, sent_at: since, returned: false, unawaited, expires_at: over });
+        self.in_flight.push(InFlightBatch {
+            id,
+            started_at: begun,
+            sent_at: since,
+            returned: false,
+            unawaited,
+            expires_at: over,
+        });
     }
 
     /// It is back, and will look at the queue again.

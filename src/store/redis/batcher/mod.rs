@@ -1,10 +1,10 @@
 //! Calls that wait together go together.
 //!
-//! A [`Combiner`] stands before one lane. A call that finds it idle is sent by the caller itself, in its
+//! A [`CallBatcher`] stands before one lane. A call that finds it idle is sent by the caller itself, in its
 //! own task. Those that come while others are under way stand in a queue, and leave together when one of
 //! them returns, or when they fill a flight. A caller who finds nothing in it but what was put, and
 //! that nobody has come for yet, takes it along, and is spared the way through another task. What a flight is, and how it is sent, is a
-//! [`Flights`]'.
+//! [`BatchTransport`]'.
 //!
 //! # Why an undo never overtakes what it undoes
 //!
@@ -27,14 +27,14 @@
 //! queue. One that takes a good part of the deadline is no reason for others to wait: nobody has promised that the future
 //! it is in is polled, or that its thread is at nothing else. One of far too long counts no more at all.
 
-mod single_call;
-mod batched_call;
 mod batch_slot;
+mod batched_call;
+mod deadline_timer;
 mod lane_queue;
+mod outcome_cell;
+mod single_call;
 #[cfg(test)]
 mod tests;
-mod outcome_cell;
-mod deadline_timer;
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -46,11 +46,11 @@ use tokio::{
 
 pub(super) use self::batched_call::BatchedCall;
 use self::{
-    batched_call::BatchedCallState,
     batch_slot::BatchSlot,
-    lane_queue::{QueuedCall, LaneQueue},
-    outcome_cell::{OutcomeCell, OutcomeReceiver},
+    batched_call::BatchedCallState,
     deadline_timer::TimerAssignment,
+    lane_queue::{LaneQueue, QueuedCall},
+    outcome_cell::{OutcomeCell, OutcomeReceiver},
 };
 use crate::error::{Error, ErrorKind};
 
@@ -145,7 +145,14 @@ impl<F: BatchTransport> CallBatcher<F> {
     pub(super) fn new(flights: F, name: &'static str, deadline: Duration) -> Self {
         let (home, stall) = (Handle::try_current().ok(), deadline / STALL_DIVISOR);
         let lane = Mutex::new(LaneQueue::new(stall));
-        Self(Arc::new(BatcherInner { transport: flights, script_name: name, deadline, home_runtime: home, stall_timeout: stall, queue: lane }))
+        Self(Arc::new(BatcherInner {
+            transport: flights,
+            script_name: name,
+            deadline,
+            home_runtime: home,
+            stall_timeout: stall,
+            queue: lane,
+        }))
     }
 
     /// Sends a step, alone or with others.
@@ -171,7 +178,13 @@ impl<F: BatchTransport> CallBatcher<F> {
         until: Instant,
     ) -> Option<impl Future<Output = CallOutcome<F>> + Send + use<F>> {
         let ticket = Arc::new(OutcomeCell::default());
-        let entry = QueuedCall { command: step, cell: Arc::clone(&ticket), deadline: until, detached: true, attempts: 0 };
+        let entry = QueuedCall {
+            command: step,
+            cell: Arc::clone(&ticket),
+            deadline: until,
+            detached: true,
+            attempts: 0,
+        };
         self.0.queue.lock().calls.push_back(entry);
         if !self.0.ensure_batch_task() {
             ticket.abandon();
@@ -183,7 +196,12 @@ impl<F: BatchTransport> CallBatcher<F> {
 
     /// As `call`, but a step that waits for others stands in the queue when this returns. To be polled at once: who goes
     /// alone, or leads, holds the lane, and sends with the first poll.
-    pub(super) fn start_call(&self, step: F::Command, now: Instant, until: Instant) -> BatchedCall<F> {
+    pub(super) fn start_call(
+        &self,
+        step: F::Command,
+        now: Instant,
+        until: Instant,
+    ) -> BatchedCall<F> {
         let mut lane = self.0.queue.lock();
         if lane.is_idle(now) {
             let slot = BatchSlot::for_caller(&self.0, &mut lane);
@@ -191,7 +209,13 @@ impl<F: BatchTransport> CallBatcher<F> {
             return BatchedCall(BatchedCallState::Boxed(Box::pin(slot.send_single(step, until))));
         }
         let ticket = lane.timer.take_cell();
-        let entry = QueuedCall { command: step, cell: Arc::clone(&ticket), deadline: until, detached: false, attempts: 0 };
+        let entry = QueuedCall {
+            command: step,
+            cell: Arc::clone(&ticket),
+            deadline: until,
+            detached: false,
+            attempts: 0,
+        };
         lane.calls.push_back(entry);
         let (wanted, led) = (lane.needs_batch(now), lane.allows_leader(now));
         let rings = if led { TimerAssignment::Own } else { lane.timer.register(until, &ticket) };
@@ -212,9 +236,15 @@ impl<F: BatchTransport> CallBatcher<F> {
         }
         if matches!(rings, TimerAssignment::Own) {
             let shared = Arc::clone(&self.0);
-            return BatchedCall(BatchedCallState::Boxed(Box::pin(shared.await_with_own_timer(until, waiting))));
+            return BatchedCall(BatchedCallState::Boxed(Box::pin(
+                shared.await_with_own_timer(until, waiting),
+            )));
         }
-        BatchedCall(BatchedCallState::Queued { receiver: waiting, deadline: until, script_name: name })
+        BatchedCall(BatchedCallState::Queued {
+            receiver: waiting,
+            deadline: until,
+            script_name: name,
+        })
     }
 }
 

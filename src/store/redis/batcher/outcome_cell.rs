@@ -42,7 +42,12 @@ pub(super) enum AbandonedCall<T> {
 
 impl<T> Default for OutcomeCell<T> {
     fn default() -> Self {
-        Self(Mutex::new(CellState { phase: CellPhase::Waiting, sent: false, deadline_signaled: false, waker: None }))
+        Self(Mutex::new(CellState {
+            phase: CellPhase::Waiting,
+            sent: false,
+            deadline_signaled: false,
+            waker: None,
+        }))
     }
 }
 
@@ -150,7 +155,7 @@ impl<T> OutcomeReceiver<T> {
         Self { cell: ticket, detached: true }
     }
 
-    /// The outcome; `None` if it is [rung](Ticket::ring) before.
+    /// The outcome; `None` if it is [rung](OutcomeCell::signal_deadline) before.
     pub(super) fn poll_outcome(&mut self, context: &Context<'_>) -> Poll<Option<T>> {
         let polled = self.cell.poll_outcome(context.waker(), true);
         self.detached |= matches!(polled, Poll::Ready(Some(_)));

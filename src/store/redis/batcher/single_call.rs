@@ -5,8 +5,9 @@ use std::iter;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
-    BatchFault, BatchTransport, CallOutcome, RETRY_PAUSE, BatcherInner, in_doubt_error,
+    BatchFault, BatchTransport, BatcherInner, CallOutcome, RETRY_PAUSE,
     batch_slot::{BatchSlot, pair_replies},
+    in_doubt_error,
 };
 use crate::error::{Error, ErrorKind};
 
@@ -27,7 +28,8 @@ impl<F: BatchTransport> BatchSlot<F> {
                 if let Some(path) = &lone.connection {
                     flights.handle_timeout(path);
                 }
-                let kind = if lone.attempts == 0 { ErrorKind::Unavailable } else { ErrorKind::Timeout };
+                let kind =
+                    if lone.attempts == 0 { ErrorKind::Unavailable } else { ErrorKind::Timeout };
                 Err(Error::new(kind, name))
             }
         }
@@ -35,7 +37,11 @@ impl<F: BatchTransport> BatchSlot<F> {
 }
 
 impl<F: BatchTransport> BatcherInner<F> {
-    async fn try_send_single(&self, step: &F::Command, lone: &mut SingleCall<F::BatchConnection>) -> CallOutcome<F> {
+    async fn try_send_single(
+        &self,
+        step: &F::Command,
+        lone: &mut SingleCall<F::BatchConnection>,
+    ) -> CallOutcome<F> {
         let (flights, mut by_text) = (&self.transport, false);
         loop {
             let failed = |sent, error| Err(in_doubt_error(self.script_name, sent, error));

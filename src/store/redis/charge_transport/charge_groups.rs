@@ -111,7 +111,10 @@ fn slot_index(step: &QueuedCharge) -> usize {
 
 impl GroupMember {
     /// What it would have been told if it had been sent by itself, after those before it.
-    pub(super) fn extract_reply(&self, group: &Result<RawChargeReply, Error>) -> Result<RawChargeReply, Error> {
+    pub(super) fn extract_reply(
+        &self,
+        group: &Result<RawChargeReply, Error>,
+    ) -> Result<RawChargeReply, Error> {
         let mut counted = group.clone()?;
         let until = (self.charged_before + u64::from(self.times)).min(counted.admitted);
         counted.admitted_later = counted.admitted - until;

@@ -12,20 +12,22 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::{TrackedConnection, namespace_layout, liveness::Liveness};
+use super::{TrackedConnection, liveness::Liveness, namespace_layout};
 use crate::{
     error::{Error, ErrorKind},
     store::{
         key_names::{COMMON_SHARD, KeyNames},
         redis::{
-            fence_recovery,
+            acl, fence_recovery,
             home_runtime::run_on_home_runtime,
-            server_tracker::{DataIdentity, ServerTracker, ServerChange},
-            node_lanes::ClusterNode,
-            acl,
-            server_info::ServerInfo,
             jitter::with_jitter,
-            target::{RedisConnection, ConnectError, OpenedConnection, ConnectionSettings, ConnectionTarget},
+            node_lanes::ClusterNode,
+            server_info::ServerInfo,
+            server_tracker::{DataIdentity, ServerChange, ServerTracker},
+            target::{
+                ConnectError, ConnectionSettings, ConnectionTarget, OpenedConnection,
+                RedisConnection,
+            },
         },
     },
 };
@@ -56,7 +58,11 @@ impl ConnectFailures {
     }
 
     pub(super) fn last_error(&self) -> Error {
-        self.last.lock().clone().map_or(ConnectError::Unavailable, |(failure, _)| failure).into_error()
+        self.last
+            .lock()
+            .clone()
+            .map_or(ConnectError::Unavailable, |(failure, _)| failure)
+            .into_error()
     }
 
     /// What the server said the last time that it was there and took no connection.
@@ -115,7 +121,8 @@ impl bb8::ManageConnection for ConnectionFactory {
         let _making = ConnectAttempt::start(&self.attempt_started_at);
         // Bounded as a whole: an attempt that never ends would keep its lane from making another.
         let opened = timeout(self.deadline * 2, self.open_on_home_runtime()).await;
-        let opened = opened.unwrap_or(Err(ConnectError::Unavailable)).inspect(|_| self.failures.clear());
+        let opened =
+            opened.unwrap_or(Err(ConnectError::Unavailable)).inspect(|_| self.failures.clear());
         opened.map_err(|failure| self.failures.record(failure))
     }
 
@@ -141,7 +148,13 @@ impl ConnectionFactory {
         place: Option<Arc<ClusterNode>>,
     ) -> Self {
         let incarnation = Some(Arc::clone(incarnation));
-        Self { target, failures: Arc::default(), server_tracker: incarnation, node: place, ..self.clone() }
+        Self {
+            target,
+            failures: Arc::default(),
+            server_tracker: incarnation,
+            node: place,
+            ..self.clone()
+        }
     }
 
     async fn open_on_home_runtime(&self) -> Result<TrackedConnection, ConnectError> {
@@ -154,16 +167,22 @@ impl ConnectionFactory {
     }
 
     pub(super) async fn open(&self) -> Result<TrackedConnection, ConnectError> {
-        let settings = ConnectionSettings { connect_timeout: Some(self.deadline), ..ConnectionSettings::default() };
-        let OpenedConnection { mut connection, endpoint: at } = self.target.open(COMMON_SHARD, &settings).await?;
+        let settings = ConnectionSettings {
+            connect_timeout: Some(self.deadline),
+            ..ConnectionSettings::default()
+        };
+        let OpenedConnection { mut connection, endpoint: at } =
+            self.target.open(COMMON_SHARD, &settings).await?;
         let facts = ServerInfo::fetch(&mut connection).await?;
         facts.check_usable(self.node.is_some())?;
         // It answers, so it was alive after this.
         let alive = Instant::now();
         let mut own = connection.clone();
         // Both at once: that takes no longer.
-        let (data, may) =
-            tokio::join!(self.verify_layout(&mut connection), acl::check_permissions(&mut own, &self.keys));
+        let (data, may) = tokio::join!(
+            self.verify_layout(&mut connection),
+            acl::check_permissions(&mut own, &self.keys)
+        );
         let data = data?;
         may?;
         let run_id = facts.run_id().filter(|_| self.server_tracker.is_some());
@@ -180,7 +199,10 @@ impl ConnectionFactory {
             let place = self.node.as_ref().map(|place| place.name()).unwrap_or_default();
             let node = self.node.as_ref().map(|place| &place.address);
             let id = facts.identity(at.as_ref().or(node));
-            if matches!(incarnation.record_connection(&place, id, data, dead), ServerChange::FirstContact | ServerChange::Replaced) {
+            if matches!(
+                incarnation.record_connection(&place, id, data, dead),
+                ServerChange::FirstContact | ServerChange::Replaced
+            ) {
                 facts.log_concerns(&mut connection).await;
             }
         }
@@ -188,7 +210,16 @@ impl ConnectionFactory {
         let life = self.max_silence().map(|patience| Arc::new(Liveness::new(alive, patience)));
         let (dead, silences) = (settings.disconnected, Arc::clone(&self.connection_resets));
         let run_id = run_id.filter(|_| place.is_some()).map(Arc::from);
-        Ok(TrackedConnection { connection, node: place, run_id, dead, consecutive_timeouts: timeouts, liveness: life, checked_out_at: alive, connection_resets: silences })
+        Ok(TrackedConnection {
+            connection,
+            node: place,
+            run_id,
+            dead,
+            consecutive_timeouts: timeouts,
+            liveness: life,
+            checked_out_at: alive,
+            connection_resets: silences,
+        })
     }
 
     /// How long a connection may have been silent, and still be used; however long, if `None`.
@@ -201,17 +232,26 @@ impl ConnectionFactory {
 
     /// Fails unless the namespace has the layout of this version. Returns the name of the data, unless another node has
     /// it. (A probe leaves it to the lanes to name them.)
-    async fn verify_layout(&self, connection: &mut RedisConnection) -> Result<Option<DataIdentity>, ConnectError> {
+    async fn verify_layout(
+        &self,
+        connection: &mut RedisConnection,
+    ) -> Result<Option<DataIdentity>, ConnectError> {
         let writes = self.server_tracker.is_some();
-        let data = namespace_layout::check_layout(connection, &self.keys, self.node.is_some(), writes).await?;
+        let data =
+            namespace_layout::check_layout(connection, &self.keys, self.node.is_some(), writes)
+                .await?;
         let (Some(incarnation), Some(place)) = (&self.server_tracker, &self.node) else {
             return Ok(data);
         };
         // A node without `meta` can't tell which layout the namespace has: until it is known, its node is asked.
         if data.is_none() && !incarnation.is_layout_verified() {
-            let settings = ConnectionSettings { connect_timeout: Some(self.deadline), ..ConnectionSettings::default() };
+            let settings = ConnectionSettings {
+                connect_timeout: Some(self.deadline),
+                ..ConnectionSettings::default()
+            };
             let mut common = place.cluster.open(COMMON_SHARD, &settings).await?.connection;
-            let common = namespace_layout::check_layout(&mut common, &self.keys, false, writes).await?;
+            let common =
+                namespace_layout::check_layout(&mut common, &self.keys, false, writes).await?;
             // Before a lane of that node connects, headers are signed with it.
             if let Some(DataIdentity(Some(space))) = common {
                 incarnation.learn_identity(&space);

@@ -71,7 +71,11 @@ impl ConnectionLane {
 
     /// Takes a socket for the lane's; not one of a pool that was given up: a lane has one at a time, which
     /// is what orders its calls.
-    fn adopt_connection(&self, socket: &TrackedConnection, number: u64) -> Option<TrackedConnection> {
+    fn adopt_connection(
+        &self,
+        socket: &TrackedConnection,
+        number: u64,
+    ) -> Option<TrackedConnection> {
         let pool = self.pool.lock();
         (pool.generation == number).then(|| {
             let before = self.connection.lock().replace(socket.clone());

@@ -14,7 +14,7 @@ use crate::{
         key_names::KeyNames,
         redis::{
             server_tracker::DataIdentity,
-            target::{RedisConnection, ConnectError},
+            target::{ConnectError, RedisConnection},
         },
     },
 };
@@ -60,7 +60,10 @@ pub(super) async fn check_layout(
 
 /// Writes what no other process has written meanwhile. The layout comes last: a process that reads it can read the name
 /// as well.
-async fn write_layout(connection: &mut RedisConnection, keys: &KeyNames) -> RedisResult<StoredLayout> {
+async fn write_layout(
+    connection: &mut RedisConnection,
+    keys: &KeyNames,
+) -> RedisResult<StoredLayout> {
     let mut pipe = redis::pipe();
     let name = Uuid::new_v4().simple().to_string();
     pipe.cmd("HSETNX").arg(keys.namespace_meta()).arg("data").arg(name).ignore();
@@ -92,8 +95,10 @@ fn mismatch_message(layout: &str, prefix: &str) -> Option<String> {
     if number == Some(ENCODED_LAYOUT.into()) {
         return None;
     }
-    let (all, this) =
-        (u32::from(REVISION_FACTOR), format!("this one has layout {LAYOUT_REVISION} with {SHARD_COUNT}"));
+    let (all, this) = (
+        u32::from(REVISION_FACTOR),
+        format!("this one has layout {LAYOUT_REVISION} with {SHARD_COUNT}"),
+    );
     // Layout 1 is a bare number of shards.
     let parts = number.map(|number| ((number / all).max(1), number % all));
     Some(match parts {

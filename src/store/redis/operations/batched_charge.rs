@@ -14,14 +14,20 @@ use crate::{
     error::{Error, ErrorKind},
     key::Key,
     store::{
-        backend::{ChargeCommand, ChargeOutcome, ChargeFuture, CounterName, SettleChargeCommand, QuotaSnapshot},
+        backend::{
+            ChargeCommand, ChargeFuture, ChargeOutcome, CounterName, QuotaSnapshot,
+            SettleChargeCommand,
+        },
         key_names::CounterKeyKind,
-        rate::{AdjustmentKind, ChargeItem, ChargeAdjustment, QuotaSnapshots, ChargedWindow, check_item_count},
+        rate::{
+            AdjustmentKind, ChargeAdjustment, ChargeItem, ChargedWindow, QuotaSnapshots,
+            check_item_count,
+        },
         redis::{
             RedisBackend,
-            lock_command::{write_number, write_texts},
-            charge_transport::{QueuedCharge, ChargeTransport, write_counter},
             batcher::BatchedCall,
+            charge_transport::{ChargeTransport, QueuedCharge, write_counter},
+            lock_command::{write_number, write_texts},
             raw_charge_reply::{self, decode_count, item_error, value_count},
             scripts::{CHARGE_BATCH, RESET_CHARGES, SETTLE_CHARGE},
         },
@@ -54,14 +60,17 @@ impl RedisBackend {
             return ChargeFuture::Boxed(Box::pin(ready(Err(error))));
         }
         if call.items.is_empty() {
-            let charged = ChargeOutcome { admitted: call.repetitions, snapshots: QuotaSnapshots::new() };
+            let charged =
+                ChargeOutcome { admitted: call.repetitions, snapshots: QuotaSnapshots::new() };
             return ChargeFuture::Boxed(Box::pin(ready(Ok(charged))));
         }
         match call.merge_duplicates() {
             None => self.start_charge(call),
             Some((merged, places)) => {
                 let charged = self.start_charge(merged);
-                ChargeFuture::Boxed(Box::pin(charged.map_ok(move |charged| charged.expand_duplicates(&places))))
+                ChargeFuture::Boxed(Box::pin(
+                    charged.map_ok(move |charged| charged.expand_duplicates(&places)),
+                ))
             }
         }
     }
@@ -77,7 +86,10 @@ impl RedisBackend {
         ChargeFuture::Batched(BatchedCharge { redis: self, shard, items, call })
     }
 
-    pub(super) async fn do_settle_charge(&self, call: SettleChargeCommand) -> Result<Vec<QuotaSnapshot>, Error> {
+    pub(super) async fn do_settle_charge(
+        &self,
+        call: SettleChargeCommand,
+    ) -> Result<Vec<QuotaSnapshot>, Error> {
         call.validate()?;
         let SettleChargeCommand { tag, items } = call;
         if items.is_empty() {
@@ -91,7 +103,8 @@ impl RedisBackend {
         let keys: Vec<_> = keys.collect();
         let mut args = Cmd::new();
         items.iter().for_each(|item| write_settlement(item, &mut args));
-        let reply = self.call_script(shard, &SETTLE_CHARGE, &keys, &into_script_args(&args)).await?;
+        let reply =
+            self.call_script(shard, &SETTLE_CHARGE, &keys, &into_script_args(&args)).await?;
         let odd = || Error::new(ErrorKind::Protocol, SETTLE_CHARGE.name);
         let Value::Array(words) = reply else { return Err(odd()) };
         let mut words = words.into_iter().peekable();
@@ -104,8 +117,10 @@ impl RedisBackend {
                 continue;
             }
             let item = zero_cost_item(settled);
-            let mut next = || raw_charge_reply::decode_number(SETTLE_CHARGE.name, words.next().as_ref());
-            let own: Vec<u64> = (0..value_count(&item)).map(|_| next()).collect::<Result<_, _>>()?;
+            let mut next =
+                || raw_charge_reply::decode_number(SETTLE_CHARGE.name, words.next().as_ref());
+            let own: Vec<u64> =
+                (0..value_count(&item)).map(|_| next()).collect::<Result<_, _>>()?;
             states.push(item.evaluate(decode_count(&item.rule, &own), now_us, 0));
         }
         failed.map_or(Ok(states), Err)
@@ -122,9 +137,8 @@ impl RedisBackend {
         }
         let shard = tag.shard();
         let names = counters.iter().flat_map(|CounterName { policy, subject, algorithm }| {
-            [CounterKeyKind::spent_units(*algorithm), CounterKeyKind::refusals(*algorithm)].map(|kind| {
-                self.keys.counter_parts(&tag, shard, kind, (policy, subject)).concat()
-            })
+            [CounterKeyKind::spent_units(*algorithm), CounterKeyKind::refusals(*algorithm)]
+                .map(|kind| self.keys.counter_parts(&tag, shard, kind, (policy, subject)).concat())
         });
         let names: Vec<_> = names.collect();
         self.call_script(shard, &RESET_CHARGES, &names, &[]).await.map(drop)

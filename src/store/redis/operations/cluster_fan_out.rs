@@ -6,15 +6,15 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use super::{
-    number_arg,
     job_submission::parse_due_locks,
-    job_workers::{parse_nodes, lease_millis},
+    job_workers::{lease_millis, parse_nodes},
+    number_arg,
 };
 use crate::{
     error::Error,
     key::SHARD_COUNT,
     store::{
-        backend::{Heartbeat, DueLocks, SHARD_VACANCY_GRACE, NodeId},
+        backend::{DueLocks, Heartbeat, NodeId, SHARD_VACANCY_GRACE},
         key_names::COMMON_SHARD,
         redis::{RedisBackend, call_execution::ResendPolicy, reply_reader::ReplyReader, scripts},
     },
@@ -62,21 +62,30 @@ fn assign_shards(
             _ => {}
         }
     }
-    let nobodys =
-        shards.filter(|(_, whose)| matches!(whose, ShardWatchOwner::Lapsed | ShardWatchOwner::Released | ShardWatchOwner::Unassigned));
+    let nobodys = shards.filter(|(_, whose)| {
+        matches!(
+            whose,
+            ShardWatchOwner::Lapsed | ShardWatchOwner::Released | ShardWatchOwner::Unassigned
+        )
+    });
     let room = most - division.keep.len();
     division.keep.extend(nobodys.map(|(shard, _)| shard).take(room));
     division
 }
 
 impl RedisBackend {
-    pub(super) async fn heartbeat_per_shard(&self, node: NodeId, lease: Duration) -> Result<Heartbeat, Error> {
+    pub(super) async fn heartbeat_per_shard(
+        &self,
+        node: NodeId,
+        lease: Duration,
+    ) -> Result<Heartbeat, Error> {
         let keys = [self.keys.workers(), self.keys.paused()];
         let args = [node.as_str().into(), number_arg(lease_millis(lease))];
-        let workers = match self.call_script(COMMON_SHARD, &scripts::CLUSTER_HEARTBEAT, &keys, &args).await {
-            Ok(workers) => workers,
-            Err(error) => return self.keep_current_shards(&node, lease).await.ok_or(error),
-        };
+        let workers =
+            match self.call_script(COMMON_SHARD, &scripts::CLUSTER_HEARTBEAT, &keys, &args).await {
+                Ok(workers) => workers,
+                Err(error) => return self.keep_current_shards(&node, lease).await.ok_or(error),
+            };
         let mut row = ReplyReader::new("beat", workers);
         let paused = row.read_number()? == 1;
         let living = usize::try_from(row.read_number()?).unwrap_or(usize::MAX);
@@ -87,7 +96,8 @@ impl RedisBackend {
         let most = if works { usize::from(SHARD_COUNT).div_ceil(living.max(1)) } else { 0 };
         let known = self.watch_owners(&node).await;
         let division = assign_shards(known.into_iter(), most, lease.is_zero() && living == 0);
-        let hand_over = if others.is_empty() || paused { 0 } else { lease_millis(SHARD_VACANCY_GRACE) };
+        let hand_over =
+            if others.is_empty() || paused { 0 } else { lease_millis(SHARD_VACANCY_GRACE) };
         let all = |shards: &[u16], verb: &'static str, ms: u64| {
             join_all(shards.iter().map(|&shard| self.update_shard_watch(shard, &node, verb, ms)))
         };
@@ -96,7 +106,13 @@ impl RedisBackend {
             all(&division.vacate, "leave", hand_over),
             all(&division.clear, "free", 0),
         );
-        let beat = Heartbeat { is_paused: paused, peers: others, peer_expires_in: lapse, own_shards: mine, busy_shards: busy };
+        let beat = Heartbeat {
+            is_paused: paused,
+            peers: others,
+            peer_expires_in: lapse,
+            own_shards: mine,
+            busy_shards: busy,
+        };
         if told || !division.vacate.is_empty() || !division.clear.is_empty() {
             self.notify_workers().await?;
         }
@@ -105,15 +121,24 @@ impl RedisBackend {
 
     /// Whose the shards are. Of one that can't be asked nothing is known: it is neither taken nor left.
     async fn watch_owners(&self, node: &NodeId) -> Vec<(u16, ShardWatchOwner)> {
-        let looks = join_all((0..SHARD_COUNT).map(|shard| self.update_shard_watch(shard, node, "look", 0))).await;
+        let looks =
+            join_all((0..SHARD_COUNT).map(|shard| self.update_shard_watch(shard, node, "look", 0)))
+                .await;
         (0..).zip(looks).filter_map(|(shard, look)| Some((shard, look?.0))).collect()
     }
 
     /// Keeps and takes these; those that are this node's then, and those of them that have something to do.
-    async fn keep_shards(&self, node: &NodeId, lease: Duration, mut keep: Vec<u16>) -> (Vec<u16>, Vec<u16>) {
+    async fn keep_shards(
+        &self,
+        node: &NodeId,
+        lease: Duration,
+        mut keep: Vec<u16>,
+    ) -> (Vec<u16>, Vec<u16>) {
         keep.sort_unstable();
         let ms = lease_millis(lease);
-        let kept = join_all(keep.iter().map(|&shard| self.update_shard_watch(shard, node, "keep", ms))).await;
+        let kept =
+            join_all(keep.iter().map(|&shard| self.update_shard_watch(shard, node, "keep", ms)))
+                .await;
         let (mut mine, mut busy) = (Vec::new(), Vec::new());
         for (shard, kept) in keep.into_iter().zip(kept) {
             if let Some((ShardWatchOwner::ThisNode, works)) = kept {
@@ -133,14 +158,27 @@ impl RedisBackend {
             return None;
         }
         let known = self.watch_owners(node).await.into_iter();
-        let mine = known.filter(|(_, whose)| matches!(whose, ShardWatchOwner::ThisNode | ShardWatchOwner::Lapsed));
+        let mine = known.filter(|(_, whose)| {
+            matches!(whose, ShardWatchOwner::ThisNode | ShardWatchOwner::Lapsed)
+        });
         let mine = mine.map(|(shard, _)| shard);
         let (mine, busy) = self.keep_shards(node, lease, mine.collect()).await;
-        (!mine.is_empty()).then(|| Heartbeat { own_shards: mine, busy_shards: busy, peer_expires_in: Some(REGISTRY_RETRY), ..Heartbeat::default() })
+        (!mine.is_empty()).then(|| Heartbeat {
+            own_shards: mine,
+            busy_shards: busy,
+            peer_expires_in: Some(REGISTRY_RETRY),
+            ..Heartbeat::default()
+        })
     }
 
     /// Whose a shard is after this, and whether it has anything to do; `None` if it can't be asked.
-    async fn update_shard_watch(&self, shard: u16, node: &NodeId, verb: &str, ms: u64) -> Option<(ShardWatchOwner, bool)> {
+    async fn update_shard_watch(
+        &self,
+        shard: u16,
+        node: &NodeId,
+        verb: &str,
+        ms: u64,
+    ) -> Option<(ShardWatchOwner, bool)> {
         let keys = ["watch", "due", "late", "exp"].map(|kind| self.keys.shard_key(shard, kind));
         let args = [node.as_str().into(), verb.into(), number_arg(ms)];
         let reply = self.call_script(shard, &scripts::SHARD_WATCH, &keys, &args).await.ok()?;
@@ -161,16 +199,26 @@ impl RedisBackend {
         let deleted = join_all((0..SHARD_COUNT).map(async |shard| {
             let mut pipe = redis::pipe();
             pipe.cmd("DEL").arg(self.keys.shard_key(shard, "watch"));
-            self.run_write_pipeline(shard, "pause", &pipe, ResendPolicy::UntilAnswered).await.map(drop)
+            self.run_write_pipeline(shard, "pause", &pipe, ResendPolicy::UntilAnswered)
+                .await
+                .map(drop)
         }));
         deleted.await.into_iter().collect()
     }
 
     /// Fails if none of them can be asked.
-    pub(super) async fn due_per_shard(&self, shards: &[u16], most: usize) -> Result<Vec<DueLocks>, Error> {
+    pub(super) async fn due_per_shard(
+        &self,
+        shards: &[u16],
+        most: usize,
+    ) -> Result<Vec<DueLocks>, Error> {
         let one = async |&shard: &u16| {
-            let (keys, args) = ([self.keys.shard_key(shard, "due")], [number_arg(most as u64), number_arg(1)]);
-            let mut rows = ReplyReader::new("due", self.call_script(shard, &scripts::POLL_DUE, &keys, &args).await?);
+            let (keys, args) =
+                ([self.keys.shard_key(shard, "due")], [number_arg(most as u64), number_arg(1)]);
+            let mut rows = ReplyReader::new(
+                "due",
+                self.call_script(shard, &scripts::POLL_DUE, &keys, &args).await?,
+            );
             parse_due_locks(rows.read_list()?)
         };
         let mut looked = join_all(shards.iter().map(one)).await;
@@ -181,7 +229,9 @@ impl RedisBackend {
         }
         let mut room = most;
         let bounded = looked.into_iter().map(|looked| {
-            let Ok(mut due) = looked else { return DueLocks { locks: Vec::new(), next_due_in: Some(UNREACHABLE_RETRY) } };
+            let Ok(mut due) = looked else {
+                return DueLocks { locks: Vec::new(), next_due_in: Some(UNREACHABLE_RETRY) };
+            };
             if due.locks.len() > room {
                 // They stay due.
                 due.locks.truncate(room);
@@ -200,12 +250,24 @@ mod tests {
 
     #[test]
     fn shards_are_divided_as_in_the_script() {
-        let all = [ShardWatchOwner::ThisNode, ShardWatchOwner::OtherNode, ShardWatchOwner::Unassigned, ShardWatchOwner::ThisNode, ShardWatchOwner::Lapsed];
+        let all = [
+            ShardWatchOwner::ThisNode,
+            ShardWatchOwner::OtherNode,
+            ShardWatchOwner::Unassigned,
+            ShardWatchOwner::ThisNode,
+            ShardWatchOwner::Lapsed,
+        ];
         let divided = |most, alone| assign_shards((0..).zip(all), most, alone);
         let none = Vec::new;
         assert_eq!(divided(4, false).keep, [0, 3, 2, 4]);
-        assert_eq!(divided(2, false), ShardAssignment { keep: vec![0, 3], vacate: none(), clear: none() });
-        assert_eq!(divided(1, false), ShardAssignment { keep: vec![0], vacate: vec![3], clear: none() });
+        assert_eq!(
+            divided(2, false),
+            ShardAssignment { keep: vec![0, 3], vacate: none(), clear: none() }
+        );
+        assert_eq!(
+            divided(1, false),
+            ShardAssignment { keep: vec![0], vacate: vec![3], clear: none() }
+        );
         let leaves = ShardAssignment { keep: none(), vacate: vec![0, 3], clear: vec![4] };
         assert_eq!(divided(0, false), leaves);
         let left = [ShardWatchOwner::Released, ShardWatchOwner::OtherNode];

@@ -11,12 +11,16 @@ use crate::{
     store::{
         backend::NodeId,
         key_names::COMMON_SHARD,
-        redis::{RedisBackend, reply_reader::ReplyReader, acl, scripts},
+        redis::{RedisBackend, acl, reply_reader::ReplyReader, scripts},
     },
 };
 
 impl RedisBackend {
-    pub(super) async fn do_register_limiter(&self, node: NodeId, lease: Duration) -> Result<usize, Error> {
+    pub(super) async fn do_register_limiter(
+        &self,
+        node: NodeId,
+        lease: Duration,
+    ) -> Result<usize, Error> {
         self.register_member(self.keys.limiters(), node, lease, "").await
     }
 
@@ -29,7 +33,8 @@ impl RedisBackend {
     ) -> Result<usize, Error> {
         let lease = if lease.is_zero() { 0 } else { ceil_millis(lease) };
         let args = [node.as_str().into(), number_arg(lease), channel.into()];
-        let reply = self.call_script(COMMON_SHARD, &scripts::REGISTER_MEMBER, &[key], &args).await?;
+        let reply =
+            self.call_script(COMMON_SHARD, &scripts::REGISTER_MEMBER, &[key], &args).await?;
         Ok(usize::try_from(ReplyReader::new("present", reply).read_number()?).unwrap_or(usize::MAX))
     }
 

@@ -4,8 +4,11 @@ use super::number_arg;
 use crate::{
     error::Error,
     store::{
-        backend::{JobId, JobState, JobView, JobListPage, EndedFilter, PendingCursor, ShardStats},
-        redis::{RedisBackend, reply_reader::ReplyReader, scripts, operations::job_lookup::parse_job_view},
+        backend::{EndedFilter, JobId, JobListPage, JobState, JobView, PendingCursor, ShardStats},
+        redis::{
+            RedisBackend, operations::job_lookup::parse_job_view, reply_reader::ReplyReader,
+            scripts,
+        },
     },
 };
 
@@ -27,7 +30,10 @@ impl RedisBackend {
         let keys = [self.keys.shard_key(shard, index), self.keys.shard_key(shard, "watch")];
         let most = number_arg(most.min(MAX_PAGE_LEN) as u64);
         let args = [number_arg(from), most, self.keys.shard_key(shard, "j:").into_bytes()];
-        let mut row = ReplyReader::new("list", self.call_script(shard, &scripts::LIST_ENDED_JOBS, &keys, &args).await?);
+        let mut row = ReplyReader::new(
+            "list",
+            self.call_script(shard, &scripts::LIST_ENDED_JOBS, &keys, &args).await?,
+        );
         let next = row.read_text()?.parse().ok();
         Ok(JobListPage { jobs: parse_jobs(&mut row)?, next_mark: next })
     }
@@ -75,7 +81,10 @@ impl RedisBackend {
 
     pub(super) async fn do_shard_stats(&self, shard: u16) -> Result<ShardStats, Error> {
         let keys = ["f", "late", "done", "dead"].map(|kind| self.keys.shard_key(shard, kind));
-        let mut row = ReplyReader::new("tally", self.call_script(shard, &scripts::SHARD_STATS, &keys, &[]).await?);
+        let mut row = ReplyReader::new(
+            "tally",
+            self.call_script(shard, &scripts::SHARD_STATS, &keys, &[]).await?,
+        );
         Ok(ShardStats {
             pending: row.read_number()?,
             bytes: row.read_number()?,
@@ -113,5 +122,10 @@ fn parse_pending_cursor(row: &mut ReplyReader) -> Result<Option<PendingCursor>, 
     let scan = row.read_text()?.parse().map_err(|_| row.protocol_error())?;
     let hash = u64::from_str_radix(&row.read_text()?, 16).map_err(|_| row.protocol_error())?;
     let seq = row.read_text()?.parse().map_err(|_| row.protocol_error())?;
-    Ok(Some(PendingCursor { in_queues: in_line, scan_cursor: scan, after_hash: hash, after_seq: seq }))
+    Ok(Some(PendingCursor {
+        in_queues: in_line,
+        scan_cursor: scan,
+        after_hash: hash,
+        after_seq: seq,
+    }))
 }

@@ -8,12 +8,13 @@ use crate::{
     key::Key,
     store::{
         backend::{
-            Heartbeat, BeginDirectOutcome, ClaimCommand, ClaimOutcome, DirectRunCommand, DueLocks, EnqueueCommand, EnqueueOutcome, JobId, JobState, JobView,
-            JobBackend, JobListPage, EndedFilter, NodeId, PendingCursor, ActiveRun, SettleCommand, SettleOutcome, StoreFuture, ShardStats,
-            LockToken,
+            ActiveRun, BeginDirectOutcome, ClaimCommand, ClaimOutcome, DirectRunCommand, DueLocks,
+            EndedFilter, EnqueueCommand, EnqueueOutcome, Heartbeat, JobBackend, JobId, JobListPage,
+            JobState, JobView, LockToken, NodeId, PendingCursor, SettleCommand, SettleOutcome,
+            ShardStats, StoreFuture,
         },
-        wakeups::WakeupMessage,
         redis::RedisBackend,
+        wakeups::WakeupMessage,
     },
 };
 
@@ -26,7 +27,11 @@ impl JobBackend for RedisBackend {
         Box::pin(self.do_begin_direct(call))
     }
 
-    fn finish_direct(&self, call: DirectRunCommand, response: Option<Bytes>) -> StoreFuture<'_, bool> {
+    fn finish_direct(
+        &self,
+        call: DirectRunCommand,
+        response: Option<Bytes>,
+    ) -> StoreFuture<'_, bool> {
         let verb = if response.is_some() { "end" } else { "forget" };
         Box::pin(self.do_update_direct(verb, call, response.unwrap_or_default()))
     }
@@ -35,7 +40,11 @@ impl JobBackend for RedisBackend {
         Box::pin(self.do_update_direct("renew", call, Bytes::new()))
     }
 
-    fn mark_direct_dead(&self, call: DirectRunCommand, reason: &'static str) -> StoreFuture<'_, bool> {
+    fn mark_direct_dead(
+        &self,
+        call: DirectRunCommand,
+        reason: &'static str,
+    ) -> StoreFuture<'_, bool> {
         Box::pin(self.do_update_direct("bury", call, Bytes::from_static(reason.as_bytes())))
     }
 
@@ -47,7 +56,12 @@ impl JobBackend for RedisBackend {
         Box::pin(self.do_settle(call))
     }
 
-    fn cancel_waiting_job(&self, id: JobId, began_us: u64, retention: Duration) -> StoreFuture<'_, Option<JobState>> {
+    fn cancel_waiting_job(
+        &self,
+        id: JobId,
+        began_us: u64,
+        retention: Duration,
+    ) -> StoreFuture<'_, Option<JobState>> {
         Box::pin(self.do_cancel_job(id, began_us, retention))
     }
 
@@ -88,11 +102,22 @@ impl JobBackend for RedisBackend {
         Box::pin(self.do_send_wakeup(node, hint))
     }
 
-    fn list_ended(&self, shard: u16, which: EndedFilter, from: u64, most: usize) -> StoreFuture<'_, JobListPage> {
+    fn list_ended(
+        &self,
+        shard: u16,
+        which: EndedFilter,
+        from: u64,
+        most: usize,
+    ) -> StoreFuture<'_, JobListPage> {
         Box::pin(self.do_list_ended(shard, which, from, most))
     }
 
-    fn list_pending(&self, shard: u16, from: PendingCursor, most: usize) -> StoreFuture<'_, JobListPage<PendingCursor>> {
+    fn list_pending(
+        &self,
+        shard: u16,
+        from: PendingCursor,
+        most: usize,
+    ) -> StoreFuture<'_, JobListPage<PendingCursor>> {
         Box::pin(self.do_list_pending(shard, from, most))
     }
 

@@ -10,7 +10,7 @@ use crate::{
     error::Error,
     key::Key,
     store::{
-        backend::{JobId, JobState, JobView, JobHistory, ActiveRun},
+        backend::{ActiveRun, JobHistory, JobId, JobState, JobView},
         redis::{RedisBackend, reply_reader::ReplyReader, scripts},
     },
 };
@@ -18,9 +18,13 @@ use crate::{
 impl RedisBackend {
     pub(super) async fn do_job_view(&self, id: JobId) -> Result<Option<JobView>, Error> {
         let shard = id.shard();
-        let keys = [self.keys.job(&id), self.keys.response(&id), self.keys.shard_key(shard, "watch")];
+        let keys =
+            [self.keys.job(&id), self.keys.response(&id), self.keys.shard_key(shard, "watch")];
         let args = [id.as_str().into()];
-        let mut row = ReplyReader::new("job", self.call_script(shard, &scripts::READ_JOB, &keys, &args).await?);
+        let mut row = ReplyReader::new(
+            "job",
+            self.call_script(shard, &scripts::READ_JOB, &keys, &args).await?,
+        );
         if row.is_empty() {
             return Ok(None);
         }
@@ -53,7 +57,10 @@ impl RedisBackend {
     pub(super) async fn do_server_time_us(&self) -> Result<u64, Error> {
         let mut pipe = redis::pipe();
         pipe.cmd("TIME");
-        let mut row = ReplyReader::new("clock", Value::Array(self.run_read_pipeline(0, "clock", &pipe).await?));
+        let mut row = ReplyReader::new(
+            "clock",
+            Value::Array(self.run_read_pipeline(0, "clock", &pipe).await?),
+        );
         let mut time = row.read_list()?;
         Ok(time.read_number()?.saturating_mul(1_000_000).saturating_add(time.read_number()?))
     }
@@ -72,8 +79,13 @@ impl RedisBackend {
         for key in &keys {
             pipe.cmd("ZRANGE").arg(self.keys.jobs(key)).arg(0).arg(0);
         }
-        let mut row = ReplyReader::new("heads", Value::Array(self.run_read_pipeline(shard, "heads", &pipe).await?));
-        keys.iter().map(|_| Ok(row.read_list()?.read_text().ok().and_then(|id| JobId::parse(&id)))).collect()
+        let mut row = ReplyReader::new(
+            "heads",
+            Value::Array(self.run_read_pipeline(shard, "heads", &pipe).await?),
+        );
+        keys.iter()
+            .map(|_| Ok(row.read_list()?.read_text().ok().and_then(|id| JobId::parse(&id))))
+            .collect()
     }
 }
 
@@ -105,5 +117,15 @@ pub(super) fn parse_job_view(row: &mut ReplyReader) -> Result<JobView, Error> {
     let past = JobHistory { due_in, ..past };
     let reason = Some(reason).filter(|reason| !reason.is_empty());
     let (watched, response, tombstone) = (false, None, row.read_number()? == 1);
-    Ok(JobView { state, attempts, position, reason, owner, is_watched: watched, response, is_tombstone: tombstone, history: past })
+    Ok(JobView {
+        state,
+        attempts,
+        position,
+        reason,
+        owner,
+        is_watched: watched,
+        response,
+        is_tombstone: tombstone,
+        history: past,
+    })
 }

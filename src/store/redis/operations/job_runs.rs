@@ -6,8 +6,12 @@ use crate::{
     error::Error,
     key::Key,
     store::{
-        backend::{ClaimCommand, ClaimOutcome, JobId, ClaimedRun, SettleCommand, SettleOutcome, LockToken},
-        redis::{RedisBackend, reply_reader::ReplyReader, run_transport::RunCommand, scripts::RUN_BATCH},
+        backend::{
+            ClaimCommand, ClaimOutcome, ClaimedRun, JobId, LockToken, SettleCommand, SettleOutcome,
+        },
+        redis::{
+            RedisBackend, reply_reader::ReplyReader, run_transport::RunCommand, scripts::RUN_BATCH,
+        },
     },
 };
 

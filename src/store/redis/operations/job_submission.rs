@@ -13,7 +13,10 @@ use crate::{
     error::{Error, ErrorKind},
     key::Key,
     store::{
-        backend::{BeginDirectOutcome, DirectRunCommand, DueLocks, EnqueueCommand, EnqueueOutcome, JobId, JobState},
+        backend::{
+            BeginDirectOutcome, DirectRunCommand, DueLocks, EnqueueCommand, EnqueueOutcome, JobId,
+            JobState,
+        },
         redis::{RedisBackend, batcher::CallReply, reply_reader::ReplyReader, scripts},
     },
 };
@@ -27,13 +30,17 @@ impl RedisBackend {
         let until = Instant::now() + self.deadline;
         let stores = !call.envelope.is_empty();
         // Lanes and combiners are as many.
-        let outcome = self.enqueue_batchers[self.lanes.lane_of_shard(shard)].call(call, until).await;
+        let outcome =
+            self.enqueue_batchers[self.lanes.lane_of_shard(shard)].call(call, until).await;
         self.record_outcome(shard, &outcome);
         let CallReply { first, attempts: sent, .. } = outcome?;
         let stored = parse_enqueue_reply(first)?;
         let refused = matches!(
             stored,
-            EnqueueOutcome::Full | EnqueueOutcome::NoWorker | EnqueueOutcome::FingerprintMismatch | EnqueueOutcome::TooManyRecords(_)
+            EnqueueOutcome::Full
+                | EnqueueOutcome::NoWorker
+                | EnqueueOutcome::FingerprintMismatch
+                | EnqueueOutcome::TooManyRecords(_)
         );
         // An earlier copy may be delivered yet, and be stored if there is room then.
         if refused && stores && sent > 1 {
@@ -54,17 +61,23 @@ impl RedisBackend {
         Ok(JobState::parse(&ReplyReader::new("cancel", reply).read_text()?))
     }
 
-    pub(super) async fn do_begin_direct(&self, call: DirectRunCommand) -> Result<BeginDirectOutcome, Error> {
+    pub(super) async fn do_begin_direct(
+        &self,
+        call: DirectRunCommand,
+    ) -> Result<BeginDirectOutcome, Error> {
         let holds = format!("h{}{}", call.mode.member_tag(), call.token.as_str()).into();
         let mut row = self.call_direct_script("begin", call, holds).await?;
         match row.read_text()?.as_str() {
             "" => Ok(BeginDirectOutcome::Started),
             "lost" => Ok(BeginDirectOutcome::LockLost),
             known if known.starts_with("keys ") => {
-                let left = known.trim_start_matches("keys ").parse().map_err(|_| row.protocol_error())?;
+                let left =
+                    known.trim_start_matches("keys ").parse().map_err(|_| row.protocol_error())?;
                 Ok(BeginDirectOutcome::TooManyRecords(Duration::from_millis(left)))
             }
-            known => JobId::parse(known).map(BeginDirectOutcome::RecordTaken).ok_or_else(|| row.protocol_error()),
+            known => JobId::parse(known)
+                .map(BeginDirectOutcome::RecordTaken)
+                .ok_or_else(|| row.protocol_error()),
         }
     }
 
@@ -79,8 +92,24 @@ impl RedisBackend {
         Ok(!row.read_text()?.is_empty())
     }
 
-    async fn call_direct_script(&self, verb: &str, call: DirectRunCommand, what: Bytes) -> Result<ReplyReader, Error> {
-        let DirectRunCommand { key, record_name: record, id, owner, retention: life, lease, retry_after_crash: again, limits: caps, fingerprint: print, .. } = call;
+    async fn call_direct_script(
+        &self,
+        verb: &str,
+        call: DirectRunCommand,
+        what: Bytes,
+    ) -> Result<ReplyReader, Error> {
+        let DirectRunCommand {
+            key,
+            record_name: record,
+            id,
+            owner,
+            retention: life,
+            lease,
+            retry_after_crash: again,
+            limits: caps,
+            fingerprint: print,
+            ..
+        } = call;
         let keys = [
             self.keys.holders(&key),
             self.keys.job(&id),
@@ -103,7 +132,11 @@ impl RedisBackend {
         Ok(ReplyReader::new(scripts::DIRECT_RUN.name, reply))
     }
 
-    pub(super) async fn do_poll_due(&self, shards: Vec<u16>, most: usize) -> Result<Vec<DueLocks>, Error> {
+    pub(super) async fn do_poll_due(
+        &self,
+        shards: Vec<u16>,
+        most: usize,
+    ) -> Result<Vec<DueLocks>, Error> {
         let Some(&lane) = shards.first() else {
             return Ok(Vec::new());
         };

@@ -9,22 +9,30 @@ use crate::{
     key::SHARD_COUNT,
     store::{
         backend::{Heartbeat, NodeId},
-        wakeups::WakeupMessage,
         key_names::COMMON_SHARD,
         redis::{RedisBackend, reply_reader::ReplyReader, scripts},
+        wakeups::WakeupMessage,
     },
 };
 
 impl RedisBackend {
-    pub(super) async fn do_heartbeat(&self, node: NodeId, lease: Duration) -> Result<Heartbeat, Error> {
+    pub(super) async fn do_heartbeat(
+        &self,
+        node: NodeId,
+        lease: Duration,
+    ) -> Result<Heartbeat, Error> {
         if self.keys.is_clustered() {
             return self.heartbeat_per_shard(node, lease).await;
         }
         let mut keys = vec![self.keys.workers(), self.keys.paused()];
         keys.extend(self.watch_keys());
-        let (lease, channels) = (number_arg(lease_millis(lease)), self.keys.channel_prefix().into());
+        let (lease, channels) =
+            (number_arg(lease_millis(lease)), self.keys.channel_prefix().into());
         let args = [node.as_str().into(), lease, channels];
-        let mut row = ReplyReader::new("beat", self.call_script(COMMON_SHARD, &scripts::HEARTBEAT, &keys, &args).await?);
+        let mut row = ReplyReader::new(
+            "beat",
+            self.call_script(COMMON_SHARD, &scripts::HEARTBEAT, &keys, &args).await?,
+        );
         Ok(Heartbeat {
             is_paused: row.read_number()? == 1,
             own_shards: parse_shards(&mut row.read_list()?)?,
@@ -34,7 +42,11 @@ impl RedisBackend {
         })
     }
 
-    pub(super) async fn do_send_wakeup(&self, node: NodeId, hint: WakeupMessage) -> Result<(), Error> {
+    pub(super) async fn do_send_wakeup(
+        &self,
+        node: NodeId,
+        hint: WakeupMessage,
+    ) -> Result<(), Error> {
         match (hint.encode(), hint) {
             (Some(text), WakeupMessage::JobOffer(key, _)) => {
                 self.publish(key.shard(), format!("w:{node}"), text).await

@@ -10,8 +10,14 @@ use crate::{
     error::{Error, ErrorKind},
     key::Key,
     store::{
-        backend::{AcquireCommand, AcquireReply, ReleaseOutcome, JobId, LockMode, Contenders, LeaseRenewal, StoreFuture, GrantRefresh, LockToken},
-        redis::{RedisBackend, lock_command::LockCommand, reply_reader::ReplyReader, scripts, lock_transport::RawReply},
+        backend::{
+            AcquireCommand, AcquireReply, Contenders, GrantRefresh, JobId, LeaseRenewal, LockMode,
+            LockToken, ReleaseOutcome, StoreFuture,
+        },
+        redis::{
+            RedisBackend, lock_command::LockCommand, lock_transport::RawReply,
+            reply_reader::ReplyReader, scripts,
+        },
     },
 };
 
@@ -32,7 +38,11 @@ impl RedisBackend {
             return Ok(None);
         }
         let keys = Vec::from_iter(calls.iter().map(|call| self.keys.holders(&call.key)));
-        let terms = [mode.wire_letter().into(), number_arg(ceil_millis(*lease)), number_arg(mode.max_permits())];
+        let terms = [
+            mode.wire_letter().into(),
+            number_arg(ceil_millis(*lease)),
+            number_arg(mode.max_permits()),
+        ];
         let tokens = calls.iter().map(|call| call.token.as_str().into());
         let args = Vec::from_iter(terms.into_iter().chain(tokens));
         let reply = self.call_script(shard, &scripts::ACQUIRE_ALL, &keys, &args).await?;
@@ -44,13 +54,19 @@ impl RedisBackend {
         each.collect::<Result<_, _>>().map(Some)
     }
 
-    pub(super) async fn do_refresh_grant(&self, key: Key, me: LockToken) -> Result<Option<GrantRefresh>, Error> {
+    pub(super) async fn do_refresh_grant(
+        &self,
+        key: Key,
+        me: LockToken,
+    ) -> Result<Option<GrantRefresh>, Error> {
         let answer = self.call_lock_command(LockCommand::RefreshGrant { key, token: me }).await?;
         if matches!(&answer.first, RawReply::Text(words) if words == "lost") {
             return Ok(None);
         }
         match parse_acquire_reply(answer.first, false, answer.attempts)? {
-            AcquireReply::Granted { fence, contenders: others, server_us: now, .. } => Ok(Some(GrantRefresh { fence, contenders: others, server_us: now })),
+            AcquireReply::Granted { fence, contenders: others, server_us: now, .. } => {
+                Ok(Some(GrantRefresh { fence, contenders: others, server_us: now }))
+            }
             AcquireReply::Busy { .. } | AcquireReply::AlreadyAccepted => {
                 Err(Error::new(ErrorKind::Protocol, scripts::LOCK_BATCH.name))
             }
@@ -87,7 +103,9 @@ impl RedisBackend {
         next: AcquireCommand,
     ) -> Result<(ReleaseOutcome, AcquireReply), Error> {
         let looks = next.record_name.is_some();
-        let answer = self.call_lock_command(LockCommand::ReleaseAndReacquire { token: me, mode, next }).await?;
+        let answer = self
+            .call_lock_command(LockCommand::ReleaseAndReacquire { token: me, mode, next })
+            .await?;
         let gave_back = parse_release_outcome(answer.first, answer.attempts)?;
         let second = answer.second.unwrap_or(RawReply::Value(Value::Nil));
         Ok((gave_back, parse_acquire_reply(second, looks, answer.attempts)?))
@@ -99,7 +117,8 @@ impl RedisBackend {
         me: LockToken,
         lease: Duration,
     ) -> Result<bool, Error> {
-        let answer = self.call_lock_command(LockCommand::Downgrade { key, token: me, lease }).await?;
+        let answer =
+            self.call_lock_command(LockCommand::Downgrade { key, token: me, lease }).await?;
         let mut row = checked_reply(answer.first, answer.attempts)?;
         match row.read_text()?.as_str() {
             "ok" => Ok(true),
@@ -204,7 +223,12 @@ fn parse_held(row: &mut ReplyReader) -> Result<AcquireReply, Error> {
 fn parse_fast_grant(text: &[u8]) -> Option<AcquireReply> {
     let (fence, now) = std::str::from_utf8(text).ok()?.strip_prefix("held ")?.split_once(' ')?;
     let (fence, now) = (fence.parse().ok()?, now.parse().ok()?);
-    Some(AcquireReply::Granted { fence, queue_length: 0, contenders: Contenders::from_waiter(0), server_us: now })
+    Some(AcquireReply::Granted {
+        fence,
+        queue_length: 0,
+        contenders: Contenders::from_waiter(0),
+        server_us: now,
+    })
 }
 
 fn parse_release_outcome(reply: RawReply, sent: u32) -> Result<ReleaseOutcome, Error> {

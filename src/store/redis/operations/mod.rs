@@ -1,20 +1,20 @@
 //! Each typed step as its script call: arguments in, typed reply out.
 
+mod batched_charge;
 mod cluster_fan_out;
-mod job_backend_impl;
+mod connectivity;
 #[cfg(any(test, feature = "fsck"))]
 #[path = "../../fsck/redis_shard_fsck.rs"]
 mod fsck;
-mod job_lookup;
-mod locks;
 mod job_admin;
-mod job_submission;
-mod batched_charge;
+mod job_backend_impl;
+mod job_lookup;
 mod job_runs;
-mod connectivity;
-mod task_queue_impl;
-mod task_poll;
+mod job_submission;
 mod job_workers;
+mod locks;
+mod task_poll;
+mod task_queue_impl;
 
 use std::{
     sync::{Arc, Weak},
@@ -26,13 +26,14 @@ use futures_util::future::BoxFuture;
 pub(crate) use self::batched_charge::BatchedCharge;
 use super::{RedisBackend, subscriber::MessageSubscriber};
 #[cfg(any(test, feature = "fsck"))]
-use crate::store::fsck::{FsckPartResult, FsckPart};
+use crate::store::fsck::{FsckPart, FsckPartResult};
 use crate::{
     key::Key,
     store::{
         backend::{
-            AcquireCommand, AcquireReply, Backend, ChargeCommand, ChargeFuture, CounterName, ReleaseOutcome, LockMode, NodeId, LeaseRenewal,
-            SettleChargeCommand, QuotaSnapshot, StoreFuture, GrantRefresh, LockToken,
+            AcquireCommand, AcquireReply, Backend, ChargeCommand, ChargeFuture, CounterName,
+            GrantRefresh, LeaseRenewal, LockMode, LockToken, NodeId, QuotaSnapshot, ReleaseOutcome,
+            SettleChargeCommand, StoreFuture,
         },
         wakeups::Wakeups,
     },
@@ -65,11 +66,21 @@ impl Backend for RedisBackend {
         Box::pin(self.do_release(key, me, mode))
     }
 
-    fn send_release(&self, key: Key, me: LockToken, mode: LockMode) -> Option<StoreFuture<'static, ReleaseOutcome>> {
+    fn send_release(
+        &self,
+        key: Key,
+        me: LockToken,
+        mode: LockMode,
+    ) -> Option<StoreFuture<'static, ReleaseOutcome>> {
         self.do_send_release(key, me, mode)
     }
 
-    fn release_and_reacquire(&self, me: LockToken, mode: LockMode, next: AcquireCommand) -> StoreFuture<'_, (ReleaseOutcome, AcquireReply)> {
+    fn release_and_reacquire(
+        &self,
+        me: LockToken,
+        mode: LockMode,
+        next: AcquireCommand,
+    ) -> StoreFuture<'_, (ReleaseOutcome, AcquireReply)> {
         Box::pin(self.do_release_and_reacquire(me, mode, next))
     }
 

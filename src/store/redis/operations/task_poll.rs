@@ -3,29 +3,45 @@
 use std::time::Duration;
 
 use crate::{
-    clock::{saturating_micros, ceil_millis},
+    clock::{ceil_millis, saturating_micros},
     error::Error,
     store::{
         redis::{RedisBackend, reply_reader::ReplyReader, scripts},
-        tasks::{TaskSettlement, TaskOutcome, StartedTask, TaskId, TaskPollCommand, TaskPollOutcome},
+        tasks::{
+            StartedTask, TaskId, TaskOutcome, TaskPollCommand, TaskPollOutcome, TaskSettlement,
+        },
     },
 };
 
 type PollScriptArgs = Vec<Vec<u8>>;
 
 impl RedisBackend {
-    pub(super) async fn do_poll_tasks(&self, call: TaskPollCommand) -> Result<TaskPollOutcome, Error> {
-        let keys =
-            [self.keys.queue_key(&call.queue, "z", ""), self.keys.queue_key(&call.queue, "zr", &call.worker)];
+    pub(super) async fn do_poll_tasks(
+        &self,
+        call: TaskPollCommand,
+    ) -> Result<TaskPollOutcome, Error> {
+        let keys = [
+            self.keys.queue_key(&call.queue, "z", ""),
+            self.keys.queue_key(&call.queue, "zr", &call.worker),
+        ];
         let mut args: PollScriptArgs = vec![poll_header(&call).into()];
         call.settlements.iter().for_each(|end| write_settlement(end, &mut args));
-        let reply = self.call_script(call.queue.shard(), &scripts::TASKS_POLL, &keys, &args).await?;
+        let reply =
+            self.call_script(call.queue.shard(), &scripts::TASKS_POLL, &keys, &args).await?;
         parse_poll_reply(ReplyReader::new(scripts::TASKS_POLL.name, reply), call.settlements.len())
     }
 }
 
 fn poll_header(call: &TaskPollCommand) -> String {
-    let TaskPollCommand { node, worker, poll_number: number, lease, limits, dead_letter_limits: graves, .. } = call;
+    let TaskPollCommand {
+        node,
+        worker,
+        poll_number: number,
+        lease,
+        limits,
+        dead_letter_limits: graves,
+        ..
+    } = call;
     let mixed = call.settlements.iter().any(|end| !is_plain_success(end));
     // What was told of a turn is kept for ten minutes longer than its runs.
     format!(
@@ -62,7 +78,9 @@ fn write_settlement(end: &TaskSettlement, args: &mut PollScriptArgs) {
         TaskOutcome::Dead { fault, reason } => {
             format!("{}{bytes} 0 {} {reason}", letter("k", "K"), fault.wire_letter()).into()
         }
-        TaskOutcome::ReturnToQueue { delay } => format!("{}{bytes} {}  ", letter("b", "B"), saturating_micros(*delay)).into(),
+        TaskOutcome::ReturnToQueue { delay } => {
+            format!("{}{bytes} {}  ", letter("b", "B"), saturating_micros(*delay)).into()
+        }
     });
     args.push(end.run.to_member().into_bytes());
     args.extend(end.unique_key.iter().map(|unique| unique.as_bytes().to_vec()));
@@ -80,5 +98,11 @@ fn parse_poll_reply(mut row: ReplyReader, ends: usize) -> Result<TaskPollOutcome
         let attempt = u32::try_from(row.read_number()?).unwrap_or(u32::MAX);
         runs.push(StartedTask { id, attempt, record: row.read_bytes()? });
     }
-    Ok(TaskPollOutcome { settled: stood, started: runs, next_poll_in: wait, is_listed_idle: place > 0, is_queue_idle: place > 1 })
+    Ok(TaskPollOutcome {
+        settled: stood,
+        started: runs,
+        next_poll_in: wait,
+        is_listed_idle: place > 0,
+        is_queue_idle: place > 1,
+    })
 }

@@ -16,10 +16,14 @@ use crate::{
     key::Key,
     store::{
         backend::{NodeId, StoreFuture},
-        redis::{RedisBackend, call_execution::ResendPolicy, batcher::CallReply, reply_reader::ReplyReader, scripts, push_transport::QueuedPush},
+        redis::{
+            RedisBackend, batcher::CallReply, call_execution::ResendPolicy,
+            push_transport::QueuedPush, reply_reader::ReplyReader, scripts,
+        },
         tasks::{
-            DeadLetterPage, TaskHistory, TaskPushCommand, TaskPushOutcome, QueueStats, RunToken, TaskId, TaskState, TaskView,
-            TaskBackend, TaskPollCommand, TaskPollOutcome, PurgeCursor, PurgePage,
+            DeadLetterPage, PurgeCursor, PurgePage, QueueStats, RunToken, TaskBackend, TaskHistory,
+            TaskId, TaskPollCommand, TaskPollOutcome, TaskPushCommand, TaskPushOutcome, TaskState,
+            TaskView,
         },
     },
 };
@@ -51,17 +55,25 @@ impl TaskBackend for RedisBackend {
         pipe.arg(format!("{node}:{worker}"));
         Box::pin(async move {
             // A second copy would prolong it once more. The turn that follows an error finds out.
-            let answer = self.run_write_pipeline(queue.shard(), "still_idle", &pipe, ResendPolicy::Never).await?;
+            let answer = self
+                .run_write_pipeline(queue.shard(), "still_idle", &pipe, ResendPolicy::Never)
+                .await?;
             Ok(matches!(&answer[..], [Value::Int(0), until] if *until != Value::Nil))
         })
     }
 
-    fn renew_runs(&self, queue: Key, runs: Vec<RunToken>, lease: Duration) -> StoreFuture<'_, Vec<bool>> {
+    fn renew_runs(
+        &self,
+        queue: Key,
+        runs: Vec<RunToken>,
+        lease: Duration,
+    ) -> StoreFuture<'_, Vec<bool>> {
         Box::pin(async move {
             let mut args = vec![number_arg(saturating_micros(lease))];
             args.extend(runs.iter().map(|run| run.to_member().into_bytes()));
             let keys = [self.keys.queue_key(&queue, "zl", "")];
-            let reply = self.call_script(queue.shard(), &scripts::TASKS_RENEW, &keys, &args).await?;
+            let reply =
+                self.call_script(queue.shard(), &scripts::TASKS_RENEW, &keys, &args).await?;
             let held = ReplyReader::new("tasks_renew", reply).read_text()?;
             Ok(held.bytes().map(|b| b == b'1').collect())
         })
@@ -69,7 +81,8 @@ impl TaskBackend for RedisBackend {
 
     fn task_view(&self, queue: Key, id: TaskId) -> StoreFuture<'_, Option<TaskView>> {
         Box::pin(async move {
-            let mut row = self.call_inspect_script(&queue, "task", [id.as_str().into()].into()).await?;
+            let mut row =
+                self.call_inspect_script(&queue, "task", [id.as_str().into()].into()).await?;
             row.read_text()?;
             if row.is_empty() { Ok(None) } else { parse_task_view(&mut row).map(Some) }
         })
@@ -77,19 +90,26 @@ impl TaskBackend for RedisBackend {
 
     fn task_payload(&self, queue: Key, id: TaskId) -> StoreFuture<'_, Option<Bytes>> {
         Box::pin(async move {
-            let mut row = self.call_inspect_script(&queue, "payload", [id.as_str().into()].into()).await?;
+            let mut row =
+                self.call_inspect_script(&queue, "payload", [id.as_str().into()].into()).await?;
             if row.is_empty() { Ok(None) } else { row.read_bytes().map(Some) }
         })
     }
 
     fn cancel_task(&self, queue: Key, id: TaskId) -> StoreFuture<'_, Option<TaskState>> {
         Box::pin(async move {
-            let mut row = self.call_admin_script(&queue, "cancel", [id.as_str().into()].into()).await?;
+            let mut row =
+                self.call_admin_script(&queue, "cancel", [id.as_str().into()].into()).await?;
             Ok(parse_task_state(&row.read_text()?))
         })
     }
 
-    fn list_dead_letters(&self, queue: Key, after: u64, most: usize) -> StoreFuture<'_, DeadLetterPage> {
+    fn list_dead_letters(
+        &self,
+        queue: Key,
+        after: u64,
+        most: usize,
+    ) -> StoreFuture<'_, DeadLetterPage> {
         Box::pin(async move {
             let args = [number_arg(after), number_arg(most as u64)];
             let mut row = self.call_inspect_script(&queue, "dead", args.into()).await?;
@@ -104,7 +124,8 @@ impl TaskBackend for RedisBackend {
 
     fn redrive_dead_letter(&self, queue: Key, id: TaskId) -> StoreFuture<'_, bool> {
         Box::pin(async move {
-            let mut row = self.call_admin_script(&queue, "redrive", [id.as_str().into()].into()).await?;
+            let mut row =
+                self.call_admin_script(&queue, "redrive", [id.as_str().into()].into()).await?;
             Ok(row.read_number()? == 1)
         })
     }
@@ -116,13 +137,18 @@ impl TaskBackend for RedisBackend {
         first: Duration,
         spacing: Duration,
     ) -> StoreFuture<'_, usize> {
-        let args = [number_arg(most as u64), number_arg(saturating_micros(first)), number_arg(saturating_micros(spacing))];
+        let args = [
+            number_arg(most as u64),
+            number_arg(saturating_micros(first)),
+            number_arg(saturating_micros(spacing)),
+        ];
         Box::pin(self.edit_and_count(queue, "redrives", args.into()))
     }
 
     fn purge_dead_letter(&self, queue: Key, id: TaskId) -> StoreFuture<'_, bool> {
         Box::pin(async move {
-            let mut row = self.call_admin_script(&queue, "purge_one", [id.as_str().into()].into()).await?;
+            let mut row =
+                self.call_admin_script(&queue, "purge_one", [id.as_str().into()].into()).await?;
             Ok(row.read_number()? == 1)
         })
     }
@@ -132,7 +158,12 @@ impl TaskBackend for RedisBackend {
         Box::pin(self.edit_and_count(queue, "purge", args.into()))
     }
 
-    fn purge_waiting(&self, queue: Key, walk: Option<PurgeCursor>, most: usize) -> StoreFuture<'_, PurgePage> {
+    fn purge_waiting(
+        &self,
+        queue: Key,
+        walk: Option<PurgeCursor>,
+        most: usize,
+    ) -> StoreFuture<'_, PurgePage> {
         let mut args = vec![number_arg(most as u64)];
         if let Some(PurgeCursor { last_push: pushed, from_us: from, until_us: til }) = walk {
             args.extend([pushed, from, til].map(number_arg));
@@ -144,13 +175,18 @@ impl TaskBackend for RedisBackend {
                 return Ok(PurgePage { purged: gone, next: None });
             }
             let (pushed, from, til) = (row.read_number()?, row.read_number()?, row.read_number()?);
-            Ok(PurgePage { purged: gone, next: Some(PurgeCursor { last_push: pushed, from_us: from, until_us: til }) })
+            Ok(PurgePage {
+                purged: gone,
+                next: Some(PurgeCursor { last_push: pushed, from_us: from, until_us: til }),
+            })
         })
     }
 
     fn set_tasks_paused(&self, queue: Key, pause: bool) -> StoreFuture<'_, ()> {
         let verb = if pause { "pause" } else { "resume" };
-        Box::pin(async move { self.call_admin_script(&queue, verb, TaskScriptArgs::new()).await.map(drop) })
+        Box::pin(async move {
+            self.call_admin_script(&queue, verb, TaskScriptArgs::new()).await.map(drop)
+        })
     }
 
     fn queue_stats(&self, queue: Key) -> StoreFuture<'_, QueueStats> {
@@ -199,7 +235,12 @@ impl RedisBackend {
         }
     }
 
-    async fn call_inspect_script(&self, queue: &Key, verb: &str, args: TaskScriptArgs) -> Result<ReplyReader, Error> {
+    async fn call_inspect_script(
+        &self,
+        queue: &Key,
+        verb: &str,
+        args: TaskScriptArgs,
+    ) -> Result<ReplyReader, Error> {
         let mut all = vec![verb.into()];
         all.extend(args);
         let keys = self.keys.queue_keys(queue);
@@ -207,15 +248,26 @@ impl RedisBackend {
         Ok(ReplyReader::new("tasks_look", reply))
     }
 
-    async fn call_admin_script(&self, queue: &Key, verb: &str, args: TaskScriptArgs) -> Result<ReplyReader, Error> {
+    async fn call_admin_script(
+        &self,
+        queue: &Key,
+        verb: &str,
+        args: TaskScriptArgs,
+    ) -> Result<ReplyReader, Error> {
         let mut all = vec![verb.into()];
         all.extend(args);
         let keys = self.keys.queue_keys(queue);
-        let reply: Value = self.call_script(queue.shard(), &scripts::TASKS_ADMIN, &keys, &all).await?;
+        let reply: Value =
+            self.call_script(queue.shard(), &scripts::TASKS_ADMIN, &keys, &all).await?;
         Ok(ReplyReader::new("tasks_edit", reply))
     }
 
-    async fn edit_and_count(&self, queue: Key, verb: &'static str, args: TaskScriptArgs) -> Result<usize, Error> {
+    async fn edit_and_count(
+        &self,
+        queue: Key,
+        verb: &'static str,
+        args: TaskScriptArgs,
+    ) -> Result<usize, Error> {
         let moved = self.call_admin_script(&queue, verb, args).await?.read_number()?;
         Ok(usize::try_from(moved).unwrap_or(usize::MAX))
     }
@@ -236,5 +288,12 @@ fn parse_task_view(row: &mut ReplyReader) -> Result<TaskView, Error> {
     let due = Duration::from_micros(row.read_number()?);
     let head = row.read_text()?;
     let pushed_us = head.split(' ').next().and_then(|at| at.parse().ok()).unwrap_or(0);
-    Ok(TaskView { id, state, due_in: due, pushed_us, payload_bytes: row.read_number()?, history: TaskHistory::decode(&row.read_text()?) })
+    Ok(TaskView {
+        id,
+        state,
+        due_in: due,
+        pushed_us,
+        payload_bytes: row.read_number()?,
+        history: TaskHistory::decode(&row.read_text()?),
+    })
 }

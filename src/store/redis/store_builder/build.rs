@@ -4,9 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     super::{
-        ChargeTransport, CallBatcher, EnqueueTransport, LaneHealth, KeyNames, ConnectionLanes, PushTransport, RedisBackend, ReplicaAcks, RunTransport, FailoverMonitor,
-        LockTransport,
-        scripts::{LOCK_BATCH, CHARGE_BATCH, ENQUEUE_BATCH, TASKS_PUSH, RUN_BATCH},
+        CallBatcher, ChargeTransport, ConnectionLanes, EnqueueTransport, FailoverMonitor, KeyNames,
+        LaneHealth, LockTransport, PushTransport, RedisBackend, ReplicaAcks, RunTransport,
+        scripts::{CHARGE_BATCH, ENQUEUE_BATCH, LOCK_BATCH, RUN_BATCH, TASKS_PUSH},
     },
     StoreBuilder,
 };
@@ -49,7 +49,12 @@ impl StoreBuilder {
         let process = random_hex_id();
         let pushes = |lane| {
             let process = Arc::clone(&process);
-            let pushes = PushTransport { lanes: Arc::clone(&lanes), lane, keys: keys.clone(), process_id: process };
+            let pushes = PushTransport {
+                lanes: Arc::clone(&lanes),
+                lane,
+                keys: keys.clone(),
+                process_id: process,
+            };
             CallBatcher::new(pushes, TASKS_PUSH.name, self.deadline)
         };
         Ok(RedisBackend {
@@ -61,7 +66,13 @@ impl StoreBuilder {
             charge_batchers: (0..together).map(charges).collect(),
             lock_batchers: (0..lanes.lane_count()).map(combiner).collect(),
             lane_health: LaneHealth::for_lanes(&lanes, &keys, self.deadline),
-            replica_acks: ReplicaAcks::new(&target, &lanes, &keys, self.deadline, self.replicas_on_disk),
+            replica_acks: ReplicaAcks::new(
+                &target,
+                &lanes,
+                &keys,
+                self.deadline,
+                self.replicas_on_disk,
+            ),
             _failover_monitor: FailoverMonitor::spawn(&target, &lanes, self.deadline),
             lanes,
             target,
@@ -77,7 +88,8 @@ fn validate_namespace(namespace: Option<String>) -> Result<String, Error> {
         return Ok("default".to_owned());
     };
     let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
-    if namespace.is_empty() || namespace.len() > MAX_NAMESPACE_LEN || !namespace.bytes().all(plain) {
+    if namespace.is_empty() || namespace.len() > MAX_NAMESPACE_LEN || !namespace.bytes().all(plain)
+    {
         return Err(Error::config("a namespace is 1 to 32 of a-z, A-Z, 0-9, _ and -"));
     }
     Ok(namespace)

@@ -19,7 +19,7 @@ use tokio::sync::watch;
 
 use super::{
     KeyNames,
-    target::{MessageStream, ConnectionTarget},
+    target::{ConnectionTarget, MessageStream},
 };
 use crate::store::{
     backend::NodeId,
@@ -65,7 +65,8 @@ impl MessageSubscriber {
             // What changes from here on is not missed.
             self.server_changes.mark_unchanged();
             self.job_events_wanted.mark_unchanged();
-            let (mut servers, mut jobs) = (self.server_changes.clone(), self.job_events_wanted.clone());
+            let (mut servers, mut jobs) =
+                (self.server_changes.clone(), self.job_events_wanted.clone());
             tokio::select! {
                 biased;
                 // It ends when the store handle does, as `life` tells.

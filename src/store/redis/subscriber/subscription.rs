@@ -17,11 +17,11 @@ use tokio::{
     time::timeout,
 };
 
-use super::{MessageSubscriber, RetryDelay, deliver_wakeup, deliver_messages};
+use super::{MessageSubscriber, RetryDelay, deliver_messages, deliver_wakeup};
 use crate::store::{
-    wakeups::{WakeupMessage, Wakeups},
     key_names::COMMON_SHARD,
     redis::target::{ClusterTarget, Endpoint, MessageStream},
+    wakeups::{WakeupMessage, Wakeups},
 };
 
 /// A node, and the shards it has.
@@ -39,12 +39,17 @@ enum Subscription<'a> {
 
 impl MessageSubscriber {
     /// Delivers for as long as the map stays; false at once if nobody could be heard.
-    pub(super) async fn deliver_from_nodes(&self, cluster: &ClusterTarget, hints: &Weak<Wakeups>) -> bool {
+    pub(super) async fn deliver_from_nodes(
+        &self,
+        cluster: &ClusterTarget,
+        hints: &Weak<Wakeups>,
+    ) -> bool {
         // Whoever has it, the map is known then.
         let _ = timeout(self.connect_timeout, cluster.owner(COMMON_SHARD)).await;
         let shares = cluster.shards_by_owner();
         let all = Semaphore::new(1);
-        let ears = join_all(shares.iter().map(|share| self.subscribe_to_node(cluster, share, &all))).await;
+        let ears =
+            join_all(shares.iter().map(|share| self.subscribe_to_node(cluster, share, &all))).await;
         if ears.iter().all(|ear| matches!(ear, Subscription::Failed | Subscription::Covered)) {
             return false;
         }
@@ -69,10 +74,13 @@ impl MessageSubscriber {
     ) {
         let mut pause = RetryDelay::default();
         loop {
-            let heard = matches!(ear, Subscription::ShardChannels(_) | Subscription::AllChannels(..));
+            let heard =
+                matches!(ear, Subscription::ShardChannels(_) | Subscription::AllChannels(..));
             match ear {
                 Subscription::ShardChannels(messages) => deliver_messages(hints, messages).await,
-                Subscription::AllChannels(messages, _all) => deliver_messages(hints, messages).await,
+                Subscription::AllChannels(messages, _all) => {
+                    deliver_messages(hints, messages).await
+                }
                 // Whoever hears it may go.
                 Subscription::Covered => drop(all.acquire().await),
                 Subscription::Failed => {}
@@ -88,8 +96,14 @@ impl MessageSubscriber {
         }
     }
 
-    async fn subscribe_to_node<'a>(&self, cluster: &ClusterTarget, share: &NodeShards, all: &'a Semaphore) -> Subscription<'a> {
-        let ear = timeout(self.connect_timeout, self.try_subscribe_to_node(cluster, share, all)).await;
+    async fn subscribe_to_node<'a>(
+        &self,
+        cluster: &ClusterTarget,
+        share: &NodeShards,
+        all: &'a Semaphore,
+    ) -> Subscription<'a> {
+        let ear =
+            timeout(self.connect_timeout, self.try_subscribe_to_node(cluster, share, all)).await;
         ear.ok().flatten().unwrap_or(Subscription::Failed)
     }
 
@@ -100,15 +114,18 @@ impl MessageSubscriber {
         all: &'a Semaphore,
     ) -> Option<Subscription<'a>> {
         let node = cluster.server_at(node).ok()?;
-        let channels =
-            shards.iter().map(|&shard| self.keys.shard_subscriptions(shard, &self.node, self.wants_job_events()));
+        let channels = shards.iter().map(|&shard| {
+            self.keys.shard_subscriptions(shard, &self.node, self.wants_job_events())
+        });
         let channels: Vec<_> = channels.flatten().collect();
         if let Some(messages) = node.subscribe_to_shards(&channels).await.ok()? {
             return Some(Subscription::ShardChannels(messages));
         }
         let Ok(permit) = all.try_acquire() else { return Some(Subscription::Covered) };
-        let messages =
-            node.subscribe(&self.keys.subscriptions(&self.node, self.wants_job_events())).await.ok()?;
+        let messages = node
+            .subscribe(&self.keys.subscriptions(&self.node, self.wants_job_events()))
+            .await
+            .ok()?;
         Some(Subscription::AllChannels(messages, permit))
     }
 }

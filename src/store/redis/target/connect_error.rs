@@ -17,7 +17,9 @@ impl ConnectError {
     pub(in super::super) fn into_error(self) -> Error {
         match self {
             Self::Unavailable => Error::new(ErrorKind::Unavailable, "connect"),
-            Self::Refused(sentence) => Error::new(ErrorKind::Unavailable, "connect").with_source(sentence),
+            Self::Refused(sentence) => {
+                Error::new(ErrorKind::Unavailable, "connect").with_source(sentence)
+            }
             Self::Config(sentence) => Error::config(sentence),
         }
     }
@@ -62,7 +64,8 @@ impl ConnectError {
 }
 
 /// Codes of refusals whose text is the server's own.
-const REFUSAL_CODES: [&str; 6] = ["LOADING", "MASTERDOWN", "BUSY", "DENIED", "CLUSTERDOWN", "MISCONF"];
+const REFUSAL_CODES: [&str; 6] =
+    ["LOADING", "MASTERDOWN", "BUSY", "DENIED", "CLUSTERDOWN", "MISCONF"];
 
 /// Longest of them that is told. (That of the protected mode explains itself at length.)
 const MAX_MESSAGE_CHARS: usize = 120;

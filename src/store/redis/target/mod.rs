@@ -1,17 +1,17 @@
 //! Where the servers are, and how one gets to them.
 //!
-//! A [`Target`] is what the application has configured; [`Target::open`] makes one [`Connection`] to
-//! it, [`Target::subscribe`] one stream of messages. Everybody else sees connections alone, so what a
+//! A [`ConnectionTarget`] is what the application has configured; [`ConnectionTarget::open`] makes one [`RedisConnection`] to
+//! it, [`ConnectionTarget::subscribe`] one stream of messages. Everybody else sees connections alone, so what a
 //! topology asks for stays here.
 
 mod cluster;
-mod redis_connection;
 mod connect_error;
-mod single_server;
 #[cfg(feature = "bb8-redis")]
 mod pool_target;
-mod sentinel_target;
+mod redis_connection;
 mod redis_tls_settings;
+mod sentinel_target;
+mod single_server;
 mod store_url;
 
 use std::{
@@ -29,11 +29,11 @@ use redis::{AsyncConnectionConfig, ConnectionAddr, Msg, PushInfo, PushKind, aio:
 pub(super) use self::pool_target::ApplicationPool;
 pub(super) use self::{
     cluster::{ClusterTarget, Endpoint},
-    redis_connection::RedisConnection,
     connect_error::{ConnectError, missing_permission},
-    sentinel_target::SentinelTarget,
+    redis_connection::RedisConnection,
     redis_tls_settings::RedisTlsSettings,
-    store_url::{StoreUrl, LoginCredentials, ServerAddresses, SENTINEL_PORT},
+    sentinel_target::SentinelTarget,
+    store_url::{LoginCredentials, SENTINEL_PORT, ServerAddresses, StoreUrl},
 };
 use self::{single_server::SingleServer, store_url::HostPort};
 use crate::error::Error;
@@ -59,12 +59,19 @@ pub(super) type MessageStream = BoxStream<'static, Msg>;
 
 impl ConnectionTarget {
     /// Asks nobody yet.
-    pub(super) fn new(address: &StoreUrl, trust: &RedisTlsSettings, within: Duration) -> Result<Self, Error> {
+    pub(super) fn new(
+        address: &StoreUrl,
+        trust: &RedisTlsSettings,
+        within: Duration,
+    ) -> Result<Self, Error> {
         trust.validate(address.tls)?;
         let target = match address.servers.clone() {
-            ServerAddresses::Single(node) => {
-                SingleServer::new(redis_tls_settings::connection_addr(&node, address.tls), address, trust).map(Self::Single)
-            }
+            ServerAddresses::Single(node) => SingleServer::new(
+                redis_tls_settings::connection_addr(&node, address.tls),
+                address,
+                trust,
+            )
+            .map(Self::Single),
             ServerAddresses::UnixSocket(path) => {
                 SingleServer::new(ConnectionAddr::Unix(path), address, trust).map(Self::Single)
             }
@@ -79,7 +86,11 @@ impl ConnectionTarget {
                 let seeds = nodes.into_iter().map(|HostPort { host, port }| (host, port)).collect();
                 let make = move |(host, port): &Endpoint| {
                     let node = HostPort { host: host.clone(), port: *port };
-                    SingleServer::new(redis_tls_settings::connection_addr(&node, address.tls), &address, &trust)
+                    SingleServer::new(
+                        redis_tls_settings::connection_addr(&node, address.tls),
+                        &address,
+                        &trust,
+                    )
                 };
                 Ok(Self::Cluster(ClusterTarget::new(seeds, Box::new(make), within)))
             }
@@ -98,7 +109,10 @@ impl ConnectionTarget {
     }
 
     /// Where this shard is, if there is more than one place.
-    pub(super) async fn owner_of_shard(&self, shard: u16) -> Result<Option<Endpoint>, ConnectError> {
+    pub(super) async fn owner_of_shard(
+        &self,
+        shard: u16,
+    ) -> Result<Option<Endpoint>, ConnectError> {
         match self {
             Self::Cluster(cluster) => cluster.owner(shard).await.map(Some),
             _ => Ok(None),
@@ -132,7 +146,11 @@ impl ConnectionTarget {
     }
 
     /// A connection of its own, to where this shard is. Whoever calls puts a time limit around it.
-    pub(super) async fn open(&self, shard: u16, settings: &ConnectionSettings) -> Result<OpenedConnection, ConnectError> {
+    pub(super) async fn open(
+        &self,
+        shard: u16,
+        settings: &ConnectionSettings,
+    ) -> Result<OpenedConnection, ConnectError> {
         let somewhere = |connection| OpenedConnection { connection, endpoint: None };
         match self {
             Self::Single(one) => one.open(settings).await.map(somewhere),
@@ -145,7 +163,10 @@ impl ConnectionTarget {
 
     /// Hears the channels from now on, on a connection of its own. Whoever calls puts a time limit
     /// around it. (In a cluster each node has its own: `listen::apart`.)
-    pub(super) async fn subscribe(&self, channels: &[String]) -> Result<MessageStream, ConnectError> {
+    pub(super) async fn subscribe(
+        &self,
+        channels: &[String],
+    ) -> Result<MessageStream, ConnectError> {
         match self {
             Self::Single(one) => one.subscribe(channels).await,
             Self::Sentinel(sentinels) => sentinels.subscribe(channels).await,
@@ -191,7 +212,9 @@ impl ConnectionSettings {
     }
 
     /// The driver task alone owns the function, so it is dropped with that.
-    fn disconnect_handler(&self) -> impl Fn(PushInfo) -> Result<(), SendError> + Send + Sync + 'static {
+    fn disconnect_handler(
+        &self,
+    ) -> impl Fn(PushInfo) -> Result<(), SendError> + Send + Sync + 'static {
         let driver = self.driver_guard();
         move |push| {
             if push.kind == PushKind::Disconnection {

@@ -16,7 +16,7 @@ use futures_util::{StreamExt as _, stream};
 use redis::aio::MultiplexedConnection;
 use tokio::{sync::oneshot, time::sleep};
 
-use super::{RedisConnection, ConnectError, MessageStream, ConnectionSettings, ConnectionTarget};
+use super::{ConnectError, ConnectionSettings, ConnectionTarget, MessageStream, RedisConnection};
 use crate::clock::MAX_DURATION;
 
 /// How long a check of the pool's may go on when nobody waits for it any more: longer than its `PING` may take.
@@ -40,7 +40,10 @@ pub(in super::super) struct PoolTarget {
 }
 
 impl PoolTarget {
-    pub(super) async fn open(&self, settings: &ConnectionSettings) -> Result<RedisConnection, ConnectError> {
+    pub(super) async fn open(
+        &self,
+        settings: &ConnectionSettings,
+    ) -> Result<RedisConnection, ConnectError> {
         let taken = self.checkout().await?;
         let mut one = without_response_timeout((*taken).clone());
         if is_replica(&mut one).await {
@@ -49,16 +52,26 @@ impl PoolTarget {
             let made = made.map_err(|error| ConnectError::from_redis(&error))?;
             let watched = disconnect_with_runtime(settings);
             let one = without_response_timeout(made);
-            return Ok(RedisConnection::Pooled(CheckedOutConnection { connection: one, _pool_slot: None, _runtime_watch: watched }));
+            return Ok(RedisConnection::Pooled(CheckedOutConnection {
+                connection: one,
+                _pool_slot: None,
+                _runtime_watch: watched,
+            }));
         }
         let place = Some(Arc::new(taken));
         let watched = disconnect_with_runtime(settings);
-        Ok(RedisConnection::Pooled(CheckedOutConnection { connection: one, _pool_slot: place, _runtime_watch: watched }))
+        Ok(RedisConnection::Pooled(CheckedOutConnection {
+            connection: one,
+            _pool_slot: place,
+            _runtime_watch: watched,
+        }))
     }
 
     /// In a task of its own: whoever waits may give up before the pool has found out that a connection is half open,
     /// and then that would be put back.
-    async fn checkout(&self) -> Result<PooledConnection<'static, RedisConnectionManager>, ConnectError> {
+    async fn checkout(
+        &self,
+    ) -> Result<PooledConnection<'static, RedisConnectionManager>, ConnectError> {
         let (waits, left) = oneshot::channel::<()>();
         let pool = self.pool.clone();
         let taking = tokio::spawn(async move {
@@ -80,7 +93,10 @@ impl PoolTarget {
     }
 
     /// Silence, if nobody has said where messages come from.
-    pub(super) async fn subscribe(&self, channels: &[String]) -> Result<MessageStream, ConnectError> {
+    pub(super) async fn subscribe(
+        &self,
+        channels: &[String],
+    ) -> Result<MessageStream, ConnectError> {
         match &self.message_target {
             Some(target) => Box::pin(target.subscribe(channels)).await,
             None => Ok(stream::pending().boxed()),

@@ -4,7 +4,7 @@
 //! condemned, and the next connection goes to its successor. All sentinels are asked at once. The latest
 //! configuration is believed ([`named`]): its number is higher after each failover, and only a majority can
 //! begin one, so on the wrong side of a partition a sentinel has an old one. Who does not answer soon after the
-//! first is not waited for; so what one has told is kept ([`known`]), and an older one is not gone back to while he
+//! first is not waited for; so what one has told is kept ([`epoch_guard`]), and an older one is not gone back to while he
 //! is late.
 //!
 //! # A master that is replaced
@@ -14,9 +14,9 @@
 //!
 //! - no connection is made to a master whose failover is under way, as the sentinel that leads it tells;
 //! - connections are ended when sentinels say that a successor is about to be promoted, or is there
-//!   ([`Sentinels::heard`]; a hint);
+//!   ([`SentinelTarget::handle_failover_message`]; a hint);
 //! - a connection that was silent for half the time after which sentinels take a master for gone is not used again
-//!   ([`Sentinels::patience`]). So whatever stood still long enough to be replaced is asked for anew, also if no hint came.
+//!   ([`SentinelTarget::max_silence`]). So whatever stood still long enough to be replaced is asked for anew, also if no hint came.
 
 mod epoch_guard;
 mod sentinel_reports;
@@ -36,12 +36,13 @@ use tokio::time::{Instant, timeout_at};
 
 use self::{
     epoch_guard::EpochGuard,
-    sentinel_reports::{SentinelReports, SentinelReport},
+    sentinel_reports::{SentinelReport, SentinelReports},
 };
 use super::{
-    ConnectError, MessageStream, SingleServer, OpenedConnection, ConnectionSettings, redis_tls_settings,
+    ConnectError, ConnectionSettings, MessageStream, OpenedConnection, SingleServer,
+    redis_tls_settings,
     redis_tls_settings::RedisTlsSettings,
-    store_url::{StoreUrl, LoginCredentials, HostPort},
+    store_url::{HostPort, LoginCredentials, StoreUrl},
 };
 use crate::clock::ceil_millis;
 
@@ -91,11 +92,18 @@ impl SentinelTarget {
         trust: &RedisTlsSettings,
         within: Duration,
     ) -> Result<Self, ConnectError> {
-        let own =
-            StoreUrl { credentials: address.sentinel_credentials.clone(), database: None, ..address.clone() };
+        let own = StoreUrl {
+            credentials: address.sentinel_credentials.clone(),
+            database: None,
+            ..address.clone()
+        };
         let sentinel = |node| {
             // What can't be used is told now.
-            let server = SingleServer::new_sentinel(redis_tls_settings::connection_addr(node, address.tls), &own, trust)?;
+            let server = SingleServer::new_sentinel(
+                redis_tls_settings::connection_addr(node, address.tls),
+                &own,
+                trust,
+            )?;
             Ok(SentinelServer { server, idle_connection: Mutex::new(None) })
         };
         Ok(Self(Arc::new(SentinelGroup {
@@ -111,7 +119,10 @@ impl SentinelTarget {
         })))
     }
 
-    pub(super) async fn open(&self, settings: &ConnectionSettings) -> Result<OpenedConnection, ConnectError> {
+    pub(super) async fn open(
+        &self,
+        settings: &ConnectionSettings,
+    ) -> Result<OpenedConnection, ConnectError> {
         let before = self.0.failovers_announced.load(Ordering::Acquire);
         let master = self.current_master().await?;
         // From here on it is ended when that is no master any more.
@@ -123,7 +134,10 @@ impl SentinelTarget {
         Ok(OpenedConnection { connection, endpoint: Some((master.host, master.port)) })
     }
 
-    pub(super) async fn subscribe(&self, channels: &[String]) -> Result<MessageStream, ConnectError> {
+    pub(super) async fn subscribe(
+        &self,
+        channels: &[String],
+    ) -> Result<MessageStream, ConnectError> {
         self.0.server_at(&self.current_master().await?)?.subscribe(channels).await
     }
 
@@ -139,7 +153,10 @@ impl SentinelTarget {
     }
 
     /// What this one says of failovers.
-    pub(in super::super) async fn subscribe_to_failovers(&self, number: usize) -> Result<MessageStream, ConnectError> {
+    pub(in super::super) async fn subscribe_to_failovers(
+        &self,
+        number: usize,
+    ) -> Result<MessageStream, ConnectError> {
         let sentinel = self.0.sentinels.get(number).ok_or(ConnectError::Unavailable)?;
         sentinel.server.subscribe(&FAILOVER_CHANNELS.map(str::to_owned)).await
     }
@@ -157,7 +174,9 @@ impl SentinelTarget {
                 }
             }
             // `slave <name> <address> <port> @ <master's name> <its address> <its port>`
-            ("+failover-state-send-slaveof-noone", [.., name, _, _]) if *name == self.0.master_name => {
+            ("+failover-state-send-slaveof-noone", [.., name, _, _])
+                if *name == self.0.master_name =>
+            {
                 self.0.failovers_announced.fetch_add(1, Ordering::AcqRel);
                 self.0.disconnect_all_but(None);
             }
@@ -203,7 +222,9 @@ impl SentinelTarget {
                     }
                     named.add(told);
                 }
-                Some(Err(failure @ (ConnectError::Unavailable | ConnectError::Refused(_)))) => away = Some(failure),
+                Some(Err(failure @ (ConnectError::Unavailable | ConnectError::Refused(_)))) => {
+                    away = Some(failure)
+                }
                 Some(Err(failure)) => wrong = Some(failure),
                 None => break,
             }
@@ -213,14 +234,22 @@ impl SentinelTarget {
         if named.is_empty() {
             return Err(why);
         }
-        let outdated = self.0.epoch_guard.lock().rejects_as_outdated(&named, self.sentinel_count(), Instant::now());
+        let outdated = self.0.epoch_guard.lock().rejects_as_outdated(
+            &named,
+            self.sentinel_count(),
+            Instant::now(),
+        );
         if outdated { Err(ConnectError::Unavailable) } else { Ok(named) }
     }
 }
 
 impl SentinelGroup {
     fn server_at(&self, node: &HostPort) -> Result<SingleServer, ConnectError> {
-        SingleServer::new(redis_tls_settings::connection_addr(node, self.url.tls), &self.url, &self.tls)
+        SingleServer::new(
+            redis_tls_settings::connection_addr(node, self.url.tls),
+            &self.url,
+            &self.tls,
+        )
     }
 
     fn track_connection(&self, master: &HostPort, gone: &Arc<AtomicBool>) {

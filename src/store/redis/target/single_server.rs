@@ -12,9 +12,9 @@ use redis::{
 use tokio::sync::mpsc;
 
 use super::{
-    RedisConnection, ConnectError, MessageStream, ConnectionSettings,
+    ConnectError, ConnectionSettings, MessageStream, RedisConnection,
     redis_tls_settings::RedisTlsSettings,
-    store_url::{StoreUrl, LoginCredentials},
+    store_url::{LoginCredentials, StoreUrl},
 };
 
 #[derive(Clone)]
@@ -47,7 +47,10 @@ impl SingleServer {
         Self { client: Arc::new(client) }
     }
 
-    pub(super) async fn open(&self, settings: &ConnectionSettings) -> Result<RedisConnection, ConnectError> {
+    pub(super) async fn open(
+        &self,
+        settings: &ConnectionSettings,
+    ) -> Result<RedisConnection, ConnectError> {
         self.connect(&settings.to_config()).await.map(RedisConnection::Dedicated)
     }
 
@@ -74,7 +77,8 @@ impl SingleServer {
             messages.subscribe(channels).await?;
             Ok::<_, RedisError>(messages)
         };
-        let (sink, stream) = subscribed.await.map_err(|error| ConnectError::from_redis(&error))?.split();
+        let (sink, stream) =
+            subscribed.await.map_err(|error| ConnectError::from_redis(&error))?.split();
         // Both halves are the connection: neither may end before the other.
         Ok(stream.inspect(move |_| _ = &sink).boxed())
     }

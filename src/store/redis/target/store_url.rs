@@ -107,7 +107,9 @@ impl StoreUrl {
             None => (std::mem::take(&mut query.credentials), authority),
         };
         let (nodes, database) = match kind {
-            UrlScheme::UnixSocket => (ServerAddresses::UnixSocket(parse_socket_path(path)?), query.database.take()),
+            UrlScheme::UnixSocket => {
+                (ServerAddresses::UnixSocket(parse_socket_path(path)?), query.database.take())
+            }
             _ => parse_servers(kind, hosts, path, port.unwrap_or(kind.default_port()))?,
         };
         Ok(Self {
@@ -122,12 +124,18 @@ impl StoreUrl {
 
     /// The address of one node of several, which listens on `port` if it does not say; it says nothing but
     /// how to reach it.
-    pub(in super::super) fn parse_node(url: &str, port: u16) -> Result<(HostPort, bool, LoginCredentials), Error> {
+    pub(in super::super) fn parse_node(
+        url: &str,
+        port: u16,
+    ) -> Result<(HostPort, bool, LoginCredentials), Error> {
         let address = Self::parse_with_port(url, Some(port))?;
         match address {
-            Self { servers: ServerAddresses::Single(node), database: None, namespace: None, .. } => {
-                Ok((node, address.tls, address.credentials))
-            }
+            Self {
+                servers: ServerAddresses::Single(node),
+                database: None,
+                namespace: None,
+                ..
+            } => Ok((node, address.tls, address.credentials)),
             _ => Err(url_error("of a node is redis://[user:password@]host[:port] and no more")),
         }
     }
@@ -161,8 +169,12 @@ impl UrlQuery {
             let value = percent_decode(value)?;
             match (&*percent_decode(name)?, kind) {
                 ("ns", _) => query.namespace = Some(value),
-                ("sentinel_user", UrlScheme::Sentinels) => query.sentinel_credentials.user = Some(value),
-                ("sentinel_password", UrlScheme::Sentinels) => query.sentinel_credentials.password = Some(value),
+                ("sentinel_user", UrlScheme::Sentinels) => {
+                    query.sentinel_credentials.user = Some(value)
+                }
+                ("sentinel_password", UrlScheme::Sentinels) => {
+                    query.sentinel_credentials.password = Some(value)
+                }
                 ("user", UrlScheme::UnixSocket) => query.credentials.user = Some(value),
                 ("pass", UrlScheme::UnixSocket) => query.credentials.password = Some(value),
                 ("db", UrlScheme::UnixSocket) => query.database = Some(parse_database(&value)?),
@@ -221,12 +233,18 @@ fn parse_servers(
             Ok((ServerAddresses::Sentinels { nodes, master }, parse_optional_database(database)?))
         }
         UrlScheme::Cluster => match parse_optional_database(path)? {
-            None | Some(0) => Ok((ServerAddresses::Cluster(nodes.collect::<Result<_, _>>()?), None)),
+            None | Some(0) => {
+                Ok((ServerAddresses::Cluster(nodes.collect::<Result<_, _>>()?), None))
+            }
             Some(_) => Err(Error::config("a cluster has no database but 0")),
         },
         UrlScheme::Single | UrlScheme::UnixSocket => match (nodes.next(), nodes.next()) {
-            (Some(node), None) => Ok((ServerAddresses::Single(node?), parse_optional_database(path)?)),
-            _ => Err(url_error("names several servers; that is redis+sentinel:// or redis+cluster://")),
+            (Some(node), None) => {
+                Ok((ServerAddresses::Single(node?), parse_optional_database(path)?))
+            }
+            _ => Err(url_error(
+                "names several servers; that is redis+sentinel:// or redis+cluster://",
+            )),
         },
     }
 }

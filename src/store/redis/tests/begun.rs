@@ -12,7 +12,10 @@ use crate::{
     key::Key,
     store::{
         JobState, Store,
-        backend::{AcquireCommand, AcquireReply, StorageLimits, DirectRunCommand, JobId, LockMode, LockToken},
+        backend::{
+            AcquireCommand, AcquireReply, DirectRunCommand, JobId, LockMode, LockToken,
+            StorageLimits,
+        },
     },
 };
 
@@ -22,7 +25,15 @@ const LIMITS: RunLimits = RunLimits { max_runs: 8, max_detached_time: LEASE };
 
 fn ask(store: &Store) -> AcquireCommand {
     let (key, me, record) = (Key::custom("x"), LockToken::new(store.node()), Some("idem".into()));
-    AcquireCommand { key, token: me, mode: LockMode::Exclusive, lease: LEASE, max_wait: None, resume_seq: 0, record_name: record }
+    AcquireCommand {
+        key,
+        token: me,
+        mode: LockMode::Exclusive,
+        lease: LEASE,
+        max_wait: None,
+        resume_seq: 0,
+        record_name: record,
+    }
 }
 
 /// A request that has its lock, and is about to begin.
@@ -51,7 +62,10 @@ pub(super) async fn locked(store: &Store) -> DirectRunCommand {
 async fn begun(store: &Store, call: &DirectRunCommand) -> IdempotentRun {
     match IdempotentRun::begin(store, call.clone(), LIMITS).await.expect("it is there") {
         BeginOutcome::Started(begun) => begun,
-        BeginOutcome::Taken | BeginOutcome::LockLost | BeginOutcome::AtCapacity | BeginOutcome::TooManyKeys(_) => {
+        BeginOutcome::Taken
+        | BeginOutcome::LockLost
+        | BeginOutcome::AtCapacity
+        | BeginOutcome::TooManyKeys(_) => {
             panic!("it is the first, and has its lock")
         }
     }
@@ -129,6 +143,7 @@ async fn what_one_was_answered_meanwhile_is_kept() {
     begun.record_response(600 * SECOND, Bytes::from_static(b"answer"), None).await;
     retried(&server, &store, &call, |told| *told == AcquireReply::AlreadyAccepted).await;
     assert!(store.shutdown(20 * SECOND).await, "it waits for that");
-    let job = store.backend().job_view(call.id.clone()).await.expect("it is there").expect("it is kept");
+    let job =
+        store.backend().job_view(call.id.clone()).await.expect("it is there").expect("it is kept");
     assert_eq!((job.state, job.response), (JobState::Done, Some(Bytes::from_static(b"answer"))));
 }

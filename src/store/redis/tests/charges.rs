@@ -14,8 +14,9 @@ use crate::{
     error::{Error, ErrorKind},
     key::Key,
     store::{
-        AdjustmentKind, ChargeCommand, ChargeOutcome, ChargeItem, Penalty, QuotaRule, SettleChargeCommand, ChargeAdjustment, Store,
-        key_names::{KeyNames, CounterKeyKind},
+        AdjustmentKind, ChargeAdjustment, ChargeCommand, ChargeItem, ChargeOutcome, Penalty,
+        QuotaRule, SettleChargeCommand, Store,
+        key_names::{CounterKeyKind, KeyNames},
     },
 };
 
@@ -27,7 +28,11 @@ pub(super) fn item(policy: &str, subject: &Key, limit: u64, cost: u64) -> Charge
 }
 
 fn one(subject: &Key, limit: u64) -> ChargeCommand {
-    ChargeCommand { tag: subject.clone(), items: [item("p", subject, limit, 1)].into(), repetitions: 1 }
+    ChargeCommand {
+        tag: subject.clone(),
+        items: [item("p", subject, limit, 1)].into(),
+        repetitions: 1,
+    }
 }
 
 async fn charge(store: &Store, call: ChargeCommand) -> Result<ChargeOutcome, Error> {
@@ -90,7 +95,8 @@ async fn a_counter_that_is_no_whole_number_harms_no_other() {
             let all = keys.iter().enumerate().map(|(n, key)| charge(&store, one(key, limit(n))));
             for (n, charged) in join_all(all).await.into_iter().enumerate() {
                 let wanted = (u32::from(spent <= limit(n)), limit(n).saturating_sub(spent));
-                let told = charged.map(|charged| (charged.admitted, charged.snapshots[0].remaining));
+                let told =
+                    charged.map(|charged| (charged.admitted, charged.snapshots[0].remaining));
                 match told {
                     Ok(told) if matches!(n, 7 | 8 | 40) => assert_eq!(told, (0, 0), "{odd} {n}"),
                     Ok(told) => assert_eq!(told, wanted, "{odd} {n}"),
@@ -144,7 +150,11 @@ fn made(asked: &Asked, keys: &[Key; 3]) -> ChargeCommand {
         penalty,
         ..item(&policy.to_string(), &keys[*subject], 0, *cost)
     };
-    ChargeCommand { tag: keys[*tag].clone(), items: items.iter().map(item).collect(), repetitions: *times }
+    ChargeCommand {
+        tag: keys[*tag].clone(),
+        items: items.iter().map(item).collect(),
+        repetitions: *times,
+    }
 }
 
 fn same(together: &ChargeOutcome, apart: &ChargeOutcome) {
@@ -157,7 +167,11 @@ fn same(together: &ChargeOutcome, apart: &ChargeOutcome) {
     };
     assert_eq!(exact(together), exact(apart));
     for (a, b) in together.snapshots.iter().zip(&apart.snapshots) {
-        for (a, b) in [(a.reset_after, b.reset_after), (a.retry_after, b.retry_after), (a.full_after, b.full_after)] {
+        for (a, b) in [
+            (a.reset_after, b.reset_after),
+            (a.retry_after, b.retry_after),
+            (a.full_after, b.full_after),
+        ] {
             assert!(a.abs_diff(b) < 60 * SECOND, "{a:?} {b:?}");
         }
     }
@@ -257,7 +271,8 @@ async fn a_refund_whose_reply_was_lost_is_made_once_at_most() {
         let look = ChargeCommand { repetitions: 0, ..call };
         let before = charged.snapshots[0].remaining;
         proxy.cut(1);
-        let refund = AdjustmentKind::Refund { units: 1, window: charged.snapshots[0].charged_window };
+        let refund =
+            AdjustmentKind::Refund { units: 1, window: charged.snapshots[0].charged_window };
         let refunded = store.backend().settle_charge(settled(&item, refund)).await;
         proxy.cut(0);
         usable(&store).await;
@@ -273,7 +288,10 @@ async fn a_server_that_lost_all_begins_anew_and_keeps_to_the_quota() {
     let mut server = Server::start().await;
     let store = server.patient_store().await;
     let key = Key::custom("k");
-    assert_eq!(charge(&store, ChargeCommand { repetitions: 9, ..one(&key, 9) }).await.unwrap().admitted, 9);
+    assert_eq!(
+        charge(&store, ChargeCommand { repetitions: 9, ..one(&key, 9) }).await.unwrap().admitted,
+        9
+    );
     server.kill();
     let kind = charge(&store, one(&key, 9)).await.unwrap_err().kind();
     assert!(matches!(kind, ErrorKind::Unavailable | ErrorKind::Timeout), "{kind:?}");

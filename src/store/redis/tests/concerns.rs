@@ -24,7 +24,9 @@ async fn concerns(server: &Server) -> Vec<ServerConcern> {
 }
 
 async fn concerns_at(url: String) -> Vec<ServerConcern> {
-    let (target, _) = ConnectionSource::Url(url).into_target(ConnectionOverrides::default(), SECOND).expect("a URL");
+    let (target, _) = ConnectionSource::Url(url)
+        .into_target(ConnectionOverrides::default(), SECOND)
+        .expect("a URL");
     let opened = target.open(COMMON_SHARD, &ConnectionSettings::default()).await;
     let mut connection = opened.ok().expect("it is there").connection;
     let facts = ServerInfo::fetch(&mut connection).await.ok().expect("it can answer");

@@ -6,7 +6,9 @@ use super::{GIVEN_BACK, SECOND, cluster::ask, in_line, server::Server};
 use crate::{
     Key,
     lock::ReleaseStatus,
-    store::{OFFER_TIMEOUT, AcquireCommand, AcquireReply, LockMode, Store, LockToken, backend::NodeId},
+    store::{
+        AcquireCommand, AcquireReply, LockMode, LockToken, OFFER_TIMEOUT, Store, backend::NodeId,
+    },
 };
 
 /// Between two looks of one who waits, with its jitter.

@@ -11,13 +11,14 @@ use crate::{
     queue::{PushError, PushedTask, Queue},
     store::{
         Store,
-        backend::{StorageLimits, EnqueueCommand, EnqueueOutcome, JobPolicy},
+        backend::{EnqueueCommand, EnqueueOutcome, JobPolicy, StorageLimits},
     },
 };
 
 fn call(print: &str, most: u64) -> EnqueueCommand {
     EnqueueCommand {
-        idempotency_record: (!print.is_empty()).then(|| ("idem".into(), print.to_owned(), 60 * SECOND)),
+        idempotency_record: (!print.is_empty())
+            .then(|| ("idem".into(), print.to_owned(), 60 * SECOND)),
         limits: StorageLimits { resource_jobs: most, ..StorageLimits::uniform(1 << 20) },
         ..deferred(&Key::custom("x"))
     }
@@ -58,8 +59,14 @@ async fn a_look_is_answered_whatever_may_come() {
     let proxy = Proxy::to(server.port()).await;
     let store = proxy.patient_store().await;
     store.backend().enqueue(call("print", 9)).await.expect("it is there");
-    for (print, answer) in [("", EnqueueOutcome::Full), ("other", EnqueueOutcome::FingerprintMismatch)] {
-        let look = EnqueueCommand { envelope: Bytes::new(), limits: StorageLimits::uniform(0), ..call(print, 0) };
+    for (print, answer) in
+        [("", EnqueueOutcome::Full), ("other", EnqueueOutcome::FingerprintMismatch)]
+    {
+        let look = EnqueueCommand {
+            envelope: Bytes::new(),
+            limits: StorageLimits::uniform(0),
+            ..call(print, 0)
+        };
         proxy.cut(1);
         assert_eq!(store.backend().enqueue(look).await.expect("it is there"), answer);
         assert_eq!(proxy.cuts_left(), 0);

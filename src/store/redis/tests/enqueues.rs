@@ -64,7 +64,9 @@ async fn one_that_fails_fails_alone() {
     let outcomes = join_all(calls.iter().map(|call| store.backend().enqueue(call.clone()))).await;
     for (n, outcome) in outcomes.into_iter().enumerate() {
         match outcome {
-            Ok(stored) => assert_eq!((n == 7, stored), (false, EnqueueOutcome::Stored { position: 1 })),
+            Ok(stored) => {
+                assert_eq!((n == 7, stored), (false, EnqueueOutcome::Stored { position: 1 }))
+            }
             Err(error) => assert_eq!((n, error.kind()), (7, ErrorKind::Protocol)),
         }
     }
@@ -85,7 +87,8 @@ async fn lost_replies_store_nothing_twice() {
         let line = KeyNames::new("test").jobs(&key);
         assert_eq!(server.ask::<usize>(&["ZCARD", &line]).await, MANY);
         for call in calls {
-            let state = store.backend().cancel_waiting_job(call.id, 0, super::SECOND).await.unwrap();
+            let state =
+                store.backend().cancel_waiting_job(call.id, 0, super::SECOND).await.unwrap();
             assert_eq!(state, Some(JobState::Cancelled));
         }
         let left: usize = server.ask(&["EXISTS", &line]).await;

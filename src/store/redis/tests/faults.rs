@@ -10,9 +10,9 @@ use tokio::net::TcpListener;
 
 use super::{
     super::{
-        connection_lanes::ConnectionLanes,
         call_fault::classify_outcome,
-        target::{StoreUrl, ConnectionTarget, RedisTlsSettings},
+        connection_lanes::ConnectionLanes,
+        target::{ConnectionTarget, RedisTlsSettings, StoreUrl},
     },
     SECOND, granted,
     server::Server,

@@ -7,7 +7,10 @@ use crate::{
     key::Key,
     store::{
         Store,
-        backend::{ClaimCommand, ClaimOutcome, EnqueueCommand, EnqueueOutcome, JobId, JobState, SettleOutcome, LockToken},
+        backend::{
+            ClaimCommand, ClaimOutcome, EnqueueCommand, EnqueueOutcome, JobId, JobState, LockToken,
+            SettleOutcome,
+        },
     },
 };
 

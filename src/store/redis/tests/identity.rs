@@ -8,7 +8,10 @@ use std::{
 use super::{SECOND, eventually, server::Server};
 use crate::{
     AcquireError, SharedSecret,
-    gate::{InitialVerdict, RunningJob, Gate as _, KeySource, ReplayMarker, Verdict, GateRequest as _, fake::FakeView},
+    gate::{
+        Gate as _, GateRequest as _, InitialVerdict, KeySource, ReplayMarker, RunningJob, Verdict,
+        fake::FakeView,
+    },
     lock::{HeldLock, HeldLocks, LockGate, LockGuard, LockTicket},
     store::{JobId, Store},
 };

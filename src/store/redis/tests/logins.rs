@@ -16,7 +16,7 @@ use crate::{
     lock::ReleaseStatus,
     store::{
         Store,
-        backend::{AcquireReply, ReleaseOutcome, LockMode, LockToken},
+        backend::{AcquireReply, LockMode, LockToken, ReleaseOutcome},
         key_names::KeyNames,
         tests::cluster::Cluster,
     },
@@ -195,7 +195,8 @@ async fn a_failover_keeps_the_user_and_the_database_and_tells_holders() {
         let base = base.replace("://", &format!("://{login}@"));
         format!("{base}&sentinel_user=watcher&sentinel_password={word}")
     };
-    let store = Store::builder(&url("app:secret", "word")).call_timeout(10 * SECOND).connect().await;
+    let store =
+        Store::builder(&url("app:secret", "word")).call_timeout(10 * SECOND).connect().await;
     let store = store.expect("the URL is right");
     let before = is_used(&store, &sentinels.master).await;
     assert_eq!(databases(&sentinels.master).await, ["db3"]);

@@ -60,7 +60,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{LockGuard, LockRequest, AcquireError, store::Store};
+use crate::{AcquireError, LockGuard, LockRequest, store::Store};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -101,7 +101,8 @@ async fn granted(request: &LockRequest) -> LockGuard {
                 Ok(guard) => return guard,
                 Err(AcquireError::Fault(_)) => doubt = Some(Instant::now()),
                 // Its own, whose answer was lost: that is given back, and does not end with its lease.
-                Err(AcquireError::Busy(_)) if doubt.is_some_and(|at| at.elapsed() < GIVEN_BACK) => {}
+                Err(AcquireError::Busy(_)) if doubt.is_some_and(|at| at.elapsed() < GIVEN_BACK) => {
+                }
                 Err(other) => panic!("{other:?}"),
             }
             tokio::time::sleep(Duration::from_millis(10)).await;

@@ -10,10 +10,10 @@ use std::{
 
 use super::{NOBODY, PATIENCE, SECOND, cluster, eventually, server::Server, usable};
 use crate::{
-    RateLimitOutage, Policy, Quota,
+    Policy, Quota, RateLimitOutage,
     error::{Error, ErrorKind},
     key::Key,
-    lock::{LockGuard, AcquireError, ReleaseStatus},
+    lock::{AcquireError, LockGuard, ReleaseStatus},
     rate_limit::RateLimiter,
     store::{
         Store,
@@ -41,8 +41,8 @@ struct Before {
 
 impl Before {
     async fn new(server: Server, store: Store) -> Self {
-        let policy =
-            Policy::new(Quota::requests(LIMIT).per(600 * SECOND)).on_outage(RateLimitOutage::Refuse);
+        let policy = Policy::new(Quota::requests(LIMIT).per(600 * SECOND))
+            .on_outage(RateLimitOutage::Refuse);
         let quota = store.rate_limiter(policy);
         quota.check("k", 1).await.expect("the store is there");
         let held = store.lock("held").lease(60 * SECOND).acquire().await.expect("it is free");
@@ -206,7 +206,8 @@ async fn a_server_without_room_runs_a_release_behind_an_acquisition() {
     let redis::Value::Array(answers) = server.ask(&words).await else { panic!("no list") };
     assert_eq!(answers.len(), 2);
     assert_eq!(answers[1], redis::Value::BulkString("released".into()));
-    let refused = ReplyReader::new("calls", answers[0].clone()).item_error().expect("it is refused");
+    let refused =
+        ReplyReader::new("calls", answers[0].clone()).item_error().expect("it is refused");
     assert_eq!(refused.kind(), ErrorKind::Unavailable);
     assert_eq!(held.release().await, ReleaseStatus::AlreadyLost);
 }

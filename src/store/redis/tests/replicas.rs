@@ -1,7 +1,7 @@
 //! Grants that count only when replicas have them.
 
 use super::{SECOND, runs::look_at, server::Server};
-use crate::{Error, ErrorKind, AcquireError, lock::ReleaseStatus, store::Store};
+use crate::{AcquireError, Error, ErrorKind, lock::ReleaseStatus, store::Store};
 
 /// Waits for replicas for most of four seconds.
 async fn waiting(server: &Server) -> Store {
@@ -43,7 +43,11 @@ async fn a_grant_that_nobody_looks_at_keeps_no_other_from_counting() {
         let mut unpolled = Box::pin(store.lock("y").min_replicas(1).acquire());
         look_at(&mut unpolled, polls).await;
         let other = store.lock("x").min_replicas(1).acquire().await;
-        assert_eq!(other.expect("it is granted").release().await, ReleaseStatus::Released, "{polls}");
+        assert_eq!(
+            other.expect("it is granted").release().await,
+            ReleaseStatus::Released,
+            "{polls}"
+        );
         drop(unpolled);
     }
 }

@@ -18,8 +18,10 @@ use crate::{
     lock::ReleaseStatus,
     queue::{Queue, Task},
     store::{
-        backend::{ClaimCommand, ClaimOutcome, JobState, SettleOutcome, LockToken},
-        tasks::{TaskSettlement, TaskOutcome, DeadLetterLimits, TaskRunLimits, RunToken, TaskPollCommand},
+        backend::{ClaimCommand, ClaimOutcome, JobState, LockToken, SettleOutcome},
+        tasks::{
+            DeadLetterLimits, RunToken, TaskOutcome, TaskPollCommand, TaskRunLimits, TaskSettlement,
+        },
     },
 };
 
@@ -157,7 +159,8 @@ async fn what_is_due_is_found_behind_callbacks() {
     full(&server).await;
     let mut found = Vec::new();
     for _ in 0..3 {
-        let looked = store.backend().poll_due(vec![key.shard()], 10).await.expect("it takes no room");
+        let looked =
+            store.backend().poll_due(vec![key.shard()], 10).await.expect("it takes no room");
         found.extend(looked.into_iter().flat_map(|due| due.locks).map(|(name, _)| name));
     }
     assert!(found.contains(&key), "{found:?}");
@@ -172,13 +175,29 @@ async fn ends_of_runs_that_are_somebody_elses_by_now_are_told_apart() {
     for n in 0..2 {
         queue.push(&n).await.expect("there is room");
     }
-    let graves = DeadLetterLimits { retention: 60 * SECOND, max_count: 100, max_bytes: 1 << 20, max_crashes: 9 };
+    let graves = DeadLetterLimits {
+        retention: 60 * SECOND,
+        max_count: 100,
+        max_bytes: 1 << 20,
+        max_crashes: 9,
+    };
     let take = async |worker: &str, number, ends| {
         let (node, worker, lease) = (store.node().clone(), worker.into(), SECOND / 20);
         let (queue, limits, want) = (Key::from("numbers"), TaskRunLimits::default(), 2);
         let (idle, listed) = (8 * SECOND, false);
-        let turn =
-            TaskPollCommand { queue, node, worker, poll_number: number, max_runs: want, lease, limits, idle_timeout: idle, can_stay_idle: listed, dead_letter_limits: graves, settlements: ends };
+        let turn = TaskPollCommand {
+            queue,
+            node,
+            worker,
+            poll_number: number,
+            max_runs: want,
+            lease,
+            limits,
+            idle_timeout: idle,
+            can_stay_idle: listed,
+            dead_letter_limits: graves,
+            settlements: ends,
+        };
         store.backend().poll_tasks(turn).await.expect("it is answered")
     };
     let first = take("a", 1, Vec::new()).await.started;

@@ -16,7 +16,8 @@ use crate::{
     store::{
         GrantAttempt, Store,
         backend::{
-            ClaimCommand, ClaimOutcome, EnqueueOutcome, JobId, JobState, NextClaim, SettleCommand, SettleOutcome, LockToken, Settlement,
+            ClaimCommand, ClaimOutcome, EnqueueOutcome, JobId, JobState, LockToken, NextClaim,
+            SettleCommand, SettleOutcome, Settlement,
         },
         key_names::KeyNames,
     },
@@ -43,7 +44,13 @@ async fn many(store: &Store, jobs: usize) -> Vec<ClaimCommand> {
             stored(store, &key).await;
         }
         let me = LockToken::new(store.node());
-        claims.push(ClaimCommand { key, id, token: me, lease: 10 * SECOND, retention: 10 * SECOND });
+        claims.push(ClaimCommand {
+            key,
+            id,
+            token: me,
+            lease: 10 * SECOND,
+            retention: 10 * SECOND,
+        });
     }
     claims
 }
@@ -133,7 +140,13 @@ async fn a_claim_that_is_dropped_is_undone_whenever_that_is() {
         let lease = 10 * SECOND;
         let mut attempt = GrantAttempt::for_claim(&store, &key, &id);
         let (key, id) = (key.clone(), id.clone());
-        let call = ClaimCommand { key, id: id.clone(), token: attempt.token.clone(), lease, retention: lease };
+        let call = ClaimCommand {
+            key,
+            id: id.clone(),
+            token: attempt.token.clone(),
+            lease,
+            retention: lease,
+        };
         let mut dropped =
             Box::pin(async { attempt.send(lease, || store.backend().claim(call)).await });
         look_at(&mut dropped, polls).await;
@@ -157,7 +170,13 @@ async fn a_next_run_whose_caller_has_gone_is_undone_whenever_that_is() {
     for polls in 0..8 {
         let (first, next) = (stored(&store, &key).await, stored(&store, &key).await);
         let (me, lease) = (LockToken::new(store.node()), 10 * SECOND);
-        let claim = ClaimCommand { key: key.clone(), id: first.clone(), token: me, lease, retention: lease };
+        let claim = ClaimCommand {
+            key: key.clone(),
+            id: first.clone(),
+            token: me,
+            lease,
+            retention: lease,
+        };
         let claimed = store.backend().claim(claim.clone()).await.unwrap();
         assert!(matches!(claimed, ClaimOutcome::Claimed(_)), "{claimed:?}");
         let mut attempt = GrantAttempt::for_next_claim(&store, &key);

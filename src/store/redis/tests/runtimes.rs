@@ -6,7 +6,7 @@ use super::{SECOND, eventually, hears_of_locks, server::Server, within};
 use crate::{
     Policy, Quota,
     lock::ReleaseStatus,
-    queue::{TaskFailure, Queue, Task},
+    queue::{Queue, Task, TaskFailure},
     store::Store,
 };
 
@@ -284,7 +284,8 @@ fn a_connection_that_was_begun_on_a_runtime_that_ended_is_begun_again() {
     let here = runtime();
     let server = here.block_on(Server::start());
     let store = here.block_on(async {
-        let builder = Store::builder(&server.url()).call_timeout(SECOND / 4).connections_per_node(1);
+        let builder =
+            Store::builder(&server.url()).call_timeout(SECOND / 4).connections_per_node(1);
         server.freeze();
         builder.connect().await.expect("the URL is right")
     });

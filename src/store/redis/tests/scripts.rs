@@ -1,7 +1,7 @@
 //! Scripts of queues, called by hand: a copy that comes late, and a key that is not ours.
 
 use super::server::Server;
-use crate::store::redis::scripts::{TASKS_PUSH, LuaScript, TASKS_POLL};
+use crate::store::redis::scripts::{LuaScript, TASKS_POLL, TASKS_PUSH};
 
 const LINE: &str = "lg:1:x:{0}:z:q";
 const NUMBERS: &str = "lg:1:x:{0}:zp:n";

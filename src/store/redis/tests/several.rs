@@ -12,8 +12,10 @@ use crate::{
 const KEYS: [&str; 3] = ["a", "b", "c"];
 
 fn calls(store: &Store) -> Vec<AcquireCommand> {
-    let call =
-        |key| GrantAttempt::new(store, &Key::custom(key), LockMode::Exclusive).try_acquire_command(10 * SECOND);
+    let call = |key| {
+        GrantAttempt::new(store, &Key::custom(key), LockMode::Exclusive)
+            .try_acquire_command(10 * SECOND)
+    };
     KEYS.map(call).into()
 }
 
@@ -81,7 +83,8 @@ async fn who_waits_for_one_of_them_comes_first() {
     let server = Server::start().await;
     let (store, other) = (server.patient_store().await, server.patient_store().await);
     let held = other.lock("b").acquire().await.unwrap();
-    let asked = GrantAttempt::new(&other, &Key::custom("b"), LockMode::Exclusive).try_acquire_command(10 * SECOND);
+    let asked = GrantAttempt::new(&other, &Key::custom("b"), LockMode::Exclusive)
+        .try_acquire_command(10 * SECOND);
     let waits = AcquireCommand { max_wait: Some(10 * SECOND), ..asked };
     let joined = other.backend().acquire(waits.clone()).await.unwrap();
     assert!(matches!(joined, AcquireReply::Busy { has_joined: true, .. }), "{joined:?}");
@@ -132,7 +135,8 @@ async fn what_a_copy_has_left_is_undone_by_whoever_sent_it() {
     let proxy = Proxy::to(server.port()).await;
     let (store, other) = (proxy.patient_store().await, server.patient_store().await);
     let lease = 60 * SECOND;
-    let mut attempts = KEYS.map(|key| GrantAttempt::new(&store, &Key::custom(key), LockMode::Exclusive));
+    let mut attempts =
+        KEYS.map(|key| GrantAttempt::new(&store, &Key::custom(key), LockMode::Exclusive));
     let calls: Vec<_> = attempts.iter().map(|attempt| attempt.try_acquire_command(lease)).collect();
     let held = std::sync::Mutex::new(None);
     let both = async || {

@@ -14,7 +14,9 @@ use crate::{
     lock::ReleaseStatus,
     store::{
         Store,
-        backend::{AcquireCommand, AcquireReply, ReleaseOutcome, Contenders, SPARE_FENCES, LockToken},
+        backend::{
+            AcquireCommand, AcquireReply, Contenders, LockToken, ReleaseOutcome, SPARE_FENCES,
+        },
         key_names::KeyNames,
     },
 };
@@ -61,7 +63,8 @@ async fn a_step_that_fails_fails_alone() {
                 other => panic!("{other:?}"),
             }
         }
-        let release = |call: AcquireCommand| store.backend().release(call.key, call.token, call.mode);
+        let release =
+            |call: AcquireCommand| store.backend().release(call.key, call.token, call.mode);
         let outcomes = join_all(calls.into_iter().map(release)).await;
         let gave_back = |outcome: &Result<_, _>| matches!(outcome, Ok(ReleaseOutcome::Released));
         assert_eq!(outcomes.iter().filter(|outcome| gave_back(outcome)).count(), MANY - 1);
@@ -119,7 +122,10 @@ async fn lost_replies_to_many_neither_block_nor_release_twice() {
         let held = held.into_iter().map(|guard| guard.expect("no self-block").release());
         let released = join_all(held).await;
         assert_eq!(proxy.cuts_left(), 0);
-        assert!(released.iter().all(|released| *released == ReleaseStatus::Released), "{released:?}");
+        assert!(
+            released.iter().all(|released| *released == ReleaseStatus::Released),
+            "{released:?}"
+        );
     }
 }
 
@@ -184,7 +190,12 @@ async fn locks_of_one_shard_that_are_taken_together_share_no_fence() {
         let calls: Vec<_> = calls.collect();
         let held = join_all(calls.iter().map(|call| store.backend().acquire(call.clone()))).await;
         let fence = |held| match held {
-            Ok(AcquireReply::Granted { fence, queue_length: 0, contenders: Contenders::NONE, server_us: now }) => {
+            Ok(AcquireReply::Granted {
+                fence,
+                queue_length: 0,
+                contenders: Contenders::NONE,
+                server_us: now,
+            }) => {
                 assert!(fence >= now);
                 fence
             }
@@ -193,7 +204,8 @@ async fn locks_of_one_shard_that_are_taken_together_share_no_fence() {
         let mut fences: Vec<_> = held.into_iter().map(fence).collect();
         fences.sort_unstable();
         assert!(fences.windows(2).all(|two| two[0] + SPARE_FENCES < two[1]), "{fences:?}");
-        let release = |call: AcquireCommand| store.backend().release(call.key, call.token, call.mode);
+        let release =
+            |call: AcquireCommand| store.backend().release(call.key, call.token, call.mode);
         join_all(calls.into_iter().map(release)).await;
     }
 }

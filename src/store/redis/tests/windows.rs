@@ -10,11 +10,11 @@ use crate::{
     key::Key,
     store::{
         AdjustmentKind, ChargedWindow,
-        key_names::{KeyNames, CounterKeyKind},
+        key_names::{CounterKeyKind, KeyNames},
         rate::Algorithm,
         redis::{
-            msgpack::{MsgpackValue, MsgpackReader},
-            scripts::{CHARGE_BATCH, SETTLE_CHARGE, LuaScript},
+            msgpack::{MsgpackReader, MsgpackValue},
+            scripts::{CHARGE_BATCH, LuaScript, SETTLE_CHARGE},
         },
     },
 };
@@ -41,8 +41,12 @@ async fn charged(server: &Server, key: &str, args: &[&str]) -> u64 {
     let mut words = MsgpackReader::from_array(&packed).unwrap();
     let told: Vec<_> = std::iter::from_fn(|| words.next_value()).collect();
     match *told {
-        [MsgpackValue::Number(now), MsgpackValue::True, MsgpackValue::Number(1)] => now / 1000 + 3_600_000,
-        [MsgpackValue::Number(now), MsgpackValue::Number(1), _, MsgpackValue::Number(left)] => now / 1000 + left,
+        [MsgpackValue::Number(now), MsgpackValue::True, MsgpackValue::Number(1)] => {
+            now / 1000 + 3_600_000
+        }
+        [MsgpackValue::Number(now), MsgpackValue::Number(1), _, MsgpackValue::Number(left)] => {
+            now / 1000 + left
+        }
         _ => panic!("{told:?}"),
     }
 }
@@ -82,7 +86,10 @@ async fn a_window_ends_when_it_was_told_to_however_long_the_script_takes() {
         let Ok(end) = end else { return };
         assert_eq!(ends, [end; 3], "{way}");
         for (end, remaining) in ends.into_iter().zip(3..) {
-            let by = AdjustmentKind::Refund { units: 1, window: ChargedWindow { boundary: end, debt_id: 0 } };
+            let by = AdjustmentKind::Refund {
+                units: 1,
+                window: ChargedWindow { boundary: end, debt_id: 0 },
+            };
             let states = store.backend().settle_charge(settled(&item("p", &subject, 5, 1), by));
             assert_eq!(states.await.unwrap()[0].remaining, remaining, "{way}");
         }

@@ -10,7 +10,7 @@
 //! In each state: what was answered follows from what was answered before (truth), a pass finds nothing wrong (each
 //! job in one place, all of it counted, a look that is due), and from there everybody who lives is served and each job
 //! ends by itself (drain), whether those who hold or wait live on or have all crashed. States that differ in names
-//! alone are one ([`Memory::picture`]). The faults in [`Planted`] are each caught.
+//! alone are one ([`MemoryBackend::model_snapshot`]). The faults in [`PlantedFault`] are each caught.
 //!
 //! Worlds that are [`small`] are explored whole each time: of two or three who meet at one lock, with the few moves that
 //! make the protocol, and times that are either to come or over. The others go as far as they come in a bounded time.
@@ -21,7 +21,7 @@
 //! nothing on the server either. `EXPLORE_STATES` says how many states of each world are looked at; with
 //! enough of them (it tells how many there are), each world is explored whole.
 //!
-//! [`Memory::picture`]: crate::store::Memory::picture
+//! [`MemoryBackend::model_snapshot`]: crate::store::Memory::picture
 
 mod graph;
 mod small;
@@ -274,7 +274,10 @@ impl Way {
         }
         let reply = call.clone().on(&self.rig).await;
         let strikes = match (self.planted, &call) {
-            (Some(PlantedFault::DueEntryMissing | PlantedFault::QueueOutOfOrder), Call::Enqueue(_))
+            (
+                Some(PlantedFault::DueEntryMissing | PlantedFault::QueueOutOfOrder),
+                Call::Enqueue(_),
+            )
             | (Some(PlantedFault::ClaimedJobDequeued), Call::Claim(_))
             | (Some(PlantedFault::EndedJobCounted), Call::Settle(_))
             | (Some(PlantedFault::LeaseEndsEarly), Call::Pass(_))

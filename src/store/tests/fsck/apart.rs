@@ -1,7 +1,9 @@
 //! A cluster, where each node has names of its own.
 
 use super::*;
-use crate::store::FindingKind::{LockNotScheduled, MissingExpiry, UnknownKey, WrongCount, WrongKeyType};
+use crate::store::FindingKind::{
+    LockNotScheduled, MissingExpiry, UnknownKey, WrongCount, WrongKeyType,
+};
 
 async fn two_lines_wait(rig: &Rig) -> [Key; 2] {
     rig.worker().await;
@@ -45,7 +47,10 @@ async fn a_line_that_no_index_names_is_found() {
     let rig = Rig::cluster().await;
     let [key, hidden] = two_lines_wait(&rig).await;
     let report = rig.fsck(false).await;
-    assert!(report.is_clean() && report.is_complete_scan && report.unsummed_shards == 0, "{report}");
+    assert!(
+        report.is_clean() && report.is_complete_scan && report.unsummed_shards == 0,
+        "{report}"
+    );
     let raw = async |verb, kind, rest: &[&str]| -> i64 {
         rig.space().raw(key.shard(), verb, kind, rest).await
     };

@@ -11,8 +11,8 @@ use std::{
 use super::*;
 use crate::store::{
     backend::{
-        AcquireCommand, ClaimCommand, ClaimOutcome, EnqueueCommand, JobId, JobPolicy, LockMode, NodeId, OnFailure, LeaseRenewal, LockToken,
-        Settlement,
+        AcquireCommand, ClaimCommand, ClaimOutcome, EnqueueCommand, JobId, JobPolicy, LeaseRenewal,
+        LockMode, LockToken, NodeId, OnFailure, Settlement,
     },
     tests::rig::wait,
 };
@@ -115,7 +115,9 @@ impl Fleet {
                     1 => Settlement::Retry { delay: MS * 10, reason: "status 503" },
                     2 => Settlement::Postpone { delay: MS * 5, reason: "busy" },
                     3 => Settlement::Dead { reason: "auth", retention: LONG },
-                    4 => Settlement::Done { response: "x".into(), status: 200, retention: MS * 300 },
+                    4 => {
+                        Settlement::Done { response: "x".into(), status: 200, retention: MS * 300 }
+                    }
                     _ => done(),
                 };
                 self.rig.settle(settled(&key, &id, &me, verdict)).await;

@@ -5,11 +5,12 @@ use std::time::Duration;
 use super::*;
 use crate::store::{
     FindingKind::{
-        DeadlineNotIndexed, ScheduledLockWithoutJobs, EndedJobInIndex, EndedJobNotIndexed, EnvelopeWithoutJob,
-        UnexpectedExpiry, JobIndexedTwice, JobWithoutEnvelope, JobNotQueued, LockScheduledTooLate, LockNotScheduled,
-        MissingExpiry, InvalidValue, OrphanedRun, IndexEntryWithoutJob, IdempotencyRecordWithoutJob, WrongCount, WrongKeyType,
+        DeadlineNotIndexed, EndedJobInIndex, EndedJobNotIndexed, EnvelopeWithoutJob,
+        IdempotencyRecordWithoutJob, IndexEntryWithoutJob, InvalidValue, JobIndexedTwice,
+        JobNotQueued, JobWithoutEnvelope, LockNotScheduled, LockScheduledTooLate, MissingExpiry,
+        OrphanedRun, ScheduledLockWithoutJobs, UnexpectedExpiry, WrongCount, WrongKeyType,
     },
-    backend::{StorageLimits, EnqueueCommand, JobId, JobPolicy, JobState, Settlement},
+    backend::{EnqueueCommand, JobId, JobPolicy, JobState, Settlement, StorageLimits},
 };
 
 /// Two jobs behind a holder.
@@ -62,7 +63,14 @@ async fn a_job_that_lost_its_line_stands_in_it_again() {
     let (key, ids) = two_wait(&rig).await;
     assert_eq!(raw::<i64>(&rig, "DEL", &of_line(&key, "g"), &[]).await, 1);
     // Two jobs, a due entry that is for nothing, and the shard counts two that are nowhere, and their bytes are in l.
-    let lost = [JobNotQueued, JobNotQueued, ScheduledLockWithoutJobs, WrongCount, WrongCount, MissingExpiry];
+    let lost = [
+        JobNotQueued,
+        JobNotQueued,
+        ScheduledLockWithoutJobs,
+        WrongCount,
+        WrongCount,
+        MissingExpiry,
+    ];
     finds(&rig, &lost, &[]).await;
     assert_eq!(rig.heads(std::slice::from_ref(&key)).await, [Some(ids[0].clone())], "their order");
     assert_eq!(all_run(&rig, &key).await, 2);
@@ -254,7 +262,13 @@ async fn indexes_of_ended_jobs_are_what_is_kept() {
     let rows = [far, ids[0].as_str(), "9000000000000001", stray.as_str()];
     raw::<i64>(&rig, "ZADD", &dead, &rows).await;
     // And the listing of the dead has no end.
-    let expected = [EndedJobNotIndexed, IndexEntryWithoutJob, EndedJobInIndex, IndexEntryWithoutJob, MissingExpiry];
+    let expected = [
+        EndedJobNotIndexed,
+        IndexEntryWithoutJob,
+        EndedJobInIndex,
+        IndexEntryWithoutJob,
+        MissingExpiry,
+    ];
     finds(&rig, &expected, &[]).await;
     let tally = rig.tally(key.shard()).await;
     assert_eq!((tally.done, tally.dead), (1, 0));
@@ -274,7 +288,12 @@ async fn ends_are_put_right() {
     }
     let held = of_line(&Key::custom("other"), "h");
     assert_eq!(raw::<i64>(&rig, "PERSIST", &held, &[]).await, 1);
-    finds(&rig, &[UnexpectedExpiry, UnexpectedExpiry, UnexpectedExpiry, UnexpectedExpiry, MissingExpiry], &[]).await;
+    finds(
+        &rig,
+        &[UnexpectedExpiry, UnexpectedExpiry, UnexpectedExpiry, UnexpectedExpiry, MissingExpiry],
+        &[],
+    )
+    .await;
     assert!(raw::<i64>(&rig, "PTTL", &held, &[]).await > 1000);
     assert_eq!(raw::<i64>(&rig, "PTTL", &waits, &[]).await, -1);
     assert_eq!(all_run(&rig, &key).await, 2);
@@ -287,7 +306,12 @@ async fn what_nobody_understands_is_left() {
     let facts = of_shard(&key, &format!("j:{}", ids[1]));
     raw::<i64>(&rig, "HSET", &facts, &["lock", "p:id::another"]).await;
     raw::<i64>(&rig, "ZADD", &of_line(&key, "g"), &["9000000000000000", "nobody"]).await;
-    finds(&rig, &[InvalidValue, InvalidValue, JobNotQueued, WrongCount], &[InvalidValue, InvalidValue]).await;
+    finds(
+        &rig,
+        &[InvalidValue, InvalidValue, JobNotQueued, WrongCount],
+        &[InvalidValue, InvalidValue],
+    )
+    .await;
 }
 
 #[tokio::test]

@@ -57,7 +57,9 @@ async fn all_run(rig: &Rig, key: &Key) -> usize {
         }
         let Some(id) = rig.heads(std::slice::from_ref(key)).await.remove(0) else { break };
         let run = stranger();
-        if let crate::store::backend::ClaimOutcome::Claimed(_) = rig.claim(visit(key, &id, &run)).await {
+        if let crate::store::backend::ClaimOutcome::Claimed(_) =
+            rig.claim(visit(key, &id, &run)).await
+        {
             runs += 1;
             assert!(rig.finish(key, &id, &run).await);
         }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::store::{
     FindingKind::{EndedJobInIndex, MissingExpiry, WrongCount},
-    backend::{StorageLimits, ENDED_JOB_OVERHEAD, EnqueueCommand, JobId},
+    backend::{ENDED_JOB_OVERHEAD, EnqueueCommand, JobId, StorageLimits},
 };
 
 /// Three jobs of one owner, and one of nobody, of which the first was evicted.
@@ -18,7 +18,15 @@ async fn four_have_ended(rig: &Rig, key: &Key) -> Vec<JobId> {
 async fn has_ended(rig: &Rig, key: &Key, owner: &str) -> JobId {
     let caps = StorageLimits { ended_bytes: 3 * (ENDED_JOB_OVERHEAD + 10), ..StorageLimits::NONE };
     let record = Some((stranger().as_str()[..8].into(), "print".into(), LONG));
-    let (call, run) = (EnqueueCommand { idempotency_record: record, limits: caps, owner: owner.into(), ..deferred(key) }, stranger());
+    let (call, run) = (
+        EnqueueCommand {
+            idempotency_record: record,
+            limits: caps,
+            owner: owner.into(),
+            ..deferred(key)
+        },
+        stranger(),
+    );
     rig.enqueue(call.clone()).await;
     rig.start(key, &call.id, &run).await;
     assert!(rig.finish(key, &call.id, &run).await);

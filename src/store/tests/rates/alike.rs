@@ -19,11 +19,21 @@ const RUNS: usize = 100;
 
 fn alike(ours: &[QuotaSnapshot], theirs: &[QuotaSnapshot], context: &str) {
     assert_eq!(ours.len(), theirs.len(), "{context}");
-    let exact =
-        |s: &QuotaSnapshot| (s.remaining, s.blocked_for.is_some(), s.retry_after == Duration::MAX, s.retry_after.is_zero());
+    let exact = |s: &QuotaSnapshot| {
+        (
+            s.remaining,
+            s.blocked_for.is_some(),
+            s.retry_after == Duration::MAX,
+            s.retry_after.is_zero(),
+        )
+    };
     for (one, other) in ours.iter().zip(theirs) {
         assert_eq!(exact(one), exact(other), "{one:?} {other:?} {context}");
-        for (a, b) in [(one.reset_after, other.reset_after), (one.retry_after, other.retry_after), (one.full_after, other.full_after)] {
+        for (a, b) in [
+            (one.reset_after, other.reset_after),
+            (one.retry_after, other.retry_after),
+            (one.full_after, other.full_after),
+        ] {
             assert!(a.abs_diff(b) <= SLOW, "{one:?} {other:?} {context}");
         }
     }

@@ -46,7 +46,10 @@ async fn numbers_near_the_bound_are_exact(rig: &Rig) {
             let state = rig.put_right(&asked(0), AdjustmentKind::Charge { units: MAX_UNITS }).await;
             assert_eq!(state.remaining, 0);
             let (_, state) = rig.spend(&asked(1)).await;
-            assert!(state.retry_after > Duration::ZERO && state.retry_after <= 2 * week, "{state:?}");
+            assert!(
+                state.retry_after > Duration::ZERO && state.retry_after <= 2 * week,
+                "{state:?}"
+            );
         }
     }
     // In the second week of the sliding one: a third of the last one is within reach.
@@ -71,8 +74,9 @@ async fn too_many_counters_are_refused_with_a_sentence(rig: &Rig) {
 
 async fn live_limiters_are_counted(rig: &Rig) {
     let (a, b) = (NodeId::new(), NodeId::new());
-    let count =
-        async |node: &NodeId, lease| rig.backend().register_limiter(node.clone(), lease).await.unwrap();
+    let count = async |node: &NodeId, lease| {
+        rig.backend().register_limiter(node.clone(), lease).await.unwrap()
+    };
     assert_eq!(count(&a, LONG).await, 1);
     assert_eq!(count(&b, SHORT).await, 2);
     assert_eq!(rig.beat(&a, LONG).await.peers, [], "workers are something else");

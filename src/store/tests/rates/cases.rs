@@ -75,7 +75,10 @@ async fn gcra_admits_a_burst_and_then_one_by_one(rig: &Rig) {
     }
     rig.advance(1000 * SECOND).await;
     let state = rig.peek(&asked).await;
-    assert_eq!((state.remaining, state.reset_after, state.full_after), (3, Duration::ZERO, Duration::ZERO));
+    assert_eq!(
+        (state.remaining, state.reset_after, state.full_after),
+        (3, Duration::ZERO, Duration::ZERO)
+    );
 }
 
 async fn a_cost_beyond_the_quota_is_never_let_in(rig: &Rig) {
@@ -84,7 +87,11 @@ async fn a_cost_beyond_the_quota_is_never_let_in(rig: &Rig) {
         for cost in [4, MAX_UNITS, u64::MAX] {
             let asked = item("p", &key, three(algorithm), cost);
             let (admitted, state) = rig.spend(&asked).await;
-            assert_eq!((admitted, state.retry_after), (false, Duration::MAX), "{algorithm:?} {cost}");
+            assert_eq!(
+                (admitted, state.retry_after),
+                (false, Duration::MAX),
+                "{algorithm:?} {cost}"
+            );
             assert_eq!(state.remaining, 3);
         }
     }
@@ -168,11 +175,13 @@ async fn a_group_of_all_kinds_is_charged_all_or_none(rig: &Rig) {
     assert_eq!((first.admitted, remaining(&first.snapshots)), (1, vec![2, 2, 2, 1]));
     let refused = rig.charge(of(group(3), 1)).await;
     assert_eq!((refused.admitted, remaining(&refused.snapshots)), (0, vec![2, 2, 2, 1]));
-    let blames: Vec<_> = refused.snapshots.iter().map(|state| state.retry_after.is_zero()).collect();
+    let blames: Vec<_> =
+        refused.snapshots.iter().map(|state| state.retry_after.is_zero()).collect();
     assert_eq!(blames, [false, false, false, true], "each tells whether it is to blame");
     let part = rig.charge(of(group(1), 3)).await;
     assert_eq!((part.admitted, remaining(&part.snapshots)), (1, vec![1, 1, 1, 0]));
     let refused = rig.charge(of(group(1), 1)).await;
-    let blames: Vec<_> = refused.snapshots.iter().map(|state| state.retry_after.is_zero()).collect();
+    let blames: Vec<_> =
+        refused.snapshots.iter().map(|state| state.retry_after.is_zero()).collect();
     assert_eq!(blames, [true, true, true, false]);
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{ALGORITHMS, SECOND, cases::three, fixed, gcra, item, sliding};
 use crate::store::{
     ChargeItem, QuotaRule,
-    rate::{Algorithm, AdjustmentKind},
+    rate::{AdjustmentKind, Algorithm},
     tests::{
         on_every_store,
         rig::{LONG, Rig, key},
@@ -126,7 +126,10 @@ async fn a_later_charge_counts_beyond_the_limit(rig: &Rig) {
         let after = rig.put_right(&asked, AdjustmentKind::Charge { units: 5 }).await;
         assert_eq!(after.remaining, 0, "{algorithm:?}");
         let (admitted, state) = rig.spend(&asked).await;
-        assert!(!admitted && state.retry_after > Duration::ZERO && state.retry_after <= 2 * LONG, "{state:?}");
+        assert!(
+            !admitted && state.retry_after > Duration::ZERO && state.retry_after <= 2 * LONG,
+            "{state:?}"
+        );
         rig.advance(state.retry_after).await;
         assert!(rig.spend(&asked).await.0, "{algorithm:?}");
     }

@@ -17,8 +17,9 @@ use super::rig::Rig;
 use crate::{
     Key,
     store::{
-        ChargeCommand, ChargeOutcome, CounterName, ChargeItem, QuotaRule, SettleChargeCommand, ChargeAdjustment, QuotaSnapshot, ChargedWindow,
-        rate::{Algorithm, AdjustmentKind},
+        ChargeAdjustment, ChargeCommand, ChargeItem, ChargeOutcome, ChargedWindow, CounterName,
+        QuotaRule, QuotaSnapshot, SettleChargeCommand,
+        rate::{AdjustmentKind, Algorithm},
     },
 };
 

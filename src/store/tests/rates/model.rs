@@ -8,10 +8,11 @@ use proptest::prelude::*;
 use super::moves::{Call, Ledger, Move, moves};
 use crate::{
     Key,
-    clock::{saturating_micros, ceil_millis},
+    clock::{ceil_millis, saturating_micros},
     store::{
-        ChargeCommand, ChargeOutcome, ChargeItem, QuotaRule, SettleChargeCommand, QuotaSnapshot, ChargedWindow,
-        rate::{Algorithm, AdjustmentKind},
+        ChargeCommand, ChargeItem, ChargeOutcome, ChargedWindow, QuotaRule, QuotaSnapshot,
+        SettleChargeCommand,
+        rate::{AdjustmentKind, Algorithm},
         tests::{moves::cases, rig::Rig},
     },
 };
@@ -47,7 +48,9 @@ struct Debt {
 
 /// One counter once, by the first's rule but for the limit, which is the least.
 fn once(charge: &ChargeCommand) -> Vec<ChargeItem> {
-    charge.merge_duplicates().map_or_else(|| charge.items.to_vec(), |(merged, _)| merged.items.to_vec())
+    charge
+        .merge_duplicates()
+        .map_or_else(|| charge.items.to_vec(), |(merged, _)| merged.items.to_vec())
 }
 
 impl Model {
@@ -92,8 +95,10 @@ impl Model {
                 else {
                     return;
                 };
-                let (QuotaRule::Gcra { limit: l, window: w, .. }, QuotaRule::Gcra { limit, window, .. }) =
-                    (old, *rule)
+                let (
+                    QuotaRule::Gcra { limit: l, window: w, .. },
+                    QuotaRule::Gcra { limit, window, .. },
+                ) = (old, *rule)
                 else {
                     panic!("none of these: {old:?}")
                 };
@@ -115,7 +120,8 @@ impl Model {
                 }
                 let since = if other { now } else { since };
                 // In units: debt / w. To the next whole part of the new one.
-                let (w, window) = (u128::from(saturating_micros(w)), u128::from(saturating_micros(window)));
+                let (w, window) =
+                    (u128::from(saturating_micros(w)), u128::from(saturating_micros(window)));
                 let grain = gcd(u128::from(limit), window);
                 let brought = |arrival: u128| {
                     let debt = arrival.saturating_sub(us * u128::from(l));
@@ -237,7 +243,8 @@ impl Model {
     /// No longer than from now on: the quota has changed, or the clock was put back.
     fn look_at_refusals(&mut self, item: &ChargeItem, name: &Name) {
         let Some(penalty) = item.penalty else { return };
-        let [window, block] = [item.rule.window(), penalty.block_for].map(|d| self.now + ceil_millis(d));
+        let [window, block] =
+            [item.rule.window(), penalty.block_for].map(|d| self.now + ceil_millis(d));
         self.refusals.entry(name.clone()).and_modify(|(_, end)| *end = (*end).min(window));
         self.blocked.entry(name.clone()).and_modify(|end| *end = (*end).min(block));
     }
@@ -286,7 +293,9 @@ impl Model {
             self.look(&name, &item.rule);
             match settled.kind {
                 AdjustmentKind::Charge { units } => self.spend(&name, &item.rule, units),
-                AdjustmentKind::Refund { units, window } => self.refund(&name, &item.rule, units, window),
+                AdjustmentKind::Refund { units, window } => {
+                    self.refund(&name, &item.rule, units, window)
+                }
             }
             self.says(std::slice::from_ref(&item), &item, &call.tag, state);
         }

@@ -11,8 +11,8 @@ use proptest::prelude::*;
 use crate::{
     Key,
     store::{
-        ChargeCommand, ChargeOutcome, ChargeItem, Penalty, QuotaRule, SettleChargeCommand, ChargeAdjustment, rate::AdjustmentKind,
-        tests::rig::neighbours,
+        ChargeAdjustment, ChargeCommand, ChargeItem, ChargeOutcome, Penalty, QuotaRule,
+        SettleChargeCommand, rate::AdjustmentKind, tests::rig::neighbours,
     },
 };
 
@@ -116,7 +116,11 @@ impl Ledger {
                 self.touch(items.iter().map(|(which, _)| *which));
                 let item = |(which, cost): &(Which, u64)| self.item(*which, *cost, penalty);
                 let items = items.iter().map(item).collect();
-                Call::Charge(ChargeCommand { tag: self.subjects[*tag].clone(), items, repetitions: *times })
+                Call::Charge(ChargeCommand {
+                    tag: self.subjects[*tag].clone(),
+                    items,
+                    repetitions: *times,
+                })
             }
             Move::Refund(n, at, units) => {
                 let at_charge = self.made.len().checked_sub(1 + n)?;
@@ -138,13 +142,18 @@ impl Ledger {
                     return None;
                 }
                 let units = (*units).min(item.cost * u64::from(charged.admitted));
-                let by = AdjustmentKind::Refund { units, window: charged.snapshots[at].charged_window };
+                let by =
+                    AdjustmentKind::Refund { units, window: charged.snapshots[at].charged_window };
                 Call::Settle(settled(&charge.tag, item, by))
             }
             Move::More(tag, which, units) => {
                 self.touch([*which].into_iter());
                 let item = self.item(*which, 0, None);
-                Call::Settle(settled(&self.subjects[*tag], &item, AdjustmentKind::Charge { units: *units }))
+                Call::Settle(settled(
+                    &self.subjects[*tag],
+                    &item,
+                    AdjustmentKind::Charge { units: *units },
+                ))
             }
             Move::Reset(tag, which) => {
                 self.reset = self.made.len();
@@ -202,5 +211,8 @@ impl Ledger {
 
 fn settled(tag: &Key, item: &ChargeItem, by: AdjustmentKind) -> SettleChargeCommand {
     let ChargeItem { policy, subject, rule, .. } = item.clone();
-    SettleChargeCommand { tag: tag.clone(), items: vec![ChargeAdjustment { policy, subject, rule, kind: by }] }
+    SettleChargeCommand {
+        tag: tag.clone(),
+        items: vec![ChargeAdjustment { policy, subject, rule, kind: by }],
+    }
 }

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::{item, of};
 use crate::store::{
-    ChargeItem, QuotaRule, QuotaSnapshot, ChargedWindow,
+    ChargeItem, ChargedWindow, QuotaRule, QuotaSnapshot,
     tests::{
         moves::cases,
         rig::{Rig, key},
@@ -131,7 +131,13 @@ async fn play(rule: QuotaRule, asked: &[Asked]) {
 }
 
 /// What is given back counts as if it had never been charged, also if less of it was really given back.
-async fn give_back(rig: &Rig, wanted: &ChargeItem, log: &mut Log, [n, life]: [usize; 2], units: u64) {
+async fn give_back(
+    rig: &Rig,
+    wanted: &ChargeItem,
+    log: &mut Log,
+    [n, life]: [usize; 2],
+    units: u64,
+) {
     let Some(at) = log.len().checked_sub(1 + n) else { return };
     let entry = &mut log[at];
     let Some(window) = entry.window.take() else { return };

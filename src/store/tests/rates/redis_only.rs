@@ -46,11 +46,17 @@ async fn a_ttl_that_was_lost_refuses_nobody_for_ever() {
         assert!(rig.spend(&asked).await.0);
         assert_eq!(rig.server().raw::<i64>("PERSIST", &name, &[]).await, 1);
         let (_, state) = rig.spend(&asked).await;
-        assert!(state.blocked_for.is_some() && state.retry_after <= 2 * LONG, "{algorithm:?} {state:?}");
+        assert!(
+            state.blocked_for.is_some() && state.retry_after <= 2 * LONG,
+            "{algorithm:?} {state:?}"
+        );
         let refusals = name.replacen(":c", ":p", 1);
         assert_eq!(rig.server().raw::<i64>("PERSIST", &refusals, &[]).await, 1);
         let (_, state) = rig.spend(&asked).await;
-        assert!(state.blocked_for.is_some() && state.retry_after <= 2 * LONG, "{algorithm:?} {state:?}");
+        assert!(
+            state.blocked_for.is_some() && state.retry_after <= 2 * LONG,
+            "{algorithm:?} {state:?}"
+        );
         rig.pass(2 * LONG).await;
         assert!(rig.spend(&asked).await.0, "{algorithm:?}");
         let left: i64 = rig.server().raw("PTTL", &name, &[]).await;
@@ -118,7 +124,8 @@ async fn nothing_is_left_of_quotas_when_they_are_full_again() {
     let rig = Rig::redis().await;
     let key = key();
     let each = || ALGORITHMS.map(|algorithm| item("p", &key, three(algorithm), 1)).to_vec();
-    let strict = |item| ChargeItem { penalty: Some(Penalty { after_refusals: 1, block_for: LONG }), ..item };
+    let strict =
+        |item| ChargeItem { penalty: Some(Penalty { after_refusals: 1, block_for: LONG }), ..item };
     let charged = rig.charge(of(each().into_iter().map(strict).collect(), 5)).await;
     assert_eq!(charged.admitted, 3);
     let full = charged.snapshots.iter().map(|state| state.full_after.max(state.retry_after)).max();

@@ -9,8 +9,8 @@ use crate::{
     key::Key,
     store::{
         backend::{
-            AcquireCommand, StorageLimits, ChargeCommand, ClaimCommand, EnqueueCommand, JobId, JobPolicy, LockMode, NextClaim, NodeId, SettleCommand,
-            LockToken, Settlement,
+            AcquireCommand, ChargeCommand, ClaimCommand, EnqueueCommand, JobId, JobPolicy,
+            LockMode, LockToken, NextClaim, NodeId, SettleCommand, Settlement, StorageLimits,
         },
         rate::{ChargeItem, QuotaRule},
     },
@@ -97,7 +97,13 @@ pub(in crate::store::tests) fn fixed(
 }
 
 pub(in crate::store::tests) fn visit(key: &Key, id: &JobId, me: &LockToken) -> ClaimCommand {
-    ClaimCommand { key: key.clone(), id: id.clone(), token: me.clone(), lease: LONG, retention: LONG }
+    ClaimCommand {
+        key: key.clone(),
+        id: id.clone(),
+        token: me.clone(),
+        lease: LONG,
+        retention: LONG,
+    }
 }
 
 pub(in crate::store::tests) fn settled(
@@ -106,7 +112,13 @@ pub(in crate::store::tests) fn settled(
     me: &LockToken,
     verdict: Settlement,
 ) -> SettleCommand {
-    SettleCommand { key: key.clone(), id: id.clone(), token: me.clone(), settlement: verdict, next_claim: None }
+    SettleCommand {
+        key: key.clone(),
+        id: id.clone(),
+        token: me.clone(),
+        settlement: verdict,
+        next_claim: None,
+    }
 }
 
 pub(in crate::store::tests) fn next_run(me: &LockToken) -> NextClaim {

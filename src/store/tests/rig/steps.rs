@@ -13,9 +13,11 @@ use crate::{
     key::Key,
     store::{
         backend::{
-            AcquireCommand, AcquireReply, Heartbeat, ChargeCommand, ChargeOutcome, ClaimCommand, ClaimOutcome, EnqueueCommand, EnqueueOutcome, ReleaseOutcome,
-            JobId, JobState, JobView, JobListPage, EndedFilter, LockMode, NodeId, JobHistory, PendingCursor, LeaseRenewal,
-            SettleCommand, SettleChargeCommand, SettleOutcome, QuotaSnapshot, StoreFuture, ShardStats, LockToken,
+            AcquireCommand, AcquireReply, ChargeCommand, ChargeOutcome, ClaimCommand, ClaimOutcome,
+            EndedFilter, EnqueueCommand, EnqueueOutcome, Heartbeat, JobHistory, JobId, JobListPage,
+            JobState, JobView, LeaseRenewal, LockMode, LockToken, NodeId, PendingCursor,
+            QuotaSnapshot, ReleaseOutcome, SettleChargeCommand, SettleCommand, SettleOutcome,
+            ShardStats, StoreFuture,
         },
         fsck::CheckReport,
         rate::{AdjustmentKind, QuotaRule},
@@ -28,7 +30,11 @@ impl Rig {
         self.backend().acquire(call).await.unwrap()
     }
 
-    pub(in crate::store::tests) async fn release(&self, key: &Key, me: &LockToken) -> ReleaseOutcome {
+    pub(in crate::store::tests) async fn release(
+        &self,
+        key: &Key,
+        me: &LockToken,
+    ) -> ReleaseOutcome {
         let (key, me) = (key.clone(), me.clone());
         self.backend().release(key, me, LockMode::Exclusive).await.unwrap()
     }
@@ -62,7 +68,8 @@ impl Rig {
     ) -> Vec<QuotaSnapshot> {
         for item in &mut call.items {
             if let AdjustmentKind::Refund { window, .. } = &mut item.kind {
-                window.boundary = window.boundary.checked_add_signed(-self.travelled(&item.rule)).unwrap();
+                window.boundary =
+                    window.boundary.checked_add_signed(-self.travelled(&item.rule)).unwrap();
             }
         }
         self.backend().settle_charge(call).await.unwrap()
@@ -88,7 +95,10 @@ impl Rig {
         self.settle_and_run(call).await != SettleOutcome::RunLost
     }
 
-    pub(in crate::store::tests) async fn settle_and_run(&self, call: SettleCommand) -> SettleOutcome {
+    pub(in crate::store::tests) async fn settle_and_run(
+        &self,
+        call: SettleCommand,
+    ) -> SettleOutcome {
         self.backend().settle(call).await.unwrap()
     }
 
@@ -123,12 +133,18 @@ impl Rig {
     /// Without the heads.
     pub(in crate::store::tests) async fn due(&self, shard: u16, most: usize) -> Looked {
         let due = self.backend().poll_due(vec![shard], most).await.unwrap().remove(0);
-        Looked { names: due.locks.into_iter().map(|(name, _)| name).collect(), next: due.next_due_in }
+        Looked {
+            names: due.locks.into_iter().map(|(name, _)| name).collect(),
+            next: due.next_due_in,
+        }
     }
 
     /// Without `lapse`.
     pub(in crate::store::tests) async fn beat(&self, node: &NodeId, lease: Duration) -> Heartbeat {
-        Heartbeat { peer_expires_in: None, ..self.backend().heartbeat(node.clone(), lease).await.unwrap() }
+        Heartbeat {
+            peer_expires_in: None,
+            ..self.backend().heartbeat(node.clone(), lease).await.unwrap()
+        }
     }
 
     pub(in crate::store::tests) async fn lapse(
@@ -236,14 +252,24 @@ impl Rig {
     }
 
     /// Starts a run that lasts; its attempt.
-    pub(in crate::store::tests) async fn start(&self, key: &Key, id: &JobId, me: &LockToken) -> u32 {
+    pub(in crate::store::tests) async fn start(
+        &self,
+        key: &Key,
+        id: &JobId,
+        me: &LockToken,
+    ) -> u32 {
         match self.claim(visit(key, id, me)).await {
             ClaimOutcome::Claimed(run) => run.attempt,
             other => panic!("expected to run the job, got {other:?}"),
         }
     }
 
-    pub(in crate::store::tests) async fn finish(&self, key: &Key, id: &JobId, me: &LockToken) -> bool {
+    pub(in crate::store::tests) async fn finish(
+        &self,
+        key: &Key,
+        id: &JobId,
+        me: &LockToken,
+    ) -> bool {
         self.settle(settled(key, id, me, done())).await
     }
 

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::store::{
     TaskId,
-    tasks::{DeadLetterLimits, MAX_TASKS_PER_STEP, MAX_BYTES_PER_STEP, TaskPushCommand},
+    tasks::{DeadLetterLimits, MAX_BYTES_PER_STEP, MAX_TASKS_PER_STEP, TaskPushCommand},
 };
 
 on_every_store!(
@@ -74,7 +74,8 @@ async fn a_page_of_large_letters_is_shorter_and_leads_on(rig: &Rig) {
     let ids = killed(rig, &worker(rig), pushes()).await;
     let (mut found, mut lengths, mut after) = (Vec::new(), Vec::new(), Some(0));
     while let Some(from) = after {
-        let page = rig.backend().list_dead_letters(queue(), from, MAX_TASKS_PER_STEP).await.unwrap();
+        let page =
+            rig.backend().list_dead_letters(queue(), from, MAX_TASKS_PER_STEP).await.unwrap();
         lengths.push(page.letters.len());
         found.extend(page.letters.into_iter().map(|view| view.id));
         after = page.next;
@@ -91,8 +92,11 @@ async fn large_letters_are_redriven_in_parts(rig: &Rig) {
     let ids = killed(rig, &worker, pushes()).await;
     let mut parts = Vec::new();
     loop {
-        let moved =
-            rig.backend().redrive_dead_letters(queue(), MAX_TASKS_PER_STEP, SECOND, Duration::ZERO).await.unwrap();
+        let moved = rig
+            .backend()
+            .redrive_dead_letters(queue(), MAX_TASKS_PER_STEP, SECOND, Duration::ZERO)
+            .await
+            .unwrap();
         if moved == 0 {
             break;
         }
@@ -131,14 +135,21 @@ async fn a_walk_comes_by_large_tasks_that_stay(rig: &Rig) {
     let first = rig.backend().purge_waiting(queue(), None, 1).await.unwrap();
     // It was the last of them, so the walk would end with it.
     assert_eq!((first.purged, first.next.is_some()), (1, true));
-    let mut walk = first.next.map(|walk| crate::store::tasks::PurgeCursor { until_us: u64::MAX >> 12, ..walk });
+    let mut walk = first
+        .next
+        .map(|walk| crate::store::tasks::PurgeCursor { until_us: u64::MAX >> 12, ..walk });
     for n in 0..5 {
-        rig.push(TaskPushCommand { delay: SECOND * 90, ..if n % 2 == 0 { huge() } else { large(n) } }).await;
+        rig.push(TaskPushCommand {
+            delay: SECOND * 90,
+            ..if n % 2 == 0 { huge() } else { large(n) }
+        })
+        .await;
     }
     let mut gone = 0;
     for _ in 0..20 {
         let Some(from) = walk else { break };
-        let walked = rig.backend().purge_waiting(queue(), Some(from), MAX_TASKS_PER_STEP).await.unwrap();
+        let walked =
+            rig.backend().purge_waiting(queue(), Some(from), MAX_TASKS_PER_STEP).await.unwrap();
         (gone, walk) = (gone + walked.purged, walked.next);
     }
     assert_eq!((gone, walk), (0, None));

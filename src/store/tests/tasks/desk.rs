@@ -16,11 +16,12 @@ use crate::{
     key::Key,
     store::{
         backend::NodeId,
-        wakeups::Wakeups,
         tasks::{
-            TaskSettlement, TaskOutcome, DeadLetterLimits, TaskRunLimits, TaskPushCommand, TaskPushOutcome, TaskRecord, RunToken, StartedTask, TaskFault,
-            TaskId, TaskView, TaskPollCommand, TaskPollOutcome, UniqueKey,
+            DeadLetterLimits, RunToken, StartedTask, TaskFault, TaskId, TaskOutcome,
+            TaskPollCommand, TaskPollOutcome, TaskPushCommand, TaskPushOutcome, TaskRecord,
+            TaskRunLimits, TaskSettlement, TaskView, UniqueKey,
         },
+        wakeups::Wakeups,
     },
 };
 
@@ -72,7 +73,12 @@ impl<'a> Worker<'a> {
         let (node, hints) = (NodeId::new(), Arc::new(Wakeups::default()));
         let id = node.as_str().into();
         let bell = hints.subscribe_tasks(&id);
-        let graves = DeadLetterLimits { retention: KEEP, max_count: 100, max_bytes: 1 << 20, max_crashes: 2 };
+        let graves = DeadLetterLimits {
+            retention: KEEP,
+            max_count: 100,
+            max_bytes: 1 << 20,
+            max_crashes: 2,
+        };
         let (number, limits) = (AtomicU64::new(0), TaskRunLimits::default());
         Self { rig, node, id, number, hints, bell, limits, graves }
     }

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::store::{
     QueueStats, TaskFault, TaskState,
-    tasks::{TaskOutcome, MAX_HISTORY, TaskPushCommand, TaskPollOutcome},
+    tasks::{MAX_HISTORY, TaskOutcome, TaskPollOutcome, TaskPushCommand},
 };
 
 on_every_store!(

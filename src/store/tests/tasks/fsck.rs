@@ -2,7 +2,9 @@
 
 use super::desk::{SECOND, Worker, payloads, queue, retry, task, unique};
 use crate::store::{
-    FindingKind::{IndexEntryWithoutTask, TaskIndexedTwice, TaskNotIndexed, WrongCount, WrongKeyType},
+    FindingKind::{
+        IndexEntryWithoutTask, TaskIndexedTwice, TaskNotIndexed, WrongCount, WrongKeyType,
+    },
     tasks::{TaskOutcome, TaskPushCommand},
     tests::{fsck::finds, rig::Rig},
 };
@@ -85,7 +87,9 @@ async fn a_task_that_is_made_a_dead_letter_leaves_nothing_behind() {
     for _ in 0..101 {
         rig.push(task("other")).await;
     }
-    let once = rig.push(TaskPushCommand { retry_after_crash: false, ..unique("once", "its own", None) }).await;
+    let once = rig
+        .push(TaskPushCommand { retry_after_crash: false, ..unique("once", "its own", None) })
+        .await;
     assert_eq!(raw::<i64>(&rig, "ZREM", "z", &[once.as_str()]).await, 1);
     let bytes = async || raw::<i64>(&rig, "HGET", "zf", &["bytes"]).await;
     let (before, its) = (bytes().await, raw::<i64>(&rig, "HSTRLEN", "zt", &[once.as_str()]).await);
@@ -131,7 +135,12 @@ async fn places_of_tasks_that_are_gone_go_too() {
     assert_eq!(raw::<i64>(&rig, "HDEL", "zt", &[gone.as_str()]).await, 1);
     raw::<i64>(&rig, "HSET", "zm", &["0123456789012345678901", "1 0\n"]).await;
     raw::<i64>(&rig, "HSET", "zu", &["name", "0123456789012345678901"]).await;
-    finds(&rig, &[IndexEntryWithoutTask, IndexEntryWithoutTask, IndexEntryWithoutTask, WrongCount], &[]).await;
+    finds(
+        &rig,
+        &[IndexEntryWithoutTask, IndexEntryWithoutTask, IndexEntryWithoutTask, WrongCount],
+        &[],
+    )
+    .await;
     assert_eq!(payloads(&worker.start(5).await), ["next"]);
 }
 

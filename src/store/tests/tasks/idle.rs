@@ -145,7 +145,8 @@ async fn who_has_been_idle_for_long_is_woken(rig: &Rig) {
     idle(&one).await;
     for _ in 0..2 {
         rig.pass(SECOND * 5).await;
-        let turned = one.take(TaskPollCommand { can_stay_idle: true, ..one.turn(1, Vec::new()) }).await;
+        let turned =
+            one.take(TaskPollCommand { can_stay_idle: true, ..one.turn(1, Vec::new()) }).await;
         assert!(turned.is_listed_idle);
     }
     rig.push(task("a")).await;

@@ -73,7 +73,8 @@ async fn the_last_to_die_is_kept_though_its_time_ends_first(rig: &Rig) {
     assert_eq!(rig.task(&old[1]).await.map(|view| view.state), Some(TaskState::Dead));
     // Where it is their bytes that are too many, too.
     let bytes = rig.numbers().await.dead_bytes;
-    worker.graves = DeadLetterLimits { retention: KEEP / 4, max_count: 100, max_bytes: bytes, ..worker.graves };
+    worker.graves =
+        DeadLetterLimits { retention: KEEP / 4, max_count: 100, max_bytes: bytes, ..worker.graves };
     let last = killed(rig, &worker, &["d"]).await.remove(0);
     assert_eq!(rig.task(&last).await.map(|view| view.state), Some(TaskState::Dead));
     let numbers = rig.numbers().await;

@@ -5,7 +5,9 @@ use super::{
     desk::{LEASE, SECOND, Worker, later, task},
     on_every_store,
 };
-use crate::store::tasks::{TaskOutcome, TaskRunLimits, MAX_BYTES_PER_STEP, TaskPushCommand, TaskPollOutcome};
+use crate::store::tasks::{
+    MAX_BYTES_PER_STEP, TaskOutcome, TaskPollOutcome, TaskPushCommand, TaskRunLimits,
+};
 
 on_every_store!(
     the_dead_count_until_their_lease_is_over,
@@ -32,7 +34,8 @@ async fn the_dead_count_until_their_lease_is_over(rig: &Rig) {
 
 async fn starts_are_limited_in_time(rig: &Rig) {
     fill(rig, 20).await;
-    let limits = TaskRunLimits { start_interval_us: 2_000_000, start_burst: 5, ..TaskRunLimits::default() };
+    let limits =
+        TaskRunLimits { start_interval_us: 2_000_000, start_burst: 5, ..TaskRunLimits::default() };
     let worker = Worker { limits, ..Worker::new(rig) };
     assert_eq!(worker.start(9).await.len(), 5);
     let turned = worker.take(worker.turn(9, Vec::new())).await;
@@ -71,7 +74,10 @@ async fn a_turn_starts_no_more_than_comes_in_time(rig: &Rig) {
         assert_eq!(turned.started.len(), runs);
         assert!(bytes(&turned) <= MAX_BYTES_PER_STEP, "{}", bytes(&turned));
         // It has work: it is not to be woken, and looks again at once.
-        assert_eq!((turned.is_listed_idle, turned.next_poll_in.is_some_and(|wait| wait.is_zero())), (!cut, cut));
+        assert_eq!(
+            (turned.is_listed_idle, turned.next_poll_in.is_some_and(|wait| wait.is_zero())),
+            (!cut, cut)
+        );
         let repeated = worker.take(turn.clone()).await;
         assert_eq!(repeated.started, turned.started);
         started.extend(turned.started.into_iter().map(|run| worker.run(run, turn.poll_number)));

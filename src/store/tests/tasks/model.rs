@@ -19,7 +19,10 @@ use super::{
 use crate::store::{
     QueueStats, TaskId,
     backend::NodeId,
-    tasks::{TaskOutcome, DeadLetterLimits, TaskRunLimits, TaskPushCommand, TaskPollCommand, TaskPollOutcome},
+    tasks::{
+        DeadLetterLimits, TaskOutcome, TaskPollCommand, TaskPollOutcome, TaskPushCommand,
+        TaskRunLimits,
+    },
     tests::moves::cases,
 };
 
@@ -127,7 +130,12 @@ impl Scene {
             limits,
             idle_timeout: SECOND * 8,
             can_stay_idle: listed,
-            dead_letter_limits: DeadLetterLimits { retention: SECOND * 200, max_count: 3, max_bytes: BYTES, max_crashes: 2 },
+            dead_letter_limits: DeadLetterLimits {
+                retention: SECOND * 200,
+                max_count: 3,
+                max_bytes: BYTES,
+                max_crashes: 2,
+            },
             settlements: ends.collect(),
         };
         *last = Some(turn.clone());
@@ -180,7 +188,10 @@ async fn on(rig: &Rig, scene: &Scene, made: &Made) -> (Option<TaskPollOutcome>, 
             format!("{:?}", backend.redrive_dead_letter(queue(), id(*at)).await)
         }
         Made::Other(Move::RedriveAll) => {
-            format!("{:?}", backend.redrive_dead_letters(queue(), 2, SECOND * 10, SECOND * 10).await)
+            format!(
+                "{:?}",
+                backend.redrive_dead_letters(queue(), 2, SECOND * 10, SECOND * 10).await
+            )
         }
         Made::Other(Move::PurgeDead) => {
             format!("{:?}", backend.purge_dead_letters(queue()).await)
@@ -220,7 +231,8 @@ async fn seen(rig: &Rig, scene: &Scene) -> (BTreeMap<TaskId, String>, QueueStats
         if let Some(view) = rig.task(id).await {
             let past: Vec<_> = view.history.failures.iter().map(|p| (p.fault, &p.reason)).collect();
             let (attempts, crashes) = (view.history.attempts, view.history.crashes);
-            let told = format!("{:?} {} {attempts} {crashes} {past:?}", view.state, view.payload_bytes);
+            let told =
+                format!("{:?} {} {attempts} {crashes} {past:?}", view.state, view.payload_bytes);
             places.insert(id.clone(), told);
         }
     }

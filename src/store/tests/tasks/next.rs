@@ -24,7 +24,8 @@ fn next_turn(worker: &Worker<'_>, run: &Run) -> TaskPollCommand {
 async fn next(worker: &Worker<'_>, run: &Run) -> Option<Run> {
     let turn = next_turn(worker, run);
     let number = turn.poll_number;
-    let TaskPollOutcome { settled: stood, started: runs, is_listed_idle: listed, .. } = worker.take(turn).await;
+    let TaskPollOutcome { settled: stood, started: runs, is_listed_idle: listed, .. } =
+        worker.take(turn).await;
     assert_eq!((stood, listed), (vec![true], runs.is_empty()));
     assert!(runs.len() < 2);
     runs.into_iter().next().map(|started| worker.run(started, number))

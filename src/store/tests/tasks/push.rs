@@ -54,7 +54,11 @@ async fn a_task_may_be_due_in_a_hundred_years(rig: &Rig) {
     assert!(near(due), "{due:?}");
     let worker = Worker::new(rig);
     let turned = worker.take(worker.turn(9, Vec::new())).await;
-    assert!(turned.started.is_empty() && near(turned.next_poll_in.unwrap()), "{:?}", turned.next_poll_in);
+    assert!(
+        turned.started.is_empty() && near(turned.next_poll_in.unwrap()),
+        "{:?}",
+        turned.next_poll_in
+    );
     let first = rig.backend().purge_waiting(super::desk::queue(), None, 1).await.unwrap();
     assert_eq!((first.purged, rig.task(&id).await), (1, None));
     let second = rig.backend().purge_waiting(super::desk::queue(), first.next, 9).await.unwrap();

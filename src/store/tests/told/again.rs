@@ -8,7 +8,10 @@ use super::{REQUEST, dies, store};
 use crate::{
     Key,
     store::{
-        backend::{WebhookJobSpec, StorageLimits, ClaimOutcome, EnqueueCommand, JobId, JobState, Settlement},
+        backend::{
+            ClaimOutcome, EnqueueCommand, JobId, JobState, Settlement, StorageLimits,
+            WebhookJobSpec,
+        },
         tests::{
             on_every_store,
             rig::{LONG, Rig, SHORT, deferred, key, neighbours, settled, stranger, visit},
@@ -24,7 +27,8 @@ on_every_store!(
 
 /// When that was, in us.
 async fn tells_of(rig: &Rig, call: &WebhookJobSpec) -> u64 {
-    let end = rig.past(&call.id).await.expect("it is there").webhook_event.expect("it tells of an end");
+    let end =
+        rig.past(&call.id).await.expect("it is there").webhook_event.expect("it tells of an end");
     end.split(' ').nth(2).and_then(|at| at.parse().ok()).expect("a time")
 }
 
@@ -51,7 +55,12 @@ async fn an_end_that_comes_while_it_is_made_is_told_too(rig: &Rig) {
         assert_ne!(first, second);
         let told = |ended_us, run| {
             let response = status.map(|status| (Bytes::from_static(b"told"), status));
-            let verdict = Settlement::WebhookSettled { ended_us, response, reason: "not sent", retention: LONG };
+            let verdict = Settlement::WebhookSettled {
+                ended_us,
+                response,
+                reason: "not sent",
+                retention: LONG,
+            };
             settled(&call.key, &call.id, run, verdict)
         };
         for _ in 0..2 {

@@ -4,7 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use super::Truth;
 use crate::store::backend::{
-    OFFER_TIMEOUT, ClaimCommand, ClaimOutcome, JobId, JobState, JobView, LockMode, JobHistory, ClaimedRun, LockToken,
+    ClaimCommand, ClaimOutcome, ClaimedRun, JobHistory, JobId, JobState, JobView, LockMode,
+    LockToken, OFFER_TIMEOUT,
 };
 
 pub(in crate::store::tests) struct Accepted {
@@ -191,7 +192,13 @@ impl Accepted {
         let JobHistory { lock, accepted_us, ended_us, .. } = self.view.history.clone();
         let past = JobHistory { lock, accepted_us, ended_us, ..JobHistory::default() };
         let (attempts, response, tombstone) = (0, None, true);
-        self.view = JobView { attempts, response, is_tombstone: tombstone, history: past, ..self.view.clone() };
+        self.view = JobView {
+            attempts,
+            response,
+            is_tombstone: tombstone,
+            history: past,
+            ..self.view.clone()
+        };
         self.run = None;
     }
 

@@ -14,7 +14,8 @@ use self::jobs::Accepted;
 use crate::{
     clock::ceil_millis,
     store::backend::{
-        OFFER_TIMEOUT, AcquireCommand, AcquireReply, ReleaseOutcome, JobId, LockMode, SPARE_FENCES, GrantRefresh, LockToken,
+        AcquireCommand, AcquireReply, GrantRefresh, JobId, LockMode, LockToken, OFFER_TIMEOUT,
+        ReleaseOutcome, SPARE_FENCES,
     },
 };
 
@@ -129,8 +130,11 @@ impl Truth {
         let until = self.after(lease).max(had.unwrap_or(0));
         self.holders.retain(|holder| holder.until > now && !own(holder));
         // Where numbers differ, one may have come in by its greater number while this one was offered it.
-        let most =
-            self.live().map(|holder| holder.mode).chain([mode]).max_by_key(|mode| mode.max_permits());
+        let most = self
+            .live()
+            .map(|holder| holder.mode)
+            .chain([mode])
+            .max_by_key(|mode| mode.max_permits());
         let most = if let LockMode::Permits(_) = mode { most.unwrap_or(mode) } else { mode };
         assert!(!self.keeps_out(most), "it is held by others");
         assert!(fence > self.fence, "fence {fence} after {}", self.fence);
@@ -170,7 +174,8 @@ impl Truth {
         self.look();
         self.asked += 1;
         let mine = self.is_held_as(&call.token, call.mode);
-        let known = call.record_name.as_ref().is_some_and(|name| self.record(name).is_some()) && !mine;
+        let known =
+            call.record_name.as_ref().is_some_and(|name| self.record(name).is_some()) && !mine;
         assert_eq!(known, *reply == AcquireReply::AlreadyAccepted);
         let jobs = self.line().count() as u64;
         match *reply {

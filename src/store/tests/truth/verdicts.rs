@@ -3,7 +3,9 @@
 use super::{Truth, jobs::Accepted};
 use crate::{
     clock::ceil_millis,
-    store::backend::{JobId, JobState, JobView, SettleCommand, SettleOutcome, LockToken, Settlement},
+    store::backend::{
+        JobId, JobState, JobView, LockToken, SettleCommand, SettleOutcome, Settlement,
+    },
 };
 
 impl Truth {
@@ -141,7 +143,8 @@ impl Truth {
                 job.view.response = Some(response.clone());
                 job.end(JobState::Done, "", (now, now + ceil_millis(*retention)));
             }
-            Settlement::Dead { reason, retention } | Settlement::WebhookSettled { reason, retention, .. } => {
+            Settlement::Dead { reason, retention }
+            | Settlement::WebhookSettled { reason, retention, .. } => {
                 job.has_run(now, reason);
                 job.end(JobState::Dead, reason, (now, now + ceil_millis(*retention)));
             }
@@ -150,7 +153,8 @@ impl Truth {
                 job.wait(reason);
                 self.back.insert(id.clone(), now + ceil_millis(*delay));
             }
-            Settlement::Postpone { delay, reason } | Settlement::ReturnToQueue { delay, reason } => {
+            Settlement::Postpone { delay, reason }
+            | Settlement::ReturnToQueue { delay, reason } => {
                 job.has_run(now, reason);
                 job.wait(reason);
                 job.view.attempts -= 1;

@@ -5,7 +5,9 @@ use std::{sync::Arc, time::Duration};
 use super::{Truth, jobs::Accepted};
 use crate::{
     clock::ceil_millis,
-    store::backend::{EnqueueCommand, EnqueueOutcome, JobId, JobState, JobView, OnFailure, JobHistory, MergeMode},
+    store::backend::{
+        EnqueueCommand, EnqueueOutcome, JobHistory, JobId, JobState, JobView, MergeMode, OnFailure,
+    },
 };
 
 /// How long it is known of a job that it was superseded, or that its time was over; and of a group's latest
@@ -86,7 +88,11 @@ impl Truth {
         }
         let (name, new, _) = call.idempotency_record.as_ref()?;
         let (id, print) = self.record(name)?;
-        Some(if print == new { EnqueueOutcome::Duplicate(id.clone()) } else { EnqueueOutcome::FingerprintMismatch })
+        Some(if print == new {
+            EnqueueOutcome::Duplicate(id.clone())
+        } else {
+            EnqueueOutcome::FingerprintMismatch
+        })
     }
 
     /// What is known under a record: for its time, and as long as its job waits, runs or is kept.
@@ -118,7 +124,12 @@ impl Truth {
 
     /// Of a shard with fewer jobs and bytes than these nothing is reserved. Of larger ones half of the reserve, an eighth of the
     /// shard, is there for jobs without an owner, which those of the models are.
-    fn fits_reserve(&self, call: &EnqueueCommand, old: Option<u64>, (jobs, used): (u64, u64)) -> bool {
+    fn fits_reserve(
+        &self,
+        call: &EnqueueCommand,
+        old: Option<u64>,
+        (jobs, used): (u64, u64),
+    ) -> bool {
         let (bytes, caps) = (call.envelope.len() as u64, &call.limits);
         let more = bytes.saturating_sub(old.unwrap_or(0));
         let but = |most: u64, least, part| if most < least { most } else { most - most / part };

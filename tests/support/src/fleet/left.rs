@@ -161,7 +161,12 @@ impl<D: Domain, G: Ground> Fleet<D, G> {
         if D::RULES.closing.workers {
             let signs = SIGNS.iter().filter_map(|name| calls.remove(*name)).sum();
             let most_signs = SIGNS_OF_ALL + self.living();
-            wrong = IdleSnapshot { heartbeats: signs, max_heartbeats: most_signs, ..IdleSnapshot::default() }.check();
+            wrong = IdleSnapshot {
+                heartbeats: signs,
+                max_heartbeats: most_signs,
+                ..IdleSnapshot::default()
+            }
+            .check();
             if self.server.alone().is_none() {
                 // A sign of life is a call for each shard there.
                 calls.retain(|about, _| !ABOUT_SIGNS.contains(&&**about));

@@ -25,6 +25,8 @@ impl Log {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let wall = u64::try_from(wall.as_micros()).unwrap_or(u64::MAX);
         // One write: whole lines, also of a process that is killed now.
-        (&self.0).write_all(format_line(at, wall, event).as_bytes()).expect("the log can be written");
+        (&self.0)
+            .write_all(format_line(at, wall, event).as_bytes())
+            .expect("the log can be written");
     }
 }

@@ -31,7 +31,11 @@ impl Notes {
         history.drained = self.stopping.keys().copied().collect();
         history.stop_requested_at = self.stopping;
         history.disturbances = self.troubles;
-        let stalls = self.stalls.into_iter().map(|(from, to)| ProcessDisturbance { incarnation: None, from, to });
+        let stalls = self.stalls.into_iter().map(|(from, to)| ProcessDisturbance {
+            incarnation: None,
+            from,
+            to,
+        });
         history.stalls.extend(stalls);
     }
 }
@@ -49,12 +53,16 @@ impl<D, G> Fleet<D, G> {
         self.trouble(node, now, now + ns(time));
     }
 
-    /// Like [`trouble_for`](Self::trouble_for), from when it is called: for a [`Rule`](crate::proxy::Rule).
+    /// Like [`trouble_for`](Self::trouble_for), from when it is called: for a [`QuotaRule`](crate::proxy::QuotaRule).
     pub fn troubler(&self, node: usize, time: Duration) -> impl Fn() + Send + Sync + 'static {
         let (life, notes) = (Some(self.seats[node].life), Arc::clone(&self.notes));
         move || {
             let from = clock::now();
-            notes.lock().troubles.push(ProcessDisturbance { incarnation: life, from, to: from + ns(time) });
+            notes.lock().troubles.push(ProcessDisturbance {
+                incarnation: life,
+                from,
+                to: from + ns(time),
+            });
         }
     }
 

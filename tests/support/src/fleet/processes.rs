@@ -19,7 +19,9 @@ use super::{
     process::kill_now,
     stall,
 };
-use crate::{checker::ProcessIncarnation, flat::Samples, proxy::Proxy, redis::Server, stalls, wait::within};
+use crate::{
+    checker::ProcessIncarnation, flat::Samples, proxy::Proxy, redis::Server, stalls, wait::within,
+};
 
 pub(super) struct Seat {
     pub(super) life: ProcessIncarnation,
@@ -135,7 +137,8 @@ impl<D: Domain, G: Ground> Fleet<D, G> {
     pub async fn replace(&mut self, node: usize) {
         self.kill(node).await;
         let Seat { life, setup, .. } = &self.seats[node];
-        let (next, setup) = (ProcessIncarnation { generation: life.generation + 1, ..*life }, setup.clone());
+        let (next, setup) =
+            (ProcessIncarnation { generation: life.generation + 1, ..*life }, setup.clone());
         self.seats[node] = self.seat(next, setup).await;
     }
 }
@@ -209,7 +212,7 @@ impl<D, G> Fleet<D, G> {
         }
     }
 
-    /// SIGKILL from wherever it is called, without waiting: for a [`Rule`](crate::proxy::Rule).
+    /// SIGKILL from wherever it is called, without waiting: for a [`QuotaRule`](crate::proxy::QuotaRule).
     pub fn killer(&self, node: usize) -> impl Fn() + Send + Sync + 'static {
         let (life, pid) = (self.life(node), self.seats[node].process.pid());
         let notes = Arc::clone(&self.notes);

@@ -16,7 +16,7 @@ pub(crate) struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    /// Notes its start. The number is that of [`Event::Start`].
+    /// Notes its start. The number is that of [`RunEvent::Start`].
     pub(crate) fn start(log: &'a Log, number: u64, start: &RunEvent) -> Self {
         log.note(start);
         Self { log, number, ended: false }

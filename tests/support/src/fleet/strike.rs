@@ -158,7 +158,11 @@ impl<D> Fleet<D> {
         let (life, from) = (Some(self.life(node)), clock::now());
         let at = {
             let troubles = &mut self.notes.lock().troubles;
-            troubles.push(ProcessDisturbance { incarnation: life, from, to: from + ns(HALF_OPEN + AFTERMATH) });
+            troubles.push(ProcessDisturbance {
+                incarnation: life,
+                from,
+                to: from + ns(HALF_OPEN + AFTERMATH),
+            });
             troubles.len() - 1
         };
         proxy.half_open();

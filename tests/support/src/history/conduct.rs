@@ -6,8 +6,8 @@ use super::turn::{LEASE, REGISTERS};
 use crate::{
     checker::{
         Guarantee, Violation,
-        locks::{LockHistory, LockCheckStats, DisturbedInterval},
         idle_snapshot::check_command_cost,
+        locks::{DisturbedInterval, LockCheckStats, LockHistory},
     },
     fleet::{
         Closing, Domain,
@@ -136,7 +136,8 @@ fn history(fleet: &Fleet<Locks>, calm: u64) -> LockHistory {
     history.killed_at = notes.killed;
     let troubles = notes.troubles.iter().map(|trouble| (trouble.from, trouble.to));
     let stalls = notes.stalls.iter().map(|(from, to)| (*from, to + 400 * MS));
-    history.disturbances = troubles.chain(stalls).map(|(from, to)| DisturbedInterval { from, to }).collect();
+    history.disturbances =
+        troubles.chain(stalls).map(|(from, to)| DisturbedInterval { from, to }).collect();
     history
 }
 

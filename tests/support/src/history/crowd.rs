@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockgate::{LockRequest, AcquireError, ReleaseStatus};
+use lockgate::{AcquireError, LockRequest, ReleaseStatus};
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader},
     task::JoinSet,

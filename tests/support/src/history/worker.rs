@@ -9,7 +9,7 @@ use std::{
 };
 
 use futures_util::FutureExt as _;
-use lockgate::{LockGuard, AcquireError, Store};
+use lockgate::{AcquireError, LockGuard, Store};
 
 use super::turn::{End, REGISTERS, Turn};
 use crate::{
@@ -126,8 +126,11 @@ impl Worker {
 
     fn still_holds(&self, op: u64, guard: &LockGuard) -> bool {
         let (now, left) = (clock::now(), guard.remaining());
-        let event =
-            if left.is_zero() { LockEvent::LossReported(op) } else { LockEvent::Renewed(op, now + clock::ns(left)) };
+        let event = if left.is_zero() {
+            LockEvent::LossReported(op)
+        } else {
+            LockEvent::Renewed(op, now + clock::ns(left))
+        };
         self.log.note(&event);
         !left.is_zero()
     }

@@ -23,7 +23,7 @@ use super::{
 use crate::{
     checker::{
         ProcessIncarnation,
-        deferred::{DeferredHistory, RecordedRun, ObservedStatus},
+        deferred::{DeferredHistory, ObservedStatus, RecordedRun},
         locks::FencedRegister,
     },
     fleet::{Domain as _, Ground, clock::ns, register::Registers},

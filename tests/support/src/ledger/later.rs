@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use crate::{
     checker::{
         ProcessIncarnation,
-        deferred::{self, AcceptedJob, ClientExchange, DeferredHistory, AcceptedTerms},
+        deferred::{self, AcceptedJob, AcceptedTerms, ClientExchange, DeferredHistory},
     },
     fleet::clock,
     http::{Answer, request},

@@ -1,7 +1,7 @@
 //! The books of deferral: everything that was accepted, everything that ran, and what became of it.
 //!
-//! A client writes down each 202, handlers write down each start and each end ([`History`]), whatever is
-//! done to the processes meanwhile; and when all is quiet it is [checked](History::check):
+//! A client writes down each 202, handlers write down each start and each end ([`DeferredHistory`]), whatever is
+//! done to the processes meanwhile; and when all is quiet it is [checked](DeferredHistory::check):
 //!
 //! | | |
 //! |---|---|
@@ -41,7 +41,10 @@ pub use self::{
 pub use crate::{
     checker::{
         ProcessIncarnation,
-        deferred::{AcceptedJob, ClientAnswer, ClientExchange, RunEnd, DeferredHistory, DeferredCheckStats, RecordedRun, ObservedStatus, AcceptedTerms, ProcessDisturbance},
+        deferred::{
+            AcceptedJob, AcceptedTerms, ClientAnswer, ClientExchange, DeferredCheckStats,
+            DeferredHistory, ObservedStatus, ProcessDisturbance, RecordedRun, RunEnd,
+        },
     },
     fleet::Ground,
 };

@@ -4,7 +4,9 @@ use std::{collections::BTreeMap, fmt, path::PathBuf, time::Duration};
 
 use super::{Fleet, books::ALL};
 use crate::{
-    checker::{Guarantee, Violation, deferred::DeferredCheckStats, idle_snapshot::check_command_cost},
+    checker::{
+        Guarantee, Violation, deferred::DeferredCheckStats, idle_snapshot::check_command_cost,
+    },
     fleet::Ground,
 };
 
@@ -68,7 +70,8 @@ impl<G: Ground> Fleet<G> {
         let (cost, too_much) = self.paid();
         // While the processes still work: what moves meanwhile must not be taken for lost.
         let broken = self.looked_through().await.into_iter();
-        let mut wrong: Vec<_> = broken.map(|told| Violation { guarantee: Guarantee::N1, description: told }).collect();
+        let mut wrong: Vec<_> =
+            broken.map(|told| Violation { guarantee: Guarantee::N1, description: told }).collect();
         wrong.extend(too_much);
         wrong.extend(self.left().await);
         let taken = self.domain.taken().await;
@@ -103,7 +106,11 @@ impl<G: Ground> Fleet<G> {
     async fn all_end(&self, node: usize) {
         let ids: Vec<_> = {
             let history = self.domain.history.lock();
-            history.accepted.iter().map(|accepted| (accepted.id.clone(), accepted.is_certain)).collect()
+            history
+                .accepted
+                .iter()
+                .map(|accepted| (accepted.id.clone(), accepted.is_certain))
+                .collect()
         };
         let until = tokio::time::Instant::now() + ALL;
         for (id, sure) in ids {

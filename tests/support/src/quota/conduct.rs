@@ -96,13 +96,24 @@ impl Domain for Limits {
         wrong.extend(found);
         let mut must = |so: bool, check, told: &str| {
             if !so {
-                wrong.push(Violation { guarantee: check, description: format!("{told}: {looked:?}") });
+                wrong.push(Violation {
+                    guarantee: check,
+                    description: format!("{told}: {looked:?}"),
+                });
             }
         };
         must(looked.admitted > 0, Guarantee::L1, "no request was ever let in");
-        must(looked.exhausted_keys > 0, Guarantee::RL1, "no quota was ever spent: nothing shows that it holds");
+        must(
+            looked.exhausted_keys > 0,
+            Guarantee::RL1,
+            "no quota was ever spent: nothing shows that it holds",
+        );
         must(lost > 0, Guarantee::RL2, "no settlement was lost");
-        must(looked.tight_readings > 0, Guarantee::RL2, "no look shows that charges are put right once");
+        must(
+            looked.tight_readings > 0,
+            Guarantee::RL2,
+            "no look shows that charges are put right once",
+        );
         let mut told = vec![
             format!("{looked:?}, {lost} settlements lost"),
             format!("figure: let in beyond a quota {}", looked.max_excess),

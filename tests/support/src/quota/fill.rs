@@ -9,7 +9,7 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use lockgate::{RateLimitOutage, Policy, Quota, RateLimiter, Store};
+use lockgate::{Policy, Quota, RateLimitOutage, RateLimiter, Store};
 
 use crate::{
     fleet::{Process, orders::say},
@@ -29,7 +29,8 @@ pub(super) async fn fill(store: Store) {
     // Of a leased one the lease is remembered, and what was said of its counter. The window is over before an idle lease
     // would be given back.
     let quota = Quota::requests(2).per(Duration::from_secs(1));
-    let policy = Policy::new(quota).with_name("fill").quota_lease(2).on_outage(RateLimitOutage::Refuse);
+    let policy =
+        Policy::new(quota).with_name("fill").quota_lease(2).on_outage(RateLimitOutage::Refuse);
     let (limit, next) = (store.rate_limiter(policy), AtomicU64::new(0));
     join_all((0..AT_ONCE).map(|_| ask(&limit, &next))).await;
     say("full");

@@ -73,7 +73,9 @@ impl Way {
         let mut policies = asked.policies.iter().cloned();
         let first = policies.next().expect("there is one");
         match asked.after {
-            After::Stays => Self::Limiter(policies.fold(store.rate_limiter(first), RateLimiter::and)),
+            After::Stays => {
+                Self::Limiter(policies.fold(store.rate_limiter(first), RateLimiter::and))
+            }
             after => Self::Layer(Settled::new(store, &first, after)),
         }
     }

@@ -4,7 +4,7 @@
 //! lost: the store's own count says so (RL2). After the last fault each client of each process that lives is let in or refused by the store again, within a
 //! bound, and has no other answer from then on (L1).
 //!
-//! Each process writes down what it was told. While the store is away those whose policy is `Local` go on alone,
+//! Each process writes down what it was told. While the store is away those whose policy is `LocalRateStatus` go on alone,
 //! and that has a bound of its own.
 
 mod conduct;
@@ -15,7 +15,7 @@ mod spender;
 
 use std::time::Duration;
 
-use lockgate::{RateLimitOutage, Policy, Quota};
+use lockgate::{Policy, Quota, RateLimitOutage};
 
 pub use self::{
     conduct::Limits,
@@ -103,7 +103,11 @@ fn policies() -> Vec<Asked> {
     let anew =
         |policies, name, n, after| Asked { name, policies, limit: once(n), anew: true, after };
     vec![
-        one(policy(quota(40).per(SECOND), "fixed"), "fixed", QuotaBound::Fixed { limit: 40, window }),
+        one(
+            policy(quota(40).per(SECOND), "fixed"),
+            "fixed",
+            QuotaBound::Fixed { limit: 40, window },
+        ),
         one(
             policy(quota(40).per(SECOND).sliding(), "sliding"),
             "sliding",
@@ -115,7 +119,9 @@ fn policies() -> Vec<Asked> {
             QuotaBound::Gcra { burst: 10, limit: 40, window },
         ),
         one(
-            policy(quota(100).per(SECOND), "leased").quota_lease(10).on_outage(RateLimitOutage::Refuse),
+            policy(quota(100).per(SECOND), "leased")
+                .quota_lease(10)
+                .on_outage(RateLimitOutage::Refuse),
             "leased",
             QuotaBound::Fixed { limit: 100, window },
         ),

@@ -135,8 +135,8 @@ mod running;
 use std::{fmt, net::SocketAddr, sync::Arc};
 
 use lockgate::{
-    HeldLocks, SharedSecret, ExtensionSnapshot, Store,
-    defer::{RunAuthorization, PendingRun},
+    ExtensionSnapshot, HeldLocks, SharedSecret, Store,
+    defer::{PendingRun, RunAuthorization},
 };
 use serde::{Deserialize, Serialize};
 use tokio::{sync::oneshot, task::JoinHandle};

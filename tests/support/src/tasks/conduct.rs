@@ -11,7 +11,7 @@ use super::{LEASE, Line, MOST, QUEUE};
 use crate::{
     checker::{
         Guarantee, Violation,
-        deferred::{AcceptedJob, DeferredHistory, RecordedRun, ObservedStatus, AcceptedTerms},
+        deferred::{AcceptedJob, AcceptedTerms, DeferredHistory, ObservedStatus, RecordedRun},
     },
     fleet::{
         AFTERMATH, Domain,
@@ -158,7 +158,14 @@ fn history(fleet: &Fleet<Tasks>) -> DeferredHistory {
         let terms = if once { AcceptedTerms::SINGLE_RUN } else { AcceptedTerms::retryable(MOST) };
         match pushed {
             Some((id, told)) => {
-                let task = AcceptedJob { id, resource, sent_at: sent, answered_at: told, terms, is_certain: true };
+                let task = AcceptedJob {
+                    id,
+                    resource,
+                    sent_at: sent,
+                    answered_at: told,
+                    terms,
+                    is_certain: true,
+                };
                 history.accepted.push(task);
             }
             None => *history.unanswered.entry(resource).or_default() += 1,

@@ -10,7 +10,7 @@ use std::{
 
 use lockgate::{
     Store,
-    queue::{TaskFailure, Queue, Task},
+    queue::{Queue, Task, TaskFailure},
 };
 use serde::{Deserialize, Serialize};
 

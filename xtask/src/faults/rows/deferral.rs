@@ -163,8 +163,8 @@ pub(super) const DEFERRAL: &[Row] = &[
             (Unit, "store::tests::reserve::"),
             (Deferral, "sealed::what_was_"),
             (Deferral, "newer::a_request_that_is_broken_"),
-            (Unit, "defer::callback::address::"),
-            (Unit, "defer::callback::tests::what_must_not_be_called_is_not"),
+            (Unit, "defer::webhook::address_policy::"),
+            (Unit, "defer::webhook::tests::what_must_not_be_called_is_not"),
         ],
     ),
     defer(

@@ -217,7 +217,7 @@ pub(super) const FAULTS: &[Fault] = &[
             "let standing = self.receivers.get(&ReceiverId::Host(Arc::clone(host)));\n",
             "if FAULT {\n            return true;\n        }\n        ORIGINAL",
         )],
-        suites: &[unit(&["defer::hosts"]), unit(&["defer::tests"])],
+        suites: &[unit(&["defer::webhook_receivers"]), unit(&["defer::tests"])],
     },
     Fault {
         name: "callback-to-wire-server",
@@ -228,7 +228,7 @@ pub(super) const FAULTS: &[Fault] = &[
             "    !matches!(\n        ip.octets(),\n",
             "    (FAULT && ip.octets() == [168, 63, 129, 16]) || ORIGINAL",
         )],
-        suites: &[unit(&["defer::callback"])],
+        suites: &[unit(&["defer::webhook"])],
     },
     Fault {
         name: "polls-not-shared",

@@ -29,7 +29,11 @@ pub(super) const FAULTS: &[Fault] = &[
         name: "replicas-not-counted",
         row: "l14",
         breaks: "a grant stands that too few replicas have",
-        edits: &[edit("src/store/lock_lease.rs", "if have < wanted {", "if have < wanted && !FAULT {")],
+        edits: &[edit(
+            "src/store/lock_lease.rs",
+            "if have < wanted {",
+            "if have < wanted && !FAULT {",
+        )],
         suites: &[unit(&["lock::tests", "replicas"])],
     },
     Fault {

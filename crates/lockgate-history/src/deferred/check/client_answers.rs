@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::DeferredCheckStats;
 use crate::{
-    Guarantee, ProcessIncarnation, NANOS_PER_MILLI, Violation,
+    Guarantee, NANOS_PER_MILLI, ProcessIncarnation, Violation,
     deferred::deferred_history::{ClientAnswer, ClientExchange, DeferredHistory, RecordedRun},
 };
 
@@ -12,14 +12,18 @@ use crate::{
 const BUSY_STATUS: u16 = 409;
 
 /// D4: what a client was given as the response of a handler is that of one run, which came to its end with it.
-pub(super) fn check_answers_match_runs(history: &DeferredHistory, resource: &str) -> Option<Violation> {
+pub(super) fn check_answers_match_runs(
+    history: &DeferredHistory,
+    resource: &str,
+) -> Option<Violation> {
     let answers = answers_for(history, resource);
     let given = answers.filter_map(|asked| match &asked.answer {
         ClientAnswer::Response(status @ (200 | 500), body) => Some((*status, body)),
         _ => None,
     });
     for (status, body) in given {
-        let runs: Vec<_> = runs_for(history, resource).filter(|run| has_response(run, status, body)).collect();
+        let runs: Vec<_> =
+            runs_for(history, resource).filter(|run| has_response(run, status, body)).collect();
         if runs.len() != 1 {
             let shown = history.format_runs(runs.iter().copied());
             let many = runs.len();
@@ -60,14 +64,21 @@ pub(super) fn check_direct_runs(history: &DeferredHistory, resource: &str) -> Op
 /// L1: whom nobody does anything to answers in time, and with nothing but what a handler said, a 202, or that the
 /// resource is busy. Whom the machine has no time for may answer late, or that the store is away, and nothing else; how many
 /// do is counted.
-pub(super) fn check_liveness(history: &DeferredHistory, looked: &mut DeferredCheckStats) -> Vec<Violation> {
+pub(super) fn check_liveness(
+    history: &DeferredHistory,
+    looked: &mut DeferredCheckStats,
+) -> Vec<Violation> {
     if history.max_wait == 0 {
         return Vec::new();
     }
     let mut wrong = Vec::new();
     for asked in &history.exchanges {
-        let ClientExchange { incarnation: life, sent_at: sent, answered_at: told, answer, .. } = asked;
-        let served = matches!(answer, ClientAnswer::Response(200 | 500 | BUSY_STATUS, _) | ClientAnswer::Accepted);
+        let ClientExchange { incarnation: life, sent_at: sent, answered_at: told, answer, .. } =
+            asked;
+        let served = matches!(
+            answer,
+            ClientAnswer::Response(200 | 500 | BUSY_STATUS, _) | ClientAnswer::Accepted
+        );
         // Whatever is done to anybody, no request that clients make has any other 4xx.
         let never = !served && matches!(answer, ClientAnswer::Response(400..=499, _));
         if !never && history.is_process_disturbed(*life, *sent, *told) {
@@ -98,7 +109,8 @@ fn is_outage_answer(answer: &ClientAnswer) -> bool {
 
 fn liveness_violation(asked: &ClientExchange, took: u64) -> Violation {
     let ClientExchange { resource, incarnation: life, sent_at: sent, answer, .. } = asked;
-    let ProcessIncarnation { process, generation: number } = life.unwrap_or(ProcessIncarnation { process: 0, generation: 0 });
+    let ProcessIncarnation { process, generation: number } =
+        life.unwrap_or(ProcessIncarnation { process: 0, generation: 0 });
     let told = format!(
         "a client of {resource} was told {} by process {process}.{number} after {} ms, sent {}",
         describe_answer(answer),
@@ -126,10 +138,16 @@ fn has_response(run: &RecordedRun, status: u16, body: &str) -> bool {
     run.end.as_ref().is_some_and(|end| end.status == status && end.body == body)
 }
 
-fn answers_for<'a>(history: &'a DeferredHistory, resource: &str) -> impl Iterator<Item = &'a ClientExchange> {
+fn answers_for<'a>(
+    history: &'a DeferredHistory,
+    resource: &str,
+) -> impl Iterator<Item = &'a ClientExchange> {
     history.exchanges.iter().filter(move |asked| asked.resource == resource)
 }
 
-fn runs_for<'a>(history: &'a DeferredHistory, resource: &str) -> impl Iterator<Item = &'a RecordedRun> {
+fn runs_for<'a>(
+    history: &'a DeferredHistory,
+    resource: &str,
+) -> impl Iterator<Item = &'a RecordedRun> {
     history.runs.iter().filter(move |run| run.resource == resource)
 }

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 
 use crate::{
     Guarantee, Violation,
-    deferred::deferred_history::{AcceptedJob, JobRunIndex, RunEnd, DeferredHistory, RecordedRun, ObservedStatus},
+    deferred::deferred_history::{
+        AcceptedJob, DeferredHistory, JobRunIndex, ObservedStatus, RecordedRun, RunEnd,
+    },
 };
 
 pub(super) fn check_ids_unique(history: &DeferredHistory) -> Option<Violation> {
@@ -14,7 +16,10 @@ pub(super) fn check_ids_unique(history: &DeferredHistory) -> Option<Violation> {
 }
 
 /// D1: it was asked about when all was quiet, and had ended; and it was never seen to have ended otherwise.
-pub(super) fn check_single_outcome(books: &JobRunIndex<'_>, accepted: &AcceptedJob) -> Option<Violation> {
+pub(super) fn check_single_outcome(
+    books: &JobRunIndex<'_>,
+    accepted: &AcceptedJob,
+) -> Option<Violation> {
     let AcceptedJob { id, resource, .. } = accepted;
     let seen = books.observed.get(id).map_or(&[][..], Vec::as_slice);
     let Some(last) = seen.last() else {
@@ -32,11 +37,17 @@ pub(super) fn check_single_outcome(books: &JobRunIndex<'_>, accepted: &AcceptedJ
         ));
     }
     let other = seen.iter().find(|seen| seen.is_final() && seen.state != last.state)?;
-    Some(Violation::new(Guarantee::D1, format!("{id} was {} first, then {}", other.state, last.state)))
+    Some(Violation::new(
+        Guarantee::D1,
+        format!("{id} was {} first, then {}", other.state, last.state),
+    ))
 }
 
 /// D1 and D4.
-pub(super) fn check_outcome_matches_runs(books: &JobRunIndex<'_>, accepted: &AcceptedJob) -> Option<Violation> {
+pub(super) fn check_outcome_matches_runs(
+    books: &JobRunIndex<'_>,
+    accepted: &AcceptedJob,
+) -> Option<Violation> {
     let id = &accepted.id;
     let last = books.observed.get(id)?.last()?;
     let runs = books.runs_of(id);
@@ -58,7 +69,8 @@ pub(super) fn check_outcome_matches_runs(books: &JobRunIndex<'_>, accepted: &Acc
             format!("{id} is {} {:?}, but {what}:{shown}", last.state, last.reason),
         ));
     }
-    let Some(end) = runs.last().and_then(|run| run.end.as_ref()).filter(|end| end.is_success()) else {
+    let Some(end) = runs.last().and_then(|run| run.end.as_ref()).filter(|end| end.is_success())
+    else {
         let shown = books.format_runs(runs.iter().copied());
         return Some(Violation::new(
             Guarantee::D1,

@@ -2,13 +2,13 @@
 
 mod client_answers;
 mod job_outcomes;
-mod start_order;
+mod register_writes;
 mod run_rules;
+mod start_order;
 #[cfg(test)]
 mod tests;
-mod register_writes;
 
-use super::deferred_history::{JobRunIndex, DeferredHistory, RecordedRun};
+use super::deferred_history::{DeferredHistory, JobRunIndex, RecordedRun};
 use crate::Violation;
 
 /// What was looked at.
@@ -61,7 +61,9 @@ pub(super) fn check_history(history: &DeferredHistory) -> (DeferredCheckStats, V
         wrong.extend(client_answers::check_answers_match_runs(history, resource));
         wrong.extend(client_answers::check_direct_runs(history, resource));
     }
-    wrong.extend(history.registers.iter().filter_map(|own| register_writes::check_register(history, own)));
+    wrong.extend(
+        history.registers.iter().filter_map(|own| register_writes::check_register(history, own)),
+    );
     for accepted in &history.accepted {
         wrong.extend(job_outcomes::check_single_outcome(&books, accepted));
         wrong.extend(job_outcomes::check_outcome_matches_runs(&books, accepted));

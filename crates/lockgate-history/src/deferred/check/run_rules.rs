@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::DeferredCheckStats;
 use crate::{
     Guarantee, Violation,
-    deferred::deferred_history::{AcceptedJob, JobRunIndex, DeferredHistory, RecordedRun},
+    deferred::deferred_history::{AcceptedJob, DeferredHistory, JobRunIndex, RecordedRun},
 };
 
 /// Those that were sure of their lock when they began, in the order they did. One that was not (its process

@@ -8,8 +8,13 @@ use crate::{
 
 /// Who was told of a 202 before another request was sent was accepted before it. All of its runs begin
 /// before any of the other's, or where later ones may pass it while it waits for a retry, its first.
-pub(super) fn check_start_order(books: &JobRunIndex<'_>, resource: &str, looked: &mut DeferredCheckStats) -> Option<Violation> {
-    let of = |accepted: &&AcceptedJob| accepted.resource == resource && !accepted.terms.is_unordered;
+pub(super) fn check_start_order(
+    books: &JobRunIndex<'_>,
+    resource: &str,
+    looked: &mut DeferredCheckStats,
+) -> Option<Violation> {
+    let of =
+        |accepted: &&AcceptedJob| accepted.resource == resource && !accepted.terms.is_unordered;
     let mut line: Vec<_> = books.accepted.iter().filter(of).collect();
     line.sort_by_key(|accepted| accepted.sent_at);
     let mut told = line.clone();
@@ -29,7 +34,8 @@ pub(super) fn check_start_order(books: &JobRunIndex<'_>, resource: &str, looked:
         let (Some(first), Some((at, earlier))) = (runs.first(), latest) else { continue };
         looked.ordered_pairs += 1;
         if first.started_at < at {
-            let shown = books.format_runs(books.runs_of(&earlier.id).iter().copied().chain([*first]));
+            let shown =
+                books.format_runs(books.runs_of(&earlier.id).iter().copied().chain([*first]));
             let (earlier, later) = (&earlier.id, &accepted.id);
             return Some(Violation::new(
                 Guarantee::D2,

@@ -4,17 +4,26 @@ use crate::{
     Guarantee, Violation,
     locks::{
         RecordedLockMode,
-        lock_history::{LockHistory, HoldInterval},
+        lock_history::{HoldInterval, LockHistory},
     },
 };
 
 /// The holds of one lock, in the order they began.
-pub(super) fn check_exclusion(history: &LockHistory, holds: &[HoldInterval<'_>]) -> Option<Violation> {
+pub(super) fn check_exclusion(
+    history: &LockHistory,
+    holds: &[HoldInterval<'_>],
+) -> Option<Violation> {
     let mut open: Vec<HoldInterval<'_>> = Vec::new();
     for hold in holds {
         open.retain(|other| other.to > hold.from);
-        if let Some(other) = open.iter().find(|other| !are_compatible(other.acquisition.mode, hold.acquisition.mode)) {
-            let check = if hold.acquisition.mode == other.acquisition.mode { Guarantee::M1 } else { Guarantee::R1 };
+        if let Some(other) =
+            open.iter().find(|other| !are_compatible(other.acquisition.mode, hold.acquisition.mode))
+        {
+            let check = if hold.acquisition.mode == other.acquisition.mode {
+                Guarantee::M1
+            } else {
+                Guarantee::R1
+            };
             let shown = history.format_acquisitions([other.acquisition, hold.acquisition]);
             let told = format!("two who exclude each other held it at once:{shown}");
             return Some(Violation::new(check, told));
@@ -40,5 +49,9 @@ fn max_permits(mode: RecordedLockMode) -> Option<usize> {
 }
 
 fn are_compatible(one: RecordedLockMode, other: RecordedLockMode) -> bool {
-    matches!((one, other), (RecordedLockMode::Shared, RecordedLockMode::Shared) | (RecordedLockMode::Permits(_), RecordedLockMode::Permits(_)))
+    matches!(
+        (one, other),
+        (RecordedLockMode::Shared, RecordedLockMode::Shared)
+            | (RecordedLockMode::Permits(_), RecordedLockMode::Permits(_))
+    )
 }

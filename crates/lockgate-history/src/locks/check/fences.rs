@@ -6,7 +6,7 @@ use crate::{
     Guarantee, Violation,
     locks::{
         RecordedLockMode,
-        lock_history::{RecordedGrant, LockHistory, LockAcquisition},
+        lock_history::{LockAcquisition, LockHistory, RecordedGrant},
     },
 };
 
@@ -17,7 +17,10 @@ pub(super) fn check_fences(history: &LockHistory, lock: &str) -> Option<Violatio
     check_fences_unique(history, &granted).or_else(|| check_fences_increase(history, &granted))
 }
 
-fn check_fences_unique(history: &LockHistory, granted: &[(&LockAcquisition, &RecordedGrant)]) -> Option<Violation> {
+fn check_fences_unique(
+    history: &LockHistory,
+    granted: &[(&LockAcquisition, &RecordedGrant)],
+) -> Option<Violation> {
     let mut seen = HashMap::new();
     granted.iter().find_map(|(op, grant)| {
         let other = seen.insert(grant.fence, *op)?;
@@ -32,7 +35,10 @@ fn check_fences_unique(history: &LockHistory, granted: &[(&LockAcquisition, &Rec
 /// when it heard of it. Not among permits: several are held at once, each with fences set aside for the
 /// next of its process, and these are used up in any order.
 #[expect(clippy::indexing_slicing, reason = "there are two kinds")]
-fn check_fences_increase(history: &LockHistory, granted: &[(&LockAcquisition, &RecordedGrant)]) -> Option<Violation> {
+fn check_fences_increase(
+    history: &LockHistory,
+    granted: &[(&LockAcquisition, &RecordedGrant)],
+) -> Option<Violation> {
     let (mut asked, mut got) = (granted.to_vec(), granted.to_vec());
     asked.sort_by_key(|(op, _)| op.requested_at);
     got.sort_by_key(|(_, grant)| grant.granted_at);
@@ -40,7 +46,9 @@ fn check_fences_increase(history: &LockHistory, granted: &[(&LockAcquisition, &R
     // Of permits, and of the other modes.
     let mut highest: [Option<(&LockAcquisition, u64)>; 2] = [None; 2];
     for (op, grant) in asked {
-        while let Some((earlier, its)) = before.next_if(|(_, earlier)| earlier.granted_at < op.requested_at) {
+        while let Some((earlier, its)) =
+            before.next_if(|(_, earlier)| earlier.granted_at < op.requested_at)
+        {
             let of_kind = &mut highest[usize::from(!is_permit(earlier))];
             if of_kind.is_none_or(|(_, fence)| fence < its.fence) {
                 *of_kind = Some((earlier, its.fence));

@@ -3,7 +3,10 @@
 use super::LockCheckStats;
 use crate::{Guarantee, NANOS_PER_MILLI, Violation, locks::lock_history::LockHistory};
 
-pub(super) fn check_liveness(history: &LockHistory, looked: &mut LockCheckStats) -> Option<Violation> {
+pub(super) fn check_liveness(
+    history: &LockHistory,
+    looked: &mut LockCheckStats,
+) -> Option<Violation> {
     if history.max_wait == 0 {
         return None;
     }

@@ -1,12 +1,12 @@
 //! The checks: each reads a history and says what is wrong with it, with the shortest part that shows it.
 
-mod fences;
 mod exclusion;
+mod fences;
 mod liveness;
 mod overtaking;
+mod register_writes;
 #[cfg(test)]
 mod tests;
-mod register_writes;
 
 use super::LockHistory;
 use crate::Violation;

@@ -4,10 +4,13 @@ use std::collections::HashSet;
 
 use crate::{
     Guarantee, Violation,
-    locks::lock_history::{LockHistory, LockAcquisition, FencedRegister},
+    locks::lock_history::{FencedRegister, LockAcquisition, LockHistory},
 };
 
-pub(super) fn check_register(history: &LockHistory, register: &FencedRegister) -> Option<Violation> {
+pub(super) fn check_register(
+    history: &LockHistory,
+    register: &FencedRegister,
+) -> Option<Violation> {
     let lock = &register.lock;
     let mut last = (0, 0);
     for &(fence, value) in &register.writes {

@@ -2,8 +2,8 @@
 
 use super::check_history;
 use crate::{
-    ProcessIncarnation, NANOS_PER_MILLI,
-    locks::{LockEvent, LockHistory, RecordedLockMode, FencedRegister, DisturbedInterval},
+    NANOS_PER_MILLI, ProcessIncarnation,
+    locks::{DisturbedInterval, FencedRegister, LockEvent, LockHistory, RecordedLockMode},
 };
 
 /// A history in the making. Times are in ms.
@@ -21,11 +21,20 @@ impl Default for Story {
 
 impl Story {
     /// One who asked at `asked`, had the lock from `from` to `to`, and was sure of it for longer.
-    fn held(&mut self, process: usize, mode: RecordedLockMode, fence: u64, [asked, from, to]: [u64; 3]) {
+    fn held(
+        &mut self,
+        process: usize,
+        mode: RecordedLockMode,
+        fence: u64,
+        [asked, from, to]: [u64; 3],
+    ) {
         let op = self.ops;
         let events = vec![
             (asked * NANOS_PER_MILLI, LockEvent::Requested(op, "x".into(), mode)),
-            (from * NANOS_PER_MILLI, LockEvent::Granted(op, fence, (from + 1000) * NANOS_PER_MILLI)),
+            (
+                from * NANOS_PER_MILLI,
+                LockEvent::Granted(op, fence, (from + 1000) * NANOS_PER_MILLI),
+            ),
             (to * NANOS_PER_MILLI, LockEvent::Releasing(op)),
         ];
         self.tell(process, events);
@@ -93,9 +102,15 @@ fn m1_a_hold_ends_with_its_validity_a_loss_or_a_death() {
         if good { story.is_good() } else { story.is_wrong("M1") }
     }
     let mut story = Story::default();
-    story.tell(0, vec![asked(), (NANOS_PER_MILLI, LockEvent::Granted(0, 1, 1000 * NANOS_PER_MILLI))]);
+    story.tell(
+        0,
+        vec![asked(), (NANOS_PER_MILLI, LockEvent::Granted(0, 1, 1000 * NANOS_PER_MILLI))],
+    );
     next(&mut story);
-    story.history.killed_at.insert(ProcessIncarnation { process: 0, generation: 0 }, 55 * NANOS_PER_MILLI);
+    story
+        .history
+        .killed_at
+        .insert(ProcessIncarnation { process: 0, generation: 0 }, 55 * NANOS_PER_MILLI);
     story.is_good();
 }
 
@@ -160,7 +175,8 @@ fn m2_fences_of_permits() {
 fn m3_a_register_that_goes_back_or_loses_something() {
     let mut story = Story::default();
     let mut register = |writes: &[(u64, u64)]| {
-        story.history.registers = vec![FencedRegister { lock: "x".into(), writes: writes.to_vec() }];
+        story.history.registers =
+            vec![FencedRegister { lock: "x".into(), writes: writes.to_vec() }];
         story.complaint()
     };
     assert_eq!(register(&[(1, 1), (2, 2), (2, 3), (9, 4)]), "");
@@ -174,7 +190,15 @@ fn m3_a_write_that_was_told_and_is_not_there() {
     let mut story = Story::default();
     let got = (NANOS_PER_MILLI, LockEvent::Granted(0, 7, 1000 * NANOS_PER_MILLI));
     let wrote = (2 * NANOS_PER_MILLI, LockEvent::Written(0, 1));
-    story.tell(0, vec![(0, LockEvent::Requested(0, "x".into(), X)), got, wrote, (3 * NANOS_PER_MILLI, LockEvent::Releasing(0))]);
+    story.tell(
+        0,
+        vec![
+            (0, LockEvent::Requested(0, "x".into(), X)),
+            got,
+            wrote,
+            (3 * NANOS_PER_MILLI, LockEvent::Releasing(0)),
+        ],
+    );
     let register = |writes| vec![FencedRegister { lock: "x".into(), writes }];
     story.history.registers = register(vec![(7, 1)]);
     assert_eq!(story.complaint(), "");
@@ -200,7 +224,10 @@ fn f1_a_cohort_and_one_more() {
     let mut story = passed_by(18);
     let (looked, _) = check_history(&story.history);
     assert_eq!((looked.judged_waits, looked.max_overtakes), (1, 18));
-    story.history.disturbances.push(DisturbedInterval { from: 10 * NANOS_PER_MILLI, to: 20 * NANOS_PER_MILLI });
+    story
+        .history
+        .disturbances
+        .push(DisturbedInterval { from: 10 * NANOS_PER_MILLI, to: 20 * NANOS_PER_MILLI });
     story.is_good();
 }
 
@@ -222,7 +249,10 @@ fn l1_a_waiter_that_is_forgotten_or_served_late() {
     let asked = vec![(0, LockEvent::Requested(0, "x".into(), X))];
     story.tell(0, asked.clone());
     story.is_wrong("L1");
-    story.history.killed_at.insert(ProcessIncarnation { process: 0, generation: 0 }, 5 * NANOS_PER_MILLI);
+    story
+        .history
+        .killed_at
+        .insert(ProcessIncarnation { process: 0, generation: 0 }, 5 * NANOS_PER_MILLI);
     story.is_good();
     let mut story = Story::default();
     story.history.last_fault_end = 5000 * NANOS_PER_MILLI;

@@ -7,7 +7,7 @@ use tokio::time::{Instant, advance};
 use super::{DEADLINE, Field, arrived, begun, call, call_within, poll, settle};
 use crate::{
     error::{Error, ErrorKind},
-    store::redis::batcher::{QueuedCall, BatchFault, OutcomeCell, outcome_cell::AbandonedCall},
+    store::redis::batcher::{BatchFault, OutcomeCell, QueuedCall, outcome_cell::AbandonedCall},
 };
 
 /// Before anybody looks why nobody comes.
@@ -120,12 +120,20 @@ async fn what_may_have_run_counts_as_sent_to_the_end() {
     for (kind, may_have_run) in told {
         let (ticket, now) = (Arc::new(OutcomeCell::default()), Instant::now());
         let (own, until) = (Arc::clone(&ticket), now + DEADLINE);
-        let mut entry = QueuedCall::<Field> { command: 1, cell: own, deadline: until, detached: false, attempts: 0 };
+        let mut entry = QueuedCall::<Field> {
+            command: 1,
+            cell: own,
+            deadline: until,
+            detached: false,
+            attempts: 0,
+        };
         assert!(entry.try_mark_sent("test", now));
         entry.fail_last_attempt("test", &Error::new(kind, "test"));
         assert_eq!(ticket.is_sent(), may_have_run, "{kind:?}");
         match ticket.abandon() {
-            AbandonedCall::Done(outcome) => assert_eq!(outcome.expect_err("it failed").kind(), kind),
+            AbandonedCall::Done(outcome) => {
+                assert_eq!(outcome.expect_err("it failed").kind(), kind)
+            }
             _ => panic!("nobody was told of {kind:?}"),
         }
     }

@@ -10,7 +10,7 @@ use tokio::{
 use super::{Call, DEADLINE, Field, LONG, arrived, begun, call, call_within, poll, settle};
 use crate::{
     error::ErrorKind,
-    store::redis::batcher::{CallBatcher, BatchFault},
+    store::redis::batcher::{BatchFault, CallBatcher},
 };
 
 /// The undo of a step: its number and 100. It is never before the step, and always there.

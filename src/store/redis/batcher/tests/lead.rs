@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::{Call, DEADLINE, Field, arrived, begun, call, poll, settle};
 use crate::{
     error::ErrorKind,
-    store::redis::batcher::{CallBatcher, BatchFault},
+    store::redis::batcher::{BatchFault, CallBatcher},
 };
 
 /// A step that is only put, and a caller who leads it.
@@ -69,7 +69,9 @@ async fn those_who_were_led_go_on_without_their_leader() {
 
 #[tokio::test(start_paused = true)]
 async fn what_a_leader_meets_is_met_by_all() {
-    for fault in [|| BatchFault::NoScript, || BatchFault::NotExecuted, || BatchFault::ConnectionLost] {
+    for fault in
+        [|| BatchFault::NoScript, || BatchFault::NotExecuted, || BatchFault::ConnectionLost]
+    {
         let (combiner, field) = Field::new();
         field.meets(fault());
         let (put, led) = put_and_led(&combiner);

@@ -23,7 +23,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::{sync::Semaphore, time::Instant};
 
-use super::{CallReply, CallBatcher, BatchFault, BatchTransport};
+use super::{BatchFault, BatchTransport, CallBatcher, CallReply};
 use crate::error::{Error, ErrorKind};
 
 const DEADLINE: Duration = Duration::from_millis(250);
@@ -109,7 +109,11 @@ impl BatchTransport for Field {
         Ok(())
     }
 
-    fn encode<'a>(&self, steps: impl Iterator<Item = &'a u32> + Clone, by_text: bool) -> Self::Payload {
+    fn encode<'a>(
+        &self,
+        steps: impl Iterator<Item = &'a u32> + Clone,
+        by_text: bool,
+    ) -> Self::Payload {
         (steps.copied().collect(), by_text)
     }
 

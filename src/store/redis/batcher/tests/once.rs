@@ -7,7 +7,7 @@ use tokio::{runtime::Builder, time::Instant};
 use super::{Field, LONG};
 use crate::{
     error::{Error, ErrorKind},
-    store::redis::batcher::{CallBatcher, BatchFault, BatchTransport},
+    store::redis::batcher::{BatchFault, BatchTransport, CallBatcher},
 };
 
 /// As the field, but once.
@@ -33,7 +33,11 @@ impl BatchTransport for Once {
         self.0.connection().await
     }
 
-    fn encode<'a>(&self, steps: impl Iterator<Item = &'a u32> + Clone, by_text: bool) -> Self::Payload {
+    fn encode<'a>(
+        &self,
+        steps: impl Iterator<Item = &'a u32> + Clone,
+        by_text: bool,
+    ) -> Self::Payload {
         self.0.encode(steps, by_text)
     }
 

@@ -7,7 +7,7 @@ use tokio::time::advance;
 use super::{Call, Field, arrived, begun, call, poll, settle};
 use crate::{
     error::{Error, ErrorKind},
-    store::redis::batcher::{MAX_BATCH_WEIGHT, CallBatcher, BatchFault},
+    store::redis::batcher::{BatchFault, CallBatcher, MAX_BATCH_WEIGHT},
 };
 
 #[tokio::test(start_paused = true)]

@@ -26,7 +26,11 @@ fn no_undo_overtakes_what_it_undoes() {
             }
             // One at a time: they are not to be more than the flights that meet them.
             if turn % 7 == 0 && air.0.faults.lock().is_empty() {
-                air.meets(if turn % 2 == 0 { BatchFault::ConnectionLost } else { BatchFault::NoScript });
+                air.meets(if turn % 2 == 0 {
+                    BatchFault::ConnectionLost
+                } else {
+                    BatchFault::NoScript
+                });
             }
             air.arrive(1);
             std::thread::sleep(Duration::from_micros(50));

@@ -7,9 +7,9 @@ use redis::{RedisError, RedisResult, Value, aio::ConnectionLike as _};
 use tokio::time::Instant;
 
 use super::{
-    ClusterTarget, Endpoint, ConnectError, ConnectionSettings,
-    topology_view::TopologyView,
+    ClusterTarget, ConnectError, ConnectionSettings, Endpoint,
     node_config::{NODE_TIMEOUT_SETTING, is_permanently_refused, parse_node_timeout},
+    topology_view::TopologyView,
 };
 use crate::store::redis::target::RedisConnection;
 
@@ -69,7 +69,10 @@ impl ClusterTarget {
         let asked = match asked {
             Some(asked) => asked,
             None => {
-                let settings = ConnectionSettings { connect_timeout: Some(self.0.query_timeout), ..ConnectionSettings::default() };
+                let settings = ConnectionSettings {
+                    connect_timeout: Some(self.0.query_timeout),
+                    ..ConnectionSettings::default()
+                };
                 query_over(self.server_at(node)?.open(&settings).await?, tells).await
             }
         };
@@ -78,7 +81,12 @@ impl ClusterTarget {
         self.parse_node_replies(replies, tells, node)
     }
 
-    fn parse_node_replies(&self, replies: Vec<Value>, tells: bool, node: &Endpoint) -> Result<TopologyView, ConnectError> {
+    fn parse_node_replies(
+        &self,
+        replies: Vec<Value>,
+        tells: bool,
+        node: &Endpoint,
+    ) -> Result<TopologyView, ConnectError> {
         let mut replies = replies.into_iter();
         let (slots, settings) = (replies.next().unwrap_or(Value::Nil), replies.next());
         if tells && settings.as_ref().is_some_and(is_permanently_refused) {
@@ -93,7 +101,8 @@ impl ClusterTarget {
             }
             Value::ServerError(error) => Err(ConnectError::from_redis(&error.into())),
             slots => {
-                let view = TopologyView::parse(slots, &self.0.shard_slots, node).ok_or(ConnectError::Unavailable)?;
+                let view = TopologyView::parse(slots, &self.0.shard_slots, node)
+                    .ok_or(ConnectError::Unavailable)?;
                 Ok(TopologyView { node_timeout: settings.and_then(parse_node_timeout), ..view })
             }
         }

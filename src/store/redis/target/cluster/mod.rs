@@ -12,7 +12,7 @@
 //!
 //! All calls about a shard go over one socket to the node that has it. When its slot moves, a call may be on its way
 //! to the old node while its undo goes to the new one. The new one owns the slot only when the old one has stopped to
-//! serve it: for a slot on its way, scripts are not begun ([`Keys::never`](crate::store::keys::Keys::never)), so
+//! serve it: for a slot on its way, scripts are not begun ([`Keys::slot_guard_key`](crate::store::keys::Keys::slot_guard_key)), so
 //! the call has either run before, and what it did has moved along, or it is redirected and never runs. When a
 //! replica takes over, what the old master did after that is lost with it.
 //!
@@ -31,9 +31,9 @@
 //! locks of its shard their holders, who are told.
 
 mod connection_cache;
+mod node_config;
 mod topology_refresh;
 mod topology_view;
-mod node_config;
 
 use std::{
     collections::BTreeMap,
@@ -47,8 +47,10 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
-use self::{connection_cache::ConnectionCache, topology_refresh::TopologyRefresh, topology_view::key_slot};
-use super::{ConnectError, SingleServer, OpenedConnection, ConnectionSettings};
+use self::{
+    connection_cache::ConnectionCache, topology_refresh::TopologyRefresh, topology_view::key_slot,
+};
+use super::{ConnectError, ConnectionSettings, OpenedConnection, SingleServer};
 use crate::{key::SHARD_COUNT, store::redis::server_tracker::ServerTracker};
 
 /// What `cluster-node-timeout` is taken for where nodes do not tell: a third of Redis' default. What is shorter than in
@@ -59,7 +61,8 @@ const DEFAULT_NODE_TIMEOUT: Duration = Duration::from_secs(5);
 pub(in super::super) type Endpoint = (String, u16);
 
 /// How a node is reached.
-pub(in super::super) type NodeFactory = Box<dyn Fn(&Endpoint) -> Result<SingleServer, ConnectError> + Send + Sync>;
+pub(in super::super) type NodeFactory =
+    Box<dyn Fn(&Endpoint) -> Result<SingleServer, ConnectError> + Send + Sync>;
 
 /// Clones share it.
 #[derive(Clone)]
@@ -100,11 +103,16 @@ struct ClusterShardMap {
 impl ClusterTarget {
     /// Of these nodes, those that answer are asked for the others.
     pub(in super::super) fn new(seeds: Vec<Endpoint>, make: NodeFactory, within: Duration) -> Self {
-        let map = ClusterShardMap { owners: vec![None; usize::from(SHARD_COUNT)], ..ClusterShardMap::default() };
+        let map = ClusterShardMap {
+            owners: vec![None; usize::from(SHARD_COUNT)],
+            ..ClusterShardMap::default()
+        };
         Self(Arc::new(ClusterState {
             seeds,
             make_node: make,
-            shard_slots: (0..SHARD_COUNT).map(|shard| key_slot(shard.to_string().as_bytes())).collect(),
+            shard_slots: (0..SHARD_COUNT)
+                .map(|shard| key_slot(shard.to_string().as_bytes()))
+                .collect(),
             map: Mutex::new(map),
             map_version: AtomicU64::new(0),
             refresh_state: Mutex::default(),
@@ -159,7 +167,11 @@ impl ClusterTarget {
             seen.push(owner.clone());
             new
         };
-        (0..SHARD_COUNT).zip(&map.owners).filter(|(_, owner)| first(owner)).map(|(s, _)| s).collect()
+        (0..SHARD_COUNT)
+            .zip(&map.owners)
+            .filter(|(_, owner)| first(owner))
+            .map(|(s, _)| s)
+            .collect()
     }
 
     /// Nodes that have shards.
@@ -202,7 +214,10 @@ impl ClusterTarget {
         }
     }
 
-    pub(in super::super) fn server_at(&self, node: &Endpoint) -> Result<SingleServer, ConnectError> {
+    pub(in super::super) fn server_at(
+        &self,
+        node: &Endpoint,
+    ) -> Result<SingleServer, ConnectError> {
         (self.0.make_node)(node)
     }
 
@@ -251,7 +266,11 @@ mod tests {
     use super::*;
 
     fn cluster() -> ClusterTarget {
-        ClusterTarget::new(Vec::new(), Box::new(|_| Err(ConnectError::Unavailable)), Duration::from_millis(10))
+        ClusterTarget::new(
+            Vec::new(),
+            Box::new(|_| Err(ConnectError::Unavailable)),
+            Duration::from_millis(10),
+        )
     }
 
     #[test]

@@ -9,7 +9,12 @@ pub(super) const NODE_TIMEOUT_SETTING: &str = "cluster-node-timeout";
 
 pub(super) fn parse_node_timeout(answer: Value) -> Option<Duration> {
     let settings: HashMap<String, String> = redis::from_redis_value(answer).ok()?;
-    settings.get(NODE_TIMEOUT_SETTING)?.parse().ok().filter(|millis| *millis > 0).map(Duration::from_millis)
+    settings
+        .get(NODE_TIMEOUT_SETTING)?
+        .parse()
+        .ok()
+        .filter(|millis| *millis > 0)
+        .map(Duration::from_millis)
 }
 
 /// It does not tell them, for good. One that is busy, or loads, may tell the next time.

@@ -16,7 +16,10 @@ use tokio::{
     time::{Instant, sleep, timeout, timeout_at},
 };
 
-use super::{ClusterTarget, Endpoint, ConnectError, ClusterState, connection_cache, topology_view::TopologyView};
+use super::{
+    ClusterState, ClusterTarget, ConnectError, Endpoint, connection_cache,
+    topology_view::TopologyView,
+};
 
 /// Nodes that are asked at once, at most.
 const MAX_QUERIED_NODES: usize = 5;
@@ -49,7 +52,8 @@ impl ClusterTarget {
         looking.is_requested = true;
         // A task whose runtime ended is finished, too. One whose runtime stands still, as where a handler blocks its
         // thread, gives no sign: a look takes as long as its slowest node may.
-        let silent = looking.last_progress.is_some_and(|sign| sign.elapsed() > self.stall_timeout());
+        let silent =
+            looking.last_progress.is_some_and(|sign| sign.elapsed() > self.stall_timeout());
         let runs = looking.task.as_ref().is_some_and(|task| !task.is_finished());
         if !looking.is_finished && runs && !silent {
             return true;
@@ -64,7 +68,7 @@ impl ClusterTarget {
         true
     }
 
-    /// As [`look_again`](Self::look_again), unless somebody has just looked.
+    /// As [`request_refresh`](Self::request_refresh), unless somebody has just looked.
     pub(in super::super::super) fn request_refresh_throttled(&self) {
         let last = self.0.refresh_state.lock().last_progress;
         if last.is_none_or(|last| last.elapsed() > MIN_REFRESH_INTERVAL) {
@@ -106,7 +110,8 @@ impl ClusterTarget {
         if looking.generation != turn {
             return None;
         }
-        (looking.is_finished, looking.last_progress) = (!looking.is_requested, Some(Instant::now()));
+        (looking.is_finished, looking.last_progress) =
+            (!looking.is_requested, Some(Instant::now()));
         std::mem::take(&mut looking.is_requested).then(|| {
             looking.started_count += 1;
             looking.started_count
@@ -248,7 +253,8 @@ impl ClusterState {
             let length = nodes.len();
             nodes.into_iter().cycle().skip(from % length.max(1)).take(most.min(length))
         };
-        let mut asked: Vec<Endpoint> = turned(map.nodes.clone(), map.refresh_count, MAX_QUERIED_NODES - 1).collect();
+        let mut asked: Vec<Endpoint> =
+            turned(map.nodes.clone(), map.refresh_count, MAX_QUERIED_NODES - 1).collect();
         let room = MAX_QUERIED_NODES - asked.len();
         let new: Vec<_> = self.seeds.iter().filter(|node| !asked.contains(node)).cloned().collect();
         asked.extend(turned(new, map.refresh_count, room));
@@ -268,8 +274,11 @@ mod tests {
     #[test]
     fn a_look_whose_runtime_stands_still_is_taken_over() {
         let nobody = ("127.0.0.1".to_owned(), 1);
-        let cluster =
-            ClusterTarget::new(vec![nobody], Box::new(|_| Err(ConnectError::Unavailable)), Duration::from_millis(1));
+        let cluster = ClusterTarget::new(
+            vec![nobody],
+            Box::new(|_| Err(ConnectError::Unavailable)),
+            Duration::from_millis(1),
+        );
         let runtime = || runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let (still, other) = (runtime(), runtime());
         assert!(still.block_on(async { cluster.request_refresh() }));
@@ -286,8 +295,11 @@ mod tests {
     #[test]
     fn a_look_that_was_taken_over_takes_nothing_from_its_successor() {
         let nobody = ("127.0.0.1".to_owned(), 1);
-        let cluster =
-            ClusterTarget::new(vec![nobody], Box::new(|_| Err(ConnectError::Unavailable)), Duration::from_millis(1));
+        let cluster = ClusterTarget::new(
+            vec![nobody],
+            Box::new(|_| Err(ConnectError::Unavailable)),
+            Duration::from_millis(1),
+        );
         let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             assert!(cluster.request_refresh());

@@ -30,7 +30,7 @@ pub(super) struct TopologyView {
 }
 
 impl TopologyView {
-    /// The reply to `CLUSTER SLOTS`: rows of first slot, last slot, master, replicas. `from` is who was asked:
+    /// The reply to `CLUSTER SLOT_COUNT`: rows of first slot, last slot, master, replicas. `from` is who was asked:
     /// a node that is known by no name is on the same host.
     pub(super) fn parse(reply: Value, slots: &[u16], from: &Endpoint) -> Option<Self> {
         let Value::Array(rows) = reply else { return None };
@@ -91,7 +91,8 @@ mod tests {
 
     #[test]
     fn the_shards_are_on_all_thirds_of_the_slots() {
-        let third = |shard: u16| usize::from(key_slot(shard.to_string().as_bytes()) / (SLOT_COUNT / 3 + 1));
+        let third =
+            |shard: u16| usize::from(key_slot(shard.to_string().as_bytes()) / (SLOT_COUNT / 3 + 1));
         let mut counted = [0; 3];
         (0..crate::key::SHARD_COUNT).for_each(|shard| counted[third(shard)] += 1);
         assert!(counted.iter().all(|shards| *shards >= 16), "{counted:?}");
@@ -142,7 +143,8 @@ mod tests {
     fn a_master_without_a_name_is_where_was_asked() {
         let nobody = Value::Array(vec![Value::Nil, Value::Int(3)]);
         let row = Value::Array(vec![Value::Int(0), Value::Int(99), nobody, node("b", 2)]);
-        let view = TopologyView::parse(Value::Array(vec![row]), &[50], &("me".to_owned(), 9)).unwrap();
+        let view =
+            TopologyView::parse(Value::Array(vec![row]), &[50], &("me".to_owned(), 9)).unwrap();
         assert_eq!(view.owners, [Some(("me".to_owned(), 3))]);
     }
 }

@@ -25,7 +25,12 @@ pub(super) struct EpochGuard {
 
 impl EpochGuard {
     /// Whether this is older than what was known, and names another master. If it does not, it is known from here on.
-    pub(super) fn rejects_as_outdated(&mut self, named: &SentinelReports, sentinels: usize, now: Instant) -> bool {
+    pub(super) fn rejects_as_outdated(
+        &mut self,
+        named: &SentinelReports,
+        sentinels: usize,
+        now: Instant,
+    ) -> bool {
         let Some((epoch, node)) = named.latest_master() else { return false };
         let later = self.latest.as_ref().filter(|(known, _)| epoch < *known);
         match later.map(|(known, master)| (*known, master == node)) {
@@ -75,7 +80,11 @@ mod tests {
     }
 
     /// Of three, after some time; and what they say.
-    fn outdates(known: &mut EpochGuard, at: Instant, all: impl IntoIterator<Item = SentinelReport>) -> bool {
+    fn outdates(
+        known: &mut EpochGuard,
+        at: Instant,
+        all: impl IntoIterator<Item = SentinelReport>,
+    ) -> bool {
         let mut named = SentinelReports::default();
         all.into_iter().for_each(|told| named.add(told));
         known.rejects_as_outdated(&named, 3, at)
@@ -100,7 +109,8 @@ mod tests {
     #[test]
     fn who_tells_no_number_may_name_the_master_that_is_known() {
         let (mut known, now) = (EpochGuard::default(), Instant::now());
-        let silent = |port| SentinelReport::new(HostPort { host: "h".to_owned(), port }, Value::Nil);
+        let silent =
+            |port| SentinelReport::new(HostPort { host: "h".to_owned(), port }, Value::Nil);
         assert!(!outdates(&mut known, now, [told(2, 6), silent(2)]));
         assert!(!outdates(&mut known, now, [silent(2)]));
         assert!(outdates(&mut known, now, [silent(1)]));

@@ -106,7 +106,10 @@ mod tests {
         let (own, epoch) = (own.to_string(), epoch.to_string());
         let facts = ["ip", "h", "port", &own, "flags", flags, "config-epoch", &epoch];
         let facts = facts.map(|text| Value::BulkString(text.as_bytes().to_vec()));
-        SentinelReport::new(HostPort { host: "h".to_owned(), port: named }, Value::Array(facts.to_vec()))
+        SentinelReport::new(
+            HostPort { host: "h".to_owned(), port: named },
+            Value::Array(facts.to_vec()),
+        )
     }
 
     fn master(all: impl IntoIterator<Item = SentinelReport>) -> Option<u16> {

@@ -13,7 +13,14 @@ fn one(host: &str, port: u16) -> StoreUrl {
 
 fn of(nodes: ServerAddresses) -> StoreUrl {
     let (login, sentinel_login) = (LoginCredentials::default(), LoginCredentials::default());
-    StoreUrl { servers: nodes, tls: false, credentials: login, sentinel_credentials: sentinel_login, database: None, namespace: None }
+    StoreUrl {
+        servers: nodes,
+        tls: false,
+        credentials: login,
+        sentinel_credentials: sentinel_login,
+        database: None,
+        namespace: None,
+    }
 }
 
 fn login(user: &str, password: &str) -> LoginCredentials {
@@ -106,9 +113,13 @@ fn several_nodes() {
 
 #[test]
 fn a_node_of_several() {
-    let (found, tls, own) = StoreUrl::parse_node("rediss://me:pw@h1", SENTINEL_PORT).expect("it is right");
+    let (found, tls, own) =
+        StoreUrl::parse_node("rediss://me:pw@h1", SENTINEL_PORT).expect("it is right");
     assert_eq!((found, tls, own), (node("h1", SENTINEL_PORT), true, login("me", "pw")));
-    assert_eq!(StoreUrl::parse_node("redis://h1:7", SENTINEL_PORT).expect("it is right").0, node("h1", 7));
+    assert_eq!(
+        StoreUrl::parse_node("redis://h1:7", SENTINEL_PORT).expect("it is right").0,
+        node("h1", 7)
+    );
     for url in ["redis://h1/2", "redis://h1?ns=a", "redis+sentinel://h1/m", "unix:///a", "h1:7"] {
         assert!(StoreUrl::parse_node(url, SENTINEL_PORT).is_err(), "{url}");
     }

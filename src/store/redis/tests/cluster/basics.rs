@@ -9,7 +9,7 @@ use crate::{
     lock::ReleaseStatus,
     store::{
         Store,
-        backend::{AcquireReply, ReleaseOutcome, LockMode, LockToken},
+        backend::{AcquireReply, LockMode, LockToken, ReleaseOutcome},
         tests::cluster::Cluster,
     },
 };
@@ -116,7 +116,8 @@ async fn no_script_is_begun_in_a_slot_that_is_on_its_way() {
     let before = count().await;
     cluster.begin_move(slot, from, to).await;
     // All that it would need is still here, and all that it would make is not.
-    let release = async || store.backend().release(key.clone(), me.clone(), LockMode::Exclusive).await;
+    let release =
+        async || store.backend().release(key.clone(), me.clone(), LockMode::Exclusive).await;
     // What is under way when the deadline is over may have run, as far as anybody knows.
     let away = |error: crate::Error| {
         assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout), "{error:?}");

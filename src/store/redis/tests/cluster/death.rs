@@ -11,7 +11,7 @@ use crate::{
     key::Key,
     store::{
         Store,
-        backend::{AcquireReply, ReleaseOutcome, LockMode, LockToken},
+        backend::{AcquireReply, LockMode, LockToken, ReleaseOutcome},
         tests::cluster::Cluster,
     },
 };

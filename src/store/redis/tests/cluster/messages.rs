@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     key::Key,
-    store::{Store, backend::JobId, wakeups::WakeupMessage, tests::cluster::Cluster},
+    store::{Store, backend::JobId, tests::cluster::Cluster, wakeups::WakeupMessage},
 };
 
 /// Of a cluster that can not tell the shards' messages apart.

@@ -21,7 +21,10 @@ use crate::{
     key::{Key, SHARD_COUNT},
     store::{
         Store,
-        backend::{AcquireCommand, StorageLimits, ChargeCommand, EnqueueCommand, JobId, JobPolicy, LockMode, LockToken},
+        backend::{
+            AcquireCommand, ChargeCommand, EnqueueCommand, JobId, JobPolicy, LockMode, LockToken,
+            StorageLimits,
+        },
         rate::{ChargeItem, QuotaRule},
     },
 };
@@ -63,7 +66,8 @@ pub(super) fn ask(key: &Key, me: &LockToken) -> AcquireCommand {
 
 pub(super) fn charge(subject: &Key, limit: u64) -> ChargeCommand {
     let rule = QuotaRule::Fixed { limit, window: Duration::from_secs(3600) };
-    let item = ChargeItem { policy: "p".into(), subject: subject.clone(), rule, cost: 1, penalty: None };
+    let item =
+        ChargeItem { policy: "p".into(), subject: subject.clone(), rule, cost: 1, penalty: None };
     ChargeCommand { tag: subject.clone(), items: [item].into(), repetitions: 1 }
 }
 

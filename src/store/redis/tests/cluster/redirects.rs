@@ -18,7 +18,9 @@ use crate::{
     key::Key,
     store::{
         Store,
-        backend::{AcquireReply, ChargeCommand, EnqueueOutcome, ReleaseOutcome, LockMode, LockToken},
+        backend::{
+            AcquireReply, ChargeCommand, EnqueueOutcome, LockMode, LockToken, ReleaseOutcome,
+        },
         tests::{Call, Front, says},
     },
 };

@@ -120,7 +120,9 @@ async fn a_server_that_is_busy_as_it_is_met_is_no_other_one() {
 async fn a_server_that_runs_a_long_script_can_not_be_asked_now() {
     let server = Server::start().await;
     server.command(&["CONFIG", "SET", "lua-time-limit", "1"]).await;
-    let (target, _) = ConnectionSource::Url(server.url()).into_target(ConnectionOverrides::default(), SECOND).expect("a URL");
+    let (target, _) = ConnectionSource::Url(server.url())
+        .into_target(ConnectionOverrides::default(), SECOND)
+        .expect("a URL");
     let opened = target.open(COMMON_SHARD, &ConnectionSettings::default()).await;
     let mut connection = opened.ok().expect("it is there").connection;
     let runs = async {

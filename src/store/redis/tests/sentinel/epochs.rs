@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::{
     super::{cluster::charge, within},
-    StoreUrl, FakeSentinel, SECOND, Server, ConnectionSettings, ConnectionTarget, RedisTlsSettings,
+    ConnectionSettings, ConnectionTarget, FakeSentinel, RedisTlsSettings, SECOND, Server, StoreUrl,
 };
 use crate::{key::Key, store::Store};
 
@@ -97,7 +97,8 @@ async fn pass(time: Duration) {
 async fn what_most_sentinels_stay_at_is_believed_in_the_end() {
     let scene = Scene::start().await;
     let address = StoreUrl::parse(&scene.url()).expect("the URL is right");
-    let target = ConnectionTarget::new(&address, &RedisTlsSettings::default(), SECOND).expect("the URL is right");
+    let target = ConnectionTarget::new(&address, &RedisTlsSettings::default(), SECOND)
+        .expect("the URL is right");
     let leads_to = async || {
         let opened = target.open(0, &ConnectionSettings::default()).await.ok();
         opened.and_then(|opened| opened.endpoint).map(|(_, port)| port)

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use self::fake::FakeSentinel;
 use super::{
-    super::target::{StoreUrl, ConnectionSettings, ConnectionTarget, RedisTlsSettings},
+    super::target::{ConnectionSettings, ConnectionTarget, RedisTlsSettings, StoreUrl},
     NOBODY, SECOND,
     proxy::Proxy,
     server::Server,
@@ -129,7 +129,8 @@ async fn mistakes_are_told_at_the_start() {
     )
     .await;
     let mixed = ["redis://:a@127.0.0.1:1", "redis://:b@127.0.0.1:2"];
-    config(Store::sentinel(mixed, "mymaster").call_timeout(10 * SECOND).connect(), "same login").await;
+    config(Store::sentinel(mixed, "mymaster").call_timeout(10 * SECOND).connect(), "same login")
+        .await;
 }
 
 /// One that was started empty knows no name; those that do are away.
@@ -152,7 +153,8 @@ async fn a_sentinel_is_asked_again_where_its_connection_had_ended() {
     let proxy = Proxy::to(sentinel.port()).await;
     let url = proxy.url().replace("redis://", "redis+sentinel://").replace("/?", "/mymaster?");
     let address = StoreUrl::parse(&url).expect("the URL is right");
-    let target = ConnectionTarget::new(&address, &RedisTlsSettings::default(), SECOND).expect("the URL is right");
+    let target = ConnectionTarget::new(&address, &RedisTlsSettings::default(), SECOND)
+        .expect("the URL is right");
     for _ in 0..5 {
         let opened = target.open(0, &ConnectionSettings::default()).await;
         assert!(opened.is_ok());

@@ -64,7 +64,8 @@ fn asks(store: &Store, key: &Key, seen: &Arc<Seen>) -> JoinHandle<()> {
 async fn on_the_replica(store: &Store, key: &Key, seen: &Seen) -> u64 {
     loop {
         let (sure, since) = (seen.admitted(), store.backend().server_generation());
-        if store.backend().wait_for_replicas(key.shard(), 1, since).await.is_ok_and(|have| have > 0) {
+        if store.backend().wait_for_replicas(key.shard(), 1, since).await.is_ok_and(|have| have > 0)
+        {
             return sure;
         }
     }

@@ -35,7 +35,8 @@ impl Pair {
         let (old, new) = (Server::start().await, Server::start().await);
         let sentinel = FakeSentinel::of(old.port()).await;
         sentinel.down_after(down_after);
-        let builder = Store::builder(&sentinel.url()).connections_per_node(4).call_timeout(deadline);
+        let builder =
+            Store::builder(&sentinel.url()).connections_per_node(4).call_timeout(deadline);
         let store = builder.connect().await.expect("the URL is right");
         let pair = Self { old, new, sentinel, store };
         while pair.sentinel.heard_by() == 0 {

@@ -64,7 +64,11 @@ fn routes(
         let by_id = || LockLayer::by_path_param("id").lease(lease);
         let defer = || {
             let defer = DeferLayer::new().max_attempts(most);
-            defer.max_resource_jobs(JOBS).max_resource_bytes(BYTES).max_queue_jobs(JOBS).max_queue_bytes(BYTES)
+            defer
+                .max_resource_jobs(JOBS)
+                .max_resource_bytes(BYTES)
+                .max_queue_jobs(JOBS)
+                .max_queue_bytes(BYTES)
         };
         let deferred = |path, defer: DeferLayer| resource(path).to(work).wrap(by_id()).wrap(defer);
         config
@@ -75,7 +79,10 @@ fn routes(
             .service(deferred("/orders/{id}/later", defer()))
             .service(deferred("/orders/{id}/once", defer().idempotent_direct()))
             .service(deferred("/orders/{id}/skip", defer().on_failure(OnFailure::Skip)))
-            .service(deferred("/orders/{id}/sure", defer().on_failure(OnFailure::Skip).min_replicas(1)))
+            .service(deferred(
+                "/orders/{id}/sure",
+                defer().on_failure(OnFailure::Skip).min_replicas(1),
+            ))
             .service(deferred("/orders/{id}/delayed", defer().delay(DELAY)))
             .service(deferred("/orders/{id}/soon", defer().expires_after(SOON)));
     }

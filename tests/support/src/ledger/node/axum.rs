@@ -53,7 +53,11 @@ fn routes(setup: &Setup, desk: Arc<Desk>, store: &Store) -> Router {
     let one = |path, lock: LockLayer| Router::new().route(path, any(work)).layer(lock);
     let defer = || {
         let defer = DeferLayer::new().max_attempts(setup.most);
-        defer.max_resource_jobs(JOBS).max_resource_bytes(BYTES).max_queue_jobs(JOBS).max_queue_bytes(BYTES)
+        defer
+            .max_resource_jobs(JOBS)
+            .max_resource_bytes(BYTES)
+            .max_queue_jobs(JOBS)
+            .max_queue_bytes(BYTES)
     };
     let deferred = |path, defer: DeferLayer| one(path, by_id()).layer(defer);
     one("/orders/{id}/pay", by_id())

@@ -85,7 +85,9 @@ async fn store(job: &Job, setup: &Setup) -> Store {
     let Some((seals, others)) = setup.keys.split_first() else { return store };
     let id = |key: &u8| format!("key-{key}");
     let ring = Keyring::new(&id(seals), [*seals; 32]);
-    store.with_keyring(others.iter().fold(ring, |ring, key| ring.with_decryption_key(&id(key), [*key; 32])))
+    store.with_keyring(
+        others.iter().fold(ring, |ring, key| ring.with_decryption_key(&id(key), [*key; 32])),
+    )
 }
 
 fn listens(at: SocketAddr) {

@@ -21,7 +21,7 @@ use actix_web::{
 };
 use lockgate_actix_web::{
     CurrentJob, CurrentLock, CurrentRate, DeferLayer, DeferWorker, KeyPart, LockLayer, LockOutage,
-    RateLimitOutage, Quota, RateLimitLayer, deferred_routes,
+    Quota, RateLimitLayer, RateLimitOutage, deferred_routes,
 };
 use tokio::sync::oneshot;
 

@@ -9,8 +9,8 @@ use actix_web::{
     web::{ServiceConfig, resource},
 };
 use lockgate_actix_web::{
-    MissingAddress, ClientAddress, DeferLayer, Key, KeyPart, AccessLists, LockLayer, RateHeaders, RateLimitLayer,
-    Reply,
+    AccessLists, ClientAddress, DeferLayer, Key, KeyPart, LockLayer, MissingAddress, RateHeaders,
+    RateLimitLayer, Reply,
 };
 
 use super::{
@@ -50,7 +50,8 @@ fn clients(config: &mut ServiceConfig) {
 }
 
 fn keys(config: &mut ServiceConfig) {
-    let three = (KeyPart::client(behind()), KeyPart::path_param("id"), KeyPart::header("x-api-key"));
+    let three =
+        (KeyPart::client(behind()), KeyPart::path_param("id"), KeyPart::header("x-api-key"));
     let three = RateLimitLayer::by(three, minute(2)).policy_name("three");
     let user = RateLimitLayer::by_extension::<User>("user", minute(2)).policy_name("user");
     let lock = |path: &str, layer: LockLayer| resource(path).to(locked).wrap(layer);
@@ -68,7 +69,8 @@ fn alike(config: &mut ServiceConfig) {
     let tenant = || LockLayer::by_extension::<Tenant>("tenant");
     let one = |path: &str, layer: RateLimitLayer| resource(path).to(work).wrap(layer);
     let lock = |path: &str, layer: LockLayer| resource(path).to(locked).wrap(layer);
-    let name = |path: &str, name: &str| one(path, RateLimitLayer::by_ip(minute(1)).policy_name(name));
+    let name =
+        |path: &str, name: &str| one(path, RateLimitLayer::by_ip(minute(1)).policy_name(name));
     let by_user = RateLimitLayer::by_extension::<User>("user", minute(1));
     let by_tenant = RateLimitLayer::by_extension::<Tenant>("tenant", minute(1));
     let two = RateLimitLayer::by_ip(minute(1)).policy_name("a/b");
@@ -105,7 +107,11 @@ fn lists(config: &mut ServiceConfig) {
     let by_address = AccessLists::new().allow(["198.51.100.0/24"]).deny(["203.0.113.0/24"]);
     let by_key = AccessLists::new()
         .allow([LOCAL])
-        .client_address(ClientAddress::behind_proxies([LOCAL]).header("x-client").on_missing(MissingAddress::Shared))
+        .client_address(
+            ClientAddress::behind_proxies([LOCAL])
+                .header("x-client")
+                .on_missing(MissingAddress::Shared),
+        )
         .allow_key(Key::header("x-api-key", b"free"))
         .deny_key(Key::header("x-api-key", b"stolen"));
     let addresses = RateLimitLayer::by_client(behind(), minute(2)).policy_name("listed");

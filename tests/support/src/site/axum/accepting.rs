@@ -38,11 +38,20 @@ pub(super) fn accepting() -> Routes {
         .merge(one("/first/{id}", DeferLayer::new().coalesce()))
         .merge(one("/last/{id}", DeferLayer::new().supersede()))
         .merge(one("/delayed/{id}", DeferLayer::new().delay(Duration::from_secs(1))))
-        .merge(one("/brief-lived/{id}", DeferLayer::new().expires_after(Duration::from_millis(300))))
+        .merge(one(
+            "/brief-lived/{id}",
+            DeferLayer::new().expires_after(Duration::from_millis(300)),
+        ))
         .merge(one("/repeated/{id}", DeferLayer::new().retry_non_idempotent().max_attempts(2)))
         .merge(one("/remembered/{id}", DeferLayer::new().idempotent_direct()))
-        .merge(one("/remembered-again/{id}", DeferLayer::new().idempotent_direct().retry_non_idempotent()))
-        .merge(one("/remembered-one/{id}", DeferLayer::new().idempotent_direct().max_direct_runs(1)))
+        .merge(one(
+            "/remembered-again/{id}",
+            DeferLayer::new().idempotent_direct().retry_non_idempotent(),
+        ))
+        .merge(one(
+            "/remembered-one/{id}",
+            DeferLayer::new().idempotent_direct().max_direct_runs(1),
+        ))
         .merge(
             Router::new()
                 .route("/remembered-briefly/{id}", any(work))

@@ -22,7 +22,7 @@ use axum::{
 };
 use lockgate_axum::{
     CurrentJob, CurrentLock, CurrentRate, DeferLayer, DeferWorker, KeyPart, LockLayer, LockOutage,
-    RateLimitOutage, Quota, RateLimitLayer, deferred_routes,
+    Quota, RateLimitLayer, RateLimitOutage, deferred_routes,
 };
 use tokio::{net::TcpListener, sync::oneshot};
 
@@ -105,12 +105,19 @@ fn quotas() -> Routes {
         ))
         .merge(one(
             "/quota/number-key/{id}",
-            RateLimitLayer::by(KeyPart::path_param_as::<u64>("id"), minute(2)).policy_name("number-key"),
+            RateLimitLayer::by(KeyPart::path_param_as::<u64>("id"), minute(2))
+                .policy_name("number-key"),
         ))
-        .merge(one("/quota/user", RateLimitLayer::by_key("user", user, minute(2)).policy_name("user")))
+        .merge(one(
+            "/quota/user",
+            RateLimitLayer::by_key("user", user, minute(2)).policy_name("user"),
+        ))
         .merge(
-            one("/quota/both/{id}", RateLimitLayer::by_path_param("id", minute(2)).policy_name("inner"))
-                .layer(RateLimitLayer::by_route(minute(5)).policy_name("outer")),
+            one(
+                "/quota/both/{id}",
+                RateLimitLayer::by_path_param("id", minute(2)).policy_name("inner"),
+            )
+            .layer(RateLimitLayer::by_route(minute(5)).policy_name("outer")),
         )
         .merge(one(
             "/quota/admit",
@@ -118,7 +125,9 @@ fn quotas() -> Routes {
         ))
         .merge(one(
             "/quota/refuse",
-            RateLimitLayer::by_ip(minute(3)).policy_name("refuse").on_outage(RateLimitOutage::Refuse),
+            RateLimitLayer::by_ip(minute(3))
+                .policy_name("refuse")
+                .on_outage(RateLimitOutage::Refuse),
         ))
 }
 
@@ -176,7 +185,11 @@ fn deferring() -> Routes {
         .merge(one("/evicting/{id}", by_id(), remembered().max_ended_bytes(64)))
         .merge(one("/few-keys/{id}", by_id(), remembered().max_idempotency_keys(64)))
         .merge(one("/few/{id}", by_id(), DeferLayer::new().owner(user).max_owner_jobs(128)))
-        .merge(one("/few-bytes/{id}", by_id(), DeferLayer::new().owner(user).max_owner_bytes(64 * 400)))
+        .merge(one(
+            "/few-bytes/{id}",
+            by_id(),
+            DeferLayer::new().owner(user).max_owner_bytes(64 * 400),
+        ))
         .merge(one("/crowded/{id}", by_id(), crowded))
         .merge(
             one("/metered/{id}", by_id(), DeferLayer::new())

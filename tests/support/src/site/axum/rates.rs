@@ -9,8 +9,8 @@ use axum::{
     routing::any,
 };
 use lockgate_axum::{
-    MissingAddress, ClientAddress, DeferLayer, Key, KeyPart, AccessLists, LockLayer, RateHeaders, RateLimitLayer,
-    Reply,
+    AccessLists, ClientAddress, DeferLayer, Key, KeyPart, LockLayer, MissingAddress, RateHeaders,
+    RateLimitLayer, Reply,
 };
 
 use super::{
@@ -33,8 +33,9 @@ fn one(path: &str, layer: RateLimitLayer) -> Routes {
 }
 
 fn clients() -> Routes {
-    let client =
-        |path, address| one(path, RateLimitLayer::by_client(address, minute(2)).policy_name("client"));
+    let client = |path, address| {
+        one(path, RateLimitLayer::by_client(address, minute(2)).policy_name("client"))
+    };
     let lock = |path| Router::new().route(path, any(work)).layer(LockLayer::by_client(behind()));
     client("/client/list", behind())
         .merge(client("/client/forwarded", behind().forwarded_header()))
@@ -49,7 +50,8 @@ fn clients() -> Routes {
 }
 
 fn keys() -> Routes {
-    let three = (KeyPart::client(behind()), KeyPart::path_param("id"), KeyPart::header("x-api-key"));
+    let three =
+        (KeyPart::client(behind()), KeyPart::path_param("id"), KeyPart::header("x-api-key"));
     let user = RateLimitLayer::by_extension::<User>("user", minute(2)).policy_name("user");
     let lock = |path, layer: LockLayer| Router::new().route(path, any(locked)).layer(layer);
     one("/by/extension", user)
@@ -99,7 +101,11 @@ fn lists() -> Routes {
     let by_address = AccessLists::new().allow(["198.51.100.0/24"]).deny(["203.0.113.0/24"]);
     let by_key = AccessLists::new()
         .allow([LOCAL])
-        .client_address(ClientAddress::behind_proxies([LOCAL]).header("x-client").on_missing(MissingAddress::Shared))
+        .client_address(
+            ClientAddress::behind_proxies([LOCAL])
+                .header("x-client")
+                .on_missing(MissingAddress::Shared),
+        )
         .allow_key(Key::header("x-api-key", b"free"))
         .deny_key(Key::header("x-api-key", b"stolen"));
     let addresses = RateLimitLayer::by_client(behind(), minute(2)).policy_name("listed");

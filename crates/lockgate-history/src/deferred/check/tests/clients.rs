@@ -23,7 +23,10 @@ fn what_clients_were_told_is_good() {
     story.asked([52, 53], ClientAnswer::Accepted);
     story.is_good();
     let (looked, _) = check_history(&story.0);
-    assert_eq!((looked.judged_answers, looked.longest_wait, looked.undisturbed_runs), (3, 11 * NANOS_PER_MILLI, 3));
+    assert_eq!(
+        (looked.judged_answers, looked.longest_wait, looked.undisturbed_runs),
+        (3, 11 * NANOS_PER_MILLI, 3)
+    );
 }
 
 #[test]
@@ -50,7 +53,11 @@ fn d3_a_request_that_ran_at_once_twice() {
     story.is_wrong("D3");
     // Somebody has asked for it who had no answer, because his node was cut off.
     story.asked([52, 60], ClientAnswer::NoResponse);
-    story.0.disturbances.push(ProcessDisturbance { incarnation: Some(ONE), from: 55 * NANOS_PER_MILLI, to: 56 * NANOS_PER_MILLI });
+    story.0.disturbances.push(ProcessDisturbance {
+        incarnation: Some(ONE),
+        from: 55 * NANOS_PER_MILLI,
+        to: 56 * NANOS_PER_MILLI,
+    });
     story.is_good();
 }
 
@@ -67,13 +74,21 @@ fn l1_a_client_that_is_not_served() {
         story.is_wrong("L1");
         // Something is done to the one it asks; but that makes no 404.
         let unknown = matches!(answer, ClientAnswer::Response(404, _));
-        story.0.disturbances.push(ProcessDisturbance { incarnation: None, from: 55 * NANOS_PER_MILLI, to: 56 * NANOS_PER_MILLI });
+        story.0.disturbances.push(ProcessDisturbance {
+            incarnation: None,
+            from: 55 * NANOS_PER_MILLI,
+            to: 56 * NANOS_PER_MILLI,
+        });
         if unknown {
             story.is_wrong("L1");
         } else {
             story.is_good();
         }
-        story.0.disturbances[0] = ProcessDisturbance { incarnation: Some(TWO), from: 55 * NANOS_PER_MILLI, to: 56 * NANOS_PER_MILLI };
+        story.0.disturbances[0] = ProcessDisturbance {
+            incarnation: Some(TWO),
+            from: 55 * NANOS_PER_MILLI,
+            to: 56 * NANOS_PER_MILLI,
+        };
         story.is_wrong("L1");
     }
 }
@@ -82,20 +97,30 @@ fn l1_a_client_that_is_not_served() {
 #[test]
 fn l1_what_the_machine_excuses_is_counted() {
     let away = [ClientAnswer::Response(503, String::new()), ClientAnswer::PossiblyAccepted];
-    for answer in away.iter().chain(&[ClientAnswer::NoResponse, ClientAnswer::Response(404, String::new())]) {
+    for answer in
+        away.iter().chain(&[ClientAnswer::NoResponse, ClientAnswer::Response(404, String::new())])
+    {
         let mut story = at_once();
         story.asked([52, 60], answer.clone());
         for (life, from, excused) in
             [(Some(ONE), 59, 1), (None, 10, 1), (Some(ONE), 60, 0), (Some(TWO), 10, 0)]
         {
-            story.0.stalls = vec![ProcessDisturbance { incarnation: life, from: from * NANOS_PER_MILLI, to: 70 * NANOS_PER_MILLI }];
+            story.0.stalls = vec![ProcessDisturbance {
+                incarnation: life,
+                from: from * NANOS_PER_MILLI,
+                to: 70 * NANOS_PER_MILLI,
+            }];
             let excused = if away.contains(answer) { excused } else { 0 };
             if excused == 1 {
                 story.is_good();
             } else {
                 story.is_wrong("L1");
             }
-            assert_eq!(check_history(&story.0).0.excused_answers, excused, "{answer:?} {life:?} {from}");
+            assert_eq!(
+                check_history(&story.0).0.excused_answers,
+                excused,
+                "{answer:?} {life:?} {from}"
+            );
         }
     }
 }
@@ -103,7 +128,11 @@ fn l1_what_the_machine_excuses_is_counted() {
 #[test]
 fn l1_what_is_good_needs_no_excuse() {
     let mut story = at_once();
-    story.0.stalls.push(ProcessDisturbance { incarnation: Some(ONE), from: 10 * NANOS_PER_MILLI, to: 70 * NANOS_PER_MILLI });
+    story.0.stalls.push(ProcessDisturbance {
+        incarnation: Some(ONE),
+        from: 10 * NANOS_PER_MILLI,
+        to: 70 * NANOS_PER_MILLI,
+    });
     let (looked, _) = check_history(&story.0);
     assert_eq!((looked.excused_answers, looked.judged_answers), (0, 0));
 }
@@ -113,7 +142,11 @@ fn l1_an_answer_that_comes_late() {
     let mut story = at_once();
     story.asked([52, 1053], ClientAnswer::Accepted);
     story.is_wrong("L1");
-    story.0.stalls.push(ProcessDisturbance { incarnation: Some(ONE), from: 55 * NANOS_PER_MILLI, to: 56 * NANOS_PER_MILLI });
+    story.0.stalls.push(ProcessDisturbance {
+        incarnation: Some(ONE),
+        from: 55 * NANOS_PER_MILLI,
+        to: 56 * NANOS_PER_MILLI,
+    });
     story.is_good();
     assert_eq!(check_history(&story.0).0.excused_answers, 1);
     let mut story = at_once();

@@ -2,11 +2,14 @@
 
 mod clients;
 
-use crate::format_line;
 use super::check_history;
+use crate::format_line;
 use crate::{
-    ProcessIncarnation, NANOS_PER_MILLI,
-    deferred::{AcceptedJob, ClientAnswer, ClientExchange, RunEnd, RunEvent, DeferredHistory, RecordedRun, ObservedStatus, AcceptedTerms, ProcessDisturbance},
+    NANOS_PER_MILLI, ProcessIncarnation,
+    deferred::{
+        AcceptedJob, AcceptedTerms, ClientAnswer, ClientExchange, DeferredHistory, ObservedStatus,
+        ProcessDisturbance, RecordedRun, RunEnd, RunEvent,
+    },
     locks,
     locks::FencedRegister,
 };
@@ -102,7 +105,10 @@ fn one_after_the_other_is_good() {
     let story = Story::good();
     story.is_good();
     let (looked, _) = check_history(&story.0);
-    assert_eq!((looked.accepted, looked.runs, looked.ordered_pairs, looked.repeated_runs), (2, 2, 1, 0));
+    assert_eq!(
+        (looked.accepted, looked.runs, looked.ordered_pairs, looked.repeated_runs),
+        (2, 2, 1, 0)
+    );
 }
 
 #[test]
@@ -218,7 +224,11 @@ fn d1_what_ends_a_request_that_could_have_run_again() {
     poison.run(1).aborted_at = Some(25 * NANOS_PER_MILLI);
     poison.is_good();
     let mut stalled = buried(2, 500, "failed");
-    stalled.0.stalls.push(ProcessDisturbance { incarnation: Some(ONE), from: 25 * NANOS_PER_MILLI, to: 26 * NANOS_PER_MILLI });
+    stalled.0.stalls.push(ProcessDisturbance {
+        incarnation: Some(ONE),
+        from: 25 * NANOS_PER_MILLI,
+        to: 26 * NANOS_PER_MILLI,
+    });
     stalled.is_good();
 }
 
@@ -235,7 +245,8 @@ fn d4_another_response_than_was_given() {
 #[test]
 fn d2_out_of_order() {
     let mut story = Story::good();
-    (story.run(0).started_at, story.run(1).started_at) = (12 * NANOS_PER_MILLI, 11 * NANOS_PER_MILLI);
+    (story.run(0).started_at, story.run(1).started_at) =
+        (12 * NANOS_PER_MILLI, 11 * NANOS_PER_MILLI);
     (story.run(0).fence, story.run(1).fence) = (20, 10);
     story.run(1).end.as_mut().expect("it ended").ended_at = 12 * NANOS_PER_MILLI;
     story.is_wrong("D2");
@@ -265,7 +276,8 @@ fn d2_a_retry_that_others_may_not_pass() {
     let mut story = retried(true);
     // Its first run is still in turn.
     let (b, c) = (1, 2);
-    (story.run(b).started_at, story.run(c).started_at) = (31 * NANOS_PER_MILLI, 20 * NANOS_PER_MILLI);
+    (story.run(b).started_at, story.run(c).started_at) =
+        (31 * NANOS_PER_MILLI, 20 * NANOS_PER_MILLI);
     (story.run(b).fence, story.run(c).fence) = (30, 20);
     story.run(b).end.as_mut().expect("it ended").ended_at = 40 * NANOS_PER_MILLI;
     story.run(c).end.as_mut().expect("it ended").ended_at = 30 * NANOS_PER_MILLI;
@@ -349,13 +361,21 @@ fn d3_another_run_for_no_reason() {
     again(AcceptedTerms::retryable(5), 200, 2).is_wrong("D3");
     again(AcceptedTerms::retryable(5), 500, 2).is_good();
     let mut stopped = again(AcceptedTerms::retryable(5), 200, 2);
-    let trouble = ProcessDisturbance { incarnation: Some(ONE), from: 25 * NANOS_PER_MILLI, to: 60 * NANOS_PER_MILLI };
+    let trouble = ProcessDisturbance {
+        incarnation: Some(ONE),
+        from: 25 * NANOS_PER_MILLI,
+        to: 60 * NANOS_PER_MILLI,
+    };
     stopped.0.disturbances.push(trouble);
     stopped.is_good();
     // That was another process, or another time.
     stopped.0.disturbances[0].incarnation = Some(TWO);
     stopped.is_wrong("D3");
-    stopped.0.disturbances[0] = ProcessDisturbance { incarnation: None, from: 1500 * NANOS_PER_MILLI, to: 1600 * NANOS_PER_MILLI };
+    stopped.0.disturbances[0] = ProcessDisturbance {
+        incarnation: None,
+        from: 1500 * NANOS_PER_MILLI,
+        to: 1600 * NANOS_PER_MILLI,
+    };
     stopped.is_wrong("D3");
 }
 
@@ -368,7 +388,11 @@ fn d3_a_run_is_settled_while_it_has_its_lock() {
         if wrong { story.is_wrong("D3") } else { story.is_good() }
     }
     let mut story = again(AcceptedTerms::retryable(5), 200, 2);
-    story.0.disturbances.push(ProcessDisturbance { incarnation: None, from: 1500 * NANOS_PER_MILLI, to: 1600 * NANOS_PER_MILLI });
+    story.0.disturbances.push(ProcessDisturbance {
+        incarnation: None,
+        from: 1500 * NANOS_PER_MILLI,
+        to: 1600 * NANOS_PER_MILLI,
+    });
     story.run(1).valid_until = 1501 * NANOS_PER_MILLI;
     story.is_good();
     story.run(1).valid_until = 1499 * NANOS_PER_MILLI;
@@ -378,7 +402,13 @@ fn d3_a_run_is_settled_while_it_has_its_lock() {
 #[test]
 fn d3_a_process_that_stood_still() {
     let mut story = again(AcceptedTerms::retryable(5), 200, 2);
-    let stall = |from: u64, to: u64| format_line(to * NANOS_PER_MILLI, 0, &RunEvent::Stalled(from * NANOS_PER_MILLI, to * NANOS_PER_MILLI));
+    let stall = |from: u64, to: u64| {
+        format_line(
+            to * NANOS_PER_MILLI,
+            0,
+            &RunEvent::Stalled(from * NANOS_PER_MILLI, to * NANOS_PER_MILLI),
+        )
+    };
     story.0.add_log(TWO, &stall(25, 60));
     story.0.add_log(ONE, &stall(1500, 1600));
     story.is_wrong("D3");
@@ -422,10 +452,18 @@ fn d3_a_run_that_nobody_has_asked_for() {
 #[test]
 fn what_was_touched_is_counted() {
     let mut story = Story::good();
-    story.0.stalls.push(ProcessDisturbance { incarnation: None, from: 15 * NANOS_PER_MILLI, to: 16 * NANOS_PER_MILLI });
+    story.0.stalls.push(ProcessDisturbance {
+        incarnation: None,
+        from: 15 * NANOS_PER_MILLI,
+        to: 16 * NANOS_PER_MILLI,
+    });
     let (looked, _) = check_history(&story.0);
     assert_eq!((looked.unfaulted_runs, looked.undisturbed_runs), (2, 1));
-    story.0.disturbances.push(ProcessDisturbance { incarnation: None, from: 15 * NANOS_PER_MILLI, to: 16 * NANOS_PER_MILLI });
+    story.0.disturbances.push(ProcessDisturbance {
+        incarnation: None,
+        from: 15 * NANOS_PER_MILLI,
+        to: 16 * NANOS_PER_MILLI,
+    });
     let (looked, _) = check_history(&story.0);
     assert_eq!((looked.unfaulted_runs, looked.undisturbed_runs), (1, 1));
 }
@@ -451,6 +489,10 @@ fn m3_a_register_that_goes_back_or_loses_a_write() {
     }
     // Its process was stopped: whether it wrote or not, it was in time or shut out.
     let mut stopped = written(&[(20, 1)]);
-    stopped.0.disturbances.push(ProcessDisturbance { incarnation: Some(ONE), from: 12 * NANOS_PER_MILLI, to: 13 * NANOS_PER_MILLI });
+    stopped.0.disturbances.push(ProcessDisturbance {
+        incarnation: Some(ONE),
+        from: 12 * NANOS_PER_MILLI,
+        to: 13 * NANOS_PER_MILLI,
+    });
     stopped.is_good();
 }

@@ -34,7 +34,8 @@ impl Clients {
     async fn new(deadline: Duration) -> Self {
         let scene = Scene::new(USUAL).await;
         let client = async |number: usize| {
-            let builder = scene.cluster.builder("death").connections_per_node(1).call_timeout(deadline);
+            let builder =
+                scene.cluster.builder("death").connections_per_node(1).call_timeout(deadline);
             let store = builder.connect().await.expect("the URL is right");
             let client = Client::new(store, scene.of[GOES][number].clone());
             client.warms_up().await;
