@@ -20,8 +20,8 @@ pub mod ledger;
 pub mod proxy;
 pub mod quota;
 mod raw;
-mod readme;
 mod redis;
+mod refund_gate;
 mod sentinels;
 pub mod site;
 pub mod stalls;
@@ -31,10 +31,12 @@ mod wait;
 
 use lockgate_history as checker;
 
-/// Every block of the README compiles: here, because this package alone has both integrations.
+/// Code blocks of the README and of `docs/` as doc tests; see `build.rs`. They are compiled here
+/// because only this package depends on both integrations.
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;
+mod doc_pages {
+    include!(concat!(env!("OUT_DIR"), "/doc_pages.rs"));
+}
 
 pub use self::{
     case::{Backing, Case, run},
@@ -45,8 +47,8 @@ pub use self::{
     http::{Answer, Pending, Request, request},
     kept::left_of_locks,
     raw::Raw,
-    readme::{GATE, until_file},
     redis::{Server, free_port, patient_store, shared_server},
+    refund_gate::{REFUND_GATE, wait_for_refund_gate},
     sentinels::Sentinels,
     site::{Framework, Hold, Plan, Site},
     wait::{PATIENCE, eventually, within},

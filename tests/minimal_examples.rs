@@ -1,4 +1,5 @@
-//! The README's two programs, as processes: what its promise of an orderly end rests on is their last lines.
+//! The minimal examples as processes: on SIGTERM each finishes its active run, releases its locks
+//! and exits with 0.
 
 use std::{
     fs,
@@ -8,10 +9,10 @@ use std::{
 };
 
 use lockgate::{JobId, JobState, Key};
-use lockgate_tests::{GATE, eventually, free_port, patient_store, request, shared_server};
+use lockgate_tests::{REFUND_GATE, eventually, free_port, patient_store, request, shared_server};
 use tokio::net::TcpStream;
 
-/// One of them, and the gate that its refund waits at. Dropping it kills it.
+/// A running example and the file that its refund waits for. Dropping it kills the process.
 struct Program {
     addr: SocketAddr,
     gate: PathBuf,
@@ -20,13 +21,13 @@ struct Program {
 
 impl Program {
     async fn start(program: &str, store: &str) -> Self {
-        // None that the kernel gives out: who looks whether somebody listens there could be answered by itself.
+        // Outside of the ephemeral range: a connection attempt must not connect to its own port.
         let addr = SocketAddr::from(([127, 0, 0, 1], free_port()));
         let gate = std::env::temp_dir().join(uuid::Uuid::new_v4().to_string());
         let child = Command::new(program)
             .env("LOCKGATE_STORE", store)
             .env("LISTEN", addr.to_string())
-            .env(GATE, &gate)
+            .env(REFUND_GATE, &gate)
             .stdin(Stdio::null())
             .spawn();
         let program = Self { addr, gate, child: child.expect("it starts") };
@@ -63,8 +64,8 @@ impl Drop for Program {
     }
 }
 
-/// It waits for no handler of its server, which are none, but for its worker.
-async fn ends_what_its_worker_runs(program: &str) {
+/// The server has no open requests, so the process waits for its worker alone.
+async fn shutdown_finishes_the_active_run(program: &str) {
     let url = shared_server().await.url(&uuid::Uuid::new_v4().simple().to_string());
     let store = patient_store(&url).await;
     let order = || store.lock(Key::path_param("id", "7"));
@@ -77,7 +78,7 @@ async fn ends_what_its_worker_runs(program: &str) {
     let state =
         async || store.deferred_jobs().get(&id).await.expect("it is there").map(|job| job.state);
     busy.release().await;
-    // In its handler: one that is claimed and has not come so far goes back in line, as it should.
+    // A claimed job whose handler has not started returns to its queue on shutdown.
     let here = program.gate.with_extension("here");
     eventually("the refund to run", async || here.exists()).await;
 
@@ -91,11 +92,11 @@ async fn ends_what_its_worker_runs(program: &str) {
 }
 
 #[tokio::test]
-async fn axum_ends_what_its_worker_runs() {
-    ends_what_its_worker_runs(env!("CARGO_BIN_EXE_readme-axum")).await;
+async fn axum_finishes_the_active_run_on_sigterm() {
+    shutdown_finishes_the_active_run(env!("CARGO_BIN_EXE_minimal-axum")).await;
 }
 
 #[tokio::test]
-async fn actix_web_ends_what_its_worker_runs() {
-    ends_what_its_worker_runs(env!("CARGO_BIN_EXE_readme-actix-web")).await;
+async fn actix_web_finishes_the_active_run_on_sigterm() {
+    shutdown_finishes_the_active_run(env!("CARGO_BIN_EXE_minimal-actix-web")).await;
 }

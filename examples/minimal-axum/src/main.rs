@@ -1,0 +1,58 @@
+//! All three layers on axum, with a worker and an orderly shutdown.
+//!
+//! `tests/minimal_examples.rs` runs this program; its build script replaces the store's URL, the
+//! address and the body of `refund`.
+
+use std::{net::SocketAddr, time::Duration};
+
+use axum::{Extension, Router, routing::post};
+use lockgate_axum::{
+    DeferLayer, DeferWorker, LockLayer, Quota, RateLimitLayer, Store, deferred_routes,
+};
+use tokio::signal::unix::{SignalKind, signal};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let store = Store::connect("redis://127.0.0.1/").await?; // or Store::memory()
+
+    let pay = Router::new()
+        .route("/orders/{id}/pay", post(pay))
+        .layer(LockLayer::by_path_param_as::<u64>("id")); // 409 while the order is locked
+    let refund = Router::new()
+        .route("/orders/{id}/refund", post(refund))
+        .layer(LockLayer::by_path_param_as::<u64>("id"))
+        .layer(DeferLayer::new()); // 202 instead of 409
+    let app = pay
+        .merge(refund)
+        .merge(deferred_routes("/deferred").store(&store)) // status of deferred requests
+        .layer(RateLimitLayer::by_ip(Quota::requests(100).per(Duration::from_secs(60))))
+        .layer(Extension(store.clone())); // one store for all layers
+
+    // Give the worker the routes inside your authentication layer: credentials are not stored.
+    let worker = DeferWorker::new(&store, app.clone());
+    let worker = tokio::spawn(worker.run(shutdown()));
+
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
+    axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>())
+        .with_graceful_shutdown(shutdown())
+        .await?;
+    worker.await?; // waits for active runs, 10 s by default
+    store.shutdown(Duration::from_secs(1)).await; // releases the remaining locks
+    Ok(())
+}
+
+async fn pay() -> &'static str {
+    "paid"
+}
+
+async fn refund() -> &'static str {
+    "refunded"
+}
+
+async fn shutdown() {
+    let mut terminate = signal(SignalKind::terminate()).expect("a runtime with signals enabled");
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = tokio::signal::ctrl_c() => {}
+    }
+}
