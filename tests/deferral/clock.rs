@@ -71,7 +71,7 @@ const TIMES: [&str; 8] = [
     "os.time",
     "os.clock",
     // The time that a store knows without asking: mostly that of this host.
-    "backend().now_us",
+    "backend().estimated_now_us",
 ];
 
 /// How old a time is, by the clock of this host.

@@ -3,7 +3,7 @@
 use std::{env, process::ExitCode};
 
 use crate::{
-    imports,
+    imports, language,
     metadata::{LIBRARIES, Metadata},
     shell,
     tools::{self, DENY, HACK},
@@ -12,9 +12,10 @@ use crate::{
 type Step = (&'static str, fn(&Metadata) -> Result<(), String>);
 
 /// The cheap ones first. All run, so that one look tells everything there is to mend.
-const STEPS: [Step; 7] = [
+const STEPS: [Step; 8] = [
     ("fmt", |_| shell::run(shell::cargo(["fmt", "--all", "--check"]))),
     ("imports", imports::check),
+    ("language", language::check),
     ("deny", |_| deny()),
     ("clippy", |_| clippy(&["--workspace", "--all-targets", "--all-features"])),
     ("features", |_| features()),

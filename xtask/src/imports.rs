@@ -171,7 +171,7 @@ fn module_path(file: &Path) -> Vec<String> {
     path
 }
 
-fn rust_files(folder: &Path) -> Result<Vec<PathBuf>, String> {
+pub(crate) fn rust_files(folder: &Path) -> Result<Vec<PathBuf>, String> {
     let mut open = vec![folder.to_path_buf()];
     let mut files = Vec::new();
     while let Some(folder) = open.pop() {

@@ -5,6 +5,7 @@ mod check;
 mod faults;
 mod fsck;
 mod imports;
+mod language;
 mod metadata;
 mod mutants;
 mod redis_server;
