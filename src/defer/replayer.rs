@@ -70,7 +70,7 @@ pub fn is_event_stream(content_type: &[u8]) -> bool {
 impl fmt::Debug for ReplayResponse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Neither fields nor body: they are the client's.
-        f.debug_struct("Answer").field("status", &self.status).finish_non_exhaustive()
+        f.debug_struct("ReplayResponse").field("status", &self.status).finish_non_exhaustive()
     }
 }
 

@@ -75,7 +75,7 @@ impl fmt::Debug for PendingRun {
         // Not what it carries: that is somebody's.
         f.debug_struct("PendingRun")
             .field("head", &self.head)
-            .field("deferred", &self.job)
+            .field("job", &self.job)
             .finish_non_exhaustive()
     }
 }

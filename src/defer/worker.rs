@@ -236,10 +236,10 @@ impl fmt::Debug for DeferWorker {
         f.debug_struct("DeferWorker")
             .field("store", &self.store)
             .field("concurrency", &self.concurrency)
-            .field("limits", &self.shared_limits)
+            .field("shared_limits", &self.shared_limits)
             .field("lease", &self.lease)
-            .field("drain", &self.drain_timeout)
-            .field("restores", &self.snapshot_restorers)
+            .field("drain_timeout", &self.drain_timeout)
+            .field("snapshot_restorers", &self.snapshot_restorers)
             .finish_non_exhaustive()
     }
 }

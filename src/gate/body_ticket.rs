@@ -144,7 +144,9 @@ impl<I> BodyTicket<I> {
 
 impl<I> fmt::Debug for BodyTicket<I> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Kept").field("has_left", &self.has_left_gate()).finish_non_exhaustive()
+        f.debug_struct("BodyTicket")
+            .field("has_left", &self.has_left_gate())
+            .finish_non_exhaustive()
     }
 }
 

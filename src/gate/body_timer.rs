@@ -170,13 +170,15 @@ impl std::error::Error for BodyTimeoutError {}
 
 impl fmt::Debug for BodyTimerHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reading").field("too_slow", &self.is_timed_out()).finish_non_exhaustive()
+        f.debug_struct("BodyTimerHandle")
+            .field("too_slow", &self.is_timed_out())
+            .finish_non_exhaustive()
     }
 }
 
 impl fmt::Debug for BodyTimer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Patience").field("left", &self.remaining).finish_non_exhaustive()
+        f.debug_struct("BodyTimer").field("remaining", &self.remaining).finish_non_exhaustive()
     }
 }
 

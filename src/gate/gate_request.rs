@@ -77,7 +77,7 @@ impl fmt::Debug for HttpRequestHead {
         // No values, and nothing of the query: they may be anybody's secrets.
         let path = self.target.split('?').next().unwrap_or_default();
         let names: Vec<_> = self.headers.iter().map(|(name, _)| name).collect();
-        f.debug_struct("Head")
+        f.debug_struct("HttpRequestHead")
             .field("method", &self.method)
             .field("path", &path)
             .field("headers", &names)

@@ -302,7 +302,7 @@ impl ParkingSlot {
 
 impl fmt::Debug for ParkingSlot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Slot").field("empty", &self.is_empty()).finish_non_exhaustive()
+        f.debug_struct("ParkingSlot").field("empty", &self.is_empty()).finish_non_exhaustive()
     }
 }
 

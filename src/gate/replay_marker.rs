@@ -295,6 +295,6 @@ pub(crate) fn is_replay<V: GateRequest>(view: &V) -> bool {
 
 impl fmt::Debug for ReplayMarker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Replay").field(&self.0.job).finish()
+        f.debug_tuple("ReplayMarker").field(&self.0.job).finish()
     }
 }

@@ -92,7 +92,7 @@ fn hash_request(method: &str, target: &str, body: &[u8; 32]) -> String {
 
 impl fmt::Debug for RequestFingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Print").field("method", &self.0.method).finish_non_exhaustive()
+        f.debug_struct("RequestFingerprint").field("method", &self.0.method).finish_non_exhaustive()
     }
 }
 

@@ -52,6 +52,6 @@ impl RequestScope {
 
 impl fmt::Debug for RequestScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Scope").field("set", &self.0.is_some()).finish()
+        f.debug_struct("RequestScope").field("set", &self.0.is_some()).finish()
     }
 }

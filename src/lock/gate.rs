@@ -351,9 +351,9 @@ impl<N: ?Sized> Clone for LockGate<N> {
 impl<N: ?Sized> fmt::Debug for LockGate<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LockGate")
-            .field("source", &self.key_source)
+            .field("key_source", &self.key_source)
             .field("policy", &self.policy)
-            .field("ends", &self.release_settings)
+            .field("release_settings", &self.release_settings)
             .finish_non_exhaustive()
     }
 }

@@ -38,7 +38,9 @@ pub(super) struct HandoverContext {
 
 impl fmt::Debug for HandoverContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Turn").field("fences", &self.fence_range).finish_non_exhaustive()
+        f.debug_struct("HandoverContext")
+            .field("fence_range", &self.fence_range)
+            .finish_non_exhaustive()
     }
 }
 

@@ -154,12 +154,12 @@ fn update_fingerprint<E>(
 
 impl<B> fmt::Debug for UntimedBody<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Untimed").field("patience", &self.body_timer).finish_non_exhaustive()
+        f.debug_struct("UntimedBody").field("body_timer", &self.body_timer).finish_non_exhaustive()
     }
 }
 
 impl<B: Body> fmt::Debug for TimedBody<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TimedBody").field("patience", &self.body_timer).finish_non_exhaustive()
+        f.debug_struct("TimedBody").field("body_timer", &self.body_timer).finish_non_exhaustive()
     }
 }

@@ -190,10 +190,10 @@ fn is_preflight<V: GateRequest>(view: &V) -> bool {
 
 impl fmt::Debug for ResponseOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Facing")
+        f.debug_struct("ResponseOptions")
             .field("lists", &self.lists)
-            .field("fields", &self.headers)
-            .field("exposed", &self.expose_headers)
+            .field("headers", &self.headers)
+            .field("expose_headers", &self.expose_headers)
             .field("charges_preflights", &self.charges_preflights)
             .field("responds", &self.responder.is_some())
             .finish()

@@ -207,7 +207,7 @@ impl HoldState {
 impl fmt::Debug for HoldState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (key, fence) = (self.key(), self.fence);
-        f.debug_struct("Hold").field("key", key).field("fence", &fence).finish_non_exhaustive()
+        f.debug_struct("HoldState").field("key", key).field("fence", &fence).finish_non_exhaustive()
     }
 }
 

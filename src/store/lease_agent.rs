@@ -201,7 +201,7 @@ impl LeaseAgent {
 
 impl fmt::Debug for LeaseAgent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Agent").field("held", &self.runtime.shared.renewals.len()).finish()
+        f.debug_struct("LeaseAgent").field("held", &self.runtime.shared.renewals.len()).finish()
     }
 }
 

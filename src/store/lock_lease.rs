@@ -251,7 +251,7 @@ pub(crate) async fn ensure_replicated(
 
 impl fmt::Debug for LockLease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lease").field("key", &self.key).finish_non_exhaustive()
+        f.debug_struct("LockLease").field("key", &self.key).finish_non_exhaustive()
     }
 }
 

@@ -203,7 +203,7 @@ impl Wakeups {
 
 impl fmt::Debug for Wakeups {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hints").field("places", &self.offers.lock().len()).finish_non_exhaustive()
+        f.debug_struct("Wakeups").field("places", &self.offers.lock().len()).finish_non_exhaustive()
     }
 }
 

@@ -197,7 +197,7 @@ impl TestDeferWorker {
 
 impl fmt::Debug for TestDeferWorker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TestWorker").finish_non_exhaustive()
+        f.debug_struct("TestDeferWorker").finish_non_exhaustive()
     }
 }
 

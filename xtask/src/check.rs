@@ -6,13 +6,13 @@ use crate::{
     imports, language,
     metadata::{LIBRARIES, Metadata},
     shell,
-    tools::{self, DENY, HACK},
+    tools::{self, DENY, HACK, MDBOOK},
 };
 
 type Step = (&'static str, fn(&Metadata) -> Result<(), String>);
 
 /// The cheap ones first. All run, so that one look tells everything there is to mend.
-const STEPS: [Step; 8] = [
+const STEPS: [Step; 9] = [
     ("fmt", |_| shell::run(shell::cargo(["fmt", "--all", "--check"]))),
     ("imports", imports::check),
     ("language", language::check),
@@ -20,6 +20,7 @@ const STEPS: [Step; 8] = [
     ("clippy", |_| clippy(&["--workspace", "--all-targets", "--all-features"])),
     ("features", |_| features()),
     ("docs", |_| docs()),
+    ("book", |_| book()),
     ("model", |_| model()),
 ];
 
@@ -109,6 +110,12 @@ fn docs() -> Result<(), String> {
     let mut command = shell::cargo(["doc", "--no-deps", "--workspace", "--all-features"]);
     command.env("RUSTDOCFLAGS", format!("{flags} -D warnings").trim());
     shell::run(command)
+}
+
+/// The pages of `docs/`, into `target/book`. The tests compile their code.
+fn book() -> Result<(), String> {
+    tools::ensure(&MDBOOK)?;
+    shell::run(shell::program("mdbook", ["build", "docs"]))
 }
 
 /// The model of a lock and its wait queue: every reachable state of it, in about a minute.

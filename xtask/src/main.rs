@@ -30,9 +30,10 @@ enum Task {
         #[arg(last = true)]
         args: Vec<String>,
     },
-    /// Formatting, direction of imports, licences, lints, each feature alone, docs, the model of the lock's queue
+    /// Formatting, imports, language, licences, lints, features, API docs, the book, the model of
+    /// the wait queue
     ///
-    /// Installs cargo-deny and cargo-hack if they are missing. The model needs python3.
+    /// Installs cargo-deny, cargo-hack and mdbook if they are missing. The model needs python3.
     Check {
         /// Also the oldest Rust, each feature of the integrations, and the lints of the benchmarks
         #[arg(long)]

@@ -10,15 +10,23 @@ pub(crate) struct Tool {
     version: &'static str,
     /// Built without optimisation: what it does takes less time than optimising it.
     debug: bool,
+    /// With its default features.
+    default_features: bool,
 }
 
-pub(crate) const NEXTEST: Tool = Tool { name: "cargo-nextest", version: "0.9.143", debug: false };
-pub(crate) const DENY: Tool = Tool { name: "cargo-deny", version: "0.20.2", debug: true };
-pub(crate) const HACK: Tool = Tool { name: "cargo-hack", version: "0.6.46", debug: true };
+pub(crate) const NEXTEST: Tool =
+    Tool { name: "cargo-nextest", version: "0.9.143", debug: false, default_features: true };
+pub(crate) const DENY: Tool =
+    Tool { name: "cargo-deny", version: "0.20.2", debug: true, default_features: true };
+pub(crate) const HACK: Tool =
+    Tool { name: "cargo-hack", version: "0.6.46", debug: true, default_features: true };
+/// The default features serve the book over HTTP and search it; `build` needs neither.
+pub(crate) const MDBOOK: Tool =
+    Tool { name: "mdbook", version: "0.5.4", debug: true, default_features: false };
 
 /// Makes sure that the tool is on `PATH`.
 pub(crate) fn ensure(tool: &Tool) -> Result<(), String> {
-    let Tool { name, version, debug } = tool;
+    let Tool { name, version, debug, default_features } = tool;
     if shell::on_path(name) {
         return Ok(());
     }
@@ -27,6 +35,9 @@ pub(crate) fn ensure(tool: &Tool) -> Result<(), String> {
     let mut command = shell::cargo(["install", name, "--version", &version, "--locked"]);
     if *debug {
         command.arg("--debug");
+    }
+    if !default_features {
+        command.arg("--no-default-features");
     }
     shell::run(command).map_err(|why| format!("{name} could not be installed ({why})"))?;
     if shell::on_path(name) {

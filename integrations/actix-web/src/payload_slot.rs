@@ -34,7 +34,7 @@ impl PayloadSlot {
 
 impl fmt::Debug for PayloadSlot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Parking").finish_non_exhaustive()
+        f.debug_struct("PayloadSlot").finish_non_exhaustive()
     }
 }
 

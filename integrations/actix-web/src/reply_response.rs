@@ -135,7 +135,7 @@ impl fmt::Display for ReplyError {
 
 impl fmt::Debug for ReplyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Refused").field(&self.status_code()).finish()
+        f.debug_tuple("ReplyError").field(&self.status_code()).finish()
     }
 }
 

@@ -44,7 +44,7 @@ pub(super) struct DeferTicketDetails {
 /// Without whose it is: it ends up in a log sooner or later.
 impl fmt::Debug for DeferTicketDetails {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("More").finish_non_exhaustive()
+        f.debug_struct("DeferTicketDetails").finish_non_exhaustive()
     }
 }
 
@@ -86,7 +86,7 @@ pub struct DeferCandidate {
 impl fmt::Debug for DeferCandidate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { parked, lookup_only: only_looks, .. } = self;
-        f.debug_struct("DeferParked")
+        f.debug_struct("DeferCandidate")
             .field("parked", parked)
             .field("only_looks", only_looks)
             .finish_non_exhaustive()

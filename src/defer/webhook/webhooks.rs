@@ -239,9 +239,9 @@ fn checked_secret(secret: &[u8]) -> Arc<[u8]> {
 impl fmt::Debug for Webhooks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Without the secrets.
-        f.debug_struct("Callbacks")
+        f.debug_struct("Webhooks")
             .field("secrets", &self.secrets.len())
-            .field("rules", &self.address_policy)
+            .field("address_policy", &self.address_policy)
             .field("timeout", &self.timeout)
             .finish_non_exhaustive()
     }

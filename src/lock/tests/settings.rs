@@ -11,7 +11,7 @@ use crate::{
 
 /// The part of it that is asked of the store and of the local line.
 fn asking(debug: &str) -> &str {
-    let text = &debug[debug.find("Asking {").expect("it shows what it asks for")..];
+    let text = &debug[debug.find("AcquireOptions {").expect("it shows what it asks for")..];
     let mut depth = 0;
     let ends = |c: char| {
         depth += i32::from(c == '{') - i32::from(c == '}');

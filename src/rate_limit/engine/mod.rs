@@ -113,7 +113,7 @@ impl Drop for InvalidateOnDrop<'_> {
 
 impl fmt::Debug for RateLimitEngine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Engine")
+        f.debug_struct("RateLimitEngine")
             .field("away", &self.outage.unavailable_shards())
             .finish_non_exhaustive()
     }

@@ -266,6 +266,6 @@ impl RateLimitContext {
 
 impl fmt::Debug for RateLimitContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimitFacts").field("ask", &self.request).finish_non_exhaustive()
+        f.debug_struct("RateLimitContext").field("request", &self.request).finish_non_exhaustive()
     }
 }

@@ -102,23 +102,23 @@ impl<N: ?Sized> Clone for RateLimitSettings<N> {
 
 impl<N: ?Sized> fmt::Debug for LayerPolicy<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Limit")
-            .field("source", &self.key_source)
+        f.debug_struct("LayerPolicy")
+            .field("key_source", &self.key_source)
             .field("policy", &self.policy)
             .field("quota_by", &self.quota_by.is_some())
             .field("cost_by", &self.cost_by.is_some())
             .field("refund_on", &self.refund_on.is_some())
-            .field("settle_by_handler", &self.handler_sets_cost)
+            .field("handler_sets_cost", &self.handler_sets_cost)
             .finish()
     }
 }
 
 impl<N: ?Sized> fmt::Debug for RateLimitSettings<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimitGate")
-            .field("limits", &self.policies)
-            .field("group", &self.group_source)
-            .field("facing", &self.response)
+        f.debug_struct("RateLimitSettings")
+            .field("policies", &self.policies)
+            .field("group_source", &self.group_source)
+            .field("response", &self.response)
             .finish_non_exhaustive()
     }
 }

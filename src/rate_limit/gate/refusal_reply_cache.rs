@@ -88,7 +88,7 @@ impl RefusalReplyCache {
 
 impl fmt::Debug for RefusalReplyCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Again").finish_non_exhaustive()
+        f.debug_struct("RefusalReplyCache").finish_non_exhaustive()
     }
 }
 

@@ -51,6 +51,6 @@ impl RunCharge {
 
 impl fmt::Debug for RunCharge {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RunCharge").field("run", &self.replay).finish_non_exhaustive()
+        f.debug_struct("RunCharge").field("replay", &self.replay).finish_non_exhaustive()
     }
 }

@@ -167,7 +167,7 @@ impl fmt::Debug for CheckFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // A report ends up in `tracing::warn!(?report)` sooner or later. `Display` is for those who mean it.
         let Self { kind, shard, name, detail: _, repaired: mended } = self;
-        f.debug_struct("Finding")
+        f.debug_struct("CheckFinding")
             .field("kind", kind)
             .field("shard", shard)
             .field("name", &format_args!("{}", LogHash(name)))
@@ -195,7 +195,7 @@ mod tests {
         };
         let text = format!("{report:?}");
         assert!(!text.contains("alice"), "{text}");
-        assert!(text.contains("NoEnd") && text.contains("Some(3)"), "{text}");
+        assert!(text.contains("MissingExpiry") && text.contains("Some(3)"), "{text}");
         assert!(report.to_string().contains("alice"), "operators are told");
     }
 }

@@ -78,7 +78,7 @@ impl StoreCheck {
 
 impl std::fmt::Debug for StoreCheck {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Check").field("repair", &self.repair).finish_non_exhaustive()
+        f.debug_struct("StoreCheck").field("repair", &self.repair).finish_non_exhaustive()
     }
 }
 

@@ -327,7 +327,7 @@ impl Backend for MemoryBackend {
 impl fmt::Debug for MemoryBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // None of the data: keys and requests are the users'.
-        f.debug_struct("Memory").field("clock", &self.clock).finish_non_exhaustive()
+        f.debug_struct("MemoryBackend").field("clock", &self.clock).finish_non_exhaustive()
     }
 }
 

@@ -127,6 +127,6 @@ impl RedisBackend {
 impl fmt::Debug for RedisBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Neither address nor user: this ends in other people's logs.
-        f.debug_struct("Redis").field("keys", &self.keys).finish_non_exhaustive()
+        f.debug_struct("RedisBackend").field("keys", &self.keys).finish_non_exhaustive()
     }
 }

@@ -125,6 +125,6 @@ pub(crate) struct StartedTask {
 impl fmt::Debug for StartedTask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The record is the user's.
-        f.debug_tuple("Started").field(&self.id).field(&self.attempt).finish()
+        f.debug_tuple("StartedTask").field(&self.id).field(&self.attempt).finish()
     }
 }
