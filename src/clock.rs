@@ -1,4 +1,5 @@
-//! The embedded store's idea of time. (Redis stores use the server's `TIME`, inside the scripts.)
+//! Clock of the embedded store, and conversions of durations. Redis stores use the server's `TIME`
+//! inside the scripts instead.
 
 mod precise_timer;
 
@@ -15,10 +16,10 @@ use tokio::time::Instant;
 
 pub(crate) use self::precise_timer::PreciseTimer;
 
-/// A clock for [`Store::memory_with_clock`](crate::Store::memory_with_clock).
+/// Clock for [`Store::memory_with_clock`](crate::Store::memory_with_clock).
 ///
-/// [`Clock::system`] follows tokio's clock, so `tokio::time::pause` stops it too;
-/// [`Clock::manual`] stands still until told otherwise.
+/// [`Clock::system`] follows tokio's clock, so `tokio::time::pause` stops it as well.
+/// [`Clock::manual`] moves only by [`Clock::advance`].
 #[derive(Clone)]
 pub struct Clock(ClockSource);
 
@@ -29,34 +30,34 @@ enum ClockSource {
 }
 
 impl Clock {
-    /// Real time, monotonic from the moment this is called.
+    /// Creates a clock that starts at the real time and is monotonic from then on.
     #[must_use]
     pub fn system() -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self(ClockSource::System { started: Instant::now(), offset_us: saturating_micros(since) })
     }
 
-    /// A clock that stands still, for tests: at the whole second in which it is made, until it is moved.
+    /// Creates a clock for tests. It starts at the current time, rounded down to a whole second,
+    /// and stands still until it is advanced.
     #[must_use]
     pub fn manual() -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self::manual_at(Duration::from_secs(since.as_secs()))
     }
 
-    /// One that stands so long after 1970.
+    /// Creates a manual clock at this time since the Unix epoch.
     pub(crate) fn manual_at(since: Duration) -> Self {
         Self(ClockSource::Manual(Arc::new(AtomicU64::new(saturating_micros(since)))))
     }
 
-    /// Moves a manual clock on, by a hundred years (of 365 days) at most. A system clock moves by itself: there this does
-    /// nothing.
+    /// Advances a manual clock, at most by 100 years of 365 days. Does nothing to a system clock.
     pub fn advance(&self, by: Duration) {
         if let ClockSource::Manual(now) = &self.0 {
             now.fetch_add(saturating_micros(by.min(MAX_DELAY)), Ordering::SeqCst);
         }
     }
 
-    /// Puts a manual clock back.
+    /// Moves a manual clock back.
     #[cfg(test)]
     pub(crate) fn rewind(&self, by: Duration) {
         if let ClockSource::Manual(now) = &self.0 {
@@ -64,12 +65,12 @@ impl Clock {
         }
     }
 
-    /// Whether it stands still until it is told to go on.
+    /// Returns true if the clock moves only when it is advanced.
     pub(crate) fn is_manual(&self) -> bool {
         matches!(self.0, ClockSource::Manual(_))
     }
 
-    /// Microseconds since 1970.
+    /// Returns the microseconds since the Unix epoch.
     pub(crate) fn now_us(&self) -> u64 {
         match &self.0 {
             ClockSource::System { started, offset_us } => {
@@ -90,27 +91,28 @@ impl fmt::Debug for Clock {
     }
 }
 
-/// Longest span of time a setting can have: beyond a year, arithmetic on instants is all that is left
-/// to go wrong.
+/// Maximum of a duration in the settings. Longer ones have no use and risk an overflow in
+/// arithmetic on instants.
 pub(crate) const MAX_DURATION: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// Farthest a moment can be away that somebody names. As microseconds since 1970 it is below 2^53, as far as whole numbers
-/// go in a script and in the score of a sorted set; and a clock that is moved by it is not back where it was.
+/// Maximum delay of a time given by the application. In microseconds since 1970, such a time is
+/// below 2^53, so Lua numbers and scores of sorted sets hold it exactly. A clock advanced by it
+/// does not wrap around.
 pub(crate) const MAX_DELAY: Duration = Duration::from_secs(100 * MAX_DURATION.as_secs());
 
-/// Whole microseconds; a duration beyond half a million years counts as that.
+/// Converts to whole microseconds. Durations over half a million years saturate.
 pub(crate) fn saturating_micros(d: Duration) -> u64 {
     u64::try_from(d.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Whole milliseconds, rounded up, at least 1: what goes over the wire for a deadline.
+/// Converts to whole milliseconds, rounded up, at least 1: the unit of deadlines on the wire.
 pub(crate) fn ceil_millis(d: Duration) -> u64 {
-    // Not of 128 bits, which are divided by a function; it is told to each request, several times.
+    // `as_millis` would divide 128-bit numbers by a function call, several times in each request.
     let part = d.subsec_micros().div_ceil(1000);
     d.as_secs().saturating_mul(1000).saturating_add(part.into()).max(1)
 }
 
-/// Whole seconds, rounded up, at least 1: what goes into `Retry-After`.
+/// Converts to whole seconds, rounded up, at least 1: the unit of `Retry-After`.
 pub(crate) fn ceil_secs(d: Duration) -> u64 {
     d.as_secs().saturating_add((d.subsec_nanos() > 0).into()).max(1)
 }

@@ -1,12 +1,12 @@
-//! Faults of the store. A busy lock, a spent quota and a full line are outcomes, not errors.
+//! Errors of the store. A busy lock, a spent quota and a full queue are outcomes, not errors.
 
 use std::{error::Error as StdError, fmt, sync::Arc};
 
 type ErrorSource = Box<dyn StdError + Send + Sync>;
 
-/// What went wrong between this process and the store.
+/// Error between this process and the store.
 ///
-/// Never shown to clients: the layers answer 503 or 500 without its text, and log it.
+/// Clients never see it: the layers log it, and answer 503 or 500 without its text.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Error {
@@ -15,21 +15,23 @@ pub struct Error {
     source: Option<Arc<dyn StdError + Send + Sync>>,
 }
 
-/// The kinds of [`Error`], by what the caller can do about them.
+/// Class of an [`Error`], by the reaction that it allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The store can't be reached, or the breaker is open, or the deadline passed before the call was sent. The call has not
-    /// run and will not: it can be made again. Where the server said why, that is the error's source.
+    /// The call has not run and never will; it can be repeated. The store can't be reached, the
+    /// circuit breaker is open, or the deadline passed before the call was sent. If the server gave
+    /// a reason, it is the source of the error.
     Unavailable,
-    /// No answer within the deadline, or the connection broke. The call may have run.
+    /// No answer arrived within the deadline, or the connection broke. The call may have run.
     Timeout,
-    /// The store answered, but not as the protocol has it (a foreign key, a script that failed). What a script had done until
-    /// it failed stands: the call may have run.
+    /// The store's answer violates the protocol (a key of another program, a failed script). The
+    /// call may have run: the effects of a script up to its failure remain.
     Protocol,
-    /// The configuration is wrong: URL, password, number of shards. Trying again does not help.
+    /// The configuration is wrong: URL, password, number of shards. A retry does not help.
     Config,
-    /// A charge costs more than its quota ever lets in at once: nothing was charged, and no waiting helps.
+    /// A charge costs more than its quota ever admits at once. Nothing was charged, and waiting
+    /// does not help.
     CostAboveQuota,
 }
 
@@ -47,13 +49,13 @@ impl Error {
         Self::new(ErrorKind::Config, "configuration").with_source(sentence.into())
     }
 
-    /// What kind of fault it is.
+    /// Returns the class of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
 
-    /// True if the call may have run although it failed.
+    /// Returns true if the call may have run although it failed.
     pub(crate) fn may_have_run(&self) -> bool {
         matches!(self.kind, ErrorKind::Timeout | ErrorKind::Protocol)
     }
@@ -82,7 +84,7 @@ impl StdError for Error {
     }
 }
 
-/// A text that is no cursor of a listing.
+/// The cursor of a listing could not be parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ParseCursorError;

@@ -1,9 +1,9 @@
-//! What a lock, a quota or a line of deferred requests is named by.
+//! Names of locks, quota subjects and job queues.
 //!
-//! A request is turned into a [`Key`]: kind, name of the parameter, scope and value, each escaped so
-//! that no two different inputs give one key (`a:b` + `c` is not `a` + `b:c`). Values that are long or
-//! would be mostly escapes are hashed. Both frameworks hand in the *decoded* value, so the same URL is
-//! the same key in each of them.
+//! A [`Key`] has a kind, a parameter name, a scope and a value. Each part is escaped, so that
+//! different inputs never give the same key (`a:b` + `c` is not `a` + `b:c`). Values that are long
+//! or mostly escapes are hashed. Both frameworks pass the *decoded* value, so a URL has the same
+//! key in each of them.
 
 mod canonical_ip;
 mod credential_headers;
@@ -30,17 +30,17 @@ pub(crate) use self::{
     encoding::{LogHash, credential_value, digest_parts, escape, hex},
 };
 
-/// Number of shards a namespace is divided into. Part of the wire layout (`store::redis::connect::layout`): written
-/// into the store when it is first used, and checked at every connect.
+/// Number of shards of a namespace. Part of the wire layout: it is written into the store when the
+/// namespace is first used, and checked at every connect (`connection_lanes::namespace_layout`).
 pub(crate) const SHARD_COUNT: u16 = 64;
 
-/// Whose tag carries what is about no shard: in a cluster that is somewhere, too.
+/// Shard whose tag the data without a key carry. A cluster needs a slot for them, too.
 pub(crate) const COMMON_SHARD: u16 = 0;
 
-/// Most stripes: beyond it, they save nothing over a lock for each key.
+/// Maximum number of stripes. More stripes save nothing over a lock for each key.
 const MAX_STRIPES: u32 = 65_536;
 
-/// The name of a lock or of a quota's subject.
+/// Name of a lock or of a quota's subject.
 ///
 /// ```
 /// use lockgate::Key;
@@ -54,18 +54,18 @@ const MAX_STRIPES: u32 = 65_536;
 pub struct Key(Arc<str>);
 
 impl Key {
-    /// The key of a path parameter: its name in the route and its decoded value.
+    /// Creates the key of a path parameter from its name in the route and its decoded value.
     #[must_use]
     pub fn path_param(name: &str, value: &str) -> Self {
         Self::build("p", name, value.as_bytes())
     }
 
-    /// The key of a header field. The name is taken in lower case.
+    /// Creates the key of a header. The name is converted to lower case.
     ///
-    /// The value of a credential (`Authorization`, `Cookie`, `X-Api-Key`, `X-Auth-Token` and the
-    /// others that `DeferLayer::keep_header` lists) is always hashed: keys can be read in the store. In
-    /// `Authorization` and `Proxy-Authorization` it does not count how the scheme is spelt (RFC 9110
-    /// section 11.1).
+    /// The value of a credential header is always hashed, since keys are readable in the store.
+    /// Credential headers are `Authorization`, `Cookie`, `X-Api-Key`, `X-Auth-Token` and the others
+    /// that `DeferLayer::keep_header` lists. The scheme in `Authorization` and
+    /// `Proxy-Authorization` is case-insensitive (RFC 9110 section 11.1).
     #[must_use]
     pub fn header(name: &str, value: &[u8]) -> Self {
         let name = name.to_ascii_lowercase();
@@ -76,23 +76,27 @@ impl Key {
         }
     }
 
-    /// The key of a client address. IPv4-mapped addresses count as IPv4, and so do those of NAT64 under the well-known
-    /// prefix (`64:ff9b::/96`, RFC 6052). IPv6 addresses count by their /64, because a single host usually has that
-    /// many to choose from; but one of `64:ff9b:1::/48` (RFC 8215) counts by itself, since a translator of the
-    /// network's own has put one IPv4 host there, in a format that only it knows.
+    /// Creates the key of a client address.
+    ///
+    /// - An IPv4-mapped address is treated as IPv4. So is a NAT64 address under the well-known
+    ///   prefix (`64:ff9b::/96`, RFC 6052).
+    /// - An IPv6 address is reduced to its /64, because a single host can usually choose among all
+    ///   addresses of a /64.
+    /// - An address of `64:ff9b:1::/48` (RFC 8215) is used in full: a translator of the local
+    ///   network has embedded one IPv4 host in it, in a format known to that translator only.
     #[must_use]
     pub fn ip(address: IpAddr) -> Self {
         Self::network(address, 64)
     }
 
-    /// As [`ip`](Self::ip), with another size of IPv6 networks, in bits (at most 128). The key says which,
-    /// so networks of different sizes are different keys.
+    /// Like [`ip`](Self::ip), with another IPv6 prefix length, in bits (at most 128). The prefix
+    /// length is part of the key, so networks of different sizes have different keys.
     #[must_use]
     pub fn network(address: IpAddr, ipv6_prefix: u8) -> Self {
-        // Digits, dots and dashes: nothing to escape. The longest one has 48 of them.
+        // Digits, dots and dashes need no escapes. The longest text has 48 bytes.
         let mut text = String::with_capacity(48);
         let _ = match canonical_ip(address) {
-            // The commonest key of all, and formatting it takes a tenth of refusing a request.
+            // The most common key. Its formatting is a tenth of the cost of a refusal.
             IpAddr::V4(v4) => {
                 let mut before = "a:::";
                 for octet in v4.octets() {
@@ -117,32 +121,32 @@ impl Key {
         Self(text.into())
     }
 
-    /// The key of all clients whose address nobody can tell.
+    /// Returns the key shared by all clients without a known address.
     pub(crate) fn unknown_address() -> Self {
         Self::build("a", "", b"none")
     }
 
-    /// The key of what a layer further out has found out of a client, such as its account. The name says what it is:
-    /// user 7 and tenant 7 are two keys.
+    /// Creates the key of a request extension that an outer layer has set, such as the client's
+    /// account. The name distinguishes kinds of values: user 7 and tenant 7 are two keys.
     #[must_use]
     pub fn extension(name: &str, value: &str) -> Self {
         Self::build("e", name, value.as_bytes())
     }
 
-    /// The key of a route: the pattern as it was registered, such as `/orders/{id}`.
+    /// Creates the key of a route from its registered pattern, such as `/orders/{id}`.
     #[must_use]
     pub fn route(pattern: &str) -> Self {
         Self::build("r", "", pattern.as_bytes())
     }
 
-    /// A key of the application's own choosing.
+    /// Creates a key with a value of the application's choice.
     #[must_use]
     pub fn custom(value: &str) -> Self {
         Self::build("c", "", value.as_bytes())
     }
 
-    /// The lock of a callback about a job, in that job's shard, where a script that ends it can put the call
-    /// into its line; no key of an application is one.
+    /// Returns the lock of the webhook job about a job. It lies in the shard of that job, so that
+    /// the script that ends the job can enqueue the webhook job. No application key has this kind.
     pub(crate) fn for_webhook(job: &str, shard: u16) -> Self {
         let mut text = Self::build("cb", "", job.as_bytes()).0.to_string();
         text.push('.');
@@ -163,13 +167,14 @@ impl Key {
         self.0.starts_with("cb:")
     }
 
-    /// What all workers of a queue share among them; no key of an application is it.
+    /// Returns the key of the run limits that all workers of a store share. No application key has
+    /// this kind.
     pub(crate) fn for_queue_workers() -> Self {
         Self::build("w", "", b"queue")
     }
 
-    /// Puts the key into a scope, so that `orders` 7 and `users` 7 are two locks. Given twice, both
-    /// count.
+    /// Adds a scope to the key, so that `orders` 7 and `users` 7 are two locks. A further call adds
+    /// another scope.
     #[must_use]
     pub fn scope(&self, scope: &str) -> Self {
         let [kind, name, old, value] = self.parts();
@@ -177,21 +182,21 @@ impl Key {
         Self(format!("{kind}:{name}:{old}{joint}{}:{value}", escape(scope.as_bytes())).into())
     }
 
-    /// Puts this in the place of the parameter's or header's name: `/orders/{id}` and
-    /// `/payments/{order}` can share a lock.
+    /// Replaces the name of the parameter or header, so that `/orders/{id}` and `/payments/{order}`
+    /// can share a lock.
     #[must_use]
     pub fn named(&self, name: &str) -> Self {
         let [kind, _, scope, value] = self.parts();
         Self(format!("{kind}:{}:{scope}:{value}", escape(name.as_bytes())).into())
     }
 
-    /// One of `n` keys, which all keys of this kind, name and scope share among them: fewer locks, and
-    /// strangers that now and then wait for each other.
+    /// Maps the key to one of `n` keys, which all keys of this kind, name and scope share. This
+    /// needs fewer locks, but unrelated resources sometimes wait for each other.
     ///
-    /// Which one it is follows from the key alone, in every process and version: the first eight bytes of
-    /// the SHA-256 of [`as_str`](Self::as_str), as a big-endian number, modulo `n`. Stripes are keys of their
-    /// own, and of their own `n`: what locks by stripes does not exclude what locks by the plain key, nor
-    /// what has another number of them.
+    /// The stripe depends on the key alone and is the same in every process and version: the first
+    /// eight bytes of the SHA-256 of [`as_str`](Self::as_str), as a big-endian number, modulo `n`.
+    /// A stripe is a key of its own: it does not exclude the plain key, nor a stripe of another
+    /// `n`.
     ///
     /// ```
     /// use lockgate::Key;
@@ -202,7 +207,7 @@ impl Key {
     ///
     /// # Panics
     ///
-    /// If `n` is not within 1 to 65,536.
+    /// If `n` is outside of 1 to 65,536.
     #[must_use]
     #[expect(clippy::indexing_slicing, reason = "a digest has 32 bytes")]
     pub fn stripe(&self, n: u32) -> Self {
@@ -216,66 +221,66 @@ impl Key {
         Self(format!("s:{kind}.{name}:{scope}:{n}.{}", number % u64::from(n)).into())
     }
 
-    /// One key of two: both must be the same for the whole to be the same.
+    /// Combines two keys. Two combinations are equal if both of their parts are.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         Self::build("t", "", format!("{self}\n{other}").as_bytes())
     }
 
-    /// The key as it stands in the store: ASCII without spaces.
+    /// Returns the key as stored: ASCII without spaces.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The shard this key's data live in.
+    /// Returns the shard of this key's data.
     pub(crate) fn shard(&self) -> u16 {
         Self::shard_of_hash(self.fnv_hash())
     }
 
-    /// The FNV-1a hash of the text.
+    /// Returns the FNV-1a hash of the text.
     pub(crate) fn fnv_hash(&self) -> u64 {
         let mut hash = fnv::FnvHasher::default();
         hash.write(self.0.as_bytes());
         hash.finish()
     }
 
-    /// The shard of a key whose [`fnv`](Self::fnv_hash) is known.
+    /// Returns the shard of a key from its [`fnv_hash`](Self::fnv_hash).
     pub(crate) fn shard_of_hash(fnv: u64) -> u16 {
         #[expect(clippy::cast_possible_truncation, reason = "a remainder of 64 fits")]
         let shard = (fnv % u64::from(SHARD_COUNT)) as u16;
         shard
     }
 
-    /// What stands in logs for this key: the start of its hash, so that lines can be matched without
-    /// showing what the key holds (an address, an account).
+    /// Returns the start of the key's hash for logs. It lets log records be matched without
+    /// revealing the key's value (an address, an account).
     pub(crate) fn log_hash(&self) -> LogHash<'_> {
         LogHash(&self.0)
     }
 
-    /// A key as it came back from the store.
+    /// Creates a key from its text in the store.
     pub(crate) fn from_store(text: &str) -> Self {
         Self(text.into())
     }
 
-    /// All but the value: what keys of one layer have in common.
+    /// Returns all parts but the value: the text that the keys of one layer have in common.
     pub(crate) fn without_value(&self) -> &str {
         let [.., value] = self.parts();
         self.0.strip_suffix(value).unwrap_or(&self.0)
     }
 
-    /// Kind, name, scope and value.
+    /// Returns kind, name, scope and value.
     fn parts(&self) -> [&str; 4] {
         let mut parts = self.0.splitn(4, ':');
         std::array::from_fn(|_| parts.next().unwrap_or_default())
     }
 
-    /// What stands before the value in all keys of a kind and name.
+    /// Returns the text before the value in all keys of a kind and name.
     pub(crate) fn prefix(kind: &str, name: &str) -> String {
         format!("{kind}:{}::", escape(name.as_bytes()))
     }
 
-    /// The key of this value. It is made for every request, so its text is put together on the stack.
+    /// Creates the key of a value. Every request needs one, so the text is assembled on the stack.
     pub(crate) fn with_value(prefix: &str, value: &[u8]) -> Self {
         let mut out = SmallVec::<[u8; 128]>::from_slice(prefix.as_bytes());
         if value.len() <= MAX_READABLE_LEN && value.iter().all(|byte| is_unescaped(*byte)) {
@@ -283,11 +288,11 @@ impl Key {
         } else {
             out.extend_from_slice(escape(value).as_bytes());
         }
-        // ASCII, all of it.
+        // ASCII only.
         Self(std::str::from_utf8(&out).unwrap_or_default().into())
     }
 
-    /// The key of a value that is not to be read in it.
+    /// Creates the key of a value that must not be readable in it.
     pub(crate) fn with_hashed_value(prefix: &str, value: &[u8]) -> Self {
         Self(format!("{prefix}{}", truncated_hash(value)).into())
     }

@@ -1,39 +1,44 @@
 //! Rate limits, per-resource locks and deferred requests over one shared, Redis-backed core.
 //!
 //! Applications use the crate of their framework, which has the layers: `lockgate-axum` or
-//! `lockgate-actix-web`. This crate is what both stand on. It is of use by itself for locks and
-//! quotas in code that is no request, for the [tower driver](middleware) under plain hyper or tonic,
-//! and for those who write a driver for another framework.
+//! `lockgate-actix-web`. Both are built on this crate. It is useful by itself for locks and quotas
+//! outside of requests, for the [tower driver](middleware) under plain hyper or tonic, and for
+//! drivers of other frameworks.
 //!
-//! | module | what it is |
+//! | module | contents |
 //! |---|---|
-//! | [`rate_limit`] | so many requests per window and client |
-//! | [`lock`] | one holder per resource, and a line across processes |
-//! | [`defer`] | requests that meet a busy resource are kept, and run later |
-//! | [`queue`] | tasks that are no requests, for now or later |
+//! | [`rate_limit`] | quotas: a number of requests per window and client |
+//! | [`lock`] | one holder per resource, and a wait queue across processes |
+//! | [`defer`] | requests that meet a busy resource are stored, and run later |
+//! | [`queue`] | queues of typed tasks, for now or later |
 //! | `quorum` | a lock over several independent stores (feature `quorum`) |
 //! | [`gate`] | the seam between the layers' engines and the frameworks |
 //! | [`middleware`] | the tower driver |
 //!
-//! A [`Store`] is Redis or Valkey ([`Store::connect`]), or this process's memory ([`Store::memory`]).
+//! A [`Store`] is Redis or Valkey ([`Store::connect`]), or this process's memory
+//! ([`Store::memory`]).
 //!
 //! # Features
 //!
 //! - `redis` (default): stores beyond one process.
-//! - `tls`: TLS on the way to them (`rediss://`), by rustls; the application installs the crypto provider.
-//! - `bb8-redis`: `Store::from_pool`, connections out of a pool that the application has.
-//! - `http-replay`: `remote`, deferred requests that run in another process; `http-replay-tls`: by https.
-//! - `fsck`: `Store::check`, which finds requests without a place and wrong counts. The package `lockgate-cli` has it as the
-//!   program `lockgate-fsck`.
+//! - `tls`: TLS connections to them (`rediss://`), by rustls; the application installs the crypto
+//!   provider.
+//! - `bb8-redis`: `Store::from_pool`, connections from the application's pool.
+//! - `http-replay`: `remote`, runs of deferred requests in another process; `http-replay-tls`: over
+//!   https.
+//! - `fsck`: `Store::check`, which finds jobs in no state or in two, stray keys, and wrong counts.
+//!   The package `lockgate-cli` has it as the program `lockgate-fsck`.
 //! - `quorum`: `Store::quorum`, locks over several independent stores.
-//! - `seal`: deferred requests, their responses and tasks are sealed at rest ([`Store::with_keyring`](Store)).
+//! - `seal`: deferred requests, their responses and tasks are encrypted at rest
+//!   ([`Store::with_keyring`](Store)).
 //! - `tower` (default): [`middleware`].
-//! - `callback`: `defer::Webhooks`, signed callbacks when deferred requests have ended.
-//! - `test-kit`: `lockgate::testing`, for tests of applications; not for what is deployed.
+//! - `webhook`: `defer::Webhooks`, signed POST requests that report the end of deferred requests.
+//! - `test-kit`: `lockgate::testing`, for tests of applications; not for production.
 
-// docs.rs says beside each item which feature it needs.
+// docs.rs shows the feature that each item needs.
 #![cfg_attr(docsrs, feature(doc_cfg))]
-// A panic is an answer that nobody has decided on. Where one can't be, each place says why; tests may as they like.
+// A panic would be an undefined response to a request. Exceptions from these lints give their
+// reason; tests may panic.
 #![cfg_attr(
     not(test),
     warn(

@@ -1,48 +1,56 @@
-//! What a layer does while the store is away, or was never given to it.
+//! Reactions of the layers to an unavailable or missing store.
 
 use crate::{
     error::{Error, ErrorKind},
     reply::Reply,
 };
 
-/// What a rate limit does with requests it can't decide about because the store is away.
+/// Reaction of a rate limit to requests that it can't check because the store is unavailable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RateLimitOutage {
-    /// This process limits by itself, at its share of the quota. Each process that
-    /// limits counts as one, as far as they were last heard of, and a key begins with its share of what
-    /// was left of it. When the store has answered for a second again, it is asked again; what was let in
-    /// meanwhile is not charged to it. So all processes together let in about the quota; those that
-    /// nobody has heard of come on top, and where the quota is less than one for each, each lets one in.
+    /// Limits in this process, at its share of the quota.
+    ///
+    /// - The share is the quota divided by the number of limiting processes in the last count.
+    /// - A key starts with its share of the last known remaining units.
+    /// - Once the store has answered again for a second, it decides again. Requests admitted
+    ///   meanwhile are not charged to it.
+    ///
+    /// All counted processes together admit about the quota; processes missing from the count come
+    /// on top. If the quota is less than one request for each process, each process admits one.
     Local,
-    /// 503 with `Retry-After`: never 429 or 409, since nobody's quota is spent and nothing is busy.
+    /// Refuses with 503 and `Retry-After`. 429 and 409 would be wrong: no quota is spent and no
+    /// resource is busy.
     Refuse,
-    /// Let it pass, marked: without fields.
+    /// Admits the request, without rate headers on its response.
     Admit,
 }
 
-/// What a `LockLayer` does with requests while the store is away. There is no third way: a process can't keep others from
-/// a lock by itself.
+/// Reaction of a `LockLayer` to an unavailable store. There is no local variant: a process can't
+/// exclude other processes from a lock by itself.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LockOutage {
-    /// 503 with `Retry-After`: never 409, since nothing is busy. The default: two changes at once are worse than none.
+    /// Refuses with 503 and `Retry-After`. 409 would be wrong, since no lock is busy. The default:
+    /// two concurrent changes are worse than none.
     #[default]
     Refuse,
-    /// Let it pass without a lock, and beside others: its handler finds no fence. Not where the store is there and has
-    /// something wrong to say of this lock ([`ErrorKind::Protocol`], as of a foreign key of its name): that does not pass by
-    /// itself, and is refused.
+    /// Admits the request without a lock, concurrently with others; its handler finds no fence.
+    ///
+    /// A request is still refused if the store answers with an error about this lock
+    /// ([`ErrorKind::Protocol`], for example a key of another program under its name): such an
+    /// error does not end by itself.
     Admit,
 }
 
 impl LockOutage {
-    /// Whether a request passes without what has failed so.
+    /// Returns true if a request is admitted after this error.
     pub(crate) fn admits(self, error: &Error) -> bool {
         self == Self::Admit && error.kind() != ErrorKind::Protocol
     }
 }
 
-/// The answer to a request that brought no store along.
+/// Returns the reply to a request without a store.
 pub(crate) fn missing_store_reply(layer: &str) -> Reply {
     crate::throttle::throttled!(
         error,

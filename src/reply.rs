@@ -1,7 +1,7 @@
-//! Answers that the layers give themselves, in a form that belongs to no framework.
+//! Responses made by the layers themselves, independent of the framework.
 //!
-//! actix-web 4 stands on `http` 0.2 and axum on 1.x, so a status code of one is not a status code of
-//! the other. A [`Reply`] is numbers and text; each driver turns it into its own response.
+//! actix-web 4 uses `http` 0.2 and axum uses 1.x, so their status codes are different types. A
+//! [`Reply`] consists of numbers and text, and each driver converts it to its own response.
 
 use std::{any::Any, borrow::Cow, fmt, sync::OnceLock, time::Duration};
 
@@ -10,26 +10,27 @@ use serde_json::{Map, Value, json};
 
 use crate::clock::ceil_secs;
 
-/// Header fields to add to a response: name and value. Static text is never copied.
+/// Headers to add to a response: names and values. Static text is never copied.
 pub type HeaderSet = Vec<(Cow<'static, str>, Cow<'static, str>)>;
 
-/// A whole answer: status, header fields, body.
+/// Complete response: status, headers, body.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Reply {
     /// The status code.
     pub status: u16,
-    /// Header fields, in order; names in lower case.
+    /// The headers, in order; names in lower case.
     pub headers: HeaderSet,
-    /// Fields whose value is no ASCII text, as in a stored response of a handler that sends others.
+    /// Headers with values other than ASCII text, as in a handler's stored response.
     pub binary_headers: Vec<(String, Bytes)>,
-    /// The body; empty for none.
+    /// The body; may be empty.
     pub body: Bytes,
 }
 
 impl fmt::Debug for Reply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // It may be a handler's response, which is sealed at rest, or the address of a status resource.
+        // Values are left out: a reply may be a handler's response, which is sealed at rest, or
+        // contain the address of a status resource.
         let Self { status, headers: fields, binary_headers: odd_fields, body } = self;
         let fields = fields.iter().map(|(name, _)| &**name);
         let names: Vec<_> = fields.chain(odd_fields.iter().map(|(name, _)| &**name)).collect();
@@ -41,7 +42,8 @@ impl fmt::Debug for Reply {
     }
 }
 
-/// An answer that is given to many requests: what a driver makes of it is made once, and copied for each.
+/// Reply for many requests. It caches the driver's response, which is made once and copied for each
+/// request.
 #[derive(Debug)]
 pub struct SharedReply {
     reply: Reply,
@@ -53,14 +55,14 @@ impl SharedReply {
         Self { reply, converted: OnceLock::new() }
     }
 
-    /// The answer.
+    /// Returns the reply.
     #[must_use]
     pub fn reply(&self) -> &Reply {
         &self.reply
     }
 
-    /// What the first caller has made of it; `None` if that was another driver, to which it is of another
-    /// type.
+    /// Returns the cached response, which the first call makes. `None` if another driver has made
+    /// it, with another type.
     pub fn get_or_convert<T: Send + Sync + 'static>(
         &self,
         make: impl FnOnce(Reply) -> T,
@@ -69,7 +71,8 @@ impl SharedReply {
     }
 }
 
-/// Problem types of this library (RFC 9457 section 3.1.1). URNs, because they need no server to last.
+/// Problem types of this library (RFC 9457 section 3.1.1). Most are URNs, which stay valid without
+/// a server.
 pub(crate) mod problem {
     pub(crate) const QUOTA_EXCEEDED: &str =
         "https://iana.org/assignments/http-problem-types#quota-exceeded";
@@ -97,20 +100,20 @@ pub(crate) mod problem {
 }
 
 impl Reply {
-    /// An answer without fields or body.
+    /// Creates a reply without headers or body.
     #[must_use]
     pub fn new(status: u16) -> Self {
         Self { status, headers: Vec::new(), binary_headers: Vec::new(), body: Bytes::new() }
     }
 
-    /// Gives it this body.
+    /// Sets the body.
     #[must_use]
     pub fn body(mut self, body: impl Into<Bytes>) -> Self {
         self.body = body.into();
         self
     }
 
-    /// A problem document (RFC 9457): `type`, `title`, `status`, and whatever is added.
+    /// Creates a problem document (RFC 9457) with `type`, `title` and `status`.
     pub(crate) fn problem(status: u16, kind: &str, title: &str) -> Self {
         let mut doc = Map::new();
         doc.insert("type".into(), kind.into());
@@ -119,7 +122,8 @@ impl Reply {
         Self::new(status).with_json("application/problem+json", &Value::Object(doc))
     }
 
-    /// The store is away and the policy is to refuse: nobody's quota, nobody's lock, our fault.
+    /// Creates the 503 of a policy that refuses while the store is unavailable. No quota is spent
+    /// and no lock is busy.
     pub(crate) fn store_unavailable() -> Self {
         Self::problem(
             503,
@@ -129,17 +133,19 @@ impl Reply {
         .retry_after(Duration::from_secs(1))
     }
 
-    /// The owner has as many idempotency keys as are kept: 429, until the first of them ends. Nothing has run.
+    /// Creates the 429 for an owner at its limit of idempotency keys. `left` is the time until the
+    /// first key expires. The request has not run.
     pub(crate) fn too_many_idempotency_keys(left: Duration) -> Self {
-        /// The first to end may be that of a request that waits, which ends sooner as a rule.
+        /// Upper bound: the first key may belong to a waiting request, and that usually ends
+        /// sooner.
         const MAX_RETRY_AFTER: Duration = Duration::from_secs(60 * 60);
         let title = "Too many idempotency keys are kept: a new one can't be used now";
         Self::problem(429, problem::TOO_MANY_IDEMPOTENCY_KEYS, title)
             .retry_after(left.min(MAX_RETRY_AFTER))
     }
 
-    /// A fault of the application's wiring: 500, as problem+json. The log names the fix, the client learns
-    /// nothing.
+    /// Creates the 500 of a misconfigured application, as problem+json. The log names the fix; the
+    /// client gets no details.
     #[must_use]
     pub fn misconfigured() -> Self {
         Self::problem(500, problem::SERVER_ERROR, "The server is not configured rightly")
@@ -159,7 +165,7 @@ impl Reply {
         self
     }
 
-    /// Adds a header field. Names and values that are none are left out by the driver.
+    /// Adds a header. The driver leaves out invalid names and values.
     #[must_use]
     pub fn header(
         mut self,
@@ -170,7 +176,7 @@ impl Reply {
         self
     }
 
-    /// `Retry-After` in whole seconds, rounded up, at least 1 (RFC 9110 section 10.2.3).
+    /// Adds `Retry-After` in whole seconds, rounded up, at least 1 (RFC 9110 section 10.2.3).
     pub(crate) fn retry_after(self, wait: Duration) -> Self {
         self.header("retry-after", ceil_secs(wait).to_string())
     }

@@ -1,19 +1,20 @@
-//! Throttle of log lines that requests can cause.
+//! Throttle for log records that requests can cause.
 //!
-//! A client that sends forged headers, meets a full queue or hits a route that is wired wrongly decides how often
-//! that is logged. Such a line is written once in [`THROTTLE_PERIOD`] and process, with the number of those suppressed since. Lines
-//! about one lock that was lost, one job or one task are not throttled: each is about something of its own.
+//! A client that sends forged headers, meets a full queue or calls a misconfigured route decides
+//! the rate of such records. Each kind is logged once per [`THROTTLE_PERIOD`] in a process, with
+//! the number of suppressed records. Records about one lost lock, one job or one task are not
+//! throttled, since each has a subject of its own.
 
 use std::{collections::HashMap, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// Time between two lines of one kind.
+/// Time between two records of one kind.
 const THROTTLE_PERIOD: Duration = Duration::from_secs(60);
 
-/// Most kinds that are told apart. Kinds are places in the sources and faults of wiring, so there are few; what comes
-/// after that counts as one.
+/// Maximum number of distinct kinds; further kinds count as one. A kind is a log statement or a
+/// wiring error, so there are few.
 const MAX_KINDS: usize = 256;
 
 #[derive(Default)]
@@ -40,7 +41,8 @@ impl LogThrottle {
     }
 }
 
-/// Returns how many lines of this kind were suppressed since the last one, or `None` if this one is to be.
+/// Returns the number of records of this kind suppressed since the last one, or `None` if this
+/// record is to be suppressed.
 #[cfg(not(test))]
 pub(crate) fn admit(kind: &str) -> Option<u64> {
     static THROTTLE: std::sync::LazyLock<Mutex<LogThrottle>> =
@@ -48,14 +50,14 @@ pub(crate) fn admit(kind: &str) -> Option<u64> {
     THROTTLE.lock().admit(kind, Instant::now())
 }
 
-/// The same for each thread: tests run beside each other, and some look for such a line.
+/// Like the function above, for each thread: tests run in parallel, and some expect such a record.
 #[cfg(test)]
 pub(crate) fn admit(kind: &str) -> Option<u64> {
     thread_local!(static THROTTLE: Mutex<LogThrottle> = Mutex::default());
     THROTTLE.with(|kinds| kinds.lock().admit(kind, Instant::now()))
 }
 
-/// As the macro of `tracing` of this name, once in [`THROTTLE_PERIOD`].
+/// Logs like the `tracing` macro of this level, once per [`THROTTLE_PERIOD`].
 macro_rules! throttled {
     ($level:ident, $($line:tt)+) => {
         if let Some(suppressed) =

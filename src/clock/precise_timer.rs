@@ -1,4 +1,4 @@
-//! Waking at a moment, and not a millisecond or two behind it.
+//! Timer with a precision below that of tokio's timers.
 
 use std::{
     thread,
@@ -10,31 +10,34 @@ use tokio::{
     time::{Instant, sleep_until, timeout_at},
 };
 
-/// tokio counts in milliseconds, rounds the moment up to one, and then the wait for it: it is late by up to two. So it
-/// is asked for so much less.
+/// Maximum lateness of tokio's timers. They count in milliseconds and round up twice: the deadline,
+/// and then the wait. The timer asks tokio for a wait that is shorter by this time.
 const TIMER_SLACK: Duration = Duration::from_millis(2);
 
-/// Wakes whoever waits for the next of some moments. The last of such a wait, shorter than [`TIMER_SLACK`], is slept by a thread
-/// of the runtime's that may block: by one, however much is due at a moment.
+/// Timer for a series of deadlines.
+///
+/// The last part of a wait, shorter than [`TIMER_SLACK`], is slept by a blocking thread of the
+/// runtime. There is at most one such thread for a timer, however many deadlines are due.
 #[derive(Debug, Default)]
 pub(crate) struct PreciseTimer {
     last_sleep: Option<(Instant, JoinHandle<()>)>,
 }
 
 impl PreciseTimer {
-    /// Until that moment, never less; for ever, if there is none. Cancel safe, and made to be dropped and called again.
+    /// Waits until `at`, never less; forever if it is `None`. Cancel safe: a dropped call can be
+    /// repeated.
     pub(crate) async fn wait_until(&mut self, at: Option<Instant>) {
         let Some(at) = at else { return std::future::pending().await };
         if let Some(before) = at.checked_sub(TIMER_SLACK) {
             sleep_unless_past(before).await;
         }
         while at > Instant::now() && is_real_time() {
-            // Whoever sleeps for longer than this is left to itself.
+            // A thread that sleeps for longer than this is abandoned.
             let (_, last) = match self.last_sleep.take() {
                 Some(last) if last.0 <= at => self.last_sleep.insert(last),
                 _ => self.last_sleep.insert((at, spawn_blocking(move || block_until(at)))),
             };
-            // If no thread is free it waits for one, and tokio's timer is sooner.
+            // Without a free thread the sleep starts late, and tokio's timer ends first.
             let Ok(Ok(())) = timeout_at(at, last).await else { break };
             self.last_sleep = None;
         }
@@ -42,7 +45,7 @@ impl PreciseTimer {
     }
 }
 
-/// tokio waits for the end of its millisecond, even if the moment has passed.
+/// Sleeps unless `at` has passed. tokio would wait for the end of its millisecond even then.
 async fn sleep_unless_past(at: Instant) {
     if at > Instant::now() {
         sleep_until(at).await;
@@ -53,7 +56,7 @@ fn block_until(until: Instant) {
     thread::sleep(until.saturating_duration_since(Instant::now()));
 }
 
-/// Tests stop tokio's clock, which then goes on by its timers alone.
+/// Returns false if a test has paused tokio's clock, which then advances by its timers alone.
 fn is_real_time() -> bool {
     let before = Real::now();
     let told = Instant::now().into_std();
@@ -66,7 +69,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// How late it is, is for the benchmarks.
+    /// The benchmarks measure the lateness.
     #[tokio::test]
     async fn it_is_never_early() {
         let mut alarm = PreciseTimer::default();
@@ -89,11 +92,11 @@ mod tests {
         }
     }
 
-    /// A worker does so with each step.
+    /// A worker drops and repeats a wait with each step.
     #[tokio::test]
     async fn a_wait_that_is_dropped_and_begun_again_has_one_thread() {
         let mut sleepers = 0;
-        // A machine that has other things to do may leave nothing of a wait.
+        // On a busy machine the time may have passed before the wait starts.
         for _ in 0..1000 {
             let (mut alarm, at) = (PreciseTimer::default(), Instant::now() + MS);
             let mut sleeper = None;
@@ -118,7 +121,7 @@ mod tests {
     async fn another_moment_may_come_first() {
         let mut alarm = PreciseTimer::default();
         let far = Instant::now() + Duration::from_secs(60);
-        // As if it were slept for already.
+        // As if a thread slept for it already.
         alarm.last_sleep = Some((far, spawn_blocking(|| {})));
         let near = Instant::now() + MS;
         alarm.wait_until(Some(near)).await;

@@ -1,4 +1,4 @@
-//! The steps of a visit in the store: the claim of a line's first job, and what settles its run.
+//! Store calls of a job chain: the claim of a lock's first job, and the settlement of its run.
 
 use std::time::Duration;
 
@@ -16,32 +16,33 @@ use crate::{
     },
 };
 
-/// Heads looked at in one visit; dead ones are passed, the rest is for the next visit.
+/// Most heads that one chain tries. Ended jobs are skipped; a later chain continues.
 const MAX_CLAIM_HEADS: usize = 8;
 
-/// Answers that are no answer, after which a claim is given up.
+/// Number of `ErrorKind::Protocol` errors after which a claim is given up.
 const MAX_PROTOCOL_ERRORS: u32 = 3;
 
-/// Pause between two claims of which the first was not answered.
+/// Delay before a claim without a reply is repeated.
 const CLAIM_RETRY_DELAY: Duration = Duration::from_millis(50);
 
-/// What a hold needs to have left for one more try to settle its run.
+/// Time that must be left of a hold for a last attempt to settle its run.
 const FINAL_SETTLE_MARGIN: Duration = Duration::from_millis(10);
 
-/// A run that has begun, and its lock.
+/// A run that has begun, with the hold on its lock.
 pub(super) struct StartedRun {
     pub(super) run: ClaimedRun,
     pub(super) hold: LockHold,
 }
 
 impl JobChain {
-    /// `Err`: there is nothing to run now.
+    /// Claims the first job of the lock. `Err` if there is nothing to run now.
     pub(super) async fn claim_first(
         &self,
         mut head: Option<JobId>,
     ) -> Result<StartedRun, ChainOutcome> {
         for _ in 0..MAX_CLAIM_HEADS {
-            // None is known: the claim says which it is, or that there is none, and then mends the line.
+            // The head is unknown. The claim returns it, or reports an empty queue and repairs the
+            // queue.
             let id = head.take().unwrap_or_else(|| JobId::new(&self.key));
             let mut attempt = GrantAttempt::for_claim(&self.worker.store, &self.key, &id);
             let Some(claimed) = self.send_claim(&mut attempt, &id).await else {
@@ -50,7 +51,8 @@ impl JobChain {
             if let ClaimOutcome::Claimed(run) = claimed {
                 return match attempt.accept_grant(run.fence, self.lease_terms(&run.id)) {
                     Ok(hold) => Ok(StartedRun { run, hold }),
-                    // It goes back uncharged: it would not have its lock.
+                    // The lease is no longer certain. Dropping the attempt returns the job
+                    // uncharged.
                     Err(error) => {
                         tracing::warn!(job = ?id, %error, "claimed too late");
                         Err(ChainOutcome::RetryAfter(Duration::from_millis(200)))
@@ -79,8 +81,9 @@ impl JobChain {
         LeaseTerms { lease: *lease, renews: true, max_hold: *max_run, job, mode }
     }
 
-    /// The claim, with the same token as long as a claim that got through unanswered would be sure to
-    /// hold: given up too soon, it would leave a job that looks as if its worker had died.
+    /// Sends the claim, and repeats it with the same token for as long as a lost claim would be
+    /// sure to hold the lock. Given up earlier, it could leave a job that looks as if its worker
+    /// had died.
     async fn send_claim(&self, attempt: &mut GrantAttempt, id: &JobId) -> Option<ClaimOutcome> {
         let DeferWorker { store, lease, settlement_rules: rules, .. } = &*self.worker;
         let (mut give_up, mut odd) = (None, 0);
@@ -100,7 +103,7 @@ impl JobChain {
             if error.may_have_run() {
                 give_up.get_or_insert(attempt.valid_until());
             }
-            // What is wrong there is so again, most likely; nobody else has to wait for this one.
+            // A protocol error most likely repeats; giving up lets other locks proceed.
             odd += u32::from(error.kind() == ErrorKind::Protocol);
             if odd == MAX_PROTOCOL_ERRORS {
                 return None;
@@ -114,8 +117,10 @@ impl JobChain {
         }
     }
 
-    /// Tries until the store has answered or the hold is no longer sure. `None`: the run was lost;
-    /// otherwise the verdict stands, and the next run has begun if it goes on and there is one.
+    /// Settles a run. Repeats the call until the store replies or the hold is no longer certain.
+    ///
+    /// Returns `None` if the run was lost. Otherwise the settlement is stored, and the inner option
+    /// holds the next run, if `goes_on` is set and there is one.
     pub(super) async fn settle(
         &self,
         started: StartedRun,
@@ -123,7 +128,7 @@ impl JobChain {
         goes_on: bool,
     ) -> Option<Option<StartedRun>> {
         let StartedRun { run, mut hold } = started;
-        // Dropped without an answer, it puts back what it may have claimed.
+        // Dropped without a reply, the attempt returns any job that it may have claimed.
         let mut next = goes_on.then(|| GrantAttempt::for_next_claim(&self.worker.store, &self.key));
         let settled = self.send_settlement(&run.id, &hold, verdict, next.as_mut()).await?;
         let begun = match settled {
@@ -135,7 +140,8 @@ impl JobChain {
         };
         match (begun, next) {
             (Some(Some(run)), Some(mut attempt)) => {
-                // Too late, it goes back uncharged, and whoever looks next claims it.
+                // If the lease is no longer certain, the job returns uncharged, and another chain
+                // claims it.
                 let hold = attempt.accept_grant(run.fence, self.lease_terms(&run.id)).ok();
                 Some(hold.map(|hold| StartedRun { run, hold }))
             }
@@ -182,7 +188,8 @@ impl JobChain {
             if left <= FINAL_SETTLE_MARGIN || facts.loss().is_some() {
                 return None;
             }
-            // The hold may end before the pause does, and be renewed meanwhile: it is tried once more before that.
+            // The hold may expire before the pause ends, or be renewed meanwhile. Capping the pause
+            // leaves time for one more attempt.
             tokio::time::sleep(pause.min(left - FINAL_SETTLE_MARGIN)).await;
             pause = (pause * 2).min(Duration::from_millis(500));
         }

@@ -1,9 +1,9 @@
-//! Requests and responses as they are stored: a version byte, a check, the head in postcard, then the body;
-//! all of it sealed, if the store has keys.
+//! Envelopes of stored requests and responses: a version byte, a checksum, the head in postcard,
+//! the body. If the store has keys, the whole is sealed.
 //!
-//! The check is of the whole, and of where it belongs: what was cut off, or put in another job's place, is told
-//! from what is whole without a key too. It is no secret: whoever writes to the store on purpose can make one,
-//! and only the seal keeps him out.
+//! The checksum covers the whole envelope and its position. It detects truncated data, and data
+//! moved to another job, without a key. It is no secret: a deliberate writer can compute it, and
+//! only sealing prevents that.
 
 use std::{fmt, net::SocketAddr};
 
@@ -18,20 +18,20 @@ use crate::{
     store::{JobId, Store},
 };
 
-/// The form written by this version. A reader leaves what it does not know to a newer one.
+/// Version that this code writes. A reader leaves newer versions to newer workers.
 const FORMAT_VERSION: u8 = 1;
 
-/// Length of the check behind the version.
+/// Length of the checksum after the version byte.
 const CHECKSUM_LEN: usize = 8;
 
-/// Why stored bytes can't be used.
+/// Reason why stored bytes can't be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum EnvelopeError {
-    /// Written by a newer version: somebody else can read it.
+    /// Written by a newer version, which another process may have.
     NewerVersion,
-    /// Sealed with a key that this process does not have: somebody else may.
+    /// Sealed with a key that this process does not have; another one may.
     MissingKey,
-    /// Broken, or put where it does not belong.
+    /// Corrupted, or moved to another job.
     Corrupted,
 }
 
@@ -45,7 +45,7 @@ impl From<UnsealError> for EnvelopeError {
     }
 }
 
-/// Where stored bytes belong: sealed ones open nowhere else.
+/// Position of stored bytes; sealed ones open nowhere else.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct EnvelopeBinding<'a> {
     pub(super) store: &'a Store,
@@ -82,7 +82,7 @@ struct EncodedRequestHead {
     snapshots: SavedSnapshots,
 }
 
-/// A request, as it runs again.
+/// A stored request, as it is replayed.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct StoredRequest {
     pub(super) head: HttpRequestHead,
@@ -93,7 +93,7 @@ pub(super) struct StoredRequest {
 
 impl fmt::Debug for StoredRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Nothing of what the client has sent.
+        // Leaves out all data of the client.
         f.debug_struct("StoredRequest")
             .field("method", &self.head.method)
             .field("max_attempts", &self.max_attempts)
@@ -102,29 +102,28 @@ impl fmt::Debug for StoredRequest {
     }
 }
 
-/// A response, as the status resource gives it out.
+/// Head of a stored response, as the status resource returns it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct StoredResponseHead {
     pub(super) status: u16,
     pub(super) headers: HeaderList,
-    /// Whether the body is kept.
     pub(super) body_status: StoredBodyStatus,
 }
 
-/// What is kept of a response's body.
+/// State of a response's stored body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum StoredBodyStatus {
     Full,
-    /// It was longer than what is kept.
+    /// The body was longer than the limit, and is not stored.
     TooLong,
-    /// It had no end that could be known, or is of a kind that has none.
+    /// The body had no known end, or its type has none.
     Stream,
-    /// The client had it: the request was not deferred.
+    /// The client has received the body: the request was not deferred.
     RanDirectly,
 }
 
 impl StoredBodyStatus {
-    /// As the status document says it.
+    /// Returns the text for the status document.
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Full => "body",
@@ -189,7 +188,7 @@ fn encode_envelope(
     let mut start = vec![FORMAT_VERSION];
     start.resize(1 + CHECKSUM_LEN, 0);
     let out = postcard::to_extend(head, start);
-    // Strings, numbers and lists of known length: postcard has no way to refuse them.
+    // Strings, numbers and lists of known length: postcard can't fail on them.
     let mut out = out.expect("the head has no type that postcard can't write");
     out.extend_from_slice(body);
     if let Some((front, rest)) = out.split_at_mut_checked(1 + CHECKSUM_LEN) {
@@ -270,7 +269,7 @@ mod tests {
         assert_eq!(decode_response(at, &answer), Ok((response, Bytes::from_static(b"body"))));
     }
 
-    /// Whatever lies in the store under a job's name.
+    /// Any bytes under a job's name in the store.
     #[test]
     fn any_bytes_are_broken_or_newer_or_sealed() {
         bolero::check!().with_iterations(1_000).with_type::<(bool, Vec<u8>)>().for_each(
@@ -293,7 +292,7 @@ mod tests {
         );
     }
 
-    /// One bit, or one end.
+    /// One changed bit, a truncation, or an extension.
     #[test]
     fn nothing_that_was_changed_is_read() {
         type Input = (String, Vec<u8>, Vec<u8>, usize, u8, Vec<u8>);

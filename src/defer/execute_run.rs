@@ -1,4 +1,4 @@
-//! One run of a visit: what it is given, and what is to become of its job.
+//! Execution of one run: decoding, authorization, replay, and the settlement that follows.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -22,7 +22,8 @@ use crate::{
 };
 
 impl JobChain {
-    /// `None` if the lock is lost before the routes have answered.
+    /// Runs the job and returns its settlement; `None` if the lock is lost before the routes
+    /// respond.
     pub(super) async fn execute_run(&self, started: &StartedRun) -> Option<Settlement> {
         let worker = &*self.worker;
         let run = &started.run;
@@ -68,7 +69,8 @@ impl JobChain {
         self.replay_request(request, at, &marker, started).await
     }
 
-    /// Runs a callback, if its host has a turn. `None` as in a replay; it may be made again in every case.
+    /// Delivers a webhook if a slot of its receiver is free. Returns `None` if the lock is lost; a
+    /// webhook may always be sent again.
     async fn execute_webhook(
         &self,
         request: &StoredRequest,
@@ -121,7 +123,7 @@ impl JobChain {
         };
         let _attended = RunGuard::new(marker, started.hold.state());
         tokio::select! {
-            // In this order: no handler begins on a lock that is lost, or after the end was told.
+            // In this order: no handler starts on a lost lock, or once runs are aborted.
             biased;
             loss = started.hold.state().wait_for_loss() => {
                 tracing::error!(job = ?marker.job().id, ?loss, "run abandoned: lock lost");
@@ -135,8 +137,8 @@ impl JobChain {
         }
     }
 
-    /// A layer further out may have answered for a handler that goes on in a task of its own: its run is over, and its
-    /// lock free, when that has been dropped.
+    /// Waits until a handler has ended that continues in its own task after an outer layer has
+    /// responded. Only then is the run over and its lock free.
     async fn await_handler_exit(
         &self,
         marker: &ReplayMarker,
@@ -163,7 +165,8 @@ const NEWER_VERSION: &str = "newer version";
 const NO_KEY: &str = "no key";
 const UNKNOWN_SNAPSHOT: &str = "unknown snapshot";
 
-/// What another worker may be able to run: it is of another version, or reaches other routes.
+/// Returns true if another worker may be able to run the job: one with another version or with
+/// other routes.
 pub(super) fn is_peer_runnable(reason: &str) -> bool {
     matches!(
         reason,

@@ -1,17 +1,17 @@
-//! When a run that failed is tried again.
+//! Delay between a failed run and the next attempt.
 
 use std::time::{Duration, SystemTime};
 
 use super::stored_headers::HeaderList;
 
-/// How long a job waits after a failed run: exponential, with full jitter.
+/// Exponential backoff with full jitter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct JobBackoff {
-    /// Most before the second run; twice as much before each further one.
+    /// Longest delay before the second run; doubles before each further one.
     pub(super) base: Duration,
-    /// Never longer than this.
+    /// Upper bound of the doubled delay.
     pub(super) cap: Duration,
-    /// Longest wait that a handler gets by its `Retry-After`.
+    /// Longest `Retry-After` of a handler that is honoured.
     pub(super) max_retry_after: Duration,
 }
 
@@ -26,8 +26,10 @@ impl Default for JobBackoff {
 }
 
 impl JobBackoff {
-    /// After the run of this number. What a handler asks for is a lower bound: the jitter comes on top of
-    /// it, or all that were told the same time would come back at once.
+    /// Returns the delay after the run with this number.
+    ///
+    /// The delay that a handler asks for is a lower bound with jitter on top: jobs that were given
+    /// the same time would otherwise all return at once.
     pub(super) fn delay_after(&self, attempt: u32, asked: Option<Duration>) -> Duration {
         let doubled = 2u32.saturating_pow(attempt.saturating_sub(1));
         let most = self.base.saturating_mul(doubled).min(self.cap);
@@ -35,24 +37,25 @@ impl JobBackoff {
     }
 }
 
-/// At least a millisecond: what is due at once would be claimed again before anybody else had a chance.
+/// At least 1 ms: a job that is due at once would be claimed again before any other job.
 fn random_delay(most: Duration) -> Duration {
     let most = u64::try_from(most.as_micros()).unwrap_or(u64::MAX).max(1);
-    // The lower half of a random UUID has its fixed bits at the top, out of a remainder's reach.
+    // The fixed bits of a random UUID are at the top of its lower half, where they do not affect
+    // the remainder.
     let random = uuid::Uuid::new_v4().as_u64_pair().1;
     Duration::from_micros(random % most).max(Duration::from_millis(1))
 }
 
-/// `Retry-After` (RFC 9110 section 10.2.3): seconds, or a date.
+/// Parses `Retry-After` (RFC 9110 section 10.2.3): seconds or a date.
 pub(super) fn parse_retry_after(headers: &HeaderList, now: SystemTime) -> Option<Duration> {
     let (_, value) = headers.iter().find(|(name, _)| name == "retry-after")?;
     let text = str::from_utf8(value).ok()?.trim();
     if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
-        // More than a number holds is more than anybody waits.
+        // Digits that overflow: longer than any limit.
         return Some(Duration::from_secs(text.parse().unwrap_or(u64::MAX)));
     }
     let date = httpdate::parse_http_date(text).ok()?;
-    // A moment that has passed: now.
+    // A date in the past means now.
     Some(date.duration_since(now).unwrap_or_default())
 }
 

@@ -1,4 +1,4 @@
-//! One visit to a lock that has jobs: claim, run, settle, and the next of the line.
+//! Job chain: consecutive runs of one lock's jobs, each claimed with the settlement before it.
 
 use std::{
     panic::AssertUnwindSafe,
@@ -26,68 +26,70 @@ use crate::{
     store::{ClaimedRun as Begun, JobId, Settlement},
 };
 
-/// Jobs of one line that are run one after the other, each claimed as the one before is settled. After so
-/// many the line is given up all the same, and whoever is told of it next goes on.
+/// Longest chain. After it the lock is released even if it has more jobs; the worker that receives
+/// the next wake-up continues.
 const MAX_STREAK: u32 = 64;
 
-/// The same, while other lines of this worker wait for room: so many, and as many as a visit gets done in
-/// a time that nobody notices. To give a line up, to offer its lock, to hear of that and to visit the next one
-/// takes longer than a short run does.
+/// Length and duration of a chain while other locks wait for a slot. A chain ends when it has
+/// reached both.
+///
+/// Ending a chain, offering the lock, receiving the offer and starting the next chain take longer
+/// than a short run, so the time allows several short runs. It is too short to be noticed.
 const CONTENDED_STREAK_LIMITS: (u32, Duration) = (4, Duration::from_millis(2));
 
-/// How a worker's end is told to its visits.
+/// Stage of a worker's shutdown, as its chains see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ShutdownPhase {
     Running,
-    /// No run begins any more.
+    /// No new run starts.
     Draining,
-    /// What runs is given up.
+    /// Current runs are aborted.
     Aborting,
 }
 
 pub(super) struct JobChain {
     pub(super) worker: Arc<DeferWorker>,
     pub(super) key: Key,
-    /// Its room among the worker's runs, or callbacks.
+    /// Slot among the worker's runs or webhooks.
     pub(super) slot: RunSlot,
     pub(super) shutdown: watch::Receiver<ShutdownPhase>,
-    /// Other lines wait for such room.
+    /// True while other locks wait for such a slot.
     pub(super) contended: Arc<AtomicBool>,
-    /// No run is to begin.
+    /// True while no run may start.
     pub(super) paused: Arc<AtomicBool>,
-    /// Of the worker's callbacks.
+    /// Receivers of the worker's webhooks.
     pub(super) webhook_receivers: Arc<WebhookReceivers>,
 }
 
-/// When the lock is worth another look.
+/// Condition for the next chain on the lock.
 #[derive(Debug, Clone)]
 pub(super) enum ChainOutcome {
     RetryAfter(Duration),
-    /// A message will tell; the due index has it too.
+    /// A wake-up follows; the due index is the fallback.
     AwaitWakeup,
-    /// This job is for another worker, which should be told then.
+    /// The job is left to a peer for this time. The peer is notified after it.
     LeaveToPeer(JobId, Duration),
 }
 
-/// The runs of a visit so far.
+/// Progress of a chain.
 #[derive(Clone, Copy)]
 struct RunStreak {
     runs: u32,
     started_at: Instant,
 }
 
-/// What came of a run.
+/// Result of one run.
 enum ChainStep {
     End(ChainOutcome),
-    /// The lock is this worker's still, for the next job.
+    /// This worker keeps the lock for the next job.
     Continue(StartedRun),
 }
 
 impl JobChain {
-    /// Runs jobs of the line, if the first can be claimed.
+    /// Runs jobs of the lock, starting with its first one if that can be claimed.
     pub(super) async fn run(self, hint: Option<JobId>) -> (Key, ChainOutcome) {
-        // A panic of the application's code (a destructor, a clone of the service) must not take the
-        // lock's name with it: the worker would never visit it again.
+        // A panic of application code (a destructor, a clone of the service) must not lose the
+        // lock's name: the dispatcher would count the chain as running forever, and start no other.
         let visit = AssertUnwindSafe(self.run_with_permit(hint)).catch_unwind().await;
         let next = visit.unwrap_or_else(|_| {
             tracing::error!(lock = %self.key.log_hash(), "a visit panicked");
@@ -98,7 +100,7 @@ impl JobChain {
 
     async fn run_with_permit(&self, head: Option<JobId>) -> ChainOutcome {
         let DeferWorker { store, shared_limits: limits, lease, .. } = &*self.worker;
-        // What a queue may do is about its requests.
+        // Limits of a queue apply to requests, not to webhooks.
         let enters = async {
             if self.is_webhook() {
                 Some(RunPermit::default())
@@ -111,7 +113,7 @@ impl JobChain {
             () = self.wait_for_shutdown(ShutdownPhase::Draining) => return ChainOutcome::AwaitWakeup,
         };
         let Some(mut leave) = leave else { return ChainOutcome::AwaitWakeup };
-        // It may have waited for its leave for long.
+        // The queue may have been paused during a long wait for the permit.
         let next = if self.paused.load(Ordering::Relaxed) {
             ChainOutcome::AwaitWakeup
         } else {
@@ -149,7 +151,7 @@ impl JobChain {
         tracing::info!(
             node = %worker.store.node(), lock = %self.key.log_hash(), job = ?id, attempt, "run started"
         );
-        // The lock was lost, and the run with it: whoever has the job now decides about it.
+        // The run was lost with its lock. The new holder of the job decides.
         let Some(verdict) = self.execute_run(&started).await else {
             return ChainStep::End(ChainOutcome::AwaitWakeup);
         };
@@ -174,12 +176,11 @@ impl JobChain {
         }
     }
 
-    /// Whether the line is that of a callback.
     fn is_webhook(&self) -> bool {
         self.key.is_webhook()
     }
 
-    /// Settles a run, outside of its room if that is not for the next of its line.
+    /// Settles a run. Frees the slot before the reply, unless the chain continues.
     async fn settle_and_free_slot(
         &self,
         started: StartedRun,
@@ -190,7 +191,8 @@ impl JobChain {
         if goes_on {
             return settling.await;
         }
-        // On its way before the room is free: so the next claim can go with it, and need not wait for its answer.
+        // The settlement is sent before the slot is free. The next claim can then join its batch,
+        // and need not wait for its reply.
         let settled = settling.as_mut().now_or_never();
         self.slot.release();
         match settled {
@@ -199,22 +201,22 @@ impl JobChain {
         }
     }
 
-    /// Whether the next of the line may be claimed along with this verdict. While others wait, the room is
-    /// theirs, unless it is known that there is a next one.
+    /// Returns true if the next job of the lock may be claimed with this settlement. While other
+    /// locks wait for the slot, this requires a known next job.
     fn may_continue(&self, row: RunStreak, more: bool, verdict: &Settlement) -> bool {
         let (most, time) = CONTENDED_STREAK_LIMITS;
         let goes = match self.contended.load(Ordering::Relaxed) {
             true => more && (row.runs < most || row.started_at.elapsed() < time),
             false => true,
         };
-        // One that is to run again at its place is still the first.
+        // A job that runs again at the head of its queue is still the first.
         let ended = matches!(verdict, Settlement::Done { .. } | Settlement::Dead { .. });
         let moves = ended || matches!(verdict, Settlement::Retry { .. });
         goes && row.runs < MAX_STREAK && moves && *self.shutdown.borrow() == ShutdownPhase::Running
     }
 
-    /// Never, if the worker's future was dropped: that is a crash and no drain, and this task is about to
-    /// be aborted.
+    /// Waits for this phase. Never resolves if the worker's future was dropped: that is a crash
+    /// without a drain, and this task is about to be aborted.
     pub(super) async fn wait_for_shutdown(&self, what: ShutdownPhase) {
         if self.shutdown.clone().wait_for(|stop| *stop >= what).await.is_err() {
             std::future::pending::<()>().await;

@@ -1,14 +1,21 @@
-//! What a worker watches, and when it looks at it next.
+//! Dispatcher of a worker: receives wake-ups, polls the due index, sends heartbeats, starts job
+//! chains.
 //!
-//! Workers divide the shards of a store among themselves by short leases and watch their own. A worker
-//! sleeps until a message says that a lock was handed to a job, until the next due time it knows of, or
-//! until its next sign of life, which tells which shards have anything to come. A message that is lost
-//! costs a beat at most; a worker that dies costs its lease. It claims only what it starts at once: a
-//! watcher without room passes the message on to another worker.
+//! Workers divide the shards of a store among themselves by short leases, and poll the shards that
+//! they own. A worker sleeps until the first of:
 //!
-//! What it knows ahead are names: of some locks that are due, looked up in the background, before the last of
-//! them is visited. They are hints like any message. So a run costs a claim and a settlement, whatever the
-//! number of lines, and neither waits for the other: the room of a run is free when its handler has ended.
+//! - a wake-up, which says that a lock was offered to a job,
+//! - the next due time that it knows,
+//! - its next heartbeat, which returns the shards with pending work.
+//!
+//! A lost wake-up costs at most one heartbeat interval. A dead worker costs the lease of its
+//! shards. A worker claims only jobs that it can start at once; the owner of a shard without a free
+//! slot forwards the wake-up to a peer.
+//!
+//! The names of due locks are polled in the background, before the last known one is started. They
+//! are hints, as wake-ups are. A run therefore costs one claim and one settlement, whatever the
+//! number of queues. Neither waits for the other: the run slot is free as soon as the handler has
+//! ended.
 
 mod drain;
 mod due_poller;
@@ -53,60 +60,64 @@ use crate::{
     store::{Heartbeat, JobId, NodeId, WakeupMessage},
 };
 
-/// Life of a watch over a shard; a dead worker's shards are taken over after it, within 15 s of its last sign of life.
+/// Lease of an owned shard. The shards of a dead worker are taken over within 15 s of its last
+/// heartbeat.
 const SHARD_LEASE: Duration = Duration::from_secs(14);
 
-/// Time between two signs of life of a worker that is alone. It bounds what a lost message costs.
+/// Heartbeat interval of a worker without peers. It bounds the cost of a lost wake-up.
 const SOLO_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The same among others, whose signs of life each cost the server as much.
+/// Heartbeat interval of a worker with peers, since each heartbeat costs the server the same.
 const PEER_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How soon after another one's lease has ended it is looked after. In a ring each has one that it looks after; if that
-/// lives, the two have come into step, and it costs nothing.
+/// Time after the expiry of a peer's lease at which this worker checks it.
+///
+/// The workers form a ring in which each checks one peer. If that peer is alive, both heartbeats
+/// have fallen into step, and the check costs nothing extra.
 const LAPSED_PEER_CHECK_DELAY: Duration = Duration::from_millis(200);
 
-/// How soon shards are divided again after workers have come or gone.
+/// Delay before shards are divided again after workers have joined or left.
 const REBALANCE_DELAY: Duration = Duration::from_millis(50);
 
-/// How soon a store that did not answer is asked again.
+/// Delay before a failed call to the store is repeated.
 const RETRY_DELAY: Duration = Duration::from_millis(300);
 
-/// Most names of one look.
+/// Most locks that one due poll returns, and most that are forwarded at once.
 const MAX_DUE_LOCKS: usize = 100;
 
-/// Runs for each callback that may be made at once beside them.
+/// Run slots per webhook slot.
 const RUN_SLOTS_PER_WEBHOOK_SLOT: usize = 4;
 
-/// Least callbacks at once: half of them are reserved.
+/// Least number of webhook slots: half of them are reserved.
 const MIN_WEBHOOK_SLOTS: usize = 2;
 
 pub(super) struct JobDispatcher {
     worker: Arc<DeferWorker>,
     shutdown: watch::Sender<ShutdownPhase>,
-    /// By the last sign of life.
+    /// State at the last heartbeat.
     paused: Arc<AtomicBool>,
     owned_shards: BTreeSet<u16>,
     due_polls: BTreeMap<u16, Instant>,
-    /// When the first of them is.
+    /// Wakes at the first time in `due_polls`.
     due_poll_alarm: PreciseTimer,
     peers: Vec<NodeId>,
-    /// Locks being visited, and whether a message about them came meanwhile.
+    /// Locks with a running job chain, each with the job of a wake-up that arrived during the
+    /// chain.
     running_chains: HashMap<Key, Option<JobId>>,
-    /// Locks that messages and looks were about.
+    /// Locks found by wake-ups and due polls.
     ready_queues: ReadyQueues,
-    /// Jobs that this worker can't run, and for how long it leaves them to others; one of those is told when they
-    /// come back.
+    /// Jobs that this worker can't run and leaves to a peer for a while. A peer is notified when
+    /// they come up again.
     peer_jobs: HashMap<JobId, PeerJob>,
     request_capacity: RunCapacity,
     webhook_capacity: RunCapacity,
     webhook_receivers: Arc<WebhookReceivers>,
-    /// Owners of callbacks that are being looked up.
+    /// Pending lookup of the owners of webhooks.
     owner_lookup: Option<BoxFuture<'static, WebhookOwners>>,
     chain_tasks: JoinSet<(Key, ChainOutcome)>,
     due_poll: Option<BoxFuture<'static, DuePollResult>>,
     next_heartbeat: Instant,
-    /// When others are told what has waited here for too long.
+    /// Time at which locks that have waited here too long are forwarded to peers.
     forward_at: Option<Instant>,
 }
 
@@ -136,7 +147,7 @@ impl JobDispatcher {
         }
     }
 
-    /// Until `shutdown` resolves, then drains.
+    /// Runs until `shutdown` resolves, then drains.
     pub(super) async fn run(
         mut self,
         mut hints: mpsc::UnboundedReceiver<WakeupMessage>,
@@ -146,8 +157,8 @@ impl JobDispatcher {
         loop {
             let look = self.next_due_poll_at();
             tokio::select! {
-                // In this order: however much there is to do, the others must hear of this worker; and runs
-                // end before new ones are looked for.
+                // In this order: heartbeats must not starve under load, and ended chains are
+                // handled before new ones start.
                 biased;
                 () = &mut shutdown => break,
                 () = tokio::time::sleep_until(self.next_heartbeat) => self.refresh_membership().await,
@@ -168,15 +179,15 @@ impl JobDispatcher {
                 () = sleep_until_some(self.forward_at) => self.forward_stuck_locks(),
             }
         }
-        // From here on it is none of the workers of this process.
+        // From here on, this worker no longer counts among the workers of the process.
         hints.close();
         self.drain().await;
     }
 
-    /// A sign of life. A store that is away is asked again soon: until it knows of this worker, its jobs
-    /// have nobody.
+    /// Sends a heartbeat. A failed one is repeated after `RETRY_DELAY`: until the store knows this
+    /// worker, jobs may have no live worker.
     async fn refresh_membership(&mut self) {
-        // Whoever brings the messages may have ended, with the runtime he was on.
+        // Restarts the receiver of wake-ups if it ended with the runtime that it ran on.
         self.worker.store.wakeups();
         let beat = self.send_heartbeat(SHARD_LEASE).await;
         let now = Instant::now();
@@ -200,9 +211,9 @@ impl JobDispatcher {
         self.owned_shards = mine.into_iter().collect();
         self.due_polls.retain(|shard, _| self.owned_shards.contains(shard));
         self.peer_jobs.retain(|_, foreign| foreign.until > now);
-        // New shards, and whatever a lost message was about.
+        // New shards, and the subjects of lost wake-ups.
         busy.into_iter().for_each(|shard| self.schedule_due_poll(shard, now));
-        // Those that there was room for wait no more.
+        // Locks that this worker had capacity for have been started.
         self.forward_ready_locks(true);
     }
 
@@ -221,17 +232,18 @@ impl JobDispatcher {
             WakeupMessage::JobOffer(key, id) if self.running_chains.contains_key(&key) => {
                 self.running_chains.insert(key, Some(id));
             }
-            // Where others may pass, it comes back by an offer.
+            // If other jobs may overtake it, it returns as an offer.
             WakeupMessage::JobOffer(key, id) if self.leave_to_peer(&key, &id, now) => {
                 self.schedule_due_poll(key.shard(), now + RETRY_DELAY);
             }
             WakeupMessage::JobOffer(key, id) => self.handle_work_wakeup(key, id, now),
             WakeupMessage::ShardDue(shard) => self.schedule_due_poll(shard, now),
-            // A little later, so that a message about itself does not make it beat again and again.
+            // Delayed, so that this worker's own announcement does not trigger heartbeat after
+            // heartbeat.
             WakeupMessage::WorkersChanged => {
                 self.next_heartbeat = self.next_heartbeat.min(now + REBALANCE_DELAY)
             }
-            // The store may have come back empty: it must learn of this worker before all else.
+            // The store may have restarted empty. It must learn of this worker first.
             WakeupMessage::Resync => self.next_heartbeat = now,
             WakeupMessage::Offer(_)
             | WakeupMessage::QueueJoin(..)
@@ -242,11 +254,12 @@ impl JobDispatcher {
 
     fn handle_work_wakeup(&mut self, key: Key, id: JobId, now: Instant) {
         let mine = self.owned_shards.contains(&key.shard());
-        // Only by the watcher, or two workers without room would tell each other for ever.
+        // Only the shard's owner forwards: two workers without capacity would otherwise forward to
+        // each other forever.
         let told = mine
             && !self.has_capacity_for(&key)
             && self.notify_random_peer(key.clone(), Some(id.clone()));
-        // If the other one has no room either: as soon as there is some here.
+        // The peer may have no capacity either, so the lock also waits for a slot here.
         if self.ready_queues.accepts(&key) {
             let told = Some(now).filter(|_| told);
             self.ready_queues.queue_for(&key).push_forwarded(key, Some(id), told);

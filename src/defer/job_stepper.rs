@@ -1,4 +1,4 @@
-//! A worker that runs what is due when it is told to, in the caller's own task: for tests.
+//! Stepper for tests: a worker that runs due jobs only when asked, in the caller's task.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -21,26 +21,26 @@ use crate::{
     store::{Heartbeat, JobId, WakeupMessage},
 };
 
-/// Passes over everything that is due, after the last one that ran something: a line may need one to be
-/// cleared of what has ended.
+/// Passes over all due locks without a run before `run_due` returns. A queue may need a pass that
+/// only removes ended jobs.
 const IDLE_PASSES: usize = 3;
 
-/// Most passes of one call: jobs that make jobs without end are a fault of the test.
+/// Most passes of one call. A test in which jobs create jobs endlessly is at fault.
 const MAX_PASSES: usize = 10_000;
 
 /// One run of a deferred request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct JobRunReport {
-    /// The job.
+    /// Id of the job.
     pub id: JobId,
-    /// Which of its runs it was, from 1.
+    /// Number of the attempt, from 1.
     pub attempt: u32,
-    /// The method.
+    /// Method of the request.
     pub method: String,
     /// Path and query.
     pub target: String,
-    /// What the routes answered; `None` if they panicked or failed.
+    /// Status of the response; `None` if the routes panicked or failed.
     pub status: Option<u16>,
 }
 
@@ -48,9 +48,9 @@ pub(crate) struct JobStepper {
     worker: Arc<DeferWorker>,
     wakeups: mpsc::UnboundedReceiver<WakeupMessage>,
     run_log: RunLog,
-    /// Never sent: nothing is told to stop.
+    /// Never sent: a stepper has no shutdown.
     shutdown: watch::Sender<ShutdownPhase>,
-    /// Most of one call.
+    /// Limit of one call.
     pub(super) max_passes: usize,
 }
 
@@ -63,7 +63,7 @@ impl JobStepper {
             inner: Arc::clone(&worker.replayer),
             run_log: Arc::clone(&ran),
         });
-        // Its clock stands still meanwhile: who waited for leave would wait for ever.
+        // The test's clock stands still during a call, so a wait for a permit would never end.
         worker.shared_limits.try_only = true;
         let hints = worker.store.wakeups().subscribe_work();
         let (stop, passes) = (watch::Sender::new(ShutdownPhase::Running), MAX_PASSES);
@@ -76,13 +76,15 @@ impl JobStepper {
         }
     }
 
-    /// Counts as a live worker that watches everything, as long as no clock runs for a year.
+    /// Registers the stepper as a live worker that owns every shard, until a clock has advanced by
+    /// `MAX_DURATION`.
     pub(crate) async fn send_heartbeat(&self) -> Result<Heartbeat, Error> {
         let store = &self.worker.store;
         store.backend().heartbeat(store.node().clone(), MAX_DURATION).await
     }
 
-    /// Runs everything that is due, one after the other, until nothing is; nothing while the queue is paused.
+    /// Runs all due jobs, one after the other, until none is due. Runs nothing while the queue is
+    /// paused.
     #[expect(clippy::panic, reason = "a test that would go on for ever is to fail")]
     pub(crate) async fn run_due(&mut self) -> Result<Vec<JobRunReport>, Error> {
         if self.send_heartbeat().await?.is_paused {
@@ -90,7 +92,7 @@ impl JobStepper {
         }
         let mut idle = 0;
         for _ in 0..self.max_passes {
-            // A lock that a test has just dropped is given back in the background.
+            // The release of a lock that the test has just dropped runs in the background.
             self.worker.store.agent().wait_until_drained().await;
             let due = self.due_locks().await?;
             let before = self.run_log.lock().len();
@@ -121,13 +123,13 @@ impl JobStepper {
         );
     }
 
-    /// Lines that are worth a visit now, in the order of their names.
+    /// Returns the locks with a runnable job, ordered by name.
     async fn due_locks(&mut self) -> Result<BTreeMap<Key, Option<JobId>>, Error> {
         let mut lines = BTreeMap::new();
         for due in self.worker.store.backend().poll_due((0..SHARD_COUNT).collect(), 100).await? {
             lines.extend(due.locks);
         }
-        // What was offered is not due before the offer has lapsed.
+        // An offered lock is not due before its offer times out.
         while let Ok(hint) = self.wakeups.try_recv() {
             if let WakeupMessage::JobOffer(key, head) = hint {
                 lines.insert(key, Some(head));
@@ -137,7 +139,7 @@ impl JobStepper {
     }
 }
 
-/// Writes down what runs.
+/// Replayer that records each run.
 struct RecordingReplayer {
     inner: Arc<dyn Replayer>,
     run_log: RunLog,

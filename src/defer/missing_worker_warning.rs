@@ -1,4 +1,4 @@
-//! A queue without a live worker is said once: its jobs are safe, but nobody runs them.
+//! Warning about a queue without a live worker, logged once: its jobs are stored, but none runs.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use tokio::time::Instant;
 
 use crate::store::{JobId, Store};
 
-/// How often it is looked at, by whoever defers a request then.
+/// Least time between two checks. They are made after a request was deferred.
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
-/// What this process has seen of the workers of a store.
+/// Last known state of a store's workers.
 #[derive(Debug, Default)]
 pub(super) struct MissingWorkerWarning(Mutex<MissingWorkerState>);
 
@@ -21,8 +21,8 @@ struct MissingWorkerState {
 }
 
 impl MissingWorkerWarning {
-    /// After a request was stored: looks now and then whether anybody will run it. True if it was said now
-    /// that nobody will.
+    /// Checks for a live worker after a request was stored, at most once per `CHECK_INTERVAL`.
+    /// Returns true if this call has logged the warning.
     pub(super) async fn check_workers(&self, store: &Store, id: &JobId) -> bool {
         let now = Instant::now();
         {

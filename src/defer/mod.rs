@@ -1,20 +1,27 @@
-//! Deferral: a request that meets a busy resource is kept, and runs later, once, in order.
+//! Deferral: a request that meets a busy lock is stored and runs later, once, in order.
 //!
-//! What happens to a request behind a `DeferLayer` that has a `LockLayer` inside: if the lock is free it
-//! runs as if the layer were not there, its body never read. If the lock is busy, the request is read
-//! whole, stored behind that lock, and answered with 202 and the `Location` of a status resource. When
-//! the lock comes free, a [`DeferWorker`] is woken, takes it, and sends the stored request through
-//! the application's own routes. What can't be deferred gets the plain busy answer; where nobody knows
-//! whether it was stored, 503 with the `Location`; a reused `Idempotency-Key` 422. A 202 means stored.
+//! A `DeferLayer` wraps a `LockLayer`. A request that arrives while the lock is free runs as if the
+//! `DeferLayer` were not there; its body is never read. A request that meets a busy lock is read
+//! completely, stored behind that lock, and answered with 202 and the `Location` of a status
+//! resource. When the lock is released, a [`DeferWorker`] is woken, claims it, and replays the
+//! stored request through the application's own routes.
 //!
-//! Each accepted request ends in exactly one of `done`, `dead`, `cancelled` and `expired`. The jobs of
-//! a resource start in the order they were accepted. Success is any answer but 401, 403, 408, 425, 429
-//! and 5xx. PUT and DELETE are tried again with backoff, and run again after a crash; POST, PATCH and all
-//! others run once, unless the layer is set to `retry_unsafe`: a run that failed or whose worker died ends
-//! among the dead letters, since it may have done its work.
+//! Other answers of the layer:
 //!
-//! The first pages of `lockgate-axum` and `lockgate-actix-web` show a service with all of it: layers, worker, status
-//! resource, and an end in order.
+//! - The lock's busy response, if the request can't be deferred.
+//! - 503 with the `Location`, if it is unknown whether the request was stored.
+//! - 422, if an `Idempotency-Key` is reused for another request.
+//!
+//! A 202 means stored. Each accepted request ends in exactly one of `done`, `dead`, `cancelled` and
+//! `expired`. The jobs of a resource start in the order in which they were accepted. Success is any
+//! response but 401, 403, 408, 425, 429 and 5xx.
+//!
+//! PUT and DELETE are retried with backoff, and run again after a crash. POST, PATCH and all other
+//! methods run once, unless the layer sets `retry_non_idempotent`: after a failed run or a dead
+//! worker such a job becomes a dead letter, since it may have done its work.
+//!
+//! The front pages of `lockgate-axum` and `lockgate-actix-web` show a complete service: layers,
+//! worker, status resource, and an orderly shutdown.
 
 mod claim_and_settle;
 mod envelope;

@@ -1,18 +1,18 @@
-//! What a client prefers (RFC 7240).
+//! Preferences of a request in its `Prefer` header (RFC 7240).
 
 use std::time::Duration;
 
-/// Of a request. What is not known, or broken, is ignored (section 2).
+/// Parsed `Prefer` header. Unknown and malformed preferences are ignored (section 2).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct PreferHeader {
-    /// To wait for so long before anything else.
+    /// Time that the client is willing to wait for the final response.
     pub(super) wait: Option<Duration>,
-    /// A 202 rather than a late answer.
+    /// Preference for a 202 over a late response.
     pub(super) respond_async: bool,
 }
 
 impl PreferHeader {
-    /// Of a preference that is there twice the first counts (section 2).
+    /// Parses the values of the header. The first of a repeated preference counts (section 2).
     pub(super) fn parse(values: &[&[u8]]) -> Self {
         let mut read = Self::default();
         let list = values.iter().filter_map(|value| std::str::from_utf8(value).ok());
@@ -30,7 +30,7 @@ impl PreferHeader {
     }
 }
 
-/// The parts between these marks; one in a quoted string is text (RFC 9110 section 5.6.4).
+/// Splits at `mark` outside of quoted strings (RFC 9110 section 5.6.4).
 fn split_outside_quotes(text: &str, mark: char) -> impl Iterator<Item = &str> {
     let (mut quoted, mut escaped) = (false, false);
     text.split(move |c| {
@@ -66,7 +66,7 @@ mod tests {
         assert_eq!(read(&[r#"x="; wait=5, respond-async"#]), (None, false));
     }
 
-    /// Of lines of any bytes: what stands first counts, whatever is behind it.
+    /// Header values of any bytes: the first preference counts, whatever follows it.
     #[test]
     fn nothing_behind_a_preference_changes_it() {
         bolero::check!().with_iterations(1_000).with_type::<Vec<Vec<u8>>>().for_each(|lines| {

@@ -1,4 +1,4 @@
-//! Locks that are known to have something to run, and wait for room.
+//! Queue of ready locks: locks with a runnable job that wait for a run slot.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -9,14 +9,17 @@ use tokio::time::Instant;
 
 use crate::{key::Key, store::JobId};
 
-/// How long it waits here before another worker is told of it: one whose runs are short has room by then.
+/// Wait after which a lock is forwarded to a peer. A worker with short runs has a free slot by
+/// then.
 pub(super) const FORWARD_DELAY: Duration = Duration::from_millis(300);
 
-/// How long it is left to a worker that was told of it.
+/// Time for which a forwarded lock is left to the peer.
 const FORWARD_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Whoever came first is visited first: a long line, whose own message comes as its visit ends, must not keep
-/// the others waiting. Each lock is in it once. All of it is a hint; the claim knows.
+/// FIFO of ready locks, each at most once.
+///
+/// A lock with a long queue, which receives its own wake-up as its chain ends, must not starve the
+/// others. All entries are hints; the claim decides.
 #[derive(Default)]
 pub(super) struct ReadyQueue {
     order: VecDeque<Key>,
@@ -26,14 +29,15 @@ pub(super) struct ReadyQueue {
 struct ReadyLock {
     head_job: Option<JobId>,
     enqueued_at: Instant,
-    /// When another worker has heard of it from this one.
+    /// Last time at which the lock was forwarded to a peer.
     forwarded_at: Option<Instant>,
-    /// It has come due since it was first told.
+    /// The lock has come due since it was forwarded.
     due_since_forward: bool,
 }
 
 impl ReadyLock {
-    /// Whoever was told of it a while before it came due has run something else of it, or nothing.
+    /// Returns true if a peer must be notified. A peer that was notified `FORWARD_RETRY_INTERVAL`
+    /// before the lock came due has run another of its jobs, or none.
     fn needs_forwarding(&self, now: Instant) -> bool {
         match self.forwarded_at {
             None => self.enqueued_at + FORWARD_DELAY <= now,
@@ -43,12 +47,12 @@ impl ReadyLock {
 }
 
 impl ReadyQueue {
-    /// What was heard last of its first job is what is believed.
+    /// Adds a lock. The newest information about its head job replaces the older.
     pub(super) fn push(&mut self, key: Key, head: Option<JobId>) {
         self.push_forwarded(key, head, None);
     }
 
-    /// One of which another worker was told now, or not.
+    /// Adds a lock; `told` is the time at which it was forwarded to a peer, if it was.
     pub(super) fn push_forwarded(&mut self, key: Key, head: Option<JobId>, told: Option<Instant>) {
         if let Some(known) = self.entries.get_mut(&key) {
             (known.head_job, known.forwarded_at) = (head, told.or(known.forwarded_at));
@@ -66,7 +70,7 @@ impl ReadyQueue {
         );
     }
 
-    /// One that has come due.
+    /// Adds a lock that has come due.
     pub(super) fn push_due(&mut self, key: &Key, head: Option<JobId>) {
         self.push(key.clone(), head);
         if let Some(known) = self.entries.get_mut(key) {
@@ -80,14 +84,14 @@ impl ReadyQueue {
         Some((key, head))
     }
 
-    /// Takes out one that need not be the first.
+    /// Removes a lock at any position.
     pub(super) fn remove(&mut self, key: &Key) -> Option<JobId> {
         let at = self.order.iter().position(|waits| waits == key)?;
         self.order.remove(at);
         self.entries.remove(key).and_then(|known| known.head_job)
     }
 
-    /// In the order in which they came.
+    /// Returns the locks in order of arrival.
     pub(super) fn keys(&self) -> impl DoubleEndedIterator<Item = &Key> {
         self.order.iter()
     }
@@ -109,7 +113,8 @@ impl ReadyQueue {
         self.entries.clear();
     }
 
-    /// The first of them that another worker should hear of: all, or those that none has heard of for too long.
+    /// Returns the first `most` locks to forward, and marks them as forwarded: any lock if `all` is
+    /// set, otherwise those that no peer was notified of in time.
     pub(super) fn next_to_forward(
         &mut self,
         most: usize,
@@ -168,7 +173,8 @@ mod tests {
         assert_eq!(told(2, true, later), keys[..2]);
         let last = Key::custom("4");
         waiting.push_forwarded(last.clone(), None, Some(later));
-        // What is heard of it anew changes nothing of that, but that it has come due does, after a while.
+        // New information about a forwarded lock changes nothing; that it has come due does, after
+        // a while.
         waiting.push(keys[0].clone(), Some(JobId::new(&keys[0])));
         waiting.push_due(&last, None);
         assert!(waiting.next_to_forward(2, false, later).is_empty());

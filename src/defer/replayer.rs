@@ -1,4 +1,4 @@
-//! How a stored request gets back into the application.
+//! Interface through which a stored request is run by the application's routes.
 
 use std::fmt;
 
@@ -8,13 +8,17 @@ use futures_util::future::BoxFuture;
 use super::stored_headers::HeaderList;
 use crate::gate::{HttpRequestHead, ReplayMarker};
 
-/// The application's routes, for requests that run again. Each integration has one.
+/// The application's routes, for the replay of stored requests. Each integration implements it.
 pub trait Replayer: Send + Sync + 'static {
-    /// Sends the request through the routes with the marker in its extensions, inside
-    /// [`ReplayMarker::scope`], and reads at most `limit` bytes of the response's body, none of a
-    /// [stream](is_stream). A panic must not
-    /// reach the caller. If the future is dropped, the run ends where it is; what is elsewhere by then, such as in
-    /// another thread, is dropped there as soon as may be, and counts as under way until that scope is.
+    /// Sends the request through the routes, with the marker in its extensions and inside
+    /// [`ReplayMarker::scope`].
+    ///
+    /// - Reads at most `limit` bytes of the response's body, and none of a
+    ///   [stream](is_event_stream).
+    /// - A panic must not reach the caller.
+    /// - If the future is dropped, the run ends where it is. Parts that are elsewhere by then, such
+    ///   as in another thread, are dropped there as soon as possible. The run counts as in flight
+    ///   until that scope is dropped.
     fn replay(
         &self,
         head: HttpRequestHead,
@@ -24,43 +28,45 @@ pub trait Replayer: Send + Sync + 'static {
     ) -> BoxFuture<'static, ReplayOutcome>;
 }
 
-/// What a run came to.
+/// Outcome of a replay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReplayOutcome {
-    /// The routes answered.
+    /// The routes responded.
     Answered(ReplayResponse),
     /// The handler panicked.
     Panicked,
-    /// It could not be sent to where it runs: it has not run.
+    /// The request could not be sent to the process that runs it; it has not run.
     Unreachable,
-    /// The service returned its error, or the body of its answer broke off.
+    /// The service returned an error, or the response body failed.
     Failed,
 }
 
-/// The answer of a run.
+/// Response of a run.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ReplayResponse {
-    /// The status code.
+    /// Status code.
     pub status: u16,
-    /// Header fields in order, names in lower case.
+    /// Headers in order, names in lower case.
     pub headers: HeaderList,
-    /// What there is of the body.
+    /// Body, as far as it was read.
     pub body: ReplayBody,
 }
 
-/// What a replayer has read of a body.
+/// Body of a response as a replayer has read it.
 #[derive(Clone, PartialEq, Eq)]
 pub enum ReplayBody {
-    /// All of it.
+    /// The complete body.
     Full(Bytes),
-    /// It was longer than the limit, as it had said of itself.
+    /// The body's declared length exceeds the limit.
     TooLong,
-    /// It does not end by itself: `text/event-stream`, or of no known length and longer than the limit.
+    /// The body has no known end: `text/event-stream`, or no declared length and longer than the
+    /// limit.
     Stream,
 }
 
-/// Whether a body of this `Content-Type` has no end worth waiting for: server-sent events.
+/// Returns true if this `Content-Type` is `text/event-stream`, a body without an end worth waiting
+/// for.
 #[must_use]
 pub fn is_event_stream(content_type: &[u8]) -> bool {
     let kind = content_type.split(|&b| b == b';').next().unwrap_or_default();
@@ -69,7 +75,7 @@ pub fn is_event_stream(content_type: &[u8]) -> bool {
 
 impl fmt::Debug for ReplayResponse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Neither fields nor body: they are the client's.
+        // Headers and body belong to the client and are not logged.
         f.debug_struct("ReplayResponse").field("status", &self.status).finish_non_exhaustive()
     }
 }

@@ -1,8 +1,8 @@
-//! Times as text (RFC 3339), in UTC and to the millisecond: what people and programs both read.
+//! Timestamps of RFC 3339, in UTC with milliseconds.
 
 use serde_json::Value;
 
-/// `2026-01-31T12:00:00.000Z`; null for 0, which is how the store writes "not yet".
+/// Formats as `2026-01-31T12:00:00.000Z`. Returns null for 0, the store's value for "not yet".
 pub(super) fn timestamp_or_null(us: u64) -> Value {
     if us == 0 { Value::Null } else { format_rfc3339(us).into() }
 }
@@ -15,8 +15,10 @@ fn format_rfc3339(us: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
 }
 
-/// Days since 1970 as a date of the Gregorian calendar. Years are counted from March, so that the leap
-/// day is the last one, within eras of 400 years, which are all alike.
+/// Converts days since 1970 to a date of the Gregorian calendar.
+///
+/// Years are counted from March, so that the leap day is the last day, within eras of 400 years,
+/// which are all alike.
 fn civil_date(days: u64) -> (u64, u64, u64) {
     let since = days + 719_468;
     let (era, day) = (since / 146_097, since % 146_097);

@@ -1,7 +1,8 @@
-//! A check at the start of a run: whether its user may still do what was accepted.
+//! Check before a run that its user is still authorized.
 //!
-//! A deferred request was authenticated when it came. Its user may lose the right to it while it
-//! waits, and a snapshot says what was known then. Nobody but the application knows the difference.
+//! A deferred request was authenticated when it arrived. Its user may lose the permission while it
+//! waits, and a snapshot only has the state of then. Only the application can check the present
+//! state.
 
 use std::{fmt, panic::AssertUnwindSafe, sync::Arc};
 
@@ -20,28 +21,30 @@ use crate::{
     store::Settlement,
 };
 
-/// Why a run was denied, as its job tells it.
+/// Reason of a dead letter without authorization.
 pub(super) const NOT_AUTHORIZED: &str = "not authorized any more";
 
-/// Why a run was put off whose check had no result.
+/// Reason of a postponement after a check without a result.
 const AUTHORIZATION_UNKNOWN: &str = "authorization unknown";
 
-/// Result of the check at the start of a run: see [`DeferWorker::authorize_fn`](super::DeferWorker::authorize_fn).
+/// Result of the check before a run; see [`DeferWorker::authorize`](super::DeferWorker::authorize).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RunAuthorization {
     /// The run begins.
     Granted,
-    /// The run does not begin, nor any later one: the request ends among the dead letters, with the
-    /// reason `not authorized any more`, and its response is 403.
+    /// Neither this run nor a later one begins. The job becomes a dead letter with the reason `not
+    /// authorized any more`, and its response is 403.
     Denied,
-    /// Nobody can say now, because a database is away, say. The request goes back in line, uncharged,
-    /// and the check is made again after a second or, of an old request, after a minute at most. A check that
-    /// panics counts as this one, and so does one that has not ended after half of
-    /// [`max_run`](super::DeferWorker::max_run_time).
+    /// The check has no result, for example because a database is unavailable.
+    ///
+    /// The job returns to its queue uncharged. The check is repeated after a delay that grows with
+    /// the age of the job, from a second to a minute. A check that panics counts as this variant,
+    /// as does one that takes longer than half of
+    /// [`max_run_time`](super::DeferWorker::max_run_time).
     Unknown,
 }
 
-/// A deferred request whose run is about to begin.
+/// A deferred request that is about to run.
 #[derive(Clone)]
 pub struct PendingRun {
     head: HttpRequestHead,
@@ -50,19 +53,19 @@ pub struct PendingRun {
 }
 
 impl PendingRun {
-    /// The request's line and header fields, as they were stored: without credentials.
+    /// Returns the stored request line and headers, without credentials.
     #[must_use]
     pub fn head(&self) -> &HttpRequestHead {
         &self.head
     }
 
-    /// Id, attempt, time of acceptance and fence.
+    /// Returns the job: id, attempt, time of acceptance and fence.
     #[must_use]
     pub fn job(&self) -> &RunningJob {
         &self.job
     }
 
-    /// The snapshot of this type that the request carries; `None` if it carries none.
+    /// Returns the request's snapshot of this type, if it carries one that can be read.
     #[must_use]
     pub fn snapshot<T: ExtensionSnapshot>(&self) -> Option<T> {
         let (_, bytes) = self.snapshots.iter().find(|(name, _)| name == T::NAME)?;
@@ -72,7 +75,7 @@ impl PendingRun {
 
 impl fmt::Debug for PendingRun {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not what it carries: that is somebody's.
+        // Snapshots are personal data and are not logged.
         f.debug_struct("PendingRun")
             .field("head", &self.head)
             .field("job", &self.job)
@@ -80,12 +83,13 @@ impl fmt::Debug for PendingRun {
     }
 }
 
-/// The check of a worker.
+/// Authorization check of a worker.
 pub(super) type AuthorizeFn =
     Arc<dyn Fn(PendingRun) -> BoxFuture<'static, RunAuthorization> + Send + Sync>;
 
 impl JobChain {
-    /// Returns `Ok` if the run may begin, else what becomes of its job: nothing, if its lock is lost.
+    /// Returns `Ok` if the run may begin. The error is the settlement of the job, or `None` if its
+    /// lock is lost.
     pub(super) async fn authorize_run(
         &self,
         request: &StoredRequest,
@@ -96,12 +100,13 @@ impl JobChain {
         let StoredRequest { head, snapshots: carried, .. } = request.clone();
         let run = PendingRun { head, job: marker.job().clone(), snapshots: carried };
         let RunningJob { id, accepted_at: first_seen, .. } = marker.job();
-        // Well before its lock ends, which would charge the job: one that must not run twice would be dead.
+        // Well before the lease ends: a lost run would be charged, and a job that must not run
+        // twice would be dead.
         let longest = self.worker.max_run / 2;
-        // Its function too, not only its future.
+        // The block also catches a panic of the function itself.
         let checked = AssertUnwindSafe(async { check(run).await }).catch_unwind();
         let authorization = tokio::select! {
-            // In this order: no run begins on a lock that is lost, or after the end was told.
+            // In this order: no run begins on a lost lock or after the shutdown.
             biased;
             loss = started.hold.state().wait_for_loss() => {
                 tracing::error!(job = ?id, ?loss, "run abandoned: lock lost");

@@ -1,4 +1,4 @@
-//! Runs that nobody waits for any more, and which may go on all the same, in another thread or process.
+//! End of runs that were aborted and may continue in another thread or process.
 
 use std::time::Duration;
 
@@ -8,21 +8,24 @@ use crate::{
     store::{HoldState, Settlement},
 };
 
-/// How long a handler in another thread has to be dropped, once its worker has stopped: that thread may be busy.
+/// Time for a handler in another thread to be dropped after its worker has stopped. The thread may
+/// be busy.
 const HANDLER_DROP_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl JobChain {
-    /// What becomes of a run that the end of its worker has cut off. `None`: it can't be ended.
+    /// Returns the settlement of a run that a shutdown has cut off; `None` if the run can't be
+    /// ended.
     pub(super) async fn abort_run(
         &self,
         marker: &ReplayMarker,
         idempotent: bool,
     ) -> Option<Settlement> {
-        // What has not come to its lock has not come to its handler, and never will.
+        // A run that has not reached its lock has not started a handler, and never will.
         if marker.try_abandon() {
             return Some(drained_settlement());
         }
-        // It is over when it has been dropped, not before: the next run on this lock must not overlap it.
+        // The run ends when the handler has been dropped: the next run on this lock must not
+        // overlap it.
         if marker.is_running_remotely() {
             tracing::warn!(
                 job = ?marker.job().id, "a run in another process may go on: its lock is left to its lease"
@@ -44,8 +47,10 @@ impl JobChain {
     }
 }
 
-/// A run that somebody waits for. However that ends, no handler begins after it; and if one is still under way, its
-/// lock is not given back: others come when the lease ends, as if this process had died.
+/// Guard of a run that its chain waits for.
+///
+/// After it is dropped no handler starts. If a handler is still active then, the lock is not
+/// released: it expires with its lease, as if this process had died.
 pub(super) struct RunGuard<'a> {
     replay: &'a ReplayMarker,
     hold: &'a HoldState,

@@ -1,4 +1,4 @@
-//! Room for runs: a slot each.
+//! Run slots of a worker.
 
 use std::sync::{
     Arc,
@@ -7,7 +7,7 @@ use std::sync::{
 
 use tokio::sync::Notify;
 
-/// As many runs as a worker may have at once.
+/// Counter of run slots, up to a limit.
 pub(super) struct RunSlots {
     limit: usize,
     taken: AtomicUsize,
@@ -27,27 +27,28 @@ impl RunSlots {
         self.taken.load(Ordering::Acquire) < self.limit
     }
 
-    /// Only by one: whoever asks [`Self::has_free_slot`] before must be alone in taking.
+    /// Takes a slot without a check. Callers check [`Self::has_free_slot`] first, so only one task
+    /// may take slots.
     pub(super) fn acquire(self: &Arc<Self>) -> RunSlot {
         self.taken.fetch_add(1, Ordering::AcqRel);
         RunSlot { slots: Arc::clone(self), held: AtomicBool::new(true) }
     }
 
-    /// Until one is given back; one that came back since the last time counts. Cancel safe.
+    /// Waits until a slot is released. A release since the last call counts. Cancel safe.
     pub(super) async fn wait_freed(&self) {
         self.freed.notified().await;
     }
 }
 
-/// Of one run. It goes back when it is dropped, or before: what is left to do after a handler has ended needs
-/// no room.
+/// Slot of one run. It is released when dropped, or earlier: the work after a handler has ended
+/// needs no slot.
 pub(super) struct RunSlot {
     slots: Arc<RunSlots>,
     held: AtomicBool,
 }
 
 impl RunSlot {
-    /// How many there are.
+    /// Returns the number of slots of the worker.
     pub(super) fn limit(&self) -> usize {
         self.slots.limit
     }

@@ -1,4 +1,4 @@
-//! What becomes of a job after a run.
+//! Classification of a replay's outcome as a settlement.
 
 use std::time::{Duration, SystemTime};
 
@@ -13,13 +13,13 @@ use crate::{
     store::Settlement,
 };
 
-/// It could not be sent to where it runs.
+/// Reason of a postponement: the process that runs the request could not be reached.
 pub(super) const UNREACHABLE: &str = "unreachable";
 
-/// No route of this worker is its own.
+/// Reason of a postponement: no route of this worker matches.
 pub(super) const UNROUTABLE: &str = "unroutable";
 
-/// What the worker knows of a run besides its answer.
+/// Data about a run, besides its outcome, that its settlement depends on.
 pub(super) struct RunContext<'a> {
     pub(super) replay: &'a ReplayMarker,
     pub(super) binding: EnvelopeBinding<'a>,
@@ -27,23 +27,23 @@ pub(super) struct RunContext<'a> {
     pub(super) rules: &'a SettlementRules,
 }
 
-/// How a worker judges.
+/// Settings of a worker for settlements.
 #[derive(Debug, Clone)]
 pub(super) struct SettlementRules {
     pub(super) done_retention: Duration,
     pub(super) dead_retention: Duration,
     pub(super) backoff: JobBackoff,
-    /// Fields of responses that are kept besides the usual ones; in lower case.
+    /// Response headers that are stored besides the default ones; in lower case.
     pub(super) keep_headers: Vec<String>,
 }
 
-/// Any answer but these: they say that the request was not let in, or came to nothing.
+/// Returns true for any status but those that say that the request was not admitted or failed.
 pub(super) fn is_success_status(status: u16) -> bool {
     !matches!(status, 401 | 403 | 408 | 425 | 429 | 500..=599)
 }
 
 impl RunContext<'_> {
-    /// Success is any answer but 401, 403, 408, 425, 429 and 5xx.
+    /// Classifies the outcome. Success is any status but 401, 403, 408, 425, 429 and 5xx.
     pub(super) fn classify(&self, ran: ReplayOutcome) -> Settlement {
         let answer = match ran {
             ReplayOutcome::Answered(answer) => answer,
@@ -53,7 +53,8 @@ impl RunContext<'_> {
                 return Settlement::Postpone { delay: self.age_backoff(), reason: UNREACHABLE };
             }
         };
-        // Another lock on the way was busy, or the store was away: nothing has run, nothing is charged.
+        // Another lock of the route was busy, or the store was unavailable. No handler has run, so
+        // no attempt is charged.
         if self.replay.met_busy_lock_with(answer.status) {
             return Settlement::Postpone { delay: Duration::from_secs(1), reason: "busy" };
         }
@@ -66,7 +67,7 @@ impl RunContext<'_> {
             return self.dead_letter("auth");
         }
         match answer.status {
-            // Also from a layer outside the lock, such as a timeout.
+            // The status may come from a layer outside of the lock, such as a timeout.
             status if !is_success_status(status) => {
                 let RunningJob { id, attempt, .. } = self.replay.job();
                 tracing::warn!(job = ?id, attempt, status, "run failed");
@@ -77,12 +78,13 @@ impl RunContext<'_> {
         }
     }
 
-    /// By the clock of this process: an answer's date is by that of another one, and good for seconds.
+    /// Uses the clock of this process. A date in the response has the clock of another one, and is
+    /// accurate to seconds.
     fn requested_delay(&self, headers: &HeaderList) -> Option<Duration> {
         parse_retry_after(headers, SystemTime::now())
     }
 
-    /// The run did not come through the job's own LockLayer.
+    /// Settles a run that did not pass the job's own `LockLayer`.
     fn classify_unlocked(&self, status: u16) -> Settlement {
         let id = &self.replay.job().id;
         if matches!(status, 404 | 405) {
@@ -126,14 +128,15 @@ impl RunContext<'_> {
     }
 }
 
-/// A pause within this: the job is left to another worker meanwhile.
+/// Bounds of the postponement of a job that is left to a peer.
 const AGE_BACKOFF_BOUNDS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 
-/// Doubles as time goes by, with nothing to count it: as long as the job is old, within bounds.
+/// Returns a pause that doubles over time without a counter: the age of the job, within bounds.
 ///
-/// Of deferred requests this is the one place where a worker's clock is compared with the store's; of tasks it is done for the
-/// same pause, and to tell whether one has been unreadable for an hour (`queue/sealed.rs`, `queue/run.rs`). However wrong it is, the pause is one that
-/// a younger or an older job would have; no order, attempt or deadline depends on it.
+/// This is the only comparison of a worker's clock with the store's among deferred requests. The
+/// task queues compare them for the same pause, and for the age of an undecodable task
+/// (`queue/sealed_payload.rs`, `queue/task_run.rs`). However wrong the clock is, the pause is one
+/// that a younger or an older job would have. No order, attempt or deadline depends on it.
 pub(super) fn age_backoff(first_seen: SystemTime) -> Duration {
     age_backoff_at(SystemTime::now(), first_seen)
 }

@@ -1,8 +1,8 @@
-//! What all workers of a queue together may do: so many runs at once, so many per time.
+//! Limits on runs that all workers of a queue share: runs at once, and runs per time.
 //!
-//! Both are kept in the store, and only where they are set. The permits are leases like any other: one
-//! whose worker dies comes back when its lease ends. A worker has one visit at a time ask, so those of its
-//! visits that wait cost nothing.
+//! Both are stored in the store, and cost calls only if they are set. Concurrency permits are
+//! ordinary leases: the permit of a dead worker is free again when its lease expires. Of the chains
+//! of a worker only one asks at a time, so chains that wait for a permit cost no calls.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,40 +19,40 @@ use crate::{
     },
 };
 
-/// How long a place in the line for a permit is kept; taken anew then.
+/// Time after which a queue entry for a permit expires; it is created anew then.
 const PERMIT_QUEUE_TTL: Duration = Duration::from_secs(30);
 
-/// Longest time between two looks at the permits, in case a message is lost.
+/// Longest time between two polls for a permit, in case a wake-up is lost.
 const PERMIT_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Pause after a call that failed.
+/// Pause after a failed call.
 const ERROR_RETRY_DELAY: Duration = Duration::from_millis(200);
 
-/// The counter's name, and that of what it counts.
+/// Policy name of the counter.
 const RATE_POLICY: &str = "queue-rate";
 
 #[derive(Debug, Default)]
 pub(super) struct SharedRunLimits {
-    /// Runs at once.
+    /// Most runs at once.
     pub(super) max_concurrent: Option<u32>,
-    /// Runs per time.
+    /// Most runs per time.
     pub(super) rate: Option<(u64, Duration)>,
-    /// Where there is no leave now there is none: time goes by when a test says so.
+    /// Fails instead of waiting. Set by steppers, where time advances only when a test says so.
     pub(super) try_only: bool,
     acquire_mutex: Mutex<()>,
 }
 
-/// Leave to start runs, one after the other.
+/// Permission to start runs, one after the other.
 #[derive(Debug, Default)]
 pub(super) struct RunPermit {
     concurrency_permit: Option<LockHold>,
-    /// The window of a charge that no run has used yet.
+    /// Window of a charge that no run has used yet.
     unused_charge: Option<ChargedWindow>,
 }
 
 impl SharedRunLimits {
-    /// Waits until a run may start; `None` if that is not now, and it only tries. Cancel safe: what it had taken is
-    /// given back, but for a charge.
+    /// Waits until a run may start. Returns `None` only with `try_only`. Cancel safe: a permit is
+    /// released, but a charge is not refunded.
     pub(super) async fn acquire(&self, store: &Store, lease: Duration) -> Option<RunPermit> {
         if self.max_concurrent.is_none() && self.rate.is_none() {
             return Some(RunPermit::default());
@@ -75,14 +75,14 @@ impl SharedRunLimits {
         Some(leave)
     }
 
-    /// Whether another run may start at once under the same leave.
+    /// Returns true if another run may start at once under the same permit.
     pub(super) async fn reuse(&self, store: &Store, leave: &mut RunPermit) -> bool {
         let permitted =
             leave.concurrency_permit.as_ref().is_none_or(|hold| hold.state().loss().is_none());
         permitted && self.charge_rate(store, leave).await.is_ok()
     }
 
-    /// `Err`: how long to wait.
+    /// Charges one run, unless a charge is unused. `Err` holds the time to wait.
     async fn charge_rate(&self, store: &Store, leave: &mut RunPermit) -> Result<(), Duration> {
         let Some((runs, window)) = self.rate.filter(|_| leave.unused_charge.is_none()) else {
             return Ok(());
@@ -114,7 +114,7 @@ impl SharedRunLimits {
         }
     }
 
-    /// Gives back what is left of it.
+    /// Refunds an unused charge and releases the concurrency permit.
     pub(super) async fn release(&self, store: &Store, leave: RunPermit) {
         let RunPermit { concurrency_permit: permit, unused_charge: charged } = leave;
         if let (Some(window), Some((runs, time))) = (charged, self.rate) {
@@ -141,13 +141,14 @@ impl SharedRunLimits {
 }
 
 impl RunPermit {
-    /// A run has started: what was charged for it is spent.
+    /// Marks the charge as spent by a run that has started.
     pub(super) fn consume_charge(&mut self) {
         self.unused_charge = None;
     }
 }
 
-/// Evenly, at most a tenth of them at once: within any window no more than that above the rate.
+/// Spreads runs evenly with a burst of a tenth of `runs`. Within any window, the number of runs
+/// exceeds the rate by at most the burst.
 fn gcra_rule(runs: u64, window: Duration) -> QuotaRule {
     QuotaRule::Gcra { limit: runs, window, burst: runs.div_ceil(10) }
 }
@@ -157,7 +158,7 @@ fn log_and_back_off(store: &Store, error: &Error) -> Duration {
     ERROR_RETRY_DELAY
 }
 
-/// Stands in line for one of so many, or only tries to have one.
+/// Queues for one of `runs` permits; with `only_tries`, makes one attempt.
 async fn acquire_concurrency_permit(
     store: &Store,
     runs: u32,

@@ -1,15 +1,17 @@
-//! What a deferred request takes along of what was known of it: who the user was, instead of a token.
+//! Snapshots of request extensions that are stored with a deferred request: the user, instead of a
+//! token.
 //!
-//! Credentials are not stored: they would outlive what they were given for, and expire while a request
-//! waits. What an authentication has made of them, a user or a tenant, lies in the request's extensions. A
-//! `DeferLayer` that carries such a type stores it with the request, and a worker that restores it puts
-//! it into the extensions of the run, so the routes inside the authentication find what they always do.
+//! Credentials are not stored: they would outlive their purpose, and may expire while a request
+//! waits. The result of the authentication, a user or a tenant, is in the request's extensions. A
+//! `DeferLayer` that carries such a type stores it with the request. A worker that restores it puts
+//! it into the extensions of the run, so that routes inside the authentication find the usual
+//! value.
 
 use std::{any::Any, collections::BTreeMap, fmt, sync::Arc};
 
 use serde::{Serialize, de::DeserializeOwned};
 
-/// A value in a request's extensions that a deferred request takes along.
+/// Value of a request's extensions that is stored with a deferred request.
 ///
 /// ```
 /// use lockgate::ExtensionSnapshot;
@@ -25,35 +27,36 @@ use serde::{Serialize, de::DeserializeOwned};
 /// }
 /// ```
 ///
-/// Where it says which user or tenant a request is from, carry it by `DeferLayer::carry_identity`, which reads a stable
-/// identity from it.
+/// For a type that identifies a user or tenant, use `DeferLayer::carry_identity`, which reads a
+/// stable identity from it.
 ///
-/// It is stored as JSON, so that fields can be added with `#[serde(default)]` while requests wait. What
-/// can't be read any more needs a new name, and the old type restored beside it until all have run.
+/// Values are stored as JSON, so fields can be added with `#[serde(default)]` while requests wait.
+/// An incompatible change needs a new name; restore the old type beside it until all its jobs have
+/// run.
 pub trait ExtensionSnapshot: Clone + Send + Sync + Serialize + DeserializeOwned + 'static {
-    /// What it is called in the store: short, and no other snapshot's.
+    /// Name in the store: short, and unique among the snapshots.
     const NAME: &'static str;
 
-    /// Its bytes. `None`: it can't be written, and the request is not deferred.
+    /// Serializes the value. On `None` the request is not deferred.
     #[must_use]
     fn save(&self) -> Option<Vec<u8>> {
         serde_json::to_vec(self).ok()
     }
 
-    /// What was saved. `None`: it can't be read here; the request waits for a worker that can.
+    /// Deserializes a saved value. On `None` the job waits for a worker that can read it.
     #[must_use]
     fn load(bytes: &[u8]) -> Option<Self> {
         serde_json::from_slice(bytes).ok()
     }
 }
 
-/// Snapshots as they are stored: names and bytes.
+/// Stored snapshots: names and bytes.
 pub(super) type SavedSnapshots = Vec<(String, Vec<u8>)>;
 
-/// A value of a request, not yet written.
+/// Serializer of a request's value that has not run yet.
 type SnapshotWriter = Box<dyn FnOnce() -> Option<(String, Vec<u8>)> + Send + Sync>;
 
-/// A snapshot that was found in a request, and the identity that it names, if its layer asks for one.
+/// Snapshot found in a request, with its identity if the layer asks for one.
 struct ExtractedSnapshot {
     writer: SnapshotWriter,
     identity: Option<String>,
@@ -61,11 +64,11 @@ struct ExtractedSnapshot {
 
 type ExtractFn<N> = dyn Fn(&N) -> Option<ExtractedSnapshot> + Send + Sync;
 
-/// Reads the identity in a snapshot.
+/// Function that reads the identity from a snapshot.
 pub(super) type IdentityFn<T> = dyn Fn(&T) -> String + Send + Sync;
 
-/// The values of a request that it takes along if it is deferred. Most are not, so they are not written
-/// before that.
+/// Snapshots of a request that may be deferred. Most requests are not, so the values are not
+/// serialized before.
 #[derive(Default)]
 pub(super) struct RequestSnapshots {
     writers: Vec<SnapshotWriter>,
@@ -77,12 +80,12 @@ impl RequestSnapshots {
         self.writers.is_empty()
     }
 
-    /// Takes the identity that a snapshot names.
+    /// Takes the identity of the request.
     pub(super) fn take_identity(&mut self) -> Option<String> {
         self.identity.take()
     }
 
-    /// `None` if one of them can't be written.
+    /// Serializes all snapshots. Returns `None` if one of them fails.
     pub(super) fn save_all(self) -> Option<SavedSnapshots> {
         self.writers.into_iter().map(|value| value()).collect()
     }
@@ -94,15 +97,15 @@ impl fmt::Debug for RequestSnapshots {
     }
 }
 
-/// What a layer takes along.
+/// Extractors of a layer's snapshots.
 pub(super) struct SnapshotExtractors<N: ?Sized> {
     extractors: Vec<Arc<ExtractFn<N>>>,
-    /// Number of those that name an identity.
+    /// Number of extractors that read an identity.
     identity_count: usize,
 }
 
 impl<N: ?Sized> SnapshotExtractors<N> {
-    /// `find` looks into a request's extensions.
+    /// Adds a snapshot type. `find` reads it from a request's extensions.
     pub(super) fn add<T: ExtensionSnapshot>(
         &mut self,
         find: impl Fn(&N) -> Option<T> + Send + Sync + 'static,
@@ -125,7 +128,7 @@ impl<N: ?Sized> SnapshotExtractors<N> {
         self.identity_count
     }
 
-    /// Of this request, what is there.
+    /// Extracts the snapshots that this request has.
     pub(super) fn extract(&self, native: &N) -> RequestSnapshots {
         let mut captured = RequestSnapshots::default();
         for ExtractedSnapshot { writer: value, identity } in
@@ -150,12 +153,12 @@ impl<N: ?Sized> Clone for SnapshotExtractors<N> {
     }
 }
 
-/// What a framework does with a snapshot, in a type of its own.
+/// Restored snapshot, in a type of the framework's integration.
 pub(super) type RestoredExtension = Box<dyn Any + Send + Sync>;
 
 type RestoreFn = dyn Fn(&[u8]) -> Option<RestoredExtension> + Send + Sync;
 
-/// What a worker restores.
+/// Restorers of a worker, by snapshot name.
 #[derive(Clone, Default)]
 pub(super) struct SnapshotRestorers(BTreeMap<&'static str, Arc<RestoreFn>>);
 
@@ -170,7 +173,8 @@ impl SnapshotRestorers {
         self.0.insert(T::NAME, Arc::new(load));
     }
 
-    /// All of them, or the name of the first that is not known here or can't be read.
+    /// Restores all snapshots. The error is the name of the first that is unknown or unreadable
+    /// here.
     pub(super) fn restore_all(
         &self,
         carried: &SavedSnapshots,

@@ -1,4 +1,5 @@
-//! Which header fields are stored, of requests and of responses.
+//! Filters for the headers of requests and responses that are stored, and the `Idempotency-Key`
+//! parser.
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
@@ -8,11 +9,15 @@ use crate::{
     store::JobId,
 };
 
-/// Fields that belong to one connection, not to the request (RFC 9110 section 7.6.1), and those that
-/// are about this exchange alone: its length, `Expect` (10.1.1), `Prefer` (RFC 7240), and `Accept-Encoding`: whoever reads
-/// the response later says which codings he knows then. Conditions
-/// (`If-Match`) stay, since they are about the resource, and hold or fail when the request runs; so does
-/// `Range`, which means nothing in the methods that are deferred (RFC 9110 section 14.2).
+/// Headers that are not stored:
+///
+/// - headers of a connection (RFC 9110 section 7.6.1),
+/// - headers of this exchange alone: its length, `Expect` (10.1.1) and `Prefer` (RFC 7240),
+/// - `Accept-Encoding`: a later reader of the response names its own codings.
+///
+/// Conditions (`If-Match`) are stored, since they are about the resource, and are evaluated when
+/// the request runs. `Range` is stored too; it has no meaning in the methods that are deferred (RFC
+/// 9110 section 14.2).
 const UNSTORED_HEADERS: &[&str] = &[
     "connection",
     "keep-alive",
@@ -27,16 +32,16 @@ const UNSTORED_HEADERS: &[&str] = &[
     "accept-encoding",
 ];
 
-/// Fields of ours begin like this: words between services about locks and runs, good for one call and for a
-/// moment.
+/// Prefix of lockgate's own headers. They carry information about locks and runs that is valid for
+/// one call and for a moment.
 const INTERNAL_HEADER_PREFIX: &str = "lockgate-";
 
-/// Fields that are stored or not, by their lower-case names.
+/// Headers to store, by their lower-case names.
 #[derive(Debug, Clone, Default)]
 pub(super) struct StoredHeaderFilter {
-    /// Stored though they carry a credential or belong to one connection.
+    /// Stored although they carry a credential or belong to a connection.
     pub(super) keep_headers: Vec<String>,
-    /// Credentials of the application, besides those that `key::credential` knows.
+    /// Credential headers of the application, besides those of `key::credential_headers`.
     pub(super) credential_headers: Vec<String>,
 }
 
@@ -45,25 +50,28 @@ impl StoredHeaderFilter {
         self.keep_headers.iter().any(|keep| keep == name)
     }
 
-    /// Returns the entry of the list of credentials that covers this name, whether it is kept or not.
+    /// Returns the entry of the credential list that covers this name, whether it is kept or not.
     fn matching_credential(&self, name: &str) -> Option<&str> {
         let own = || self.credential_headers.iter().find(|own| *own == name).map(String::as_str);
         matching_credential(name).or_else(own)
     }
 
-    /// Returns true if a field of this name carries a credential, whether it is kept or not: the request is some user's.
+    /// Returns true if a header of this name carries a credential, whether it is kept or not: the
+    /// request belongs to a user.
     pub(super) fn is_credential(&self, name: &str) -> bool {
         self.matching_credential(name).is_some()
     }
 
-    /// Returns the entry of the list of credentials that covers this name, if it is not kept.
+    /// Returns the entry of the credential list that covers this name, unless the header is kept.
     pub(super) fn withheld_credential(&self, name: &str) -> Option<&str> {
         self.matching_credential(name).filter(|_| !self.is_exempt(name))
     }
 
-    /// Returns true if a field of this name is stored. Nothing else of the request counts: a client
-    /// could otherwise remove fields that a layer further out has set. An origin that stores for itself
-    /// is not a proxy hop, so names in `RedisConnection` mean nothing here (RFC 9110 section 7.6.1).
+    /// Returns true if a header of this name is stored.
+    ///
+    /// Only the name counts: otherwise a client could remove headers that an outer layer has set.
+    /// An origin that stores a request for itself is not a proxy hop, so names listed in
+    /// `Connection` have no effect (RFC 9110 section 7.6.1).
     pub(super) fn allows(&self, name: &str) -> bool {
         let goes = UNSTORED_HEADERS.contains(&name) && !self.is_exempt(name);
         !name.starts_with(INTERNAL_HEADER_PREFIX)
@@ -72,8 +80,11 @@ impl StoredHeaderFilter {
     }
 }
 
-/// Response fields that are kept: what the content is, and what a browser may do with it. `Set-Cookie` is not among
-/// them: whoever reads the status resource is not necessarily whom the cookie is for.
+/// Response headers that are stored: those that describe the content or tell a browser how to treat
+/// it.
+///
+/// `Set-Cookie` is missing, because the reader of the status resource is not necessarily the client
+/// that the cookie is for.
 const STORED_RESPONSE_HEADERS: &[&str] = &[
     "allow",
     "content-type",
@@ -96,10 +107,10 @@ const STORED_RESPONSE_HEADERS: &[&str] = &[
     "x-frame-options",
 ];
 
-/// Header fields in order, repeats kept.
+/// Headers in order, repeats kept.
 pub(super) type HeaderList = Vec<(String, Vec<u8>)>;
 
-/// What is stored of a request.
+/// Returns the headers of a request that are stored.
 pub(super) fn stored_request_headers(
     headers: &HeaderList,
     fields: &StoredHeaderFilter,
@@ -107,7 +118,7 @@ pub(super) fn stored_request_headers(
     headers.iter().filter(|(name, _)| fields.allows(name)).cloned().collect()
 }
 
-/// Bytes that the stored head of a request takes: names, values, path and query.
+/// Returns the size of a request's stored head in bytes: names, values, path and query.
 pub(super) fn stored_head_len(
     target: &str,
     headers: &HeaderList,
@@ -117,18 +128,20 @@ pub(super) fn stored_head_len(
     target.len() + stored.map(|(name, value)| name.len() + value.len()).sum::<usize>()
 }
 
-/// What is stored of a response, with these fields besides.
+/// Returns the headers of a response that are stored: the default ones and those in `more`.
 pub(super) fn stored_response_headers(headers: HeaderList, more: &[String]) -> HeaderList {
     let kept =
         |name: &String| STORED_RESPONSE_HEADERS.contains(&name.as_str()) || more.contains(name);
     headers.into_iter().filter(|(name, _)| kept(name)).collect()
 }
 
-/// The field that tells a handler which requests are the same one.
+/// Header by which a handler recognizes repeated requests.
 pub(super) const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
-/// For a request whose client has sent none: the same in every run of a job, and of no use to find the
-/// job by, which whoever logs such keys could otherwise do.
+/// Derives the key of a request without an `Idempotency-Key`.
+///
+/// It is the same in every run of a job. The job can't be found by it, in contrast to the id, so a
+/// handler may log it.
 #[expect(clippy::indexing_slicing, reason = "it has 32 bytes")]
 #[expect(clippy::expect_used, reason = "HMAC takes keys of any length")]
 pub(super) fn derive_idempotency_key(id: &JobId) -> String {
@@ -138,11 +151,11 @@ pub(super) fn derive_idempotency_key(id: &JobId) -> String {
     format!("\"{}\"", hex(&mac.finalize().into_bytes()[..16]))
 }
 
-/// Offers to go on by another version of HTTP, or by TLS, which clients make with each request of a kind, and servers
-/// may ignore (RFC 9110 section 7.8).
+/// Upgrade offers to another version of HTTP or to TLS. Clients send them with ordinary requests,
+/// and servers may ignore them (RFC 9110 section 7.8).
 const OPTIONAL_UPGRADES: [&str; 3] = ["h2c", "http", "tls"];
 
-/// True if the request asks for another protocol: there is nothing to send back to it later.
+/// Returns true if the request asks for another protocol: such a request has no response to store.
 pub(super) fn requires_upgrade(method: &str, upgrade: &[&[u8]]) -> bool {
     let asks = |protocol: &[u8]| {
         let name = protocol.split(|&b| b == b'/').next().unwrap_or_default().trim_ascii();
@@ -152,9 +165,11 @@ pub(super) fn requires_upgrade(method: &str, upgrade: &[&[u8]]) -> bool {
     method == "CONNECT" || upgrade.iter().flat_map(|value| value.split(|&b| b == b',')).any(asks)
 }
 
-/// Reads an `Idempotency-Key`: a structured string, with escapes and parameters (RFC 8941 section
-/// 3.3.3, draft-ietf-httpapi-idempotency-key-header), or a bare word, as many clients send it. The
-/// parameters are checked and not used. `Err` if it is neither, empty, or longer than `MAX_IDEMPOTENCY_KEY_LEN`.
+/// Parses an `Idempotency-Key`: a structured string with escapes and parameters (RFC 8941 section
+/// 3.3.3, draft-ietf-httpapi-idempotency-key-header), or a bare token, which many clients send.
+///
+/// Parameters are checked and ignored. `Err` if the value is neither, is empty, is repeated, or is
+/// longer than `MAX_IDEMPOTENCY_KEY_LEN`.
 pub(super) fn parse_idempotency_key(values: &[&[u8]]) -> Result<Option<String>, ()> {
     let [value] = values else {
         return if values.is_empty() { Ok(None) } else { Err(()) };
@@ -173,14 +188,15 @@ pub(super) fn parse_idempotency_key(values: &[&[u8]]) -> Result<Option<String>, 
     if key.is_empty() || key.len() > MAX_IDEMPOTENCY_KEY_LEN { Err(()) } else { Ok(Some(key)) }
 }
 
-/// Longest idempotency key, in bytes: a UUID, or several, with room for a name.
+/// Longest idempotency key, in bytes: enough for several UUIDs, or for a UUID and a name.
 const MAX_IDEMPOTENCY_KEY_LEN: usize = 255;
 
 fn is_bare_key_byte(byte: u8) -> bool {
     byte.is_ascii_graphic() && byte != b'"' && byte != b'\\'
 }
 
-/// Reads a structured string behind its first quote: its text, and the rest behind its last one.
+/// Parses a structured string after its opening quote. Returns its text and the rest after its
+/// closing quote.
 fn parse_quoted_string(text: &str) -> Option<(String, &str)> {
     let mut read = String::new();
     let mut chars = text.chars();
@@ -193,8 +209,8 @@ fn parse_quoted_string(text: &str) -> Option<(String, &str)> {
     }
 }
 
-/// Returns true for the parameters of a structured item, or none (RFC 8941 section 3.1.2). Of a value
-/// that is no string only the characters are checked: it is not used.
+/// Returns true for a possibly empty list of parameters of a structured item (RFC 8941 section
+/// 3.1.2). Only the characters of bare values are checked, since they are not used.
 fn is_parameter_list(text: &str) -> bool {
     let mut text = text;
     while let Some(rest) = text.strip_prefix(';') {

@@ -1,7 +1,8 @@
-//! Turns of callbacks, by how the host and its addresses answered last time.
+//! Receivers of webhooks, and the slots that they get by the result of their last call.
 //!
-//! Clients choose where calls go, and a client can have many names, ports and paths for one machine. So a call is
-//! judged twice: by host and port, before anything is resolved, and by each address that the host has.
+//! Clients choose where webhooks go, and a client can have many names, ports and paths for one
+//! machine. A call is therefore judged twice: by host and port before anything is resolved, and by
+//! each address of the host.
 
 mod receiver_health;
 mod receiver_slot;
@@ -14,48 +15,51 @@ use self::receiver_health::{ReceiverHealth, ReceiverId};
 pub(super) use self::receiver_slot::ReceiverSlot;
 use crate::key::Key;
 
-/// A call that takes longer is slow: an acknowledgement is a matter of milliseconds.
+/// Duration after which a call counts as slow: an acknowledgement takes milliseconds.
 const SLOW_THRESHOLD: Duration = Duration::from_secs(1);
 
-/// Most hosts and addresses that are remembered while no call to them is under way, and most calls of which the host is
-/// remembered until they have a turn: clients choose both.
+/// Most hosts and networks that are remembered without an active call, and most webhooks for which
+/// the host is remembered until they get a slot. Clients choose both.
 const MAX_REMEMBERED: usize = 1_000;
 
-/// Timeout of a first attempt at a host that has not answered yet; that of the n-th attempt is n times as long.
+/// Timeout of the first attempt at an unproven host. The n-th attempt gets n times as long.
 const FIRST_ATTEMPT_TIMEOUT: Duration = Duration::from_millis(2_500);
 
-/// How soon a call without a turn is due again. It is not claimed before its host has one.
+/// Delay before a webhook without a slot is due again. It is not claimed before its host has a free
+/// slot.
 const NO_SLOT_RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// The hosts of one worker's calls.
+/// Receivers of one worker's webhooks.
 #[derive(Default)]
 pub(super) struct WebhookReceivers(Mutex<ReceiverTable>);
 
 #[derive(Default)]
 struct ReceiverTable {
     receivers: HashMap<ReceiverId, ReceiverHealth>,
-    /// Calls under way to hosts that did not answer in time when they were called last, or never were.
+    /// Active calls to unproven hosts: their last call was not answered in time, or there was none.
     unproven_calls: usize,
-    /// Hosts of calls that had no turn.
+    /// Hosts of webhooks that found no slot.
     rejected_hosts: HashMap<Key, Arc<str>>,
 }
 
-/// The room that calls share.
+/// Capacity that all calls share.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WebhookLimits {
-    /// Calls at once.
+    /// Most calls at once.
     pub(super) max_calls: usize,
-    /// Others wait.
+    /// True while other webhooks wait.
     pub(super) contended: bool,
 }
 
 impl WebhookLimits {
-    /// The other half is reserved for hosts that answered in time when they were called last.
+    /// Half of the calls. The other half is reserved for proven hosts, which answered their last
+    /// call in time.
     fn max_unproven_calls(self) -> usize {
         (self.max_calls / 2).max(1)
     }
 
-    /// Calls at once to one place that is slow or silent: half of what its kind has.
+    /// Returns the most calls at once to one slow or unresponsive receiver: half of the calls of
+    /// its kind.
     fn max_calls_per_slow_receiver(self, proven: bool) -> usize {
         let kind = if proven { self.max_calls } else { self.max_unproven_calls() };
         (kind / 2).max(1)
@@ -63,7 +67,8 @@ impl WebhookLimits {
 }
 
 impl WebhookReceivers {
-    /// Begins a call. `None` if its host has no turn: [`WebhookReceivers::retry_delay`] says when it is due again.
+    /// Starts a call. Returns `None` if its host has no free slot;
+    /// [`WebhookReceivers::retry_delay`] returns the time until it is due again.
     pub(super) fn try_acquire_slot(
         self: &Arc<Self>,
         key: &Key,
@@ -84,26 +89,26 @@ impl WebhookReceivers {
         Some(ReceiverSlot::new(Arc::clone(self), key.clone(), host, proven, room))
     }
 
-    /// How soon a call that had no turn is due again: `by_age` if its host could not be remembered, so that it is not
-    /// claimed in vain again and again.
+    /// Returns the delay before a webhook without a slot is due again. If its host could not be
+    /// remembered, the delay is `by_age`, so that it is not claimed in vain again and again.
     pub(super) fn retry_delay(&self, key: &Key, by_age: Duration) -> Duration {
         if self.0.lock().rejected_hosts.contains_key(key) { NO_SLOT_RETRY_DELAY } else { by_age }
     }
 
-    /// Which calls have a turn now, for as long as this is kept.
+    /// Returns a view of the receivers' free slots. It holds the lock of the table.
     pub(super) fn availability(&self, room: WebhookLimits) -> ReceiverAvailability<'_> {
         ReceiverAvailability { table: self.0.lock(), limits: room }
     }
 }
 
-/// A look at all hosts.
+/// View of the free slots of all receivers.
 pub(super) struct ReceiverAvailability<'a> {
     table: MutexGuard<'a, ReceiverTable>,
     limits: WebhookLimits,
 }
 
 impl ReceiverAvailability<'_> {
-    /// Whether a call is worth its claim: its host is not known yet, or has a turn.
+    /// Returns true if a webhook is worth a claim: its host is unknown yet, or has a free slot.
     pub(super) fn allows(&self, key: &Key) -> bool {
         self.table
             .rejected_hosts
@@ -127,13 +132,14 @@ impl ReceiverTable {
 
     fn record_rejected_host(&mut self, key: &Key, host: &Arc<str>) {
         if self.rejected_hosts.len() >= MAX_REMEMBERED && !self.rejected_hosts.contains_key(key) {
-            // Some of them may have been called by another worker since. Those that wait are learned anew.
+            // Other workers may have delivered some of them. Webhooks that still wait are recorded
+            // again.
             self.rejected_hosts.clear();
         }
         self.rejected_hosts.insert(key.clone(), Arc::clone(host));
     }
 
-    /// Forgets the place that was called longest ago, if there are too many.
+    /// Removes the receiver with the oldest last call if there are more than `MAX_REMEMBERED`.
     fn evict_oldest(&mut self) {
         if self.receivers.len() <= MAX_REMEMBERED {
             return;
@@ -148,8 +154,8 @@ impl ReceiverTable {
     }
 }
 
-/// Host and port, as far as a URL says so plainly. One that says it in another way is a host of its own; its addresses are
-/// what they are.
+/// Returns host and port of a URL, as they are written. Another spelling counts as another host,
+/// but resolves to the same addresses.
 fn url_authority(url: &str) -> String {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     rest.split(['/', '?', '#']).next().unwrap_or_default().to_ascii_lowercase()

@@ -1,4 +1,5 @@
-//! The worker: takes jobs whose lock comes free, and runs them through the application's routes.
+//! Worker that claims jobs when their lock is released and runs them through the application's
+//! routes.
 
 use std::{fmt, future::Future, sync::Arc, time::Duration};
 
@@ -16,21 +17,24 @@ use super::{
 };
 use crate::{clock::MAX_DURATION, gate::parse_header_name, store::Store};
 
-/// Shortest lease, and shortest longest run: below it a slow moment of the store looks like a crash.
+/// Shortest lease and shortest `max_run_time`. Below it, a slow moment of the store looks like a
+/// crash.
 const MIN_LEASE: Duration = Duration::from_millis(100);
 
-/// Shortest time for which an ended job is kept. A call that stored it, and whose answer was lost, is sent again, also when
-/// the job has ended: what is kept of it alone tells that it is not to be stored, and run, once more.
+/// Shortest retention of an ended job.
+///
+/// An enqueue with a lost reply is sent again, possibly after the job has ended. Only the retained
+/// job shows that the request must not be stored and run a second time.
 pub(super) const MIN_RETENTION: Duration = Duration::from_secs(60);
 
-/// Runs deferred requests until it is told to stop. Each integration has a constructor of its own.
+/// Runs deferred requests until it is told to stop. Each integration has its own constructor.
 ///
-/// Several of one process can be on the same store, for routes or settings of their own. They count as one among
-/// the workers of the queue: each hears of all that the process is told of, and its shards are given up when the
-/// last of them stops.
+/// One process may run several workers on the same store, with different routes or settings. They
+/// count as one member among the workers of the queue: each receives all wake-ups of the process,
+/// and the shards are released when the last of them stops.
 ///
 /// ```text
-/// claim -> run through the routes -> settle: done | retry | dead | back in line; claim the next of the line
+/// claim -> run through the routes -> settle: done | retry | dead | postponed; claim the next job
 /// ```
 #[must_use = "a worker does nothing until `run` is awaited or spawned"]
 pub struct DeferWorker {
@@ -49,7 +53,7 @@ pub struct DeferWorker {
 }
 
 impl DeferWorker {
-    /// A worker that runs jobs of this store through these routes.
+    /// Creates a worker that runs the jobs of this store through `replayer`.
     pub fn new(store: &Store, replayer: impl Replayer) -> Self {
         Self {
             store: store.clone(),
@@ -72,28 +76,31 @@ impl DeferWorker {
         }
     }
 
-    /// Most requests that run at once in this worker. Default 16, at least 1; those of one resource never
-    /// do.
+    /// Sets how many requests this worker runs at once. Default 16, at least 1. Requests of one
+    /// resource never run at once.
     pub fn concurrency(mut self, most: usize) -> Self {
         self.concurrency = most.max(1);
         self
     }
 
-    /// Most requests that run at once in all workers of this queue, at least 1. Default: as many as they
-    /// have room for. Every worker should be given the same number; it costs two calls per visit to a
-    /// line. What runs is counted by leases: a run whose worker died counts until its lease ends.
+    /// Limits how many requests run at once in all workers of this queue. At least 1. Default: no
+    /// limit but the workers' own.
+    ///
+    /// Set the same number in every worker. The limit costs two calls for each series of runs on
+    /// one lock. Permits are leases: the run of a dead worker counts until its lease expires.
     pub fn queue_concurrency(mut self, most: u32) -> Self {
         self.shared_limits.max_concurrent = Some(most.max(1));
         self
     }
 
-    /// Most requests that are started per time by all workers of this queue, evenly, and at most a tenth
-    /// of them at once: GCRA. Default: no limit. Every worker should be given the same. A run that is
-    /// tried again counts again.
+    /// Limits how many requests all workers of this queue start per time (GCRA). Default: no limit.
+    ///
+    /// Starts are spread evenly, with a burst of at most a tenth of `requests`. Set the same rate
+    /// in every worker. A retry counts again.
     ///
     /// # Panics
     ///
-    /// If either is zero, or the time is longer than a year.
+    /// Panics if either is zero, or the time is longer than a year.
     pub fn queue_rate(mut self, requests: u64, per: Duration) -> Self {
         assert!(
             requests > 0 && !per.is_zero() && per <= MAX_DURATION,
@@ -103,47 +110,55 @@ impl DeferWorker {
         self
     }
 
-    /// How long runs may go on after the signal to stop. Default 10 s. What still runs then is
-    /// abandoned: what may run again, or has not come to its lock yet, goes back in line uncharged, the
-    /// others among the dead letters.
+    /// Sets how long runs may continue after the signal to stop. Default 10 s.
+    ///
+    /// Runs that are still active after it are aborted. Jobs that may run again, and jobs that have
+    /// not reached their lock yet, return to their queue uncharged. The others become dead letters.
     pub fn drain_timeout(mut self, deadline: Duration) -> Self {
         self.drain_timeout = deadline.min(MAX_DURATION);
         self
     }
 
-    /// How long a run outlives its process. Default 10 s, at least 100 ms; renewed at a third.
+    /// Sets the lease of a run's lock, which bounds how long a run outlives its process. Default 10
+    /// s, at least 100 ms. It is renewed after a third.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease.clamp(MIN_LEASE, MAX_DURATION);
         self
     }
 
-    /// Longest run. Default 5 minutes, at least 100 ms, at most a year; its lock is then left to end, and
-    /// the run is lost, as in a crash.
+    /// Sets the longest duration of a run. Default 5 minutes, at least 100 ms, at most a year.
+    ///
+    /// A longer run is lost as in a crash: its lock is renewed no more, and expires.
     pub fn max_run_time(mut self, max: Duration) -> Self {
         self.max_run = max.clamp(MIN_LEASE, MAX_DURATION);
         self
     }
 
-    /// Makes the calls of `DeferLayer::webhook`. Without it, they are left to workers that have it.
+    /// Sends the webhooks of `DeferLayer::webhook`. A worker without this setting leaves them to
+    /// workers that have it.
     #[cfg(feature = "webhook")]
     pub fn webhooks(mut self, callbacks: super::Webhooks) -> Self {
         self.webhooks = Some(Arc::new(callbacks));
         self
     }
 
-    /// Most bytes of a response's body that are kept. Default 1 MiB. Of a longer one status and fields
-    /// are, and of a stream, whatever its length.
+    /// Sets the largest response body that is stored, in bytes. Default 1 MiB.
+    ///
+    /// Of a response with a larger body, and of any stream, only status and headers are stored.
     pub fn response_limit(mut self, bytes: usize) -> Self {
         self.response_limit = bytes;
         self
     }
 
-    /// Keeps this field of responses, too. Kept are those that say what the body is, and what a browser may do with it;
-    /// `Set-Cookie` only if it is named here: whoever reads the status resource is not necessarily whom it is for.
+    /// Stores this response header too. By default, headers that describe the content, or tell a
+    /// browser how to treat it, are stored.
+    ///
+    /// `Set-Cookie` is stored only if it is named here, because the reader of the status resource
+    /// is not necessarily the client that the cookie is for.
     ///
     /// # Panics
     ///
-    /// If the name is none that a field can have.
+    /// Panics if the name is not a valid header name.
     pub fn keep_response_header(mut self, name: &str) -> Self {
         self.settlement_rules
             .keep_headers
@@ -151,34 +166,40 @@ impl DeferWorker {
         self
     }
 
-    /// How long a request waits after a failed run: between nothing and `base`, twice as much after each
-    /// further one, at most `cap`, drawn evenly. Default 1 s and 5 minutes.
+    /// Sets the delay before a retry. Default 1 s and 5 minutes.
+    ///
+    /// The delay is drawn evenly between zero and a bound. The bound is `base` after the first
+    /// failed run, doubles with each further one, and is at most `cap`.
     pub fn backoff(mut self, base: Duration, cap: Duration) -> Self {
         self.settlement_rules.backoff.base = base.min(MAX_DURATION);
         self.settlement_rules.backoff.cap = cap.min(MAX_DURATION);
         self
     }
 
-    /// Longest `Retry-After` of a handler that is honoured; a longer one counts as this. Default an hour.
+    /// Sets the longest `Retry-After` of a handler that is honoured; a longer one is cut to it.
+    /// Default one hour.
     pub fn max_retry_after(mut self, longest: Duration) -> Self {
         self.settlement_rules.backoff.max_retry_after = longest.min(MAX_DURATION);
         self
     }
 
-    /// How long finished jobs and their responses are kept. Default a day, at least a minute; of each shard no more than a
-    /// 64th of the layers' `ended_bytes`, by default 16 MiB, the newest.
+    /// Sets the retention of finished jobs and their responses. Default one day, at least one
+    /// minute.
+    ///
+    /// Each shard keeps at most a 64th of the layers' `max_ended_bytes`, by default 16 MiB. The
+    /// newest jobs stay.
     pub fn done_retention(mut self, retention: Duration) -> Self {
         self.settlement_rules.done_retention = retention.clamp(MIN_RETENTION, MAX_DURATION);
         self
     }
 
-    /// How long dead letters are kept. Default a week, at least a minute.
+    /// Sets the retention of dead letters. Default one week, at least one minute.
     pub fn dead_retention(mut self, retention: Duration) -> Self {
         self.settlement_rules.dead_retention = retention.clamp(MIN_RETENTION, MAX_DURATION);
         self
     }
 
-    /// Restores this snapshot: `put` makes of it what the replayer finds among
+    /// Restores this snapshot in each run. `put` converts it to a value that the replayer finds in
     /// [`ReplayMarker::restored_snapshots`](crate::gate::ReplayMarker::restored_snapshots).
     pub fn restore_with<T: ExtensionSnapshot, P: std::any::Any + Send + Sync>(
         mut self,
@@ -188,13 +209,13 @@ impl DeferWorker {
         self
     }
 
-    /// Has this function decide before each run whether it may begin: of a request whose user has lost
-    /// the right to it while it waited, say. It gets what was stored, with the snapshots that the request
-    /// carries. Default: every run may. Calls that tell of an end are not asked about.
+    /// Sets a check that decides before each run whether it may begin, for example because the user
+    /// has lost the permission since the request was accepted. Default: every run begins.
     ///
-    /// The lock of the request is held meanwhile, and the check counts into
-    /// [`max_run`](Self::max_run_time). One that panics, or has not ended after half of that time, is
-    /// [`RunAuthorization::ClientAddressError`].
+    /// The check receives the stored request with its snapshots. Webhooks are not checked. The
+    /// request's lock is held during the check, and the check counts towards
+    /// [`max_run_time`](Self::max_run_time). A check that panics, or takes longer than half of that
+    /// time, counts as [`RunAuthorization::Unknown`].
     ///
     /// ```
     /// use lockgate::defer::{RunAuthorization, DeferWorker, PendingRun};
@@ -205,7 +226,7 @@ impl DeferWorker {
     ///
     /// fn checked(worker: DeferWorker) -> DeferWorker {
     ///     worker.authorize(|run: PendingRun| async move {
-    ///         let Some(user) = run.carried::<User>() else { return RunAuthorization::Granted };
+    ///         let Some(user) = run.snapshot::<User>() else { return RunAuthorization::Granted };
     ///         match is_active(user.id).await {
     ///             Ok(true) => RunAuthorization::Granted,
     ///             Ok(false) => RunAuthorization::Denied,
@@ -222,8 +243,8 @@ impl DeferWorker {
         self
     }
 
-    /// Works until `shutdown` resolves, then drains: it stops claiming, lets runs end, and gives its
-    /// shards up. If this future is dropped instead, runs are aborted, as in a crash.
+    /// Works until `shutdown` resolves, then drains: stops claiming, releases its shards, and lets
+    /// current runs end. If this future is dropped instead, runs are aborted as in a crash.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         let hints = self.store.wakeups().subscribe_work();
         tracing::info!(node = %self.store.node(), "worker started");

@@ -1,8 +1,9 @@
-//! Memory that bodies of parked requests may take while they are read.
+//! Memory budget for the bodies of parked requests while they are read.
 //!
 //! A client takes at most as much as it leaves free (Choudhury and Hahne, "Dynamic Queue Length
-//! Thresholds for Shared-Memory Packet Switches", 1998): half of the budget if it is alone, a third if
-//! there are two of its kind. So no client can keep the others out, and none needs a fixed share.
+//! Thresholds for Shared-Memory Packet Switches", 1998): half of the budget if it is the only
+//! client, a third if two clients take their maximum. No client can exclude the others, and none
+//! needs a fixed share.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -11,22 +12,22 @@ use parking_lot::Mutex;
 use super::HttpRequestHead;
 use crate::key::Key;
 
-/// Bytes that are reserved ahead of what has arrived: the first read buffer of hyper and of actix-web.
-/// A `Content-Length` reserves nothing, since a client may send it and no body.
+/// Bytes reserved ahead of the bytes that have arrived: the first read buffer of hyper and of
+/// actix-web. A `Content-Length` reserves nothing, since a client may send it without a body.
 const CHUNK_RESERVE: usize = 8 * 1024;
 
-/// Bytes of all requests that are being read in this process.
+/// Bytes of all requests that this process is reading.
 static BUFFER_USAGE: Mutex<BufferUsage> =
     Mutex::new(BufferUsage { total: 0, by_client: BTreeMap::new() });
 
 struct BufferUsage {
     total: usize,
-    /// Of each client that has any.
+    /// Bytes of each client with a reservation.
     by_client: BTreeMap<Key, usize>,
 }
 
 impl BufferUsage {
-    /// Adds bytes of a client, if they fit into the budget and into its share of that.
+    /// Reserves bytes for a client, if they fit into the budget and into the client's share of it.
     fn try_reserve(&mut self, client: &Key, bytes: usize, budget: usize) -> bool {
         let own = self.by_client.get(client).copied().unwrap_or_default();
         let sum = |used: usize| used.checked_add(bytes);
@@ -50,19 +51,18 @@ impl BufferUsage {
     }
 }
 
-/// Room for one body: its own limit, and its part of what all bodies of this process may take together.
-/// Nobody waits for room: if there is none, the request is refused. Dropping it gives back what it has.
+/// Memory reservation for one body, bounded by the body's own limit and by the client's share of
+/// the process-wide budget. A request without a reservation is refused rather than queued. Dropping
+/// it releases its bytes.
 #[derive(Debug)]
 pub struct BodyBudget {
     body_limit: usize,
     total_budget: usize,
     read_timeout: Duration,
     client: Key,
-    /// Length of the body, as far as the client tells it.
+    /// Length of the body, if the client declares one.
     declared_length: Option<usize>,
-    /// Bytes reserved for the body.
     reserved_body: usize,
-    /// Bytes reserved for the head.
     reserved_head: usize,
 }
 
@@ -80,14 +80,14 @@ impl BodyBudget {
         }
     }
 
-    /// How long the whole body may take to arrive, from when its reading starts.
+    /// Returns the timeout for the whole body, counted from the start of its reading.
     #[must_use]
     pub fn read_timeout(&self) -> Duration {
         self.read_timeout
     }
 
-    /// Reserves room for this many bytes in all, which have arrived, and for the chunk that may come
-    /// next. False if there is none.
+    /// Reserves memory for `bytes`, the total that has arrived, and for the next chunk. Returns
+    /// false if it does not fit.
     #[must_use]
     pub fn try_grow_to(&mut self, bytes: usize) -> bool {
         if bytes > self.body_limit {
@@ -102,8 +102,8 @@ impl BodyBudget {
         taken
     }
 
-    /// Reserves room for the request's head, which counts beside the body's own limit, in the share of
-    /// this client. False if there is none.
+    /// Reserves memory for the request's head in the share of this client; the head does not count
+    /// against the body's own limit. Returns false if it does not fit.
     #[must_use]
     pub(crate) fn try_reserve_head(&mut self, head: &HttpRequestHead, client: Key) -> bool {
         let fields = head.headers.iter().map(|(name, value)| name.len() + value.len());
@@ -115,12 +115,12 @@ impl BodyBudget {
         held
     }
 
-    /// Notes the length of the body that the client tells before any of it is read (`None`: it tells
-    /// nothing), and reserves room for the first chunk. False if the length is beyond the limit, or if
-    /// there is no room.
+    /// Records the body's length as declared by the client, before any of it is read (`None` if it
+    /// is not declared), and reserves memory for the first chunk. Returns false if the length
+    /// exceeds the limit, or if the chunk does not fit.
     #[must_use]
     pub fn try_declare_length(&mut self, length: Option<u64>) -> bool {
-        // A number too large for the machine is too large for any limit.
+        // A length beyond `usize` exceeds every limit.
         self.declared_length = length.map(|length| usize::try_from(length).unwrap_or(usize::MAX));
         self.declared_length.is_none_or(|length| length <= self.body_limit) && self.try_grow_to(0)
     }

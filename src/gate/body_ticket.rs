@@ -1,4 +1,4 @@
-//! A ticket that stays until the response's body has ended.
+//! `BodyTicket`: a ticket that stays with a response body until its end.
 
 use std::{
     fmt,
@@ -9,11 +9,12 @@ use futures_util::future::BoxFuture;
 
 use super::{BodyTimerHandle, Gate, LeaveAction, RequestScope, ServiceOutcome};
 
-/// What a driver puts beside a body whose gate has answered [`LeaveAction::KeepTicket`](super::LeaveAction::KeepTicket).
-/// `I` is what the body yields, its error included.
+/// Ticket that a driver keeps with a body after
+/// [`LeaveAction::KeepTicket`](super::LeaveAction::KeepTicket). `I` is the type of the body's
+/// items, its error included.
 ///
-/// Dropping it drops the ticket, which is the usual end: of a body whose length is known no server asks
-/// for more than that length, and none reads on for a client that has gone.
+/// Dropping it drops the ticket, which is the usual end: a server reads no more of a body of known
+/// length than that length, and stops reading when the client has disconnected.
 pub struct BodyTicket<I>(BodyTicketState<I>);
 
 enum BodyTicketState<I> {
@@ -30,29 +31,30 @@ enum BodyTicketState<I> {
     Left,
 }
 
-/// The gate and its ticket; whether it lets the body end.
+/// Leaves the gate with the ticket; resolves to true if the body may end.
 type LeaveGateFn = Box<dyn FnOnce(ServiceOutcome) -> BoxFuture<'static, bool> + Send>;
 
-/// What comes next of a body.
+/// Next item of a body.
 #[derive(Debug)]
 pub enum NextBodyItem<I> {
-    /// This, and more may follow.
+    /// An item that more may follow.
     Item(I),
-    /// Nothing follows: it is the last, or nothing.
+    /// The end of the body, with its last item if there is one.
     Last(Option<I>),
-    /// An error, and nothing follows.
+    /// An error, which ends the body.
     Failed(I),
 }
 
-/// The gate has stopped the body, which must break off, visibly. This is the ticket: it is to be dropped after the body, since
-/// what the handler streams may go on for as long as that lives. (It is gone already where the body had ended.)
+/// The gate has stopped the body, which must break off visibly. Holds the ticket, unless the body
+/// had ended already. Drop it after the body: the handler's stream may continue as long as the body
+/// lives.
 #[must_use = "the ticket is to be dropped after the body"]
 pub struct StoppedBody {
     _ticket: Option<LeaveGateFn>,
 }
 
 impl<I> BodyTicket<I> {
-    /// Keeps the ticket, and goes on to count the time of reading.
+    /// Creates the body ticket; it continues to count the time of reading the request body.
     pub fn new<N: ?Sized, G: Gate<N>>(
         gate: G,
         ticket: G::Ticket,
@@ -61,8 +63,8 @@ impl<I> BodyTicket<I> {
         let (watch, scope) = (Box::pin(gate.cancellation(&ticket)), gate.request_scope(&ticket));
         let leave = |outcome| -> BoxFuture<'static, bool> {
             Box::pin(async move {
-                // The head is out: there is nothing to put fields into, and what can't be replaced is not to be taken for whole.
-                // What breaks off by itself says so itself.
+                // The head has been sent, so headers can't be added. A body must not look complete
+                // if its response would be replaced. A failed body breaks off by itself.
                 let replaced = matches!(gate.leave(ticket, outcome).await, LeaveAction::Replace(_));
                 !replaced || outcome == ServiceOutcome::BodyFailed
             })
@@ -75,14 +77,17 @@ impl<I> BodyTicket<I> {
         })
     }
 
-    /// True once the gate has been left: nothing is held any more.
+    /// Returns true once the gate has been left and nothing is held.
     #[must_use]
     pub fn has_left_gate(&self) -> bool {
         matches!(self.0, BodyTicketState::Left)
     }
 
-    /// Polls the body under the ticket, and within its [`RequestScope`], as the call that made it. The gate is left before the end is shown, so that a client that
-    /// has seen the end can act at once. If the gate [replaces](super::LeaveAction::Replace) the answer even then, the end is not shown.
+    /// Polls the body under the ticket, within its [`RequestScope`], as the call that made it.
+    ///
+    /// The gate is left before the end of the body is returned, so that a client that has seen the
+    /// end can act at once. If the gate [replaces](super::LeaveAction::Replace) the response even
+    /// then, the end is withheld.
     pub fn poll_next(
         &mut self,
         cx: &mut Context<'_>,
@@ -95,7 +100,7 @@ impl<I> BodyTicket<I> {
                 request_scope: scope,
                 ..
             } => {
-                // First of all: a body that always has something would hide the watch.
+                // Before the body: a body that is always ready would starve the cancellation.
                 let slow = |reading: &BodyTimerHandle| reading.poll_timed_out(cx).is_ready();
                 if reading.as_ref().is_some_and(slow) || watch.as_mut().poll(cx).is_ready() {
                     return self.abort();

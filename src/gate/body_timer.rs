@@ -1,9 +1,10 @@
-//! How long a handler may wait for the body of its request.
+//! Timer for a handler's waits for its request body.
 //!
-//! Counted is the time in which the handler has asked for more and there is nothing: not the time in
-//! which it does other things, and nothing once the body has been read to its end. So a client that sends
-//! a byte a second is stopped as well as one that sends nothing, and one that has sent all is never taken
-//! for slow: what has come counts as there from when the body said so, however late the handler looks.
+//! Only the time in which the handler has polled the body and no data is there counts. Time in
+//! which the handler does other things does not count, and nothing counts after the end of the
+//! body. A client that sends a byte a second is thus stopped like one that sends nothing, and a
+//! client that has sent everything is never taken for slow: a wait ends when the body wakes the
+//! handler, however late the handler polls.
 
 use std::{
     fmt,
@@ -21,20 +22,20 @@ use futures_util::task::AtomicWaker;
 use parking_lot::Mutex;
 use tokio::time::{Instant, Sleep};
 
-/// The driver's end: tells when the client has been too slow. Dropping it ends the count.
+/// Driver's end of the timer; reports the timeout. Dropping it disarms the timer.
 pub struct BodyTimerHandle(Arc<BodyTimerState>);
 
-/// The body's end: counts. The driver wraps the body in it.
+/// Body's end of the timer; counts the waits. The driver wraps the body in it.
 pub struct BodyTimer {
     shared: Arc<BodyTimerState>,
     remaining: Duration,
-    /// Since when the handler waits.
+    /// Start of the current wait.
     waiting_since: Option<Instant>,
-    /// Made when it first has to wait: most bodies come at once.
+    /// Created by the first wait: most bodies arrive at once.
     sleep: Option<Pin<Box<Sleep>>>,
 }
 
-/// The client was too slow. What the body yields then, in place of the rest.
+/// Error that the body yields in place of its rest when the client was too slow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BodyTimeoutError;
 
@@ -42,7 +43,7 @@ struct BodyTimerState {
     state: AtomicU8,
     driver_waker: AtomicWaker,
     handler_waker: AtomicWaker,
-    /// When the body last told the handler to look, if it has not looked since.
+    /// Time at which the body last woke the handler, if the handler has not polled since.
     woken_at: Mutex<Option<Instant>>,
 }
 
@@ -51,7 +52,7 @@ const TIMED_OUT: u8 = 1;
 const DISARMED: u8 = 2;
 
 impl BodyTimerHandle {
-    /// Both ends.
+    /// Creates both ends.
     #[must_use]
     pub fn new(limit: Duration) -> (Self, BodyTimer) {
         let state = AtomicU8::new(COUNTING);
@@ -69,13 +70,13 @@ impl BodyTimerHandle {
         )
     }
 
-    /// True from then on.
+    /// Returns true once the client has been too slow.
     #[must_use]
     pub fn is_timed_out(&self) -> bool {
         self.0.state.load(Ordering::Acquire) == TIMED_OUT
     }
 
-    /// Ready when the client has been too slow, in whatever task the body is read.
+    /// Resolves when the client has been too slow, whichever task reads the body.
     pub fn poll_timed_out(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.0.driver_waker.register(cx.waker());
         if self.is_timed_out() { Poll::Ready(()) } else { Poll::Pending }
@@ -89,13 +90,13 @@ impl Drop for BodyTimerHandle {
 }
 
 impl BodyTimerState {
-    /// Out of counting, once.
+    /// Leaves the state `COUNTING`, at most once.
     fn finish_as(&self, to: u8) {
         let _ = self.state.compare_exchange(COUNTING, to, Ordering::AcqRel, Ordering::Acquire);
     }
 }
 
-/// The body's waker: it notes when it was woken, and wakes the handler.
+/// Waker of the body: records the time of the wake-up, and wakes the handler.
 impl Wake for BodyTimerState {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
@@ -112,7 +113,7 @@ impl BodyTimer {
     ///
     /// # Errors
     ///
-    /// If the handler has waited too long. The driver knows it too then.
+    /// If the handler has waited too long. The driver is woken too.
     pub fn poll_body<T>(
         &mut self,
         cx: &mut Context<'_>,
@@ -121,7 +122,7 @@ impl BodyTimer {
         if self.shared.state.load(Ordering::Acquire) == DISARMED {
             return Ok(body(cx));
         }
-        // Before the body is polled: what wakes it from then on is about the next poll.
+        // Before the body is polled: a wake-up from here on belongs to the next poll.
         let woken = self.shared.woken_at.lock().take();
         if woken.is_some() {
             self.end_wait(woken);
@@ -137,7 +138,7 @@ impl BodyTimer {
         Ok(polled)
     }
 
-    /// The wait that was on is over, since then, or since now.
+    /// Ends the current wait, at `ended` or now.
     fn end_wait(&mut self, ended: Option<Instant>) {
         if let Some(since) = self.waiting_since.take() {
             let ended = ended.unwrap_or_else(Instant::now);
@@ -191,7 +192,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// A handler's read of a body, with 5 s of patience in all.
+    /// A handler's read of a body, with a timeout of 5 s.
     struct Body(mpsc::UnboundedReceiver<u8>, BodyTimer);
 
     impl Body {
@@ -234,7 +235,7 @@ mod tests {
         assert!(reading.is_timed_out());
     }
 
-    /// Whoever was told to look, and finds nothing, waits again from then on.
+    /// A handler that is woken and finds no data continues to wait.
     #[tokio::test(start_paused = true)]
     async fn a_wake_without_anything_does_not_end_the_wait() {
         let (reading, mut patience) = BodyTimerHandle::new(5 * SECOND);

@@ -1,4 +1,4 @@
-//! The inner call, beside what may end it.
+//! Running the inner call until it completes or is cancelled.
 
 use std::{
     future::{Future, poll_fn},
@@ -8,24 +8,25 @@ use std::{
 
 use super::{BodyTimerHandle, ServiceOutcome};
 
-/// How an inner call ended, or was ended.
+/// End of an inner call.
 #[derive(Debug)]
 pub enum CallCompletion<T> {
-    /// By itself.
+    /// The call completed by itself.
     Completed(T),
-    /// [`Gate::cancellation`](super::Gate::cancellation) resolved, or its client was too slow.
+    /// [`Gate::cancellation`](super::Gate::cancellation) resolved, or the client was too slow.
     Stopped,
 }
 
 impl<T> CallCompletion<T> {
-    /// What to leave the gate with; the function tells of a call that has ended by itself.
+    /// Returns the outcome to leave the gate with. `ended` classifies a call that completed by
+    /// itself.
     pub fn outcome(
         &self,
         reading: Option<&BodyTimerHandle>,
         ended: impl FnOnce(&T) -> ServiceOutcome,
     ) -> ServiceOutcome {
         match self {
-            // Whatever the handler has made of a body that broke off.
+            // Independent of the handler's response to a body that broke off.
             _ if reading.is_some_and(BodyTimerHandle::is_timed_out) => {
                 ServiceOutcome::RequestBodyTimeout
             }
@@ -35,11 +36,11 @@ impl<T> CallCompletion<T> {
     }
 }
 
-/// Polls the inner call for as long as the gate lets it go on: [`attend`], for a driver that has a future of its own.
-/// `began` is false before the first poll, and kept by the driver.
+/// Polls the inner call until it completes or is cancelled: [`run_until_cancelled`] for a driver
+/// with a future of its own. `began` is false before the first poll; the driver keeps it.
 ///
-/// Both are dropped by the driver, before it leaves the gate: what the handler had begun must have ended when the lock
-/// is given back.
+/// The driver drops both futures before it leaves the gate: the handler's work must have ended when
+/// the lock is released.
 pub fn poll_until_cancelled<C: Future, W: Future<Output = ()>>(
     call: Pin<&mut C>,
     mut watch: Pin<&mut W>,
@@ -47,8 +48,8 @@ pub fn poll_until_cancelled<C: Future, W: Future<Output = ()>>(
     reading: Option<&BodyTimerHandle>,
     cx: &mut Context<'_>,
 ) -> Poll<CallCompletion<C::Output>> {
-    // A call that ends at once costs no watch. Later the watch comes first: of nested layers that stop
-    // one call the outermost does, and knows that it was stopped.
+    // A call that completes in its first poll never polls the cancellation. Later the cancellation
+    // comes first: of nested layers that stop one call, the outermost must stop it and report that.
     if *began && watch.as_mut().poll(cx).is_ready() {
         return Poll::Ready(CallCompletion::Stopped);
     }
@@ -66,8 +67,8 @@ pub fn poll_until_cancelled<C: Future, W: Future<Output = ()>>(
     watch.poll(cx).map(|()| CallCompletion::Stopped)
 }
 
-/// Awaits the inner call for as long as the gate lets it go on. Both are pinned by the driver, and dropped as
-/// [`poll_until_cancelled`] says.
+/// Awaits the inner call until it completes or is cancelled. The driver pins both futures, and
+/// drops them as described at [`poll_until_cancelled`].
 pub async fn run_until_cancelled<C: Future, W: Future<Output = ()>>(
     mut call: Pin<&mut C>,
     mut watch: Pin<&mut W>,

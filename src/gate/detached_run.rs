@@ -1,4 +1,4 @@
-//! A request that goes on when its client has left.
+//! Direct runs that continue when their client disconnects.
 
 use std::{
     future::{Future, poll_fn},
@@ -14,24 +14,26 @@ use tokio::{
 
 use super::{Gate, NextBodyItem, ServiceOutcome, parking_slot::ParkingSlot};
 
-/// Longest time that a client may leave the next item of a body unread once the run must have ended: a client that stalls
-/// must not keep the run, and its place among the bounded ones, for ever.
+/// Longest time that a client may leave the next body item unread once the run should have ended. A
+/// stalled client must not keep a run, which counts against the limit of runs, forever.
 const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Items of a body between two turns of other tasks, where no client slows it down.
+/// Items read between two yields to other tasks, for a body that no client slows down.
 const ITEMS_PER_YIELD: u32 = 32;
 
-/// A request that is remembered, and runs in a task of its own. When its client leaves it is dropped only if it has not
-/// begun: from then on one key is one execution, and the answer is for the retry.
+/// Request with an idempotency record that runs in a task of its own. A disconnect of its client
+/// drops it only if it has not started: from its start on, one key means one execution, and the
+/// response is for the retry.
 #[derive(Debug, Clone)]
 pub struct DetachedRun(ParkingSlot);
 
-/// Receiver of a body that is read for its gate.
+/// Destination of a response body that is read for its gate.
 #[derive(Debug)]
 pub enum BodySink<I> {
-    /// It is sent when it is whole.
+    /// Collects the items; they are sent together at the end.
     Buffer(Vec<I>),
-    /// It is sent as it comes, and `None` at its end: where that is missing, it broke off.
+    /// Sends each item at once, and `None` at the end. A channel that closes without `None` means
+    /// that the body broke off.
     Channel(mpsc::Sender<Option<I>>),
 }
 
@@ -40,8 +42,9 @@ impl DetachedRun {
         Self(slot)
     }
 
-    /// Runs a part of the request; `gone` resolves when its client leaves. `None` if that was before it had begun, or
-    /// after it had ended: the part was dropped.
+    /// Runs a part of the request; `gone` resolves when its client disconnects. Drops the part and
+    /// returns `None` if that happens while no run is in progress: before its start or after its
+    /// end.
     pub async fn run_unless_abandoned<T>(
         &self,
         part: impl Future<Output = T>,
@@ -63,23 +66,28 @@ impl DetachedRun {
         .await
     }
 
-    /// Leaves the gate. The record of a run that has begun is written before this returns, though the client has left:
-    /// [`Store::wait_for_direct_runs`](crate::Store::wait_for_direct_runs) must not overtake it.
+    /// Leaves the gate. The record of a started run is written before this returns, even if the
+    /// client has disconnected: [`Store::wait_for_direct_runs`](crate::Store::wait_for_direct_runs)
+    /// must not return before it.
     pub async fn leave_gate<T>(
         &self,
         leaving: impl Future<Output = T>,
         gone: impl Future<Output = ()>,
     ) -> Option<T> {
-        // Asked first: leaving takes it out of the slot.
+        // Checked first: leaving takes the run out of the slot.
         if self.0.has_run() {
             return Some(leaving.await);
         }
         self.run_unless_abandoned(leaving, gone).await
     }
 
-    /// Reads the body of the answer for the gate, which has said [`LeaveAction::KeepTicket`](super::LeaveAction::KeepTicket), and hands it on
-    /// all but the last item, which is to be sent when the gate is left with the outcome. Without a client it ends with the
-    /// longest time that the lock may be held; a client that has stalled for `STALL_TIMEOUT` by then ends it too.
+    /// Reads the response body for a gate that returned
+    /// [`LeaveAction::KeepTicket`](super::LeaveAction::KeepTicket), and forwards all items but the
+    /// last. Returns the last item, to be sent after the gate has been left with the returned
+    /// outcome.
+    ///
+    /// Without a client, reading ends at the deadline of the run. With a client, it ends when an
+    /// item stays unread until that deadline and for at least `STALL_TIMEOUT`.
     pub async fn forward_body<N: ?Sized, G: Gate<N>, I>(
         &self,
         (gate, ticket): (&G, &mut G::Ticket),
@@ -113,7 +121,7 @@ impl DetachedRun {
             match (item, &mut *to) {
                 (item, _) if last => return (item, ServiceOutcome::BodyEnded),
                 (Some(item), BodySink::Buffer(items)) => items.push(item),
-                // Of a client that has left nothing is waited for.
+                // The send fails at once if the client has disconnected, and reading goes on.
                 (Some(item), BodySink::Channel(client)) => {
                     let patience = until.max(Instant::now() + STALL_TIMEOUT);
                     if timeout_at(patience, client.send(Some(item))).await.is_err() {

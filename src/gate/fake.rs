@@ -1,16 +1,16 @@
-//! A request of no framework, for tests of gates.
+//! `FakeView`: a request without a framework, for tests of gates.
 
 use std::net::SocketAddr;
 
 use super::gate_request::{GateRequest, PathParamError, RouteMatch};
 use crate::store::Store;
 
-/// An unsafe request to a matched route. A clone is what a retry layer makes of it.
+/// Unsafe request to a matched route. A clone is the second request of a retry layer.
 #[derive(Clone)]
 pub(crate) struct FakeView {
     pub(crate) method: &'static str,
     pub(crate) headers: Vec<(&'static str, &'static str)>,
-    /// More of them, of any bytes.
+    /// More headers, with arbitrary bytes.
     pub(crate) lines: Vec<(&'static str, Vec<u8>)>,
     pub(crate) peer: Option<SocketAddr>,
     extensions: http::Extensions,
@@ -58,7 +58,7 @@ impl GateRequest for FakeView {
 
     fn set_header(&mut self, name: &str, value: Option<&str>) {
         self.headers.retain(|(n, _)| *n != name);
-        // Tests are short.
+        // Leaks: tests are short.
         let leak = |text: &str| &*text.to_owned().leak();
         self.headers.extend(value.map(|value| (leak(name), leak(value))));
     }

@@ -1,4 +1,4 @@
-//! How a driver shows a request to a gate.
+//! `GateRequest`: a request as a driver shows it to a gate.
 
 use std::{fmt, net::SocketAddr};
 
@@ -6,45 +6,47 @@ use http::HeaderName;
 
 use crate::store::Store;
 
-/// Where the router stands with a request.
+/// Result of routing a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RouteMatch {
-    /// It matched this pattern, such as `/orders/{id}`.
+    /// The request matched this pattern, such as `/orders/{id}`.
     Matched(String),
-    /// The router matched nothing: this will be a 404.
+    /// The router found no match; the response will be a 404.
     Unmatched,
-    /// There is no router, or it has not looked yet.
+    /// There is no router, or it has not run yet.
     Unknown,
 }
 
-/// Why a path parameter of the route has no value for a key.
+/// Reason why a path parameter of the route has no value for a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PathParamError {
-    /// The value's bytes are not UTF-8.
+    /// The value is not UTF-8.
     InvalidUtf8,
-    /// The route has two parameters of one name, such as a nested router's and its prefix's. A key of
-    /// either value could be that of another resource than the handler changes.
+    /// The route has two parameters of one name, such as one of a nested router and one of its
+    /// prefix. A key of either value could name another resource than the one that the handler
+    /// changes.
     Duplicate,
 }
 
-/// A request's line and fields, in no framework's types: what is stored of a deferred request.
+/// Request line and headers of a request, independent of the framework; stored with a deferred
+/// request.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HttpRequestHead {
     /// The method, as sent.
     pub method: String,
-    /// Path and query, as the client sent them.
+    /// Path and query, as sent.
     pub target: String,
-    /// Header fields in order, repeats kept; names in lower case.
+    /// Headers in order, with repeats; names in lower case.
     pub headers: Vec<(String, Vec<u8>)>,
-    /// The socket's other end.
+    /// Address of the peer of the socket.
     pub peer: Option<SocketAddr>,
 }
 
 impl HttpRequestHead {
-    /// A head of these parts.
+    /// Creates a head from its parts.
     #[must_use]
     pub fn new(
         method: impl Into<String>,
@@ -55,8 +57,9 @@ impl HttpRequestHead {
         Self { method: method.into(), target: target.into(), headers, peer }
     }
 
-    /// With the host that the request's URI names, if no field does: HTTP/2 has it there alone (RFC 9113 section
-    /// 8.3.1), and a run has to be for the same host. A name and a password before it are left out.
+    /// Adds a `host` header from the request's URI, if the request has none. HTTP/2 sends the host
+    /// in the URI alone (RFC 9113 section 8.3.1), and a run must be for the same host. User name
+    /// and password of the authority are left out.
     #[must_use]
     pub fn with_host(mut self, authority: Option<&str>) -> Self {
         let is_told = self.headers.iter().any(|(name, _)| name == "host");
@@ -67,14 +70,14 @@ impl HttpRequestHead {
     }
 }
 
-/// The host of an authority, with its port.
+/// Returns host and port of an authority.
 fn host_and_port(authority: &str) -> Option<&str> {
     authority.rsplit('@').next().filter(|host| !host.is_empty())
 }
 
 impl fmt::Debug for HttpRequestHead {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // No values, and nothing of the query: they may be anybody's secrets.
+        // Without values and query: they may be secret.
         let path = self.target.split('?').next().unwrap_or_default();
         let names: Vec<_> = self.headers.iter().map(|(name, _)| name).collect();
         f.debug_struct("HttpRequestHead")
@@ -85,42 +88,43 @@ impl fmt::Debug for HttpRequestHead {
     }
 }
 
-/// A header field was sent more than once.
+/// Error: a header was sent more than once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DuplicateHeader;
 
-/// A request as a gate sees it, before the inner service has.
+/// Request as a gate sees it, before the inner service is called.
 ///
-/// Values are as the client sent them, but path parameters are percent-decoded, whatever the framework
-/// does: the same URL must give the same key everywhere.
+/// Values are as the client sent them, except that path parameters are percent-decoded in every
+/// framework: the same URL must give the same key everywhere.
 pub trait GateRequest {
-    /// What the framework itself shows of a request; closures of the application get this.
+    /// The framework's own view of a request, which closures of the application get.
     type NativeRequest: ?Sized;
 
-    /// The framework's own request.
+    /// Returns the framework's own request.
     fn native_request(&mut self) -> &Self::NativeRequest;
 
-    /// The method, as sent.
+    /// Returns the method, as sent.
     fn method(&self) -> &str;
 
-    /// What the router has found.
+    /// Returns the result of routing.
     fn route(&mut self) -> RouteMatch;
 
-    /// A path parameter, decoded; `None` if the route has none of this name.
+    /// Returns a path parameter, decoded; `None` if the route has none of this name.
     ///
     /// # Errors
     ///
-    /// [`PathParamError`] if its bytes are not UTF-8, or if the route has two parameters of this name.
+    /// [`PathParamError`] if the value is not UTF-8, or if the route has two parameters of this
+    /// name.
     fn path_param(&mut self, name: &str) -> Result<Option<String>, PathParamError>;
 
-    /// All values of a header field.
+    /// Returns all values of a header.
     fn header_values(&self, name: &str) -> Vec<&[u8]>;
 
-    /// The value of a header field that makes sense once; `None` if it was not sent.
+    /// Returns the value of a header that may be sent once; `None` if it was not sent.
     ///
     /// # Errors
     ///
-    /// [`DuplicateHeader`], or more often.
+    /// [`DuplicateHeader`] if it was sent more than once.
     fn single_header(&self, name: &HeaderName) -> Result<Option<&[u8]>, DuplicateHeader> {
         match self.header_values(name.as_str())[..] {
             [] => Ok(None),
@@ -129,54 +133,55 @@ pub trait GateRequest {
         }
     }
 
-    /// The authority in the request's URI; `None`, the default, if it is not there, or not known. HTTP/2 has the host there
-    /// alone.
+    /// Returns the authority of the request's URI, if there is one and it is available. Default
+    /// `None`. HTTP/2 sends the host here alone.
     fn authority(&self) -> Option<&str> {
         None
     }
 
-    /// Bytes of path and query, as [`Head::target`] has them. Default 0: not known.
+    /// Returns the length of path and query in bytes, as in [`HttpRequestHead::target`]. Default 0:
+    /// not available.
     fn target_len(&self) -> usize {
         0
     }
 
-    /// Whether it has one of these header fields, named in lower case. Most requests have none of those that
-    /// are asked for, and one pass over a few names is cheaper than a look-up of each.
+    /// Returns true if the request has any of these headers, named in lower case. Most requests
+    /// have none of them, and one pass over their few names is cheaper than a lookup of each.
     fn has_any_header(&self, names: &[&str]) -> bool {
         names.iter().any(|name| !self.header_values(name).is_empty())
     }
 
-    /// The names of all header fields, in lower case, each once.
+    /// Returns the names of all headers, in lower case, each once.
     fn header_names(&self) -> Vec<&str>;
 
-    /// Makes a header field have this one value, or none: what inner layers and the handler see. Names
-    /// and values that are none change nothing.
+    /// Sets a header to a single value, or removes it, for inner layers and the handler. An invalid
+    /// name or value changes nothing.
     fn set_header(&mut self, name: &str, value: Option<&str>);
 
-    /// The socket's other end.
+    /// Returns the address of the peer of the socket.
     fn peer_addr(&self) -> Option<SocketAddr>;
 
-    /// The store that the application gave to the request.
+    /// Returns the store that the application attached to the request.
     fn store(&self) -> Option<Store>;
 
-    /// What was put into the request under this type.
+    /// Returns the request extension of this type.
     fn extension<T: Clone + Send + Sync + 'static>(&self) -> Option<T>;
 
-    /// Puts a value into the request, for inner layers and for the handler.
+    /// Inserts a request extension, for inner layers and the handler.
     fn insert_extension<T: Clone + Send + Sync + 'static>(&mut self, value: T);
 
-    /// Changes a value that was put into the request; false if there is none.
+    /// Changes a request extension; returns false if there is none of this type.
     fn update_extension<T: Clone + Send + Sync + 'static>(
         &mut self,
         change: impl FnOnce(&mut T),
     ) -> bool;
 
-    /// Takes a value out of the request.
+    /// Removes a request extension and returns it.
     fn remove_extension<T: Clone + Send + Sync + 'static>(&mut self) -> Option<T>;
 }
 
-/// The value of a header field that makes sense once. The host is that of the URI, if no field names it: the same as
-/// [`Head::with_host`] has.
+/// Returns the value of a header that may be sent once. Without a `host` header, the host is that
+/// of the URI, as in [`HttpRequestHead::with_host`].
 pub(super) fn single_header_or_host<'a, V: GateRequest>(
     view: &'a V,
     name: &HeaderName,
@@ -189,9 +194,10 @@ pub(super) fn single_header_or_host<'a, V: GateRequest>(
     }
 }
 
-/// GET, HEAD, OPTIONS and TRACE change nothing (RFC 9110 section 9.2.1). Unknown methods may.
+/// Returns true for GET, HEAD, OPTIONS and TRACE, which change nothing (RFC 9110 section 9.2.1).
+/// Unknown methods may change something.
 #[inline]
 pub(crate) fn is_safe_method(method: &str) -> bool {
-    // As bytes they are compared in place.
+    // As bytes, they are compared in place.
     matches!(method.as_bytes(), b"GET" | b"HEAD" | b"OPTIONS" | b"TRACE")
 }

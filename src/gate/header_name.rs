@@ -1,22 +1,24 @@
-//! Names of header fields that an application has written down.
+//! Header names from the application's settings, and the `Connection` header.
 
 use http::HeaderName;
 
 use super::gate_request::GateRequest;
 
-/// The name as messages have it: in lower case. `setting` is what it was given to.
+/// Returns the header name in lower case, as gates look it up. `setting` is the setting that has
+/// it.
 ///
 /// # Panics
 ///
-/// If it is none. No message has such a field, so that a key would never be found, and nothing ever kept.
+/// If the name is not a valid header name: no message has such a header, so a key would never be
+/// found, and nothing would be kept.
 pub(crate) fn parse_header_name(setting: &str, name: &str) -> String {
     let known = HeaderName::from_bytes(name.as_bytes());
     assert!(known.is_ok(), "{setting}: {name:?} is not the name of a header field");
     name.to_ascii_lowercase()
 }
 
-/// Takes this name out of `RedisConnection`: what a client names there goes no further than one hop (RFC 9110 section 7.6.1), so
-/// that whoever passes the request on would drop a field which is not the client's.
+/// Removes this name from the `Connection` header. A proxy drops the headers named there (RFC 9110
+/// section 7.6.1), and this header is the server's own, not the client's.
 pub(crate) fn remove_from_connection<V: GateRequest>(view: &mut V, name: &str) {
     let is_it = |token: &&[u8]| token.trim_ascii().eq_ignore_ascii_case(name.as_bytes());
     let lines = view.header_values("connection");

@@ -1,4 +1,4 @@
-//! A request that runs at once and is remembered under its `Idempotency-Key`.
+//! Direct runs that are recorded under their `Idempotency-Key`.
 
 use std::time::Duration;
 
@@ -14,54 +14,58 @@ use crate::{
     },
 };
 
-/// Renewals of a run within its lease: two may be late or lost.
+/// Renewals within a lease; two of them may be late or lost.
 const RENEWALS_PER_LEASE: u32 = 3;
 
-/// The record of a request that runs. It is renewed in the background while this lives.
+/// Record of a direct run, renewed in the background while this value lives.
 ///
-/// Dropped without an end before the handler began, it is forgotten, so that a retry runs. Dropped later (a panic, a lost
-/// lock, a runtime that ends), it is forgotten if the request may run again, else dead: it may have run. Both are told to
-/// the store in the background, also to one that is away at first. If the process dies instead, the run is not renewed any
-/// more, and the next call that meets its record does the same.
+/// A run that is dropped without a result is settled in the background, also if the store is
+/// unavailable at first:
+///
+/// - Before the handler was called: the record is discarded, so a retry runs.
+/// - Later (a panic, a lost lock, the end of the runtime): it is discarded if the request is
+///   repeatable, otherwise it becomes dead, since the request may have run.
+///
+/// If the process dies, the renewals stop, and the next call that meets the record settles it in
+/// the same way.
 #[derive(Debug)]
 pub(crate) struct IdempotentRun {
     store: Store,
-    /// `None` once it has ended.
+    /// `None` once the run has been settled.
     completion: Option<Box<RecordCompletion>>,
-    /// The handler was called.
     handler_called: bool,
-    /// Longest time to go on without a client.
+    /// Deadline of a run without a client.
     abandon_at: Instant,
-    /// Ends the renewals when it is dropped.
+    /// Stops the renewals when it is dropped.
     stop_renewals: Option<oneshot::Sender<()>>,
     #[expect(dead_code, reason = "the run is counted until it is dropped")]
     run_permit: DirectRunPermit,
 }
 
-/// Bounds of a run.
+/// Limits of direct runs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RunLimits {
-    /// Most runs of the process at once.
+    /// Most direct runs of the process at once.
     pub(crate) max_runs: usize,
-    /// How long it may go on when its client has left.
+    /// Longest time that a run may take after its start if its client has disconnected.
     pub(crate) max_detached_time: Duration,
 }
 
-/// Answer to a request for the record.
+/// Outcome of [`IdempotentRun::begin`].
 pub(crate) enum BeginOutcome {
     Started(IdempotentRun),
-    /// Another request has it.
+    /// Another request has the record.
     Taken,
-    /// The lock it is to run under was lost before.
+    /// The request's lock was lost before the run began.
     LockLost,
-    /// As many run as may.
+    /// `RunLimits::max_runs` are in progress.
     AtCapacity,
-    /// No more keys are kept of its owner, until the first of them ends.
+    /// The owner has as many idempotency keys as it may; the first of them ends after this time.
     TooManyKeys(Duration),
 }
 
 impl IdempotentRun {
-    /// Takes the record.
+    /// Takes the record and begins the run.
     pub(crate) async fn begin(
         store: &Store,
         call: DirectRunCommand,
@@ -75,7 +79,8 @@ impl IdempotentRun {
             );
             return Ok(BeginOutcome::AtCapacity);
         };
-        // First: if this future is dropped, or there is no answer, the call may have done its work.
+        // Before the call: it may have taken effect although this future is dropped or no reply
+        // comes.
         let ending = Some(Box::new(RecordCompletion::new(store, call.clone())));
         let until = Instant::now() + limits.max_detached_time;
         let store = store.clone();
@@ -114,11 +119,11 @@ impl IdempotentRun {
         })
     }
 
-    /// Renews the run until it has ended, beside the agent: the handler may keep its own task busy.
+    /// Renews the run until it ends, in a task of its own: the handler may keep its task busy.
     fn spawn_renewals(&mut self, call: DirectRunCommand) {
         let (renewals, mut ended) = oneshot::channel();
         self.stop_renewals = Some(renewals);
-        // Not a handle that keeps the store alive.
+        // A weak handle: the renewals must not keep the store alive.
         let store = self.store.downgrade();
         self.store.spawn_long_running(async move {
             loop {
@@ -143,27 +148,28 @@ impl IdempotentRun {
         &self.store
     }
 
-    /// Its id, and the lock it runs under; `None` once it has ended.
+    /// Returns the run's id and the lock that it runs under; `None` once it has been settled.
     pub(crate) fn job_and_key(&self) -> Option<(&JobId, &Key)> {
         self.completion.as_ref().map(|ending| (&ending.command.id, &ending.command.key))
     }
 
-    /// When it must have ended if its client has left.
+    /// Returns the deadline of the run if its client has disconnected.
     pub(crate) fn abandon_at(&self) -> Instant {
         self.abandon_at
     }
 
-    /// The handler is called now: from here on it is unknown how far it came.
+    /// Notes that the handler is called; from here on its progress is unknown.
     pub(crate) fn mark_started(&mut self) {
         self.handler_called = true;
     }
 
-    /// True if a run of unknown outcome may be repeated.
+    /// Returns true if a run with an unknown outcome may be repeated.
     pub(crate) fn is_repeatable(&self) -> bool {
         self.completion.as_ref().is_none_or(|ending| ending.command.retry_after_crash)
     }
 
-    /// Ends it with its response, which is kept for so long, and its fingerprint if there is one.
+    /// Settles the run with its response, which is kept for `life`, and its fingerprint if there is
+    /// one.
     pub(crate) async fn record_response(
         mut self,
         life: Duration,
@@ -177,12 +183,12 @@ impl IdempotentRun {
         self.send_completion().await;
     }
 
-    /// Ends it as if it had never been.
+    /// Discards the record.
     pub(crate) async fn forget(mut self) {
         self.send_completion().await;
     }
 
-    /// Ends it as one that may have run.
+    /// Settles the run as dead: it may have run.
     pub(crate) async fn record_dead(mut self, reason: &'static str) {
         if let Some(ending) = &mut self.completion {
             ending.outcome = RecordOutcome::Dead(reason);
@@ -191,7 +197,7 @@ impl IdempotentRun {
     }
 
     async fn send_completion(&mut self) {
-        // What becomes of it is known now, whatever was called.
+        // The outcome is decided now, even if the handler was called.
         self.handler_called = false;
         let Some(ending) = &self.completion else { return };
         let (call, end) = (ending.command.clone(), ending.outcome.clone());
@@ -203,7 +209,7 @@ impl IdempotentRun {
                     ending.mark_completed();
                 }
             }
-            // Again when it is dropped.
+            // Sent again on drop.
             Err(error) => {
                 crate::throttle::throttled!(
                     warn,
@@ -224,7 +230,7 @@ impl Drop for IdempotentRun {
     }
 }
 
-/// Reason of a run whose handler did not come to its end.
+/// Reason of a dead run with an unfinished handler.
 pub(crate) const STOPPED_REASON: &str = "stopped, may have run";
 
 #[cfg(test)]

@@ -1,31 +1,32 @@
-//! Why a request has no key, and what it is told then.
+//! `KeyError`: a request without a key, and the response to it.
 
 use crate::{
     reply::{Reply, problem},
     throttle::{self, throttled},
 };
 
-/// Why there is no key.
+/// Reason why a request has no key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeyError {
-    /// The router matched nothing, so there is nothing to protect: this looks like a 404.
+    /// The router found no match, so there is nothing to protect; the response will be a 404.
     Unmatched,
-    /// The application has said that such a request needs none ([`MissingAddress::Skip`](super::MissingAddress)).
+    /// The application exempts requests without an address
+    /// ([`MissingAddress::Skip`](super::MissingAddress::Skip)).
     Exempt,
-    /// The client's request lacks it, or its bytes can't be read.
+    /// The request lacks the key, or its bytes can't be read.
     BadRequest(&'static str),
-    /// The application is wired so that it can't be had; the text names the fix.
+    /// The application is misconfigured; the text names the fix.
     Misconfigured(String),
 }
 
 impl KeyError {
-    /// True if the request may pass untouched.
+    /// Returns true if the request may pass without a key.
     pub(crate) fn allows_passage(&self) -> bool {
         matches!(self, Self::Unmatched | Self::Exempt)
     }
 
-    /// The answer, or `None` if the request may pass untouched.
+    /// Returns the response, or `None` if the request may pass without a key.
     pub(crate) fn into_reply(self, layer: &str) -> Option<Reply> {
         match self {
             Self::Unmatched | Self::Exempt => None,
@@ -40,12 +41,13 @@ impl KeyError {
     }
 }
 
-/// Logs that a handler asks for what no layer has put there, once a minute.
+/// Logs that a handler extracts a value of a layer that is not on its route, at most once a minute.
 pub fn log_missing_layer(extractor: &str, needs: &str) {
     throttled!(error, extractor, "nothing to extract: the route needs {needs}");
 }
 
-/// Logs that a middleware keeps a request that a gate has to change, once a minute.
+/// Logs that a middleware keeps a clone of a request that a gate must change, at most once a
+/// minute.
 pub fn log_shared_request() {
     throttled!(
         error,
@@ -54,7 +56,7 @@ pub fn log_shared_request() {
     );
 }
 
-/// What is wrong with a request that lacks an extension.
+/// Returns the log message for a request that lacks an extension.
 #[must_use]
 pub fn missing_extension_message<T>(name: &str) -> String {
     format!(

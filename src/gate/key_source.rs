@@ -1,7 +1,8 @@
-//! Where a key comes from.
+//! `KeySource`: the origin of a request's key.
 //!
-//! A key that can't be had is refused loudly. Letting the request through would be a way around the
-//! lock; a shared "unknown" key would let strangers block each other.
+//! A request without a key is refused, and the reason is logged if it is a misconfiguration.
+//! Admitting the request would bypass the lock; a shared "unknown" key would let unrelated clients
+//! block each other.
 
 mod functions;
 
@@ -15,13 +16,13 @@ use super::{
 };
 use crate::key::{Key, credential_value};
 
-/// Where a layer's key comes from. Made by the layers' `by_...` constructors.
+/// Origin of a layer's key, made by the layers' `by_...` constructors.
 pub struct KeySource<N: ?Sized>(KeySourceKind<N>);
 
 type KeyFn<N> = dyn Fn(&N) -> Option<String> + Send + Sync;
 type KeyListFn<N> = dyn Fn(&N) -> Vec<String> + Send + Sync;
 
-/// Most keys of one request: each is a lock to be taken, and clients may decide how many there are.
+/// Most keys of one request. Each is a lock to acquire, and clients may choose their number.
 const MAX_KEYS: usize = 32;
 
 enum KeySourceKind<N: ?Sized> {
@@ -30,57 +31,62 @@ enum KeySourceKind<N: ?Sized> {
     PathParams(Arc<ParamGroup>),
     Header(Arc<NamedSource>),
     Route,
-    /// The prefix of its keys, which has the name of the source, and the function.
+    /// The prefix of the keys, which contains the name of the source, and the function.
     Function(Arc<str>, Arc<KeyFn<N>>),
-    /// As a function, of what the application puts into every request; the last text says what is missing.
+    /// Like `Function`, for a value that the application puts into every request; the last text is
+    /// the log message for a missing value.
     Extension(Arc<str>, Arc<KeyFn<N>>, Arc<str>),
     Functions(Arc<str>, Arc<KeyListFn<N>>),
     Combined(Arc<(KeySource<N>, KeySource<N>)>),
 }
 
 impl<N: ?Sized> KeySource<N> {
-    /// The socket's other end: [`Key::ip`].
+    /// Uses the peer's address: [`Key::ip`].
     #[must_use]
     pub fn ip() -> Self {
         Self::client(ClientAddress::peer())
     }
 
-    /// The client's address: [`Key::network`].
+    /// Uses the client's address: [`Key::network`].
     #[must_use]
     pub fn client(address: ClientAddress) -> Self {
         Self(KeySourceKind::ClientAddress(Arc::new(address)))
     }
 
-    /// The text of a parameter of the matched route: [`Key::path_param`]. It is not normalized: for what a
-    /// handler parses, see [`path_param_as`](Self::path_param_as).
+    /// Uses the text of a parameter of the matched route: [`Key::path_param`]. The text is not
+    /// normalized; for a parameter that a handler parses, see
+    /// [`path_param_as`](Self::path_param_as).
     #[must_use]
     pub fn path_param(name: &str) -> Self {
         Self(KeySourceKind::PathParam(NamedSource::path_param(name, None)))
     }
 
-    /// The same of a parameter that is a `T`: keyed as that writes itself, however it was spelt. One that is none
-    /// refuses the request with 400.
+    /// Like [`path_param`](Self::path_param), for a parameter of type `T`: the key has the
+    /// `Display` form of the value, however it was spelled. A text that does not parse is refused
+    /// with 400.
     #[must_use]
     pub fn path_param_as<T: FromStr + fmt::Display>(name: &str) -> Self {
         Self(KeySourceKind::PathParam(NamedSource::path_param(name, Some(canonicalize::<T>))))
     }
 
-    /// Parameters of the matched route that name resources of one kind, such as `from` and `to`: a key for
-    /// each, [`Key::path_param`] of the names, sorted and joined by commas.
+    /// Uses several parameters of the matched route that name resources of one kind, such as `from`
+    /// and `to`. Each gives a key: [`Key::path_param`], named by the parameter names, sorted and
+    /// joined by commas.
     ///
     /// # Panics
     ///
-    /// If there are none.
+    /// If `names` is empty.
     #[must_use]
     pub fn path_params<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> Self {
         Self(KeySourceKind::PathParams(ParamGroup::new(names, None)))
     }
 
-    /// The same of parameters that are each a `T`: see [`path_param_as`](Self::path_param_as).
+    /// Like [`path_params`](Self::path_params), for parameters of type `T`: see
+    /// [`path_param_as`](Self::path_param_as).
     ///
     /// # Panics
     ///
-    /// If there are none.
+    /// If `names` is empty.
     #[must_use]
     pub fn path_params_as<T: FromStr + fmt::Display>(
         names: impl IntoIterator<Item = impl AsRef<str>>,
@@ -88,12 +94,12 @@ impl<N: ?Sized> KeySource<N> {
         Self(KeySourceKind::PathParams(ParamGroup::new(names, Some(canonicalize::<T>))))
     }
 
-    /// A header field, which must be there exactly once: [`Key::header`]. `Host` is that of the URI where no field names
-    /// it, as in HTTP/2.
+    /// Uses a header, which must be sent exactly once: [`Key::header`]. Without a `Host` header,
+    /// the host is that of the URI, as in HTTP/2.
     ///
     /// # Panics
     ///
-    /// If the name is none that a field can have: no request would ever have it.
+    /// If `name` is not a valid header name: no request would ever have it.
     #[must_use]
     pub fn header(name: &str) -> Self {
         Self(KeySourceKind::Header(NamedSource::header(&super::header_name::parse_header_name(
@@ -102,23 +108,23 @@ impl<N: ?Sized> KeySource<N> {
         ))))
     }
 
-    /// The matched route itself: [`Key::route`].
+    /// Uses the matched route: [`Key::route`].
     #[must_use]
     pub fn route() -> Self {
         Self(KeySourceKind::Route)
     }
 
-    /// A key of this and the other, which must both be the same for the whole to be: [`Key::and`].
+    /// Combines two sources: keys are equal if both parts are, see [`Key::and`].
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self(KeySourceKind::Combined(Arc::new((self, other))))
     }
 
-    /// Reads all keys of a request: as they are named, each once, one at least.
+    /// Reads all keys of a request in their order, each once; at least one.
     ///
     /// # Errors
     ///
-    /// [`KeyError`], when there is none.
+    /// [`KeyError`] if the request has none, or more than 32.
     pub fn read_all<V: GateRequest<NativeRequest = N>>(
         &self,
         view: &mut V,
@@ -151,11 +157,11 @@ impl<N: ?Sized> KeySource<N> {
         }
     }
 
-    /// Reads the key of a request; one of all of them, if there are several.
+    /// Reads the key of a request; several keys are combined into one.
     ///
     /// # Errors
     ///
-    /// [`KeyError`], when there is none.
+    /// [`KeyError`] if the request has none.
     pub fn read<V: GateRequest<NativeRequest = N>>(&self, view: &mut V) -> Result<Key, KeyError> {
         match &self.0 {
             KeySourceKind::Combined(both) if !self.has_multiple_keys() => {
@@ -176,7 +182,7 @@ impl<N: ?Sized> KeySource<N> {
             KeySourceKind::Header(named) => {
                 let sent = match &named.header_name {
                     Some(field) => single_header_or_host(&*view, field),
-                    // No request has it.
+                    // Not a valid header name, so no request has it.
                     None => Ok(None),
                 };
                 let missing = match sent {
@@ -216,7 +222,7 @@ impl<N: ?Sized> KeySource<N> {
         }
     }
 
-    /// The client's address, if that is the key or a part of it.
+    /// Returns the client's address, if it is the key or a part of it.
     pub(crate) fn client_address(&self) -> Option<&ClientAddress> {
         match &self.0 {
             KeySourceKind::ClientAddress(address) => Some(address),
@@ -227,11 +233,12 @@ impl<N: ?Sized> KeySource<N> {
         }
     }
 
-    /// This source, if it lets no request pass without a key.
+    /// Returns this source if every request that passes has a key.
     ///
     /// # Panics
     ///
-    /// If it does: [`Absent::Skip`](super::Absent) is a way around whatever is locked.
+    /// If a request could pass without one: with
+    /// [`MissingAddress::Skip`](super::MissingAddress::Skip), it would bypass the lock.
     #[must_use]
     pub fn require_key(self) -> Self {
         assert!(
@@ -249,7 +256,7 @@ impl<N: ?Sized> KeySource<N> {
         }
     }
 
-    /// True if a request can have several keys.
+    /// Returns true if a request can have several keys.
     fn has_multiple_keys(&self) -> bool {
         match &self.0 {
             KeySourceKind::PathParams(_) | KeySourceKind::Functions(..) => true,
@@ -261,7 +268,7 @@ impl<N: ?Sized> KeySource<N> {
     }
 }
 
-/// Takes out what is there already, and keeps the order.
+/// Removes duplicates and keeps the order.
 pub(crate) fn dedup_keys(keys: &mut Vec<Key>) {
     if keys.len() < 2 {
         return;

@@ -1,25 +1,26 @@
-//! Which methods a layer is about.
+//! `MethodFilter`: the methods that a layer applies to.
 
 use super::gate_request::is_safe_method;
 
-/// Which methods a layer is about.
+/// Methods that a layer applies to.
 #[derive(Debug, Clone)]
 pub(crate) enum MethodFilter {
-    /// Those that may change something.
+    /// Methods that may change something.
     Unsafe,
-    /// Those that are about what the resource is, so not OPTIONS and TRACE: a preflight that a reader
-    /// could turn away would take the request with it.
+    /// All methods but OPTIONS and TRACE, which do not act on the resource: a preflight that a busy
+    /// lock refuses would fail the request after it.
     ReadOrWrite,
     All,
     Listed(Vec<String>),
 }
 
 impl MethodFilter {
-    /// These names, as they must be sent to be meant.
+    /// Includes exactly these names, which are case-sensitive; `GET` includes HEAD.
     ///
     /// # Panics
     ///
-    /// If there are none, or one of them would match nothing: then requests would pass the layer unseen.
+    /// If there are no names, or if one of them could match nothing: requests would bypass the
+    /// layer.
     pub(crate) fn listed<M: AsRef<str>>(layer: &str, methods: impl IntoIterator<Item = M>) -> Self {
         let names: Vec<_> = methods.into_iter().map(|name| name.as_ref().to_owned()).collect();
         assert!(!names.is_empty(), "{layer}::methods: there is none; name one at least");
@@ -34,7 +35,8 @@ impl MethodFilter {
             Self::ReadOrWrite => !matches!(method, "OPTIONS" | "TRACE"),
             Self::All => true,
             Self::Listed(names) => {
-                // HEAD is GET without the content (RFC 9110 section 9.3.2), and routers run the same handler for it.
+                // HEAD is GET without the content (RFC 9110 section 9.3.2), and routers run the
+                // same handler for it.
                 let method = |name: &String| name == method || (name == "GET" && method == "HEAD");
                 names.iter().any(method)
             }
@@ -45,7 +47,7 @@ impl MethodFilter {
 fn assert_method_name(layer: &str, name: &str) {
     const KNOWN: [&str; 9] =
         ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
-    // RFC 9110 section 5.6.2.
+    // A token by RFC 9110 section 5.6.2.
     let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
     let valid = !name.is_empty() && name.bytes().all(token);
     assert!(valid, "{layer}::methods: {name:?} is no method name");
@@ -76,7 +78,7 @@ mod tests {
         );
     }
 
-    /// By a sentence that names the layer whose setting it is.
+    /// The panic message names the layer that has the setting.
     #[test]
     fn what_would_match_nothing_is_refused() {
         for layer in ["LockLayer", "DeferLayer"] {

@@ -1,17 +1,24 @@
-//! The seam: a [`Gate`] decides about a request before it runs, and settles after it.
+//! The seam between engines and frameworks: a [`Gate`] decides about a request before it runs, and
+//! settles after it.
 //!
-//! What happens to a request: a driver (one for tower, one for actix-web) shows the gate a [`GateRequest`] of
-//! it; the gate *asks* what it needs, without waiting; *enters*, which may wait for the store; and,
-//! if the request may pass, *leaves* when the inner service has answered, or was dropped because the
-//! gate's *watch* ended it. What must be given back
-//! lies in the ticket between the two: if the driver's future is dropped, so is the ticket, and its
-//! `Drop` starts the giving back without waiting, blocking or needing a runtime.
+//! A driver (one for tower, one for actix-web) runs a gate in these steps:
 //!
-//! A driver holds no policy. It extracts, enters, calls, leaves and translates; so six middlewares
-//! are three gates and two drivers.
+//! - It shows the gate a [`GateRequest`], and the gate *inspects* it without waiting.
+//! - It *enters* the gate, which may wait for the store.
+//! - If the request passes, it calls the inner service, and drops the call if the gate's
+//!   *cancellation* resolves.
+//! - It *leaves* the gate when the call has ended.
 //!
-//! This module is public for those who write a driver. Applications need nothing of it. Its enums are exhaustive: a
-//! driver that did not know what a gate wants of it could only guess, so a new variant is a new version that breaks it.
+//! Between entering and leaving, a ticket owns everything that the request has taken. Dropping the
+//! driver's future drops the ticket, and its `Drop` starts the release without waiting, blocking or
+//! needing a runtime.
+//!
+//! A driver holds no policy: it extracts, enters, calls, leaves and translates. Three gates and two
+//! drivers thus make six middlewares.
+//!
+//! This module is public for authors of drivers; applications need nothing of it. The enums by
+//! which a gate instructs a driver are exhaustive: a driver could only guess at a variant that it
+//! does not know, so a new variant is a breaking change.
 
 mod address;
 mod body_budget;
@@ -66,56 +73,57 @@ pub use self::{
     request_scope::RequestScope,
 };
 
-/// What a gate says before anything is awaited.
+/// Decision of a gate before anything is awaited.
 #[derive(Debug)]
 pub enum InitialVerdict<F, T> {
-    /// This request is none of the gate's business: call the inner service and nothing else.
+    /// The gate does not apply to this request: call the inner service and nothing else.
     Skip,
-    /// Answer with this; don't call the inner service.
+    /// Respond with this reply; don't call the inner service.
     Answer(Reply),
-    /// As `Answer`, and others are answered with the same.
+    /// Like `Answer`, with a reply that other requests share.
     SharedAnswer(Arc<SharedReply>),
-    /// Enter with these facts.
+    /// Enter the gate with this context.
     Enter(F),
-    /// Call the inner service with this at once. Nothing is entered, shown, watched, timed or known within
-    /// the call; and if [nothing is to be settled](Gate::is_settled) when it has ended, or [fields](Gate::settle_with_headers) are
-    /// all there is, the gate is not left.
+    /// Call the inner service at once. The gate is not entered, and the request is not annotated,
+    /// cancelled, timed, or run within a scope. If [nothing is left to settle](Gate::is_settled)
+    /// after the call, or [headers](Gate::settle_with_headers) suffice, the gate is not left
+    /// either.
     PassLight(T),
 }
 
-/// What a gate decides.
+/// Decision of a gate after it was entered.
 #[derive(Debug)]
 pub enum Verdict<T> {
     /// Call the inner service, then leave with the ticket.
     Pass(T),
-    /// Answer with this; don't call the inner service.
+    /// Respond with this reply; don't call the inner service.
     Answer(Reply),
-    /// As `Answer`, but first park the unread request, if an outer gate made a place for it.
+    /// Like `Answer`, but first park the unread request in the slot, if an outer gate made one.
     Busy(Reply, Option<ParkingSlot>),
 }
 
-/// How the inner service ended.
+/// End of the inner service's call, or of its response body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ServiceOutcome {
-    /// It answered with this status, and no body is to come.
+    /// The service responded with this status, and no body follows.
     Answered(u16),
-    /// It answered with this status, and the body is still to come.
+    /// The service responded with this status, and the body follows.
     Streaming(u16),
-    /// It returned its error.
+    /// The service returned an error.
     Failed,
-    /// It was dropped, because [`Gate::cancellation`] resolved.
+    /// The call was dropped because [`Gate::cancellation`] resolved.
     Stopped,
-    /// Its client did not send the body in time: it was dropped, or its answer is void.
+    /// The client did not send the body in time: the call was dropped, or its response is void.
     RequestBodyTimeout,
-    /// The body of its answer has ended, after [`LeaveAction::KeepTicket`].
+    /// The response body has ended, after [`LeaveAction::KeepTicket`].
     BodyEnded,
-    /// It has broken off by an error of its own.
+    /// The response body failed with an error of its own.
     BodyFailed,
 }
 
 impl ServiceOutcome {
-    /// The status, if there is an answer.
+    /// Returns the status, if there is a response.
     #[must_use]
     pub fn status(self) -> Option<u16> {
         match self {
@@ -129,117 +137,124 @@ impl ServiceOutcome {
     }
 }
 
-/// What a gate wants when it leaves.
+/// Instruction to the driver after the gate was left.
 #[derive(Debug)]
 pub enum LeaveAction<T, P> {
-    /// Add these fields to the response.
+    /// Add these headers to the response.
     AddHeaders(HeaderSet),
-    /// Answer with this instead. An error of the inner service goes out as it is all the same, where it is none that will be
-    /// an answer (tower's `Service::Error`; in actix it is one, and is replaced). What was stopped has no other answer. Of a
-    /// body that has [ended](ServiceOutcome::Ended) the end is kept back, so that it breaks off.
+    /// Respond with this reply instead.
+    ///
+    /// - An error of the inner service is returned unchanged if it is not a response: tower's
+    ///   `Service::Error`. In actix-web it is one, and is replaced.
+    /// - A call that was stopped has no other response.
+    /// - The end of a body that has [ended](ServiceOutcome::BodyEnded) is withheld, so that the
+    ///   body breaks off.
     Replace(Reply),
-    /// Keep the ticket with the body of an answer that [streams](ServiceOutcome::Streaming): see [`BodyTicket`].
+    /// Keep the ticket with the body of a [streaming](ServiceOutcome::Streaming) response: see
+    /// [`BodyTicket`].
     KeepTicket(T),
-    /// Show the parked request to [`Gate::inspect_parked`], read its body as that says, and call
-    /// [`Gate::accept_parked`]. If no request was parked, the response stays as it is.
+    /// Show the parked request to [`Gate::inspect_parked`], read its body as that decides, and call
+    /// [`Gate::accept_parked`]. If no request was parked, leave the response as it is.
     Accept {
-        /// What to hand to `accept_parked`.
+        /// Argument of `accept_parked`.
         accept_ticket: P,
-        /// For the body, until `accept_parked` has ended.
+        /// Memory for the body, until `accept_parked` has ended.
         body_budget: BodyBudget,
-        /// Where the request is.
+        /// Slot with the parked request.
         slot: ParkingSlot,
     },
 }
 
 impl<T, P> LeaveAction<T, P> {
-    /// The answer to a call that was stopped, which has no other.
+    /// Returns the reply to a call that was stopped, which has no response of its own.
     #[must_use]
     pub fn into_reply(self) -> Reply {
         match self {
             Self::Replace(reply) => reply,
-            // A gate that stops calls says what they are answered with.
+            // A gate that stops calls returns `Replace` for them.
             Self::AddHeaders(_) | Self::KeepTicket(_) | Self::Accept { .. } => Reply::new(503),
         }
     }
 }
 
-/// What a gate wants of a request that was parked for it.
+/// Decision about a parked request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ParkedVerdict {
-    /// Its body, if it can be read whole within the room there is.
+    /// Read the body, if it fits into the body budget.
     ReadBody,
-    /// Its head: the body stays unread.
+    /// Accept the head and leave the body unread.
     HeadOnly,
-    /// Nothing: the response stays as it is.
+    /// Leave the response as it is.
     Decline,
 }
 
-/// One policy about requests whose native form is `N`.
+/// Policy about requests of the native type `N`.
 ///
-/// Outcomes are answers, not errors: a gate has no error type, because every fault of its own has an
-/// answer too.
+/// Outcomes are responses, not errors: a gate has no error type, because each of its own faults has
+/// a response too.
 pub trait Gate<N: ?Sized>: Clone + Send + Sync + 'static {
-    /// What was read of the request.
+    /// Data that the gate read of the request in order to decide.
     type EntryContext: Send + 'static;
-    /// What must be given back.
+    /// Owner of everything that the request has taken; dropping it gives that back.
     type Ticket: Send + 'static;
-    /// What a request has instead that [passes](InitialVerdict::Pass) as soon as the gate is asked: little, since it is
-    /// moved with the future of every request. [`Infallible`](std::convert::Infallible) if there are none.
+    /// Ticket of a request that [passes at once](InitialVerdict::PassLight). It is moved with the
+    /// future of every request, so it should be small. [`Infallible`](std::convert::Infallible) if
+    /// the gate has none.
     type LightTicket: Send + 'static;
-    /// What stands between a parked request and its acceptance.
+    /// Data between the leaving of a gate and the acceptance of its parked request.
     type AcceptTicket: Send + 'static;
 
-    /// True if an inner gate may park requests for this one: the driver then makes a place for the
-    /// unread body.
+    /// True if an inner gate may park requests for this one; the driver then keeps the unread body.
     const ACCEPTS_PARKED: bool = false;
 
-    /// Checks the settings, and panics if they contradict each other. A driver calls it where a gate is put around a service.
+    /// Panics if the settings contradict each other. A driver calls it when it puts the gate around
+    /// a service.
     fn validate_settings(&self) {}
 
-    /// Reads what it needs of the request. Must not block.
+    /// Reads the data that the gate needs of the request. Must not block.
     fn inspect<V: GateRequest<NativeRequest = N>>(
         &self,
         view: &mut V,
     ) -> InitialVerdict<Self::EntryContext, Self::LightTicket>;
 
-    /// Decides. Cancel safe: what a dropped future may have taken is given back.
+    /// Decides. Cancel safe: whatever a dropped future may have taken is given back.
     fn enter(
         &self,
         facts: Self::EntryContext,
     ) -> impl Future<Output = Verdict<Self::Ticket>> + Send;
 
-    /// Shows the handler what it may see of the ticket.
+    /// Makes the ticket's data visible to the handler, such as in request extensions.
     fn annotate_request<V: GateRequest<NativeRequest = N>>(
         &self,
         ticket: &Self::Ticket,
         view: &mut V,
     );
 
-    /// What code within the inner call may find out without the request: the driver makes the whole call,
-    /// from its first step, within [`RequestScope::run`], or within [`RequestScope::run_sync`] what is a step of its own. [`BodyTicket`] does so
-    /// with the body that it keeps a ticket for.
+    /// Returns the values that code within the inner call can find without the request. The driver
+    /// makes the whole call, from its first step, within [`RequestScope::run`], and single steps of
+    /// its own within [`RequestScope::run_sync`]. [`BodyTicket`] does so for its body.
     fn request_scope(&self, ticket: &Self::Ticket) -> RequestScope {
         let _ = ticket;
         RequestScope::default()
     }
 
-    /// Resolves when the inner call must not go on: the driver then drops it, and leaves with
-    /// [`ServiceOutcome::Stopped`]. Never, for most gates.
+    /// Resolves when the inner call must end: the driver then drops it, and leaves with
+    /// [`ServiceOutcome::Stopped`]. Default: never.
     fn cancellation(&self, ticket: &Self::Ticket) -> impl Future<Output = ()> + Send + 'static {
         let _ = ticket;
         std::future::pending()
     }
 
-    /// How long the handler may wait for the body of its request, in all: see [`BodyTimerHandle`]. If it has
-    /// waited longer, the driver drops the inner call, and leaves with [`ServiceOutcome::BodyTimeoutError`].
+    /// Returns the total time that the handler may wait for the request body: see
+    /// [`BodyTimerHandle`]. Beyond it, the driver drops the inner call, and leaves with
+    /// [`ServiceOutcome::RequestBodyTimeout`].
     fn body_read_timeout(&self, ticket: &Self::Ticket) -> Option<Duration> {
         let _ = ticket;
         None
     }
 
-    /// What is shown the body of the request, chunk by chunk, as the handler reads it; `head` says its method, and
-    /// its path and query. Nothing, for most requests.
+    /// Returns the fingerprint to update with the request body, chunk by chunk, as the handler
+    /// reads it. `head` returns the method, and path and query. Default `None`.
     fn body_fingerprint(
         &self,
         ticket: &Self::Ticket,
@@ -249,30 +264,31 @@ pub trait Gate<N: ?Sized>: Clone + Send + Sync + 'static {
         None
     }
 
-    /// True if there is nothing to settle, however the call has ended: the driver need not `leave`, nor touch
-    /// the answer.
+    /// Returns true if nothing is left to settle, however the call ended: the driver then neither
+    /// leaves the gate nor changes the response.
     fn is_settled(&self, quick: &Self::LightTicket) -> bool {
         let _ = quick;
         false
     }
 
-    /// What such a request has instead of a ticket, if the call of this one needs no more than its call: the driver
-    /// shows the ticket first, and then goes on as with a request that [passes](InitialVerdict::Pass).
+    /// Exchanges the ticket for a light one, if this request needs nothing but its call. The driver
+    /// annotates the request first, and then proceeds as for one that [passes at
+    /// once](InitialVerdict::PassLight).
     ///
     /// # Errors
     ///
-    /// The ticket itself: the call is to be watched, timed, or known within. So it is with most gates.
+    /// The ticket, if the call has to be cancelled, timed, or run within a scope. The default.
     fn try_light_ticket(&self, ticket: Self::Ticket) -> Result<Self::LightTicket, Self::Ticket> {
         Err(ticket)
     }
 
-    /// Tells what is added to the answer of a request that has passed at once, whatever it is, if nothing else is to
-    /// be settled: names and values of fields, the values in ASCII. None of them need be a copy: most requests have
-    /// one of these, and much of it is the same for all.
+    /// Settles a light ticket by adding headers to the response, whatever it is, if nothing else is
+    /// left to settle. `add` gets names and values, which are ASCII. Values can be shared rather
+    /// than copied: most requests have a light ticket, and many of their values are equal.
     ///
     /// # Errors
     ///
-    /// What it was given: the gate has to be left. So it is with most gates.
+    /// The light ticket, if the gate has to be left. The default.
     fn settle_with_headers(
         &self,
         quick: Self::LightTicket,
@@ -282,23 +298,23 @@ pub trait Gate<N: ?Sized>: Clone + Send + Sync + 'static {
         Err(quick)
     }
 
-    /// The ticket of a request that has passed at once, for which there is something to settle.
+    /// Converts the light ticket of a request that still has something to settle.
     fn full_ticket(&self, quick: Self::LightTicket) -> Self::Ticket;
 
-    /// Asks for the inner call to run in a task of its own, which goes on when its client has left: see [`DetachedRun`]. Only
-    /// a driver that has such a task at hand asks. Not so for most gates.
+    /// Asks for the inner call to run in a task of its own that outlives its client: see
+    /// [`DetachedRun`]. Called only by drivers that can spawn such a task. Default `None`.
     fn detach(&self, quick: &mut Self::LightTicket) -> Option<DetachedRun> {
         let _ = quick;
         None
     }
 
-    /// Shows it what a [detached](Self::detach) request is answered with, chunk by chunk.
+    /// Shows the gate the response body of a [detached](Self::detach) request, chunk by chunk.
     fn observe_body_chunk(&self, ticket: &mut Self::Ticket, chunk: &[u8]) {
         let _ = (ticket, chunk);
     }
 
-    /// Shows it the header fields of the answer, before it leaves with that; `content-length` is among them where the length
-    /// of the body is known, whoever is to write that field.
+    /// Shows the gate the response headers before it is left. They include `content-length` if the
+    /// length of the body is known, even if an outer layer has yet to write that header.
     fn observe_headers(
         &self,
         ticket: &mut Self::Ticket,
@@ -314,7 +330,8 @@ pub trait Gate<N: ?Sized>: Clone + Send + Sync + 'static {
         outcome: ServiceOutcome,
     ) -> impl Future<Output = LeaveAction<Self::Ticket, Self::AcceptTicket>> + Send;
 
-    /// Reads what it needs of a parked request, and reserves room for its head. Must not block.
+    /// Reads the data that the gate needs of a parked request, and reserves memory for its head.
+    /// Must not block.
     fn inspect_parked<V: GateRequest<NativeRequest = N>>(
         &self,
         parked: &mut Self::AcceptTicket,
@@ -326,8 +343,8 @@ pub trait Gate<N: ?Sized>: Clone + Send + Sync + 'static {
         ParkedVerdict::ReadBody
     }
 
-    /// Takes a parked request over; `None` leaves the response as it is. Without a body where it was not
-    /// to be read, or could not be.
+    /// Accepts a parked request; `None` leaves the response as it is. `body` is `None` if the body
+    /// was not to be read, or could not be.
     fn accept_parked(
         &self,
         parked: Self::AcceptTicket,

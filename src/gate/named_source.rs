@@ -1,5 +1,5 @@
-//! What keys are named by: parameters of a route, as they are in the request or as their type writes them, and header
-//! fields.
+//! Named origins of keys: route parameters, as sent or in the canonical form of their type, and
+//! headers.
 
 use std::{fmt::Display, str::FromStr, sync::Arc};
 
@@ -11,23 +11,24 @@ use super::{
 };
 use crate::key::Key;
 
-/// How a value is written in a key; `None` if it is none of that type.
+/// Converts a value to its canonical form; `None` if it does not parse.
 ///
-/// A handler that takes its parameter as a number has order 7 for `7`, `07` and `+7`: three texts, and one resource.
+/// A handler that parses its parameter as a number has order 7 for `7`, `07` and `+7`: three texts,
+/// and one resource.
 pub(super) type CanonicalizeFn = fn(&str) -> Option<String>;
 
-/// As a value of this type writes itself, which is one text however it was spelt.
+/// Returns the `Display` form of a value of this type, which is the same for all its spellings.
 pub(super) fn canonicalize<T: FromStr + Display>(text: &str) -> Option<String> {
     text.parse::<T>().ok().map(|value| value.to_string())
 }
 
-/// A parameter or header field, with what is worked out of its name once for all requests.
+/// A parameter or header, with the data derived from its name once for all requests.
 #[derive(Debug)]
 pub(super) struct NamedSource {
     pub(super) name: String,
-    /// As a header field's, if it is one.
+    /// `None` for a parameter.
     pub(super) header_name: Option<HeaderName>,
-    /// As a parameter's, if it has a type.
+    /// Only for a parameter with a type.
     pub(super) canonicalize: Option<CanonicalizeFn>,
     pub(super) key_prefix: String,
 }
@@ -50,7 +51,7 @@ impl NamedSource {
 pub(super) struct ParamGroup {
     pub(super) param_names: Vec<String>,
     pub(super) canonicalize: Option<CanonicalizeFn>,
-    /// What stands in the keys for all of them, or `from` 7 and `to` 7 would be two locks.
+    /// Name of the keys of all parameters; otherwise `from` 7 and `to` 7 would be two locks.
     pub(super) joined_name: String,
 }
 
@@ -70,11 +71,11 @@ impl ParamGroup {
     }
 }
 
-/// The value of this parameter, decoded.
+/// Returns the value of a parameter, decoded and in its canonical form.
 ///
 /// # Errors
 ///
-/// [`KeyError`], when there is none.
+/// [`KeyError`] if there is no such value.
 pub(super) fn read_param<V: GateRequest>(
     name: &str,
     form: Option<CanonicalizeFn>,

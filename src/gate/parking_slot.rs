@@ -1,7 +1,7 @@
-//! The place that an outer `DeferLayer` makes for a request its inner `LockLayer` finds busy.
+//! `ParkingSlot`: the slot of an outer `DeferLayer` for a request that meets a busy `LockLayer`.
 //!
-//! It travels in the *request's* extensions: a response that is rebuilt on its way out (an error page,
-//! a JSON envelope) would lose it there, while whatever keeps the request keeps the slot.
+//! The slot is in the *request's* extensions. A response that is rebuilt on its way out (an error
+//! page, a JSON envelope) would lose it; a middleware that keeps the request keeps the slot.
 
 use std::{any::Any, fmt, sync::Arc, time::Duration};
 
@@ -17,54 +17,57 @@ use crate::{
     store::{StorageLimits, Store},
 };
 
-/// What the lock knew when it parked the request.
+/// Data of the lock that parked the request.
 #[derive(Debug)]
 pub struct ParkingContext {
     pub(crate) store: Store,
     pub(crate) key: Key,
-    /// The status of the busy answer: if another one comes out, something in between has taken over.
+    /// Status of the busy response. Another status at the outer layer means that a layer in between
+    /// replaced the response.
     pub(crate) busy_status: u16,
-    /// How long this lock is usually held, if that is known.
+    /// Usual duration of a hold of this lock, if it is known.
     pub(crate) typical_hold: Option<Duration>,
-    /// The request was accepted before, or has run: it is to be answered with that.
+    /// The request has an idempotency record: it was accepted before, or has run. The response
+    /// comes from that record.
     pub(crate) is_recorded: bool,
-    /// It would not run under this lock alone, or not alone under it: it is looked up, and not stored.
+    /// The request would run under several locks, or share its lock. Its record is looked up, but
+    /// it is not stored.
     pub(crate) is_not_deferrable: bool,
 }
 
-/// What the outer layer asks of the lock.
+/// Instruction of the outer layer to the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AttemptMode {
-    /// Stand in line for so long, whatever the lock's own policy is; zero = don't.
+    /// Wait in the queue for this time, overriding the lock's own policy; zero means no waiting.
     WaitFor(Duration),
-    /// Don't even try: park it at once.
+    /// Park the request without trying the lock.
     ParkImmediately,
-    /// The same, and a request that can't be parked must not run either.
+    /// Like `ParkImmediately`; a request that can't be parked must not run either.
     ParkOrRefuse,
 }
 
-/// The slot. One clone is the outer layer's, the other goes through the request to the lock, which
-/// takes it out of the request before it fills it.
+/// Slot for a parked request. One clone stays with the outer layer, the other travels with the
+/// request to the lock, which takes it out of the request before it fills it.
 #[derive(Clone)]
 pub struct ParkingSlot(Arc<Inner>);
 
-/// What our layers tell each other in a request whose outer layer made a slot: one entry of its extensions, so
-/// that what the lock has to say costs no second one.
+/// Data that the layers of one request exchange, as a single extension: the lock's mark needs no
+/// second one.
 #[derive(Clone)]
 struct LayerContext {
-    /// Until a lock takes it out.
+    /// `None` once a lock has taken it.
     slot: Option<ParkingSlot>,
-    /// As [`UnderLockMark`].
+    /// Like [`UnderLockMark`].
     under_lock: bool,
 }
 
-/// Made for every request that may be deferred, and left as it is by most: so it is small, and the rest is
-/// made when there is something to be kept.
+/// Allocated for every request that may be deferred, and left unchanged by most of them. It is
+/// small, and its contents are allocated on demand.
 struct Inner {
     mode: AttemptMode,
-    /// The request says that it is a run of a worker elsewhere. If the lock believes it, it passes; if not, it is not
-    /// deferred: a worker would take the 202 for the answer of the handler. In neither case is a rule of the outer layer
-    /// forgotten because somebody has said so.
+    /// The request claims to be a run of a remote worker. A lock that verifies the claim admits the
+    /// request; otherwise the request is not deferred, since the worker would take the 202 for the
+    /// handler's response. The claim never overrides a rule of the outer layer.
     claims_replay: bool,
     idempotency: Option<Box<IdempotencyLookup>>,
     contents: Mutex<Option<Box<SlotContents>>>,
@@ -74,24 +77,24 @@ struct Inner {
 #[derive(Debug, Clone)]
 pub(crate) struct IdempotencyLookup {
     pub(crate) record_name: Arc<str>,
-    /// Requests that run at once are remembered too.
+    /// Terms of a direct run; `None` if direct runs are not recorded.
     pub(crate) direct_terms: Option<DirectRunTerms>,
 }
 
-/// Terms on which a request that runs at once is remembered.
+/// Terms on which a direct run is recorded.
 #[derive(Debug, Clone)]
 pub(crate) struct DirectRunTerms {
-    /// Whose it is.
+    /// Owner of the request.
     pub(crate) owner: String,
-    /// Bytes of the longest body that is compared.
+    /// Longest body that is fingerprinted, in bytes.
     pub(crate) compared_body_limit: usize,
-    /// How long its record is kept.
+    /// Time for which the record is kept.
     pub(crate) retention: Duration,
-    /// It may run again when it is unknown how far it came.
+    /// The request may run again after a run with an unknown outcome.
     pub(crate) is_repeatable: bool,
-    /// Most that run at once in this process.
+    /// Most direct runs of this process at once.
     pub(crate) max_runs: usize,
-    /// Of these, what is kept of it.
+    /// Storage limits that apply to the record.
     pub(crate) retention_caps: StorageLimits,
 }
 
@@ -99,13 +102,13 @@ pub(crate) struct DirectRunTerms {
 struct SlotContents {
     parking: Option<ParkingContext>,
     idempotent_run: Option<IdempotentRun>,
-    /// The handler of what has begun came to its end under its lock, and its answer stands.
+    /// The handler of the run completed under its lock, and its response stands.
     is_answered: bool,
-    /// Refusals by gates within what has begun.
+    /// Refusals by gates inside the run.
     refusals: RefusalTracker,
-    /// Of the request that has begun.
+    /// Fingerprint of the run's request.
     fingerprint: Option<RequestFingerprint>,
-    /// In the driver's own types.
+    /// The parked request, in the driver's own type.
     request: Option<Box<dyn Any + Send>>,
     /// A lock has taken the slot out of the request.
     has_reached_lock: bool,
@@ -123,7 +126,7 @@ impl ParkingSlot {
         }))
     }
 
-    /// Of a request that may say that it is a run.
+    /// Creates the slot of a request that may claim to be a run.
     pub(crate) fn with_replay_claim(
         trying: AttemptMode,
         record: Option<IdempotencyLookup>,
@@ -147,18 +150,18 @@ impl ParkingSlot {
         self.0.mode
     }
 
-    /// The idempotency record that the lock must look up before it takes a free lock.
+    /// Returns the idempotency record that the lock must look up before it acquires a free lock.
     #[inline]
     pub(crate) fn idempotency(&self) -> Option<&IdempotencyLookup> {
         self.0.idempotency.as_deref()
     }
 
-    /// Also of a request that runs at once its end is remembered.
+    /// Returns true if direct runs are recorded.
     pub(crate) fn records_direct_runs(&self) -> bool {
         self.idempotency().is_some_and(|record| record.direct_terms.is_some())
     }
 
-    /// Sends it along with the request, in place of that of a layer further out.
+    /// Attaches the slot to the request, in place of an outer layer's slot.
     pub(crate) fn attach_to<V: GateRequest>(&self, view: &mut V) {
         let slot = Some(self.clone());
         if !view.update_extension(|between: &mut LayerContext| between.slot.clone_from(&slot)) {
@@ -166,19 +169,19 @@ impl ParkingSlot {
         }
     }
 
-    /// Takes it out of the request.
+    /// Takes the slot out of the request.
     pub(crate) fn take_from<V: GateRequest>(view: &mut V) -> Option<Self> {
         let mut slot = None;
         view.update_extension(|between: &mut LayerContext| slot = between.slot.take());
         slot
     }
 
-    /// Puts something into it.
+    /// Changes the contents, which are created if there are none.
     fn with_contents(&self, put: impl FnOnce(&mut SlotContents)) {
         put(self.0.contents.lock().get_or_insert_default());
     }
 
-    /// Looks at what there is, if there is anything.
+    /// Accesses the contents, if there are any.
     fn with_existing<T>(&self, look: impl FnOnce(&mut SlotContents) -> Option<T>) -> Option<T> {
         self.0.contents.lock().as_mut().and_then(|filled| look(filled))
     }
@@ -199,12 +202,12 @@ impl ParkingSlot {
         self.with_existing(|filled| filled.parking.take())
     }
 
-    /// It runs now, and is remembered.
+    /// Stores the record of the direct run that begins.
     pub(crate) fn set_run(&self, begun: IdempotentRun) {
         self.with_contents(|filled| filled.idempotent_run = Some(begun));
     }
 
-    /// The handler is called now.
+    /// Notes that the handler is called.
     pub(crate) fn mark_handler_called(&self) {
         self.with_existing(|filled| {
             filled.is_answered = false;
@@ -212,17 +215,17 @@ impl ParkingSlot {
         });
     }
 
-    /// The handler has answered, and nothing was lost.
+    /// Notes that the handler has responded and that no lock was lost.
     pub(crate) fn mark_answered(&self) {
         self.with_contents(|filled| filled.is_answered = true);
     }
 
-    /// A retry layer in between calls the lock again: the answer so far is not that of the request.
+    /// Forgets the handler's response: a retry layer has called the lock again.
     pub(crate) fn clear_answered(&self) {
         self.with_existing(|filled| filled.is_answered.then(|| filled.is_answered = false));
     }
 
-    /// Returns the run that has begun, for the gates within it.
+    /// Returns the refusal tracker of the run, for the gates inside it.
     pub(crate) fn refusal_tracker(&self) -> Option<RefusalTracker> {
         self.with_existing(|filled| filled.idempotent_run.as_ref().map(|_| filled.refusals.clone()))
     }
@@ -232,22 +235,23 @@ impl ParkingSlot {
         self.with_existing(|filled| filled.refusals.refusal_status())
     }
 
-    /// False if the handler was dropped, panicked, or lost its lock.
+    /// Returns false if the handler was dropped, panicked, or lost its lock.
     pub(crate) fn is_answered(&self) -> bool {
         self.with_existing(|filled| Some(filled.is_answered)).unwrap_or(false)
     }
 
-    /// When what has begun must have ended if its client has left.
+    /// Returns the deadline of the run if its client has disconnected.
     pub(crate) fn run_abandon_at(&self) -> Option<Instant> {
         self.with_existing(|filled| filled.idempotent_run.as_ref().map(IdempotentRun::abandon_at))
     }
 
-    /// A retry layer in between has come here before.
+    /// Returns true if the slot has a run that has begun. When a lock is about to acquire, it means
+    /// that a retry layer has called it before.
     pub(crate) fn has_run(&self) -> bool {
         self.with_existing(|filled| filled.idempotent_run.is_some().then_some(())).is_some()
     }
 
-    /// What takes the fingerprint of the request that has begun.
+    /// Returns a new fingerprint for the request of the run.
     pub(crate) fn start_fingerprint(
         &self,
         head: impl FnOnce() -> (String, String),
@@ -262,7 +266,7 @@ impl ParkingSlot {
         })
     }
 
-    /// What has begun, and what is known of the body of its request.
+    /// Takes the run and the fingerprint of its request.
     pub(crate) fn take_run(&self) -> Option<(IdempotentRun, Option<RequestFingerprint>)> {
         self.with_existing(|filled| {
             let print = filled.fingerprint.take();
@@ -270,7 +274,7 @@ impl ParkingSlot {
         })
     }
 
-    /// True if the body of the request that has begun was cut off.
+    /// Returns true if the body of the run's request broke off.
     pub(crate) fn is_body_truncated(&self) -> bool {
         self.with_existing(|filled| {
             filled.fingerprint.as_ref().map(RequestFingerprint::is_truncated)
@@ -278,7 +282,7 @@ impl ParkingSlot {
         .unwrap_or(false)
     }
 
-    /// True if nobody has left anything here.
+    /// Returns true if the slot has neither a parked request nor a run.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         let filled = self.0.contents.lock();
@@ -287,12 +291,12 @@ impl ParkingSlot {
             .is_none_or(|filled| filled.parking.is_none() && filled.idempotent_run.is_none())
     }
 
-    /// Keeps the unread request for the outer layer's driver.
+    /// Stores the unread request for the outer layer's driver.
     pub fn park_request<T: Send + 'static>(&self, request: T) {
         self.with_contents(|filled| filled.request = Some(Box::new(request)));
     }
 
-    /// The request that was parked, if it is of this type.
+    /// Takes the parked request, if it is of this type.
     #[must_use]
     pub fn take_request<T: Send + 'static>(&self) -> Option<T> {
         let request = self.with_existing(|filled| filled.request.take())?;
@@ -306,7 +310,7 @@ impl fmt::Debug for ParkingSlot {
     }
 }
 
-/// Put into a request by a lock that lets it pass: what stands further in can't be outside that lock.
+/// Mark of a request that passed a lock: layers further inside are under that lock.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct UnderLockMark;
 

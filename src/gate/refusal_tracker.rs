@@ -1,4 +1,4 @@
-//! Refusals by gates within a remembered run.
+//! `RefusalTracker`: refusals by gates inside a direct run.
 
 use std::sync::Arc;
 
@@ -6,11 +6,11 @@ use parking_lot::Mutex;
 
 use super::gate_request::GateRequest;
 
-/// Mark of a remembered run, for the gates further in. A status such as 429 tells that nothing has
-/// run only if one of our gates answered it: the handler may choose the same.
+/// Mark of a direct run, for the gates further inside. A status such as 429 proves that nothing has
+/// run only if one of this crate's gates responded with it: the handler may choose the same status.
 ///
-/// A middleware that rebuilds the request loses the mark. Its refusals are unknown then, and the
-/// request counts as one that may have run.
+/// A middleware that rebuilds the request loses the mark. Refusals inside it are then unknown, and
+/// the request counts as one that may have run.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RefusalTracker(Arc<Mutex<RefusalState>>);
 
@@ -23,7 +23,7 @@ struct RefusalState {
     passed_gates: Vec<GateId>,
 }
 
-/// Identity of a gate and its clones: the address of what they share.
+/// Identity of a gate and its clones: the address of their shared state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct GateId(usize);
 
@@ -39,7 +39,7 @@ impl RefusalTracker {
         view.extension()
     }
 
-    /// Marks the request as this run, under the lock of `gate`.
+    /// Marks the request as part of this run, under the lock of `gate`.
     pub(crate) fn attach_to<V: GateRequest>(self, view: &mut V, gate: GateId) {
         self.record_passed(gate);
         view.insert_extension(self);
@@ -54,7 +54,7 @@ impl RefusalTracker {
         }
     }
 
-    /// Notes that `gate` answers the request with `status`.
+    /// Notes that `gate` refuses the request with `status`.
     pub(crate) fn record_refused(&self, gate: GateId, status: u16) {
         let mut refusals = self.0.lock();
         refusals.last_status = Some(status).filter(|_| !refusals.passed_gates.contains(&gate));

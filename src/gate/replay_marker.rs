@@ -1,8 +1,8 @@
-//! How a deferred request is known when it runs.
+//! `ReplayMarker`: the mark of a request that is a run of a job.
 //!
-//! The marker is a private type in the request's extensions: no header can forge it, since nothing
-//! that comes over a socket becomes an extension. A middleware that rebuilds the request loses its
-//! extensions, so the run also sits in a task-local: a replay is never deferred again.
+//! The marker is a private type in the request's extensions. Headers can't forge it, since data
+//! from a socket never becomes an extension. A middleware that rebuilds the request loses its
+//! extensions, so the run is also in a task-local: a replay is never deferred again.
 
 use std::{
     any::Any,
@@ -24,14 +24,14 @@ use crate::{
     store::{HoldState, JobId, Store},
 };
 
-/// The field by which a run in another process is known, and checked there: see `remote`.
+/// Header that identifies a run in another process, which verifies it: see `remote`.
 pub(crate) const REPLAY_HEADER: &str = "lockgate-replay";
 
 tokio::task_local! {
     static CURRENT_REPLAY: RunScopeGuard;
 }
 
-/// What is inside of a run: counted until it has been dropped, wherever it was sent to.
+/// Counts one future of a run from its creation to its drop, in any task or thread.
 #[derive(Debug)]
 pub(crate) struct RunScopeGuard(ReplayMarker);
 
@@ -51,53 +51,54 @@ impl Drop for RunScopeGuard {
     }
 }
 
-/// Nothing of it has come to a handler.
+/// No handler has been called.
 const NOT_STARTED: u8 = 0;
-/// Its handler may have been called.
+/// The handler may have been called.
 const STARTED: u8 = 1;
-/// Nobody waits for it, and no handler begins any more.
+/// The worker has given the run up, and no handler starts anymore.
 const ABANDONED: u8 = 2;
 
-/// What a handler may know of the deferred request it runs for.
+/// Deferred request that a handler runs for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RunningJob {
-    /// The id the client was given in the 202.
+    /// The id that the client was given with the 202.
     pub id: JobId,
-    /// Which run this is, from 1.
+    /// Number of this run, from 1.
     pub attempt: u32,
-    /// When the request was accepted, by the store's clock.
+    /// Time of acceptance, by the store's clock.
     pub accepted_at: SystemTime,
-    /// Of the lock that this run has: larger than that of every earlier run of any request on it. A
-    /// worker that was paused and comes back has a smaller one.
+    /// Fence of the run's lock: larger than that of every earlier run of any request on it. A
+    /// worker that was paused and resumes has a smaller one.
     pub fence: u64,
 }
 
-/// Nobody waits for this run any more.
+/// Error: the run was abandoned, or its lock was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RunAbandonedError;
 
-/// The marker of a run.
+/// Marker of a run, shared by its clones.
 #[derive(Clone)]
 pub struct ReplayMarker(Arc<Inner>);
 
 struct Inner {
     job: RunningJob,
-    /// The one that the job lies in.
+    /// The store of the job.
     store: Store,
     hold: Arc<HoldState>,
-    /// What the replayer puts into the request's extensions.
+    /// Values that the replayer puts into the request's extensions.
     restored_snapshots: Vec<Box<dyn Any + Send + Sync>>,
-    /// `NOT_STARTED`, then one of the others: which of them is decided once, however many threads the run is in.
+    /// `NOT_STARTED`, then one of the others, decided once across all threads of the run.
     stage: AtomicU8,
-    /// How many are inside, and who waits for the last of them.
+    /// Number of live futures of the run; `scope_exited` is notified when it becomes 0.
     active_scopes: AtomicUsize,
     scope_exited: Notify,
-    /// It was sent to another process, and nobody knows that it has ended there.
+    /// The run was sent to another process, and may still be in progress there.
     is_remote: AtomicBool,
-    /// The lock of this job saw the run pass.
+    /// The job's own lock has let the run pass.
     lock_passed: AtomicBool,
-    /// The status by which the lock that was asked last said that it is busy, or that it can't be asked; else 0.
+    /// Status with which the lock that was called last reported that it is busy or unavailable; 0
+    /// if it did not.
     busy_status: AtomicU16,
 }
 
@@ -127,18 +128,18 @@ impl ReplayMarker {
         }))
     }
 
-    /// What the handler is told.
+    /// Returns the job, as the handler sees it.
     #[must_use]
     pub fn job(&self) -> &RunningJob {
         &self.0.job
     }
 
-    /// The snapshots of this run, in the form that a replayer's integration has given them.
+    /// Returns the snapshots of this run, in the type that the integration of the replayer stored.
     pub fn restored_snapshots<P: 'static>(&self) -> impl Iterator<Item = &P> {
         self.0.restored_snapshots.iter().filter_map(|put| put.downcast_ref())
     }
 
-    /// The store that the job lies in, by the worker's handle.
+    /// Returns the store of the job, as the worker's handle.
     pub(crate) fn store(&self) -> &Store {
         &self.0.store
     }
@@ -148,12 +149,13 @@ impl ReplayMarker {
         keys.contains(self.0.hold.key())
     }
 
-    /// The job's own lock, if its key is among these, and it is in this store: the worker may have another handle
-    /// on that. Another lock on the way, or one of this name elsewhere, must be acquired as ever.
+    /// Returns the hold of the job's own lock, if its key is among `keys` and it is in `store`,
+    /// which may be another handle than the worker's. Other locks on the way, or one of the same
+    /// name in another store, are acquired as usual.
     ///
     /// # Errors
     ///
-    /// If the run was given up, or has lost its lock: another one may be under way.
+    /// If the run was abandoned or has lost its lock: another run may be in progress.
     pub(crate) fn own_hold(
         &self,
         store: &Store,
@@ -171,25 +173,26 @@ impl ReplayMarker {
         }))
     }
 
-    /// What the lock of a job does, for routes of tests, which have none.
+    /// Acts as the lock of a job, for routes of tests without a lock.
     #[cfg(test)]
     pub(crate) fn pass(&self, key: &Key) {
         self.0.lock_passed.store(self.0.hold.key() == key && self.try_start(), Ordering::Release);
     }
 
-    /// Runs `run` so that layers inside know it as this replay even without the extension. Until it has ended or
-    /// was dropped the run is under way, whoever still waits for it.
+    /// Runs `run` within this replay, so that layers inside recognize it without the extension. The
+    /// run counts as in flight until the returned future completes or is dropped.
     pub fn scope<F: Future>(&self, run: F) -> impl Future<Output = F::Output> + use<F> {
         CURRENT_REPLAY.scope(RunScopeGuard::enter(self), run)
     }
 
-    /// Its handler may be called from here on; false if the run was given up before.
+    /// Notes that the handler may be called; returns false if the run was abandoned before.
     pub(crate) fn try_start(&self) -> bool {
         self.try_set_stage(STARTED)
     }
 
-    /// No handler behind the job's lock begins any more; false if one may have begun before. For a replayer that
-    /// does not know what became of a run: one that is given up has not run.
+    /// Prevents the start of a handler behind the job's lock; returns false if one may have
+    /// started. For a replayer that does not know the progress of a run: an abandoned run has not
+    /// run.
     #[must_use]
     pub fn try_abandon(&self) -> bool {
         self.try_set_stage(ABANDONED)
@@ -205,13 +208,14 @@ impl ReplayMarker {
         was.unwrap_or_else(|was| if was == stage { NOT_STARTED } else { was }) == NOT_STARTED
     }
 
-    /// Whether anything of it has not been dropped yet. In another thread that may take as long as the handler does
-    /// not await; and of what went to another process it is not known.
+    /// Returns true if any part of the run is still in flight. A handler in another thread that is
+    /// not awaiting can't be dropped yet, and a run in another process counts until its end is
+    /// known.
     pub(crate) fn is_in_flight(&self) -> bool {
         self.is_running_here() || self.is_running_remotely()
     }
 
-    /// Whether anything of it in this process has not been dropped yet.
+    /// Returns true if a future of the run in this process is not dropped yet.
     pub(crate) fn is_running_here(&self) -> bool {
         self.0.active_scopes.load(Ordering::Acquire) > 0
     }
@@ -220,11 +224,11 @@ impl ReplayMarker {
         self.0.is_remote.load(Ordering::Acquire)
     }
 
-    /// Until nothing of it is under way. Cancel safe.
+    /// Resolves when no part of the run is in flight. Cancel safe.
     pub(crate) async fn wait_until_ended(&self) {
         loop {
             let mut left = pin!(self.0.scope_exited.notified());
-            // Before the look: what is told from here on is not missed.
+            // Before the check: a later notification is not missed.
             left.as_mut().enable();
             if !self.is_in_flight() {
                 return;
@@ -233,19 +237,19 @@ impl ReplayMarker {
         }
     }
 
-    /// Whoever answered knows that it is a run.
+    /// Notes that the process that responded recognized the run.
     #[cfg(feature = "http-replay")]
     pub(crate) fn mark_lock_passed(&self) {
         self.0.lock_passed.store(true, Ordering::Release);
     }
 
-    /// It may run in another process from here on.
+    /// Notes that the run may be in progress in another process.
     #[cfg(feature = "http-replay")]
     pub(crate) fn mark_sent_remotely(&self) {
         self.0.is_remote.store(true, Ordering::Release);
     }
 
-    /// It has ended there, or has not begun, or must have ended.
+    /// Notes that the run in another process has ended, has not started, or must have ended by now.
     #[cfg(feature = "http-replay")]
     pub(crate) fn mark_remote_ended(&self) {
         self.0.is_remote.store(false, Ordering::Release);
@@ -260,35 +264,36 @@ impl ReplayMarker {
         self.0.lock_passed.load(Ordering::Acquire)
     }
 
-    /// A lock on the way is asked. What another one answered before, or this one when a retry layer came here
-    /// for the first time, is not the answer of this run any more.
+    /// Clears the busy status before a lock on the way is acquired. A status of another lock, or of
+    /// this lock's earlier call by a retry layer, is no longer the response to this run.
     pub(crate) fn clear_busy_status(&self) {
         self.0.busy_status.store(0, Ordering::Release);
     }
 
-    /// It answers by this status; nothing further in has run.
+    /// Notes that a lock on the way responds with this status; nothing further inside has run.
     pub(crate) fn record_busy_status(&self, status: u16) {
         self.0.busy_status.store(status, Ordering::Release);
     }
 
-    /// Whether a lock on the way has let nobody further in.
+    /// Returns true if a lock on the way did not let the run pass.
     pub(crate) fn met_busy_lock(&self) -> bool {
         self.0.busy_status.load(Ordering::Acquire) != 0
     }
 
-    /// Whether this answer is that of a lock that was busy: by its status, which is the layer's to choose.
+    /// Returns true if this response is that of a busy lock: it has the lock's status, which the
+    /// layer can choose.
     pub(crate) fn met_busy_lock_with(&self, status: u16) -> bool {
         self.0.busy_status.load(Ordering::Acquire) == status
     }
 }
 
-/// The replay a request belongs to, by its marker or by the task it runs in.
+/// Returns the replay that a request belongs to, by its marker or by its task.
 pub(crate) fn current_replay<V: GateRequest>(view: &V) -> Option<ReplayMarker> {
     view.extension::<ReplayMarker>()
         .or_else(|| CURRENT_REPLAY.try_with(|inside| inside.0.clone()).ok())
 }
 
-/// Whether it belongs to one.
+/// Returns true if the request belongs to a replay.
 pub(crate) fn is_replay<V: GateRequest>(view: &V) -> bool {
     view.extension::<ReplayMarker>().is_some() || CURRENT_REPLAY.try_with(|_| ()).is_ok()
 }

@@ -1,4 +1,5 @@
-//! The fingerprint of a request: what tells whether another one under its `Idempotency-Key` is the same.
+//! `RequestFingerprint`: a hash that tells a retry from another request with the same
+//! `Idempotency-Key`.
 
 use std::{fmt, sync::Arc};
 
@@ -7,8 +8,9 @@ use sha2::{Digest as _, Sha256};
 
 use crate::key::{digest_parts, hex};
 
-/// The fingerprint of a request that runs at once, taken while its handler reads the body: nothing is kept of
-/// that, and nobody waits for it. If the handler leaves any of it, or it is too long, there is none.
+/// Fingerprint of a direct run's request, computed while its handler reads the body, which is
+/// neither stored nor awaited. There is no fingerprint if the handler does not read the whole body,
+/// or if the body is too long.
 #[derive(Clone)]
 pub struct RequestFingerprint(Arc<Inner>);
 
@@ -19,27 +21,27 @@ struct Inner {
 }
 
 enum FingerprintState {
-    /// What was read so far, and how much more may come.
+    /// The hash so far, and the number of bytes that may follow.
     Hashing(Sha256, usize),
     Finished([u8; 32]),
     TooLong,
-    /// It broke off before its end.
+    /// The body broke off.
     Truncated,
 }
 
 impl RequestFingerprint {
-    /// Of a body of at most so many bytes.
+    /// Creates the fingerprint of a request with a body of at most `limit` bytes.
     pub(crate) fn new(method: String, target: String, limit: usize) -> Self {
         let body = Mutex::new(FingerprintState::Hashing(Sha256::new(), limit));
         Self(Arc::new(Inner { method, target, state: body }))
     }
 
-    /// Of a request whose body is there.
+    /// Returns the fingerprint of a request with a complete body.
     pub(crate) fn compute(method: &str, target: &str, body: &[u8]) -> String {
         hash_request(method, target, &Sha256::digest(body).into())
     }
 
-    /// The handler is about to see these bytes.
+    /// Adds bytes that the handler is about to receive.
     pub fn update(&self, bytes: &[u8]) {
         let mut body = self.0.state.lock();
         let FingerprintState::Hashing(hash, left) = &mut *body else { return };
@@ -52,7 +54,7 @@ impl RequestFingerprint {
         }
     }
 
-    /// There is no more.
+    /// Ends the body.
     pub fn finish(&self) {
         let mut body = self.0.state.lock();
         if let FingerprintState::Hashing(hash, _) = &mut *body {
@@ -60,7 +62,7 @@ impl RequestFingerprint {
         }
     }
 
-    /// It broke off, or its client was too slow: there is no more, and no end.
+    /// Notes that the body broke off, or that the client was too slow.
     pub fn mark_truncated(&self) {
         let mut body = self.0.state.lock();
         if !matches!(*body, FingerprintState::Finished(_)) {
@@ -68,12 +70,12 @@ impl RequestFingerprint {
         }
     }
 
-    /// True if the handler saw the body break off.
+    /// Returns true if the handler received a body that broke off.
     pub(crate) fn is_truncated(&self) -> bool {
         matches!(*self.0.state.lock(), FingerprintState::Truncated)
     }
 
-    /// `None` as long as the body has not been read to its end.
+    /// Returns the fingerprint, or `None` until the body has been read to its end.
     pub(crate) fn finished_hex(&self) -> Option<String> {
         match &*self.0.state.lock() {
             FingerprintState::Finished(body) => {

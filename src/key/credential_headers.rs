@@ -1,13 +1,14 @@
-//! Header fields that carry a credential: one list, for what is stored of a request and for what a
-//! key shows.
+//! List of headers that carry a credential. It decides which headers are stored with a job and
+//! which values are readable in a key.
 //!
-//! A field belongs here if its value alone, sent again by anybody, is accepted as the client. So a
-//! CSRF token is absent: without its cookie it opens nothing, and frameworks that check it expect
-//! to see it in a deferred run. Session and client ids (`X-Session-Id`, `X-Client-Id`) are absent
-//! too, since most of them are for tracing; an application in which one opens a session names it
-//! with `credential_header`.
+//! A header belongs here if its value alone is enough to impersonate the client. Not listed are:
+//!
+//! - CSRF tokens: they are useless without their cookie, and frameworks that check them expect to
+//!   find them in a deferred run.
+//! - Session and client ids (`X-Session-Id`, `X-Client-Id`): most are for tracing. An application
+//!   in which one opens a session names it with `credential_header`.
 
-/// Whole names, in lower case.
+/// Full names, in lower case.
 const CREDENTIAL_NAMES: &[&str] = &[
     // HTTP itself: RFC 9110 section 11, RFC 6265.
     "authorization",
@@ -33,12 +34,12 @@ const CREDENTIAL_NAMES: &[&str] = &[
     "x-token",
 ];
 
-/// Last words of a name, whatever stands before them and a hyphen: `X-Api-Key`, `X-Goog-Api-Key`.
+/// Ends of names, alone or after any prefix and a hyphen: `X-Api-Key`, `X-Goog-Api-Key`.
 const CREDENTIAL_SUFFIXES: &[&str] = &[
-    // Copies of `Authorization` that proxies make: Cloud Run, nginx, Envoy.
+    // Copies of `Authorization` made by proxies: Cloud Run, nginx, Envoy.
     "authorization",
     "authorization-token",
-    // Keys of an API.
+    // API keys.
     "api-key",
     "apikey",
     "api-token",
@@ -66,10 +67,10 @@ const CREDENTIAL_SUFFIXES: &[&str] = &[
     "jwt-token",
 ];
 
-/// First words of a name: AWS load balancers, and Azure App Service with its providers.
+/// Starts of names: AWS load balancers, and Azure App Service with its providers.
 const CREDENTIAL_PREFIXES: &[&str] = &["x-amzn-oidc-", "x-ms-token-"];
 
-/// Returns the entry of the list that covers this lower-case name.
+/// Returns the list entry that covers this lower-case name.
 pub(crate) fn matching_credential(name: &str) -> Option<&'static str> {
     let ends = |ending: &str| {
         let rest = name.strip_suffix(ending);
@@ -81,7 +82,7 @@ pub(crate) fn matching_credential(name: &str) -> Option<&'static str> {
     whole.or_else(ending).or_else(beginning).copied()
 }
 
-/// Returns true if a field of this lower-case name carries a credential.
+/// Returns true if a header of this lower-case name carries a credential.
 pub(crate) fn is_credential(name: &str) -> bool {
     matching_credential(name).is_some()
 }

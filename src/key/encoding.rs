@@ -1,4 +1,4 @@
-//! Bytes as text: escaped, hashed, in hex.
+//! Text forms of bytes: escaped, hashed, hexadecimal.
 
 use std::{borrow::Cow, fmt, fmt::Write as _};
 
@@ -6,10 +6,10 @@ use sha2::{Digest as _, Sha256};
 
 use super::credential_headers::is_credential;
 
-/// Longest value, in bytes after escaping, that is kept readable in a key.
+/// Maximum length of a readable value in a key, in bytes after escaping.
 pub(super) const MAX_READABLE_LEN: usize = 80;
 
-/// A name as it may stand in a log line; hashed only when a subscriber really prints it.
+/// Hashed form of a name for logs. The hash is computed only if a subscriber formats the record.
 pub(crate) struct LogHash<'a>(pub(crate) &'a str);
 
 impl fmt::Display for LogHash<'_> {
@@ -20,7 +20,7 @@ impl fmt::Display for LogHash<'_> {
     }
 }
 
-/// Lower-case hex.
+/// Returns the bytes in lower-case hex.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut out, b| {
         let _ = write!(out, "{b:02x}");
@@ -28,7 +28,8 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// SHA-256 over parts, each with its length before it, so that parts cannot run into each other.
+/// Returns the SHA-256 of several parts. Each part is preceded by its length, which keeps the
+/// boundaries between parts unambiguous.
 pub(crate) fn digest_parts(parts: &[&[u8]]) -> [u8; 32] {
     let mut hash = Sha256::new();
     for part in parts {
@@ -42,8 +43,9 @@ pub(super) fn is_unescaped(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.')
 }
 
-/// Letters, digits and `-_.` stand for themselves, all else is `%XX`. What gets too long is `~` and
-/// [half a SHA-256](hashed): `~` is escaped in readable values, so the two forms never meet.
+/// Escapes all bytes but letters, digits and `-_.` as `%XX`. A longer result than
+/// `MAX_READABLE_LEN` is replaced by a [truncated hash](truncated_hash), which starts with `~`.
+/// Readable values never contain `~`, so the two forms can't collide.
 #[expect(clippy::indexing_slicing, reason = "half a byte is below 16")]
 pub(crate) fn escape(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len().min(MAX_READABLE_LEN));
@@ -51,7 +53,7 @@ pub(crate) fn escape(bytes: &[u8]) -> String {
         match byte {
             _ if is_unescaped(byte) => out.push(byte.into()),
             _ => {
-                // Not by `write!`: a route's pattern is mostly made of these.
+                // Faster than `write!`; most bytes of a route pattern are escaped.
                 const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
                 let [high, low] = [byte >> 4, byte & 15].map(|digit| DIGITS[usize::from(digit)]);
                 out.extend(['%', high.into(), low.into()]);
@@ -61,13 +63,13 @@ pub(crate) fn escape(bytes: &[u8]) -> String {
     if out.len() > MAX_READABLE_LEN { truncated_hash(bytes) } else { out }
 }
 
-/// `~` and half a SHA-256.
+/// Returns `~` and the first half of the SHA-256, in hex.
 #[expect(clippy::indexing_slicing, reason = "a digest has 32 bytes")]
 pub(super) fn truncated_hash(bytes: &[u8]) -> String {
     format!("~{}", hex(&Sha256::digest(bytes)[..16]))
 }
 
-/// The value of a credential as it counts, to be hashed; `None` for a field that is none.
+/// Returns the normalized value of a credential header, to be hashed, or `None` for other headers.
 pub(crate) fn credential_value<'a>(name: &str, value: &'a [u8]) -> Option<Cow<'a, [u8]>> {
     match name {
         "authorization" | "proxy-authorization" => Some(normalize_authorization(value)),
@@ -75,7 +77,7 @@ pub(crate) fn credential_value<'a>(name: &str, value: &'a [u8]) -> Option<Cow<'a
     }
 }
 
-/// Credentials with their scheme in lower case, and one space behind it (RFC 9110 section 11.4).
+/// Normalizes credentials: scheme in lower case, then one space (RFC 9110 section 11.4).
 fn normalize_authorization(value: &[u8]) -> Cow<'_, [u8]> {
     let value = value.trim_ascii();
     let Some(end) = value.iter().position(|byte| *byte == b' ') else { return value.into() };

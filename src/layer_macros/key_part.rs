@@ -1,51 +1,54 @@
-//! What keys are made of, and what a `RateLimitLayer` shows the outside.
+//! `KeyPart`, the constructors of the layers that take it, and the response options of
+//! `RateLimitLayer`.
 
-/// Defines `KeyPart`, and the layers' methods about keys, lists and answers, for `__define_names`.
+/// Defines `KeyPart`, the constructors of the layers that take it, and the response options of
+/// `RateLimitLayer`, for `__define_layers`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __define_key_part {
     ($native:ty, $extension:ident) => {
-        /// What a key is made of, for the layers' `by`: one thing, or several of which each counts.
+        /// Part of a key, for `by` of the layers.
         ///
-        /// A tuple of them is one key of all: another value of any is another key.
-        /// `RateLimitLayer::by((KeyPart::ip(), KeyPart::header("x-api-key")), quota)` is a quota for each API
-        /// key at each address.
+        /// A tuple of parts is one key: another value of any part is another key.
+        /// `RateLimitLayer::by((KeyPart::ip(), KeyPart::header("x-api-key")), quota)` is one quota
+        /// for each API key at each address.
         #[derive(Debug, Clone)]
         pub struct KeyPart {
             source: ::lockgate::gate::KeySource<$native>,
         }
 
         impl KeyPart {
-            /// The client's address, as the socket shows it; IPv6 by /64. Header fields are not looked at.
+            /// The address of the peer's socket; IPv6 by /64 networks. Headers are ignored.
             #[must_use]
             pub fn ip() -> Self {
                 ::lockgate::gate::KeySource::ip().into()
             }
 
-            /// The client's address, also behind proxies.
+            /// The address of the client, also behind proxies.
             #[must_use]
             pub fn client(address: ::lockgate::ClientAddress) -> Self {
                 ::lockgate::gate::KeySource::client(address).into()
             }
 
-            /// A header field, which must be there exactly once.
+            /// A header, which must occur exactly once.
             ///
             /// # Panics
             ///
-            /// If the name is none that a field can have.
+            /// If `name` is not a valid header name.
             #[must_use]
             pub fn header(name: &str) -> Self {
                 ::lockgate::gate::KeySource::header(name).into()
             }
 
-            /// The text of a parameter of the matched route. `7`, `07` and `+7` are three keys: for what the
-            /// handler parses, use [`path_param_as`](Self::path_param_as).
+            /// The text of a parameter of the matched route. `7`, `07` and `+7` are three keys: use
+            /// [`path_param_as`](Self::path_param_as) for values that the handler parses.
             #[must_use]
             pub fn path_param(name: &str) -> Self {
                 ::lockgate::gate::KeySource::path_param(name).into()
             }
 
-            /// The same of a parameter that is a `T` to the handler: see `by_path_param_as`.
+            /// A parameter of the matched route that the handler parses as a `T`: see
+            /// `by_path_param_as` of the layers.
             #[must_use]
             pub fn path_param_as<T>(name: &str) -> Self
             where
@@ -60,7 +63,7 @@ macro_rules! __define_key_part {
                 ::lockgate::gate::KeySource::route().into()
             }
 
-            /// A value in the request's extensions: see `by_extension`.
+            /// A value of the request's extensions: see `by_extension` of the layers.
             ///
             /// # Panics
             ///
@@ -73,8 +76,8 @@ macro_rules! __define_key_part {
                 $extension::<T>(name).into()
             }
 
-            /// Whatever the function returns; `None` is answered with 400. The name says what that is: see
-            /// `by_key`.
+            /// The value that the function returns. `None` gets 400. The name is part of the key:
+            /// see `by_key` of the layers.
             ///
             /// # Panics
             ///
@@ -87,7 +90,7 @@ macro_rules! __define_key_part {
                 ::lockgate::gate::KeySource::named_function(name, key).into()
             }
 
-            /// One key of both: another value of either is another key.
+            /// Joins two parts to one key: another value of either part is another key.
             #[must_use]
             pub fn and(self, other: impl Into<KeyPart>) -> Self {
                 self.source.and(other.into().source).into()
@@ -131,7 +134,7 @@ macro_rules! __define_key_part {
         }
 
         impl RateLimitLayer {
-            /// A quota for each value of these keys: one of them, or a tuple of up to four.
+            /// One quota for each value of this key: one part, or a tuple of up to four.
             #[must_use]
             pub fn by(keys: impl Into<KeyPart>, policy: impl Into<::lockgate::Policy>) -> Self {
                 Self {
@@ -139,8 +142,8 @@ macro_rules! __define_key_part {
                 }
             }
 
-            /// A quota for each client address, also behind proxies: see
-            /// [`ClientAddress`](::lockgate::ClientAddress) for what is believed of whom.
+            /// One quota for each client address, also behind proxies: see
+            /// [`ClientAddress`](::lockgate::ClientAddress) for the trusted headers.
             #[must_use]
             pub fn by_client(
                 address: ::lockgate::ClientAddress,
@@ -149,12 +152,12 @@ macro_rules! __define_key_part {
                 Self::by(KeyPart::client(address), policy)
             }
 
-            /// A quota for each value that a layer further out has put into the request's extensions under
-            /// this type, such as the account of an authentication. A request without it is a fault of the
-            /// wiring: 500, and a log line.
+            /// One quota for each value of type `T` that an outer layer has put into the request's
+            /// extensions, such as the account of an authentication. A request without the value is
+            /// a misconfiguration: the response is 500, and a message is logged.
             ///
-            /// The name says what the values are, and is part of the key, so that user 7 and tenant 7 have two
-            /// quotas: `RateLimitLayer::by_extension::<User>("user", quota)`. See
+            /// The name identifies the kind of the values and is part of the key, so user 7 and
+            /// tenant 7 have two quotas: `RateLimitLayer::by_extension::<User>("user", quota)`. See
             /// [`Key::extension`](::lockgate::Key::extension).
             ///
             /// # Panics
@@ -168,40 +171,44 @@ macro_rules! __define_key_part {
                 Self::by(KeyPart::extension::<T>(name), policy)
             }
 
-            /// Lets some clients through uncounted, and refuses others with 403. Default: empty lists.
-            /// The last ones set count.
+            /// Admits listed clients without counting, and refuses others with 403. Default: empty
+            /// lists. A second call replaces the lists of the first.
             #[must_use]
             pub fn access_lists(self, lists: ::lockgate::AccessLists) -> Self {
                 Self { gate: self.gate.response_options(|facing| facing.access_lists(lists)) }
             }
 
-            /// Charges CORS preflights too: OPTIONS with `Origin` and `Access-Control-Request-Method`.
-            /// Default: they pass uncounted, since browsers send them unasked, can't read a refusal, and
-            /// put no API key into them; a layer for CORS answers them cheaply. Anybody can send requests that look
-            /// so: where none is further in, and a handler takes every method, set this.
+            /// Charges CORS preflights too: OPTIONS with `Origin` and
+            /// `Access-Control-Request-Method`.
+            ///
+            /// Default: they pass uncounted, since browsers send them on their own, cannot read a
+            /// refusal, and do not add an API key. A CORS layer answers them cheaply. Every client
+            /// can send such requests, so set this if no CORS layer is inside this one and a
+            /// handler accepts every method.
             #[must_use]
             pub fn charge_preflights(self) -> Self {
                 Self { gate: self.gate.response_options(|facing| facing.charge_preflights()) }
             }
 
-            /// Which fields tell clients of their quota. Default
-            /// [`RateHeaders::Draft`](::lockgate::RateHeaders): `RateLimit-Policy` and `RateLimit`.
+            /// Headers that report the quota to clients. Default:
+            /// [`RateHeaders::Draft`](::lockgate::RateHeaders), `RateLimit-Policy` and `RateLimit`.
             #[must_use]
             pub fn rate_headers(self, fields: ::lockgate::RateHeaders) -> Self {
                 Self { gate: self.gate.response_options(|facing| facing.headers(fields)) }
             }
 
-            /// Names these fields and `Retry-After` in `Access-Control-Expose-Headers`, so that scripts of
-            /// other origins can read them. Default: not. A layer for CORS inside this one doesn't see
-            /// refusals: put it outside.
+            /// Lists the rate headers and `Retry-After` in `Access-Control-Expose-Headers`, so that
+            /// scripts of other origins can read them. Default: off.
+            ///
+            /// A CORS layer inside this one does not see refusals: put it outside.
             #[must_use]
             pub fn expose_headers(self) -> Self {
                 Self { gate: self.gate.response_options(|facing| facing.expose_headers()) }
             }
 
-            /// Makes the whole answer to a refused request. Default:
-            /// [`RateRefusal::reply`](::lockgate::RateRefusal::reply), which the function may take and change. It
-            /// must not block.
+            /// Builds the complete response to a refused request. Default:
+            /// [`RateRefusal::reply`](::lockgate::RateRefusal::reply), which the function may call
+            /// and modify. It must not block.
             #[must_use]
             pub fn refusal_response(
                 self,
@@ -213,7 +220,7 @@ macro_rules! __define_key_part {
                 Self { gate: self.gate.response_options(|facing| facing.refusal_response(respond)) }
             }
 
-            /// Answers refused requests as clients of gRPC understand it:
+            /// Refuses requests in a form that gRPC clients understand:
             /// [`RateRefusal::grpc_reply`](::lockgate::RateRefusal::grpc_reply).
             #[must_use]
             pub fn grpc_refusals(self) -> Self {
@@ -222,33 +229,36 @@ macro_rules! __define_key_part {
         }
 
         impl LockLayer {
-            /// A lock for each value of these keys: one of them, or a tuple of up to four.
+            /// One lock for each value of this key: one part, or a tuple of up to four.
             ///
             /// # Panics
             ///
-            /// If requests may be without one: see [`MissingAddress::Skip`](::lockgate::MissingAddress).
+            /// If a request may have no key: see
+            /// [`MissingAddress::Skip`](::lockgate::MissingAddress).
             #[must_use]
             pub fn by(keys: impl Into<KeyPart>) -> Self {
                 Self { gate: ::lockgate::lock::LockGate::new(keys.into().into()) }
             }
 
-            /// A lock for each client address, also behind proxies: see
-            /// [`ClientAddress`](::lockgate::ClientAddress) for what is believed of whom.
+            /// One lock for each client address, also behind proxies: see
+            /// [`ClientAddress`](::lockgate::ClientAddress) for the trusted headers.
             ///
             /// # Panics
             ///
-            /// If requests may be without one: see [`MissingAddress::Skip`](::lockgate::MissingAddress).
+            /// If a request may have no key: see
+            /// [`MissingAddress::Skip`](::lockgate::MissingAddress).
             #[must_use]
             pub fn by_client(address: ::lockgate::ClientAddress) -> Self {
                 Self::by(KeyPart::client(address))
             }
 
-            /// A lock for each value that a layer further out has put into the request's extensions under
-            /// this type. A request without it is a fault of the wiring: 500, and a log line. A deferred
-            /// request runs with what the worker's routes put there.
+            /// One lock for each value of type `T` that an outer layer has put into the request's
+            /// extensions. A request without the value is a misconfiguration: the response is 500,
+            /// and a message is logged. A deferred request runs with the value that the worker's
+            /// routes put there.
             ///
-            /// The name says what the values are, and is part of the key, so that user 7 and tenant 7 are two
-            /// locks: see [`Key::extension`](::lockgate::Key::extension).
+            /// The name identifies the kind of the values and is part of the key, so user 7 and
+            /// tenant 7 are two locks: see [`Key::extension`](::lockgate::Key::extension).
             ///
             /// # Panics
             ///

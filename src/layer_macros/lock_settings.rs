@@ -1,23 +1,25 @@
-//! What a `LockLayer` can be set to beyond what most need.
+//! Less common settings of `LockLayer`.
 
-/// Settings of `LockLayer`, for `__define_names`.
+/// Defines settings of `LockLayer`, for `__define_layers`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __define_lock_settings {
     ($native:ty) => {
         impl LockLayer {
-            /// Several locks: one for each of these parameters, which name resources of one kind, such as
-            /// the two accounts of a transfer.
+            /// Several locks: one for each of these parameters, which identify resources of one
+            /// kind, such as the two accounts of a transfer.
             ///
-            /// Each value is a text, so `7` and `07` are two locks: for numbers and UUIDs use
-            /// [`by_path_params_as`](Self::by_path_params_as).
+            /// Each value is a text, so `7` and `07` are two locks; use
+            /// [`by_path_params_as`](Self::by_path_params_as) for numbers and UUIDs.
             ///
-            /// They are taken in an order that all processes share, so requests that name them the other
-            /// way round wait for each other and never in a circle; a wait is for all of them together. Two
-            /// that have the same value are one lock. Which parameter a value came from does not count: the
-            /// locks are named by all the names together, sorted and joined by commas, and
-            /// [`named`](Self::named) gives them that of another route's parameter. Requests with more than
-            /// one lock are not deferred.
+            /// - All processes acquire the locks in the same order, so requests that name them in
+            ///   another order cannot deadlock.
+            /// - A wait covers all of the locks together.
+            /// - Two parameters with the same value are one lock; the parameter that a value came
+            ///   from does not count.
+            /// - The locks are named by all parameter names, sorted and joined by commas.
+            ///   [`named`](Self::named) replaces that by the name of another route's parameter.
+            /// - A request with more than one lock is never deferred.
             ///
             /// # Panics
             ///
@@ -27,8 +29,8 @@ macro_rules! __define_lock_settings {
                 Self::by(::lockgate::gate::KeySource::path_params(names))
             }
 
-            /// The same for parameters that are each a `T` to the handler: see
-            /// [`by_path_param_as`](Self::by_path_param_as).
+            /// Like [`by_path_params`](Self::by_path_params), for parameters that the handler
+            /// parses as a `T`: see [`by_path_param_as`](Self::by_path_param_as).
             ///
             /// # Panics
             ///
@@ -41,9 +43,11 @@ macro_rules! __define_lock_settings {
                 Self::by(::lockgate::gate::KeySource::path_params_as::<T>(names))
             }
 
-            /// Several locks: one for each value the function returns, at most 32. Otherwise as
-            /// [`by_path_params`](Self::by_path_params). No value, or more than that, is answered with 400.
-            /// The name is part of each key: see [`by_key`](Self::by_key).
+            /// Several locks: one for each value that the function returns, at most 32. No value or
+            /// more than 32 values get 400.
+            ///
+            /// The name is part of each key: see [`by_key`](Self::by_key). Everything else is as in
+            /// [`by_path_params`](Self::by_path_params).
             ///
             /// # Panics
             ///
@@ -56,16 +60,18 @@ macro_rules! __define_lock_settings {
                 Self::by(::lockgate::gate::KeySource::named_functions(name, keys))
             }
 
-            /// Makes one lock of both, the key so far and this parameter of the route: another value of
-            /// either is another lock. The value is a text, so `7` and `07` are two: for numbers and UUIDs use
-            /// [`and_path_param_as`](Self::and_path_param_as).
+            /// Adds a parameter of the route to the key: another value of either part is another
+            /// lock.
+            ///
+            /// The value is a text, so `7` and `07` are two locks; use
+            /// [`and_path_param_as`](Self::and_path_param_as) for numbers and UUIDs.
             #[must_use]
             pub fn and_path_param(self, name: &str) -> Self {
                 Self { gate: self.gate.and(::lockgate::gate::KeySource::path_param(name)) }
             }
 
-            /// The same with a parameter that is a `T` to the handler: see
-            /// [`by_path_param_as`](Self::by_path_param_as).
+            /// Like [`and_path_param`](Self::and_path_param), for a parameter that the handler
+            /// parses as a `T`: see [`by_path_param_as`](Self::by_path_param_as).
             #[must_use]
             pub fn and_path_param_as<T>(self, name: &str) -> Self
             where
@@ -74,19 +80,19 @@ macro_rules! __define_lock_settings {
                 Self { gate: self.gate.and(::lockgate::gate::KeySource::path_param_as::<T>(name)) }
             }
 
-            /// Makes one lock of both, the key so far and this header field, say that of a tenant. A
-            /// request without it is answered with 400.
+            /// Adds a header to the key, such as the one that names a tenant. A request without the
+            /// header gets 400.
             ///
             /// # Panics
             ///
-            /// If the name is none that a field can have.
+            /// If `name` is not a valid header name.
             #[must_use]
             pub fn and_header(self, name: &str) -> Self {
                 Self { gate: self.gate.and(::lockgate::gate::KeySource::header(name)) }
             }
 
-            /// Makes one lock of both, the key so far and what the function returns; `None` is answered
-            /// with 400. The name is part of the key: see [`by_key`](Self::by_key).
+            /// Adds the value that the function returns to the key. `None` gets 400. The name is
+            /// part of the key: see [`by_key`](Self::by_key).
             ///
             /// # Panics
             ///
@@ -100,16 +106,18 @@ macro_rules! __define_lock_settings {
                 Self { gate: self.gate.and(::lockgate::gate::KeySource::named_function(name, key)) }
             }
 
-            /// Names the lock by this in the place of the parameter or header, so that `/orders/{id}` and
-            /// `/payments/{order}` share one: see [`Key::named`](::lockgate::Key::named).
+            /// Names the lock by `name` instead of by the parameter or header, so that
+            /// `/orders/{id}` and `/payments/{order}` can share a lock: see
+            /// [`Key::named`](::lockgate::Key::named).
             #[must_use]
             pub fn named(self, name: &str) -> Self {
                 Self { gate: self.gate.named(name) }
             }
 
-            /// Maps all keys of this kind, name and scope onto so many locks: fewer of them in the store,
-            /// and resources that have nothing to do with each other wait for each other now and then.
-            /// Every layer that is to exclude another one must have the same number: see
+            /// Maps all keys of this kind, name and scope onto `n` locks.
+            ///
+            /// The store then has fewer locks, but unrelated resources sometimes wait for each
+            /// other. All layers that have to exclude each other need the same number: see
             /// [`Key::stripe`](::lockgate::Key::stripe).
             ///
             /// # Panics
@@ -120,23 +128,30 @@ macro_rules! __define_lock_settings {
                 Self { gate: self.gate.stripes(n) }
             }
 
-            /// Readers share: GET and HEAD take the lock together, everything else takes it alone. OPTIONS
-            /// and TRACE, which are not about what the resource is, take none unless
-            /// [`all_methods`](Self::all_methods) is set. Requests that share a lock are not deferred.
+            /// Lets readers share the lock: GET and HEAD acquire it shared, all other methods
+            /// acquire it exclusively.
             ///
-            /// Layers with and without this exclude each other as they should: one without it always
-            /// takes the lock alone. Inside a layer of one key that shares it, one that takes it alone is
-            /// answered with 500 and a log line.
+            /// OPTIONS and TRACE, which do not concern the state of the resource, take no lock
+            /// unless [`all_methods`](Self::all_methods) is set. A request with a shared lock is
+            /// never deferred.
+            ///
+            /// Layers with and without this setting exclude each other correctly, since a layer
+            /// without it acquires exclusively. An exclusive layer inside a layer with the same key
+            /// that holds the lock shared gets 500 and a log message.
             #[must_use]
             pub fn read_write(self) -> Self {
                 Self { gate: self.gate.read_write() }
             }
 
-            /// Lets up to `most` requests in at once, instead of one; replaces
-            /// [`read_write`](Self::read_write), as that replaces this, with the methods it takes. A layer without it takes the same
-            /// lock alone, and waits for all of them. Requests under a permit are not deferred. Inside a layer of
-            /// the same key, a layer of fewer permits is answered with 500 and a log line: it would let in as many
-            /// as the outer one does.
+            /// Admits up to `most` requests at once instead of one.
+            ///
+            /// - It replaces [`read_write`](Self::read_write), including its selection of methods,
+            ///   and is replaced by it.
+            /// - A layer without this setting acquires the same lock exclusively and waits for all
+            ///   permits.
+            /// - A request under a permit is never deferred.
+            /// - Inside a layer with the same key, a layer with fewer permits gets 500 and a log
+            ///   message, because it would admit as many requests as the outer one.
             ///
             /// # Panics
             ///
@@ -146,70 +161,80 @@ macro_rules! __define_lock_settings {
                 Self { gate: self.gate.permits(most) }
             }
 
-            /// Puts the fence into the request under this name, for upstreams that a handler passes the
-            /// request's header on to; several locks have theirs joined by commas, in the order they are
-            /// named in. What a client sends under this name is taken out of every request that comes by
-            /// here, also of those that take no lock.
+            /// Sets this request header to the fence, for upstream services to which a handler
+            /// forwards the request's headers. The fences of several locks are joined by commas, in
+            /// the order of the locks.
+            ///
+            /// A header of this name that a client sends is removed from every request that passes
+            /// this layer, including requests that take no lock.
             ///
             /// # Panics
             ///
-            /// If it is no header field's name.
+            /// If `name` is not a valid header name.
             #[must_use]
             pub fn fence_header(self, name: &str) -> Self {
                 Self { gate: self.gate.fence_header(name) }
             }
 
-            /// Takes the word of services that know this secret for it that the caller has the lock: the
-            /// request then runs under it, without waiting for its own caller. Given more than once,
-            /// each of them counts, so that secrets can change. Default: nobody's word.
+            /// Trusts delegations that are signed with this secret: a request from a caller that
+            /// holds the lock runs under it, instead of waiting for its caller. Default: no
+            /// delegation is trusted.
             ///
-            /// The caller signs with [`HeldLock::delegation_header`](::lockgate::HeldLock::delegation_header), and the field
-            /// `Lockgate-Held` goes from one to the other; it is taken out of what the handler sees, trusted or
-            /// not. So is `Lockgate-Replay`, by which a request says that it is a run of a deferred one, unless
-            /// a word came along that is trusted: then the handler has it, to be checked. Mind
-            /// what it is: how long the caller was sure when it signed. It isn't renewed, so the lock counts
-            /// as lost here when that time is over, and whoever can read it can use it until then.
+            /// Several calls add secrets, so that secrets can be rotated.
             ///
-            /// It counts for locks of the same server, database and namespace, whichever address both services
-            /// have for that. A server that was started from a copy of another one's data counts as the same:
-            /// delete the key `meta` of the namespace in the copy before it is used.
+            /// The caller signs with
+            /// [`HeldLock::delegation_header`](::lockgate::HeldLock::delegation_header) and sends
+            /// the header `Lockgate-Held`. This layer removes the header from the request that the
+            /// handler sees, trusted or not. It also removes `Lockgate-Replay`, which marks a
+            /// request as the run of a deferred one, unless a trusted delegation came with it; the
+            /// handler can then verify it.
+            ///
+            /// A delegation ends at the validity time that the caller knew when it signed. It is
+            /// not renewed, so the lock counts as lost here after that time, and every reader of
+            /// the header can use it until then.
+            ///
+            /// A delegation is valid for locks of the same server, database and namespace,
+            /// independent of the address by which each service reaches them. A server that was
+            /// started from a copy of another one's data counts as the same server: delete the key
+            /// `meta` of the namespace in the copy before you use it.
             #[must_use]
             pub fn trust_delegation(self, secret: &::lockgate::SharedSecret) -> Self {
                 Self { gate: self.gate.trust_delegation(secret) }
             }
 
-            /// Don't wait: the busy answer at once. The default.
+            /// Responds that the lock is busy at once, without a wait. This is the default.
             #[must_use]
             pub fn reject(self) -> Self {
                 Self { gate: self.gate.reject() }
             }
 
-            /// Ask again up to `times` times, `every` apart (at least 10 ms), before the busy answer. The
-            /// first attempt is not counted: `retry(3, every)` asks four times at most, and waits for
-            /// three pauses, or for ten minutes if that is less.
+            /// Asks again up to `times` times, `every` apart (at least 10 ms), before the busy
+            /// response. The first attempt is not counted: `retry(3, every)` asks at most four
+            /// times and waits for at most three pauses, or for ten minutes if that is less.
             ///
-            /// Nobody who asks like this has a place in line: whoever [waits](Self::wait) is served
-            /// first, and of two that retry the one that happens to ask in time. Of `reject`, `wait` and
-            /// `retry` the last one set counts. With a `DeferLayer` outside nobody asks again: the request is
-            /// deferred.
+            /// A request that retries has no queue entry: requests that [wait](Self::wait) are
+            /// served first, and among requests that retry the order is random. Of `reject`, `wait`
+            /// and `retry`, the last one set applies. Inside a `DeferLayer` there are no retries;
+            /// the request is deferred.
             #[must_use]
             pub fn retry(self, times: u32, every: ::std::time::Duration) -> Self {
                 Self { gate: self.gate.retry(times, every) }
             }
 
-            /// Locks requests of these methods alone, safe ones included; `GET` stands for `HEAD` too. Default: every method but GET,
-            /// HEAD, OPTIONS and TRACE.
+            /// Locks only requests with these methods, safe ones included. `GET` includes `HEAD`.
+            /// Default: every method except GET, HEAD, OPTIONS and TRACE.
             ///
             /// # Panics
             ///
-            /// If there are none, or a name is none, or is a known method in lower case: names are
-            /// case-sensitive, so it would match nothing and lock nothing.
+            /// If the list is empty, or if a name is not a method or is a known method in lower
+            /// case. Methods are case-sensitive, so such a name would match nothing and lock
+            /// nothing.
             #[must_use]
             pub fn methods<M: AsRef<str>>(self, methods: impl IntoIterator<Item = M>) -> Self {
                 Self { gate: self.gate.methods(methods) }
             }
 
-            /// The status of the busy answer, also after a wait. Default
+            /// Status of the busy response, also after a wait. Default:
             /// [`BusyStatus::Conflict`](::lockgate::BusyStatus), 409.
             #[must_use]
             pub fn busy_status(self, status: ::lockgate::BusyStatus) -> Self {
@@ -218,41 +243,51 @@ macro_rules! __define_lock_settings {
         }
 
         impl LockLayer {
-            /// A lease that is never renewed: the lock ends after it, whatever the handler does, which is then
-            /// treated by [`on_loss`](Self::on_loss). At least 100 ms, and never longer than
-            /// [`max_hold`](Self::max_hold), 60 s by default: set that too for a longer one.
+            /// Lease that is never renewed: the lock ends after it even if the handler still runs,
+            /// and [`on_loss`](Self::on_loss) applies then.
+            ///
+            /// At least 100 ms, and never longer than [`max_hold`](Self::max_hold), which is 60 s
+            /// by default: raise it for a longer lease.
             #[must_use]
             pub fn fixed_lease(self, lease: ::std::time::Duration) -> Self {
                 Self { gate: self.gate.fixed_lease(lease) }
             }
 
-            /// How the lock may pass from one request of this process to the next without asking the
-            /// store: at most this often (at most 32 times), within this time after a word from it.
-            /// Default 16 times within 10 ms. Requests that came first to other processes may be passed so, once. See
+            /// Limits handovers, which pass the lock to the next request of this process without a
+            /// call to the store: at most `most` of them (at most 32), and only `within` this time
+            /// after the last queue snapshot. Default: 16 within 10 ms.
+            ///
+            /// A handover may overtake older requests of other processes, as a rule each of them
+            /// only once. See
             /// [`LockRequest::handover_limits`](::lockgate::lock::LockRequest::handover_limits).
             #[must_use]
             pub fn handover_limits(self, most: u32, within: ::std::time::Duration) -> Self {
                 Self { gate: self.gate.handover_limits(most, within) }
             }
 
-            /// Never passes the lock on without asking the store: the order of asking holds across
-            /// processes, as far as times within a round trip can be told apart, at a call for each request.
+            /// Disables handovers, so that requests are served in the order of arrival across
+            /// processes, as far as arrivals within a round trip can be distinguished. It costs one
+            /// call for each request.
             #[must_use]
             pub fn strict_order(self) -> Self {
                 self.handover_limits(0, ::std::time::Duration::ZERO)
             }
 
-            /// Most requests that may wait for one lock in this process; beyond it the busy answer comes
-            /// at once, and the store is not asked, unless for an `Idempotency-Key`. With 0 nobody waits. Default 1024: who stands behind so
-            /// many would be served after most clients have gone. For all locks of a store and its clones together 16,384 may wait,
-            /// which is no setting.
+            /// Most requests of this process that may wait for one lock. Beyond it a request gets
+            /// the busy response at once, without a call to the store unless it has an
+            /// `Idempotency-Key`. With 0 no request waits. Default: 1024, since most clients behind
+            /// a longer queue would have disconnected before they are served.
+            ///
+            /// All locks of a store handle and its clones together have at most 16,384 waiters,
+            /// which is not configurable.
             #[must_use]
             pub fn max_waiters(self, most: usize) -> Self {
                 Self { gate: self.gate.max_waiters(most) }
             }
 
-            /// Grants count only when so many replicas have them; else the store counts as away. Default
-            /// 0. See [`LockRequest::min_replicas`](::lockgate::lock::LockRequest::min_replicas).
+            /// Requires a grant to reach this number of replicas; otherwise the store counts as
+            /// unavailable. Default: 0. See
+            /// [`LockRequest::min_replicas`](::lockgate::lock::LockRequest::min_replicas).
             #[must_use]
             pub fn min_replicas(self, replicas: u32) -> Self {
                 Self { gate: self.gate.min_replicas(replicas) }

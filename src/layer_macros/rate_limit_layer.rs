@@ -1,59 +1,69 @@
-//! `RateLimitLayer`: where a quota's key comes from, and what it can be set to.
+//! `RateLimitLayer`: its constructors, and the settings of its policies.
 
-/// Defines `RateLimitLayer`, for `__define_names`.
+/// Defines `RateLimitLayer`, for `__define_layers`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __define_rate_limit_layer {
     ($native:ty) => {
-        /// Limits requests per client: 429 beyond the quota, `RateLimit` fields within it.
+        /// Limits requests per client: 429 beyond the quota, `RateLimit` headers within it.
         ///
-        /// See [`lockgate::rate_limit`](::lockgate::rate_limit) for what happens to a request, and the
-        /// crate documentation for an example. Put it outside the other layers.
+        /// See [`lockgate::rate_limit`](::lockgate::rate_limit) for the handling of a request, and
+        /// the crate documentation for an example. Put it outside the other layers.
         #[derive(Debug, Clone)]
         pub struct RateLimitLayer {
             pub(crate) gate: ::lockgate::rate_limit::RateLimitGate<$native>,
         }
 
         impl RateLimitLayer {
-            /// A quota for each client address: the socket's other end, IPv6 by /64. Header fields such
-            /// as `X-Forwarded-For` are not looked at: anybody can send them. Behind a proxy, where all its
-            /// clients would share a quota, use [`by_client`](Self::by_client). In axum the server has to say
-            /// who is calling (`into_make_service_with_connect_info::<SocketAddr>()`), or every request is
-            /// answered with 500.
+            /// One quota for each client address: the address of the peer's socket. IPv6 addresses
+            /// of one /64 network share a quota.
+            ///
+            /// Headers such as `X-Forwarded-For` are ignored, because every client can send them.
+            /// Behind a proxy all clients would share the proxy's quota: use
+            /// [`by_client`](Self::by_client) there.
+            ///
+            /// In axum the server has to provide the address
+            /// (`into_make_service_with_connect_info::<SocketAddr>()`); otherwise every request
+            /// gets 500.
             #[must_use]
             pub fn by_ip(policy: impl Into<::lockgate::Policy>) -> Self {
                 Self::by(::lockgate::gate::KeySource::ip(), policy)
             }
 
-            /// A quota for each value of a header field, such as an API key. A request without it, or
-            /// with more than one, is answered with 400.
+            /// One quota for each value of a header, such as an API key. A request without the
+            /// header, or with more than one of them, gets 400.
             ///
             /// # Panics
             ///
-            /// If the name is none that a field can have.
+            /// If `name` is not a valid header name.
             #[must_use]
             pub fn by_header(name: &str, policy: impl Into<::lockgate::Policy>) -> Self {
                 Self::by(::lockgate::gate::KeySource::header(name), policy)
             }
 
-            /// A quota for each text of a parameter of the matched route.
+            /// One quota for each text of a parameter of the matched route.
             ///
-            /// `7`, `07` and `+7` (also sent as `%2B7`) are three quotas, and one order to a handler with
-            /// `Path<u64>`: a client that spells the order differently gets another quota. For numbers, UUIDs and whatever else the
-            /// handler parses, use [`by_path_param_as`](Self::by_path_param_as). This one is for values that
-            /// stay texts; neither their case nor their Unicode form is normalized.
+            /// `7`, `07` and `+7` (also sent as `%2B7`) are three quotas but one order to a handler
+            /// with `Path<u64>`, so a client gets another quota by another spelling. Use
+            /// [`by_path_param_as`](Self::by_path_param_as) for numbers, UUIDs and other values
+            /// that the handler parses, and this constructor for values that stay texts. Neither
+            /// their case nor their Unicode form is normalized.
             ///
-            /// A route without this parameter, or with two of this name, is a fault of the wiring: 500, and a log
-            /// line that names the fix. A value whose bytes are not UTF-8 is answered with 400. A request that
-            /// matches no route passes uncounted.
+            /// - A route without this parameter, or with two parameters of this name, is a
+            ///   misconfiguration: the response is 500, and a log message names the fix.
+            /// - A value that is not valid UTF-8 gets 400.
+            /// - A request that matches no route passes uncounted.
             #[must_use]
             pub fn by_path_param(name: &str, policy: impl Into<::lockgate::Policy>) -> Self {
                 Self::by(::lockgate::gate::KeySource::path_param(name), policy)
             }
 
-            /// The same for a parameter that is a `T` to the handler, such as a number or a UUID: one quota for each
-            /// of these, however it is spelt. As texts `7`, `07` and `007` would each have one. What is no `T` is
-            /// answered with 400, uncounted.
+            /// One quota for each value of a parameter that the handler parses as a `T`, such as a
+            /// number or a UUID.
+            ///
+            /// All spellings of a value share its quota: as texts, `7`, `07` and `007` would each
+            /// have one. A value that is not a `T` gets 400, uncounted. Everything else is as in
+            /// [`by_path_param`](Self::by_path_param).
             #[must_use]
             pub fn by_path_param_as<T>(name: &str, policy: impl Into<::lockgate::Policy>) -> Self
             where
@@ -62,16 +72,17 @@ macro_rules! __define_rate_limit_layer {
                 Self::by(::lockgate::gate::KeySource::path_param_as::<T>(name), policy)
             }
 
-            /// One quota for each route, whoever asks.
+            /// One quota for each route, shared by all clients.
             #[must_use]
             pub fn by_route(policy: impl Into<::lockgate::Policy>) -> Self {
                 Self::by(::lockgate::gate::KeySource::route(), policy)
             }
 
-            /// A quota for each value the function returns; `None` is answered with 400.
+            /// One quota for each value that the function returns. `None` gets 400.
             ///
-            /// The name says what the values are, and is part of the key, so that user 7 and tenant 7 have two
-            /// quotas: [`Key::custom`](::lockgate::Key::custom), [named](::lockgate::Key::named) so.
+            /// The name identifies the kind of the values and is part of the key, so user 7 and
+            /// tenant 7 have two quotas. The key is a [`Key::custom`](::lockgate::Key::custom) with
+            /// this [name](::lockgate::Key::named).
             ///
             /// # Panics
             ///
@@ -85,74 +96,90 @@ macro_rules! __define_rate_limit_layer {
                 Self::by(::lockgate::gate::KeySource::named_function(name, key), policy)
             }
 
-            /// And this layer's policies: a request has to be within all of them, and is charged to all or
-            /// to none. Settings of a policy are those of the one that was named last, so give the other
-            /// one its own before it is handed over; a name above all, for clients cannot tell two that are
-            /// called `default` apart.
+            /// Adds the policies of another layer: a request has to be within all policies, and is
+            /// charged to all of them or to none.
             ///
-            /// Policies whose keys are the same for a request, and all of a [group](Self::group_by), are
-            /// decided in one call. Others are asked one after the other; if one refuses, what was charged to
-            /// those before is given back. Of lists, fields and answers, those of the outer one count.
+            /// Setters of a policy apply to the last policy added, so set those of the other layer
+            /// before you pass it here. Above all set its [name](Self::policy_name): clients cannot
+            /// distinguish two policies that are both called `default`.
+            ///
+            /// Policies with the same key for a request, and all policies of a
+            /// [group](Self::group_by), are decided in one call. Other policies are asked one after
+            /// the other; if one refuses, the charges of the earlier ones are refunded. The access
+            /// lists, rate headers and refusal responses are those of the outer layer.
             #[must_use]
             pub fn and(self, other: RateLimitLayer) -> Self {
                 Self { gate: self.gate.and(other.gate) }
             }
 
-            /// Counts all policies of this layer under one key, so that one call decides about all of
-            /// them. What is counted in one group is not seen in another: a policy for all clients together
-            /// needs a group that they have in common. Default: each policy under its own key.
+            /// Counts all policies of this layer under one key, so that one call decides all of
+            /// them. Default: each policy under its own key.
+            ///
+            /// Each group has counters of its own: a policy for all clients together needs a group
+            /// that all clients share.
             #[must_use]
             pub fn group_by(self, keys: impl Into<KeyPart>) -> Self {
                 Self { gate: self.gate.group_by(keys.into().into()) }
             }
 
-            /// Uses this store, whatever the request brings along.
+            /// Uses this store instead of the one that the request provides.
             #[must_use]
             pub fn store(self, store: &::lockgate::Store) -> Self {
                 Self { gate: self.gate.store(store) }
             }
         }
 
-        // Settings of the policy that was named last.
+        // Settings of the last policy added.
         impl RateLimitLayer {
-            /// The policy's name, which clients see and counters are kept under: see
-            /// [`Policy::name`](::lockgate::Policy::name). Default: clients read `default`, and layers count
-            /// together for a key only if their quotas are the same.
+            /// Name of the policy, which clients see and counters are stored under: see
+            /// [`Policy::with_name`](::lockgate::Policy::with_name).
+            ///
+            /// Default: clients see `default`, and layers share the counter of a key only if their
+            /// quotas are equal.
             #[must_use]
             pub fn policy_name(self, name: &str) -> Self {
                 Self { gate: self.gate.policy_name(name) }
             }
 
-            /// What to do while the store is away. Default [`RateLimitOutage::LocalRateStatus`](::lockgate::RateLimitOutage): a limiter
-            /// that is down should not take the service down with it, nor leave it without a limit.
+            /// Reaction to an unavailable store. Default:
+            /// [`RateLimitOutage::Local`](::lockgate::RateLimitOutage), in which each process
+            /// enforces its share of the quota, so that an outage of the limiter neither stops the
+            /// service nor leaves it without a limit.
             #[must_use]
             pub fn on_outage(self, outage: ::lockgate::RateLimitOutage) -> Self {
                 Self { gate: self.gate.on_outage(outage) }
             }
 
-            /// Decides and reports, and lets the request pass: see
-            /// [`Policy::shadow`](::lockgate::Policy::shadow). Clients are not told of it.
+            /// Charges and reports, but never refuses: see
+            /// [`Policy::shadow`](::lockgate::Policy::shadow). Clients do not see the policy.
             #[must_use]
             pub fn shadow(self) -> Self {
                 Self { gate: self.gate.shadow() }
             }
 
-            /// What a request costs; 0 charges nothing. Default: what the policy says, 1. A request that
-            /// costs more than the quota ever lets in at once is answered with 403.
+            /// Cost of a request. Default: the cost of the policy, 1.
+            ///
+            /// A cost of 0 charges nothing. A request that costs more than the quota ever admits at
+            /// once gets 403.
             #[must_use]
             pub fn cost_by(self, cost: impl Fn(&$native) -> u64 + Send + Sync + 'static) -> Self {
                 Self { gate: self.gate.cost_by(cost) }
             }
 
-            /// A quota that depends on the request, such as its client's plan: the function looks at the
-            /// request, and what it returns may ask somebody else. Default: the layer's quota, for all.
+            /// Quota that depends on the request, such as on its client's plan. Default: the
+            /// layer's quota, for all requests.
             ///
-            /// What it says is good for every request of that key for 10 s (see
-            /// [`quota_ttl`](Self::quota_ttl)), in this layer and its clones, for at most 65,536 keys;
-            /// requests that come while it is asked ask as well. (In actix-web a layer that is made in the closure of
-            /// `HttpServer::new` is one for each thread: make it outside, and clone it.) It has no deadline but its own. What was
-            /// spent stays spent when a quota changes, except between fixed windows, sliding ones and GCRA,
-            /// which count apart. Refusals are remembered for 100 ms, not to the end of the window.
+            /// The function reads the request, and the future that it returns may look the quota up
+            /// elsewhere; it has no timeout but its own.
+            ///
+            /// - A quota is cached for 10 s (see [`quota_ttl`](Self::quota_ttl)), for every request
+            ///   of its key, in this layer and its clones, and for at most 65,536 keys. Requests
+            ///   that arrive during a lookup look it up too. (In actix-web a layer that is created
+            ///   in the closure of `HttpServer::new` exists once for each thread: create it outside
+            ///   and clone it.)
+            /// - Units already spent stay spent when a quota changes, except between fixed windows,
+            ///   sliding windows and GCRA, which have separate counters.
+            /// - Refusals are cached for 100 ms, not until the end of the window.
             #[must_use]
             pub fn quota_by<F>(self, quota: impl Fn(&$native) -> F + Send + Sync + 'static) -> Self
             where
@@ -161,40 +188,50 @@ macro_rules! __define_rate_limit_layer {
                 Self { gate: self.gate.quota_by(quota) }
             }
 
-            /// How long a quota is used without asking for it again. Default 10 s: as long as a client who has
-            /// changed plans may wait for it. Zero asks each time; more than a year is a year.
+            /// Time for which the result of `quota_by` is cached. Default: 10 s, the time that a
+            /// client may have to wait for a new plan. Zero looks it up for every request; at most
+            /// a year.
             ///
             /// # Panics
             ///
-            /// If there is no [`quota_by`](Self::quota_by) before it.
+            /// If [`quota_by`](Self::quota_by) was not called before.
             #[must_use]
             pub fn quota_ttl(self, fresh: ::std::time::Duration) -> Self {
                 Self { gate: self.gate.quota_ttl(fresh) }
             }
 
-            /// Gives back what a request was charged if the response has such a status. An error of the inner
-            /// service counts as 500; in actix-web as the status that it has as a response. Default: never.
+            /// Refunds the charge of a request if the function returns true for the status of its
+            /// response. Default: no refunds.
             ///
-            /// The response waits until that is done, but for no store that is away: then it is tried again behind it, for
-            /// five minutes at most, and for 1,024 counters at once. What can't be given back by then, or within the
-            /// shutdown, stays charged until its window ends, and so does what the store has not answered in
-            /// time: it may have been given back. A refund lapses with the window that it was charged
-            /// in. A request that is dropped keeps its charge. Refusals are remembered for 100 ms, not to
-            /// the end of the window. Inside another layer that asks the same this one charges the request as well, since
-            /// it gives back what it has charged itself.
+            /// An error of the inner service counts as 500; in actix-web it counts as the status of
+            /// its response.
+            ///
+            /// - The response waits for the refund, unless the store is unavailable. Then the
+            ///   refund is retried in the background, for at most five minutes and for at most
+            ///   1,024 counters at once. A refund that fails within that time, or within the
+            ///   shutdown, leaves the charge in place until its window ends. So does a refund that
+            ///   the store did not answer in time, since it may have been executed.
+            /// - A refund lapses with the window of its charge.
+            /// - A request that is dropped keeps its charge.
+            /// - Refusals are cached for 100 ms, not until the end of the window.
+            /// - Inside another layer with the same policy this one charges the request as well,
+            ///   because it refunds only its own charges.
             #[must_use]
             pub fn refund_on(self, refund: impl Fn(u16) -> bool + Send + Sync + 'static) -> Self {
                 Self { gate: self.gate.refund_on(refund) }
             }
 
-            /// Lets the handler say what its request has cost, with
-            /// [`RateStatus::set_cost`](::lockgate::RateStatus::set_cost). Default: it can't.
+            /// Lets the handler set the cost of its request by
+            /// [`RateStatus::set_cost`](::lockgate::RateStatus::set_cost). Default: it cannot.
             ///
-            /// More than was charged when it came counts even beyond the limit, up to
-            /// [ten times the quota](::lockgate::Quota::max_charge); less is given back as by
-            /// [`refund_on`](Self::refund_on), which goes before. What the handler has said counts also if
-            /// its request is dropped after that. While the store is away it is as with refunds: what can't be charged
-            /// in time never is. Nor is it left out inside another layer that asks the same.
+            /// - A higher cost than the one charged on arrival is charged even beyond the limit, up
+            ///   to [ten times the quota](::lockgate::Quota::max_charge).
+            /// - A lower cost is refunded as by [`refund_on`](Self::refund_on), which takes
+            ///   precedence.
+            /// - A cost that was set applies even if the request is dropped afterwards.
+            /// - If the store is unavailable, the rules of refunds apply; a charge that fails for
+            ///   too long is dropped.
+            /// - Inside another layer with the same policy this one charges the request as well.
             #[must_use]
             pub fn handler_sets_cost(self) -> Self {
                 Self { gate: self.gate.handler_sets_cost() }

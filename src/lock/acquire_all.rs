@@ -1,5 +1,5 @@
-//! A request that needs several locks has them by one call, if each is free and nobody stands in its line; else nothing
-//! is taken by it, and [`several`](super::several) asks for one after the other.
+//! Acquire of several locks in one call, if each is free and has no waiters. Otherwise nothing is
+//! acquired, and [`lock_set`](super::lock_set) acquires them one by one.
 
 use super::{
     guard::LockGuard,
@@ -12,23 +12,25 @@ use crate::{
     store::{AcquireReply, GrantAttempt},
 };
 
-/// Most locks in one call: it holds up all others at the server.
+/// Most locks in one call, because it delays all other calls at the server.
 const MAX_ACQUIRE_ALL_KEYS: usize = 32;
 
 impl LockRequest {
-    /// All of these by one call, if each is free and nobody stands in line: a guard for each, with the number that
-    /// goes with it. `None`: nothing was taken, and they are to be asked for one after the other.
+    /// Acquires all of these locks in one call, if each is free and has no waiters. Returns a guard
+    /// for each, with the number of its key.
+    ///
+    /// Returns `None` if nothing was acquired and they are to be acquired one by one.
     pub(super) async fn try_acquire_all(
         &self,
         keys: &[(usize, &Key)],
     ) -> Result<Option<Vec<(usize, LockGuard)>>, Error> {
-        // Replicas are waited for after each grant, of its own shard.
+        // Replica acknowledgements are awaited after each grant, for its own shard.
         if !(2..=MAX_ACQUIRE_ALL_KEYS).contains(&keys.len()) || self.options.replicas > 0 {
             return Ok(None);
         }
         let lines = self.store.extension::<LocalQueues>();
         let terms = &self.options.terms;
-        // It comes to who stands in line, or none may stand there any more: neither needs a call that would be refused.
+        // The store would refuse such a call: this process holds a lock or waits for it.
         if lines.is_any_occupied(keys.iter().map(|(_, key)| *key), terms.mode) {
             return Ok(None);
         }
@@ -45,13 +47,14 @@ impl LockRequest {
         };
         let mut guards = Vec::with_capacity(keys.len());
         for ((mut attempt, (place, _)), granted) in attempts.into_iter().zip(keys).zip(granted) {
-            // (What is not held, or no longer for sure, is given back as it is dropped, and so are the others.)
+            // A grant that is not held, or not certain any more, is released when it is dropped, as
+            // are the others.
             if let AcquireReply::Granted { fence, contenders: others, server_us: now, .. } = granted
             {
                 let word = QueueSnapshot::new(attempt.sent_at(), now, others);
                 let hold = match attempt.accept_grant(fence, terms.clone()) {
                     Ok(hold) => hold,
-                    // The answer came too late: who waits asks for one after the other.
+                    // The answer came too late: a request with a wait acquires them one by one.
                     Err(_) if self.has_wait() => return Ok(None),
                     Err(error) => return Err(error),
                 };

@@ -1,4 +1,4 @@
-//! What is asked of a lock: its lease, its mode, and the bounds of the local line.
+//! Options of an acquire: lease, mode, handovers, replicas and the limit of waiters.
 
 use std::time::Duration;
 
@@ -8,27 +8,28 @@ use crate::{
     store::{LeaseTerms, LockMode, SPARE_FENCES},
 };
 
-/// Most waiters of one lock in one process, unless told otherwise: a line as long as this is served in
-/// seconds, a longer one by time-outs.
+/// Default for the most waiters of one lock in one process. A queue of this length is served in
+/// seconds; in a longer one, most waiters would time out.
 const DEFAULT_MAX_WAITERS: usize = 1024;
 
-/// Longest wait: places in the line are kept for no longer.
+/// Longest wait; it limits the lifetime of waiters and queue entries.
 pub(super) const MAX_WAIT: Duration = Duration::from_secs(600);
 
-/// Shortest lease: below this, a renewal at a third would be due before a slow round trip is over.
+/// Shortest lease: with a shorter one, a renewal at a third would be due before a slow round trip
+/// has ended.
 pub(super) const MIN_LEASE: Duration = Duration::from_millis(100);
 
-/// Shortest `max_hold`: with none at all every lock would be lost before its holder runs.
+/// Shortest `max_hold`: with 0, every lock would be lost before its holder runs.
 const MIN_HOLD: Duration = MIN_LEASE;
 
-/// What is asked for.
+/// Options of one acquire.
 #[derive(Debug, Clone)]
 pub(super) struct AcquireOptions {
     pub(super) terms: LeaseTerms,
     pub(super) handover_limits: HandoverLimits,
     /// Replicas that must have a grant before it counts.
     pub(super) replicas: u32,
-    /// Most who may wait for this lock in this process.
+    /// Most waiters for this lock in this process.
     pub(super) max_waiters: usize,
 }
 
@@ -51,8 +52,9 @@ impl Default for AcquireOptions {
 }
 
 impl AcquireOptions {
-    /// The bounds that apply. Only an exclusive lock passes within the process: of permits several are out
-    /// at a time, and one that was handed on would have an older fence than another's new one.
+    /// Returns the handover limits that apply. Only an exclusive lock is handed over: several
+    /// permits are held at a time, and one that was handed over would have an older fence than a
+    /// new grant of another.
     pub(super) fn effective_handover_limits(&self) -> HandoverLimits {
         match self.terms.mode {
             LockMode::Exclusive => self.handover_limits,
@@ -62,7 +64,7 @@ impl AcquireOptions {
         }
     }
 
-    /// Whether a grant that was asked for like this is what the other wants too.
+    /// Returns true if a grant under these options also satisfies the other.
     pub(super) fn has_same_grant_terms(&self, other: &Self) -> bool {
         self.terms == other.terms && self.handover_limits == other.handover_limits
     }

@@ -1,4 +1,4 @@
-//! How long locks are held here, for an honest `Retry-After`.
+//! Average hold time of a layer's locks, for a realistic `Retry-After`.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -8,22 +8,24 @@ use std::{
 use super::outcome::LockBusy;
 use crate::clock::saturating_micros;
 
-/// A moving average of the hold times of one layer in this process; each new one counts for an eighth. One
-/// for each layer, because what they do under their locks differs: those of milliseconds would talk for one
-/// of minutes.
+/// Moving average of the hold times of one layer in this process, in microseconds; each new one
+/// counts for an eighth.
+///
+/// Each layer has its own, because handlers differ: holds of milliseconds would hide those of
+/// minutes.
 #[derive(Debug, Default)]
 pub(super) struct AverageHoldTime(AtomicU64);
 
 impl AverageHoldTime {
     pub(super) fn record(&self, held: Duration) {
         let held = saturating_micros(held).max(1);
-        // Two at once may lose one of them: it is an estimate.
+        // Of two concurrent updates one may be lost, which an estimate tolerates.
         let old = self.0.load(Ordering::Relaxed);
         let new = if old == 0 { held } else { old - old / 8 + held / 8 };
         self.0.store(new.max(1), Ordering::Relaxed);
     }
 
-    /// How long it usually takes, if that is known.
+    /// Returns the average, or `None` before the first hold has ended.
     pub(super) fn average(&self) -> Option<Duration> {
         match self.0.load(Ordering::Relaxed) {
             0 => None,
@@ -31,8 +33,11 @@ impl AverageHoldTime {
         }
     }
 
-    /// When trying again is worth it: the usual time for everybody before, at most the lease that is
-    /// left (a renewed lease says nothing about the end, a dead holder's says all).
+    /// Returns the time after which a retry is worthwhile: the average hold time for each waiter
+    /// ahead and the holder, at most the rest of the lease.
+    ///
+    /// The rest of a lease that is renewed says nothing about its end. That of a dead holder is
+    /// exact.
     pub(super) fn retry_after(&self, busy: &LockBusy) -> Duration {
         let turns = u32::try_from(busy.queue_length.saturating_add(1)).unwrap_or(u32::MAX);
         self.average().map_or(busy.lease_remaining, |usual| {

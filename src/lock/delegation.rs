@@ -1,13 +1,14 @@
-//! Locks that another service has for this request.
+//! Delegation: locks that another service holds for this request.
 //!
-//! A request under a lock calls another service, whose own `LockLayer` asks for the same lock: without a
-//! word about it the second would wait for the first, and the first for the second. The word is a header
-//! field that the caller adds to its call and signs with a secret that both services know.
+//! A request under a lock may call another service, and that service's `LockLayer` may ask for the
+//! same lock. Without delegation, the two would wait for each other. The caller therefore adds a
+//! header to its call, signed with a secret that both services share.
 //!
-//! It is a hint of how long the caller was sure of its lock when it signed, and no lease: it isn't renewed,
-//! and nobody hears of it if the caller loses or gives back the lock before. It names the lock, its fence
-//! and its end, and never the token, so whoever reads it can't release anything. Whoever can read it can
-//! send it again until it ends: it belongs on connections within the house.
+//! The header states the validity time that the caller's lock had when it was signed. It is not a
+//! lease: it is not renewed, and the receiver does not learn that the caller lost or released the
+//! lock earlier. It contains the lock's key, fence and end, but not its token, so a reader of the
+//! header cannot release the lock. A reader can send it again until it ends, so it must only travel
+//! over trusted connections.
 
 use std::{
     fmt,
@@ -26,17 +27,21 @@ use crate::{
     store::{LockMode, Store},
 };
 
-/// The header. Its value is `2;<store>;<mode>;<fence>;<end, Unix milliseconds>;<key>;<HMAC-SHA256, hex>`: the store by its
-/// identity, the mode as `x`, `s`, or `p` with the number of permits.
+/// Header with the value `2;<store>;<mode>;<fence>;<end>;<key>;<mac>`.
+///
+/// - `store`: identity of the store
+/// - `mode`: `x`, `s`, or `p` with the number of permits
+/// - `end`: Unix milliseconds
+/// - `mac`: HMAC-SHA256 in hex
 const DELEGATION_HEADER: &str = "lockgate-held";
 
-/// Most fields of one request that are looked at.
+/// Most delegation headers of one request that are read.
 const MAX_DELEGATION_HEADERS: usize = 32;
 
-/// Shortest secret, in bytes: as long as the hash it goes into.
+/// Shortest secret in bytes: the length of the hash.
 const MIN_SECRET_LEN: usize = 32;
 
-/// What two services know, and nobody else, so that one takes the other's word for a lock.
+/// Secret that services share, so that one can trust another's delegations and runs.
 ///
 /// ```
 /// # fn from_the_environment() -> Vec<u8> { vec![7; 32] }
@@ -48,11 +53,11 @@ const MIN_SECRET_LEN: usize = 32;
 pub struct SharedSecret(Arc<[u8]>);
 
 impl SharedSecret {
-    /// At least 32 bytes out of a random source.
+    /// Creates a secret from at least 32 random bytes.
     ///
     /// # Panics
     ///
-    /// If there are fewer: they could be guessed, and locks walked through.
+    /// If there are fewer: a short secret can be guessed, and with it every lock can be passed.
     #[must_use]
     pub fn new(secret: impl AsRef<[u8]>) -> Self {
         let secret = secret.as_ref();
@@ -88,13 +93,20 @@ impl fmt::Debug for SharedSecret {
 }
 
 impl HeldLock {
-    /// Name and value of a header field for calls to a service of ours whose `LockLayer` has this secret
-    /// as [`trust`](crate::lock::LockGate::trust_delegation): what it does for this request needs no lock of its own.
-    /// `None` if the lock is lost, has been given back, was never had, or is not in this store: the same
-    /// server, database and namespace, by whichever handle.
+    /// Returns the name and value of a header that delegates this lock to another service.
     ///
-    /// The word is good for as long as the lock is sure now, at most a lease; sign anew for a later
-    /// call. Both clocks count, so they should differ by far less than the lease.
+    /// Send it with calls to a service with the same secret in
+    /// [`trust_delegation`](crate::lock::LockGate::trust_delegation) of its `LockLayer`: the calls
+    /// then run without a lock of their own. It is valid for as long as the lock is certain now, at
+    /// most a lease; sign a new one for a later call. The clocks of both services count, so they
+    /// should differ by far less than the lease.
+    ///
+    /// Returns `None` in these cases:
+    ///
+    /// - The lock was lost or released.
+    /// - The request was admitted without a lock.
+    /// - The lock is not in this store: the same server, database and namespace, through any
+    ///   handle.
     #[must_use]
     pub fn delegation_header(
         &self,
@@ -121,25 +133,28 @@ impl HeldLock {
     }
 }
 
-/// Fields that were taken out of a request, for layers further in.
+/// Headers that were removed from a request, kept for inner layers.
 #[derive(Clone)]
 struct StrippedHeaders {
-    /// What it says of locks.
+    /// Values of the delegation headers.
     delegations: Arc<[String]>,
-    /// That it is a run.
+    /// Value of the replay header.
     replay: Option<Arc<str>>,
-    /// The service that says so is one of ours: the run is the handler's to check.
+    /// True if the sender is trusted because of a delegation; the handler must check the replay
+    /// header.
     is_trusted: bool,
 }
 
-/// Takes the fields out of the request's header: they are for layers, and a handler that passes on what it
-/// gets would pass them on; and who has forged them must not be taken for one of ours further in.
+/// Removes the delegation and replay headers from a request and keeps them for the layers.
+///
+/// A handler that forwards its headers would forward these too, and no inner service must take a
+/// forged one for a trusted one.
 pub(super) fn strip_headers<V: GateRequest>(view: &mut V) {
-    // Mostly there are none: one look for both.
+    // Usually there is neither: one lookup for both.
     if !view.has_any_header(&[DELEGATION_HEADER, REPLAY_HEADER]) {
         return;
     }
-    // What a layer further out has received and believed stands.
+    // Headers that an outer layer has received and verified remain in force.
     let before = view.extension::<StrippedHeaders>();
     if before.as_ref().is_some_and(|before| before.is_trusted)
         && view.header_values(DELEGATION_HEADER).is_empty()
@@ -159,19 +174,20 @@ pub(super) fn strip_headers<V: GateRequest>(view: &mut V) {
     view.insert_extension(StrippedHeaders { delegations: held, replay: run, is_trusted: false });
 }
 
-/// Whether somebody says that it is a run who has not been believed yet.
+/// Returns true if the request claims to be a run and its sender is not yet trusted.
 pub(super) fn has_untrusted_replay<V: GateRequest>(view: &V) -> bool {
     view.extension::<StrippedHeaders>()
         .is_some_and(|received| received.replay.is_some() && !received.is_trusted)
 }
 
-/// Whether somebody says so who has been believed.
+/// Returns true if the request claims to be a run and its sender is trusted.
 pub(super) fn has_trusted_replay<V: GateRequest>(view: &V) -> bool {
     view.extension::<StrippedHeaders>()
         .is_some_and(|received| received.replay.is_some() && received.is_trusted)
 }
 
-/// Gives the handler back that it is a run, which it has to check: who says so has been believed about a lock.
+/// Restores the replay header, which the handler has to check; its sender is trusted because of a
+/// delegation.
 pub(super) fn restore_replay_header<V: GateRequest>(view: &mut V) {
     if let Some(mut received) = view.remove_extension::<StrippedHeaders>() {
         if let Some(run) = &received.replay {
@@ -182,8 +198,8 @@ pub(super) fn restore_replay_header<V: GateRequest>(view: &mut V) {
     }
 }
 
-/// The locks in this store of which one of these secrets says that the caller has them. Before the store was
-/// reached for the first time, those that may be.
+/// Returns the locks in this store that the caller holds, according to a delegation signed with one
+/// of these secrets. Before the first connection to the store, returns those that may be in it.
 pub(super) fn verify_delegations<V: GateRequest>(
     view: &V,
     store: &Store,
@@ -198,7 +214,7 @@ pub(super) fn verify_delegations<V: GateRequest>(
             None => forged = true,
         }
     }
-    // One line, however many he has sent.
+    // One log record, for any number of headers.
     if forged {
         crate::throttle::throttled!(
             warn,
@@ -213,7 +229,7 @@ pub(super) fn verify_delegations<V: GateRequest>(
 fn verify_signature<'a>(field: &'a str, secrets: &[SharedSecret]) -> Option<&'a str> {
     let (text, mac) = field.rsplit_once(';')?;
     let mac = unhex(mac)?;
-    // In constant time, each.
+    // Each comparison takes constant time.
     secrets.iter().any(|secret| secret.mac(text).verify_slice(&mac).is_ok()).then_some(text)
 }
 

@@ -32,23 +32,23 @@ use crate::{
     reply::{Reply, problem},
 };
 
-/// The policy of a `LockLayer`: which requests take which lock, and what they are told when it is busy.
+/// Policy of a `LockLayer`: the lock that a request acquires, and the response if it is busy.
 pub struct LockGate<N: ?Sized> {
     pub(super) key_source: KeySource<N>,
     pub(super) policy: Arc<LockPolicy>,
     pub(super) release_settings: ReleaseSettings,
-    /// Of all clones of this layer.
+    /// Shared by all clones of this layer.
     average_hold_time: Arc<AverageHoldTime>,
-    /// As well: a request has passed that no route was seen of, and was served.
+    /// True once it was logged that a request without a matching route was served. Shared as well.
     unlocked_success_logged: Arc<AtomicBool>,
 }
 
 impl<N: ?Sized> LockGate<N> {
-    /// A lock per key, tried once, on unsafe methods.
+    /// Creates the policy of a lock for each key, tried once, on unsafe methods.
     ///
     /// # Panics
     ///
-    /// If requests may have no key: see [`KeySource::require_key`].
+    /// If the source allows requests without a key: see [`KeySource::require_key`].
     #[must_use]
     pub fn new(source: KeySource<N>) -> Self {
         let (policy, ends) = (Arc::default(), ReleaseSettings::default());
@@ -67,16 +67,17 @@ impl<N: ?Sized> LockGate<N> {
         GateId::of(&self.average_hold_time)
     }
 
-    /// Notes a refusal for the remembered run that the request belongs to.
+    /// Records a refusal for the direct run that the request belongs to.
     fn record_refusal(&self, facts: &LockContext, status: u16) {
         if let Some(run) = facts.remembered_run() {
             run.record_refused(self.gate_id(), status);
         }
     }
 
-    /// An outer layer takes it over untried.
+    /// Leaves the request to an outer layer without an attempt.
     fn defer_without_attempt(&self, facts: LockContext) -> Verdict<LockTicket> {
-        // Nothing is known of the lock; if nothing comes of the taking over, it may well be free.
+        // The state of the lock is unknown. If the outer layer does not accept the request, the
+        // lock may well be free.
         self.busy_verdict(
             facts,
             &LockBusy { lease_remaining: Duration::from_secs(1), queue_length: 0, waited: None },
@@ -95,7 +96,7 @@ impl<N: ?Sized> LockGate<N> {
         let replay = facts.replay().cloned();
         let unfit = !facts.is_deferrable();
         let LockContext { store, keys, slot, .. } = facts;
-        // Of several the one that the record is kept beside; there is none without.
+        // Of several locks, the one that the idempotency record is stored beside, if there is one.
         let first = keys.into_iter().min_by(LockSet::compare_keys);
         let Some(key) = first else { return Verdict::Answer(Reply::misconfigured()) };
         tracing::debug!(
@@ -111,9 +112,10 @@ impl<N: ?Sized> LockGate<N> {
             let waited = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
             reply = reply.with_member("waited_ms", waited);
         }
-        // Deferred are requests of one lock alone.
+        // Only a request of one exclusive lock can be deferred. A duplicate is parked in any case,
+        // because the outer layer answers it.
         let slot = slot.filter(|_| known || !unfit);
-        // What says that it runs and is not believed is busy, and no more.
+        // A request that claims to be a run, but is not trusted, is busy and not deferred.
         let slot = slot.filter(|slot| {
             if slot.claims_replay() {
                 crate::throttle::throttled!(
@@ -149,11 +151,11 @@ impl<N: ?Sized> LockGate<N> {
             let admitted = LockTicketKind::admitted(&facts.store, facts.keys, facts.mode, &outer);
             return Verdict::Pass(LockTicket::new(admitted, outer));
         }
-        // Not kept for an outer layer, though this may be the status of a busy answer too.
+        // Not parked for an outer layer, although a busy response may have the same status.
         let away = Reply::store_unavailable();
         self.record_refusal(&facts, away.status);
         if let Some(replay) = facts.replay() {
-            // A run that could not even start is not charged.
+            // A run that could not start is not charged.
             replay.record_busy_status(away.status);
         }
         Verdict::Answer(away)
@@ -292,7 +294,7 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
     ) -> impl Future<Output = LeaveAction<LockTicket, Self::AcceptTicket>> + Send {
         let slot = ticket.2.clone();
         self.release_settings.settle(ticket, outcome).inspect(move |parting| {
-            // Else it is unknown how far the handler came.
+            // Otherwise the progress of the handler is unknown.
             let stands =
                 outcome != ServiceOutcome::Stopped && !matches!(parting, LeaveAction::Replace(_));
             if let Some(slot) =
@@ -313,8 +315,9 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
     }
 }
 
-/// A retry layer in between may have come here before, to a busy lock: what runs now, under whatever lock or
-/// because the store is away, must not be accepted too.
+/// Clears a slot that an earlier attempt may have filled: a retry layer in between may have met a
+/// busy lock before. A request that runs now, with a lock or during an outage, must not be deferred
+/// too.
 fn clear_slot(slot: Option<&ParkingSlot>) {
     if let Some(slot) = slot {
         slot.take_parking();

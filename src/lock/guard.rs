@@ -1,4 +1,4 @@
-//! The guard of a lock.
+//! Guard of a lock.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,61 +15,65 @@ use crate::{
     store::{HoldState, LockHold, LockLease, LockLoss, LockMode, Store},
 };
 
-/// A lock that is held, and renewed, until this is dropped or released.
+/// Lock that is held, and renewed, until the guard is dropped or released.
 ///
-/// Dropping it never waits and needs no runtime: the lock passes to the next who waits in this process, or
-/// one message goes to the store's background agent, which gives it back. If the process dies instead,
+/// Dropping the guard never waits and needs no runtime: the lock is handed over to the next waiter
+/// of this process, or one message asks the store's lease agent to release it. If the process dies,
 /// the lock ends with its lease.
 ///
-/// # One lock, several guards
+/// # Reentrant acquires
 ///
-/// Code within a request whose `LockLayer` has the lock, or within [`scope`](Self::scope), that acquires
-/// the same lock again does not wait for itself: it gets a guard on the same grant, with the same fence, by
-/// memory alone. The grant ends with the last of them, in whatever order they do, because whoever has a
-/// guard relies on being alone. So an inner guard that outlives the request (in a task that was
-/// spawned, say) keeps the lock until it ends itself, or `max_hold` does; the terms are those of the
-/// first. In a deferred run the lock is the worker's, and an inner guard ends with the run.
+/// Code inside a `LockLayer` that holds the lock, or within [`scope`](Self::scope), does not wait
+/// for itself if it acquires the same lock again. It gets another guard on the same grant, with the
+/// same fence and without a call to the store.
+///
+/// - The grant ends with its last guard, in any order of dropping, because code with a guard relies
+///   on being alone. An inner guard that outlives the request, such as one in a spawned task, keeps
+///   the lock until it is dropped or `max_hold` ends.
+/// - Lease and `max_hold` are those of the first guard.
+/// - In a deferred run the worker owns the lock, and an inner guard ends with the run.
 #[derive(Debug)]
 #[must_use = "the lock is given back when the guard is dropped"]
 pub struct LockGuard(GrantShare);
 
 #[derive(Debug)]
 enum GrantShare {
-    /// The last one ends the grant.
+    /// The last guard ends the grant.
     Owned(Arc<SharedGrant>),
-    /// Somebody else ends it.
+    /// Another owner ends the grant.
     Borrowed(HeldLock),
 }
 
-/// How a release went.
+/// Status of a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReleaseStatus {
-    /// It was held to the end, and is given back, or the next of this process has it.
+    /// The lock was held to the end, and is released or handed over within this process.
     Released,
-    /// It is held still: another guard of the same request has it, and the last one gives it back.
+    /// Another guard of the same request still holds the lock; the last one releases it.
     StillHeld,
-    /// It had been lost before: somebody else may have had it meanwhile.
+    /// The lock had been lost before; another holder may have had it.
     AlreadyLost,
-    /// The store did not answer. It is tried again in the background, until the lease has ended.
+    /// The store did not answer. The release is repeated in the background until the lease has
+    /// ended.
     Unknown,
 }
 
-/// What is left of a release. Dropping it leaves that to the background.
+/// Release in progress. Dropping it leaves the rest to the background.
 pub(super) enum PendingRelease {
     Done(ReleaseStatus),
     Release(Arc<HoldState>, LockHold),
-    /// Somebody gives it back and asks for the next in one call, and tells of it.
+    /// A queue task releases and reacquires in one call, and reports the status.
     ReleaseAndReacquire(Store, oneshot::Receiver<ReleaseStatus>),
 }
 
 impl PendingRelease {
-    /// Another guard has it too.
+    /// Returns the release of a guard that is not the last one.
     fn still_held(loss: Option<LockLoss>) -> Self {
         Self::Done(loss.map_or(ReleaseStatus::StillHeld, |_| ReleaseStatus::AlreadyLost))
     }
 
-    /// The rest of it.
+    /// Waits for the release.
     pub(super) async fn finish(self) -> ReleaseStatus {
         match self {
             Self::Done(released) => released,
@@ -86,7 +90,7 @@ impl LockGuard {
         Self(GrantShare::Owned(Arc::new(SharedGrant::new(hold, turn))))
     }
 
-    /// The same turn on another lease: copies of the one before are copies of this.
+    /// Creates a guard for the same hold on another lease. Copies of the previous hold follow it.
     fn replacing(before: &HoldState, hold: LockHold) -> Self {
         let (facts, grant) = (Arc::clone(hold.state()), Arc::new(SharedGrant::new(hold, None)));
         let weak = Arc::downgrade(&grant);
@@ -94,12 +98,13 @@ impl LockGuard {
         Self::from_grant(grant)
     }
 
-    /// Another guard on a grant.
+    /// Creates another guard on a grant.
     pub(super) fn from_grant(grant: Arc<SharedGrant>) -> Self {
         Self(GrantShare::Owned(grant))
     }
 
-    /// The same, if it is sure still when another call has been waited for; else it is given back.
+    /// Returns the guard if it is still certain after another call was awaited; otherwise drops it,
+    /// which releases the lock.
     pub(super) fn ensure_valid(self) -> Result<Self, AcquireError> {
         if self.remaining().is_zero() {
             return Err(Error::new(ErrorKind::Timeout, "grant").into());
@@ -107,12 +112,12 @@ impl LockGuard {
         Ok(self)
     }
 
-    /// A guard on what somebody else gives back.
+    /// Creates a guard on a lock that another owner releases.
     pub(super) fn borrowed(held: HeldLock) -> Self {
         Self(GrantShare::Borrowed(held))
     }
 
-    /// The turn, if it is one of this process's own.
+    /// Returns the hold, if the guard is on a grant of this process.
     pub(crate) fn hold_state(&self) -> Option<&Arc<HoldState>> {
         match &self.0 {
             GrantShare::Owned(grant) => Some(grant.hold_state()),
@@ -120,14 +125,14 @@ impl LockGuard {
         }
     }
 
-    /// It is about to lie there for somebody who waits.
+    /// Marks the hold as sent to a waiter that has not received it yet.
     pub(super) fn mark_awaiting_receipt(&self) {
         if let Some(facts) = self.hold_state() {
             facts.mark_unreceived();
         }
     }
 
-    /// Whoever has waited for it has it; false if it has ended meanwhile.
+    /// Marks the hold as received by its waiter. Returns false if it has ended in the meantime.
     pub(super) fn mark_received(&self) -> bool {
         match &self.0 {
             GrantShare::Owned(grant) => grant.hold().mark_received(),
@@ -139,7 +144,8 @@ impl LockGuard {
         self.hold_state().map(|facts| &facts.lease)
     }
 
-    /// Its parts, if it is the only guard: they are not passed on when they are dropped.
+    /// Returns the parts if this is the only guard. They are neither handed over nor released when
+    /// they are dropped.
     pub(super) fn into_parts(self) -> Result<(LockHold, Option<HandoverContext>), Self> {
         match self.0 {
             GrantShare::Owned(grant) => match Arc::try_unwrap(grant) {
@@ -150,17 +156,18 @@ impl LockGuard {
         }
     }
 
-    /// The number of this grant: larger than that of every earlier grant of this lock.
+    /// Returns the fence of this grant, which is larger than that of every earlier grant of this
+    /// lock.
     #[must_use]
     pub fn fence(&self) -> u64 {
         match &self.0 {
             GrantShare::Owned(grant) => grant.hold_state().fence,
-            // What has none is never lent.
+            // A lock without a fence is never borrowed.
             GrantShare::Borrowed(held) => held.fence().unwrap_or_default(),
         }
     }
 
-    /// The lock's key.
+    /// Returns the lock's key.
     #[must_use]
     pub fn key(&self) -> &Key {
         match &self.0 {
@@ -169,13 +176,14 @@ impl LockGuard {
         }
     }
 
-    /// How long it is sure to be held if no renewal succeeds from now on.
+    /// Returns how long the lock is certain to be held if no renewal succeeds from now on.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.held_lock().remaining()
     }
 
-    /// Why it was lost, if it was: what [`lost`](Self::lost) waits for, asked at once.
+    /// Returns the reason of the loss, if the lock was lost. Does not wait, unlike
+    /// [`lost`](Self::lost).
     #[must_use]
     pub fn loss(&self) -> Option<LockLoss> {
         match &self.0 {
@@ -189,7 +197,7 @@ impl LockGuard {
         self.held_lock().lost().await
     }
 
-    /// A copy to hand to code that must not give it back.
+    /// Returns a view of the lock for code that must not release it.
     #[must_use]
     pub fn held_lock(&self) -> HeldLock {
         match &self.0 {
@@ -198,18 +206,22 @@ impl LockGuard {
         }
     }
 
-    /// Runs code that may acquire this lock again: it gets a guard on the same grant instead of waiting
-    /// for itself. What runs in a `LockLayer` is within such a scope already; a guard that a handler
-    /// takes for itself is not, so that futures joined in one task exclude each other. Tasks that
-    /// the future spawns are outside. Cancel safe if the future is.
+    /// Runs a future in which acquiring this lock again returns a guard on the same grant, instead
+    /// of waiting for itself.
+    ///
+    /// Code inside a `LockLayer` runs in such a scope already. A guard that a handler acquires does
+    /// not create one by itself, so futures that are joined in one task exclude each other. Tasks
+    /// that the future spawns are outside of the scope. Cancel safe if the future is.
     pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
         HeldLocks::current().with_unique([self.held_lock()]).to_scope().run(future)
     }
 
-    /// Makes the lease last for so long from now, once, at most until `max_hold`: before a step during
-    /// which this process may not get to renewing it. False if the lock is lost. Cancel safe: it may or
-    /// may not have been extended. The lease of a deferred run is its worker's and stays as it is: true
-    /// if it lasts so long anyway.
+    /// Extends the lease once, to `lease` from now, but not beyond `max_hold`. For use before a
+    /// step that may keep this process from renewing it.
+    ///
+    /// Returns false if the lock is lost. The lease of a deferred run belongs to its worker and is
+    /// not extended: returns true if it lasts that long anyway. Cancel safe: the lease may or may
+    /// not have been extended.
     ///
     /// # Errors
     ///
@@ -221,16 +233,19 @@ impl LockGuard {
         }
     }
 
-    /// Makes an exclusive lock a shared one without a gap, and lets in the readers at the head of the
-    /// line. The fence stays, and copies of it ([`held`](Self::held_lock)) are of the shared one from then on. Cancel safe: if the future is dropped, the lock is given back.
+    /// Turns an exclusive lock into a shared one without a gap, and admits the readers at the head
+    /// of the wait queue.
     ///
-    /// While another guard on the same grant relies on being alone, or in a deferred run, it stays
-    /// exclusive. There is no way up: two readers who both wanted to write would wait for each other.
+    /// The fence stays the same, and views of the guard ([`held_lock`](Self::held_lock)) are of the
+    /// shared lock from then on. The lock stays exclusive in a deferred run, and while another
+    /// guard on the same grant relies on it. There is no upgrade: two readers that both want to
+    /// write would wait for each other. Cancel safe: if the future is dropped, the lock is
+    /// released.
     ///
     /// # Errors
     ///
-    /// [`AcquireError::Busy`] if it was lost before; [`AcquireError::Fault`] if the store could not be
-    /// asked. Either way the lock is gone.
+    /// [`AcquireError::Busy`] if the lock was lost before; [`AcquireError::Fault`] if the store
+    /// could not be asked. In both cases the lock is no longer held.
     pub async fn downgrade(self) -> Result<Self, AcquireError> {
         if self.lease().is_some_and(|lease| lease.terms.mode != LockMode::Exclusive) {
             return Ok(self);
@@ -253,19 +268,20 @@ impl LockGuard {
         }
     }
 
-    /// Gives it back now, and says how that went. If this future is dropped, that happens all the same,
-    /// in the background.
+    /// Releases the lock now and returns the status. If the future is dropped, the release
+    /// continues in the background.
     ///
-    /// Of several guards on one grant all but the last return [`Released::StillHeld`], by memory alone.
+    /// Of several guards on one grant, all but the last return [`ReleaseStatus::StillHeld`] without
+    /// a call to the store.
     pub async fn release(self) -> ReleaseStatus {
         self.begin_release().finish().await
     }
 
-    /// The part of a release for which nothing is waited.
+    /// Does the part of a release that needs no waiting.
     pub(super) fn begin_release(self) -> PendingRelease {
         let (facts, last) = match self.0 {
             GrantShare::Borrowed(held) => return PendingRelease::still_held(held.loss()),
-            // Of two that are released at once, exactly one is the last.
+            // Of two guards that are released at the same time, exactly one is the last.
             GrantShare::Owned(grant) => (Arc::clone(grant.hold_state()), Arc::into_inner(grant)),
         };
         let Some((hold, turn)) = last.map(SharedGrant::into_parts) else {

@@ -1,4 +1,4 @@
-//! A lock that a request has, as its handler and the layers further in see it.
+//! Lock that a request holds, as its handler and inner layers see it.
 
 use std::{
     fmt,
@@ -16,7 +16,7 @@ use crate::{
     store::{HoldState, LockLoss, LockMode, Store, WeakStore, ensure_replicated},
 };
 
-/// The lock this request runs under, as its handler sees it. Cloning it holds nothing.
+/// Lock that a request runs under, as its handler sees it. A clone does not keep it held.
 #[derive(Clone)]
 pub struct HeldLock {
     key: Key,
@@ -25,29 +25,29 @@ pub struct HeldLock {
 
 #[derive(Clone)]
 enum HeldLockKind {
-    /// The store was away and the layer's policy let the request pass without a lock.
+    /// Admitted without a lock by the layer's policy, because the store was unavailable.
     Admitted,
     Local {
         hold_state: Arc<HoldState>,
         store: WeakStore,
         owner: GrantOwner,
     },
-    /// Another service said so.
+    /// Held by another service, which delegated it.
     Delegated(Arc<DelegatedLock>),
 }
 
-/// Who gives it back.
+/// Owner of the grant, which releases it.
 #[derive(Clone)]
 enum GrantOwner {
     Guards(Weak<SharedGrant>),
-    /// The worker of a deferred run.
+    /// Worker of a deferred run.
     Worker,
 }
 
-/// What another service has said of its lock.
+/// Claims of a delegation header about another service's lock.
 #[derive(Debug)]
 pub(super) struct DelegatedLock {
-    /// Identity of the store that the lock is in.
+    /// Identity of the store that has the lock.
     pub(super) store_identity: Arc<str>,
     pub(super) fence: u64,
     pub(super) mode: LockMode,
@@ -65,7 +65,7 @@ impl HeldLock {
         }
     }
 
-    /// The lock of a deferred run, which is in this store.
+    /// Creates the lock of a deferred run in this store.
     pub(crate) fn from_run(store: &Store, facts: Arc<HoldState>) -> Self {
         let (store, of) = (store.downgrade(), GrantOwner::Worker);
         Self {
@@ -82,14 +82,14 @@ impl HeldLock {
         Self { key, kind: HeldLockKind::Delegated(Arc::new(said)) }
     }
 
-    /// The lock's key.
+    /// Returns the lock's key.
     #[must_use]
     pub fn key(&self) -> &Key {
         &self.key
     }
 
-    /// The number of this grant, larger than that of every earlier grant of this lock; `None` if the
-    /// store was away and the request was let through without a lock.
+    /// Returns the fence of this grant, which is larger than that of every earlier grant of this
+    /// lock. `None` if the store was unavailable and the request was admitted without a lock.
     #[must_use]
     pub fn fence(&self) -> Option<u64> {
         match &self.kind {
@@ -99,11 +99,13 @@ impl HeldLock {
         }
     }
 
-    /// How long the lock is sure to be held if no renewal succeeds from now on; zero without a lock.
+    /// Returns how long the lock is certain to be held if no renewal succeeds from now on; zero
+    /// without a lock.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         match &self.kind {
-            // Lost, or given back: a copy in a handler's own task may outlive the request.
+            // Zero after a loss or release: a copy in a task of the handler may outlive the
+            // request.
             HeldLockKind::Local { hold_state: facts, .. } => match facts.current() {
                 now if now.loss().is_none() && !now.is_closed() => {
                     now.valid_until().saturating_duration_since(Instant::now())
@@ -117,7 +119,7 @@ impl HeldLock {
         }
     }
 
-    /// Why it was lost, if it was.
+    /// Returns the reason of the loss, if the lock was lost.
     #[must_use]
     pub fn loss(&self) -> Option<LockLoss> {
         match &self.kind {
@@ -129,8 +131,8 @@ impl HeldLock {
         }
     }
 
-    /// Resolves when the lock is lost; never if it is given back first, or was never held. A lock that
-    /// another service has ends here when that service's word for it does. Cancel safe.
+    /// Resolves when the lock is lost; never if it is released first or was never held. A lock that
+    /// is delegated by another service is lost when the delegation ends. Cancel safe.
     pub async fn lost(&self) -> LockLoss {
         match &self.kind {
             HeldLockKind::Admitted => std::future::pending().await,
@@ -142,8 +144,8 @@ impl HeldLock {
         }
     }
 
-    /// Returns true if the lock is in this store, by whichever handle. `None` while a handle that never
-    /// connected leaves that open: see [`identify`](Self::identify_stores).
+    /// Returns true if the lock is in this store, through any handle. `None` if that is unknown
+    /// because a handle has never connected: see [`identify_stores`](Self::identify_stores).
     pub(super) fn is_in_store(&self, store: &Store) -> Option<bool> {
         match &self.kind {
             HeldLockKind::Admitted => Some(false),
@@ -172,7 +174,7 @@ impl HeldLock {
         store.identify().await
     }
 
-    /// Returns true if both are of one grant, and so count once.
+    /// Returns true if both belong to one grant, and so count once.
     pub(super) fn is_same_grant(&self, other: &Self) -> bool {
         (&self.key, self.fence()) == (&other.key, other.fence())
             && match (&self.kind, &other.kind) {
@@ -194,8 +196,8 @@ impl HeldLock {
             }
     }
 
-    /// Waits until so many replicas have the grant. The server that another service was granted its lock by
-    /// is asked as `store` reaches it now.
+    /// Waits until `wanted` replicas have the grant. For a delegated lock, asks the server that
+    /// `store` reaches now.
     pub(super) async fn await_replicas(&self, store: &Store, wanted: u32) -> Result<(), Error> {
         match &self.kind {
             HeldLockKind::Admitted => Ok(()),
@@ -210,7 +212,7 @@ impl HeldLock {
         }
     }
 
-    /// How it is held, if it is.
+    /// Returns the mode, or `None` without a lock.
     pub(super) fn mode(&self) -> Option<LockMode> {
         match &self.kind {
             HeldLockKind::Admitted => None,
@@ -219,7 +221,7 @@ impl HeldLock {
         }
     }
 
-    /// A guard on it; `None` once it has ended.
+    /// Returns a guard on the lock, or `None` once it has ended.
     pub(super) fn share_guard(&self) -> Option<LockGuard> {
         match &self.kind {
             HeldLockKind::Local { hold_state: facts, .. }

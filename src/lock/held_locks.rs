@@ -1,4 +1,4 @@
-//! All locks that a request has.
+//! All locks that a request holds.
 
 use std::fmt;
 
@@ -13,18 +13,18 @@ use crate::{
     store::{LockLoss, LockMode, Store},
 };
 
-/// All locks this request runs under, those of the outermost layer first, each layer's in the order in
-/// which it names them. Cloning it holds nothing.
+/// All locks that a request runs under, those of the outermost layer first. The locks of one layer
+/// are in the order in which it names them. A clone does not keep them held.
 #[derive(Clone, Default)]
 pub struct HeldLocks(SmallVec<[HeldLock; 1]>);
 
 impl HeldLocks {
-    /// Those of the request that this code runs within.
+    /// Returns the locks of the request that runs this code.
     pub(super) fn current() -> Self {
         RequestScope::current_value().unwrap_or_default()
     }
 
-    /// These and more; what is here already, from a layer further out, is here once.
+    /// Adds locks, except those of a grant that is already here, such as one of an outer layer.
     #[expect(clippy::indexing_slicing, reason = "it only grows")]
     pub(super) fn with_unique(mut self, more: impl IntoIterator<Item = HeldLock>) -> Self {
         let known = self.len();
@@ -36,7 +36,6 @@ impl HeldLocks {
         self
     }
 
-    /// As `with_unique`.
     /// Removes the delegated locks that are not known to be in this store.
     pub(super) fn without_delegations_of_other_stores(mut self, store: &Store) -> Self {
         self.0.retain(|held| !held.is_delegated() || held.is_in_store(store) == Some(true));
@@ -51,48 +50,48 @@ impl HeldLocks {
         Self(SmallVec::from_buf([held]))
     }
 
-    /// What makes code that runs within it know of these.
+    /// Returns a scope in which code finds these locks by [`current`](Self::current).
     pub(super) fn to_scope(&self) -> RequestScope {
         RequestScope::with_value(self.clone())
     }
 
-    /// The locks.
+    /// Returns an iterator over the locks.
     pub fn iter(&self) -> std::slice::Iter<'_, HeldLock> {
         self.0.iter()
     }
 
-    /// How many there are.
+    /// Returns the number of locks.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no locks.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The lock of this name. Text becomes [`Key::custom`].
+    /// Returns the lock of this key. Text becomes [`Key::custom`].
     #[must_use]
     pub fn get(&self, key: impl Into<Key>) -> Option<&HeldLock> {
         let key = key.into();
-        // The innermost, if a lock was lost and taken anew.
+        // The innermost, if a lock was lost and acquired again.
         self.iter().rev().find(|held| *held.key() == key)
     }
 
-    /// The fences, in the same order; those of locks that were let through without one are missing.
+    /// Returns the fences in the same order. Omits locks that were admitted without a grant.
     pub fn fences(&self) -> impl Iterator<Item = (&Key, u64)> {
         self.iter().filter_map(|held| Some((held.key(), held.fence()?)))
     }
 
-    /// Why one of them was lost, if one was.
+    /// Returns the reason of a loss, if one of the locks was lost.
     #[must_use]
     pub fn loss(&self) -> Option<LockLoss> {
         self.iter().find_map(HeldLock::loss)
     }
 
-    /// Resolves when one of them is lost; never if all are given back first. Cancel safe.
+    /// Resolves when one of the locks is lost; never if all are released first. Cancel safe.
     pub async fn lost(&self) -> LockLoss {
         if self.is_empty() {
             return std::future::pending().await;
@@ -100,8 +99,8 @@ impl HeldLocks {
         select_all(self.iter().map(|held| Box::pin(held.lost()))).await.0
     }
 
-    /// Connects what has to be connected before [`find`](Self::find_guard) can tell which of these locks are in
-    /// this store.
+    /// Connects the handles that [`find_guard`](Self::find_guard) needs in order to know which of
+    /// these locks are in this store.
     pub(super) async fn identify_stores(&self, store: &Store, keys: &[Key]) -> Result<(), Error> {
         for held in self.iter().filter(|held| keys.contains(held.key())) {
             if held.is_in_store(store).is_none() {
@@ -111,17 +110,18 @@ impl HeldLocks {
         Ok(())
     }
 
-    /// Returns true if [`find`](Self::find_guard) knows which of these locks are in this store.
+    /// Returns true if [`find_guard`](Self::find_guard) knows which of these locks are in this
+    /// store.
     pub(super) fn has_identified_stores(&self, store: &Store, keys: &[Key]) -> bool {
         let mut held = self.iter().filter(|held| keys.contains(held.key()));
         held.all(|held| held.is_in_store(store).is_some())
     }
 
-    /// A guard on the lock of this key that is already held, the innermost that covers the mode.
+    /// Returns a guard on the held lock of this key, the innermost that covers the mode.
     ///
     /// # Errors
     ///
-    /// [`AcquireError::WouldDeadlock`] if it is held, but never so that it covers the mode.
+    /// [`AcquireError::WouldDeadlock`] if it is held, but never in a mode that covers this one.
     pub(super) fn find_guard(
         &self,
         store: &Store,
@@ -142,7 +142,7 @@ impl HeldLocks {
         }
     }
 
-    /// Their names in a log line.
+    /// Returns a display of the hashed keys, for log records.
     pub(super) fn display_hashed(&self) -> impl fmt::Display {
         HashedLockKeys(self.clone())
     }
@@ -181,8 +181,8 @@ impl fmt::Debug for HeldLocks {
     }
 }
 
-/// Returns true if a lock held in the one mode may be used as one in the other: if it lets in no more
-/// holders.
+/// Returns true if a lock held in the one mode may be used as one in the other: if it admits no
+/// more holders.
 ///
 /// | held | exclusive | shared | permits(m) |
 /// |---|---|---|---|
@@ -190,8 +190,8 @@ impl fmt::Debug for HeldLocks {
 /// | shared | no | yes | no |
 /// | permits(n) | no | no | if n <= m |
 ///
-/// A grant of permits(n) was given with at most n - 1 others beside it, so permits(10) does for permits(20), and
-/// not for permits(1). Readers are not counted, so shared does for no number of permits.
+/// A grant of permits(n) has at most n - 1 others beside it, so permits(10) covers permits(20), but
+/// not permits(1). Readers are not counted, so shared covers no number of permits.
 fn mode_covers(has: LockMode, wanted: LockMode) -> bool {
     match (has, wanted) {
         (LockMode::Exclusive, _) | (LockMode::Shared, LockMode::Shared) => true,

@@ -1,4 +1,4 @@
-//! A lock under an idempotency record: who was accepted under that before must not run a second time.
+//! Acquire with an idempotency record: a request that was accepted before must not run again.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use super::{
 use crate::store::{LockLoss, LockMode};
 
 impl LockRequest {
-    /// The record is looked up before the wait, and again after it: another request under it may have been
-    /// accepted meanwhile, and even have run.
+    /// Looks the record up before the wait and again after it: another request with the same record
+    /// may have been accepted, or may even have run, in the meantime.
     pub(super) async fn wait_unless_recorded(
         &self,
         lines: &Arc<LocalQueues>,
@@ -32,21 +32,24 @@ impl LockRequest {
         }
     }
 
-    /// Looks the record up under the grant, which was made without a look: a request that was accepted before is found.
+    /// Looks the record up under a grant that was made without a lookup. It finds every request
+    /// that was accepted before.
     async fn recheck_record(
         &self,
         lines: &Arc<LocalQueues>,
         record: &Arc<str>,
         guard: LockGuard,
     ) -> Result<LockOutcome, AcquireError> {
-        // An attempt of its own, which finds the record or this guard's lock. (In a box: a request seldom needs it.)
+        // A second attempt, which finds the record or this guard's lock. Boxed, since few requests
+        // need it.
         match Box::pin(self.try_acquire_from(lines, Some(record))).await? {
             LockOutcome::RecordExists => {
-                // Before the answer: whoever sees it may ask for the lock at once.
+                // Before the response: its client may ask for the lock at once.
                 Box::pin(guard.release()).await;
                 Ok(LockOutcome::RecordExists)
             }
-            // The first has been lost, or both are readers: one is enough. What is lost is handed to nobody.
+            // The first grant has been lost, or both are shared: one is enough. A lost lease is not
+            // handed over.
             LockOutcome::Granted(second) => {
                 if let Some(lease) =
                     guard.lease().filter(|_| self.options.terms.mode == LockMode::Exclusive)

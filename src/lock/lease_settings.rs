@@ -1,4 +1,4 @@
-//! Settings of a `LockLayer` that are the engine's: leases, hand-over, and the bounds of the line.
+//! Settings of a `LockLayer` for leases, handovers, replicas and the limit of waiters.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What a lock needs of a request, read before anything is awaited.
+//! Entry context of a `LockGate`, read before anything is awaited.
 
 use std::mem;
 
@@ -19,36 +19,38 @@ use crate::{
     store::{LockMode, Store},
 };
 
-/// What a lock needs of a request. It is moved with the future of every request, so what most don't have lies apart.
+/// Entry context of a lock. It is moved with the future of every request, so the parts that few
+/// requests have are boxed.
 #[derive(Debug)]
 pub struct LockContext {
     pub(super) store: Store,
-    /// One at least, each once.
+    /// At least one, without duplicates.
     pub(super) keys: Vec<Key>,
     pub(super) mode: LockMode,
-    /// An outer layer would take the request over, and says how long to wait before.
+    /// Slot of an outer layer that would accept the request, with the time to wait before.
     pub(super) slot: Option<ParkingSlot>,
     pub(super) inherited: Option<Box<InheritedContext>>,
 }
 
-/// What a request comes with that has been through other layers, or is a run of a worker.
+/// Data of a request that has passed other layers, or is a run of a worker.
 #[derive(Debug, Default)]
 pub(super) struct InheritedContext {
     pub(super) replay: Option<ReplayMarker>,
-    /// The remembered run of an outer layer that it belongs to.
+    /// Direct run of an outer layer that the request belongs to.
     pub(super) remembered_run: Option<RefusalTracker>,
-    /// What the request has already.
     pub(super) held_locks: HeldLocks,
-    /// It has all of these already.
+    /// Set if the request holds all of the layer's locks already.
     pub(super) reentrant_ticket: Option<LockTicketKind>,
-    /// A layer further out has let it pass.
+    /// True if an outer layer has let the request pass.
     pub(super) is_under_lock: bool,
-    /// The store has not been connected yet, so it is open whether the request has its locks already.
+    /// True if the store is not connected yet, so it is unknown whether the request holds its locks
+    /// already.
     pub(super) is_unresolved: bool,
 }
 
 impl LockContext {
-    /// A job runs under one lock that it has alone, so what asks for anything else is not deferred.
+    /// Returns true if the request can be deferred. A job runs under one exclusive lock, so other
+    /// requests cannot.
     pub(super) fn is_deferrable(&self) -> bool {
         is_deferrable(&self.keys, self.mode)
     }
@@ -69,7 +71,7 @@ impl LockContext {
         self.inherited.as_mut()?.reentrant_ticket.take()
     }
 
-    /// Decides whether the request has its locks already, where that had to wait for a connection.
+    /// Decides whether the request holds its locks already, if that had to wait for a connection.
     pub(super) async fn resolve_reentrancy(&mut self) -> Result<(), ReentrancyError> {
         let Self { store, keys, mode, inherited: brought, .. } = self;
         let Some(brought) = brought.as_mut() else { return Ok(()) };
@@ -83,15 +85,15 @@ impl LockContext {
         self.inherited.as_ref().is_some_and(|brought| brought.is_unresolved)
     }
 
-    /// All that the request has of further out.
+    /// Takes the locks that the request holds from outer layers.
     pub(super) fn take_held_locks(&mut self) -> HeldLocks {
         let held = self.inherited.take().map(|brought| brought.held_locks).unwrap_or_default();
-        // Before the store's first connection a delegation could have been for another one.
+        // Before the store's first connection, a delegation could have been for another one.
         held.without_delegations_of_other_stores(&self.store)
     }
 }
 
-/// Why it could not be decided whether a request has its locks already, or what it is told instead.
+/// Reason why the request's locks could not be resolved, or the reply that it gets instead.
 pub(super) enum ReentrancyError {
     Reply(Reply),
     Fault(Error),
@@ -117,7 +119,7 @@ impl InheritedContext {
             || !self.held_locks.is_empty()
     }
 
-    /// Returns true if it is known whether the locks that the request has are in this store.
+    /// Returns true if it is known for each lock of the request whether it is in this store.
     fn has_identified_stores(&self, store: &Store, keys: &[Key]) -> bool {
         let of_replay = |replay: &ReplayMarker| {
             !replay.matches_any_key(keys) || replay.store().is_same_as(store).is_some()
@@ -134,7 +136,7 @@ impl InheritedContext {
         self.held_locks.identify_stores(store, keys).await
     }
 
-    /// Decides whether the request has all of these locks already.
+    /// Decides whether the request holds all of these locks already.
     fn resolve_reentrancy(
         &mut self,
         store: &Store,
@@ -164,7 +166,7 @@ impl InheritedContext {
 }
 
 impl<N: ?Sized> LockGate<N> {
-    /// The locks of a request, in the names that this layer gives them.
+    /// Reads the keys of a request, with the layer's name, scope and stripes applied.
     fn read_keys<V: GateRequest<NativeRequest = N>>(
         &self,
         view: &mut V,
@@ -185,7 +187,7 @@ impl<N: ?Sized> LockGate<N> {
         };
         let keys = match self.read_keys(view) {
             Ok(keys) => keys,
-            // No route matches: there is nothing to protect, as far as is known.
+            // Without a matching route there is nothing to protect, as far as is known.
             Err(KeyError::Unmatched) => return InitialVerdict::PassLight(UnmatchedRequest),
             Err(fault) => {
                 return fault
@@ -196,12 +198,14 @@ impl<N: ?Sized> LockGate<N> {
         let Some(store) = self.policy.store.clone().or_else(|| view.store()) else {
             return InitialVerdict::Answer(crate::outage::missing_store_reply("LockLayer"));
         };
-        // Taken out before it is filled: a request that holds the slot that holds it is never freed.
+        // Taken out before it is filled: a request inside the slot that it holds itself would never
+        // be freed.
         let mut slot = ParkingSlot::take_from(view);
-        // Whoever made a slot has seen that it is none.
+        // The layer that made a slot has found that the request is not a run.
         let replay = if slot.is_some() { None } else { current_replay(view) };
-        // A middleware may have rebuilt the request, or sent it to another task: one of the two is left. Or
-        // it has a lock of its own, and has scoped what is further in: that is in the task alone.
+        // A middleware may have rebuilt the request, which loses its extensions, or moved it to
+        // another task, which loses the task-local scope. It may also hold a lock of its own and
+        // scope the inner call, which is visible in the task only.
         let mut held = view.extension::<HeldLocks>().unwrap_or_default();
         held = held.with_unique(HeldLocks::current().iter().cloned());
         held = held.with_unique(self.policy.delegated_locks(view, &store));
@@ -227,17 +231,17 @@ impl<N: ?Sized> LockGate<N> {
             let runs = found.claims_replay() && delegation::has_trusted_replay(view);
             match found.mode() {
                 AttemptMode::WaitFor(_) => {}
-                // A run that is believed to be one was put off before.
+                // A trusted run was deferred before.
                 AttemptMode::ParkOrRefuse if runs => found.mark_reached_lock(),
                 AttemptMode::ParkOrRefuse if !fits => {
                     return InitialVerdict::Answer(not_deferrable_reply());
                 }
-                // Tells its layer that somebody has read the slot.
+                // Tells the outer layer that the slot was read.
                 AttemptMode::ParkImmediately | AttemptMode::ParkOrRefuse => {
                     found.mark_reached_lock()
                 }
             }
-            // It may still be known by its key.
+            // The request may still have an idempotency record.
             slot = slot.filter(|slot| !runs && (fits || slot.records_direct_runs()));
         }
         let brought = brought.has_content().then(|| Box::new(brought));
@@ -249,7 +253,7 @@ fn is_deferrable(keys: &[Key], mode: LockMode) -> bool {
     keys.len() == 1 && mode == LockMode::Exclusive
 }
 
-/// Nobody reads it: the worker has gone on without this run.
+/// This reply is not delivered: the worker has continued without this run.
 fn stale_run_reply() -> Reply {
     tracing::debug!(
         "a run was stopped before its handler: its worker has given it up, or has lost its lock"

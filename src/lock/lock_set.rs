@@ -1,9 +1,10 @@
-//! Several locks at once.
+//! Several locks, acquired together.
 //!
-//! Where all of them are free and nobody stands in line, one call takes them all. Else nothing is taken by it, and
-//! they are taken one after the other, in an order that all processes share: by shard, then by name. So
-//! of two requests that want the same two locks one has the first of them, and the other waits there with
-//! empty hands; nobody waits in a circle. All waits together have one deadline.
+//! If all of them are free and have no waiters, one call acquires them all. Otherwise that call
+//! acquires nothing, and the locks are acquired one by one, in an order that all processes share:
+//! by shard, then by key. Of two requests that want the same two locks, one gets the first lock and
+//! the other waits there without holding either, so there is no deadlock. All waits share one
+//! deadline.
 
 use std::{cmp::Ordering, time::Duration};
 
@@ -24,21 +25,22 @@ use crate::{
     store::{LockLoss, Store},
 };
 
-/// How several locks are asked for. Made by [`Store::locks`].
+/// Request for several locks, created by [`Store::locks`].
 #[derive(Debug, Clone)]
 #[must_use = "nothing is locked until `acquire` is awaited"]
 pub struct LockSetRequest {
-    /// As they were named, each once.
+    /// In the order in which they were named, without duplicates.
     keys: Vec<Key>,
-    /// How each is asked for.
+    /// Settings of each lock.
     template: LockRequest,
 }
 
 impl Store {
-    /// Locks of these names, all or none. A name that is there twice is one lock; no names are no locks.
+    /// Creates a request for the locks of these keys, all or none. Duplicate keys are one lock;
+    /// without keys, the set is empty.
     pub fn locks<K: Into<Key>>(&self, keys: impl IntoIterator<Item = K>) -> LockSetRequest {
         let keys = keys.into_iter().map(Into::into).collect();
-        // The name is a placeholder: each lock is asked for by its own.
+        // The key is a placeholder that is replaced by that of each lock.
         LockSetRequest::new(keys, self.lock(""))
     }
 }
@@ -54,58 +56,60 @@ impl LockSetRequest {
         self
     }
 
-    /// As [`LockRequest::lease`], for each.
+    /// Sets the lease of each lock, as [`LockRequest::lease`].
     pub fn lease(self, lease: Duration) -> Self {
         self.map_template(|each| each.lease(lease))
     }
 
-    /// As [`LockRequest::fixed_lease`], for each; the first has less of it left when the last is there.
+    /// Sets a fixed lease for each lock, as [`LockRequest::fixed_lease`]. The first lock has less
+    /// of its lease left when the last one is acquired.
     pub fn fixed_lease(self, lease: Duration) -> Self {
         self.map_template(|each| each.fixed_lease(lease))
     }
 
-    /// As [`LockRequest::max_hold`], for each, from when it was granted.
+    /// Sets the longest hold of each lock, counted from its grant, as [`LockRequest::max_hold`].
     pub fn max_hold(self, max_hold: Duration) -> Self {
         self.map_template(|each| each.max_hold(max_hold))
     }
 
-    /// Stand in line for at most this long, for all of them together. Default: don't. At most ten minutes.
-    /// What has been granted is kept meanwhile.
+    /// Waits at most this long for all locks together, ten minutes at most. Default: no wait. Locks
+    /// that are already granted are kept during the wait.
     pub fn wait(self, wait: Duration) -> Self {
         self.map_template(|each| each.wait(wait))
     }
 
-    /// As [`LockRequest::retry`], for all of them together: nothing is kept from one attempt to the next.
+    /// Retries the whole set, as [`LockRequest::retry`]. No lock is kept between two attempts.
     pub fn retry(self, times: u32, every: Duration) -> Self {
         self.map_template(|each| each.retry(times, every))
     }
 
-    /// As [`LockRequest::handover_limits`], for each.
+    /// Sets the handover limits of each lock, as [`LockRequest::handover_limits`].
     pub fn handover_limits(self, most: u32, within: Duration) -> Self {
         self.map_template(|each| each.handover_limits(most, within))
     }
 
-    /// As [`LockRequest::strict_order`], for each.
+    /// Disables handovers of each lock, as [`LockRequest::strict_order`].
     pub fn strict_order(self) -> Self {
         self.map_template(LockRequest::strict_order)
     }
 
-    /// As [`LockRequest::min_replicas`], for each: they are taken one after the other then, and waited for after each. Default 0.
+    /// Requires replicas for each grant, as [`LockRequest::min_replicas`]. The locks are then
+    /// acquired one by one, with a wait after each. Default 0.
     pub fn min_replicas(self, replicas: u32) -> Self {
         self.map_template(|each| each.min_replicas(replicas))
     }
 
-    /// As [`LockRequest::max_waiters`], in the line of each. Default 1024.
+    /// Limits the waiters of each lock, as [`LockRequest::max_waiters`]. Default 1024.
     pub fn max_waiters(self, most: usize) -> Self {
         self.map_template(|each| each.max_waiters(most))
     }
 
-    /// As [`LockRequest::shared`], for each.
+    /// Acquires each lock as shared, as [`LockRequest::shared`].
     pub fn shared(self) -> Self {
         self.map_template(LockRequest::shared)
     }
 
-    /// As [`LockRequest::permits`], for each.
+    /// Acquires a permit of each lock, as [`LockRequest::permits`].
     ///
     /// # Panics
     ///
@@ -114,19 +118,19 @@ impl LockSetRequest {
         self.map_template(|each| each.permits(most))
     }
 
-    /// Acquires all of them, or none: by one call where all are free and at most 32 (in a cluster: of one shard), else one
-    /// after the other.
+    /// Acquires all locks, or none: in one call if all are free and at most 32 (in a cluster, of
+    /// one shard), otherwise one by one.
     ///
-    /// Cancel safe: if the future is dropped, what was granted is given back, in reverse.
+    /// Cancel safe: if the future is dropped, granted locks are released in reverse order.
     ///
     /// # Errors
     ///
-    /// As [`LockRequest::acquire`]; what was granted before the one that failed has been given back.
+    /// As [`LockRequest::acquire`]; locks that were granted before the failure have been released.
     pub async fn acquire(self) -> Result<LockSet, AcquireError> {
         self.acquire_within(&HeldLocks::current()).await
     }
 
-    /// Acquires them for a request that has these already.
+    /// Acquires the locks for a request that holds these already.
     pub(super) async fn acquire_within(self, held: &HeldLocks) -> Result<LockSet, AcquireError> {
         let (each, retry) = self.template.clone().split_retry();
         let Some(retry) = retry else {
@@ -150,7 +154,7 @@ impl LockSetRequest {
         let started = Instant::now();
         let mut order: Vec<_> = self.keys.iter().enumerate().collect();
         order.sort_by(|(_, one), (_, other)| LockSet::compare_keys(one, other));
-        // All shares first: they cost little, and one that is refused should cost no more.
+        // All reentrant acquires first: they are cheap, and a refusal must not cost more than that.
         let mut shares = Vec::with_capacity(order.len());
         for (place, key) in order {
             let share =
@@ -172,13 +176,13 @@ impl LockSetRequest {
             match acquired {
                 Ok(guard) => set.guards.push((place, guard)),
                 Err(error) => {
-                    // Before the answer: whoever sees it may ask for one of them at once.
+                    // Before the error is returned: its receiver may ask for one of them at once.
                     set.release().await;
                     return Err(error.with_wait_since(started));
                 }
             }
         }
-        // The first may have ended while the last was waited for.
+        // The first lock may have been lost during the wait for the last.
         if set.held_locks().loss().is_some() {
             set.release().await;
             let busy = LockBusy { lease_remaining: Duration::ZERO, queue_length: 0, waited: None };
@@ -188,11 +192,12 @@ impl LockSetRequest {
     }
 }
 
-/// Several locks that are held. Dropping it gives all of them back, as [`LockGuard`] does, in reverse.
+/// Several held locks. Dropping the set releases all of them in reverse order, as [`LockGuard`]
+/// does.
 #[derive(Debug, Default)]
 #[must_use = "the locks are given back when the set is dropped"]
 pub struct LockSet {
-    /// In the order they were taken in, each with its place among the names.
+    /// In order of acquisition, each with the number of its key.
     guards: SmallVec<[(usize, LockGuard); 1]>,
 }
 
@@ -201,12 +206,12 @@ impl LockSet {
         Self { guards: SmallVec::from_buf([(0, guard)]) }
     }
 
-    /// In which they are taken, by all processes.
+    /// Compares two keys in the order in which all processes acquire locks.
     pub(super) fn compare_keys(one: &Key, other: &Key) -> Ordering {
         one.shard().cmp(&other.shard()).then_with(|| one.cmp(other))
     }
 
-    /// The one that was taken first.
+    /// Returns the guard that was acquired first.
     pub(super) fn first(&self) -> Option<&LockGuard> {
         self.guards.first().map(|(_, guard)| guard)
     }
@@ -215,12 +220,13 @@ impl LockSet {
         Self { guards: guards.into_iter().enumerate().collect() }
     }
 
-    /// Those that were lost: there is nothing to wait for.
+    /// Drops the guards of lost locks, since no release has to be awaited for them.
     pub(super) fn drop_lost(&mut self) {
         self.guards.retain(|(_, guard)| guard.loss().is_none());
     }
 
-    /// Copies of them to hand to code that must not give them back, in the order they were named in.
+    /// Returns views of the locks for code that must not release them, in the order of the
+    /// request's keys.
     #[must_use]
     pub fn held_locks(&self) -> HeldLocks {
         if let [(_, guard)] = &self.guards[..] {
@@ -231,20 +237,21 @@ impl LockSet {
         named.into_iter().map(|(_, guard)| guard.held_lock()).collect()
     }
 
-    /// The fence of each lock, in the order they were named in.
+    /// Returns the fence of each lock, in the order of the request's keys.
     #[must_use]
     pub fn fences(&self) -> Vec<(Key, u64)> {
         self.held_locks().fences().map(|(key, fence)| (key.clone(), fence)).collect()
     }
 
-    /// How long all of them are sure to be held if no renewal succeeds from now on; zero if there are none.
+    /// Returns how long all locks are certain to be held if no renewal succeeds from now on; zero
+    /// if the set is empty.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.guards.iter().map(|(_, guard)| guard.remaining()).min().unwrap_or_default()
     }
 
-    /// As [`LockGuard::extend`], for all of them at once. False if one of them is lost; the others may have been
-    /// extended. Cancel safe in the same way.
+    /// Extends all leases at once, as [`LockGuard::extend`]. Returns false if one of the locks is
+    /// lost; the others may have been extended. Cancel safe in the same way.
     ///
     /// # Errors
     ///
@@ -255,24 +262,25 @@ impl LockSet {
         Ok(extended.into_iter().all(|extended| extended))
     }
 
-    /// Why one of them was lost, if one was.
+    /// Returns the reason of a loss, if one of the locks was lost.
     #[must_use]
     pub fn loss(&self) -> Option<LockLoss> {
         self.guards.iter().find_map(|(_, guard)| guard.loss())
     }
 
-    /// Resolves when one of them is lost, with the reason; never if they are released first. Cancel safe.
+    /// Resolves when one of the locks is lost, with the reason; never if they are released first.
+    /// Cancel safe.
     pub async fn lost(&self) -> LockLoss {
         self.held_locks().lost().await
     }
 
-    /// As [`LockGuard::scope`], for all of them.
+    /// Runs a future within the scope of all locks, as [`LockGuard::scope`].
     pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
         HeldLocks::current().merged_with(self.held_locks()).to_scope().run(future)
     }
 
-    /// Gives all of them back now, and says how the worst of them went. The calls are sent in reverse
-    /// order and waited for together. If this future is dropped, the agent gives them back.
+    /// Releases all locks now and returns the worst of their statuses. The calls are sent in
+    /// reverse order and awaited together. If the future is dropped, the lease agent releases them.
     pub async fn release(self) -> ReleaseStatus {
         match self.into_single() {
             Ok(guard) => guard.release().await,
@@ -280,7 +288,7 @@ impl LockSet {
         }
     }
 
-    /// The one that it is.
+    /// Returns the guard if it is the only one; otherwise returns the set.
     pub(super) fn into_single(mut self) -> Result<LockGuard, Self> {
         match self.guards.pop() {
             Some((_, guard)) if self.guards.is_empty() => Ok(guard),

@@ -1,47 +1,54 @@
-//! Locks: one holder per resource, in the order of asking but for hand-overs within a process.
+//! Locks with leases and fences, for requests behind a `LockLayer` and for code without a layer.
 //!
-//! What happens to a request behind a `LockLayer`: its key is read, and one call asks the store for the
-//! lock. If it is free the handler runs under it, and the lock is given back before the response goes
-//! out, or as soon as the server drops the request. If somebody else has it, the answer is 409 with
-//! `Retry-After` (or another [`BusyStatus`]); with a wait set, the request stands in line first: in this
-//! process behind those that came before it, and with a single place for the whole process in the
-//! store's line.
+//! A `LockLayer` reads the key of a request and acquires its lock with one call to the store:
 //!
-//! If the lock is lost while the handler runs, [`OnLoss`] says what its client gets. [`HoldUntil`] keeps the
-//! lock for as long as the answer streams. A client that dribbles its request is cut off after the
-//! layer's `body_deadline`, with 408.
+//! - If the lock is free, the handler runs under it. The lock is released before the response is
+//!   sent, or as soon as the server drops the request.
+//! - If the lock is busy, the response is 409 with `Retry-After` (or another [`BusyStatus`]).
+//! - If a wait is set, a request waits before it is refused: in the local queue behind earlier
+//!   waiters of this process, which has a single entry in the store's wait queue.
 //!
-//! How a layer is put on a route is shown on the first pages of `lockgate-axum` and `lockgate-actix-web`. The same lock
-//! is there for code beneath the layers, by the same key: a text such as `"order:7"` is a name of its own.
+//! Waiters are served in order of arrival, except that a process may hand the lock over to its own
+//! waiters within [`LockRequest::handover_limits`].
+//!
+//! [`OnLoss`] sets the response to a request that loses its lock while the handler runs.
+//! [`HoldUntil`] can keep the lock until the response body ends. A client that sends its body too
+//! slowly gets a 408 after the layer's `body_read_timeout`.
+//!
+//! The front pages of `lockgate-axum` and `lockgate-actix-web` show a layer on a route. Code
+//! without a layer acquires the same lock by the same key. Text such as `"order:7"` becomes a
+//! [`Key::custom`](crate::Key::custom).
 //!
 //! ```
-//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! use std::time::Duration;
 //! use lockgate::{Key, Store};
 //!
 //! let store = Store::memory();
-//! let order = Key::path_param("id", "7"); // that of `LockLayer::by_path_param_as::<u64>("id")`
+//! let order = Key::path_param("id", "7"); // the key of `LockLayer::by_path_param_as::<u64>("id")`
 //! let guard = store.lock(order).wait(Duration::from_secs(5)).acquire().await?;
-//! let fence = guard.fence(); // keeps a late writer out: see below
+//! let fence = guard.fence(); // rejects a late writer: see below
 //! guard.release().await;
 //! # let _ = fence; Ok(()) }
 //! ```
 //!
 //! # Fences
 //!
-//! A process that is paused for longer than its lease goes on as if nothing had happened, and no lease can
-//! stop it. Whatever must not go back therefore keeps the largest fence it has seen beside its data, and
-//! refuses smaller ones. In SQL that is one more column and one more condition:
+//! A process that is paused for longer than its lease continues as if it still held the lock, and
+//! no lease can stop it. A protected resource therefore stores the largest fence it has received
+//! and rejects writes with a smaller one. In SQL that takes one more column and one more condition:
 //!
 //! ```sql
 //! UPDATE orders SET state = $1, fence = $2 WHERE id = $3 AND fence <= $2
 //! ```
 //!
-//! No row updated: somebody has had the lock since. (`<=`, because one holder may write more than once.) The
-//! same with a register in memory, and a writer that comes too late:
+//! If no row is updated, the lock was granted again in the meantime. (`<=`, because one holder may
+//! write more than once.) The same rule with a register in memory and a late writer:
 //!
 //! ```
-//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # use std::time::Duration;
 //! # let store = lockgate::Store::memory();
 //! struct Order { state: &'static str, fence: u64 }
@@ -56,7 +63,7 @@
 //!
 //! let mut order = Order { state: "new", fence: 0 };
 //! let late = store.lock("order:7").fixed_lease(Duration::from_millis(100)).acquire().await?;
-//! // It is paused here; its lease ends, and another one has the lock.
+//! // The first holder is paused here: its lease expires, and a second holder gets the lock.
 //! let next = store.lock("order:7").wait(Duration::from_secs(5)).acquire().await?;
 //! assert!(update(&mut order, "paid", next.fence()));
 //! assert!(!update(&mut order, "cancelled", late.fence()));
@@ -64,29 +71,31 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Handlers have the fence from the extractor `Fence`; `LockLayer::fence_header` puts it into the request's
-//! header for upstreams that keep the register.
+//! Handlers get the fence from the extractor `Fence`. `LockLayer::fence_header` adds it to the
+//! request's headers, for an upstream service that stores the largest fence.
 //!
-//! # Several locks, readers, and the request itself
+//! # Several locks, shared locks and reentrancy
 //!
-//! A request may need several locks ([`Store::locks`](crate::Store::locks), `LockLayer::by_path_params`): they
-//! are taken in an order that all processes share, so two that name them the other way round never wait in a
-//! circle. That holds for the locks of one call or layer; whoever holds one and asks for another by
-//! itself has to keep an order of its own, and until then is saved by the wait's end alone.
+//! A request may need several locks ([`Store::locks`](crate::Store::locks),
+//! `LockLayer::by_path_params`). They are acquired in one order that all processes share, so
+//! requests that name the same locks in different orders cannot deadlock. This covers the locks of
+//! one call or layer. Code that holds a lock and acquires another in a separate call must keep an
+//! order of its own; otherwise only the end of the wait resolves a deadlock.
 //!
-//! A lock can be had together with other readers ([`LockRequest::shared`], `LockLayer::read_write`) or with
-//! so many others ([`LockRequest::permits`]). There is no way from there to having it alone.
+//! A lock can be shared by readers ([`LockRequest::shared`], `LockLayer::read_write`) or by a
+//! number of holders ([`LockRequest::permits`]). Neither can be upgraded to an exclusive lock.
 //!
-//! A request does not wait for itself: a nested layer, or a call within the handler, gets a share in the
-//! lock that is there ([`LockGuard`]). Another service that is called on the way can be told of it
-//! ([`HeldLock::delegation_header`], `LockLayer::trust_delegation`).
+//! Acquiring is reentrant: a nested layer, or a call within the handler, gets another guard on the
+//! grant that the request holds ([`LockGuard`]). A service that is called on the way can share the
+//! lock by delegation ([`HeldLock::delegation_header`], `LockLayer::trust_delegation`).
 //!
-//! # What it guarantees, and what not
+//! # Guarantees and limits
 //!
-//! Nobody else is granted the lock while this process is sure to have it; a lease (10 s by default) is
-//! renewed at a third of itself for as long as the guard lives, at most `max_hold` (60 s). A process
-//! that is paused for longer than its lease is told of the loss when it wakes, not before: whoever
-//! writes to something that must not go back checks the **fence**, a number that grows with every grant.
+//! The lock is granted to no other holder during its validity time: the part of the lease that is
+//! certain on the clock of this process. The lease (10 s by default) is renewed at a third of
+//! itself while the guard lives, for at most `max_hold` (60 s). A process that is paused for longer
+//! than its lease learns of the loss only when it resumes. A resource that needs protection against
+//! its late writes checks the **fence**, a number that grows with each grant.
 
 mod acquire_all;
 mod acquire_options;

@@ -1,4 +1,4 @@
-//! What asking for a lock comes to.
+//! Outcomes of acquiring a lock.
 
 use std::{error::Error as StdError, fmt, time::Duration};
 
@@ -7,12 +7,13 @@ use tokio::time::Instant;
 use super::guard::LockGuard;
 use crate::error::Error;
 
-/// What asking comes to.
+/// Outcome of an acquire.
 pub(super) enum LockOutcome<G = LockGuard> {
     Granted(G),
     Busy(LockBusy),
     RecordExists,
-    /// Its owner has as many idempotency records as it may, until the first of them ends.
+    /// The owner has reached its limit of idempotency records; the duration ends with the first of
+    /// them.
     TooManyKeys(Duration),
 }
 
@@ -27,21 +28,22 @@ impl<G> LockOutcome<G> {
     }
 }
 
-/// The status of a busy answer. Its fields and its body are the same, whichever it is.
+/// Status of a response to a request that found its lock busy. Headers and body are the same for
+/// each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum BusyStatus {
-    /// 409: the request conflicts with what is going on at the resource, and may be sent again. The
-    /// default, since it says what is the matter and proxies leave it alone.
+    /// 409: the request conflicts with one in progress and may be sent again. The default, because
+    /// it names the cause and proxies pass it on unchanged.
     #[default]
     Conflict,
     /// 423 (RFC 4918): for clients that know it from WebDAV.
     Locked,
-    /// 429: for clients that wait and repeat by themselves after this status. It looks like a quota;
-    /// the problem's type tells them apart.
+    /// 429: for clients that wait and retry by themselves after this status. It looks like a quota;
+    /// the type of the problem document differs.
     TooManyRequests,
-    /// 503: for proxies and clients that repeat by themselves after this status. Some take the server
-    /// out of service for it.
+    /// 503: for proxies and clients that retry by themselves after this status. Some proxies take
+    /// the server out of service for it.
     Unavailable,
 }
 
@@ -56,34 +58,34 @@ impl BusyStatus {
     }
 }
 
-/// What is known about a lock that somebody else has.
+/// State of a lock that another holder has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockBusy {
-    /// When its lease ends if it is not renewed.
+    /// Time until its lease expires if it is not renewed.
     pub lease_remaining: Duration,
-    /// How many stand in line.
+    /// Number of waiters.
     pub queue_length: u64,
-    /// How long this request has waited, if it did.
+    /// Time that this request has waited, if it did.
     pub waited: Option<Duration>,
 }
 
-/// Why there is no lock.
+/// Reason why a lock was not acquired.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum AcquireError {
-    /// Somebody else has it: an outcome, not a fault.
+    /// Another holder has it: an outcome, not a fault.
     Busy(LockBusy),
-    /// This request has the lock already, shared or by a permit, and asks for it in another way, for which
-    /// it would have to wait for itself: a fault of the program. Give it back first, or ask for it alone
-    /// from the start.
+    /// This request holds the lock already, shared or by a permit, and asks for it in a mode that
+    /// this excludes, so it would wait for itself. That is a bug in the application: release the
+    /// lock first, or acquire it exclusively from the start.
     WouldDeadlock,
     /// The store could not be asked.
     Fault(Error),
 }
 
 impl AcquireError {
-    /// The wait was for several locks, and began then.
+    /// Sets the wait to the time since `began`, the start of an acquire of several locks.
     pub(super) fn with_wait_since(self, began: Instant) -> Self {
         match self {
             Self::Busy(mut busy) => {

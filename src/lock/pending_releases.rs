@@ -1,4 +1,4 @@
-//! What is waited for when a request gives back what it had.
+//! Releases that a request waits for at its end.
 
 use futures_util::future::BoxFuture;
 
@@ -9,17 +9,18 @@ use super::{
 };
 use crate::store::LockLoss;
 
-/// What is waited for.
+/// Releases in progress of one request.
 pub(super) enum PendingReleases {
-    /// Nothing; how it was lost.
+    /// Nothing to wait for; contains the reason if the locks were lost.
     Done(Option<LockLoss>),
     Single(PendingRelease),
-    /// Several, or those that are left; how one of them was lost.
+    /// Several locks, or those left beside a lost one; contains the reason of that loss.
     Multiple(BoxFuture<'static, ReleaseStatus>, Option<LockLoss>),
 }
 
 impl PendingReleases {
-    /// A lost lock is given back all the same, but there is nothing to wait for. Those beside it are held still.
+    /// Starts the release of all locks. That of a lost lock is not waited for; locks beside it are
+    /// still held.
     pub(super) fn start(mut guards: LockSet, loss: Option<LockLoss>) -> Self {
         if loss.is_none() {
             return match guards.into_single() {
@@ -34,7 +35,7 @@ impl PendingReleases {
         }
     }
 
-    /// How it was lost, as far as is known.
+    /// Waits for the releases. Returns the reason of a loss, as far as it is known.
     pub(super) async fn finish(self, held: &HeldLocks) -> Option<LockLoss> {
         let (released, known) = match self {
             Self::Done(loss) => return loss,
@@ -42,7 +43,7 @@ impl PendingReleases {
             Self::Multiple(released, known) => (released.await, known),
         };
         let found = match released {
-            // Another layer has it too, or the handler has left a guard behind: that gives it back.
+            // `StillHeld`: another layer, or a guard that the handler left behind, will release it.
             ReleaseStatus::Released | ReleaseStatus::StillHeld => None,
             ReleaseStatus::AlreadyLost => held.loss().or(Some(LockLoss::Taken)),
             ReleaseStatus::Unknown => {

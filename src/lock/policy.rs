@@ -1,4 +1,4 @@
-//! What a `LockLayer` is set to.
+//! Settings of a `LockLayer`.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,7 +18,7 @@ use crate::{
     store::{LockMode, Store},
 };
 
-/// What a request does that meets a busy lock.
+/// Behavior of a request that finds its lock busy.
 #[derive(Debug, Clone, Copy)]
 enum BusyStrategy {
     Reject,
@@ -26,7 +26,7 @@ enum BusyStrategy {
     Retry(LockRetry),
 }
 
-/// The settings. A gate is cloned for each request, so they lie behind one pointer.
+/// Settings of a gate. They are behind one pointer, because a gate is cloned for each request.
 #[derive(Debug, Clone)]
 pub(super) struct LockPolicy {
     scope: Option<String>,
@@ -41,11 +41,11 @@ pub(super) struct LockPolicy {
     read_write: bool,
     /// In lower case.
     fence_header: Option<String>,
-    /// Of services whose word is taken for it that they have a lock.
+    /// Secrets of services with trusted delegations.
     trusted_secrets: Vec<SharedSecret>,
 }
 
-/// Fields of a request that are no client's any more: a layer has said in them what there is to say.
+/// Names of fence headers that a layer has set or removed, so that they are not a client's.
 #[derive(Clone, Default)]
 struct FenceHeaderNames(Vec<String>);
 
@@ -69,14 +69,14 @@ impl Default for LockPolicy {
 }
 
 impl LockPolicy {
-    /// How requests of this method take the lock; `None` if they don't.
+    /// Returns the mode for requests of this method, or `None` if they take no lock.
     pub(super) fn mode_for(&self, method: &str) -> Option<LockMode> {
         let reads = self.read_write && matches!(method, "GET" | "HEAD");
         let mode = if reads { LockMode::Shared } else { self.acquire_options.terms.mode };
         self.methods.matches(method).then_some(mode)
     }
 
-    /// The lock of a key.
+    /// Returns the lock's key, with the layer's name, scope and stripes.
     pub(super) fn lock_key(&self, key: &Key) -> Key {
         let mut key = key.clone();
         if let Some(name) = &self.name {
@@ -91,8 +91,8 @@ impl LockPolicy {
         key
     }
 
-    /// Takes out of a request what only a layer may say in it, whether it takes a lock or not. What a layer
-    /// further out has said stays.
+    /// Removes headers that only a layer may set, even if the request takes no lock. Those of an
+    /// outer layer remain.
     pub(super) fn strip_headers<V: GateRequest>(&self, view: &mut V) {
         let told =
             |name| view.extension::<FenceHeaderNames>().is_some_and(|told| told.0.contains(name));
@@ -112,7 +112,7 @@ impl LockPolicy {
         }
     }
 
-    /// What another service has of the locks this request may need.
+    /// Returns the locks that another service has delegated to this request.
     pub(super) fn delegated_locks<V: GateRequest>(&self, view: &V, store: &Store) -> Vec<HeldLock> {
         if self.trusted_secrets.is_empty() {
             Vec::new()
@@ -121,11 +121,12 @@ impl LockPolicy {
         }
     }
 
-    /// Tells the fences to what reads the request's header.
+    /// Sets the fence header for code and services that read the request's headers.
     pub(super) fn set_fence_header<V: GateRequest>(&self, held: &HeldLocks, view: &mut V) {
         if let Some(name) = &self.fence_header {
             let fences: Vec<_> = held.fences().map(|(_, fence)| fence.to_string()).collect();
-            // Without a lock there is none here, not that of another lock further out.
+            // Without a lock the header is removed, so that it does not contain the fence of an
+            // outer lock.
             let fences = Some(fences.join(", ")).filter(|fences| !fences.is_empty());
             view.set_header(name, fences.as_deref());
             remove_from_connection(view, name);
@@ -137,7 +138,8 @@ impl LockPolicy {
         }
     }
 
-    /// How a request asks for its lock. One that an outer layer takes over waits for as long as that says.
+    /// Creates the request for a lock. `taken_over` is the wait set by an outer layer that accepts
+    /// the request afterwards.
     pub(super) fn lock_request(
         &self,
         store: &Store,
@@ -182,7 +184,7 @@ impl<N: ?Sized> LockGate<N> {
     /// If `n` is not within 1 to 65,536.
     #[must_use]
     pub fn stripes(self, n: u32) -> Self {
-        // Says now what it would say at the first request.
+        // Panics now instead of at the first request.
         let _ = Key::custom("").stripe(n);
         self.with_policy(|policy| policy.stripes = Some(n))
     }
@@ -220,7 +222,7 @@ impl<N: ?Sized> LockGate<N> {
     ///
     /// # Panics
     ///
-    /// If it is no header field's name.
+    /// If it is not a valid header name.
     #[must_use]
     pub fn fence_header(self, name: &str) -> Self {
         let valid = http::HeaderName::from_bytes(name.as_bytes());
@@ -283,7 +285,7 @@ impl<N: ?Sized> LockGate<N> {
     ///
     /// # Panics
     ///
-    /// If there are none, or one of them is no method's name.
+    /// If there are none, or if one of them is not a valid method name.
     #[must_use]
     pub fn methods<M: AsRef<str>>(self, methods: impl IntoIterator<Item = M>) -> Self {
         let methods = MethodFilter::listed("LockLayer", methods);

@@ -1,4 +1,4 @@
-//! How the lock of a request ends, and what its client is told of that.
+//! End of a request's lock: when it is released, and the response after a loss.
 
 use std::{
     future::Future,
@@ -19,64 +19,73 @@ use crate::{
     store::LockLoss,
 };
 
-/// What becomes of a request that loses its lock while its handler runs.
+/// Reaction to the loss of a request's lock while its handler runs.
 ///
-/// A lock is lost when the store has given it to somebody else or forgotten it, when it could not be
-/// renewed in time, and at the end of `max_hold`. From then on another request may change the resource
-/// too. Whatever is chosen here, the loss is logged, and the handler can see it
-/// ([`HeldLock::lost`](crate::HeldLock::lost)); nothing but the fence keeps a late write out.
+/// A lock is lost when the store has granted it to another holder or has lost it, when it could not
+/// be renewed in time, and at the end of `max_hold`. From then on another request may change the
+/// resource too. In each mode, the loss is logged, and the handler can observe it
+/// ([`HeldLock::lost`](crate::HeldLock::lost)). Only the fence keeps a late write out.
 ///
-/// The default is `Cancel`. What is worst about a lost lock is that two handlers change the resource at
-/// once, and `Cancel` alone shortens that: to the time until the handler awaits next. What speaks against
-/// it, that a handler may be cut off between two of its steps, is nothing new to it: a client that goes
-/// away does the same, at every `await`.
+/// The default is `Cancel`. The worst effect of a lost lock is that two handlers change the
+/// resource at once, and only `Cancel` shortens that: to the time until the handler's next `await`.
+/// A handler may be cut off between two of its steps, but that is nothing new: a client that
+/// disconnects does the same, at every `await`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum OnLoss {
-    /// The handler is dropped where it stands, as if its client had gone, and the answer is 503 with
-    /// `Retry-After`. What it has spawned goes on. If it ended before it could be told, its answer is
-    /// replaced too: so an answer of the handler says that it had the lock from beginning to end.
+    /// Drops the handler, as if its client had disconnected, and responds with 503 and
+    /// `Retry-After`.
+    ///
+    /// Tasks that the handler has spawned continue. If the handler ended before the loss was
+    /// noticed, its response is replaced too. Therefore a response of the handler means that it
+    /// held the lock from beginning to end.
     #[default]
     Cancel,
-    /// The handler finishes, and its answer goes out with the field `Lock-Lost: taken`, `lapsed` or
-    /// `too-long` (a token of RFC 9651). For handlers that must not stop half-way, and check the fence
-    /// where they write. Clients that don't know the field don't see that two changes may have met.
+    /// The handler finishes, and its response has the header `Lock-Lost: taken`, `lapsed` or
+    /// `too-long` (a token of RFC 9651). For handlers that must not stop half-way and check the
+    /// fence where they write. Clients that do not know the header do not notice that two changes
+    /// may have overlapped.
     Finish,
-    /// The handler finishes, and its answer is replaced by the 503 of `Cancel`. Nobody takes it for a
-    /// change made alone; but it may have been made, and a client that sends it again makes it twice.
+    /// The handler finishes, and its response is replaced by the 503 of `Cancel`. Clients do not
+    /// mistake it for an exclusive change; but the change may have been made, and a client that
+    /// repeats it makes it twice.
     Replace,
 }
 
-/// How long a request keeps its lock.
+/// Duration for which a request keeps its lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum HoldUntil {
-    /// Until the handler has answered: the change is made then, and how fast the client reads the
-    /// answer is nobody else's delay.
+    /// Until the handler has responded. The change is made then, and a client that reads the
+    /// response slowly does not delay other requests.
     #[default]
     Answered,
-    /// Until the body of the answer has ended, or was dropped: for handlers that go on changing or
-    /// reading the resource while they stream. A slow client holds the lock for as long as it takes it to
-    /// read, at most [`max_hold`](super::LockRequest::max_hold).
-    /// What streams is within the request as the handler was: if it asks for the lock, it has it already.
+    /// Until the response body has ended or was dropped: for handlers that change or read the
+    /// resource while they stream.
     ///
-    /// The end of a body is shown to the client when the lock is given back, where the server asks for
-    /// the end: in chunked bodies, and in those that know which chunk is their last. An answer without
-    /// a body gives it back before its head.
+    /// A slow client holds the lock while it reads, for at most
+    /// [`max_hold`](super::LockRequest::max_hold). The stream runs within the request, like the
+    /// handler: acquiring the lock again is reentrant.
     ///
-    /// Of nested layers, and of a guard that a middleware [scopes](crate::lock::LockGuard::scope), it is whoever took the
-    /// lock that keeps it or gives it back.
+    /// The client gets the end of the body after the lock is released, if the server polls for the
+    /// end: in chunked bodies, and in those that know which chunk is their last. A response without
+    /// a body releases the lock before its head.
     ///
-    /// If the lock is lost meanwhile, [`OnLoss::Cancel`] breaks the body off, so that the client sees
-    /// that it is not whole; also if that shows only when the lock is given back: its end is not shown then.
-    /// The other two let it go on, since its head is out and can say nothing any more.
+    /// Of nested layers, and of a guard that a middleware [scopes](crate::lock::LockGuard::scope),
+    /// the one that acquired the lock keeps or releases it.
     ///
-    /// What the connection becomes by a 101, a websocket say, is the body of that answer in actix-web, which keeps the
-    /// lock until it has ended. In axum (and hyper) it is no body: the lock is given back before the 101.
+    /// If the lock is lost while the body streams, [`OnLoss::Cancel`] aborts the body, so that the
+    /// client notices that it is incomplete. If only the release finds the loss, the end of the
+    /// body is withheld. The other two modes let the body continue, because its head is already
+    /// sent.
+    ///
+    /// After a 101, for example to a websocket, the upgraded connection is the response body in
+    /// actix-web, and the lock is held until it ends. In axum (and hyper) it is not a body: the
+    /// lock is released before the 101.
     BodyEnd,
 }
 
-/// The part of a layer's policy that begins when the handler does.
+/// Settings that apply from the start of the handler.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ReleaseSettings {
     on_loss: OnLoss,
@@ -126,11 +135,11 @@ impl Default for ReleaseSettings {
     }
 }
 
-/// The field that says it, with [`OnLoss::Finish`].
+/// Header of a response after a loss, with [`OnLoss::Finish`].
 const LOCK_LOST_HEADER: &str = "lock-lost";
 
 impl ReleaseSettings {
-    /// What a layer further in has told.
+    /// Notes that the response of an inner layer reports a loss already.
     pub(super) fn note_reported_loss(
         self,
         ticket: &mut LockTicket,
@@ -143,7 +152,7 @@ impl ReleaseSettings {
         }
     }
 
-    /// Resolves when the handler has to stop.
+    /// Resolves when the handler has to be stopped.
     pub(super) fn wait_for_loss(
         self,
         ticket: &LockTicket,
@@ -151,7 +160,8 @@ impl ReleaseSettings {
         let held = match &ticket.0 {
             _ if self.on_loss != OnLoss::Cancel => None,
             LockTicketKind::Acquired { guards: guard, .. } => Some(guard.held_locks()),
-            // Of a run its worker drops all that it has; not what went to a task of its own. No answer of ours is wanted.
+            // The worker of a run drops the whole run, except a part that moved to a task of its
+            // own. No response is needed.
             LockTicketKind::Reentrant { held_locks: held, .. }
             | LockTicketKind::Scoped { held_locks: held, .. }
             | LockTicketKind::JobRun(held, _) => Some(held.clone()),
@@ -167,15 +177,16 @@ impl ReleaseSettings {
         }
     }
 
-    /// Only for the layer's own lock, and one that no layer has: of a run the body is there, and of a lock that a layer
-    /// lends that layer counts.
+    /// Returns the timeout of the request body. It applies to a lock that this layer acquired, and
+    /// to one scoped by code that is not a layer. A run's body is complete, and for a lock of an
+    /// outer layer that layer's timeout applies.
     pub(super) fn body_deadline_for(self, ticket: &LockTicket) -> Option<Duration> {
         let counts =
             matches!(ticket.0, LockTicketKind::Acquired { .. } | LockTicketKind::Scoped { .. });
         (counts && self.body_deadline < Duration::MAX).then_some(self.body_deadline)
     }
 
-    /// The handler has answered, or was stopped.
+    /// Ends the use of the lock after the handler has responded or was stopped.
     #[expect(
         clippy::manual_async_fn,
         reason = "what an async fn is given lies in its future twice, and that of a request must stay below 1 KiB"
@@ -208,8 +219,8 @@ impl ReleaseSettings {
         }
     }
 
-    /// What the request had, whether this layer is the one to tell of its loss, and what is waited for when it is given
-    /// back. Nothing of a run, which its worker gives back.
+    /// Starts the release of a request's locks. Returns the locks, whether this layer reports their
+    /// loss, and the releases to wait for. `None` for a run, because its worker releases the lock.
     fn begin_release(self, ticket: LockTicketKind) -> Option<(HeldLocks, bool, PendingReleases)> {
         let (held, tells, guards) = match ticket {
             LockTicketKind::Acquired {
@@ -220,11 +231,11 @@ impl ReleaseSettings {
                 times.record(since.elapsed());
                 (guard.held_locks(), true, guard)
             }
-            // Each is the last one only if the layer further out has gone.
+            // A guard is the last one only if the outer layer has ended.
             LockTicketKind::Reentrant { held_locks: held, guards: shares } => {
                 (held, false, LockSet::from_guards(shares))
             }
-            // No layer further out tells of a loss.
+            // No outer layer reports a loss.
             LockTicketKind::Scoped { held_locks: held, guards: shares } => {
                 (held, true, LockSet::from_guards(shares))
             }
@@ -239,7 +250,8 @@ impl ReleaseSettings {
         Some((held, tells, giving))
     }
 
-    /// A lock that is lost needs no keeping, and its answer can still be given.
+    /// Returns true if the lock is kept until the response body ends. A lost lock is not kept, and
+    /// its response can still be replaced.
     fn holds_through_body(self, ticket: &LockTicket, outcome: ServiceOutcome) -> bool {
         match &ticket.0 {
             LockTicketKind::Acquired { guards: guard, .. } => {
@@ -264,14 +276,15 @@ impl ReleaseSettings {
         let policy = self.on_loss;
         tracing::warn!(lock = %held.display_hashed(), ?loss, ?policy, ?outcome, "lost under a request");
         match self.on_loss {
-            // Its head is out. That of `Cancel` is not to be taken for whole.
+            // The head is sent. A body under `Cancel` must not be taken for complete.
             OnLoss::Replace if outcome == ServiceOutcome::BodyEnded => {
                 LeaveAction::AddHeaders(Vec::new())
             }
             OnLoss::Cancel | OnLoss::Replace => {
                 LeaveAction::Replace(lock_lost_reply(loss, outcome == ServiceOutcome::Stopped))
             }
-            // Of nested layers one says so, once: a field of one value (RFC 9651 section 4.2) can't be sent twice.
+            // One of several nested layers adds the header: a header with one value (RFC 9651
+            // section 4.2) must not be sent twice.
             OnLoss::Finish if tells => {
                 LeaveAction::AddHeaders(vec![(LOCK_LOST_HEADER.into(), loss_token(loss).into())])
             }
@@ -280,9 +293,11 @@ impl ReleaseSettings {
     }
 }
 
-/// What no route matched is a 404, unless a fallback or a service that is nested has it, of whose routes nothing is known
-/// further out. What that has done is done: the answer stays what it is. Told once of a layer: clients choose how
-/// often it happens.
+/// Logs an error if a request without a matching route was served.
+///
+/// Such a request is usually a 404, unless a fallback handles it, or a nested service with routes
+/// that the layer does not know. Its work is done, so the response stays unchanged. Logged once for
+/// each layer, because clients choose how often it happens.
 fn log_if_served_unlocked(outcome: ServiceOutcome, told: &AtomicBool) {
     if let Some(status) = outcome.status().filter(|status| *status < 400)
         && !told.swap(true, Ordering::Relaxed)
@@ -309,7 +324,7 @@ fn body_timeout_reply() -> Reply {
     Reply::problem(408, problem::BODY_TOO_SLOW, title)
 }
 
-/// Says what is known of the change: whoever sends it again has to know.
+/// Tells the client that the change may have been made, so that it can decide on a retry.
 fn lock_lost_reply(loss: LockLoss, stopped: bool) -> Reply {
     let detail = if stopped {
         "It was stopped where it was; a part of it may have been done."

@@ -1,4 +1,4 @@
-//! Asking for a lock.
+//! Request for a lock: its settings, and the acquire.
 
 use std::{slice, sync::Arc, time::Duration};
 
@@ -18,7 +18,7 @@ use crate::{
     store::{AcquireCommand, AcquireReply, GrantAttempt, LockMode, Store, ensure_replicated},
 };
 
-/// How a lock is asked for. Made by [`Store::lock`].
+/// Request for a lock, created by [`Store::lock`].
 #[derive(Debug, Clone)]
 #[must_use = "nothing is locked until `acquire` is awaited"]
 pub struct LockRequest {
@@ -30,8 +30,9 @@ pub struct LockRequest {
 }
 
 impl Store {
-    /// A lock of this name. Text becomes [`Key::custom`]; [`Key::path_param`] is the key of a
-    /// `LockLayer`, so that jobs and handlers can share its lock.
+    /// Creates a request for the lock of this key. Text becomes [`Key::custom`];
+    /// [`Key::path_param`] is the key of a `LockLayer`, so that jobs and handlers can share its
+    /// lock.
     pub fn lock(&self, key: impl Into<Key>) -> LockRequest {
         LockRequest::new(self, &key.into(), AcquireOptions::default(), None)
     }
@@ -47,96 +48,112 @@ impl LockRequest {
         Self { store: store.clone(), key: key.clone(), options: asking, wait, retry: None }
     }
 
-    /// How long the lock outlives its process; renewed at a third of it. Default 10 s: long enough to
-    /// survive pauses and short outages, short enough to wait for. At least 100 ms, and never longer than
-    /// [`max_hold`](Self::max_hold).
+    /// Sets the lease: how long the lock outlives its process. It is renewed at a third of it.
+    ///
+    /// Default 10 s: long enough to survive pauses and short outages, short enough to wait for. At
+    /// least 100 ms, and never longer than [`max_hold`](Self::max_hold).
     pub fn lease(mut self, lease: Duration) -> Self {
         self.options.set_lease(lease, true);
         self
     }
 
-    /// A lease that is never renewed: the lock ends after it, whatever its holder does. At least 100 ms, and never longer
-    /// than [`max_hold`](Self::max_hold), 60 s by default: set that too for a longer one. What the fence protects stays
-    /// protected after it.
+    /// Sets a lease that is never renewed: the lock ends after it in any case.
+    ///
+    /// At least 100 ms, and never longer than [`max_hold`](Self::max_hold), 60 s by default; set
+    /// that too for a longer one. Resources that check the fence stay protected after it.
     pub fn fixed_lease(mut self, lease: Duration) -> Self {
         self.options.set_lease(lease, false);
         self
     }
 
-    /// How long a living holder may have it in all. Default 60 s: bounds a handler that never ends. At
-    /// least 100 ms.
+    /// Sets the longest time for which a live holder may have the lock. Default 60 s, which limits
+    /// a handler that never ends. At least 100 ms.
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.options.set_max_hold(max_hold);
         self
     }
 
-    /// Stand in line for at most this long. Default: don't. At most ten minutes.
+    /// Waits at most this long, ten minutes at most. Default: no wait. Replaces
+    /// [`retry`](Self::retry).
     pub fn wait(mut self, wait: Duration) -> Self {
         (self.wait, self.retry) = (Some(wait.min(MAX_WAIT)), None);
         self
     }
 
-    /// Ask again as this says, or, with `None`, as `wait` says.
+    /// Sets the retries. With `None`, the wait applies.
     pub(super) fn with_retry(mut self, retry: Option<LockRetry>) -> Self {
         (self.wait, self.retry) = (self.wait.filter(|_| retry.is_none()), retry);
         self
     }
 
-    /// How the lock may pass from one holder of this process to the next without asking the store:
-    /// at most this often, within this time, after a word from the store. Default 16 times within
-    /// 10 ms: one call for 17 acquisitions of a hot lock, also where several processes want it. More
-    /// than 32 times is 32: each needs a fence that is set aside with the grant.
+    /// Sets the limits on handovers within this process: at most `most` handovers after each answer
+    /// of the store, within `within` of its request.
     ///
-    /// Who waits at another process may be passed so by those who came later to this one: by so many, and for so
-    /// long, and as a rule not again before he has had it. Deferred requests that came first, and that this process has been told
-    /// of, are not passed. [`strict_order`](Self::strict_order) passes nobody.
+    /// Default 16 handovers within 10 ms: one call for 17 acquisitions of a contended lock, even if
+    /// several processes want it. At most 32, because each needs a fence that is reserved with the
+    /// grant.
+    ///
+    /// Later waiters of this process may thus overtake a waiter of another process, up to these
+    /// limits and as a rule only once before it gets the lock. A handover never overtakes a
+    /// deferred request known to be older. [`strict_order`](Self::strict_order) disables handovers.
     pub fn handover_limits(mut self, most: u32, within: Duration) -> Self {
         self.options.set_handover_limits(most, within);
         self
     }
 
-    /// Never passes the lock on without asking the store: the order of asking holds across processes, as
-    /// far as times within a round trip can be told apart, at a call for each acquisition.
+    /// Disables handovers within this process. The order of arrival then holds across processes, as
+    /// far as times within a round trip can be told apart, at the cost of a call for each
+    /// acquisition.
     pub fn strict_order(self) -> Self {
         self.handover_limits(0, Duration::ZERO)
     }
 
-    /// Grants count only when so many replicas have them; else the lock is given back, and the answer is
-    /// the fault of a store that is away. Default 0. One more round trip for each grant (`WAIT`).
-    /// Whether it has to be on their disks is a setting of the store (`StoreBuilder::replicas_on_disk`).
-    /// A lock that this request already has counts under the same condition: its grant is waited for.
+    /// Requires that `replicas` replicas have each grant. Otherwise the lock is released, and the
+    /// error is that of an unavailable store.
     ///
-    /// It makes the loss of a grant in a failover less likely and does not rule it out: with one of two
-    /// replicas, the other may be promoted. The fence is what keeps a late writer out.
+    /// Default 0. Costs another round trip for each grant (`WAIT`).
+    /// `StoreBuilder::replicas_on_disk` sets whether the grant must be on their disks. A reentrant
+    /// acquire also waits for the replicas of the grant that the request already holds.
+    ///
+    /// It makes the loss of a grant in a failover less likely, but does not rule it out: if one of
+    /// two replicas has it, the other may be promoted. Only the fence keeps a late writer out.
     pub fn min_replicas(mut self, replicas: u32) -> Self {
         self.options.replicas = replicas;
         self
     }
 
-    /// Most who may wait for this lock in this process; beyond it the answer is "busy" at once, without
-    /// asking the store. Who asks the store for all of them does not wait yet: it needs room when that has said "busy".
-    /// With 0 nobody waits. Default 1024: who stands behind so many would be served after most callers have gone.
-    /// For all locks of a store and its clones together 16,384 may wait, which is no setting.
+    /// Limits the waiters for this lock in this process. Beyond it the lock is reported as busy at
+    /// once, without a call. With 0, no request waits.
+    ///
+    /// Default 1024: in a longer queue, most callers would have left before they are served. A
+    /// request that asks the store for all later arrivals is no waiter yet; it becomes one if the
+    /// answer is busy. All locks of a store and its clones together have at most 16,384 waiters,
+    /// which is not a setting.
     pub fn max_waiters(mut self, most: usize) -> Self {
         self.options.max_waiters = most;
         self
     }
 
-    /// Any number of holders who ask for it like this; they and exclusive holders exclude each other.
-    /// Who comes while an exclusive one waits stands behind it, unless others of its process waited for it before that
-    /// one came: it may come in with them, within 300 ms.
+    /// Acquires the lock together with any number of other shared holders. Shared and exclusive
+    /// holders exclude each other.
+    ///
+    /// A shared request that arrives while an exclusive one waits queues behind it. There is one
+    /// exception: if its process has shared waiters that arrived before the exclusive one, it may
+    /// be admitted with them, within 300 ms.
     pub fn shared(mut self) -> Self {
         self.options.terms.mode = LockMode::Shared;
         self
     }
 
-    /// Up to this many holders at once, and no exclusive or shared one beside them. Each request brings
-    /// its own number along: a smaller one waits for longer. Inside a request that has a permit, a smaller
-    /// number is [`AcquireError::WouldDeadlock`], and the same or a larger one is that permit.
+    /// Acquires one of `most` permits, with no exclusive or shared holder beside them.
+    ///
+    /// Each request has its own number, and one with a smaller number waits for longer. Inside a
+    /// request that has a permit, a smaller number fails with [`AcquireError::WouldDeadlock`], and
+    /// the same or a larger one shares that permit.
     ///
     /// # Panics
     ///
-    /// If `most` is 0: nobody would ever be let in.
+    /// If `most` is 0, because no request would ever be admitted.
     pub fn permits(mut self, most: u32) -> Self {
         assert!(most > 0, "LockRequest::permits: with 0 permits nobody would ever be let in");
         self.options.terms.mode = LockMode::Permits(most);
@@ -145,19 +162,20 @@ impl LockRequest {
 
     /// Acquires the lock.
     ///
-    /// Within a request whose `LockLayer` has this lock, or within [`LockGuard::scope`], this is another
-    /// guard on what is held, by memory alone; the lease and `max_hold` are those of the first. That holds
-    /// for any handle on the same server, database and namespace. (A clone of a server's data counts as the
-    /// same server.) Anywhere else each call is an owner of its own, and two of one task exclude each other.
+    /// Inside a `LockLayer` that holds this lock, or within [`LockGuard::scope`], it returns
+    /// another guard on the same grant without a call to the store. The lease and `max_hold` are
+    /// those of the first guard. This applies to any handle on the same server, database and
+    /// namespace. (A clone of a server's data counts as the same server.) Anywhere else each call
+    /// is an owner of its own, and two of one task exclude each other.
     ///
-    /// Cancel safe: if the future is dropped, whatever the store has granted or will grant for it is
-    /// given back, and its place in line is left.
+    /// Cancel safe: if the future is dropped, it leaves the queue, and a grant that the store has
+    /// made or will make for it is released.
     ///
     /// # Errors
     ///
-    /// [`AcquireError::Busy`] if somebody else has it, after the wait if there is one;
-    /// [`AcquireError::WouldDeadlock`] if this request itself keeps it from being granted;
-    /// [`AcquireError::Fault`] if the store is away.
+    /// - [`AcquireError::Busy`] if another holder has the lock, after the wait if there is one
+    /// - [`AcquireError::WouldDeadlock`] if this request itself keeps it from being granted
+    /// - [`AcquireError::Fault`] if the store is unavailable
     pub async fn acquire(self) -> Result<LockGuard, AcquireError> {
         let held = HeldLocks::current();
         if held.is_empty() {
@@ -169,7 +187,7 @@ impl LockRequest {
         }
     }
 
-    /// As `acquire`, whatever this request has already.
+    /// Like `acquire`, but ignores the locks that this request already holds.
     pub(super) async fn acquire_non_reentrant(self) -> Result<LockGuard, AcquireError> {
         match self.acquire_with_record(None).await? {
             LockOutcome::Granted(guard) => Ok(guard),
@@ -181,8 +199,8 @@ impl LockRequest {
         }
     }
 
-    /// A guard on a lock that the request already has, once as many replicas have its grant as are asked
-    /// for here.
+    /// Returns a guard on a lock that the request already holds, once the required number of
+    /// replicas have its grant.
     pub(super) async fn acquire_reentrant(
         &self,
         key: &Key,
@@ -200,19 +218,19 @@ impl LockRequest {
         guard.ensure_valid().map(Some)
     }
 
-    /// The same for another lock, with what is left of the wait that began then.
+    /// Returns the same request for another lock, with the rest of a wait that began at `began`.
     pub(super) fn for_key(&self, key: &Key, began: Instant) -> Self {
         let wait = self.wait.map(|wait| wait.saturating_sub(began.elapsed()));
         Self { key: key.clone(), wait, ..self.clone() }
     }
 
-    /// One attempt, and how it is to be repeated.
+    /// Returns the request for one attempt, and its retries.
     pub(super) fn split_retry(mut self) -> (Self, Option<LockRetry>) {
         let retry = self.retry.take();
         (self, retry)
     }
 
-    /// As `acquire`, with the idempotency record that is looked up first.
+    /// Like `acquire`, but looks up an idempotency record first.
     pub(super) async fn acquire_with_record(
         self,
         record: Option<Arc<str>>,
@@ -225,7 +243,7 @@ impl LockRequest {
         };
         match answer {
             LockOutcome::Granted(guard) if wanted > 0 => {
-                // If this future is dropped, or fails, so is the guard: the lock is given back.
+                // If this future fails or is dropped, so is the guard, and the lock is released.
                 let have = ensure_replicated(&self.store, guard.key(), wanted, since).await?;
                 if let Some(lease) = guard.lease() {
                     lease.record_replicas(have, since);
@@ -236,12 +254,13 @@ impl LockRequest {
         }
     }
 
-    /// Whether it is tried once, and granted by one answer.
+    /// Returns true if the request needs one attempt and one answer only.
     pub(super) fn is_single_call(&self) -> bool {
         self.wait.is_none() && self.retry.is_none() && self.options.replicas == 0
     }
 
-    /// As [`acquire_with_record`](Self::acquire_with_record), for what [is one call](Self::is_single_call).
+    /// Like [`acquire_with_record`](Self::acquire_with_record), for a [single
+    /// call](Self::is_single_call).
     pub(super) async fn try_acquire(
         &self,
         record: Option<&Arc<str>>,
@@ -253,7 +272,7 @@ impl LockRequest {
         self.wait.is_some()
     }
 
-    /// One attempt, with a place in line if a wait is set.
+    /// Makes one attempt, with a place in the wait queue if a wait is set.
     pub(super) async fn acquire_or_wait(
         &self,
         record: Option<Arc<str>>,
@@ -283,7 +302,8 @@ impl LockRequest {
         Ok(LockOutcome::Busy(busy))
     }
 
-    /// One call, sent by the caller itself; takes the lock if it is free and nobody stands in line.
+    /// Makes one call in the caller's own future. It acquires the lock if that is free and has no
+    /// waiters.
     pub(super) async fn try_acquire_from(
         &self,
         lines: &Arc<LocalQueues>,

@@ -1,4 +1,4 @@
-//! Asking again after a pause: no subscription, no place in line.
+//! Retries after a pause, without a subscription or a queue entry.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,10 +10,11 @@ use super::{
     request::LockRequest,
 };
 
-/// Shortest pause: whoever wants less wants to be woken, which costs the store nothing meanwhile.
+/// Shortest pause. For less, [`LockRequest::wait`] is the better choice: it is woken, and costs the
+/// store nothing in the meantime.
 const MIN_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
-/// So many more attempts, so far apart.
+/// Number of retries after the first attempt, and the pause before each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct LockRetry {
     max_retries: u32,
@@ -25,7 +26,7 @@ impl LockRetry {
         Self { max_retries: times, interval: every.clamp(MIN_RETRY_INTERVAL, MAX_WAIT) }
     }
 
-    /// Asks until it is no longer busy, or the attempts are used up.
+    /// Repeats the attempt until it is no longer busy, or no retry is left.
     pub(super) async fn run<T, E, F>(
         self,
         mut ask: impl FnMut() -> F,
@@ -41,7 +42,7 @@ impl LockRetry {
                 Err(busy) => busy,
             };
             busy.waited = (self.max_retries > 0).then(|| started.elapsed());
-            // Slow calls count too: a request is told in bounded time.
+            // Slow calls count too, so that a request gets its response in bounded time.
             if left == 0 || started.elapsed() + self.interval > MAX_WAIT {
                 return Ok(Err(busy));
             }
@@ -52,13 +53,13 @@ impl LockRetry {
 }
 
 impl LockRequest {
-    /// If it is busy, asks again up to `times` times, `every` apart (at least 10 ms). The first attempt is
-    /// not counted: `retry(3, every)` asks four times at most, and gives up after three pauses, or ten
-    /// minutes if that is sooner.
+    /// Retries a busy lock up to `times` times, with a pause of `every` (at least 10 ms). The first
+    /// attempt does not count: `retry(3, every)` makes at most four attempts. It gives up after
+    /// three pauses, or after ten minutes if that is sooner.
     ///
-    /// There is no order among those who ask like this, and whoever waits in line is served before
-    /// them. [`wait`](Self::wait) is fair and asks the store less; this holds no place that another one
-    /// would have to pass by. The last one set counts.
+    /// Requests that retry have no order among each other, and waiters are served before them.
+    /// [`wait`](Self::wait) is fair and makes fewer calls to the store; a retry has no queue entry
+    /// that other requests have to wait behind. Of `wait` and `retry`, the last one set counts.
     pub fn retry(self, times: u32, every: Duration) -> Self {
         self.with_retry(Some(LockRetry::new(times, every)))
     }

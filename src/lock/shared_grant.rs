@@ -1,4 +1,4 @@
-//! A grant: what the guards of one lock share, and what becomes of it when the last of them ends.
+//! Grant that the guards of one lock share, and its release or handover by the last guard.
 
 use std::{fmt, sync::Arc};
 
@@ -16,7 +16,7 @@ use crate::{
     store::{HoldState, LockHold, ReleaseOutcome, Store},
 };
 
-/// What the guards of one grant share.
+/// Grant that one or several guards share.
 #[derive(Debug)]
 pub(super) struct SharedGrant {
     /// `None` once it has ended.
@@ -26,11 +26,11 @@ pub(super) struct SharedGrant {
 #[derive(Debug)]
 struct ActiveGrant {
     hold: LockHold,
-    /// `None`: it is given back, whoever waits.
+    /// `None` if it is always released, even if there are waiters.
     handover: Option<HandoverContext>,
 }
 
-/// The way to the next of this process.
+/// Data of a handover to the next waiter of this process.
 pub(super) struct HandoverContext {
     pub(super) local_queues: Arc<LocalQueues>,
     pub(super) fence_range: FenceRange,
@@ -51,7 +51,6 @@ impl SharedGrant {
 
     #[expect(clippy::expect_used, reason = "only a call that consumes the grant takes it out")]
     pub(super) fn hold(&self) -> &LockHold {
-        // Only what consumes the grant takes it.
         &self.active.as_ref().expect("the grant is held until it is consumed").hold
     }
 
@@ -59,7 +58,7 @@ impl SharedGrant {
         self.hold().state()
     }
 
-    /// Not passed on when they are dropped.
+    /// Returns the parts, which are neither handed over nor released when they are dropped.
     #[expect(clippy::expect_used, reason = "only a call that consumes the grant takes it out")]
     pub(super) fn into_parts(mut self) -> (LockHold, Option<HandoverContext>) {
         let ActiveGrant { hold, handover: turn } =
@@ -72,7 +71,7 @@ impl Drop for SharedGrant {
     fn drop(&mut self) {
         if let Some(held) = self.active.take() {
             match ReleaseAction::decide(held.hold, held.handover) {
-                // A hold that is dropped is given back by the agent.
+                // The lease agent releases a hold that is dropped.
                 ReleaseAction::HandedOver | ReleaseAction::Release(_) => {}
                 ReleaseAction::ReleaseAndReacquire(pass) => pass.spawn(None),
             }
@@ -80,14 +79,14 @@ impl Drop for SharedGrant {
     }
 }
 
-/// What becomes of a hold whose guard has ended.
+/// Next step for a hold after its last guard has ended.
 pub(super) enum ReleaseAction {
     HandedOver,
     Release(LockHold),
     ReleaseAndReacquire(ReleaseAndReacquire),
 }
 
-/// It is given back, and the next of this process asks for it, in one call.
+/// Release of a hold, with a reacquire for the next waiter of this process in the same call.
 pub(super) struct ReleaseAndReacquire {
     local_queues: Arc<LocalQueues>,
     hold: LockHold,
@@ -133,7 +132,7 @@ impl ReleaseAction {
     }
 }
 
-/// What a release came to, for its holder.
+/// Converts the outcome of a release to the status for its caller.
 pub(super) fn release_status(
     facts: &HoldState,
     gave_back: &Result<ReleaseOutcome, Error>,
@@ -141,7 +140,7 @@ pub(super) fn release_status(
     match gave_back {
         _ if facts.loss().is_some() => ReleaseStatus::AlreadyLost,
         Ok(ReleaseOutcome::Released) => ReleaseStatus::Released,
-        // The first of two calls may have done it: within the lease nobody else can have.
+        // The first of two calls may have released it: within the lease, no other call can have.
         Ok(ReleaseOutcome::NotFoundOnRetry) if facts.valid_until() > Instant::now() => {
             ReleaseStatus::Released
         }

@@ -1,4 +1,4 @@
-//! What a request has of locks while its handler runs.
+//! Ticket of a request: the locks that it holds while its handler runs.
 
 use std::sync::{Arc, atomic::AtomicBool};
 
@@ -17,13 +17,16 @@ use crate::{
     store::{LockMode, Store},
 };
 
-/// A request that matched no route, and has no lock: it is looked at once more when it has been answered.
+/// Light ticket of a request that matched no route and has no lock. It is checked again after its
+/// response.
 #[derive(Debug)]
 pub struct UnmatchedRequest;
 
-/// The lock of a request that passed; dropping it gives the lock back. Beside it, all that the request
-/// has, this one included; the slot of a layer further out that remembers it; and whether the answer says already that
-/// a lock was lost.
+/// Ticket of a request that passed; dropping it releases its lock.
+///
+/// Its fields: the lock of this layer; all locks that the request holds, this one included; the
+/// slot of an outer layer that records the direct run; and true if the response already reports a
+/// loss.
 #[derive(Debug)]
 pub struct LockTicket(
     pub(super) LockTicketKind,
@@ -39,18 +42,18 @@ impl LockTicket {
         whole
     }
 
-    /// A layer further in has said that its lock was lost.
+    /// Notes that an inner layer has reported the loss of its lock.
     pub(super) fn mark_loss_reported(&mut self) {
         self.3 = true;
     }
 
-    /// Only one that has begun is remembered.
+    /// Keeps the slot only if its direct run has started.
     pub(super) fn with_slot(mut self, slot: Option<ParkingSlot>) -> Self {
         self.2 = slot.filter(|slot| slot.idempotency().is_some() && slot.has_run());
         self
     }
 
-    /// What its layer asked for.
+    /// Returns the locks that the layer asked for.
     pub(super) fn layer_locks(&self) -> HeldLocks {
         match &self.0 {
             LockTicketKind::Acquired { guards: guard, .. } => guard.held_locks(),
@@ -69,31 +72,35 @@ pub(super) enum LockTicketKind {
         average_hold_time: Arc<AverageHoldTime>,
         acquired_at: Instant,
     },
-    /// What a layer further out has, or another service, or nobody. Shares of ours are kept with it: the
-    /// inner call may have been sent to a task of its own, and go on when the layer further out is gone.
+    /// Locks held by an outer layer or another service, or admitted without a grant. Guards of this
+    /// process are kept in it: the inner call may have moved to a task of its own and outlive the
+    /// outer layer.
     Reentrant {
         held_locks: HeldLocks,
         guards: Vec<LockGuard>,
     },
-    /// The same, of code that is no layer and has scoped its guard: nobody further out looks after the request.
+    /// Like `Reentrant`, for guards that were scoped by code that is not a layer, so no outer layer
+    /// handles the request's loss and body.
     Scoped {
         held_locks: HeldLocks,
         guards: Vec<LockGuard>,
     },
-    /// A worker gives it back, when it has seen the answer of this run, and nothing of it is under way: the inner call
-    /// may go on in a task of its own, when a layer further out has answered for it.
+    /// Lock of a deferred run. Its worker releases it after the response of the run, once no part
+    /// of the run is in progress: the inner call may continue in a task of its own after an outer
+    /// layer has responded for it.
     JobRun(
         HeldLocks,
         #[expect(dead_code, reason = "it is counted until it is dropped")] RunScopeGuard,
     ),
-    /// Nothing: no route has matched. Whether that was told of this layer, should it have been served.
+    /// No route matched, so there is no lock. True once the layer has logged that such a request
+    /// was served.
     Unmatched(Arc<AtomicBool>),
 }
 
 impl LockTicketKind {
-    /// No layer further out has let it pass.
+    /// Converts the ticket of a request that no outer layer has admitted.
     pub(super) fn into_scoped(self) -> Self {
-        // (Another service, or a worker, has layers of its own.)
+        // Another service, or a worker, has layers of its own.
         let ours = |shares: &[LockGuard]| shares.iter().any(|share| share.hold_state().is_some());
         match self {
             Self::Reentrant { held_locks: held, guards: shares } if ours(&shares) => {
@@ -103,7 +110,7 @@ impl LockTicketKind {
         }
     }
 
-    /// If the request has all of these locks already, the ticket for them.
+    /// Returns a ticket if the request holds all of these locks already.
     pub(super) fn reentrant(
         store: &Store,
         keys: &[Key],
@@ -125,7 +132,8 @@ impl LockTicketKind {
         }))
     }
 
-    /// Of a request that passes though the store is away: what it has of further out, and for all else no lock.
+    /// Creates the ticket of a request that passes during an outage, with the locks of outer layers
+    /// and without the others.
     pub(super) fn admitted(
         store: &Store,
         keys: Vec<Key>,

@@ -1,4 +1,4 @@
-//! A request that waits unread for the outer layer.
+//! Parked requests: a common type for all bodies, and reading them.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use http_body_util::{BodyExt as _, combinators::UnsyncBoxBody};
 
 use crate::gate::BodyBudget;
 
-/// An error of the request's body. Only that there was one counts: nothing is stored then.
+/// Error of a request body. Its cause is irrelevant: the request is not stored.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RequestBodyError;
 
@@ -23,7 +23,7 @@ impl std::error::Error for RequestBodyError {}
 
 pub(super) type BoxedRequest = Request<UnsyncBoxBody<Bytes, RequestBodyError>>;
 
-/// A request in a form that the outer layer knows, whatever its body is.
+/// Boxes a request with any body, so that the outer layer knows its type.
 pub(super) fn box_request<B>(request: Request<B>) -> BoxedRequest
 where
     B: Body<Data = Bytes> + Send + 'static,
@@ -31,12 +31,12 @@ where
     request.map(|body| body.map_err(|_| RequestBodyError).boxed_unsync())
 }
 
-/// Reads a body whole, or not at all: `None` if there is no room for it, it breaks off, or takes too long.
+/// Reads a whole body; `None` if it exceeds its budget, breaks off, or takes too long.
 pub(super) async fn read_within_budget<B>(body: B, room: &mut BodyBudget) -> Option<Bytes>
 where
     B: Body<Data = Bytes> + Unpin,
 {
-    // What the client says of its length saves reading what will be refused.
+    // The declared length avoids reading a body that would be refused.
     let hint = body.size_hint();
     if !room.try_declare_length(hint.exact().or(Some(hint.lower()).filter(|least| *least > 0))) {
         return None;
@@ -50,7 +50,7 @@ where
 {
     let mut whole = BytesMut::new();
     while let Some(frame) = body.frame().await {
-        // Trailers are not kept: they can't be sent again before a body of known length.
+        // Trailers are dropped: they can't be sent again after a body of known length.
         if let Ok(data) = frame.ok()?.into_data() {
             if !room.try_grow_to(whole.len() + data.len()) {
                 return None;

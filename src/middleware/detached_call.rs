@@ -1,4 +1,4 @@
-//! A request that runs in a task of its own, and goes on when its client has left.
+//! Direct runs in a task of their own, which continue when their client disconnects.
 
 use std::{
     any::Any,
@@ -24,10 +24,11 @@ use crate::{
     reply::Reply,
 };
 
-/// The answer, or the payload of the handler's panic.
+/// The response, or the payload of the handler's panic.
 type DetachedResult<R, E> = Result<Result<Response<GateBody<R>>, E>, Box<dyn Any + Send>>;
 
-/// Runs the call in a task of its own. The future is that of its client: it may be dropped at any time.
+/// Runs the call in a task of its own. The returned future belongs to the client and may be dropped
+/// at any time.
 pub(super) fn spawn_detached<G, F, C, R, E>(
     call: C,
     passed: PassedGate<G, F>,
@@ -46,9 +47,9 @@ where
     Box::pin(async move {
         match answer.await {
             Ok(Ok(ended)) => ended,
-            // As if it had run here.
+            // As if the handler had run in this task.
             Ok(Err(panic)) => resume_unwind(panic),
-            // Its runtime has ended.
+            // The task's runtime has ended.
             Err(_) => Ok(response_from_reply(Reply::store_unavailable())),
         }
     })
@@ -100,8 +101,9 @@ async fn drive_detached<G, F, C, R, E>(
     let _ = client.send(Ok(ended));
 }
 
-/// Sends an answer whose body is read for the gate: as a whole if its length is known, else in
-/// chunks. Leaves the gate before the last chunk is sent, so that the client can act on it at once.
+/// Sends a response and reads its body for the gate: as a whole if its length is known, otherwise
+/// in chunks. Leaves the gate before the last chunk is sent, so that the client can act on it at
+/// once.
 async fn send_body<G, R, E>(
     gate: Arc<G>,
     mut ticket: G::Ticket,
@@ -125,7 +127,7 @@ async fn send_body<G, R, E>(
         let next = |cx: &mut Context<'_>| poll_next_item(body.as_mut(), cx);
         let read = detached.forward_body(kept, next, frame_data, watched.closed(), &mut sink);
         let read = AssertUnwindSafe(read).catch_unwind().await;
-        // Where it panicked, the end is missing.
+        // A panic leaves the body without its end.
         let (last, outcome) = read.unwrap_or((None, ServiceOutcome::BodyFailed));
         gate.leave(ticket, outcome).await;
         if let Some(last) = last {

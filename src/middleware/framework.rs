@@ -1,4 +1,4 @@
-//! What the driver has to be told about a router.
+//! `Framework`: a router's view of a request, for the driver.
 
 use std::{convert, marker::PhantomData, net::SocketAddr};
 
@@ -16,53 +16,54 @@ use crate::{
     store::Store,
 };
 
-/// How a router shows itself in an `http` request.
+/// Access to a router's data in an `http` request.
 pub trait Framework: Copy + Send + Sync + 'static {
-    /// The body of an answer, where the inner service's is an `R`. [`GateBody<R>`](GateBody) does for any framework; one that
-    /// has a type for all bodies names that, and takes what is of it already as it is:
-    /// [`GateBody::into_inner`].
+    /// The response body, for an inner service with the body `R`. [`GateBody<R>`](GateBody) suits
+    /// any framework. A framework with one type for all bodies names that, and can take an inner
+    /// body of that type unchanged: [`GateBody::into_inner`].
     type ResponseBody<R: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static>: Body<Data = Bytes, Error: Into<BoxError>>
         + Send
         + 'static;
 
-    /// Makes an answer's body of it.
+    /// Converts the body of a response.
     fn response_body<R: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static>(
         body: GateBody<R>,
     ) -> Self::ResponseBody<R>;
 
-    /// What the router has found.
+    /// Returns the result of routing.
     fn route(parts: &mut Parts) -> RouteMatch;
 
-    /// A path parameter, percent-decoded.
+    /// Returns a path parameter, percent-decoded; `None` if the route has none of this name.
     ///
     /// # Errors
     ///
-    /// [`PathParamError`] if its bytes are not UTF-8, or if the route has two parameters of this name.
+    /// [`PathParamError`] if the value is not UTF-8, or if the route has two parameters of this
+    /// name.
     fn path_param(parts: &mut Parts, name: &str) -> Result<Option<String>, PathParamError>;
 
-    /// The socket's other end, if the server left it in the request.
+    /// Returns the address of the socket's peer, if the server put it into the request.
     fn peer_addr(extensions: &Extensions) -> Option<SocketAddr>;
 
-    /// Puts the socket's other end into a request that runs again.
+    /// Inserts the address of the socket's peer into a request that runs again.
     fn insert_peer_addr(extensions: &mut Extensions, peer: SocketAddr);
 
-    /// Path and query as the client sent them.
+    /// Returns path and query as the client sent them.
     fn target(parts: &Parts) -> String {
         parts.uri.path_and_query().map_or_else(|| "/".to_owned(), ToString::to_string)
     }
 
-    /// Times a request's body, if it is of a type that can hold a timed one. Default: it is not, which is
-    /// logged once.
+    /// Times a request body, if its type can hold a timed one. Default: it can't, which is logged
+    /// once.
     fn time_body<B: Body<Data = Bytes> + Send + 'static>(body: UntimedBody<B>) -> B {
         body.leave_untimed()
     }
 }
 
-/// No router: plain hyper, tonic, a tower stack of one's own. The peer is a `SocketAddr` extension.
+/// No router: plain hyper, tonic, or another tower stack. The peer is a `SocketAddr` extension.
 ///
-/// A `body_deadline` is kept for bodies of the type `UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sync>>`, and
-/// for no other: nothing can be put into hyper's `Incoming`. Without it `max_hold` is what ends a lock
-/// whose client dribbles.
+/// A `body_read_timeout` applies to bodies of the type `UnsyncBoxBody<Bytes, Box<dyn Error + Send +
+/// Sync>>` alone: hyper's `Incoming` can't hold another body. For other bodies, `max_hold` is the
+/// only limit on a lock with a slow client.
 #[derive(Debug, Clone, Copy)]
 pub struct PlainHttp;
 
@@ -99,7 +100,7 @@ impl Framework for PlainHttp {
     }
 }
 
-/// A request's head, as a gate sees it.
+/// View of a request's head for a gate.
 #[derive(Debug)]
 pub struct PartsView<'a, F> {
     parts: &'a mut Parts,
@@ -107,7 +108,7 @@ pub struct PartsView<'a, F> {
 }
 
 impl<'a, F> PartsView<'a, F> {
-    /// Shows these parts.
+    /// Creates a view of these parts.
     pub fn new(parts: &'a mut Parts) -> Self {
         Self { parts, framework: PhantomData }
     }
@@ -197,7 +198,7 @@ impl<F: Framework> GateRequest for PartsView<'_, F> {
     }
 }
 
-/// Header fields as a gate gets to know them: in order, repeats kept.
+/// Returns the headers in order, with repeats.
 pub(super) fn header_pairs(fields: &HeaderMap) -> Vec<(String, Vec<u8>)> {
     let field = |(name, value): (&HeaderName, &HeaderValue)| {
         (name.as_str().to_owned(), value.as_bytes().to_vec())
@@ -205,7 +206,7 @@ pub(super) fn header_pairs(fields: &HeaderMap) -> Vec<(String, Vec<u8>)> {
     fields.iter().map(field).collect()
 }
 
-/// The head as it is stored.
+/// Returns the head in the form that is stored.
 pub(super) fn request_head<F: Framework>(parts: &Parts) -> HttpRequestHead {
     HttpRequestHead {
         method: parts.method.as_str().to_owned(),

@@ -1,4 +1,4 @@
-//! The response body: the inner service's own, or a reply of ours.
+//! `GateBody`: the response body, either the inner service's own or that of a reply.
 
 use std::{
     borrow::Cow,
@@ -24,10 +24,11 @@ use crate::{
     reply::{HeaderSet, Reply, SharedReply},
 };
 
-/// Whatever a body may fail with.
+/// Any error of a body.
 pub type BoxError = Box<dyn StdError + Send + Sync>;
 
-/// What a gate makes of the inner service's body; see [`Framework::response_body`](super::Framework::response_body).
+/// Response body of a gated service; see
+/// [`Framework::response_body`](super::Framework::response_body).
 #[pin_project]
 #[derive(Debug)]
 pub struct GateBody<B> {
@@ -42,9 +43,9 @@ enum GateBodyKind<B> {
     /// With the gate's ticket, until its end.
     Ticketed(#[pin] B, Box<BodyTicket<FrameResult>>),
     Reply(Option<Bytes>),
-    /// Read already, with the number of bytes that are left.
+    /// A body that was read already, with its number of remaining bytes.
     Buffered(VecDeque<FrameResult>, u64),
-    /// Read by a task, which sends `None` at its end.
+    /// A body that a task reads; the task sends `None` at its end.
     Channel(mpsc::Receiver<Option<FrameResult>>),
 }
 
@@ -55,11 +56,11 @@ impl<B> GateBody<B> {
         Self { kind: GateBodyKind::Inner(body) }
     }
 
-    /// The inner service's body, if it is that and nothing else.
+    /// Returns the inner service's body, if this body is nothing else.
     ///
     /// # Errors
     ///
-    /// This body, if it is not.
+    /// This body, if it is another one.
     pub fn into_inner(self) -> Result<B, Self> {
         match self.kind {
             GateBodyKind::Inner(body) => Ok(body),
@@ -67,7 +68,7 @@ impl<B> GateBody<B> {
         }
     }
 
-    /// A body of this length that was read.
+    /// Creates a body of this length from items that were read.
     pub(super) fn buffered(items: Vec<FrameResult>, length: u64) -> Self {
         Self { kind: GateBodyKind::Buffered(items.into(), length) }
     }
@@ -82,7 +83,7 @@ impl<B> GateBody<B> {
 }
 
 impl<B> Default for GateBody<B> {
-    /// The empty body.
+    /// Returns the empty body.
     fn default() -> Self {
         Self { kind: GateBodyKind::Reply(None) }
     }
@@ -115,7 +116,7 @@ where
                 if !matches!(item, Some(Some(Ok(_)))) {
                     self.project().kind.set(GateBodyKind::Reply(None));
                 }
-                // Whoever sent it has gone.
+                // The sender was dropped.
                 let broke = || Some(Err(BodyError::new("the body broke off")));
                 return Poll::Ready(item.unwrap_or_else(broke));
             }
@@ -124,14 +125,16 @@ where
             }
         };
         Poll::Ready(next.unwrap_or_else(|ticket| {
-            // What it was made of goes at once, and nothing comes after the error.
+            // Drops the body at once, and nothing follows the error. The ticket is dropped after
+            // the body.
             self.project().kind.set(GateBodyKind::Reply(None));
             drop(ticket);
             Some(Err(BodyError::new("the body was broken off by its gate")))
         }))
     }
 
-    // Both are forwarded: without a known size hyper would send chunks instead of a content-length.
+    // Both are forwarded: without a known size, hyper would send chunks instead of a
+    // content-length.
     fn is_end_stream(&self) -> bool {
         match &self.kind {
             GateBodyKind::Inner(body) => body.is_end_stream(),
@@ -154,7 +157,7 @@ where
     }
 }
 
-/// The bytes of a frame of data.
+/// Returns the bytes of a data frame.
 pub(super) fn frame_data(item: &FrameResult) -> Option<&[u8]> {
     item.as_ref().ok()?.data_ref().map(|data| &data[..])
 }
@@ -169,15 +172,15 @@ where
 {
     let next = ready!(body.as_mut().poll_frame(cx)).map(|frame| frame.map_err(BodyError::new));
     Poll::Ready(match next {
-        // hyper takes such a frame for the end, and asks for no other.
+        // hyper polls no further after a frame that ends the body, so that frame is the last item.
         Some(Ok(frame)) if !body.is_end_stream() => NextBodyItem::Item(Ok(frame)),
         Some(Err(error)) => NextBodyItem::Failed(Err(error)),
         last => NextBodyItem::Last(last),
     })
 }
 
-/// True if nothing of this body is sent: it is empty, or the status or method has none (RFC 9110
-/// sections 6.4.1 and 9.3.2). hyper drops such a body without having asked for its end.
+/// Returns true if no byte of this body is sent: it is empty, or the status or method has none (RFC
+/// 9110 sections 6.4.1 and 9.3.2). hyper drops such a body without polling it to its end.
 pub(super) fn has_no_sent_body<B: Body>(head: bool, response: &Response<B>) -> bool {
     let status = response.status();
     head || status.is_informational()
@@ -185,7 +188,7 @@ pub(super) fn has_no_sent_body<B: Body>(head: bool, response: &Response<B>) -> b
         || response.body().is_end_stream()
 }
 
-/// An error of a response's body: the inner service's own, or that a gate has broken it off.
+/// Error of a response body: the inner service's own, or that of a body broken off by a gate.
 #[derive(Debug)]
 pub struct BodyError(BoxError);
 
@@ -207,7 +210,7 @@ impl StdError for BodyError {
     }
 }
 
-/// A reply as a response.
+/// Converts a reply to a response.
 #[must_use]
 pub fn response_from_reply<B>(reply: Reply) -> Response<GateBody<B>> {
     let status = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -225,9 +228,9 @@ pub fn response_from_reply<B>(reply: Reply) -> Response<GateBody<B>> {
     response
 }
 
-/// A reply that others get too, as a response.
+/// Converts a reply that other requests share to a response.
 pub(super) fn shared_response<B>(reply: &SharedReply) -> Response<GateBody<B>> {
-    // The fields and the bytes of the body are shared by all copies.
+    // All copies share the headers and the bytes of the body.
     let made = reply.get_or_convert(|reply| {
         let body = reply.body.clone();
         let response = response_from_reply::<Infallible>(reply);
@@ -240,8 +243,9 @@ pub(super) fn shared_response<B>(reply: &SharedReply) -> Response<GateBody<B>> {
     }
 }
 
-/// hyper sends the body of a 205, and drops that of the others, of which axum has told the length by then: a 204 must not have
-/// one (RFC 9110 section 8.6). A stored response may be any of them.
+/// Returns true if a response of this status must be built without a body. hyper would send the
+/// body of a 205. It drops that of the others, but axum has set `content-length` by then, which a
+/// 204 must not have (RFC 9110 section 8.6). A stored response may have any of these statuses.
 fn forbids_body(status: StatusCode) -> bool {
     status.is_informational()
         || matches!(
@@ -250,7 +254,8 @@ fn forbids_body(status: StatusCode) -> bool {
         )
 }
 
-/// Those of every answer about a quota are not parsed, nor put on the heap.
+/// Parses a header name. The names in quota replies are constants, which costs neither parsing nor
+/// an allocation.
 fn parse_header_name(name: &str) -> Result<HeaderName, InvalidHeaderName> {
     static POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
     static QUOTA: HeaderName = HeaderName::from_static("ratelimit");
@@ -264,10 +269,10 @@ fn parse_header_name(name: &str) -> Result<HeaderName, InvalidHeaderName> {
     })
 }
 
-/// Appends, so that two layers with a policy each make one list (RFC 9651 section 4.2).
+/// Appends headers, so that two layers with a policy each form one list (RFC 9651 section 4.2).
 pub(super) fn append_headers<B>(response: &mut Response<B>, fields: HeaderSet) {
     for (name, value) in fields.into_iter().filter(|(_, value)| value.is_ascii()) {
-        // The text as it is: no copy.
+        // Reuses the text without a copy.
         let value = match value {
             Cow::Borrowed(text) => Bytes::from_static(text.as_bytes()),
             Cow::Owned(text) => text.into(),
@@ -276,7 +281,7 @@ pub(super) fn append_headers<B>(response: &mut Response<B>, fields: HeaderSet) {
     }
 }
 
-/// As [`append_headers`], of one whose value is ASCII.
+/// Appends one header with an ASCII value, like [`append_headers`].
 pub(super) fn append_header<B>(response: &mut Response<B>, name: &str, value: Bytes) {
     let (name, value) = (parse_header_name(name), HeaderValue::from_maybe_shared(value));
     if let (Ok(name), Ok(value)) = (name, value) {

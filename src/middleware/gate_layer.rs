@@ -1,4 +1,4 @@
-//! `GateLayer`.
+//! `GateLayer`: the tower layer of a gate.
 
 use std::{marker::PhantomData, sync::Arc};
 
@@ -8,7 +8,7 @@ use tower_layer::Layer;
 use super::{framework::PlainHttp, gate_service::GateService};
 use crate::gate::Gate;
 
-/// Puts a gate around a service. Integrations wrap it in a layer of their own name.
+/// Layer that puts a gate around a service. Integrations wrap it in layers of their own.
 #[derive(Debug, Clone)]
 pub struct GateLayer<G, F = PlainHttp> {
     gate: Arc<G>,
@@ -16,7 +16,7 @@ pub struct GateLayer<G, F = PlainHttp> {
 }
 
 impl<G, F> GateLayer<G, F> {
-    /// A layer of this gate.
+    /// Creates a layer of this gate.
     pub fn new(gate: G) -> Self {
         Self { gate: Arc::new(gate), framework: PhantomData }
     }

@@ -1,4 +1,4 @@
-//! `GateService`: the way of one request.
+//! `GateService`: a service with a gate around it, and the steps of one request through it.
 
 use std::{
     marker::PhantomData,
@@ -25,11 +25,11 @@ use super::{
 };
 use crate::gate::{BodyTimerHandle, Gate, InitialVerdict, RequestFingerprint, Verdict};
 
-/// A service with a gate around it.
+/// Service with a gate around it.
 #[derive(Debug)]
 pub struct GateService<S, G, F> {
     inner: S,
-    /// Each request has one of its own, which is moved with its future.
+    /// The future of each request has a clone.
     gate: Arc<G>,
     framework: PhantomData<F>,
 }
@@ -84,7 +84,7 @@ where
                 }
             }
             InitialVerdict::Enter(facts) => {
-                // The service that was polled ready is the one to be called.
+                // The clone that was polled ready must be the one that is called.
                 let fresh = self.inner.clone();
                 let inner = mem::replace(&mut self.inner, fresh);
                 let gate = Arc::clone(&self.gate);
@@ -102,7 +102,7 @@ pub(super) struct GateDriver<S, G, F> {
 }
 
 impl<S, G: Gate<Parts>, F: Framework> GateDriver<S, G, F> {
-    /// Enters the gate, and says how the request goes on.
+    /// Enters the gate and returns the next state of the request.
     #[expect(
         clippy::manual_async_fn,
         reason = "what an async fn is given lies in its future twice, and that must stay below 1 KiB: beyond it \
@@ -167,14 +167,15 @@ impl<S, G: Gate<Parts>, F: Framework> GateDriver<S, G, F> {
             time_request_body::<B, F>(body, gate.body_read_timeout(&ticket), print);
         let (scope, watch) = (gate.request_scope(&ticket), gate.cancellation(&ticket));
         let request = Request::from_parts(parts, body);
-        // Called within the scope, not only polled: a layer further in asks its gate as it is called.
+        // `call` is within the scope too, since an inner layer inspects its request there.
         let call = scope.run_sync(|| self.inner.call(request));
         let under = CallContext { gate, ticket, is_head: head, body_timer: reading };
         ResponseState::Entering(Box::pin(GuardedCall::new(scope.run(call), watch, under)))
     }
 }
 
-/// A body that is at its end has no client to wait for, and is known already.
+/// Times a request body and attaches its fingerprint. A body at its end needs no timer, and its
+/// fingerprint is complete.
 fn time_request_body<B, F>(
     body: B,
     limit: Option<Duration>,
@@ -191,7 +192,7 @@ where
     if limit.is_none() && print.is_none() {
         return (body, None);
     }
-    // Nothing is counted where the driver's end is dropped.
+    // Without a limit the driver's end is dropped, which disarms the timer.
     let (reading, patience) = BodyTimerHandle::new(limit.unwrap_or_default());
     let reading = limit.map(|_| reading);
     (F::time_body(UntimedBody::new(body, patience, limit.is_some(), print)), reading)

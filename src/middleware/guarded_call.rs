@@ -1,7 +1,8 @@
-//! A call under a gate's ticket.
+//! `GuardedCall`: the inner call under a gate's ticket.
 //!
-//! Written as a struct: an async block would have the call in it twice, where it was made and where it is awaited, and
-//! what a request has on the heap is to stay below 1 KiB a block. Beyond it allocators have nothing at hand.
+//! It is a struct because an async block would contain the call twice, where it is created and
+//! where it is awaited. A request's heap blocks must stay below 1 KiB: allocators have no larger
+//! blocks at hand.
 
 use std::{
     future::Future,
@@ -22,24 +23,25 @@ use super::{
 };
 use crate::gate::{BodyTimerHandle, CallCompletion, Gate, poll_until_cancelled};
 
-/// The inner call, until it has ended or was ended. What comes of it is the leaving of the gate, and by then both the
-/// call and the watch have been dropped: whoever sets the one in place of the other drops this. If the handler panics, the
-/// lock goes back when this is dropped, which is when whoever polls it lets go of what has panicked.
+/// The inner call, until it completes or is cancelled. Its output is the state that leaves the
+/// gate. The poller replaces this future with that state, which drops both the call and the
+/// cancellation before the gate is left. If the handler panics, the lock is released when the
+/// poller drops this future.
 #[pin_project]
 pub(super) struct GuardedCall<C, W, G: Gate<Parts>, K> {
-    /// Before the ticket, which is dropped after it.
+    /// Declared before the ticket, so that it is dropped first.
     #[pin]
     call: C,
     #[pin]
     cancellation: W,
     /// The call has been polled.
     was_polled: bool,
-    /// `None` once it has ended.
+    /// `None` once the call has ended.
     context: Option<CallContext<G>>,
     output: PhantomData<fn() -> K>,
 }
 
-/// What a call is under.
+/// The gate and ticket of a call.
 pub(super) struct CallContext<G: Gate<Parts>> {
     pub(super) gate: Arc<G>,
     pub(super) ticket: G::Ticket,

@@ -1,18 +1,18 @@
 //! The tower driver: any [`Gate`](crate::gate::Gate) as a layer over any `http` 1.x service.
 //!
-//! What happens to a request: the gate is asked; if it has nothing to do with the request, the inner
-//! service is called as if the layer were not there. Otherwise the future enters the gate, calls the
-//! inner service, leaves the gate, and never changes the service's error. The gate may end the call, or
-//! stay until the response's body has ended. Dropping the future or the body drops the gate's ticket, which
-//! gives back whatever was taken.
+//! The gate inspects each request. If it does not apply, the inner service is called as if the
+//! layer were not there. Otherwise the future enters the gate, calls the inner service, leaves the
+//! gate, and never changes the service's error. The gate may stop the call, or keep its ticket
+//! until the end of the response body. Dropping the future or the body drops the ticket, which
+//! releases everything that the request has taken.
 //!
-//! The layer is generic over the bodies of requests and of answers, as long as they are made of `Bytes`; which body its own
-//! answers have is said by the framework ([`Framework::Answer`]). It differs from a middleware written for one
-//! framework in that it has to be told how a router shows itself ([`Framework`]); without a router,
-//! as in plain hyper, that is [`PlainHttp`].
+//! The layer is generic over request and response bodies, as long as their data is `Bytes`. A
+//! [`Framework`] tells it how a router shows itself, and which response body the layer has
+//! ([`Framework::ResponseBody`]). Without a router, as in plain hyper, that is [`PlainHttp`].
 //!
-//! Deferral without a framework, from the 202 to the answer: the worker runs what waits through the same
-//! service, and the server asks the [`StatusGate`](crate::defer::StatusGate) about paths below `/deferred`.
+//! The example defers a request without a framework, from the 202 to the response. The worker runs
+//! the stored request through the same service, and the server passes paths below `/deferred` to
+//! the [`StatusGate`](crate::defer::StatusGate).
 //!
 //! ```
 //! use std::convert::Infallible;
@@ -22,7 +22,7 @@
 //! use http_body_util::Full;
 //! use lockgate::{
 //!     Key, Store,
-//!     defer::{DeferGate, DeferWorker, StatusAnswer, StatusGate},
+//!     defer::{DeferGate, DeferWorker, StatusGate, StatusReply},
 //!     gate::KeySource,
 //!     lock::LockGate,
 //!     middleware::{GateLayer, PartsView, PlainHttp, ServiceReplayer},
@@ -43,28 +43,29 @@
 //!
 //! let replayer = ServiceReplayer::<_, Full<Bytes>, PlainHttp>::new(service.clone());
 //! let (stop, stopped) = oneshot::channel::<()>();
-//! let worker = tokio::spawn(DeferWorker::on(&store, replayer).run(async {
+//! let worker = tokio::spawn(DeferWorker::new(&store, replayer).run(async {
 //!     let _ = stopped.await;
 //! }));
 //!
-//! // Somebody has the order just now: the request is kept.
+//! // The order is locked, so the request is stored.
 //! let held = store.lock(Key::header("order", b"7")).acquire().await?;
 //! let request = Request::post("/refund").header("order", "7").body(Full::default())?;
 //! let accepted = service.oneshot(request).await?;
 //! assert_eq!(accepted.status(), 202);
 //! let _ = held.release().await;
 //!
-//! // Its client asks for the answer, and waits for it: 202 is "not yet".
+//! // The client polls for the response; 202 means that there is none yet.
 //! let location = accepted.headers()["location"].to_str()?;
 //! let id = location.trim_start_matches("/deferred/");
 //! let status = StatusGate::<Parts>::new().store(&store);
 //! let reply = loop {
-//!     let asked = Request::get(format!("{location}/response")).header("prefer", "wait=10");
-//!     let (mut asked, ()) = asked.body(())?.into_parts();
-//!     let reply = match status.ask(&mut PartsView::<PlainHttp>::new(&mut asked), id, true) {
-//!         Ok(request) => match request.answer().await {
-//!             StatusAnswer::Whole(reply) => reply,
-//!             _ => unreachable!("nobody has asked for events"),
+//!     let poll = Request::get(format!("{location}/response")).header("prefer", "wait=10");
+//!     let (mut parts, ()) = poll.body(())?.into_parts();
+//!     let mut view = PartsView::<PlainHttp>::new(&mut parts);
+//!     let reply = match status.parse_request(&mut view, id, true) {
+//!         Ok(request) => match request.execute().await {
+//!             StatusReply::Complete(reply) => reply,
+//!             _ => unreachable!("no event stream was requested"),
 //!         },
 //!         Err(reply) => reply,
 //!     };

@@ -1,4 +1,4 @@
-//! `ResponseFuture`.
+//! `ResponseFuture`: the future of a gated service.
 
 use std::{
     fmt,
@@ -30,9 +30,10 @@ pub struct ResponseFuture<C, R, E, G: Gate<Parts>, F> {
 #[pin_project(project = ResponseStateProjection)]
 pub(super) enum ResponseState<C, R, E, G: Gate<Parts>, F> {
     Inner(#[pin] C),
-    /// The entering, or the call that comes after it, and then what comes after that.
+    /// Enters the gate or runs the call after it; resolves to the next state.
     Entering(BoxFuture<'static, Self>),
-    /// With the gate's ticket. Nothing of it is on the heap: most of these have nothing to settle.
+    /// With the gate's light ticket. Nothing of it is on the heap: most of these requests have
+    /// nothing to settle.
     Calling(#[pin] C, Option<PassedGate<G, F>>),
     Ready(Option<Response<GateBody<R>>>),
     Settling(BoxFuture<'static, Result<Response<GateBody<R>>, E>>),
@@ -100,7 +101,7 @@ where
                 self.poll(cx)
             }
             ResponseStateProjection::Ready(response) => {
-                // As every future: not to be polled after it is done.
+                // As with every future, polling after completion panics.
                 let response = response.take().expect("polled after completion");
                 Poll::Ready(Ok(response.map(F::response_body)))
             }

@@ -1,4 +1,4 @@
-//! Deferred requests, sent again through a tower service.
+//! `ServiceReplayer`: runs deferred requests through a tower service.
 
 use std::{fmt, marker::PhantomData, panic::AssertUnwindSafe, pin::pin};
 
@@ -17,17 +17,17 @@ use crate::{
     gate::{HttpRequestHead, ReplayMarker},
 };
 
-/// Puts a snapshot into the extensions of a run.
+/// Inserts a snapshot into the extensions of a run.
 pub type ExtensionInserter = Box<dyn Fn(&mut Extensions) + Send + Sync>;
 
-/// What a [`ServiceReplayer`] does with a value: for `DeferWorker::restore`.
+/// Returns the inserter of a value, for `DeferWorker::restore_extension`.
 pub fn extension_inserter<T: Clone + Send + Sync + 'static>(value: T) -> ExtensionInserter {
     Box::new(move |extensions| {
         extensions.insert(value.clone());
     })
 }
 
-/// Replays into a service: an axum `Router`, or any other that can be cloned.
+/// Replayer over a service: an axum `Router`, or any other service that can be cloned.
 ///
 /// Give it the routes *inside* the authentication layer, with their `LockLayer` and `DeferLayer`:
 /// credentials are not stored, so a replay has none to show.
@@ -37,7 +37,7 @@ pub struct ServiceReplayer<S, B, F> {
 }
 
 impl<S, B, F> ServiceReplayer<S, B, F> {
-    /// Replays into this service, whose requests have bodies of type `B`.
+    /// Creates a replayer into this service, with request bodies of type `B`.
     pub fn new(service: S) -> Self {
         Self { service, types: PhantomData }
     }
@@ -68,7 +68,7 @@ where
                 None => ReplayOutcome::Failed,
             }
         };
-        // A panic is an attempt that failed: it must reach neither this task nor the next job.
+        // A panic is a failed attempt: it must affect neither this task nor the next job.
         Box::pin(scope.scope(
             AssertUnwindSafe(run).catch_unwind().map(|ran| ran.unwrap_or(ReplayOutcome::Panicked)),
         ))
@@ -121,7 +121,7 @@ where
     ReplayOutcome::Answered(ReplayResponse { status: parts.status.as_u16(), headers, body })
 }
 
-/// `None`: it broke off.
+/// Reads a response body; `None` if it broke off.
 pub(crate) async fn read_response_body<R>(
     headers: &HeaderMap,
     body: R,
@@ -139,14 +139,15 @@ where
     let (mut body, mut kept) = (pin!(body), Some(BytesMut::new()));
     for n in 1_u64.. {
         let Some(frame) = body.frame().await else { break };
-        // Trailers are not kept.
+        // Trailers are dropped.
         let data = frame.ok()?.into_data().unwrap_or_default();
         kept = kept.filter(|kept| data.len() <= limit - kept.len());
-        // A handler may do its work while its body is read: so it is read to its end, whatever is kept of it.
+        // Read to its end even if it is too long to keep: a handler may do its work while its body
+        // is read.
         if let Some(kept) = &mut kept {
             kept.extend_from_slice(&data);
         }
-        // One that is always ready must not keep its thread from everything else, its own end among it.
+        // A body that is always ready must not starve other tasks, or its own timeout.
         if n % 32 == 0 {
             tokio::task::yield_now().await;
         }

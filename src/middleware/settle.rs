@@ -1,4 +1,4 @@
-//! What a gate makes of an answer.
+//! Settling: leaving the gate, and applying its leave action to the response.
 
 use std::{future::Future, marker::PhantomData, sync::Arc};
 
@@ -20,7 +20,7 @@ use crate::{
     reply::Reply,
 };
 
-/// A gate that a request has passed, until its answer comes.
+/// Gate that a request has passed with a light ticket, until the response.
 pub(super) struct PassedGate<G: Gate<Parts>, F> {
     gate: Arc<G>,
     light_ticket: G::LightTicket,
@@ -41,13 +41,13 @@ impl<G: Gate<Parts>, F> PassedGate<G, F> {
         service_outcome(self.is_head, ended)
     }
 
-    /// The request is to run in a task of its own, and there is a runtime for that.
+    /// Returns a detached run, if the gate asks for one and there is a runtime to spawn it on.
     pub(super) fn try_detach(&mut self) -> Option<DetachedRun> {
         Handle::try_current().ok()?;
         self.gate.detach(&mut self.light_ticket)
     }
 
-    /// The gate, its ticket, and whether the request's method is HEAD.
+    /// Returns the gate, its ticket, and true if the request's method is HEAD.
     pub(super) fn into_full_ticket(self) -> (Arc<G>, G::Ticket, bool) {
         let ticket = self.gate.full_ticket(self.light_ticket);
         (self.gate, ticket, self.is_head)
@@ -57,7 +57,7 @@ impl<G: Gate<Parts>, F> PassedGate<G, F> {
         self.gate.is_settled(&self.light_ticket)
     }
 
-    /// Adds what the gate wants to the answer, if it wants no more than that: `None` then.
+    /// Adds the gate's headers to the response, and returns `None` if that settles everything.
     pub(super) fn settle_with_headers<R, E>(
         self,
         ended: &mut Result<Response<R>, E>,
@@ -72,7 +72,7 @@ impl<G: Gate<Parts>, F> PassedGate<G, F> {
     }
 }
 
-/// How an inner call ended that has ended by itself.
+/// Classifies an inner call that completed by itself.
 pub(super) fn service_outcome<R: Body, E>(
     head: bool,
     ended: &Result<Response<R>, E>,
@@ -86,7 +86,8 @@ pub(super) fn service_outcome<R: Body, E>(
     }
 }
 
-/// The fields of an answer, and the length of its body: whoever writes that field stands further out, if nobody has yet.
+/// Returns the headers of a response, with the length of its body if it is known: an outer layer
+/// writes `content-length` if it is not set yet.
 pub(super) fn response_headers<R: Body>(answer: &Response<R>) -> Vec<(String, Vec<u8>)> {
     let mut told = header_pairs(answer.headers());
     let known = answer.headers().contains_key(CONTENT_LENGTH);
@@ -96,7 +97,7 @@ pub(super) fn response_headers<R: Body>(answer: &Response<R>) -> Vec<(String, Ve
     told
 }
 
-/// Leaves the gate of a request that has passed at once.
+/// Leaves the gate of a request with a light ticket.
 pub(super) fn settle_passed<G: Gate<Parts>, F: Framework, R: Body + Send, E: Send>(
     passed: PassedGate<G, F>,
     ended: Result<Response<R>, E>,
@@ -110,7 +111,7 @@ pub(super) fn settle_passed<G: Gate<Parts>, F: Framework, R: Body + Send, E: Sen
     leave_gate::<G, F, R, E>(gate, ticket, CallCompletion::Completed(ended), outcome, None)
 }
 
-/// Leaves the gate, and makes of the answer what that wants.
+/// Leaves the gate and applies its leave action to the response.
 #[expect(
     clippy::manual_async_fn,
     reason = "what an async fn is given lies in its future twice, and that must stay below 1 KiB"
@@ -142,7 +143,7 @@ pub(super) fn leave_gate<G: Gate<Parts>, F: Framework, R: Body + Send, E: Send>(
     }
 }
 
-/// Makes of an answer what the gate wants: at once, or for those that were parked by asking it.
+/// Applies a leave action to the response: at once, or by asking the gate for a parked request.
 pub(super) fn apply_leave_action<G: Gate<Parts>, F: Framework, R: Body + Send>(
     gate: Arc<G>,
     mut answer: Response<R>,
@@ -159,7 +160,7 @@ pub(super) fn apply_leave_action<G: Gate<Parts>, F: Framework, R: Body + Send>(
             let kept = BodyTicket::new(G::clone(&gate), ticket, reading);
             answer.map(|body| GateBody::with_ticket(body, kept))
         }
-        // Most answers are none of that: their futures are without it.
+        // Boxed: most responses have another action, and their futures stay small.
         LeaveAction::Accept { accept_ticket: parked, body_budget: room, slot } => {
             let accepted = accept_or_keep_response::<G, F, R>(gate, answer, parked, room, slot);
             return Either::Right(Box::pin(accepted));
@@ -167,7 +168,7 @@ pub(super) fn apply_leave_action<G: Gate<Parts>, F: Framework, R: Body + Send>(
     }))
 }
 
-/// The answer to a request that was parked: that of the gate, if it has taken it over.
+/// Returns the gate's reply to a parked request, or the response if the gate does not accept it.
 async fn accept_or_keep_response<G: Gate<Parts>, F: Framework, R: Body>(
     gate: Arc<G>,
     answer: Response<R>,

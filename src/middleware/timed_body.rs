@@ -1,4 +1,4 @@
-//! A request body whose client must not be too slow.
+//! Request bodies with a read timeout and a fingerprint.
 
 use std::{
     any::{Any, TypeId, type_name},
@@ -15,13 +15,13 @@ use pin_project::pin_project;
 use super::gate_body::BoxError;
 use crate::gate::{BodyTimer, RequestFingerprint};
 
-/// A request body that is to be timed. The layers don't change a request's body type, so it can be only
-/// if a timed one fits into that type again; a [`Framework`](super::Framework) knows into which it does.
+/// Request body that is to be timed. The layers keep a request's body type, so a timed body must
+/// fit into that type again; a [`Framework`](super::Framework) knows the types that can hold one.
 pub struct UntimedBody<B> {
     body: B,
     body_timer: BodyTimer,
     fingerprint: Option<RequestFingerprint>,
-    /// There is a deadline to be kept.
+    /// The body has a read timeout.
     has_timeout: bool,
 }
 
@@ -35,12 +35,12 @@ impl<B: Body<Data = Bytes> + 'static> UntimedBody<B> {
         Self { body, body_timer: patience, fingerprint: print, has_timeout: counts }
     }
 
-    /// Times the body if it is a `T`, by putting it into another `T`. The first function makes an error of
-    /// what a `T` fails with, so that the second can make the same of it again.
+    /// Times the body if it is a `T`, by wrapping it in another `T`. `error` converts the errors of
+    /// a `T`; `make` must be able to convert them back.
     ///
     /// # Errors
     ///
-    /// The body as it was, if it is none.
+    /// The unchanged body, if it is not a `T`.
     #[expect(clippy::expect_used, reason = "its type was compared")]
     pub fn try_time_as<T: Body<Data = Bytes> + 'static>(
         self,
@@ -54,12 +54,12 @@ impl<B: Body<Data = Bytes> + 'static> UntimedBody<B> {
         let timed = |body| {
             make(TimedBody { body: Some(body), error, body_timer: patience, fingerprint: print })
         };
-        // One type by two names.
+        // `B` and `T` are the same type.
         let body = cast_same_type::<B, T>(body).map(timed).and_then(cast_same_type::<T, B>);
         Ok(body.expect("it is of this type"))
     }
 
-    /// Leaves it is, and logs once that the setting does nothing here.
+    /// Leaves the body as it is, and logs once that its read timeout has no effect.
     pub fn leave_untimed(self) -> B {
         static WARNED: Once = Once::new();
         let tell = || {
@@ -81,7 +81,7 @@ fn cast_same_type<A: 'static, B: 'static>(value: A) -> Option<B> {
     (&mut place as &mut dyn Any).downcast_mut::<Option<B>>()?.take()
 }
 
-/// A request body that fails when its client has been too slow.
+/// Request body that fails when its client was too slow.
 #[pin_project]
 pub struct TimedBody<B: Body> {
     /// `None` once it has failed.
@@ -89,7 +89,7 @@ pub struct TimedBody<B: Body> {
     body: Option<B>,
     error: fn(B::Error) -> BoxError,
     body_timer: BodyTimer,
-    /// Is shown what is read.
+    /// Updated with the data that is read.
     fingerprint: Option<RequestFingerprint>,
 }
 
@@ -141,7 +141,7 @@ fn update_fingerprint<E>(
             if let Some(data) = frame.data_ref() {
                 print.update(data);
             }
-            // Nobody asks for the end of what says that it is there.
+            // A reader does not poll a body that reports its end.
             if ended() {
                 print.finish();
             }

@@ -1,10 +1,10 @@
-//! Outgoing HTTP/1.1 of callbacks and replays, on hyper-util's client and `hyper-rustls`.
+//! HTTP/1.1 client of webhooks and HTTP replays, on hyper-util's client and `hyper-rustls`.
 
 #[cfg(all(test, any(feature = "webhook", feature = "http-replay-tls")))]
 pub(crate) mod tests;
 #[cfg(any(feature = "webhook", feature = "http-replay-tls"))]
 mod tls;
-/// Stands in for TLS without the features that bring it.
+/// Stub of the TLS functions for builds without the TLS features.
 #[cfg(not(any(feature = "webhook", feature = "http-replay-tls")))]
 mod tls {
     #[derive(Clone)]
@@ -34,7 +34,7 @@ pub(crate) use self::tls::{TlsClientConfig, system_tls_config, with_tls};
 
 pub(crate) type OutboundError = Box<dyn Error + Send + Sync>;
 
-/// Connector made of a function, like that of `tower::service_fn`.
+/// Connector made of a function, like `tower::service_fn`.
 #[derive(Clone)]
 pub(crate) struct FnConnector<F>(pub(crate) F);
 
@@ -56,7 +56,7 @@ where
     }
 }
 
-/// Formats an error with its sources: hyper-util's own text names only the phase that failed.
+/// Formats an error with its sources. hyper-util's own text names only the phase that failed.
 pub(crate) fn describe_error_chain(error: &dyn Error) -> String {
     let chain = iter::successors(Some(error), |error| (*error).source());
     chain.map(ToString::to_string).collect::<Vec<_>>().join(": ")

@@ -1,5 +1,5 @@
-//! TLS by rustls with ring, which needs no C toolchain beyond a compiler. No provider is installed
-//! for the process, so an application may use another one.
+//! TLS by rustls with ring, which needs only a C compiler. No provider is installed for the
+//! process, so an application may use another one.
 
 use std::sync::Arc;
 
@@ -8,13 +8,13 @@ use rustls::{ClientConfig, ConfigBuilder, RootCertStore, WantsVerifier, crypto::
 
 pub(crate) type TlsClientConfig = Arc<ClientConfig>;
 
-/// Adds TLS to a connector, for URLs of `https` alone.
+/// Adds TLS to a connector, for `https` URLs only.
 pub(crate) fn with_tls<T>(tcp: T, tls: &TlsClientConfig) -> HttpsConnector<T> {
     HttpsConnector::from((tcp, Arc::clone(tls)))
 }
 
-/// Trusts the roots of this system as they are now, read only if `https` is used at all. Without
-/// any, `calls` fail.
+/// Returns a configuration that trusts the system's current root certificates. They are read only
+/// if `https` is used at all. Without root certificates, the `calls` named in the log fail.
 pub(crate) fn system_tls_config(https: bool, calls: &str) -> TlsClientConfig {
     let none = || tls_config_with_roots(RootCertStore::empty());
     if !https {
@@ -29,7 +29,7 @@ pub(crate) fn system_tls_config(https: bool, calls: &str) -> TlsClientConfig {
     }
 }
 
-/// Trusts these roots alone.
+/// Returns a configuration that trusts these roots only.
 pub(crate) fn tls_config_with_roots(roots: RootCertStore) -> TlsClientConfig {
     Arc::new(tls_config_builder().with_root_certificates(roots).with_no_client_auth())
 }

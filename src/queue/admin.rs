@@ -1,4 +1,4 @@
-//! Operations: what there is, what has died, and what is to become of it.
+//! Queue operations: inspect tasks, cancel, redrive, purge, pause.
 
 use std::{
     fmt,
@@ -15,51 +15,50 @@ use crate::{
     store::{MAX_TASKS_PER_STEP, QueueStats, TaskFault, TaskId, TaskState, TaskView},
 };
 
-/// What is told of a task; never its payload.
+/// State of a task, without its payload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TaskInfo {
-    /// Its id.
     pub id: TaskId,
-    /// Where it is.
     pub state: TaskState,
-    /// How long until it may be run; zero if it may, or does not wait.
+    /// Time until the task is due; zero if it is due or not waiting.
     pub due_in: Duration,
-    /// When it was pushed, by the store's clock.
+    /// Time of the push, by the store's clock.
     pub pushed_at: SystemTime,
-    /// Bytes of its payload.
+    /// Length of the payload in bytes.
     pub bytes: u64,
-    /// Attempts that went wrong so far, since it was last redriven.
+    /// Failed attempts since the task was last redriven.
     pub attempts: u32,
-    /// Those of them that were crashes.
+    /// The crashes among them.
     pub crashes: u32,
-    /// The last of them, at most 8, the latest one at the end; that of a dead letter says why it died.
+    /// The last failed attempts, at most 8, the latest at the end; for a dead letter, that is the
+    /// cause.
     pub history: Vec<TaskAttempt>,
 }
 
-/// An attempt that went wrong.
+/// A failed attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TaskAttempt {
-    /// When it was over, by the store's clock.
+    /// Time of the failure, by the store's clock.
     pub at: SystemTime,
-    /// In what way.
+    /// Kind of the failure.
     pub fault: TaskFault,
-    /// What the handler said, or what happened.
+    /// The handler's error, or a description of the failure.
     pub reason: String,
 }
 
-/// Some of the dead letters.
+/// Page of dead letters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TaskPage {
-    /// The oldest first.
+    /// The dead letters, oldest first.
     pub tasks: Vec<TaskInfo>,
-    /// Where the next page starts; `None`: there is none.
+    /// Start of the next page; `None` on the last page.
     pub next: Option<DeadLetterCursor>,
 }
 
-/// A place between two pages of dead letters; as text it can go through an address.
+/// Position between two pages of dead letters; its text form can be part of a URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeadLetterCursor(u64);
 
@@ -97,35 +96,37 @@ impl From<TaskView> for TaskInfo {
     }
 }
 
-/// Each is one call, or one for every hundred tasks, or 4 MiB of them. Those that change something are not sent again
-/// once they may have run: on a timeout, or if the future is dropped, look.
+/// Each operation is one call, or one call for every hundred tasks or 4 MiB of tasks. An operation
+/// that changes something is not retried once it may have run: after a timeout, or after its future
+/// was dropped, check the result.
 impl<T> Queue<T> {
-    /// What is known of a task; `None` if it is done, cancelled, thrown away or unknown.
+    /// Returns the state of a task; `None` if it is done, cancelled, purged or unknown.
     ///
     /// # Errors
     ///
-    /// The store is away.
+    /// The store is unavailable.
     pub async fn get(&self, id: &TaskId) -> Result<Option<TaskInfo>, Error> {
         let view = self.store.backend().task_view(self.name.clone(), id.clone()).await?;
         Ok(view.map(Into::into))
     }
 
-    /// Takes a task out of the queue if it waits. Returns where it was: a [running](TaskState::Running) or
-    /// [dead](TaskState::Dead) one stays as it is; `None` as in [`get`](Self::get).
+    /// Cancels a waiting task. Returns its previous state: a [running](TaskState::Running) or
+    /// [dead](TaskState::Dead) task stays as it is. `None` as in [`get`](Self::get).
     ///
     /// # Errors
     ///
-    /// The store is away. On a timeout it may have been cancelled.
+    /// The store is unavailable. After a timeout, the task may have been cancelled.
     pub async fn cancel(&self, id: &TaskId) -> Result<Option<TaskState>, Error> {
         self.store.backend().cancel_task(self.name.clone(), id.clone()).await
     }
 
-    /// Dead letters, the oldest first: at most `most` (1 to 100) behind the cursor, from the beginning without one. Of large
-    /// ones a page has fewer, 4 MiB, but one in any case: it is the last one if it names no [next](TaskPage::next).
+    /// Lists dead letters, oldest first: at most `most` (1 to 100) after the cursor, or from the
+    /// beginning. A page has at most 4 MiB of tasks, but at least one task, so it may have fewer
+    /// than `most`; the last page has no [`next`](TaskPage::next).
     ///
     /// # Errors
     ///
-    /// The store is away.
+    /// The store is unavailable.
     pub async fn dead_letters(
         &self,
         after: Option<DeadLetterCursor>,
@@ -137,25 +138,27 @@ impl<T> Queue<T> {
         Ok(TaskPage { tasks, next: page.next.map(DeadLetterCursor) })
     }
 
-    /// Puts a dead letter at the tail of the queue, with all its attempts before it; its history stays. False if it is
-    /// none.
+    /// Puts a dead letter at the tail of the queue, with a full number of attempts; its history
+    /// stays. Returns false if the task is not a dead letter.
     ///
-    /// It has its [unique key](super::PushRequest::unique) again, unless another task has that by now: then it waits
-    /// without one. Once the other has ended, a further task may be stored under the key, beside this one.
+    /// The task gets its [unique key](super::PushRequest::unique) back, unless another task has
+    /// that key by now; then it waits without one. Once the other task has ended, a further task
+    /// may be stored under the key beside this one.
     ///
     /// # Errors
     ///
-    /// The store is away. On a timeout it may have been done.
+    /// The store is unavailable. After a timeout, the task may have been redriven.
     pub async fn redrive(&self, id: &TaskId) -> Result<bool, Error> {
         self.store.backend().redrive_dead_letter(self.name.clone(), id.clone()).await
     }
 
-    /// As [`redrive`](Self::redrive), for all dead letters there are now, the oldest first; each becomes due by
-    /// `spacing` later than the one before it, so what killed them is not met by all at once. How many.
+    /// Redrives all current dead letters, oldest first, like [`redrive`](Self::redrive), and
+    /// returns their number. Each becomes due `spacing` later than the one before it, so that the
+    /// cause of their failure does not meet all of them at once.
     ///
     /// # Errors
     ///
-    /// The store is away. Some may have been put back.
+    /// The store is unavailable. Some may have been redriven.
     pub async fn redrive_all(&self, spacing: Duration) -> Result<u64, Error> {
         let (backend, mut moved) = (self.store.backend(), 0);
         let all = self.stats().await?.dead_letters;
@@ -175,13 +178,13 @@ impl<T> Queue<T> {
         Ok(moved)
     }
 
-    /// Throws away all that waits, what is delayed and what is to be tried again included; how many. What runs goes
-    /// on; what is pushed after it began, and dead letters, stay. Of what comes back to wait before it is through (a retry,
-    /// a redriven letter) some may go, too.
+    /// Purges all waiting tasks, delayed tasks and retries included, and returns their number.
+    /// Running tasks go on; dead letters and tasks pushed after the start of the call stay. A task
+    /// that returns to the queue during the call (a retry, a redriven letter) may be purged too.
     ///
     /// # Errors
     ///
-    /// The store is away. Some may be gone.
+    /// The store is unavailable. Some may have been purged.
     pub async fn purge_waiting(&self) -> Result<u64, Error> {
         let (mut gone, mut walk) = (0, None);
         loop {
@@ -195,22 +198,23 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Throws a dead letter away; false if it is none. It is [counted](QueueStats::trimmed).
+    /// Purges a dead letter; returns false if the task is not one. It is
+    /// [counted](QueueStats::trimmed).
     ///
     /// # Errors
     ///
-    /// The store is away. On a timeout it may be gone.
+    /// The store is unavailable. After a timeout, it may have been purged.
     pub async fn purge_dead_letter(&self, id: &TaskId) -> Result<bool, Error> {
         self.store.backend().purge_dead_letter(self.name.clone(), id.clone()).await
     }
 
-    /// Throws away the dead letters; how many.
+    /// Purges all current dead letters and returns their number.
     ///
     /// # Errors
     ///
-    /// The store is away. Some may be gone.
+    /// The store is unavailable. Some may have been purged.
     pub async fn purge_dead_letters(&self) -> Result<u64, Error> {
-        // No more than there were when it began: others may die all the time.
+        // Bounded by the number at the start: tasks may die all the time.
         let (all, mut gone) = (self.stats().await?.dead_letters, 0);
         while gone < all {
             let page = self.store.backend().purge_dead_letters(self.name.clone()).await?;
@@ -222,12 +226,13 @@ impl<T> Queue<T> {
         Ok(gone)
     }
 
-    /// No task of the queue is started any more, by any worker, until it is [resumed](Self::resume). What
-    /// runs goes on.
+    /// Pauses the queue: no worker starts a task until it is [resumed](Self::resume). Running tasks
+    /// go on.
     ///
     /// # Errors
     ///
-    /// The store is away. On a timeout it may be paused; asking again does no harm.
+    /// The store is unavailable. After a timeout, the queue may be paused; a repeated call is
+    /// harmless.
     pub async fn pause(&self) -> Result<(), Error> {
         self.store.backend().set_tasks_paused(self.name.clone(), true).await
     }
@@ -236,28 +241,28 @@ impl<T> Queue<T> {
     ///
     /// # Errors
     ///
-    /// As `pause`.
+    /// As for `pause`.
     pub async fn resume(&self) -> Result<(), Error> {
         self.store.backend().set_tasks_paused(self.name.clone(), false).await
     }
 
-    /// How many tasks there are, and what has become of all there were.
+    /// Returns the number of tasks in each state, and counts of all past tasks.
     ///
     /// # Errors
     ///
-    /// The store is away.
+    /// The store is unavailable.
     pub async fn stats(&self) -> Result<QueueStats, Error> {
         self.store.backend().queue_stats(self.name.clone()).await
     }
 }
 
 impl<T: DeserializeOwned> Queue<T> {
-    /// The payload of a task that waits, runs or is dead: to look at what cannot be run.
+    /// Returns the payload of a task that waits, runs or is dead, to inspect one that can't run.
     ///
     /// # Errors
     ///
-    /// The store is away; [`ErrorKind::Protocol`] if the payload is of another form, or sealed with a key that this
-    /// handle does not have: its source says which.
+    /// The store is unavailable; [`ErrorKind::Protocol`] if the payload does not decode, or is
+    /// sealed with a key that this handle does not have: the error's source tells which.
     pub async fn payload(&self, id: &TaskId) -> Result<Option<T>, Error> {
         let odd = || Error::new(ErrorKind::Protocol, "payload");
         let text = self.store.backend().task_payload(self.name.clone(), id.clone()).await?;

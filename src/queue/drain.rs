@@ -1,4 +1,4 @@
-//! How a worker stops.
+//! Drain of a queue worker.
 
 use std::{collections::HashSet, pin::pin, sync::atomic::Ordering, time::Duration};
 
@@ -14,13 +14,13 @@ use super::{
 };
 use crate::store::{RunToken, TaskFault, TaskOutcome, TaskSettlement};
 
-/// How often it is looked whether the store is away.
+/// Interval at which a drain checks for an unavailable store.
 const OUTAGE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How long the last turns of a worker that stops may take, with the wait for what they tell of.
+/// Limit on the last polls of a stopping worker, including the wait for the runs that they settle.
 const FINAL_POLLS_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long it waits for runs to be dropped: those whose handler blocks its thread may never be.
+/// Limit on the wait for aborted runs to be dropped: a handler that blocks its thread may never be.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl QueueWorkerLoop {
@@ -28,7 +28,7 @@ impl QueueWorkerLoop {
         self.is_draining = true;
         let mut deadline = pin!(tokio::time::sleep(self.worker.drain_timeout));
         loop {
-            // A store that is away has begun nothing that could be handed back.
+            // The store refused this poll, so it has started no run that must be returned.
             let away = self.settlements_in_flight == 0 && self.not_executed.load(Ordering::Relaxed);
             let idle = self.running.is_empty() && self.pending_settlements.is_empty();
             if idle && (self.pending_poll.is_none() || away) {
@@ -42,7 +42,7 @@ impl QueueWorkerLoop {
         }
         let last = async {
             self.return_runs().await;
-            // Also to be among the idle ones no more.
+            // At least one poll, to leave the idle workers.
             loop {
                 let turn = self.build_poll();
                 self.settlements_in_flight = turn.settlements.len();
@@ -62,7 +62,7 @@ impl QueueWorkerLoop {
         let _ = timeout(FINAL_POLLS_TIMEOUT, last).await;
         let (queue, running) = (self.worker.queue.log_hash(), self.running.len());
         let left = self.settlements_in_flight + self.pending_settlements.len() + running;
-        // What was refused has begun nothing.
+        // A refused poll has started nothing.
         let in_doubt = self.pending_poll.is_some() && !self.not_executed.load(Ordering::Relaxed);
         if left > 0 || in_doubt {
             tracing::warn!(
@@ -72,9 +72,12 @@ impl QueueWorkerLoop {
         }
     }
 
-    /// What has not ended in time goes back, uncharged; what must not happen twice is dead, for it may have
-    /// happened. It is over when it has been dropped, not before: a handler that blocks its thread keeps its own task from
-    /// that, and no other. Nobody renews it any more, so it does not go on while a turn is waited for.
+    /// Aborts the unfinished runs and returns their tasks to the queue, uncharged. A task that must
+    /// not run twice becomes a dead letter, since it may have run.
+    ///
+    /// A task is settled only after its run was dropped. A handler that blocks its thread prevents
+    /// that for its own task, and for no other. The leases are not renewed anymore, so runs must
+    /// end before the wait for a pending poll.
     async fn return_runs(&mut self) {
         self.run_tasks.abort_all();
         let (mut dropped, over) = (HashSet::new(), Instant::now() + ABORT_TIMEOUT);
@@ -89,7 +92,7 @@ impl QueueWorkerLoop {
             }
         };
         let _ = timeout_at(over, drops).await;
-        // All that have been dropped, although the turn took all the time.
+        // All dropped runs, even if the poll took all the time.
         while let Some(ended) = self.run_tasks.try_join_next() {
             self.record_aborted_run(ended, &mut dropped);
         }

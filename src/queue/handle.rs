@@ -1,4 +1,4 @@
-//! The queue's handle: pushing, and a worker for it.
+//! `Queue`: the handle to push tasks and to create workers.
 
 use std::{fmt, future::Future, marker::PhantomData};
 
@@ -13,9 +13,9 @@ use super::{
 };
 use crate::{key::Key, store::Store};
 
-/// Tasks of one kind, under one name. Made by [`Store::queue`]; cheap to clone.
+/// Typed queue of tasks, identified by its name. Made by [`Store::queue`]; cheap to clone.
 ///
-/// The settings here go with each task that is pushed by this handle.
+/// The settings of this handle apply to the tasks that it pushes.
 pub struct Queue<T> {
     pub(super) store: Store,
     pub(super) name: Key,
@@ -23,7 +23,7 @@ pub struct Queue<T> {
     payload_type: PhantomData<fn(T) -> T>,
 }
 
-/// What goes with each task.
+/// Settings that are stored with each task.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TaskOptions {
     pub(super) retry_after_crash: bool,
@@ -32,11 +32,12 @@ pub(super) struct TaskOptions {
     pub(super) payload_limit: usize,
 }
 
-/// Most bytes of a payload where nothing else was said.
+/// Default limit of a payload, in bytes.
 const DEFAULT_PAYLOAD_LIMIT: usize = 256 * 1024;
 
 impl Store {
-    /// The queue of this name. Processes that use the same name share it, whatever the type of their payloads.
+    /// Returns the queue of this name. Processes that use the same name share it, whatever the type
+    /// of their payloads.
     #[must_use]
     pub fn queue<T>(&self, name: impl Into<Key>) -> Queue<T> {
         let caps = (1_000_000, 512 << 20);
@@ -51,43 +52,46 @@ impl Store {
 }
 
 impl<T> Queue<T> {
-    /// Attempts until a task is dead, crashes included. Default 5: with the default backoff, what is wrong for less
-    /// than a few seconds costs no task. At least 1.
+    /// Sets the number of attempts until a task is dead, crashes included; at least 1. Default 5:
+    /// with the default backoff, a problem of less than a few seconds costs no task.
     #[must_use]
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.options.max_attempts = attempts.max(1);
         self
     }
 
-    /// One attempt, and none after a crash: for what must rather not happen than happen twice.
+    /// Allows one attempt, and none after a crash: for tasks that may be lost rather than run
+    /// twice.
     #[must_use]
     pub fn once(mut self) -> Self {
         (self.options.max_attempts, self.options.retry_after_crash) = (1, false);
         self
     }
 
-    /// Most tasks that may wait. Default 1,000,000; a push beyond it is [`Full`](super::PushError::Full).
+    /// Sets the most tasks that may wait. Default 1,000,000; a push beyond it returns
+    /// [`Full`](super::PushError::Full).
     #[must_use]
     pub fn capacity(mut self, tasks: u64) -> Self {
         self.options.capacity.0 = tasks;
         self
     }
 
-    /// Most bytes of those that wait or run, with some 30 for each. Default 512 MiB: a backlog must not take the
-    /// memory of everything else in the store.
+    /// Sets the most bytes of waiting and running tasks, with some 30 bytes of overhead for each.
+    /// Default 512 MiB: a backlog must not take the memory of everything else in the store.
     #[must_use]
     pub fn capacity_bytes(mut self, bytes: u64) -> Self {
         self.options.capacity.1 = bytes;
         self
     }
 
-    /// Most bytes of one payload, as the JSON that it is stored as. Default 256 KiB; a push of a longer one is
-    /// [`TooLarge`](super::PushError::TooLarge), and nothing of it is sent to the store.
+    /// Sets the most bytes of one payload in its JSON form. Default 256 KiB; a push of a longer one
+    /// returns [`TooLarge`](super::PushError::TooLarge) without a call to the store.
     ///
-    /// What a worker starts comes with its payload in the answer to one call, which has to come within the store's
-    /// deadline, a quarter of a second: as many tasks as it has room for, up to 4 MiB, but one in any case. One that takes
-    /// longer than that by itself is asked for again and again, and keeps the worker from all other tasks; what is
-    /// larger belongs elsewhere, and its address in the task.
+    /// A worker receives the payloads of all tasks that it starts in the reply to one call: as many
+    /// as it has capacity for, up to 4 MiB, but at least one. The reply must arrive within the
+    /// store's deadline of a quarter of a second. A single payload that takes longer is requested
+    /// again and again, and keeps the worker from all other tasks. Store larger data elsewhere,
+    /// with its address in the task.
     #[must_use]
     pub fn payload_limit(mut self, bytes: usize) -> Self {
         self.options.payload_limit = bytes;
@@ -96,15 +100,17 @@ impl<T> Queue<T> {
 }
 
 impl<T: Serialize + DeserializeOwned> Queue<T> {
-    /// A task to be stored once it is awaited, in one round trip; what is pushed meanwhile goes together.
+    /// Returns a request that pushes a task when it is awaited, in one round trip; concurrent
+    /// pushes share a call.
     ///
-    /// The type has to be readable too, so that a payload that no worker could read is found where it is pushed. A service
-    /// that only pushes, and has a type of its own for that, makes a [`serde_json::SnapshotWriter`] of it.
+    /// The type must be deserializable too, so that a payload that no worker could read is found
+    /// where it is pushed. A service that only pushes, with a type of its own for that, converts it
+    /// to a [`serde_json::Value`].
     ///
     /// # Errors
     ///
-    /// Awaited: [`PushError`](super::PushError). With debug assertions also
-    /// [`EnvelopeError`](super::PushError::EnvelopeError).
+    /// When awaited: [`PushError`](super::PushError). With debug assertions also
+    /// [`NotDecodable`](super::PushError::NotDecodable).
     pub fn push(&self, payload: &T) -> PushRequest {
         PushRequest {
             store: self.store.clone(),
@@ -118,8 +124,9 @@ impl<T: Serialize + DeserializeOwned> Queue<T> {
 }
 
 impl<T: DeserializeOwned + Send + 'static> Queue<T> {
-    /// A worker that runs the tasks by this function. An error, or a panic, is an attempt that failed. The error may be
-    /// whatever converts into a boxed one, or a [`TaskFailure`](super::TaskFailure), which says what is to become of the task.
+    /// Returns a worker that runs the tasks with this function. An error or a panic is a failed
+    /// attempt. The error is any type that converts into a boxed error, or a
+    /// [`TaskFailure`](super::TaskFailure), which decides the task's future.
     pub fn worker<F, Fut, E>(&self, handler: F) -> QueueWorker
     where
         F: Fn(Task<T>) -> Fut + Send + Sync + 'static,
@@ -133,9 +140,9 @@ impl<T: DeserializeOwned + Send + 'static> Queue<T> {
         self.worker_from_handler(run)
     }
 
-    /// A worker that runs the tasks by a tower service. It is cloned for each run, and asked whether it is
-    /// ready before. Its errors are as those of [`worker`](Self::worker), so layers may stand around it that answer
-    /// with a boxed one, such as tower's own timeout.
+    /// Returns a worker that runs the tasks with a tower service, which is cloned and polled for
+    /// readiness for each run. Its errors are treated as those of [`worker`](Self::worker), so it
+    /// may have layers that return boxed errors, such as tower's own timeout.
     #[cfg(feature = "tower")]
     pub fn worker_service<S>(&self, service: S) -> QueueWorker
     where
@@ -159,7 +166,7 @@ impl<T: DeserializeOwned + Send + 'static> Queue<T> {
     }
 }
 
-/// The payload as JSON; with debug assertions, only if its type reads that.
+/// Encodes a payload as JSON; with debug assertions, only if its type can read that JSON.
 fn encode_payload<T: Serialize + DeserializeOwned>(payload: &T) -> Result<Vec<u8>, PushError> {
     let json = serde_json::to_vec(payload).map_err(PushError::Encode)?;
     if cfg!(debug_assertions)

@@ -1,10 +1,15 @@
-//! A worker that has nothing to do: whether that is still so, for two commands.
+//! Idle polls: two commands that ask whether an empty queue is still empty.
 //!
-//! A turn that finds nothing costs the server nine. So once one has found that nothing waits and nothing runs, the next
-//! looks only ask whether that is so yet, and prolong the worker's place among the idle, for which a push wakes it. What
-//! is told in the meantime, an answer that is not a plain yes, or none, is followed by a turn; so is each 24th look,
-//! since turns also throw away what was kept for long enough. (The place is counted by the store's clock, which may leap
-//! ahead: then a push may find nobody there, until one of the next turns, and waits for a look, as after a lost message.)
+//! A task poll that finds nothing costs the server nine commands. Once one has found that no task
+//! waits or runs, the next polls only ask whether that is still so, and extend the worker's
+//! registration as idle, through which a push wakes it. A full task poll follows:
+//!
+//! - after a wake-up during the idle poll,
+//! - after a reply other than a plain yes, or none,
+//! - after `MAX_IDLE_CHECKS` idle polls, since task polls also remove expired data.
+//!
+//! The registration ends by the store's clock, which may jump ahead. A push may then find no idle
+//! worker until one of the next task polls, and waits for a poll, as after a lost wake-up.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,25 +21,25 @@ use super::{
 };
 use crate::store::{Store, TaskPollCommand};
 
-/// An idle worker looks so often, in case it was not told.
+/// Interval of the polls of an idle worker, in case a wake-up is lost.
 pub(super) const IDLE_POLL_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How long an idle worker counts as one; longer than a beat.
+/// Time for which a worker is registered as idle; longer than `IDLE_POLL_INTERVAL`.
 pub(super) const IDLE_REGISTRATION_TTL: Duration = Duration::from_secs(8);
 
-/// Looks in a row that are no turns: two minutes at most. Each further worker of a fleet that has nothing to do
-/// costs 0.46 commands a second with it, the turns' share included.
+/// Idle polls between two task polls: two minutes at most. With it, each further idle worker of a
+/// fleet costs 0.46 commands a second, the share of the task polls included.
 const MAX_IDLE_CHECKS: u32 = 23;
 
-/// What a turn has found, or a look behind it.
+/// Finding of a task poll, or of an idle poll after it, that the queue is empty.
 #[derive(Clone, Copy)]
 pub(super) struct IdlePoll {
-    /// When the call was made that prolonged the worker's place.
+    /// Time of the call that last extended the registration.
     renewed_at: Instant,
     checks: u32,
 }
 
-/// What came of a look.
+/// Outcome of a poll.
 #[expect(clippy::large_enum_variant, reason = "it is moved once, from the future that makes it")]
 pub(super) enum IdlePollOutcome {
     Polled(AnsweredPoll),
@@ -46,7 +51,8 @@ impl IdlePoll {
         Self { renewed_at: since, checks: 0 }
     }
 
-    /// Itself, later, if it is so still. An error is no answer: the turn that follows waits for one.
+    /// Returns the renewed finding if the queue is still empty. An error is no answer: the task
+    /// poll that follows waits for one.
     async fn confirm_idle(self, store: &Store, turn: &TaskPollCommand) -> Option<Self> {
         let now = Instant::now();
         let (queue, node, worker) =
@@ -57,7 +63,7 @@ impl IdlePoll {
     }
 }
 
-/// The turn, unless it is seen to be idle.
+/// Sends the task poll, unless an idle poll confirms that the queue is empty.
 pub(super) async fn poll_unless_idle(
     store: Store,
     quiet: Option<IdlePoll>,
@@ -73,7 +79,7 @@ pub(super) async fn poll_unless_idle(
 }
 
 impl QueueWorkerLoop {
-    /// What the next look may ask about instead of taking its turn.
+    /// Returns the finding that the next poll may confirm instead of a full task poll.
     pub(super) fn take_idle_poll(&mut self) -> Option<IdlePoll> {
         let quiet = self.idle_poll.take().filter(|quiet| quiet.checks < MAX_IDLE_CHECKS);
         quiet

@@ -1,10 +1,12 @@
-//! Queues of tasks that are no requests: `store.queue("emails")`.
+//! Queues of typed tasks: `store.queue("emails")`.
 //!
-//! A task is a payload of the application's own, pushed by any process and run by a worker of any other, now
-//! or later. It stands apart from [deferred requests](crate::defer): no lock, no line of a resource.
+//! A task is a payload of the application, pushed by any process and run by a worker of any
+//! process, now or later. Queues are separate from [deferred requests](crate::defer): a task has no
+//! lock and waits in no lock's queue.
 //!
 //! ```
-//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! use std::time::Duration;
 //! use lockgate::{Store, queue::{Queue, Task}};
 //!
@@ -20,7 +22,7 @@
 //! let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
 //! # let mut stop = Some(stop);
 //! # let stop = std::sync::Mutex::new(stop.take());
-//! let worker = mails.defer_worker(move |task: Task<Email>| {
+//! let worker = mails.worker(move |task: Task<Email>| {
 //! #   if let Some(stop) = stop.lock().unwrap().take() { let _ = stop.send(()); }
 //!     async move {
 //!         println!("to {}, attempt {}", task.payload.to, task.attempt());
@@ -31,34 +33,40 @@
 //! # Ok(()) }
 //! ```
 //!
-//! # What is promised
+//! # Guarantees
 //!
-//! - [`PushedTask`] means stored, once: a push whose answer is lost is asked again under the same number.
-//! - Each task ends in one of three ways: done, dead (kept, with its history, for
-//!   [`Queue::dead_letters`] and [`Queue::redrive`]), or cancelled. Whatever is thrown away is [counted](QueueStats).
-//! - Tasks start in the order of pushing, each not before its time, by the store's clock alone. What is
-//!   tried again, or handed back, comes when its time has come; it holds up nobody.
-//! - **At least once.** A worker has a lease on each run, and renews it. If the worker dies, the task runs again
-//!   once the lease is over, at the latest 13 s after it; with [`PushRequest::once`] it becomes a dead letter
-//!   instead. A worker that was paused for longer than its lease can end nothing any more: its run is cancelled,
-//!   and what it says of it is void.
-//! - Errors, panics and crashes are counted apart; each is an attempt. Being handed back at a shutdown is none; a task
-//!   that is to run once and was cut off by it is dead, as after a crash.
-//! - A push wakes one idle worker, at a cost that does not grow with the number of workers. One idle worker of the
-//!   queue has a timer for what comes next; a message that is lost costs at most 5 s.
+//! - [`PushedTask`] means stored, once: a push without a reply is retried under the same number.
+//! - Each task ends in one of three ways: done, dead (kept with its history, for
+//!   [`Queue::dead_letters`] and [`Queue::redrive`]), or cancelled. Purged and evicted tasks are
+//!   [counted](QueueStats).
+//! - Tasks start in the order of their pushes, each not before its due time, by the store's clock
+//!   alone. A retry or a returned task starts when it is due and delays no other task.
+//! - **At least once.** A worker has a lease on each run, and renews it. If the worker dies, the
+//!   task runs again after the lease, at most 13 s later; with [`PushRequest::once`] it becomes a
+//!   dead letter instead. A worker that was paused for longer than its lease can settle nothing
+//!   anymore: its run is cancelled, and its result is void.
+//! - Errors, panics and crashes are counted separately; each is an attempt. A return at a shutdown
+//!   is not an attempt, but a task that may run only once becomes a dead letter, as after a crash.
+//! - A push wakes one idle worker, at a cost that does not grow with the number of workers. One
+//!   idle worker of the queue has a timer for the next due task or lease; a lost wake-up costs at
+//!   most 5 s.
 //!
 //! # Payloads
 //!
-//! They are JSON (`serde_json`): text that an operator, a script or a service in another language can read and
-//! write, and which bears new fields in a rolling deployment; a compact format would save a few bytes of a record and
-//! bear none of that. A payload that this worker can't read may be one of a newer version: it is left to
-//! the others, uncharged, after a pause that doubles from 1 s to 1 minute. From an hour after it was due first that is a
-//! failure like any, with the reason `undecodable`: a deployment takes less, and whoever pushes what nobody reads should
-//! learn of it on the same day. Payloads are in no listing, `Debug` or log; what the handler says of a failure is.
+//! Payloads are JSON (`serde_json`). Operators, scripts and services in other languages can read
+//! and write it, and it tolerates new fields in a rolling deployment; a compact format would save a
+//! few bytes per task without these properties.
 //!
-//! The keyring of a store (`Store::with_keyring`) seals them, each for its own queue and task: names of queues, unique
-//! keys and what handlers say of failures stay readable. A worker without the key leaves a task to the others, uncharged;
-//! one that was changed, or put in another's place, is dead with the reason `undecodable`.
+//! A payload that this worker can't read may belong to a newer version. It is left to other
+//! workers, uncharged, after a delay that doubles from 1 s to 1 minute. From one hour after it was
+//! first due, it fails like any other task, with the reason `undecodable`: a deployment takes less
+//! time, and a mistake should be noticed on the same day. Payloads never appear in listings,
+//! `Debug` output or logs; the reasons of handlers do.
+//!
+//! A store's keyring (`Store::with_keyring`) seals each payload for its own queue and task. Queue
+//! names, unique keys and the reasons of handlers stay readable. A worker without the key leaves a
+//! task to other workers, uncharged. A payload that was changed, or copied from another task,
+//! becomes a dead letter with the reason `undecodable`.
 
 mod admin;
 mod drain;

@@ -1,4 +1,4 @@
-//! A turn on its way: sent until it is answered.
+//! Task polls: a call that is retried until the store replies.
 
 use std::{
     sync::{
@@ -12,23 +12,23 @@ use tokio::time::Instant;
 
 use crate::store::{Store, TaskPollCommand, TaskPollOutcome};
 
-/// Pauses between two calls of which the first was not answered.
+/// First and longest delay between two attempts of an unanswered call.
 const RETRY_DELAY_RANGE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
-/// What came of a turn.
+/// Completed task poll.
 pub(super) struct AnsweredPoll {
     pub(super) request: TaskPollCommand,
     pub(super) reply: TaskPollOutcome,
-    /// When the first copy was sent that may have run.
+    /// Time at which the first copy that may have run was sent.
     pub(super) first_sent_at: Instant,
-    /// When the copy was sent that was answered.
+    /// Time at which the answered copy was sent.
     pub(super) answered_sent_at: Instant,
 }
 
-/// Whether the store has said of each copy of a turn so far that it was not run.
+/// True if the store has refused every copy of a poll so far, so that none has run.
 pub(super) type NotExecutedFlag = Arc<AtomicBool>;
 
-/// Asks until it is answered: under its number, a turn happens once.
+/// Sends a task poll until the store replies; its number makes it take effect once.
 pub(super) async fn poll_until_answered(
     store: Store,
     turn: TaskPollCommand,

@@ -1,4 +1,4 @@
-//! Pushing a task.
+//! `PushRequest`: the push of one task.
 
 use std::{
     error::Error as StdError,
@@ -17,18 +17,18 @@ use crate::{
     store::{Store, TaskId, TaskPushCommand, TaskPushOutcome, UniqueKey},
 };
 
-/// What became of a push.
+/// Result of a push.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PushedTask {
-    /// It is stored.
+    /// The task was stored.
     New(TaskId),
     /// Nothing was stored: this task has the same unique key.
     Duplicate(TaskId),
 }
 
 impl PushedTask {
-    /// The task's id, whichever it is.
+    /// Returns the id of the stored or existing task.
     #[must_use]
     pub fn id(&self) -> &TaskId {
         match self {
@@ -36,7 +36,7 @@ impl PushedTask {
         }
     }
 
-    /// As [`id`](Self::id), by value.
+    /// Like [`id`](Self::id), by value.
     #[must_use]
     pub fn into_id(self) -> TaskId {
         match self {
@@ -45,30 +45,35 @@ impl PushedTask {
     }
 }
 
-/// Why a task was not pushed.
+/// Reason why a task was not pushed.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum PushError {
-    /// The queue has as many tasks, or bytes, as it may.
+    /// The queue has reached its capacity in tasks or bytes.
     Full,
-    /// The payload is longer than [`MemoryTaskQueue::payload_limit`](super::MemoryTaskQueue::payload_limit) allows: it was not sent.
+    /// The payload is longer than [`Queue::payload_limit`](super::Queue::payload_limit) allows; it
+    /// was not sent.
     TooLarge {
-        /// What it has as JSON.
+        /// Length of the payload as JSON.
         bytes: usize,
-        /// What it may have.
+        /// Most bytes that the queue allows.
         limit: usize,
     },
-    /// The payload can't be written as JSON.
+    /// The payload can't be encoded as JSON.
     Encode(serde_json::Error),
-    /// The payload was written as JSON that its own type can't read: no worker could. Nothing was sent. Looked for only where
-    /// debug assertions are on, since it costs as much as reading the payload: a test finds it. The usual reasons are NaN and
-    /// infinity, which JSON has not and which are written as `null`, more than 127 levels of nesting, keys of maps that are
-    /// not read as they are written, and serde attributes that hold for one direction alone.
+    /// The payload's own type can't read the JSON that it writes, so no worker could. Nothing was
+    /// sent. Checked only with debug assertions, since it costs as much as reading the payload: a
+    /// test finds it. The usual causes:
+    ///
+    /// - NaN and infinity, which JSON lacks and which are written as `null`,
+    /// - more than 127 levels of nesting,
+    /// - map keys that are written and read in different forms,
+    /// - serde attributes that apply to one direction alone.
     NotDecodable(serde_json::Error),
-    /// The store is away. On a timeout the task may have been stored. Pushed again under the same
-    /// [unique key](PushRequest::unique), it is not stored twice while the first one waits or runs; once that one has
-    /// ended, a second one is stored, and runs as well. Under a key [with a window](PushRequest::unique_for) none is
-    /// before the window is over, whatever has become of the first one.
+    /// The store is unavailable. After a timeout, the task may have been stored. A repeated push
+    /// under the same [unique key](PushRequest::unique) stores no second task while the first one
+    /// waits or runs; once that has ended, a second one is stored and runs as well. Under a key
+    /// [with a window](PushRequest::unique_for), none is stored before the window is over.
     Store(Error),
 }
 
@@ -105,9 +110,9 @@ impl From<Error> for PushError {
     }
 }
 
-/// A task about to be pushed; `.await` does it. Made by [`MemoryTaskQueue::push`](super::MemoryTaskQueue::push).
+/// Task about to be pushed when it is awaited. Made by [`Queue::push`](super::Queue::push).
 ///
-/// If the future is dropped, the task may have been stored.
+/// If its future is dropped, the task may have been stored.
 #[must_use = "nothing is pushed until it is awaited"]
 pub struct PushRequest {
     pub(super) store: Store,
@@ -119,45 +124,46 @@ pub struct PushRequest {
 }
 
 impl PushRequest {
-    /// Not to be run before this time has passed, counted by the store from when it has the task. Default
-    /// zero; at most a hundred years (of 365 days), and what is longer counts as that.
+    /// Delays the task by this time, counted by the store from the push. Default zero; at most a
+    /// hundred years (of 365 days), and a longer delay is cut to that.
     pub fn delay(mut self, delay: Duration) -> Self {
         self.delay = delay.min(MAX_DELAY);
         self
     }
 
-    /// Not to be run before this moment; one that has passed is now. It is turned into a [delay](Self::delay), with the
-    /// bound of one, by this process's clock, so it is as exact as that agrees with the store's. The embedded store has
-    /// a clock of its own, which it goes by: `TestKit::now` tells that of the test kit.
+    /// Delays the task until this time; a time in the past means now. It is converted to a
+    /// [delay](Self::delay), with the same limit, by this process's clock, and is as exact as that
+    /// agrees with the store's. The embedded store has its own clock: `TestKit::now` returns that
+    /// of the test kit.
     pub fn run_at(self, at: SystemTime) -> Self {
         let now = system_time(self.store.backend().estimated_now_us());
         self.delay(at.duration_since(now).unwrap_or_default())
     }
 
-    /// Nothing is stored while a task pushed under the same key waits or runs; [`PushedTask::Known`] has its
-    /// id. A dead letter has no key any more. Keys of [`unique_for`](Self::unique_for) are others: neither sees those of
-    /// the other.
+    /// Stores nothing while a task pushed under the same key waits or runs;
+    /// [`PushedTask::Duplicate`] has its id. A dead letter releases its key. Keys of
+    /// [`unique_for`](Self::unique_for) are a separate set.
     pub fn unique(mut self, key: &str) -> Self {
         self.unique = Some(UniqueKey { name: Key::custom(key), window: None });
         self
     }
 
-    /// Nothing is stored for this time after a push under the same key, whatever has become of its
-    /// task; then again, even if that one still waits. At least 1 ms, at most a year. Keys of [`unique`](Self::unique) are
-    /// others: neither sees those of the other.
+    /// Stores nothing for this time after a push under the same key, whatever the state of its
+    /// task; after that, stores a task again even if the first one still waits. At least 1 ms, at
+    /// most a year. Keys of [`unique`](Self::unique) are a separate set.
     pub fn unique_for(mut self, key: &str, window: Duration) -> Self {
         let window = window.clamp(Duration::from_millis(1), MAX_DURATION);
         self.unique = Some(UniqueKey { name: Key::custom(key), window: Some(window) });
         self
     }
 
-    /// As [`MemoryTaskQueue::max_attempts`](super::MemoryTaskQueue::max_attempts), for this task.
+    /// Like [`Queue::max_attempts`](super::Queue::max_attempts), for this task.
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.options.max_attempts = attempts.max(1);
         self
     }
 
-    /// As [`MemoryTaskQueue::once`](super::MemoryTaskQueue::once), for this task.
+    /// Like [`Queue::once`](super::Queue::once), for this task.
     pub fn once(mut self) -> Self {
         (self.options.max_attempts, self.options.retry_after_crash) = (1, false);
         self
@@ -206,7 +212,7 @@ impl IntoFuture for PushRequest {
 
 impl fmt::Debug for PushRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The payload is the user's.
+        // Without the payload, which may be confidential.
         f.debug_struct("PushRequest")
             .field("queue", &self.queue)
             .field("delay", &self.delay)

@@ -1,4 +1,4 @@
-//! A worker that runs what is due when it is told to: for tests.
+//! `QueueStepper`: a worker for tests that runs due tasks on demand.
 
 use std::sync::Arc;
 
@@ -14,21 +14,21 @@ use super::{
 };
 use crate::store::{TaskFault, TaskId, TaskPollCommand};
 
-/// Most turns of one call, each of which runs a task: tasks that push tasks without end are a fault of the test. This crate's
-/// own test of it need not run as many.
+/// Most polls of one call, each of which runs a task. More means that tasks push tasks without end,
+/// which is a fault of the test. This crate's own test of it needs fewer.
 const MAX_RUNS: usize = if cfg!(test) { 500 } else { 10_000 };
 
 /// One run of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TaskRunReport {
-    /// The task.
+    /// The task's id.
     pub id: TaskId,
-    /// Which attempt it was, from 1.
+    /// Number of the attempt, from 1.
     pub attempt: u32,
-    /// What went wrong; `None` if nothing did.
+    /// Kind of the failure; `None` after a success.
     pub fault: Option<TaskFault>,
-    /// What the handler, or its panic, said of that; empty if nothing went wrong.
+    /// The error of the handler, or the message of its panic; empty after a success.
     pub reason: String,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct QueueStepper {
 }
 
 impl QueueStepper {
-    /// One task at a time, so that they run in their order.
+    /// Creates a stepper that runs one task at a time, so that tasks run in their order.
     pub(crate) fn new(worker: QueueWorker) -> Self {
         let ran = RecordedTaskRuns::default();
         let rounds =
@@ -48,7 +48,7 @@ impl QueueStepper {
         Self { worker_loop: rounds, recorded_runs: ran }
     }
 
-    /// Runs everything that is due, one after the other, until nothing is.
+    /// Runs due tasks one after the other, until none is due.
     #[expect(clippy::panic, reason = "a test that would go on for ever is to fail")]
     pub(crate) async fn run_due(&mut self) -> Vec<TaskRunReport> {
         for _ in 0..MAX_RUNS {
@@ -79,8 +79,8 @@ impl QueueStepper {
     }
 }
 
-/// The worker, with a handler that writes down what has run. It bears panics and ends what takes too long, so
-/// that these are written down too.
+/// Wraps the worker's handler in one that records its runs. It catches panics and enforces the time
+/// limit itself, so that these are recorded too.
 fn with_recording_handler(mut worker: QueueWorker, ran: RecordedTaskRuns) -> QueueWorker {
     let (handler, longest) = (worker.handler, worker.max_run.take());
     worker.handler = Arc::new(move |raw: UndecodedTask| {

@@ -1,4 +1,4 @@
-//! The worker: its settings.
+//! `QueueWorker`: settings of a queue worker.
 
 use std::{fmt, future::Future, time::Duration};
 
@@ -11,10 +11,11 @@ use crate::{
     store::{DeadLetterLimits, Store, TaskRunLimits},
 };
 
-/// Runs tasks of a queue until it is told to stop. Made by [`MemoryTaskQueue::worker`](super::MemoryTaskQueue::worker).
+/// Worker that runs tasks of a queue until its shutdown. Made by
+/// [`Queue::worker`](super::Queue::worker).
 ///
-/// It claims only what it starts at once. In one call to the store it ends the runs that are over and claims
-/// as many again.
+/// It claims only tasks that it starts at once. One call to the store settles the ended runs and
+/// claims as many tasks again.
 #[must_use = "a worker does nothing until `run` is awaited or spawned"]
 pub struct QueueWorker {
     pub(super) store: Store,
@@ -52,33 +53,39 @@ impl QueueWorker {
         }
     }
 
-    /// Most tasks that run at once in this worker, at least 1. Default 16: handlers mostly wait for somebody else (a mail
-    /// server, a database), and that somebody rarely bears hundreds of them at once. One call to the store starts at most a
-    /// hundred, and no more than 4 MiB of them, so that its answer comes within its deadline, unless one alone is larger
-    /// ([`MemoryTaskQueue::payload_limit`](super::MemoryTaskQueue::payload_limit)); the next call starts the others.
+    /// Sets the most tasks that this worker runs at once, at least 1. Default 16: handlers mostly
+    /// wait for another service (a mail server, a database) that rarely tolerates hundreds of
+    /// requests at once.
     ///
-    /// Each handler runs in a task of its own. One that blocks its thread keeps its lease only while another thread of the
-    /// runtime renews it: not on a `current_thread` runtime, nor on an arbiter of actix.
+    /// One call to the store starts at most a hundred tasks of at most 4 MiB together, or a single
+    /// larger one ([`Queue::payload_limit`](super::Queue::payload_limit)), so that its reply
+    /// arrives within its deadline; the next call starts the others.
+    ///
+    /// Each handler runs in a tokio task of its own. A handler that blocks its thread keeps its
+    /// lease only while another thread of the runtime renews it: not on a `current_thread` runtime,
+    /// nor on an arbiter of actix.
     pub fn concurrency(mut self, most: usize) -> Self {
         self.concurrency = most.max(1);
         self
     }
 
-    /// Most tasks of the queue that run at once, in all workers together, at least 1: exact, as far as all of them say the same.
-    /// A run whose worker has died counts until its lease is over. Default: any number, since nobody but the application
-    /// knows what its handlers share, and a bound is one more look for each turn.
+    /// Sets the most tasks of the queue that run at once in all workers together, at least 1. The
+    /// limit is exact if all workers have the same. A run of a dead worker counts until its lease
+    /// ends. Default: no limit, since only the application knows the resources that its handlers
+    /// share, and a limit adds a check to each poll.
     pub fn queue_concurrency(mut self, most: u32) -> Self {
         self.limits.max_running = most.max(1).into();
         self
     }
 
-    /// Starts of tasks of the queue, in all workers together: at most `starts` at once, and so many in every `per`
-    /// on the average, retries included. Default: any number, for the same reason. The time between two starts is
-    /// rounded up to whole microseconds.
+    /// Limits the rate at which tasks of the queue start, in all workers together, retries
+    /// included: `starts` at once, and on average `starts` in every `per`. Default: no limit, for
+    /// the same reason as in [`queue_concurrency`](Self::queue_concurrency). The time between two
+    /// starts is rounded up to whole microseconds.
     ///
     /// # Panics
     ///
-    /// If either is zero, or the time is longer than a year.
+    /// If either is zero, or if `per` is longer than a year.
     pub fn queue_rate(mut self, starts: u64, per: Duration) -> Self {
         assert!(
             starts > 0 && !per.is_zero() && per <= MAX_DURATION,
@@ -89,54 +96,61 @@ impl QueueWorker {
         self
     }
 
-    /// How long a run outlives its process, at least 100 ms; renewed at a third. A run that could not be
-    /// renewed for so long is cancelled, since somebody else may run it.
+    /// Sets the time for which a run outlives its process, at least 100 ms. It is renewed after a
+    /// third of it. A run that could not be renewed for this time is cancelled, since another
+    /// worker may run the task.
     ///
-    /// Default 10 s, as that of locks: shorter than what people wait for when a process has died, longer than a
-    /// failover of the store takes, as a rule. A renewal may go astray: the next one comes before it is over.
+    /// Default 10 s, like that of locks: shorter than the time that people wait after a crash,
+    /// longer than most failovers of the store. A lost renewal is repeated before the lease ends.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease.clamp(Duration::from_millis(100), MAX_DURATION);
         self
     }
 
-    /// Longest run; beyond it, the handler is dropped, and the attempt has failed. Default: any length, so a handler that
-    /// hangs is renewed for ever, and keeps its place of [`concurrency`](Self::concurrency). An import may take hours, and
-    /// to cut it off would be to do its work twice; a run of a deferred request has a bound since others wait for its lock.
+    /// Sets the longest run; beyond it, the handler is dropped, and the attempt has failed.
+    /// Default: no limit, so a handler that hangs is renewed forever, and keeps its slot of
+    /// [`concurrency`](Self::concurrency). An import may take hours, and cutting it off would
+    /// repeat its work. (Runs of deferred requests have a limit because other requests wait for
+    /// their lock.)
     pub fn max_run_time(mut self, longest: Duration) -> Self {
         self.max_run = Some(longest.min(MAX_DURATION));
         self
     }
 
-    /// How long runs may go on after the signal to stop. What runs then is dropped, and handed back
-    /// without being charged an attempt; one that is to run [once](super::MemoryTaskQueue::once) becomes a dead letter, as
-    /// after a crash. That takes two seconds at most. A handler that blocks its thread for longer than the first of them
-    /// can't be dropped: its task is left to its lease, and counts as crashed once that is over.
+    /// Sets the time for which runs may continue after the shutdown signal. Runs that remain are
+    /// dropped, and their tasks return to the queue without a charged attempt. A task that may run
+    /// [once](super::Queue::once) becomes a dead letter, as after a crash. This takes two seconds
+    /// at most. A handler that blocks its thread for longer than the first second can't be dropped:
+    /// its task is left to its lease, and counts as crashed after that.
     ///
-    /// Default 10 s: a third of what orchestrators usually give between the signal and the kill, so that something is left
-    /// for all else that has to end, and for handing back.
+    /// Default 10 s: a third of the time that orchestrators usually leave between the signal and
+    /// the kill, which leaves time to return tasks and to stop everything else.
     pub fn drain_timeout(mut self, deadline: Duration) -> Self {
         self.drain_timeout = deadline.min(MAX_DURATION);
         self
     }
 
-    /// A failed task is tried again after a random time of at most `base`, doubled with each attempt, but never more than
-    /// `cap`. Default 1 s and 10 minutes: a moment's trouble costs a moment, and what is wrong for hours is asked about
-    /// six times an hour at least, by a task with attempts enough.
+    /// Sets the backoff: a failed task is retried after a random time of at most `base`, doubled
+    /// with each attempt, up to `cap`. Default 1 s and 10 minutes: a short problem costs little
+    /// time, and during one of hours, a task with enough attempts is retried at least six times an
+    /// hour.
     pub fn backoff(mut self, base: Duration, cap: Duration) -> Self {
         self.backoff = RetryBackoff { base: base.min(MAX_DURATION), cap: cap.min(MAX_DURATION) };
         self
     }
 
-    /// Crashes after which a task is dead whatever attempts it has left: it may be what kills the workers. Default 3, at
-    /// least 1: a task that is there when a deployment or a lack of memory kills its worker is unlucky once, perhaps twice.
+    /// Sets the number of crashes after which a task is dead, whatever attempts it has left: it may
+    /// be the cause of the crashes. At least 1. Default 3: a task that happens to run when a
+    /// deployment or a lack of memory kills its worker is hit once, perhaps twice.
     pub fn max_crashes(mut self, crashes: u32) -> Self {
         self.dead_letter_policy.max_crashes = crashes.max(1);
         self
     }
 
-    /// How long dead letters are kept, and how many at most; then the oldest go, and are
-    /// [counted](super::QueueStats::trimmed). Default a week, so that what died on a holiday is there when somebody looks;
-    /// and 10,000, as of deferred requests in a shard: more than anybody reads one by one.
+    /// Sets how long, and how many, dead letters are kept. Beyond either, the oldest are evicted
+    /// and [counted](super::QueueStats::trimmed). Default a week, so that a failure on a holiday
+    /// can still be inspected; and 10,000, as for deferred requests in a shard: more than anyone
+    /// reads one by one.
     pub fn dead_retention(mut self, retention: Duration, most: u64) -> Self {
         self.dead_letter_policy = DeadLetterLimits {
             retention: retention.min(MAX_DURATION),
@@ -146,18 +160,18 @@ impl QueueWorker {
         self
     }
 
-    /// Most bytes of dead letters that are kept: their payloads, and what stands beside each; then the oldest go, and
-    /// are [counted](super::QueueStats::trimmed). Default 1 GiB: as for requests that have ended, so that letters of
-    /// many bytes do not fill the server before there are too many of them. Each turn of a worker takes a hundred away
-    /// at most, the next one more.
+    /// Sets the most bytes of dead letters, their payloads and metadata together. Beyond it, the
+    /// oldest are evicted and [counted](super::QueueStats::trimmed). Default 1 GiB, as for ended
+    /// deferred requests, so that large letters do not fill the server before their number reaches
+    /// its limit. Each poll of a worker evicts at most a hundred.
     pub fn max_dead_bytes(mut self, most: u64) -> Self {
         self.dead_letter_policy.max_bytes = most;
         self
     }
 
-    /// Works until `shutdown` resolves, then drains: it claims nothing more, lets runs end, and hands back what has
-    /// not ended in time. If this future is dropped instead, runs are dropped too, and count as crashed
-    /// once their leases are over.
+    /// Runs until `shutdown` resolves, then drains: it claims nothing more, lets runs end, and
+    /// returns the tasks of those that have not ended in time. If this future is dropped instead,
+    /// the runs are dropped too, and count as crashed after their leases.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         QueueWorkerLoop::new(self).run(shutdown).await;
     }

@@ -1,10 +1,10 @@
-//! The worker at work: turns, runs, renewals.
+//! `QueueWorkerLoop`: the loop of a queue worker with its polls, runs and renewals.
 //!
-//! One turn is under way at a time. What ends meanwhile goes with the next one, so the busier the worker is, the more
-//! goes together. A turn that is not answered is sent again as it was, under its number, until it is: what it
-//! may have claimed is learnt, and what it says of ended runs is said. Runs go on meanwhile, and so do renewals; a
-//! run whose lease is over by this process's clock, counted from before the call that gave it, is
-//! cancelled.
+//! One task poll is in flight at a time. Runs that end meanwhile are settled by the next one, so a
+//! busier worker settles more runs with each poll. A poll without a reply is sent again unchanged,
+//! under its number, until there is a reply: so the worker learns of every run that it may have
+//! claimed, and every settlement arrives. Runs and renewals continue meanwhile. A run is cancelled
+//! when its lease ends by this process's clock, counted from before the call that granted it.
 
 use std::{collections::HashMap, future::Future, pin::pin, sync::Arc, time::Duration};
 
@@ -39,28 +39,28 @@ pub(super) struct QueueWorkerLoop {
     pub(super) run_tasks: JoinSet<(RunToken, TaskRunResult)>,
     pub(super) running: HashMap<TaskId, RunningTask>,
     pub(super) pending_settlements: Vec<TaskSettlement>,
-    /// Of the last turn.
+    /// Number of the last poll.
     pub(super) poll_number: u64,
-    /// It may stand among the idle.
+    /// The worker may be registered as idle.
     pub(super) is_listed_idle: bool,
     pub(super) is_draining: bool,
-    /// How many runs the turn under way ends.
+    /// Number of settlements in the poll in flight.
     pub(super) settlements_in_flight: usize,
-    /// Of the turn under way.
+    /// Flag of the poll in flight.
     pub(super) not_executed: NotExecutedFlag,
-    /// When to look for work; `None`: not before the turn under way is answered, or a run ends.
+    /// Time of the next poll; `None`: not before the poll in flight is answered, or a run ends.
     pub(super) next_poll_at: Option<Instant>,
-    /// The store has named that moment: something is due then.
+    /// `next_poll_at` was given by the store: a task is due then.
     pub(super) has_due_time: bool,
     due_timer: PreciseTimer,
-    /// The last look found nothing that waits or runs.
+    /// The last poll found the queue empty.
     pub(super) idle_poll: Option<IdlePoll>,
-    /// It was told of work since the last turn was sent.
+    /// A wake-up has arrived since the last poll was sent.
     pub(super) was_woken: bool,
-    /// An answer has come later than its lease: said once.
+    /// A reply arrived after the leases it granted had ended; logged once.
     warned_slow_store: bool,
     pub(super) returned_tasks: ReturnedTaskSchedule,
-    /// When leases are seen to.
+    /// Time of the next check of the leases.
     pub(super) renew_at: Instant,
     pub(super) pending_poll: Option<BoxFuture<'static, IdlePollOutcome>>,
     pub(super) pending_renewal: Option<BoxFuture<'static, TaskRenewals>>,
@@ -108,7 +108,7 @@ impl QueueWorkerLoop {
         tracing::info!(queue = %self.worker.queue.log_hash(), "queue worker stopped");
     }
 
-    /// Whatever comes next. Dropped, it has taken nothing: what it waits for is kept here.
+    /// Handles the next event. Cancel safe: everything it waits for is stored in `self`.
     pub(super) async fn step(&mut self) {
         self.start_poll();
         let bell = Arc::clone(&self.wakeup);
@@ -117,7 +117,8 @@ impl QueueWorkerLoop {
             looked = await_optional(&mut self.pending_poll) => {
                 self.pending_poll = None;
                 self.apply_outcome(looked);
-                // The embedded store answers at once: turns that only hand back would never yield.
+                // The embedded store replies at once, so polls that only return tasks would never
+                // yield.
                 tokio::task::consume_budget().await;
             }
             Some(ended) = self.run_tasks.join_next() => self.collect_ended_runs(ended).await,
@@ -143,13 +144,13 @@ impl QueueWorkerLoop {
         }
     }
 
-    /// Not while there is no room, nor while a turn is under way: what would be looked for could not be started.
+    /// `None` while no slot is free or a poll is in flight: a task could not be started.
     fn poll_timer(&self) -> Option<Instant> {
         let free = self.pending_poll.is_none() && self.free_slots() > 0;
         self.next_poll_at.filter(|at| free && *at > Instant::now())
     }
 
-    /// While a renewal is under way, which may hang, leases end all the same.
+    /// While a renewal is in flight, which may hang, leases still end in time.
     fn renewal_timer(&self) -> Option<Instant> {
         match self.pending_renewal {
             Some(_) => self.running.values().map(|run| run.lease_until).min(),
@@ -162,12 +163,12 @@ impl QueueWorkerLoop {
         if self.pending_poll.is_some() || (self.pending_settlements.is_empty() && !due) {
             return;
         }
-        // Whoever brings the messages may have ended, with the runtime he was on.
+        // Restarts the subscriber if it has ended with its runtime.
         self.worker.store.wakeups();
         let (quiet, mut turn, store) =
             (self.take_idle_poll(), self.build_poll(), self.worker.store.clone());
         if !due && self.returned_tasks.is_yielding() {
-            // It only hands back, and takes no others for that.
+            // This poll only returns tasks, and must not claim others.
             turn.max_runs = 0;
         }
         (self.next_poll_at, self.was_woken, self.settlements_in_flight) =
@@ -215,8 +216,9 @@ impl QueueWorkerLoop {
         for (end, _) in ends.iter().zip(&answer.settled).filter(|(_, stood)| !**stood) {
             tracing::warn!(task = ?end.run.id, "a run was over before it ended: it had been lost");
         }
-        // Who is told does not know whether it was taken from among the idle: the one with the timer is told and stays,
-        // and a look that was under way may have put it back. So it says that it may stand there until a turn says no.
+        // A wake-up does not tell whether it removed the worker from the idle ones: the timer
+        // worker is woken and stays, and an idle poll in flight may have registered it again. The
+        // worker thus counts as registered until a reply denies it.
         self.is_listed_idle = answer.is_listed_idle;
         self.idle_poll = answer.is_queue_idle.then(|| IdlePoll::new(asked));
         let (now, full) = (Instant::now(), answer.started.len() >= want);
@@ -239,7 +241,8 @@ impl QueueWorkerLoop {
                 .min(IDLE_POLL_INTERVAL);
             let wait = answer.next_poll_in.map_or(most, |wait| wait.min(most));
             self.has_due_time = wait < most;
-            // It has all it wanted: there may be more. Unless others are to have it.
+            // All requested tasks have started, so more may wait. While yielding, other workers are
+            // to take them.
             self.next_poll_at = Some(if full && !strange { now } else { now + wait });
         }
     }
@@ -247,7 +250,7 @@ impl QueueWorkerLoop {
     fn start_run(&mut self, run: StartedTask, by: &Arc<str>, until: Instant) {
         let StartedTask { id, attempt, record } = run;
         let (token, bytes) = (RunToken { id, owner: Arc::clone(by) }, record.len() as u64);
-        // What is of another layout is left as one that can't be read.
+        // A record of another layout is treated as an unreadable payload.
         let record = TaskRecord::decode(&record).unwrap_or_else(|| TaskRecord {
             pushed_us: 0,
             due_us: 0,
@@ -291,7 +294,7 @@ impl QueueWorkerLoop {
             UndecodedTask { info: facts, payload },
             self.worker.max_run,
         );
-        // One of its own that it has lost may still be here.
+        // A lost run of the same task may still be in progress here.
         self.cancel_run(&token);
         let run = token.clone();
         let abort = self.run_tasks.spawn(async move { (run, work.await) });

@@ -1,4 +1,4 @@
-//! The leases of the runs under way.
+//! Renewal of the leases of current runs.
 
 use std::time::Duration;
 
@@ -10,11 +10,12 @@ use crate::{
     store::{MAX_TASKS_PER_STEP, RunToken, Store},
 };
 
-/// Runs that are still this worker's, or are not; and when they were asked about.
+/// Runs with true if they still belong to this worker; the time of the request; and true if every
+/// call was answered.
 pub(super) type TaskRenewals = (Vec<(RunToken, bool)>, Instant, bool);
 
 impl QueueWorkerLoop {
-    /// Cancels what is lost, and has the rest renewed, if that is not under way.
+    /// Cancels lost runs, and renews the others unless a renewal is in flight.
     pub(super) fn renew_leases(&mut self) {
         let now = Instant::now();
         let lost: Vec<_> = self.running.values().filter(|run| run.lease_until <= now).collect();
@@ -52,9 +53,10 @@ impl QueueWorkerLoop {
     }
 }
 
-/// When a lease that lasts until then is to be renewed: at a third of what is left of it, so that there is time to ask
-/// again. Little may be left of one that was learnt of late. Who is asked often enough in vain need not be asked faster
-/// and faster: the last moments are only waited for.
+/// Returns the time of the next renewal of a lease that ends at `until`: after a third of its
+/// remaining time, which leaves time for retries. Little may remain if the reply that granted it
+/// was late. The interval is at least 1/48 of the lease, so that retries do not accelerate without
+/// bound.
 pub(super) fn renewal_time(until: Instant, lease: Duration) -> Instant {
     let now = Instant::now();
     let left = until.saturating_duration_since(now).min(lease);

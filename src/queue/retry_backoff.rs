@@ -1,4 +1,4 @@
-//! When a failed task is tried again.
+//! `RetryBackoff`: the delay before a failed task is retried.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ pub(super) struct RetryBackoff {
 }
 
 impl RetryBackoff {
-    /// Anything up to the base doubled with each attempt, at most the cap: tasks that failed together do not come
-    /// together again.
+    /// Returns a random delay up to the base doubled with each attempt, at most the cap: tasks that
+    /// failed together do not come back together.
     pub(super) fn delay_after(self, attempt: u32) -> Duration {
         let doubled = 2u32.checked_pow(attempt.saturating_sub(1)).unwrap_or(u32::MAX);
         let longest = self.base.saturating_mul(doubled).min(self.cap);
         let micros = u64::try_from(longest.as_micros()).unwrap_or(u64::MAX);
-        // 64 random bits of an id: a part of the whole, as a fraction of 2^64.
+        // 64 random bits of an id, as a fraction of 2^64.
         let (_, dice) = uuid::Uuid::new_v4().as_u64_pair();
         let part = (u128::from(micros) * u128::from(dice << 2)) >> 64;
         Duration::from_micros(u64::try_from(part).unwrap_or(0))

@@ -1,4 +1,4 @@
-//! Payloads at rest: sealed, if the store has keys.
+//! Payloads at rest, sealed if the store has a keyring.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use crate::{
     store::{Store, TaskId},
 };
 
-/// A pause within this: the task is left to another worker meanwhile.
+/// Shortest and longest delay for which a task is left to other workers.
 const RETURN_DELAY_RANGE: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 
-/// Where a payload belongs: sealed, it opens nowhere else.
+/// Binds a sealed payload to its queue and task: it opens nowhere else.
 fn seal_context<'a>(queue: &'a Key, id: &'a TaskId) -> SealContext<'a> {
     SealContext { id: id.as_str(), parent_key: queue.as_str(), kind: "task" }
 }
@@ -31,14 +31,15 @@ pub(super) fn open_payload(
     open(store, seal_context(queue, id), payload)
 }
 
-/// How long a task is left to the others that has been due for so long: it doubles as time goes by.
+/// Returns the delay for which a task is left to other workers. `age` is the time since it was due,
+/// so the delay doubles with each return.
 pub(super) fn return_delay(age: Duration) -> Duration {
     let [least, most] = RETURN_DELAY_RANGE;
     age.clamp(least, most)
 }
 
-/// For a run: what can't be opened anywhere is a payload that can't be read. `Err`: another worker may be able to;
-/// how long it is left to the others.
+/// Opens the payload for a run. A payload that no worker can open becomes an unreadable one. `Err`:
+/// another worker may be able to open it; the task is left to the others for this delay.
 pub(super) fn open_for_run(
     store: &Store,
     queue: &Key,
@@ -48,11 +49,11 @@ pub(super) fn open_for_run(
 ) -> Result<Bytes, Duration> {
     match open_payload(store, queue, id, payload) {
         Ok(payload) => Ok(payload),
-        // Nothing of it: what is not sealed where all has to be might else be run.
+        // Empty, without the stored bytes: an unsealed payload in a sealed queue must not run.
         Err(UnsealError::Corrupt) => Ok(Bytes::new()),
         Err(UnsealError::NewerVersion | UnsealError::UnknownKey) => {
             tracing::error!(task = ?id, "a task is sealed with a key that is not here: it waits for another worker");
-            // By this process's clock, where the store has another one; no more than a pause hangs on that.
+            // By this process's clock where the store has another; only the delay depends on it.
             let late = store.backend().estimated_now_us().saturating_sub(due_us);
             Err(return_delay(Duration::from_micros(late)))
         }

@@ -1,4 +1,4 @@
-//! Runs that are over: what becomes of their tasks goes with the next turn.
+//! Settlements of ended runs, sent with the next poll.
 
 use tokio::task::JoinError;
 
@@ -10,7 +10,7 @@ use super::{
 use crate::store::{MAX_BYTES_PER_STEP, MAX_TASKS_PER_STEP, RunToken, TaskOutcome, TaskSettlement};
 
 impl QueueWorkerLoop {
-    /// A run has ended, and perhaps others with it: they go together.
+    /// Collects an ended run, and others that have ended with it, so that they share a poll.
     pub(super) async fn collect_ended_runs(
         &mut self,
         first: Result<(RunToken, TaskRunResult), JoinError>,
@@ -25,7 +25,8 @@ impl QueueWorkerLoop {
     }
 
     pub(super) fn record_ended_run(&mut self, ended: Result<(RunToken, TaskRunResult), JoinError>) {
-        // One that was cancelled is not this worker's any more, or is handed back. (It bears all panics but one as it is dropped.)
+        // A cancelled run was lost, or its task is returned by `drain`. (A run catches all panics
+        // but one during its drop.)
         let Ok((token, ran)) = ended else { return };
         let id = token.id.clone();
         if self.running.get(&id).is_none_or(|running| running.token != token) {
@@ -63,8 +64,9 @@ impl QueueWorkerLoop {
     }
 }
 
-/// How many of these ends go with one turn. What is first again has its record read by the store, which does nothing else
-/// meanwhile; the others go with the next turn, which follows at once.
+/// Returns the number of settlements for the next poll. The store reads the record of each task
+/// returned without delay, and does nothing else meanwhile, so one poll has at most
+/// `MAX_BYTES_PER_STEP` of them, or a single larger one. The poll after it follows at once.
 pub(super) fn settlements_per_poll(ends: &[TaskSettlement]) -> usize {
     let mut bytes = 0u64;
     let fits = |end: &&TaskSettlement| {

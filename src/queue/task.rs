@@ -1,4 +1,4 @@
-//! A task as its handler sees it.
+//! `Task`: a task as its handler sees it.
 
 use std::{
     fmt,
@@ -9,25 +9,25 @@ use bytes::Bytes;
 
 use crate::store::TaskId;
 
-/// A task that is run now.
+/// Task of the current run.
 pub struct Task<T> {
-    /// What was pushed.
+    /// The payload that was pushed.
     pub payload: T,
     info: TaskAttemptInfo,
 }
 
-/// What is known of a task beside its payload.
+/// Data of a task and its attempt, without the payload.
 #[derive(Debug, Clone)]
 pub(super) struct TaskAttemptInfo {
     pub(super) id: TaskId,
     pub(super) attempt: u32,
     pub(super) max_attempts: u32,
     pub(super) pushed_us: u64,
-    /// When it was due for the first time.
+    /// Time at which the task was first due.
     pub(super) due_us: u64,
 }
 
-/// A task as it was claimed.
+/// Claimed task with its encoded payload.
 pub(super) struct UndecodedTask {
     pub(super) info: TaskAttemptInfo,
     pub(super) payload: Bytes,
@@ -38,25 +38,26 @@ impl<T> Task<T> {
         Self { payload, info: facts }
     }
 
-    /// Its id, the same for all attempts: what an idempotency key towards others should be made of.
+    /// Returns the task's id, the same for all attempts: use it as idempotency key for other
+    /// services.
     #[must_use]
     pub fn id(&self) -> &TaskId {
         &self.info.id
     }
 
-    /// Which attempt this is, from 1.
+    /// Returns the number of this attempt, from 1.
     #[must_use]
     pub fn attempt(&self) -> u32 {
         self.info.attempt
     }
 
-    /// True if it becomes a dead letter should this attempt fail.
+    /// Returns true if the task becomes a dead letter should this attempt fail.
     #[must_use]
     pub fn is_last_attempt(&self) -> bool {
         self.info.attempt >= self.info.max_attempts
     }
 
-    /// When it was pushed, by the store's clock, to the microsecond.
+    /// Returns the time of the push, by the store's clock, to the microsecond.
     #[must_use]
     pub fn pushed_at(&self) -> SystemTime {
         system_time(self.info.pushed_us)
@@ -65,13 +66,13 @@ impl<T> Task<T> {
 
 impl<T> fmt::Debug for Task<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The payload is the user's.
+        // Without the payload, which may be confidential.
         let TaskAttemptInfo { id, attempt, .. } = &self.info;
         f.debug_struct("Task").field("id", id).field("attempt", attempt).finish_non_exhaustive()
     }
 }
 
-/// A time of the store's.
+/// Converts a time of the store's clock.
 pub(super) fn system_time(us: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_micros(us)
 }

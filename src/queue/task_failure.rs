@@ -1,57 +1,62 @@
-//! What a handler says when a task did not work out.
+//! `TaskFailure`: the error of a handler, and the task's future after it.
 
 use std::{error::Error as StdError, fmt, io, iter::successors, time::Duration};
 
 use crate::{clock::MAX_DURATION, store::MAX_REASON_BYTES};
 
-/// What the errors of handlers convert into: every error that may go to another thread, `String`, `anyhow::Error`, what
-/// a tower middleware answers with, and [`TaskFailure`].
+/// Type that the errors of handlers convert into: every `Send + Sync` error, `String`,
+/// `anyhow::Error`, boxed errors of tower middleware, and [`TaskFailure`].
 pub(super) type TaskHandlerError = Box<dyn StdError + Send + Sync>;
 
-/// Why a task failed, and what is to become of it. Every error converts into one, so `?` works in a handler
-/// that answers with `Result<(), TaskFailure>`; its reason is what that says, and what the errors say that it has as its
-/// [`source`](StdError::source). It converts into a boxed error itself, which may pass through whatever stands around a
-/// handler: what is to become of the task is found in it again, also where it is the source of another error, and, but for `?`,
-/// within an [`io::Error`].
+/// Reason of a failed attempt, and the task's future after it: a retry, or a dead letter.
 ///
-/// It is no error itself, as `anyhow::Error` is none: else the conversion could not be for all errors.
+/// Every error converts into a `TaskFailure`, so `?` works in a handler that returns `Result<(),
+/// TaskFailure>`. The reason is the error's text, followed by the texts of its
+/// [sources](StdError::source).
+///
+/// A `TaskFailure` converts into a boxed error, which may pass through middleware around a handler.
+/// It is found again there, also as the source of another error, and within an [`io::Error`] unless
+/// that was converted by `?`.
+///
+/// It does not implement [`Error`](StdError) itself, like `anyhow::Error`: otherwise it could not
+/// be converted from every error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskFailure {
     pub(super) reason: String,
     pub(super) action: FailureAction,
 }
 
-/// What is to become of the task.
+/// The task's future after a failed attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FailureAction {
-    /// Tried again as the worker's settings say.
+    /// Retry after the worker's backoff.
     Retry,
     RetryAfter(Duration),
-    /// Left to other workers, and not charged as an attempt.
+    /// Leave the task to other workers, without charging an attempt.
     ReturnToQueue(Duration),
     DeadLetter,
 }
 
 impl TaskFailure {
-    /// Tried again after a pause, as long as the task has attempts. The reason is kept in the task's history, at
-    /// most 200 bytes of it, and shown in listings.
+    /// Creates a failure that is retried after the worker's backoff, if the task has attempts left.
+    /// At most 200 bytes of the reason are kept in the task's history, and shown in listings.
     pub fn new(reason: impl fmt::Display) -> Self {
         Self { reason: single_line(&reason.to_string()), action: FailureAction::Retry }
     }
 
-    /// Not to be tried again: the task becomes a dead letter now.
+    /// Creates a failure that is not retried: the task becomes a dead letter now.
     pub fn dead_letter(reason: impl fmt::Display) -> Self {
         Self { action: FailureAction::DeadLetter, ..Self::new(reason) }
     }
 
-    /// Tried again after this time instead of the worker's own backoff; at most a year.
+    /// Retries after this time instead of the worker's backoff; at most a year.
     #[must_use]
     pub fn retry_after(mut self, delay: Duration) -> Self {
         self.action = FailureAction::RetryAfter(delay.min(MAX_DURATION));
         self
     }
 
-    /// What it says.
+    /// Returns the reason.
     #[must_use]
     pub fn reason(&self) -> &str {
         &self.reason
@@ -64,7 +69,7 @@ impl<E: StdError> From<E> for TaskFailure {
     }
 }
 
-/// A failure on its way through what knows only errors.
+/// A failure on its way through code that passes boxed errors.
 #[derive(Debug)]
 struct FailureAsError(TaskFailure);
 
@@ -83,7 +88,7 @@ impl From<TaskFailure> for TaskHandlerError {
 }
 
 impl TaskFailure {
-    /// What a handler has answered with.
+    /// Converts the error of a handler.
     pub(super) fn from_handler_error(error: TaskHandlerError) -> Self {
         match error.downcast::<FailureAsError>() {
             Ok(carried) => carried.0,
@@ -91,7 +96,8 @@ impl TaskFailure {
         }
     }
 
-    /// The one that another error was made of, or else one that says what that error and its causes do.
+    /// Returns the failure among the causes of an error; otherwise a failure with the texts of the
+    /// error and its causes.
     fn from_chain(error: &dyn StdError, cause: Option<ErrorCause<'_>>) -> Self {
         let carried = cause_chain(cause).find_map(|cause| cause.downcast_ref::<FailureAsError>());
         carried.map_or_else(|| Self::new(describe_chain(error, cause)), |carried| carried.0.clone())
@@ -100,15 +106,16 @@ impl TaskFailure {
 
 type ErrorCause<'a> = &'a (dyn StdError + 'static);
 
-/// Most errors of a chain that are looked at: one may name itself as its source.
+/// Most causes of an error that are read: an error may be its own source.
 const MAX_CAUSES: usize = 32;
 
-/// The nearest one, and what that was made of.
+/// Iterates over the nearest cause and its causes.
 fn cause_chain(nearest: Option<ErrorCause<'_>>) -> impl Iterator<Item = ErrorCause<'_>> {
     successors(nearest, |cause| source_or_inner(*cause)).take(MAX_CAUSES)
 }
 
-/// What it was made of. (An I/O error says that its source is the source of what was put into it.)
+/// Returns the cause of an error. (The source of an I/O error is the source of the error inside it,
+/// so the error inside is returned.)
 fn source_or_inner(error: ErrorCause<'_>) -> Option<ErrorCause<'_>> {
     match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
         Some(inner) => Some(inner),
@@ -116,7 +123,8 @@ fn source_or_inner(error: ErrorCause<'_>) -> Option<ErrorCause<'_>> {
     }
 }
 
-/// What it says, and what its causes say that is not said yet: many repeat theirs at the end.
+/// Joins the texts of an error and its causes, except for a cause at the end of the text so far:
+/// many errors repeat theirs.
 fn describe_chain(error: &dyn StdError, cause: Option<ErrorCause<'_>>) -> String {
     let mut text = error.to_string();
     for cause in cause_chain(cause) {
@@ -132,7 +140,7 @@ fn describe_chain(error: &dyn StdError, cause: Option<ErrorCause<'_>>) -> String
     text
 }
 
-/// A history has a line for each attempt.
+/// Replaces control characters and cuts the text: a history has one line for each attempt.
 fn single_line(text: &str) -> String {
     let mut out = String::with_capacity(text.len().min(MAX_REASON_BYTES));
     for one in text.chars() {

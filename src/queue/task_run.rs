@@ -1,4 +1,4 @@
-//! One run of a task: decode, call the handler, and what comes of it.
+//! One run of a task: decode the payload, call the handler, classify the result.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -19,14 +19,14 @@ use super::{
 };
 use crate::store::{RunToken, Store, TaskFault, TaskOutcome};
 
-/// What runs a task whose payload has not been read yet.
+/// Handler of a task with an encoded payload.
 pub(super) type TaskHandler =
     Arc<dyn Fn(UndecodedTask) -> BoxFuture<'static, TaskRunResult> + Send + Sync>;
 
-/// How a run went.
+/// Result of a run.
 pub(super) type TaskRunResult = Result<(), (TaskFault, TaskFailure)>;
 
-/// A run under way.
+/// Run in progress.
 pub(super) struct RunningTask {
     pub(super) token: RunToken,
     pub(super) abort_handle: AbortHandle,
@@ -34,17 +34,19 @@ pub(super) struct RunningTask {
     pub(super) max_attempts: u32,
     pub(super) record_bytes: u64,
     pub(super) unique_key: Option<Arc<str>>,
-    /// It may run again if nobody knows how far it came.
+    /// The task may run again after a run with an unknown outcome.
     pub(super) retry_after_crash: bool,
-    /// Nobody else runs it until then.
+    /// No other worker runs the task until then.
     pub(super) lease_until: Instant,
 }
 
-/// So long after it was due first, a payload that this worker can't read is a failure like any: longer than a deployment
-/// takes until there is a worker that can, short enough for somebody to be told on the day of a mistake.
+/// Time after the first due time from which an unreadable payload is a failure like any other:
+/// longer than a deployment takes to start a worker that can read it, short enough to report a
+/// mistake on the same day.
 const UNDECODABLE_GRACE: Duration = Duration::from_secs(60 * 60);
 
-/// How often a worker says that it can't read something: in a deployment it may meet all that wait.
+/// Interval of the log records about unreadable payloads: in a deployment, a worker may meet all
+/// waiting tasks.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 pub(super) fn decoding_handler<T, F, Fut>(store: Store, handler: F) -> TaskHandler
@@ -71,8 +73,8 @@ where
     })
 }
 
-/// What becomes of a task whose payload can't be read here. A newer worker may be able to, so it is not charged for
-/// meeting an older one.
+/// Returns the failure for a payload that can't be read here. A newer worker may be able to, so no
+/// attempt is charged for meeting an older one.
 fn undecodable_failure(
     store: &Store,
     facts: &TaskAttemptInfo,
@@ -81,7 +83,7 @@ fn undecodable_failure(
     cause: &str,
 ) -> TaskFailure {
     let why = "undecodable";
-    // No version writes nothing: that is one which could not be opened anywhere.
+    // No version writes an empty payload: `open_for_run` returns it for one that can't be opened.
     if payload.is_empty() {
         return TaskFailure::dead_letter(why);
     }
@@ -101,17 +103,17 @@ fn undecodable_failure(
     TaskFailure { action: FailureAction::ReturnToQueue(return_delay(age)), ..TaskFailure::new(why) }
 }
 
-/// Kinds of serde's own messages that say a type's names and rules, with what they quote of the payload in front of
-/// `, expected`.
+/// Prefixes of serde's messages that name the type's fields and rules. They quote the payload
+/// before `, expected`.
 const QUOTING_PREFIXES: [&str; 5] =
     ["invalid type: ", "invalid value: ", "invalid length ", "unknown variant ", "unknown field "];
 
-/// Why a payload can't be read, without a word of it: a log must not tell what is the user's.
+/// Describes a decoding error without quoting the payload: a log must not contain the user's data.
 fn redacted_cause(error: &serde_json::Error) -> String {
     let (text, at) =
         (error.to_string(), format!("line {} column {}", error.line(), error.column()));
     if !error.is_data() || text.starts_with("missing field `") {
-        // Texts of serde_json's own, and the name of a field of the type.
+        // Texts of serde_json itself, or the name of a field of the type.
         return text;
     }
     let kind = QUOTING_PREFIXES.iter().find(|kind| text.starts_with(**kind));
@@ -125,19 +127,19 @@ fn redacted_cause(error: &serde_json::Error) -> String {
     }
 }
 
-/// Runs it, and bears its panic.
+/// Runs a task and catches its panic.
 pub(super) async fn run_handler(
     handler: TaskHandler,
     raw: UndecodedTask,
     longest: Option<Duration>,
 ) -> TaskRunResult {
-    // The handler may panic before it returns its future, too; and so may what that has, when it is dropped for having
-    // run for too long.
+    // The handler may also panic before it returns its future; and so may the future's drop, when
+    // the run exceeds its time limit.
     let ran = AssertUnwindSafe(with_time_limit(longest, async move { handler(raw).await }))
         .catch_unwind();
     ran.await.unwrap_or_else(|panic| {
         let why = TaskFailure::new(panic_message(&*panic));
-        // What it panicked with may panic in turn, and would take the worker with it.
+        // The panic's payload may panic when dropped, which would end the worker.
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
             std::mem::forget(panic);
         }
@@ -159,7 +161,7 @@ fn panic_message(panic: &(dyn std::any::Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("panicked")
 }
 
-/// What becomes of a task after this attempt.
+/// Returns the outcome of a task after this attempt.
 pub(super) fn task_outcome(
     ran: TaskRunResult,
     attempt: u32,

@@ -1,4 +1,4 @@
-//! The guard of a quorum's lock.
+//! Guard of a quorum lock.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,15 +12,15 @@ use crate::{
     store::{LockHold, LockLoss, ReleaseOutcome},
 };
 
-/// A lock of a majority, held and renewed until this is dropped or released.
+/// Lock held by a majority of stores, and renewed, until the guard is dropped or released.
 ///
-/// Dropping it never waits and needs no runtime: the background agent of each store gives back what that
-/// store has. If the process dies instead, the lock ends with its lease.
+/// Dropping the guard never waits and needs no runtime: the lease agent of each store releases the
+/// lease of that store. If the process dies, the lock ends with its lease.
 #[derive(Debug)]
 #[must_use = "the lock is given back when the guard is dropped"]
 pub struct QuorumGuard(Arc<QuorumHold>);
 
-/// What a node said of a release.
+/// Outcome of the release on one node.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum NodeRelease {
     Released,
@@ -38,23 +38,23 @@ impl QuorumGuard {
         &self.0
     }
 
-    /// The number of this grant: larger than that of every earlier grant of this lock, whichever nodes gave
-    /// it, as long as no node has lost its data.
+    /// Returns the fence of this grant. It is larger than that of every earlier grant of this lock,
+    /// whichever nodes granted it, as long as no node has lost its data.
     #[must_use]
     pub fn fence(&self) -> u64 {
         self.0.fence
     }
 
-    /// The lock's key.
+    /// Returns the lock's key.
     #[must_use]
     pub fn key(&self) -> &Key {
         &self.0.key
     }
 
-    /// How long a majority is sure to be held if no renewal succeeds from now on.
+    /// Returns how long a majority is certain to be held if no renewal succeeds from now on.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        // First: it takes out the nodes that have said that they are another's.
+        // First, because it removes the nodes that have reported a loss.
         if self.loss().is_some() {
             return Duration::ZERO;
         }
@@ -62,7 +62,7 @@ impl QuorumGuard {
         until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()))
     }
 
-    /// Why it was lost, if it was.
+    /// Returns the reason of the loss, if the lock was lost.
     #[must_use]
     pub fn loss(&self) -> Option<LockLoss> {
         self.0.check_loss()
@@ -72,23 +72,25 @@ impl QuorumGuard {
     pub async fn lost(&self) -> LockLoss {
         match self.0.await_end().await {
             Some(loss) => loss,
-            // Given back, which takes the guard: nobody is left to ask.
+            // Released, which consumes the guard: no caller is left.
             None => std::future::pending().await,
         }
     }
 
-    /// Gives it back on all nodes, and says how that went as soon as a majority has answered. If this future is
-    /// dropped, that happens all the same, in the background.
+    /// Releases the lock on all nodes, and returns the status as soon as a majority has answered.
+    /// If the future is dropped, the release continues in the background.
     ///
-    /// [`Released::Released`]: a majority had it to the end. [`Released::AlreadyLost`]: it had not, and somebody
-    /// else may have had the lock meanwhile. [`Released::Unknown`]: too few have answered; they are asked
-    /// again in the background until their leases have ended.
+    /// - [`ReleaseStatus::Released`]: a majority held the lock to the end.
+    /// - [`ReleaseStatus::AlreadyLost`]: no majority held it, and another holder may have had the
+    ///   lock.
+    /// - [`ReleaseStatus::Unknown`]: too few nodes have answered. The release is repeated in the
+    ///   background until their leases have ended.
     pub async fn release(self) -> ReleaseStatus {
         if self.loss().is_some() {
             return ReleaseStatus::AlreadyLost;
         }
         let majority = self.0.majority();
-        // Sent now, to all of them: whoever drops this future has released it.
+        // Sent to all nodes now, so that dropping this future does not stop the release.
         let mut open: FuturesUnordered<_> =
             self.0.close().into_values().map(release_node).collect();
         let (mut had, mut unknown) = (0, 0);
@@ -116,7 +118,8 @@ fn release_node(hold: LockHold) -> impl Future<Output = NodeRelease> {
     async move {
         match store.await_reply(told).await {
             Some(Ok(ReleaseOutcome::Released)) => NodeRelease::Released,
-            // The first of two calls may have done it: within the lease nobody else can have.
+            // The first of two calls may have released it: within the lease, no other call can
+            // have.
             Some(Ok(ReleaseOutcome::NotFoundOnRetry)) if facts.valid_until() > Instant::now() => {
                 NodeRelease::Released
             }

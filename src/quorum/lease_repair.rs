@@ -1,7 +1,7 @@
-//! What goes on beside a holder: late votes come in, and nodes that have no lease are asked again.
+//! Background task of a quorum hold: it counts late votes, and asks nodes without a lease again.
 //!
-//! Renewal is not done here: each node's lease is in the rounds of its own store. Without this task, should
-//! its runtime end, a lock stands for as long as the nodes do that had voted for it.
+//! It does not renew: each node's lease is renewed by the lease agent of its own store. If the
+//! runtime of this task ends, a lock lasts for as long as the nodes that had voted for it.
 
 use std::{pin::pin, sync::Arc};
 
@@ -13,10 +13,10 @@ use super::{
 };
 use crate::store::LeaseTerms;
 
-/// Begins it. It ends with the lock.
+/// Starts the task, which ends with the lock.
 pub(super) fn spawn_repair(asking: &VoteRequest, held: &Arc<QuorumHold>) {
     let Some(first) = asking.nodes.first() else { return };
-    // The guard ends the lock when it goes, whoever has this besides.
+    // Dropping the guard ends the lock, even if this task still has a reference to the hold.
     let tender = LeaseRepair { vote_request: asking.clone(), hold: Arc::clone(held) };
     first.spawn_background(tender.run());
 }
@@ -47,7 +47,7 @@ impl LeaseRepair {
     }
 
     fn handle_vote(&self, (at, answer): NodeVote) {
-        // A node that refuses is asked another time.
+        // A node that refuses is asked again later.
         if let Ok(hold) = answer {
             self.hold.push_fence_raise(self.vote_request.raise_node_fence(
                 at,
@@ -57,7 +57,7 @@ impl LeaseRepair {
         }
     }
 
-    /// Those that had no lease at the beginning, and those that have lost it.
+    /// Asks the nodes that had no lease at first, and those that have lost it.
     fn request_missing_votes(&self) {
         let terms = &self.vote_request.terms;
         let left = self.hold.ends_at.saturating_duration_since(Instant::now());

@@ -1,4 +1,4 @@
-//! What a holder has: a lease of each node that voted for it, and the lock while these are a majority.
+//! Leases of the nodes that voted for a grant; the lock is held while they are a majority.
 
 use std::{
     collections::BTreeMap,
@@ -27,32 +27,32 @@ pub(super) struct QuorumHold {
     pub(super) key: Key,
     pub(super) fence: u64,
     node_count: usize,
-    /// When it is over, renewed or not.
+    /// End of `max_hold`, even if the leases are renewed.
     pub(super) ends_at: Instant,
     node_holds: Mutex<NodeHolds>,
     loss: OnceLock<LockLoss>,
-    /// A node has come, or all is over.
+    /// Notified when a node is added, and when the hold ends.
     change_notify: Notify,
 }
 
 #[derive(Debug)]
 struct NodeHolds {
     holds: BTreeMap<usize, LockHold>,
-    /// In here, so that it is dropped with the rest, and not when a task gets to it.
+    /// In this struct, so that the calls are dropped with the leases and not only when a task runs.
     pending: PendingNodeCalls,
-    /// Lost, or given back: nobody comes any more.
+    /// Lost or released: no node is added any more.
     is_closed: bool,
 }
 
-/// What nodes have still to answer. Dropped, each gives back what its node may yet grant.
+/// Calls in flight. If one is dropped, a grant that its node may still make is released.
 #[derive(Debug, Default)]
 struct PendingNodeCalls {
     votes: PendingVotes,
-    /// Votes whose node is told the fence.
+    /// Nodes that have voted, with a call in flight that raises their fence.
     fence_raises: FuturesUnordered<BoxFuture<'static, (usize, LockHold)>>,
 }
 
-/// See [`QuorumHold::next_event`].
+/// Result of [`QuorumHold::next_event`].
 pub(super) enum QuorumEvent {
     Vote(NodeVote),
     FenceRaised(usize, LockHold),
@@ -88,10 +88,13 @@ impl QuorumHold {
         self.node_count / 2 + 1
     }
 
-    /// Looks at each node's lease. Once it is lost it stays so, whatever comes back afterwards: what is left
-    /// of it is given back, so that the next one need not wait for it.
+    /// Checks each node's lease, and returns the loss if fewer than a majority are left.
+    ///
+    /// A loss is final, even if nodes return afterwards. The remaining leases are released, so that
+    /// the next holder need not wait for them.
     pub(super) fn check_loss(&self) -> Option<LockLoss> {
-        // Who notices a loss tells it, and who is told may look here: not under the mutex.
+        // Not under the mutex: a detected loss is reported at once, and its receiver may call this
+        // function.
         for facts in self.hold_states() {
             let _ = facts.loss();
         }
@@ -116,11 +119,11 @@ impl QuorumHold {
         Some(loss)
     }
 
-    /// Resolves when it is lost (with the reason) or given back.
+    /// Resolves when the lock is lost, with the reason, or released.
     pub(super) async fn await_end(&self) -> Option<LockLoss> {
         loop {
             let mut changed = pin!(self.change_notify.notified());
-            // Before the look: what is told from here on is not missed.
+            // Enabled before the check, so that no later notification is missed.
             changed.as_mut().enable();
             let loss = self.check_loss();
             if loss.is_some() || self.is_closed() {
@@ -149,14 +152,14 @@ impl QuorumHold {
         self.node_holds.lock().holds.get(&at).map(|hold| Arc::clone(hold.state()))
     }
 
-    /// Until when a majority is sure, if no renewal succeeds from now on.
+    /// Returns the time until which a majority is certain if no renewal succeeds from now on.
     pub(super) fn valid_until(&self) -> Option<Instant> {
         let mut ends: Vec<_> = self.hold_states().iter().map(|facts| facts.valid_until()).collect();
         ends.sort_unstable_by(|a, b| b.cmp(a));
         ends.get(self.majority() - 1).copied()
     }
 
-    /// The nodes that have no lease for it, unless some are being asked.
+    /// Returns the nodes without a lease; none while a call to a node is in flight.
     pub(super) fn missing_nodes(&self) -> Vec<usize> {
         let seats = self.node_holds.lock();
         if !seats.pending.votes.is_empty() || !seats.pending.fence_raises.is_empty() {
@@ -165,7 +168,7 @@ impl QuorumHold {
         (0..self.node_count).filter(|at| !seats.holds.contains_key(at)).collect()
     }
 
-    /// Another vote is under way.
+    /// Adds a vote that is in flight.
     pub(super) fn push_vote(&self, vote: BoxFuture<'static, NodeVote>) {
         let seats = self.node_holds.lock();
         if !seats.is_closed {
@@ -173,7 +176,7 @@ impl QuorumHold {
         }
     }
 
-    /// The node of this vote is told the fence before it counts.
+    /// Adds a call that raises the fence of a node, before its vote counts.
     pub(super) fn push_fence_raise(&self, raise: BoxFuture<'static, (usize, LockHold)>) {
         let seats = self.node_holds.lock();
         if !seats.is_closed {
@@ -181,7 +184,7 @@ impl QuorumHold {
         }
     }
 
-    /// What comes next of what is under way, for the one task that asks.
+    /// Returns the next completed call. For use by one task only.
     pub(super) async fn next_event(&self) -> QuorumEvent {
         poll_fn(|cx| {
             let mut seats = self.node_holds.lock();
@@ -190,16 +193,17 @@ impl QuorumHold {
             }
             match seats.pending.fence_raises.poll_next_unpin(cx) {
                 Poll::Ready(Some((at, hold))) => Poll::Ready(QuorumEvent::FenceRaised(at, hold)),
-                // Where there are none, none comes but by this task.
+                // With no calls in flight, only the task that polls this adds new ones.
                 Poll::Ready(None) | Poll::Pending => Poll::Pending,
             }
         })
         .await
     }
 
-    /// One more node. It was granted while there was a majority without it, or comes too late.
+    /// Adds a node that voted in addition to the majority, or drops its lease if the lock has
+    /// ended.
     pub(super) fn add_node(&self, at: usize, hold: LockHold) {
-        // Before it counts: a majority that was lost meanwhile is not made whole by it.
+        // Before the node counts: it must not complete a majority that was lost in the meantime.
         let _ = self.check_loss();
         let mut seats = self.node_holds.lock();
         if seats.is_closed {
@@ -213,7 +217,7 @@ impl QuorumHold {
         self.change_notify.notify_waiters();
     }
 
-    /// Ends it, and hands out what is to be given back; nothing, if it is over already.
+    /// Ends the hold and returns the leases to release; none if it has ended already.
     pub(super) fn close(&self) -> BTreeMap<usize, LockHold> {
         let mut seats = self.node_holds.lock();
         seats.is_closed = true;

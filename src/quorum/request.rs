@@ -1,4 +1,4 @@
-//! Asking a quorum for a lock.
+//! Quorum, and the request for one of its locks.
 
 use std::{ops::RangeInclusive, sync::Arc, time::Duration};
 
@@ -13,33 +13,34 @@ use crate::{
     store::{LeaseTerms, LockMode, Store},
 };
 
-/// How many stores there may be: with one there is no majority to speak of, and each more is one more call
+/// Allowed numbers of stores. A single store has no majority, and each further one is one more call
 /// for each lock.
 const NODE_COUNTS: RangeInclusive<usize> = 3..=9;
 
-/// Shortest lease, as of any lock.
+/// Shortest lease, as for any lock.
 const MIN_LEASE: Duration = Duration::from_millis(100);
 
-/// Longest wait, as of any lock.
+/// Longest wait, as for any lock.
 const MAX_WAIT: Duration = Duration::from_secs(600);
 
-/// Longest pause between two rounds. It doubles up to this from the first one on.
+/// Upper bounds of the random pause between two rounds of votes: after the first round, and the
+/// maximum to which it doubles.
 const RETRY_PAUSE_RANGE: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(200)];
 
-/// Several independent stores of which a majority decides; see the [module](super). Cloning is cheap.
+/// Several independent stores that decide by majority; see the [module](super). Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Quorum {
     nodes: Arc<[Store]>,
 }
 
 impl Store {
-    /// A quorum of these stores, which must be independent of each other: 3, 5, 7 or 9 of them. All who share
-    /// its locks name the same ones.
+    /// Creates a quorum of 3, 5, 7 or 9 stores, which must be independent of each other. All users
+    /// of its locks must name the same ones.
     ///
     /// # Errors
     ///
-    /// Of kind `Config`: another number of stores, or one of them twice, also by two handles on it. (Of a
-    /// handle that has not reached its server yet that is not known.)
+    /// Of kind `Config`: another number of stores, or one of them twice, also through two handles.
+    /// (That is unknown for a handle that has not reached its server yet.)
     pub fn quorum(stores: impl IntoIterator<Item = Self>) -> Result<Quorum, Error> {
         let nodes: Arc<[Self]> = stores.into_iter().collect();
         if !NODE_COUNTS.contains(&nodes.len()) || nodes.len().is_multiple_of(2) {
@@ -59,7 +60,7 @@ impl Store {
 }
 
 impl Quorum {
-    /// A lock of this name; text becomes [`Key::custom`].
+    /// Creates a request for the lock of this key. Text becomes [`Key::custom`].
     pub fn lock(&self, key: impl Into<Key>) -> QuorumRequest {
         let terms = LeaseTerms {
             lease: Duration::from_secs(10),
@@ -74,13 +75,13 @@ impl Quorum {
         }
     }
 
-    /// Fails if a majority of the stores is away: the answer of a health check.
+    /// Fails if a majority of the stores is unavailable; for health checks.
     ///
     /// Cancel safe: it changes nothing.
     ///
     /// # Errors
     ///
-    /// That of one store that is away.
+    /// The error of one unavailable store.
     pub async fn ping(&self) -> Result<(), Error> {
         let looks = self.nodes.iter().map(Store::ping);
         let failed =
@@ -93,7 +94,7 @@ impl Quorum {
     }
 }
 
-/// How a lock is asked for. Made by [`Quorum::lock`].
+/// Request for a lock, created by [`Quorum::lock`].
 #[derive(Debug, Clone)]
 #[must_use = "nothing is locked until `acquire` is awaited"]
 pub struct QuorumRequest {
@@ -102,16 +103,17 @@ pub struct QuorumRequest {
 }
 
 impl QuorumRequest {
-    /// How long the lock outlives its process; renewed at a third of it. Default 10 s, as of a lock of one
-    /// store. At least 100 ms. Each node is given a tenth of it to answer, between 10 ms and 250 ms, and never
-    /// more than its store's own deadline.
+    /// Sets the lease: how long the lock outlives its process. It is renewed at a third of it.
+    ///
+    /// Default 10 s, as for a lock of one store. At least 100 ms. Each node has a tenth of it to
+    /// answer, between 10 ms and 250 ms, and never more than its store's own call timeout.
     pub fn lease(mut self, lease: Duration) -> Self {
         (self.vote_request.terms.lease, self.vote_request.terms.renews) =
             (lease.clamp(MIN_LEASE, MAX_DURATION), true);
         self
     }
 
-    /// A lease that is never renewed: the lock ends after it, whatever its holder does, or after
+    /// Sets a lease that is never renewed: the lock ends after it in any case, or after
     /// [`max_hold`](Self::max_hold) if that is sooner.
     pub fn fixed_lease(mut self, lease: Duration) -> Self {
         (self.vote_request.terms.lease, self.vote_request.terms.renews) =
@@ -119,16 +121,18 @@ impl QuorumRequest {
         self
     }
 
-    /// How long a living holder may have it in all. Default 60 s: bounds a task that never ends. At least
-    /// 100 ms.
+    /// Sets the longest time for which a live holder may have the lock. Default 60 s, which limits
+    /// a task that never ends. At least 100 ms.
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.vote_request.terms.max_hold = max_hold.clamp(MIN_LEASE, MAX_DURATION);
         self
     }
 
-    /// Ask again for so long, after random pauses of at most 200 ms, while somebody else has the lock or a
-    /// majority cannot be reached. Default: don't. At most ten minutes; the last round may end after it, by
-    /// the time of a node. There is no line, and so no order among those who wait.
+    /// Asks again for this long, after random pauses of at most 200 ms, while another holder has
+    /// the lock or a majority is unavailable.
+    ///
+    /// Default: no wait. At most ten minutes; the last round may end later, by the timeout of a
+    /// node. There is no queue, and so no order among the requests that wait.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = Some(wait.min(MAX_WAIT));
         self
@@ -136,13 +140,14 @@ impl QuorumRequest {
 
     /// Acquires the lock. Each call is an owner of its own: two of one task exclude each other.
     ///
-    /// Cancel safe: if the future is dropped, whatever any node has granted or will grant for it is given
-    /// back, without waiting.
+    /// Cancel safe: if the future is dropped, each grant that a node has made or will make for it
+    /// is released in the background.
     ///
     /// # Errors
     ///
-    /// [`AcquireError::Busy`] if so many nodes have granted it to others that no majority was left, after the
-    /// wait if there is one; [`AcquireError::Fault`] if a majority could not be asked.
+    /// - [`AcquireError::Busy`] if so many nodes have granted the lock to others that no majority
+    ///   was left, after the wait if there is one
+    /// - [`AcquireError::Fault`] if a majority could not be asked
     pub async fn acquire(self) -> Result<QuorumGuard, AcquireError> {
         let started = Instant::now();
         let mut longest = RETRY_PAUSE_RANGE[0];
@@ -175,15 +180,18 @@ impl QuorumRequest {
     }
 }
 
-/// Asking again does not help: so many nodes are set up wrongly that the others are no majority.
+/// Returns true if a retry cannot help: so many nodes are misconfigured that the others are no
+/// majority.
 fn is_permanent(refused: &AcquireError) -> bool {
     matches!(refused, AcquireError::Fault(error) if error.kind() == ErrorKind::Config)
 }
 
-/// Up to the whole: those who kept each other from a majority must not meet again.
+/// Returns a random pause of at most `whole`: requests that kept each other from a majority must
+/// not collide again.
 fn random_pause(whole: Duration) -> Duration {
     let (_, dice) = uuid::Uuid::new_v4().as_u64_pair();
     let micros = u64::try_from(whole.as_micros()).unwrap_or(u64::MAX).max(1);
-    // The top bits of that half of an id are not random; a remainder is even enough here.
+    // The two top bits of that half of a UUID are not random. The bias of a remainder is small
+    // enough.
     Duration::from_micros((dice << 2 >> 2) % micros + 1)
 }

@@ -1,4 +1,4 @@
-//! One round: all nodes are asked at once, and a majority decides.
+//! Round of votes: all nodes are asked at once, and a majority decides.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -19,7 +19,7 @@ use crate::{
     },
 };
 
-/// What is asked of whom.
+/// Nodes, key and terms of a round.
 #[derive(Debug, Clone)]
 pub(super) struct VoteRequest {
     pub(super) nodes: Arc<[Store]>,
@@ -27,17 +27,17 @@ pub(super) struct VoteRequest {
     pub(super) terms: LeaseTerms,
 }
 
-/// Why a node has not granted it.
+/// Reason why a node has not granted the lock.
 #[derive(Debug)]
 pub(super) enum VoteRefusal {
     Busy { lease_remaining: Duration, queue_length: u64 },
     Fault(Error),
 }
 
-/// A node's answer.
+/// Answer of one node, with its number.
 pub(super) type NodeVote = (usize, Result<LockHold, VoteRefusal>);
 
-/// Those that have not answered. Dropped, each gives back what its node may yet grant.
+/// Calls in flight. If one is dropped, a grant that its node may still make is released.
 pub(super) type PendingVotes = FuturesUnordered<BoxFuture<'static, NodeVote>>;
 
 impl VoteRequest {
@@ -45,20 +45,21 @@ impl VoteRequest {
         self.nodes.len() / 2 + 1
     }
 
-    /// How long a node may take: small against the lease, or one that hangs would cost what is to be sure.
+    /// Returns the time for a node to answer. It is short compared with the lease, because a node
+    /// that hangs would use up the validity time.
     fn node_timeout(&self) -> Duration {
         let lease = self.terms.initial_lease();
         (lease / 10).clamp(Duration::from_millis(10), Duration::from_millis(250))
     }
 
-    /// Asks all of them. What they have still to answer comes along.
+    /// Asks all nodes. The calls still in flight become part of the hold.
     pub(super) async fn acquire_majority(&self) -> Result<Arc<QuorumHold>, AcquireError> {
         let mut open: PendingVotes =
             (0..self.nodes.len()).map(|at| self.request_vote(at, &self.terms)).collect();
         let (mut got, mut noes) = (BTreeMap::new(), Vec::new());
         loop {
             while got.len() < self.majority() {
-                // Who can win no more leaves at once, and with him what is under way.
+                // If no majority is possible any more, fail at once and drop the calls in flight.
                 if got.len() + open.len() < self.majority() {
                     return Err(self.acquire_error(got.len(), &noes));
                 }
@@ -75,8 +76,9 @@ impl VoteRequest {
             }
             let held =
                 QuorumHold::new(&self.key, fence, self.nodes.len(), self.terms.max_hold, got, open);
-            // It may have taken so long that nothing is sure any more. Then it is given back by this. A loss is told of
-            // a little later than that.
+            // The calls may have taken so long that the leases are no longer certain. Then the hold
+            // is dropped, which releases them. A loss is reported a little later than that, so the
+            // end is compared too.
             if held.check_loss().is_none()
                 && held.valid_until().is_some_and(|end| end > Instant::now())
             {
@@ -87,9 +89,11 @@ impl VoteRequest {
         }
     }
 
-    /// Has every node of the majority give larger fences from now on. The next majority has one of these nodes
-    /// in it, and can have that one only after this holder: so it is told a larger fence. Therefore a node
-    /// counts only if it is held while its mark is raised, and its own fence was in the reckoning.
+    /// Raises the fences of the majority, so that each of its nodes grants larger ones from now on.
+    ///
+    /// The next majority shares a node with this one. That node grants the lock only after this
+    /// holder, and so with a larger fence. Therefore a node counts only if it holds the lock while
+    /// its fence is raised, and if its own fence was part of the maximum.
     async fn write_back_fence(
         &self,
         fence: u64,
@@ -107,7 +111,7 @@ impl VoteRequest {
         }
     }
 
-    /// One node's vote.
+    /// Returns the call that asks one node for its vote.
     pub(super) fn request_vote(
         &self,
         at: usize,
@@ -123,7 +127,8 @@ impl VoteRequest {
         })
     }
 
-    /// The fence of one that comes later, or again: it is to outlive what other nodes may lose.
+    /// Returns the call that raises the fence of a node that votes later, or again. The fence then
+    /// survives a loss of data at other nodes.
     pub(super) fn raise_node_fence(
         &self,
         at: usize,
@@ -132,7 +137,7 @@ impl VoteRequest {
     ) -> BoxFuture<'static, (usize, LockHold)> {
         let patience = self.node_timeout();
         Box::pin(async move {
-            // The lock stands without it: a majority has been told.
+            // The lock is valid without it: a majority has the fence.
             let _ = raise_fence(hold.store(), hold.state(), fence, patience).await;
             (at, hold)
         })
@@ -153,7 +158,7 @@ impl VoteRequest {
         if faults.len() + self.majority() <= self.nodes.len()
             && let Some(last) = lefts.last()
         {
-            // When so many of them are free that there is a majority.
+            // The time after which enough of these nodes are free for a majority.
             let missing = self.majority().saturating_sub(got + 1);
             let left = lefts.get(missing).unwrap_or(last);
             return AcquireError::Busy(LockBusy {
@@ -162,7 +167,8 @@ impl VoteRequest {
                 waited: None,
             });
         }
-        // What is wrong with a minority does not keep the others from a majority, when they are back.
+        // A misconfigured minority does not keep the other nodes from a majority when they are
+        // back.
         let is_wrong = |error: &&&Error| error.kind() == ErrorKind::Config;
         let wrong = faults.iter().filter(is_wrong).count();
         let (kind, told) = if wrong + self.majority() > self.nodes.len() {
@@ -179,8 +185,8 @@ impl VoteRequest {
     }
 }
 
-/// Whether the mark of this node is at least this, by a word of its own. What it set aside with the grant
-/// counts: clocks that agree to some microseconds need no second call.
+/// Raises the next fence of a node above `fence`, within `patience`. Spare fences of the grant
+/// count: clocks that agree to some microseconds need no second call.
 async fn raise_fence(
     store: &Store,
     facts: &HoldState,
@@ -206,7 +212,7 @@ async fn acquire_on_node(
     terms: LeaseTerms,
     patience: Duration,
 ) -> Result<LockHold, VoteRefusal> {
-    // Whatever ends this early, a time-out included, drops the attempt, and so gives it back.
+    // Each early return, a timeout included, drops the attempt, which undoes it.
     let mut attempt = GrantAttempt::new(store, &key, LockMode::Exclusive);
     let lease = terms.initial_lease();
     let call = AcquireCommand {
@@ -214,7 +220,7 @@ async fn acquire_on_node(
         token: attempt.token.clone(),
         mode: LockMode::Exclusive,
         lease,
-        // No place in the line: there is none that spans the nodes.
+        // No queue entry, because no queue spans the nodes.
         max_wait: None,
         resume_seq: 0,
         record_name: None,

@@ -1,4 +1,4 @@
-//! Who is let through uncounted, and who not at all.
+//! Allow list and deny list of a layer.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -7,7 +7,7 @@ use crate::{
     key::Key,
 };
 
-/// Who is let through uncounted, and who not at all, by address or by key.
+/// Clients admitted without counting, and clients refused, by address or by key.
 ///
 /// ```
 /// use lockgate::{Key, AccessLists};
@@ -18,13 +18,15 @@ use crate::{
 ///     .deny(["203.0.113.0/24"]);
 /// ```
 ///
-/// Who is denied is answered with 403 and without `Retry-After`, since no waiting will help: 429 would
-/// promise that it does. Neither is charged, nor is the store asked. Who is on both lists is denied. Of a layer within a lock
-/// that holds for runs of deferred requests, which did not come to it before: a 403 makes them dead letters (`auth`).
+/// A denied client is answered with 403 and without `Retry-After`, since waiting does not help and
+/// 429 would promise that it does. A client on both lists is denied. No listed client is charged,
+/// and the store is not asked. Inside a lock, the lists apply to runs of deferred requests as well,
+/// which have not reached the layer before: a 403 makes them dead letters (`auth`).
 ///
-/// An address is the one that the layer's key is made of (`by_ip`, `by_client`; of several policies, the
-/// first with one), whole, before it is cut to its network; else the socket's other end, or what [`client`](Self::client_address) says. A key is one of those that
-/// the layer reads from the request, such as [`Key::header`] with `by_header`.
+/// The address is the one in the layer's key (`by_ip`, `by_client`; the first one of several
+/// policies), before it is reduced to its network. Without such a key it is the peer address, or
+/// that of [`client_address`](Self::client_address). The keys are those that the layer reads from
+/// the request, such as [`Key::header`] with `by_header`.
 #[derive(Debug, Clone, Default)]
 pub struct AccessLists {
     allow_list: AccessList,
@@ -38,7 +40,7 @@ struct AccessList {
     keys: Arc<HashSet<Key>>,
 }
 
-/// Where the lists have a request.
+/// List that a request is on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AccessListMatch {
     Unlisted,
@@ -47,58 +49,58 @@ pub(super) enum AccessListMatch {
 }
 
 impl AccessLists {
-    /// Empty ones.
+    /// Creates empty lists.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Lets these addresses and networks (CIDR) through uncounted.
+    /// Adds addresses and networks (CIDR) to the allow list.
     ///
     /// # Panics
     ///
-    /// If one is neither.
+    /// If one of them is neither.
     #[must_use]
     pub fn allow<S: AsRef<str>>(mut self, networks: impl IntoIterator<Item = S>) -> Self {
         self.allow_list.add_networks(NetworkSet::parse("Lists::allow", networks));
         self
     }
 
-    /// Refuses these addresses and networks (CIDR).
+    /// Adds addresses and networks (CIDR) to the deny list.
     ///
     /// # Panics
     ///
-    /// If one is neither.
+    /// If one of them is neither.
     #[must_use]
     pub fn deny<S: AsRef<str>>(mut self, networks: impl IntoIterator<Item = S>) -> Self {
         self.deny_list.add_networks(NetworkSet::parse("Lists::deny", networks));
         self
     }
 
-    /// Lets requests of this key through uncounted.
+    /// Adds a key to the allow list.
     #[must_use]
     pub fn allow_key(mut self, key: Key) -> Self {
         Arc::make_mut(&mut self.allow_list.keys).insert(key);
         self
     }
 
-    /// Refuses requests of this key.
+    /// Adds a key to the deny list.
     #[must_use]
     pub fn deny_key(mut self, key: Key) -> Self {
         Arc::make_mut(&mut self.deny_list.keys).insert(key);
         self
     }
 
-    /// The address that the networks are about. Default: that of the layer's key if it is one, else the
-    /// socket's other end. A request whose address can't be told is refused, or else on neither list, as
-    /// [`ClientAddress::on_missing`] says.
+    /// Sets the address that is compared with the networks. Default: the address in the layer's
+    /// key, or else the peer address. A request without an address is refused, or is on neither
+    /// list, by the setting [`ClientAddress::on_missing`].
     #[must_use]
     pub fn client_address(mut self, address: ClientAddress) -> Self {
         self.client_address = Some(Arc::new(address));
         self
     }
 
-    /// By the request's address; `of_key` is what the layer's key is made of.
+    /// Matches the request's address; `of_key` is the address in the layer's key.
     pub(super) fn match_address<V: GateRequest>(
         &self,
         view: &V,

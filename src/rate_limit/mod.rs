@@ -1,48 +1,63 @@
-//! Rate limits: so many requests per window and client, by one policy or by several.
+//! Rate limits: a number of requests per window and client, by one policy or several.
 //!
-//! # What happens to a request
+//! # Steps of a request
 //!
-//! Behind a `RateLimitLayer`, a request is read before anything is awaited: whether it is on one of the
-//! layer's [`AccessLists`], the key of each of its [policies](Policy), what it costs. Then
+//! Before it awaits anything, a `RateLimitLayer` compares the request with its [`AccessLists`], and
+//! reads the key of each of its [policies](Policy) and the cost. Then:
 //!
-//! 1. what is *known* to be refused is refused at once: the store has said until when, and that moment was
-//!    counted from before it was asked, so that repeating it is exact;
-//! 2. what was [charged in advance](Policy::lease) is spent without asking, if a policy is set so;
-//! 3. else one call charges the policies that have one key, or one group, all or none of them. With several
-//!    keys there is a call for each, in order, and if one refuses, what was charged to those before is
-//!    given back: somebody else may be refused in between, nobody is let in who should not be;
-//! 4. policies in [shadow](Policy::shadow) are charged last, and have no say.
+//! 1. A refusal in the refusal cache is repeated at once. The store has said how long it lasts, and
+//!    that time counts from before the call was sent, so the repetition is exact.
+//! 2. A policy with a [quota lease](Policy::quota_lease) spends a leased unit without a call.
+//! 3. Otherwise one call charges all policies that have the same key or one group, all or none.
+//!    Several keys need a call each, in order. If one call refuses, the charges of the earlier ones
+//!    are refunded: another request may be refused meanwhile, but none is admitted beyond a quota.
+//! 4. [Shadow](Policy::shadow) policies are charged last, and never refuse.
 //!
-//! A request within the quotas runs, and its response tells them in `RateLimit-Policy` and `RateLimit`. One
-//! beyond is answered with 429, a problem document that names every policy it violates, and `Retry-After`,
-//! the longest wait of those: honouring it gets the client in, if nobody else spends its keys. It is not
-//! charged for having been refused, unless a [penalty](Policy::penalty) counts refusals. What costs more
-//! than a quota ever lets in at once is answered with 403, since no waiting helps. Runs of deferred requests
-//! are not charged: they were, when they were accepted. A layer within the lock, to which nobody comes while that is held,
-//! refuses no run but those of who is denied by its lists, and charges the first one as it ends or is dropped, more than is
-//! left too, where its key can be read: credentials are not stored. If that one is refunded by its status, or its process
-//! dies, no later one is charged; cut off by a shutdown, it is charged again when it runs.
+//! A request within its quotas runs, and its response has the headers `RateLimit-Policy` and
+//! `RateLimit`. A request beyond a quota is answered with 429, `Retry-After` and a problem document
+//! that names every violated policy. `Retry-After` is the longest wait of these policies: a retry
+//! after it is admitted, unless other requests spend the same keys meanwhile. A refused request is
+//! not charged, but a [penalty](Policy::penalty) counts it. A request that costs more than the
+//! capacity of a quota is answered with 403, since waiting does not help.
 //!
-//! After the response, charges are put right where a layer is set so: given back by its status, or changed to what
-//! the handler has said with [`RateStatus::set_cost`]. A request that is dropped before its handler is called
-//! gets back what it was charged, but for a call that is under way just then; once the handler has been called, it
-//! stays charged.
+//! Runs of deferred requests are not charged: the requests were, when they were accepted. A layer
+//! inside the lock is different, because no request reaches it while the lock is held:
 //!
-//! # How it counts
+//! - It refuses a run only for its deny lists.
+//! - It charges the first run, when that ends or is dropped, even beyond the remaining units.
+//! - It charges a run only if the key can be read: credentials are not stored.
+//! - It charges no later run, even if the first was refunded for its status or its process died. A
+//!   run that was cut off by a shutdown is charged again when it runs again.
 //!
-//! By fixed windows, sliding windows or GCRA: [`Quota`] says what each of them lets in at worst. It is the
-//! store that decides, by its own clock, for all processes together. Policies of one name count together for a
-//! key, wherever they stand (those without a name: of one quota); when two layers around one handler have the same policy for one key in the
-//! same store, the request is charged once (and a warning says so), unless their quotas differ, the outer one takes
-//! less or only watches, or the inner one has another penalty or puts its charges right.
+//! A layer can adjust charges after the response: refund them for its status, or change them to the
+//! cost that the handler has set with [`RateStatus::set_cost`]. A request that is dropped before
+//! its handler is called is refunded, except for a call in flight at that moment. After the handler
+//! was called, the charge stays.
+//!
+//! # Counting
+//!
+//! A quota counts by fixed windows, sliding windows or GCRA; [`Quota`] states the worst case of
+//! each. The store decides, by its own clock, for all processes together. Policies of one name
+//! share a counter for each key, in whatever layers they are. Policies without a name share it if
+//! their quotas are equal.
+//!
+//! If two layers around one handler have the same policy for one key in the same store, a warning
+//! is logged and the request is charged once. It is charged by both layers if:
+//!
+//! - their quotas differ;
+//! - the outer layer charges less, or only in shadow mode;
+//! - the inner layer has another penalty, or adjusts its charges.
 //!
 //! # Without the store
 //!
-//! While the store is away, each process goes on alone with its share of the quota, starting from what was
-//! left when it was last heard of ([`RateLimitOutage::LocalRateStatus`](crate::RateLimitOutage)); a policy may also admit everybody, or refuse with 503.
-//! Several policies are then asked one after the other, and what one refuses the others have counted: less is let in,
-//! never more. No refusal ever counts as an outage. Who is let in then is told nothing in fields,
-//! and handlers have no [`RateStatus`]; who is refused is told what this process knows: what is left, and when to come back.
+//! While the store is unavailable, each process enforces its share of the quota, starting from the
+//! last known remaining units ([`RateLimitOutage::Local`](crate::RateLimitOutage::Local)). A policy
+//! may instead admit all requests, or refuse them with 503. Several policies are then asked one
+//! after the other, and units spent at earlier ones are not refunded if a later one refuses: fewer
+//! requests are admitted, never more. A refusal never counts as an outage.
+//!
+//! The response to a request admitted this way has no rate headers, and its handler has no
+//! [`RateStatus`]. A refusal reports the remaining units and the wait as this process knows them.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockgate::Error> {

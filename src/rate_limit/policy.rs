@@ -1,13 +1,13 @@
-//! A quota with a name, and what it means to exceed it.
+//! Policies: a quota with a name, a cost and a reaction to requests beyond it.
 
 use std::{fmt::Write as _, sync::Arc, time::Duration};
 
 use super::quota::Quota;
 use crate::{clock::MAX_DURATION, key::escape, outage::RateLimitOutage, store::Penalty};
 
-/// A quota with a name, which clients see, and what becomes of those who exceed it.
+/// Quota with a name, which clients see, a cost and a reaction to requests beyond it.
 ///
-/// Wherever a layer or limiter takes a policy, a bare [`Quota`] will do: it is a policy named `default`.
+/// Layers and limiters take a bare [`Quota`] in place of a policy; its name is `default`.
 ///
 /// ```
 /// use std::time::Duration;
@@ -19,9 +19,9 @@ use crate::{clock::MAX_DURATION, key::escape, outage::RateLimitOutage, store::Pe
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
-    /// As clients read it.
+    /// Name that clients see.
     name: Arc<str>,
-    /// As it stands in the counters' keys.
+    /// Name in the keys of the counters.
     counter_name: Arc<str>,
     quota: Quota,
     cost: u64,
@@ -32,13 +32,15 @@ pub struct Policy {
     max_refusal_ttl: Option<Duration>,
 }
 
-/// Most charges that are leased at once.
+/// Maximum size of a quota lease.
 const MAX_LEASE_SIZE: u32 = 10_000;
 
 impl Policy {
-    /// A policy that clients know as `default`, and that counts together with those of the same quota that
-    /// have no name either: each request costs 1, refusals are enforced and have no further
-    /// consequence, and while the store is away this process limits by itself.
+    /// Creates a policy that clients see as `default`. It shares its counters with other policies
+    /// of the same quota that have no name.
+    ///
+    /// A request costs 1, refusals are enforced and have no further consequence, and this process
+    /// enforces its share of the quota while the store is unavailable.
     #[must_use]
     pub fn new(quota: Quota) -> Self {
         Self {
@@ -54,18 +56,20 @@ impl Policy {
         }
     }
 
-    /// The name in `RateLimit-Policy`, and the counter's: policies of one name count together for a
-    /// key, wherever they stand, and a quota that is changed keeps what was spent. (Fixed windows,
-    /// sliding windows and GCRA count apart.) So policies that are meant to differ need names that do, also
-    /// in different layers: of two quotas that share a counter, the shorter window ends what the longer one
-    /// has counted, which then does not hold.
+    /// Sets the name in `RateLimit-Policy` and of the counters.
     ///
-    /// Any text will do: distinct names are distinct counters, and distinct to clients. In header fields, which
-    /// hold printable ASCII alone (RFC 9651 section 3.3.3), every other byte is percent-encoded, and so is `%`;
-    /// [`label`](Self::label) is the name as clients read it.
+    /// Policies of one name share a counter for each key, in whatever layers they are, and the
+    /// counter keeps its state when the quota changes. (Fixed windows, sliding windows and GCRA
+    /// have separate counters.) Independent policies therefore need different names, in different
+    /// layers too: if two quotas share a counter, the shorter window resets the count of the longer
+    /// one, which then does not hold.
     ///
-    /// Default: clients read `default`, and the quota itself is the counter's name, so that layers
-    /// nobody has named do not get in each other's way; such a quota counts anew when it is changed.
+    /// Any text is allowed; different names have different counters, and clients can tell them
+    /// apart. Structured headers hold printable ASCII only (RFC 9651 section 3.3.3), so every other
+    /// byte and `%` are percent-encoded. [`name`](Self::name) returns the encoded form.
+    ///
+    /// Default: clients see `default`, and the quota is the counter's name, so that layers without
+    /// a name do not interfere. The counter of such a policy starts anew when its quota changes.
     #[must_use]
     pub fn with_name(mut self, name: &str) -> Self {
         self.name = encode_name(name).into();
@@ -73,11 +77,13 @@ impl Policy {
         self
     }
 
-    /// What a request costs, where nothing else says so. Default 1; 0 charges nothing.
+    /// Sets the cost of a request, unless the layer or the caller sets another. Default 1; 0
+    /// charges nothing.
     ///
     /// # Panics
     ///
-    /// If it is more than the quota lets in at once: no request would ever be. (Of a quota of 0 that is meant.)
+    /// If the cost exceeds the capacity of the quota, since no request would ever be admitted. A
+    /// quota of 0 allows any cost.
     #[must_use]
     pub fn cost(mut self, cost: u64) -> Self {
         assert!(
@@ -88,51 +94,57 @@ impl Policy {
         self
     }
 
-    /// After so many refusals within a window, everything of that key that costs anything is refused for
-    /// `block` (at least 1 ms, at most a year). Default: a refusal costs nothing, and who comes back in time is let in.
+    /// Blocks a key after a number of refusals within a window: every request with a cost is
+    /// refused for `block` (at least 1 ms, at most a year). Default: a refusal has no consequence,
+    /// and a retry after `Retry-After` is admitted.
     ///
-    /// Every refusal has to be counted in the store, so those that are no block are not
-    /// [remembered](Self::cache_refusals_for) in the process.
+    /// The store has to count every refusal, so refusals other than blocks are not
+    /// [cached](Self::cache_refusals_for) in the process.
     ///
-    /// Of two layers around one handler that are alike otherwise, the inner one is left out only if it has the same penalty
-    /// or none: with another one it charges the request, too, and a warning says so.
+    /// Of two layers around one handler that are otherwise alike, the inner one is skipped only if
+    /// it has the same penalty or none. With another penalty it charges the request too, and a
+    /// warning is logged.
     #[must_use]
     pub fn penalty(mut self, after: u32, block: Duration) -> Self {
         self.penalty = Some((after.max(1), block.clamp(Duration::from_millis(1), MAX_DURATION)));
         self
     }
 
-    /// Decides and reports, and lets the request pass all the same: a refusal is a `tracing` event (`INFO`)
-    /// and is seen in the [`Decision`](super::Decision). A shadow policy is charged after those that are
-    /// enforced have let the request in, in a call of its own, and can't keep them from anything.
+    /// Decides and reports, but always admits. A refusal is a `tracing` event (`INFO`) and is part
+    /// of the [`Decision`](super::Decision). A shadow policy is charged in a call of its own, after
+    /// the enforced policies have admitted the request, and never affects those.
     #[must_use]
     pub fn shadow(mut self) -> Self {
         self.shadow = true;
         self
     }
 
-    /// What to do while the store is away. Default [`RateLimitOutage::Local`]: a limiter that is down should
-    /// not take the service down with it, nor leave it without any limit.
+    /// Sets the reaction to an unavailable store. Default [`RateLimitOutage::Local`]: a limiter in
+    /// an outage should neither take the service down nor leave it without a limit.
     #[must_use]
     pub fn on_outage(mut self, outage: RateLimitOutage) -> Self {
         self.outage = outage;
         self
     }
 
-    /// Takes up to `n` charges of a key at once, and spends them in this process without asking the
-    /// store. Default: every request is a charge of its own. At most 10,000.
+    /// Charges up to `n` units of a key at once, and spends them in this process without asking the
+    /// store. At most 10,000. Default: a charge for each request.
     ///
-    /// Never admits more than the quota: what is leased is charged, and lapses with its window. It may refuse
-    /// early: what a process has leased of a key and not spent is not there for the others, and what it is fetching
-    /// is not there for those who ask it meanwhile, at most `n` for each process. Leases that are not used for a second are given back, and so are all by
-    /// [`Store::shutdown`](crate::Store::shutdown); a process that dies keeps what it has leased until the window ends.
-    /// Of a key that spends half of a lease of 32 or more within 25 ms, the next half is fetched before anybody waits for it.
-    /// Requests that cost anything else than 1 are charged one by one, and so are those of a policy with a
-    /// [penalty](Self::penalty), whose refusals have to be counted one by one.
+    /// - A lease never admits more than the quota: leased units are charged, and expire with their
+    ///   window.
+    /// - It may refuse early, by at most `n` units for each process: units that one process has
+    ///   leased are missing for the others, and units in flight are missing for requests of their
+    ///   own process.
+    /// - Leases unused for a second are returned, and all leases by
+    ///   [`Store::shutdown`](crate::Store::shutdown). A process that dies keeps its leases until
+    ///   the window ends.
+    /// - If a key spends half of a lease of 32 or more within 25 ms, the next half is prefetched.
+    /// - Requests with a cost other than 1 are charged one by one. Those of a policy with a
+    ///   [penalty](Self::penalty) are too, since their refusals are counted one by one.
     ///
     /// # Panics
     ///
-    /// If the quota is no fixed window: the others count when a request comes, not only that it does.
+    /// If the quota is no fixed window. In the others, the time of a charge matters.
     #[must_use]
     pub fn quota_lease(mut self, n: u32) -> Self {
         assert!(
@@ -143,34 +155,39 @@ impl Policy {
         self
     }
 
-    /// The longest time for which a refusal is remembered in this process, and repeated without asking
-    /// the store. Default: as long as the store said that it lasts, which is exact; 100 ms for policies
-    /// whose charges may be given back or are leased, or whose quota differs by request, where the end may
-    /// come sooner.
+    /// Sets the maximum time for which this process repeats a refusal without asking the store.
+    /// Zero caches nothing.
     ///
-    /// What is charged on one route and given back there, since another policy refuses, is not known on a route that
-    /// has this policy alone: a refusal there may outlast its reason. Set it on such a policy;
-    /// and if you [reset](super::RateLimiter::reset) keys, or change the quota while other processes
-    /// run: they learn of it after this time. Zero remembers nothing.
+    /// Default: as long as the store said that the refusal lasts, which is exact. 100 ms for
+    /// policies with refunds, with a quota lease or with a quota that depends on the request, where
+    /// a refusal may end sooner.
+    ///
+    /// Set it in these cases:
+    ///
+    /// - The policy is alone on one route and beside other policies on another. A charge on the
+    ///   second route is refunded if another policy refuses, and the first route does not learn of
+    ///   it: its cached refusal may outlast the reason.
+    /// - Keys are [reset](super::RateLimiter::reset), or the quota is changed while other processes
+    ///   run. Those learn of it after this time.
     #[must_use]
     pub fn cache_refusals_for(mut self, most: Duration) -> Self {
         self.max_refusal_ttl = Some(most);
         self
     }
 
-    /// The name as clients read it in header fields: see [`name`](Self::with_name).
+    /// Returns the name that clients see in the rate headers; see [`with_name`](Self::with_name).
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The quota.
+    /// Returns the quota.
     #[must_use]
     pub fn quota(&self) -> Quota {
         self.quota
     }
 
-    /// Whether it is only [watched](Self::shadow), not enforced.
+    /// Returns true if the policy is in [shadow mode](Self::shadow) and not enforced.
     #[must_use]
     pub fn is_shadow(&self) -> bool {
         self.shadow
@@ -192,9 +209,9 @@ impl Policy {
         self.outage
     }
 
-    /// Charges to be taken at once under this quota, which may be another than the policy's own.
+    /// Returns the size of a lease under this quota, which may differ from the policy's own.
     pub(super) fn lease_size_for(&self, quota: Quota) -> u32 {
-        // What a lease asks for and does not get would count as refusals.
+        // Refused units of a lease would count as refusals towards a penalty.
         if quota.is_fixed_window() && self.penalty.is_none() { self.lease_size } else { 0 }
     }
 
@@ -203,7 +220,8 @@ impl Policy {
     }
 }
 
-/// A name as a string of structured fields. Percent-encoding keeps distinct names distinct.
+/// Encodes a name as a string of structured fields. Percent-encoding keeps different names
+/// different.
 fn encode_name(name: &str) -> String {
     let mut out = String::with_capacity(name.len());
     for byte in name.bytes() {
@@ -217,8 +235,9 @@ fn encode_name(name: &str) -> String {
     out
 }
 
-/// Counter name of a policy without a name: `~`, limit, window and capacity. An escaped name that starts with `~` is
-/// a hash, which has no dots. Two layers without a name are two limits, unless their quotas are equal.
+/// Returns the counter name of a policy without a name: `~`, limit, window and capacity. It differs
+/// from all given names: an escaped name that starts with `~` is a hash, which has no dots. Two
+/// layers without a name share a limit only if their quotas are equal.
 fn default_counter_name(quota: Quota) -> Arc<str> {
     let (limit, window, most) = (quota.limit(), quota.window(), quota.capacity());
     match window.subsec_nanos() % 1_000_000 {

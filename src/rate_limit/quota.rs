@@ -1,17 +1,17 @@
-//! How much is allowed, and how it is counted.
+//! Quotas: a number of requests per window, and the way of counting them.
 
 use std::time::Duration;
 
 use crate::{clock::MAX_DURATION, store::QuotaRule};
 
-/// So many requests per window.
+/// Number of requests per window.
 ///
-/// Spelled in one way, `Quota::requests(100).per(Duration::from_secs(60))`: a short form such as
-/// "per_second(n)" would be read as "n per second" by some and as "one in n seconds" by others.
+/// There is one spelling, `Quota::requests(100).per(Duration::from_secs(60))`. A short form such as
+/// "per_second(n)" could be read as "n per second" or as "one in n seconds".
 ///
-/// # What is admitted at worst
+/// # Worst case
 ///
-/// With a limit of `n` per `w`, in any stretch of time:
+/// With a limit of `n` per `w`, these are the most requests admitted in any stretch of time:
 ///
 /// | counting | at once | within `d <= w` | within `w` |
 /// |---|---|---|---|
@@ -20,8 +20,7 @@ use crate::{clock::MAX_DURATION, store::QuotaRule};
 /// | [`gcra`](Self::gcra) | `n` | `n + n * d/w` | `2n`, never at once |
 /// | [`burst(b)`](Self::burst) | `b` | `b + n * d/w` | `b + n` |
 ///
-/// What is charged counts by its cost. All of it is decided in the store, by its clock, for all processes
-/// together.
+/// A request counts by its cost. The store decides, by its clock, for all processes together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Quota {
     limit: u64,
@@ -37,70 +36,75 @@ enum QuotaCounting {
     Unlimited,
 }
 
-/// A number of requests, on its way to be a [`Quota`].
+/// Number of requests, to be completed to a [`Quota`].
 #[derive(Debug, Clone, Copy)]
 #[must_use = "a quota needs its window: .per(duration)"]
 pub struct QuotaBuilder(u64);
 
-/// Most requests of one window: counters in the store stay exact up to 2^53.
+/// Maximum number of requests per window. Counters in the store are exact up to 2^53.
 const MAX_LIMIT: u64 = 1 << 50;
 
 impl Quota {
-    /// This many requests (at most 2^50), per what follows.
+    /// Starts a quota with this number of requests, at most 2^50. [`per`](QuotaBuilder::per)
+    /// completes it.
     ///
-    /// 0 refuses every request that costs anything, whatever its [`burst`](Self::burst), and without asking the store:
-    /// for plans that do not include something. Clients read a limit of 0, and are told to come back after a window,
-    /// since their plan may change.
+    /// 0 refuses every request with a cost, whatever the [`burst`](Self::burst), and without asking
+    /// the store: for plans that do not include a feature. Clients see a limit of 0 and are told to
+    /// retry after a window, since their plan may change.
     pub const fn requests(requests: u64) -> QuotaBuilder {
         QuotaBuilder(if requests > MAX_LIMIT { MAX_LIMIT } else { requests })
     }
 
-    /// No limit: nothing is charged, and nothing is told in the response. For plans that have none,
-    /// beside others that have.
+    /// Creates a quota without a limit: nothing is charged, and the response has no rate headers.
+    /// For plans without a limit beside others with one.
     #[must_use]
     pub const fn unlimited() -> Self {
         Self { limit: MAX_LIMIT, window: MAX_DURATION, counting: QuotaCounting::Unlimited }
     }
 
-    /// Counts by a sliding window: what was spent in the window before counts by the part of it that is
-    /// still within reach (as Cloudflare counts: "How we built rate limiting capable of scaling to millions of
-    /// domains", 2017). No burst around a window's end, at the price of a second number per key.
+    /// Counts by a sliding window. Requests of the previous window count by the part of it that the
+    /// sliding window still covers (as at Cloudflare: "How we built rate limiting capable of
+    /// scaling to millions of domains", 2017). This avoids bursts around the end of a window, and
+    /// needs a second number for each key.
     ///
-    /// An unlimited quota stays one.
+    /// An unlimited quota stays unlimited.
     #[must_use]
     pub const fn sliding(self) -> Self {
         self.with_counting(QuotaCounting::Sliding)
     }
 
-    /// Lets requests in evenly, one each `window / limit`, and the whole limit at once to who has not
-    /// come for a window (GCRA, a leaky bucket as a meter: ITU-T I.371, by virtual scheduling).
+    /// Admits requests evenly, one each `window / limit`, and the whole limit at once for a key
+    /// that was idle for a window (GCRA, a leaky bucket as a meter: ITU-T I.371, virtual
+    /// scheduling).
     ///
-    /// An unlimited quota stays one.
+    /// An unlimited quota stays unlimited.
     #[must_use]
     pub const fn gcra(self) -> Self {
         self.with_counting(QuotaCounting::Gcra { burst: self.limit })
     }
 
-    /// As [`gcra`](Self::gcra), with at most so many at once (at least 1, at most 2^50; more than the
-    /// limit is allowed, for clients that save up). Nothing that costs more is ever let in.
+    /// Like [`gcra`](Self::gcra), with at most `burst` requests at once (at least 1, at most 2^50).
+    /// The burst may exceed the limit, for clients that save up. A higher cost than the burst is
+    /// never admitted.
     #[must_use]
     pub const fn burst(self, burst: u64) -> Self {
         self.with_counting(QuotaCounting::Gcra { burst: clamp_burst(burst) })
     }
 
-    /// Requests in one window.
+    /// Returns the number of requests per window.
     #[must_use]
     pub const fn limit(&self) -> u64 {
         self.limit
     }
 
-    /// Length of a window.
+    /// Returns the length of the window.
     #[must_use]
     pub const fn window(&self) -> Duration {
         self.window
     }
 
-    /// Most that can be charged at once: the burst, or the limit where there is none. 0 if nothing is ever let in.
+    /// Returns the most units that can be charged at once: the burst, or the limit if there is no
+    /// burst. 0 if nothing is ever admitted.
     #[must_use]
     pub const fn capacity(&self) -> u64 {
         match self.counting {
@@ -110,9 +114,10 @@ impl Quota {
         }
     }
 
-    /// Most that one charge counts after the fact, beyond the limit too (see
-    /// [`RateStatus::set_cost`](super::RateStatus::set_cost)): ten times the limit, or the burst if that is larger. Under
-    /// GCRA a debt is paid off at the quota's rate, so a charge without a bound could refuse a key for a century.
+    /// Returns the highest cost that a charge after the fact can have, even beyond the limit (see
+    /// [`RateStatus::set_cost`](super::RateStatus::set_cost)): ten times the limit, or the burst if
+    /// that is larger. Under GCRA a debt is paid off at the quota's rate, so an unbounded charge
+    /// could refuse a key for a century.
     #[must_use]
     pub const fn max_charge(&self) -> u64 {
         match self.to_rule() {
@@ -121,25 +126,25 @@ impl Quota {
         }
     }
 
-    /// Whether nothing that costs anything is ever let in.
+    /// Returns true if every request with a cost is refused.
     #[must_use]
     pub const fn is_zero(&self) -> bool {
         self.limit == 0
     }
 
-    /// Whether there is no limit at all.
+    /// Returns true if there is no limit.
     #[must_use]
     pub const fn is_unlimited(&self) -> bool {
         matches!(self.counting, QuotaCounting::Unlimited)
     }
 
-    /// Whether there is a window in which it does not matter when something is charged, and at whose end all
-    /// of it is there again.
+    /// Returns true for a fixed window: its charges do not depend on their time within the window,
+    /// and its end restores the whole quota.
     pub(super) const fn is_fixed_window(&self) -> bool {
         matches!(self.counting, QuotaCounting::Fixed)
     }
 
-    /// What the store counts so: the other way round than [`rule`](Self::to_rule).
+    /// Creates the quota from its rule in the store: the inverse of [`to_rule`](Self::to_rule).
     pub(super) const fn from_rule(rule: QuotaRule) -> Self {
         let (limit, window, counting) = match rule {
             QuotaRule::Fixed { limit, window } => (limit, window, QuotaCounting::Fixed),
@@ -151,7 +156,7 @@ impl Quota {
         Self { limit, window, counting }
     }
 
-    /// How the store counts it; `None` if there is nothing to count.
+    /// Returns the rule by which the store counts, or `None` for an unlimited quota.
     pub(super) const fn to_rule(&self) -> Option<QuotaRule> {
         let Self { limit, window, counting } = *self;
         match counting {
@@ -173,7 +178,7 @@ impl Quota {
 }
 
 impl QuotaBuilder {
-    /// The window's length: at least 1 ms, at most a year.
+    /// Sets the length of the window: at least 1 ms, at most a year.
     #[must_use]
     pub const fn per(self, window: Duration) -> Quota {
         let window = if window.as_millis() == 0 { Duration::from_millis(1) } else { window };

@@ -1,39 +1,41 @@
-//! The response fields of draft-ietf-httpapi-ratelimit-headers-10, and those from before it.
+//! Response headers of draft-ietf-httpapi-ratelimit-headers-10, and their predecessors.
 //!
-//! `RateLimit-Policy: "name";q=100;w=60` and `RateLimit: "name";r=99;t=60`: lists of strings with
-//! parameters (RFC 9651), a member for each policy. `w` and `t` are whole seconds, rounded up. The
-//! partition key is left out: whom a quota is for is nobody's business but the server's.
+//! `RateLimit-Policy: "name";q=100;w=60` and `RateLimit: "name";r=99;t=60` are lists of strings
+//! with parameters (RFC 9651), one member for each policy. `w` and `t` are whole seconds, rounded
+//! up. The partition key is left out, since it would reveal the subject of the quota.
 
 use std::borrow::Cow;
 
 use super::policy_status::PolicyStatus;
 use crate::{clock::ceil_secs, reply::HeaderSet};
 
-/// Which fields tell clients of their quota.
+/// Headers that report quotas to clients.
 ///
-/// `Retry-After` is no matter of this: every refusal that waiting can mend has it.
+/// `Retry-After` is independent of this setting: every refusal that ends by waiting has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum RateHeaders {
-    /// `RateLimit-Policy` and `RateLimit`, as the IETF's draft has them, with every policy of the layer.
-    /// The default.
+    /// `RateLimit-Policy` and `RateLimit` of the IETF draft, with every policy of the layer. The
+    /// default.
     #[default]
     Draft,
-    /// `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`, the last one in seconds from
-    /// now and not as a date. They know one policy: the one that refuses for longest, or else the one
-    /// that has least left. Layers inside each other each add theirs, so only one should have them.
+    /// `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`; the last one in
+    /// seconds from now, not as a date. They describe one policy: the longest refusal, or else the
+    /// least remaining. Nested layers each add their own headers, so only one of them should have
+    /// this setting.
     Legacy,
-    /// Those of the draft, and those from before.
+    /// The headers of the draft and the older ones.
     Both,
-    /// None.
+    /// No headers.
     Off,
 }
 
-/// The largest integer of a structured field (RFC 9651 section 3.3.1).
+/// Maximum integer of a structured field (RFC 9651 section 3.3.1).
 const MAX_STRUCTURED_INTEGER: u64 = 999_999_999_999_999;
 
 impl RateHeaders {
-    /// Adds the fields; `exposed` also names them for scripts of other origins.
+    /// Appends the headers. `exposed` also adds the header that makes them readable for scripts of
+    /// other origins.
     pub(super) fn append_to(
         self,
         exposed: bool,
@@ -51,7 +53,8 @@ impl RateHeaders {
         );
     }
 
-    /// Tells the fields. `policies`: the value of the one that is the same for all who have the same quotas.
+    /// Calls `add` for each header. `policies` returns the value of `RateLimit-Policy`, which is
+    /// the same for all requests with the same quotas.
     pub(super) fn for_each_header<V: From<String> + From<&'static str>>(
         self,
         exposed: bool,
@@ -100,7 +103,7 @@ impl RateHeaders {
     }
 }
 
-/// The value of `RateLimit-Policy`.
+/// Formats the value of `RateLimit-Policy`.
 pub(super) fn format_policy_header<V: From<String>>(standings: &[PolicyStatus<'_>]) -> V {
     format_structured_list(standings, [";q=", ";w="], |standing| {
         [standing.limit, ceil_secs(standing.window)]
@@ -129,7 +132,7 @@ fn format_structured_list(
         let parts = [names[0], first, names[1], second];
         let room =
             comma.len() + standing.name.len() + 2 + parts.map(str::len).iter().sum::<usize>();
-        // To the byte, so that the text of one policy is a field's value without being moved.
+        // Exact, so that the text of a single policy becomes a header value without reallocation.
         out.reserve_exact(room);
         out.push_str(comma);
         push_structured_string(standing.name, &mut out);
@@ -138,8 +141,8 @@ fn format_structured_list(
     out
 }
 
-/// A name as a string of structured fields, which is one of JSON as well. Neither `"` nor `\` ends it, and
-/// what such a string can't hold becomes `-`.
+/// Appends a name as a quoted string, valid in structured fields and in JSON. `"` and `\` are
+/// escaped, and characters that such a string can't hold become `-`.
 pub(super) fn push_structured_string(name: &str, out: &mut String) {
     out.push('"');
     if name.bytes().all(|b| matches!(b, b' '..=b'~') && b != b'"' && b != b'\\') {
@@ -161,7 +164,7 @@ pub(super) fn format_number(n: u64) -> String {
     itoa::Buffer::new().format(n).to_owned()
 }
 
-/// The policy that a client meets first.
+/// Returns the policy that a client must obey first.
 fn binding_policy<'a>(standings: &'a [PolicyStatus<'a>]) -> Option<&'a PolicyStatus<'a>> {
     let refusing = standings.iter().filter(|standing| standing.violated);
     refusing.max_by_key(|standing| standing.retry_after).or_else(|| {
@@ -228,7 +231,7 @@ mod tests {
     }
 
     proptest! {
-        /// Read by a parser of structured fields that is not ours.
+        /// Checked by an independent parser of structured fields.
         #[test]
         fn the_lists_are_structured_fields(
             policies in prop::collection::vec(

@@ -1,4 +1,4 @@
-//! The limiter, used on its own.
+//! Rate limiter for use without a framework.
 
 use std::sync::Arc;
 
@@ -13,16 +13,18 @@ use crate::{
     store::Store,
 };
 
-/// One policy or more on a store. Made by [`Store::rate_limiter`].
+/// One or more policies on a store. Created by [`Store::rate_limiter`].
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockgate::Error> {
 /// use std::time::Duration;
 /// use lockgate::{Policy, Quota, Store};
 ///
-/// let second = Policy::new(Quota::requests(10).per(Duration::from_secs(1))).with_name("burst");
-/// let day = Policy::new(Quota::requests(50_000).per(Duration::from_secs(86_400))).with_name("day");
-/// let limit = Store::memory().rate_limiter(second).and(day);
+/// let second = Quota::requests(10).per(Duration::from_secs(1));
+/// let day = Quota::requests(50_000).per(Duration::from_secs(86_400));
+/// let limit = Store::memory()
+///     .rate_limiter(Policy::new(second).with_name("burst"))
+///     .and(Policy::new(day).with_name("day"));
 /// let decision = limit.check("customer:7", 4).await?;
 /// assert!(decision.is_admitted());
 /// assert_eq!(decision.remaining(), 6);
@@ -37,7 +39,7 @@ pub struct RateLimiter {
 }
 
 impl Store {
-    /// A limiter of this policy, or of this quota under the name `default`.
+    /// Creates a limiter of this policy, or of a quota under the name `default`.
     #[must_use]
     pub fn rate_limiter(&self, policy: impl Into<Policy>) -> RateLimiter {
         RateLimiter {
@@ -50,45 +52,46 @@ impl Store {
 }
 
 impl RateLimiter {
-    /// And this policy: requests have to be within all of them, and are charged to all or to none.
+    /// Adds a policy. A request must be within all policies, and is charged to all or to none.
     #[must_use]
     pub fn and(mut self, policy: impl Into<Policy>) -> Self {
         self.policies.push(Arc::new(policy.into()));
         self
     }
 
-    /// Counts everything under this key, so that one call decides about
-    /// [several keys](Self::check_each). Counters of another group, or of none, are others.
+    /// Stores all counters under this key, so that one call decides about [several
+    /// keys](Self::check_each). Counters of other groups, or of none, are separate.
     #[must_use]
     pub fn group_by(mut self, key: impl Into<Key>) -> Self {
         self.group = Some(key.into());
         self
     }
 
-    /// Charges `cost` to the key in every policy, or nothing in any if that would be too much in one. A
-    /// cost of 0 is let in, and not asked about.
+    /// Charges `cost` to the key in every policy, or in none if it is too much for one. A cost of 0
+    /// is admitted without asking the store.
     ///
     /// If the future is dropped, the charge may have been made.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::CostAboveQuota`] if no waiting would help. Where the policy is
-    /// [`RateLimitOutage::Refuse`](crate::RateLimitOutage), that the store is away; a call that may have been charged is not
-    /// sent again.
+    /// [`ErrorKind::CostAboveQuota`] if waiting does not help. With
+    /// [`RateLimitOutage::Refuse`](crate::RateLimitOutage::Refuse), the error of an unavailable
+    /// store; a call that may have charged is not repeated.
     pub async fn check(&self, key: impl Into<Key>, cost: u64) -> Result<Decision, Error> {
         self.run_check(&self.uniform_request(&key.into(), cost)).await
     }
 
-    /// As [`check`](Self::check), with a key and a cost for each policy, in their order; policies that have
-    /// none are not asked. What is more than there are policies is left out.
+    /// Like [`check`](Self::check), with a key and a cost for each policy, in order. Policies
+    /// without a pair are not asked, and surplus pairs are ignored.
     ///
-    /// Keys that are no [group](Self::group_by) are charged one after the other: when one refuses, what
-    /// was charged to those before is given back. Nothing is ever let in that should not be, but
-    /// somebody else may be refused in between. If the future is dropped, what was charged so far may stay so.
+    /// Keys without a common [group](Self::group_by) are charged one after the other. If one
+    /// refuses, the charges of the earlier ones are refunded: another request may be refused
+    /// meanwhile, but none is admitted beyond a quota. If the future is dropped, the charges made
+    /// so far may stay.
     ///
     /// # Errors
     ///
-    /// As `check`.
+    /// As for `check`.
     pub async fn check_each<K: Into<Key>>(
         &self,
         keys: impl IntoIterator<Item = (K, u64)>,
@@ -100,33 +103,37 @@ impl RateLimiter {
         self.run_check(&ask).await
     }
 
-    /// What [`check`](Self::check) would say now. Of a layer's counters as for [`reset`](Self::reset). Charges nothing, and always asks the store. A
-    /// cost of 0 asks only what is left, and is refused while the key is [blocked](Policy::penalty).
-    /// If the future is dropped, nothing has happened.
+    /// Returns the decision that [`check`](Self::check) would make now, without a charge; it always
+    /// asks the store. The counters of a layer are found as described for [`reset`](Self::reset). A
+    /// cost of 0 reads only the remaining units, and is refused while the key is
+    /// [blocked](Policy::penalty). If the future is dropped, nothing has happened.
     ///
     /// # Errors
     ///
-    /// As `check`, and that the store is away whatever the policy says.
+    /// As for `check`; an unavailable store is an error for every policy.
     pub async fn peek(&self, key: impl Into<Key>, cost: u64) -> Result<Decision, Error> {
         let decision =
             self.engine.peek(&self.store, &self.uniform_request(&key.into(), cost)).await?;
         error_if_permanent(decision)
     }
 
-    /// Forgets what the key has spent, and ends its penalties, in all of the policies.
+    /// Resets the usage and the penalties of a key in all policies.
     ///
-    /// What a layer counts is found by the name of its policy (without one: by its quota) and its key, as that of
-    /// [`Key::ip`], [`Key::header`] or [`Key::path_param`], under the same group if it has one:
+    /// The counter of a layer is found by the name of its policy (without a name: by its quota),
+    /// its key, such as [`Key::ip`], [`Key::header`] or [`Key::path_param`], and its group if it
+    /// has one:
     /// `store.rate_limiter(Policy::new(quota).with_name("search")).reset(Key::ip(address))`.
     ///
-    /// Another process that remembers a refusal learns of it when that ends, or after the time set with
-    /// [`Policy::cache_refusals_for`]. Charges that others have [leased](Policy::lease) stay theirs.
+    /// Other processes repeat a cached refusal until it ends, or for the time set with
+    /// [`Policy::cache_refusals_for`]. Units that they have [leased](Policy::quota_lease) stay
+    /// theirs.
     ///
-    /// If the future is dropped, or an answer was lost, each policy may have been reset or not; to be sure, reset again.
+    /// If the future is dropped or an answer is lost, each policy may have been reset or not. To be
+    /// sure, reset again.
     ///
     /// # Errors
     ///
-    /// [`Error`] if the store is away.
+    /// [`Error`] if the store is unavailable.
     pub async fn reset(&self, key: impl Into<Key>) -> Result<(), Error> {
         self.engine.reset_counters(&self.store, &self.uniform_request(&key.into(), 1)).await
     }

@@ -1,4 +1,4 @@
-//! What a refused request is answered with.
+//! Replies to refused requests.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::{
     reply::{HeaderSet, Reply, problem},
 };
 
-/// A request that a `RateLimitLayer` refuses, for whoever makes the answer.
+/// Refusal of a request by a `RateLimitLayer`, from which the reply is made.
 #[derive(Debug, Clone, Copy)]
 pub struct RateRefusal<'a> {
     pub(super) reason: RefusalReason,
@@ -20,39 +20,39 @@ pub struct RateRefusal<'a> {
     pub(super) expose_headers: bool,
 }
 
-/// Why a request is refused.
+/// Reason of a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RefusalReason {
     /// A quota is spent: 429 with `Retry-After`.
     QuotaExceeded,
-    /// It costs more than the whole of a quota, so it would be refused whenever it came: 403.
+    /// The cost exceeds the capacity of a quota, so the request would be refused at any time: 403.
     CostAboveQuota,
-    /// Its client is on a deny list: 403.
+    /// The client is on the deny list: 403.
     Denied,
 }
 
 impl<'a> RateRefusal<'a> {
-    /// Why.
+    /// Returns the reason.
     #[must_use]
     pub fn reason(&self) -> RefusalReason {
         self.reason
     }
 
-    /// How each policy of the layer stands with the request; nothing for one that is denied, since none
+    /// Returns the status of each policy of the layer. Empty for a denied client, since no policy
     /// was asked.
     #[must_use]
     pub fn policies(&self) -> &'a [PolicyStatus<'a>] {
         self.policies
     }
 
-    /// The policies that refuse it.
+    /// Returns the policies that refuse the request.
     pub fn violated(&self) -> impl Iterator<Item = &'a PolicyStatus<'a>> + use<'a> {
         self.policies.iter().filter(|standing| standing.violated)
     }
 
-    /// When to come back, in whole seconds, rounded up: the longest wait of all policies that refuse it.
-    /// `None` if no waiting will help.
+    /// Returns the wait in whole seconds, rounded up: the longest of all policies that refuse the
+    /// request. `None` if waiting does not help.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         let waits = self.violated().map(|standing| ceil_secs(standing.wait_time()));
@@ -60,7 +60,7 @@ impl<'a> RateRefusal<'a> {
             .then(|| Duration::from_secs(waits.max().unwrap_or(1)))
     }
 
-    /// `Retry-After` and the fields about quotas, as the layer is set.
+    /// Returns `Retry-After` and the rate headers, by the settings of the layer.
     #[must_use]
     pub fn headers(&self) -> HeaderSet {
         let mut fields = HeaderSet::new();
@@ -68,7 +68,8 @@ impl<'a> RateRefusal<'a> {
         fields
     }
 
-    /// The usual answer: 429 with a problem document (RFC 9457) that names the policies that refuse, or 403.
+    /// Returns the default reply: 429 with a problem document (RFC 9457) that names the refusing
+    /// policies, or 403.
     #[must_use]
     pub fn reply(&self) -> Reply {
         let (status, kind, title) = match self.reason {
@@ -87,9 +88,9 @@ impl<'a> RateRefusal<'a> {
         reply
     }
 
-    /// The answer for clients of gRPC, such as those of tonic: `RESOURCE_EXHAUSTED` (8), or
-    /// `PERMISSION_DENIED` (7) for a client that is denied, in the header of an answer without a body, and
-    /// the fields about quotas beside it.
+    /// Returns the reply for gRPC clients, such as those of tonic: a response without a body, with
+    /// the rate headers and a `grpc-status`. The status is `RESOURCE_EXHAUSTED` (8), or
+    /// `PERMISSION_DENIED` (7) for a denied client.
     #[must_use]
     pub fn grpc_reply(&self) -> Reply {
         let (code, message) = match self.reason {
@@ -114,8 +115,8 @@ impl<'a> RateRefusal<'a> {
         self.headers.append_to(self.expose_headers, self.policies, fields);
     }
 
-    /// Written by hand: it is made for each of the requests that are to be refused cheaply. Names are
-    /// quoted as in the fields, so that clients find the same ones in both.
+    /// Writes the document by hand, since refusals must be cheap. Names are quoted as in the rate
+    /// headers, so that clients find the same ones in both.
     fn problem_document(&self, status: u16, kind: &str, title: &str) -> String {
         let names = self.violated().map(|standing| standing.name.len() + 3);
         let mut out = String::with_capacity(kind.len() + title.len() + 80 + names.sum::<usize>());

@@ -1,4 +1,4 @@
-//! What a `RateLimitLayer` shows the outside: whom it asks nothing of, and what it tells.
+//! Settings of a `RateLimitLayer` about exemptions, headers and replies.
 
 use std::{fmt, sync::Arc};
 
@@ -18,7 +18,7 @@ use crate::{
 
 type RefusalResponder = dyn Fn(&RateRefusal<'_>) -> Reply + Send + Sync;
 
-/// The settings of a layer that have nothing to do with how it counts.
+/// Settings of a layer that do not affect its counting.
 #[derive(Clone, Default)]
 pub struct ResponseOptions {
     lists: AccessLists,
@@ -70,15 +70,15 @@ impl ResponseOptions {
     /// See `RateLimitLayer::grpc_refusals`.
     #[must_use]
     pub fn grpc_refusals(self) -> Self {
-        // A function, since a path to the method is of one lifetime only.
+        // A function, since the path of the method has a single lifetime only.
         fn grpc(refusal: &RateRefusal<'_>) -> Reply {
             refusal.grpc_reply()
         }
         self.refusal_response(grpc)
     }
 
-    /// Asked before the request's keys are read, which a preflight has none of; `None` if it is to be charged.
-    /// `sources`: of the keys.
+    /// Decides before the keys are read, which a preflight does not have. Returns `None` if the
+    /// request is to be charged. `sources` are the sources of the keys.
     pub(super) fn check_before_keys<'a, V: GateRequest<NativeRequest: 'a>, F, T>(
         &self,
         view: &mut V,
@@ -96,7 +96,7 @@ impl ResponseOptions {
                 return Some(InitialVerdict::Answer(self.denied_reply()));
             }
             Ok(AccessListMatch::Allowed) => {
-                // On both lists is denied; but who has no key at all is on none.
+                // The deny list wins. A request without a key is on no list of keys.
                 let is_denied = |source: &KeySource<V::NativeRequest>| {
                     source
                         .read(view)
@@ -114,7 +114,7 @@ impl ResponseOptions {
         (!self.charges_preflights && is_preflight(view)).then_some(InitialVerdict::Skip)
     }
 
-    /// Asked with the keys of all policies, before the store is.
+    /// Decides by the keys of all policies, before the store is asked.
     pub(super) fn check_keys<'a, F, T>(
         &self,
         keys: impl IntoIterator<Item = &'a Key>,
@@ -132,14 +132,14 @@ impl ResponseOptions {
         skip
     }
 
-    /// What a request that was let in is told.
+    /// Returns the headers for an admitted request.
     pub(super) fn headers_for(&self, standings: &[PolicyStatus<'_>]) -> HeaderSet {
         let mut fields = HeaderSet::new();
         self.headers.append_to(self.expose_headers, standings, &mut fields);
         fields
     }
 
-    /// The same; `policies` as in [`RateHeaders::for_each_header`].
+    /// Like `headers_for`; `policies` as in [`RateHeaders::for_each_header`].
     pub(super) fn for_each_header(
         &self,
         standings: &[PolicyStatus<'_>],
@@ -149,7 +149,7 @@ impl ResponseOptions {
         self.headers.for_each_header(self.expose_headers, standings, policies, add);
     }
 
-    /// The answer to a request that one at least of these policies refuses.
+    /// Returns the reply to a request that at least one of these policies refuses.
     pub(super) fn refusal_reply(&self, standings: &[PolicyStatus<'_>]) -> Reply {
         let hopeless = standings.iter().any(PolicyStatus::is_permanent);
         self.build_reply(
@@ -158,7 +158,7 @@ impl ResponseOptions {
         )
     }
 
-    /// Whether the application makes the answers.
+    /// Returns true if the application makes the replies.
     pub(super) fn has_responder(&self) -> bool {
         self.responder.is_some()
     }
@@ -182,7 +182,7 @@ impl ResponseOptions {
     }
 }
 
-/// What a browser asks in front of a request to another origin (Fetch standard, CORS-preflight fetch).
+/// Returns true for a CORS preflight (Fetch standard, CORS-preflight fetch).
 fn is_preflight<V: GateRequest>(view: &V) -> bool {
     let has = |name| !view.header_values(name).is_empty();
     view.method() == "OPTIONS" && has("origin") && has("access-control-request-method")

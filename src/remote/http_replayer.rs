@@ -1,4 +1,4 @@
-//! Deferred requests, sent to another process.
+//! Replayer that sends deferred requests to another process over HTTP.
 
 use std::{
     fmt,
@@ -34,22 +34,24 @@ use crate::{
     store::Store,
 };
 
-/// How long a connection waits for the next run. Servers close idle ones after two seconds (gunicorn), five (node, actix-web)
-/// or more; a run that meets that on its way is not answered, and nobody knows that it has not run.
+/// Time for which an idle connection is kept for the next run.
+///
+/// Servers close idle connections after two seconds (gunicorn), five (node, actix-web) or more. A
+/// run that is sent at that moment gets no response, and it is unknown whether it has run.
 const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// hyper-util's client, without the type of its connector.
 type HttpSender = dyn Fn(Request<Full<Bytes>>) -> ResponseFuture + Send + Sync;
 
-/// Half of a run's time is for its connection: one that nobody answers has not run, and is told apart from one that nobody
-/// answered in time.
+/// Builds a client that uses at most half of the timeout to connect. A run without a connection has
+/// not run, unlike one without a response in time.
 #[allow(clippy::needless_question_mark, reason = "without TLS the connector has another error")]
 fn build_sender(tls: &TlsClientConfig, timeout: Duration) -> Arc<HttpSender> {
     let limit = timeout / 2;
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
-    // `HttpConnector` divides its limit among the addresses of a name, but counts neither the lookup
-    // nor the TLS handshake.
+    // `HttpConnector` divides its limit among the addresses of a name, but counts neither the
+    // lookup nor the TLS handshake.
     tcp.set_connect_timeout(Some(limit));
     let connector = with_tls(tcp, tls);
     let connector = FnConnector(move |uri| {
@@ -63,30 +65,37 @@ fn build_sender(tls: &TlsClientConfig, timeout: Duration) -> Arc<HttpSender> {
     Arc::new(move |request| client.request(request))
 }
 
-/// A request, and until when what it says of its lock holds.
+/// Request, and the time at which its delegation of the lock ends.
 type SignedRequest = (Request<Full<Bytes>>, Instant);
 
-/// Bytes of a problem that are read, to know which one it is.
+/// Bytes of a problem document that are read to find its type.
 const MAX_PROBLEM_BYTES: usize = 4096;
 
-/// How much longer than its run the field is good for: so much the clocks of the two machines may differ. Whoever is
-/// asked whether the run goes on has the store's word for that; this is for those who can't ask.
+/// Time for which the replay header is valid beyond its run, to allow for clock skew between the
+/// two machines. A verifier with access to the store does not depend on it.
 const CLOCK_SKEW_ALLOWANCE: Duration = Duration::from_secs(60);
 
-/// Runs deferred requests by sending them to another process, over HTTP/1.1. See [`remote`](super) for what it
-/// sends. By `https` it goes with the feature `http-replay-tls`: rustls with ring, and the system's roots.
+/// Replayer that sends deferred requests to another process, over HTTP/1.1. See [`remote`](super)
+/// for the headers. `https` needs the feature `http-replay-tls`: rustls with ring, and the system's
+/// root certificates.
 ///
-/// The worker's lease has to be longer than a run may last: what is said of its lock is not renewed.
+/// The worker's lease must be longer than a run may last, because the delegation of its lock is not
+/// renewed.
 ///
-/// A run that was not answered in time, or whose connection broke, may go on over there; so may one that was answered by
-/// 502, 503, 504 or 520 and above without the field `Lockgate-Replay`, which may be a gateway's word. So its lock is kept until the end
-/// of what was said of it, and the run has failed then; and if the worker stops before, its lock is left to its lease.
+/// A run may continue at the receiver in these cases:
+///
+/// - There was no response in time, or the connection broke.
+/// - The response was 502, 503, 504, or 520 and above without the header `Lockgate-Replay`; it may
+///   come from a gateway.
+///
+/// Its lock is therefore kept until the delegation ends, and then the run has failed. If the worker
+/// stops before, the lock is left to its lease.
 #[derive(Clone)]
 pub struct HttpReplayer {
     sender: Arc<HttpSender>,
     tls: TlsClientConfig,
     base_url: String,
-    /// Of more than the server.
+    /// True if the base URL has a path.
     base_has_path: bool,
     store: Store,
     secret: SharedSecret,
@@ -94,27 +103,30 @@ pub struct HttpReplayer {
 }
 
 impl HttpReplayer {
-    /// Sends the requests of this store to their paths under this URL. If it has a path itself, a request whose path
-    /// has a segment `.` or `..`, in whichever spelling, is not sent, and has failed: it might come out elsewhere.
+    /// Creates a replayer that sends the requests of this store to their paths under this base URL.
+    ///
+    /// If the base URL has a path, a request with a path segment `.` or `..`, in any encoding, is
+    /// not sent and has failed, because it might leave the base.
     ///
     /// # Panics
     ///
-    /// If the URL is not one of `http://` (or `https://`, with the feature), with an authority, and without a query
-    /// or a fragment.
+    /// If the URL is not an `http://` URL (or `https://`, with the feature) with an authority and
+    /// without a query or a fragment.
     #[must_use]
     pub fn new(store: &Store, base: &str, secret: &SharedSecret) -> Self {
         let url = base.parse::<Uri>().ok();
-        // By the parsed one: a scheme may be written in capitals.
+        // Of the parsed URL, since a scheme may be in upper case.
         let scheme = url.as_ref().and_then(Uri::scheme_str);
         let https = scheme == Some("https");
         let fits = |url: &Uri| {
             (scheme == Some("http") || https && cfg!(feature = "http-replay-tls"))
                 && url.authority().is_some()
                 && url.query().is_none()
-                // The parsed one has no fragment any more; the text has, and every path would be a part of it.
+                // The parsed URL has lost its fragment. In the text, each request's path would
+                // become part of it.
                 && !base.contains('#')
         };
-        // Without the URL: one may have a password.
+        // Without the URL, which may contain a password.
         assert!(
             url.as_ref().is_some_and(fits),
             "HttpReplayer: this is no URL such as http://orders:8080 or http://orders/api"
@@ -132,7 +144,7 @@ impl HttpReplayer {
         }
     }
 
-    /// Trusts this certificate alone.
+    /// Trusts only the certificates of this configuration.
     #[cfg(all(test, feature = "http-replay-tls"))]
     pub(super) fn trusting(mut self, tls: TlsClientConfig) -> Self {
         self.tls = tls;
@@ -140,9 +152,12 @@ impl HttpReplayer {
         self.timeout(timeout)
     }
 
-    /// Longest time for an answer, its body included. Default 8 s, which is within a worker's lease; what
-    /// takes longer has failed, once its lock is not said to be held any more. Half of it is for the connection: whoever
-    /// is not reached within that has run nothing, and the request goes back uncharged.
+    /// Sets the longest time for a response, its body included. Default 8 s, which is within a
+    /// worker's lease.
+    ///
+    /// A run that takes longer has failed, once the delegation of its lock has ended. Half of the
+    /// time is for the connection: a run without one has not run, and the job returns to the queue
+    /// uncharged.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout.min(MAX_DURATION);
@@ -150,14 +165,15 @@ impl HttpReplayer {
         self
     }
 
-    /// With the moment until which the lock over there is this run's. `None`: it is not one that can be sent.
+    /// Builds the request with its signed headers, and returns the end of the lock's delegation.
+    /// `None` if the request cannot be sent.
     fn sign_request(
         &self,
         head: HttpRequestHead,
         body: Bytes,
         marker: &ReplayMarker,
     ) -> Option<SignedRequest> {
-        // Whatever the path is, the authority and the base stay what they are.
+        // With any path, the authority and the base must stay the same.
         let target = Some(head.target).filter(|target| target.starts_with('/'))?;
         if self.base_has_path && escapes_base_path(&target) {
             crate::throttle::throttled!(
@@ -178,7 +194,8 @@ impl HttpReplayer {
         *request.uri_mut() = uri;
         let held = HeldLock::from_run(marker.store(), marker.hold());
         let word = held.delegation_header(&self.store, &self.secret);
-        // After it was signed: it may have been renewed in between, and the word must not outlast this.
+        // After signing: the lease may have been renewed in between, and the delegation must not
+        // outlast this time.
         let until = Instant::now() + held.remaining();
         let own = [(REPLAY_HEADER, field)].into_iter().chain(word);
         let own = own.map(|(name, value)| (name.to_owned(), value.into_bytes()));
@@ -186,7 +203,7 @@ impl HttpReplayer {
             Some(peer) => forwarded_headers(peer).to_vec(),
             None => unknown_forwarded_headers(&head.headers).collect(),
         };
-        // The host is the one that it is sent to.
+        // The `host` header is that of the receiver.
         let stored = head.headers.into_iter().filter(|(name, _)| name != "host");
         for (name, value) in stored.chain(peer).chain(own) {
             let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
@@ -235,14 +252,15 @@ impl HttpReplayer {
         {
             marker.mark_lock_passed();
         }
-        // Of a problem all is read that says which one it is, however little of an answer is kept.
+        // A problem document is read far enough to find its type, even if less of a response is
+        // kept.
         let most =
             if is_problem_json(&parts.headers) { limit.max(MAX_PROBLEM_BYTES) } else { limit };
         let Some(mut body) = read_response_body(&parts.headers, body, most).await else {
             return ReplayOutcome::Failed;
         };
         let not_run = matches!(&body, ReplayBody::Full(bytes) if is_problem_json(&parts.headers) && reports_not_run(bytes));
-        // A gateway may have answered, which waits no longer.
+        // Such a response may come from a gateway that timed out.
         if not_run || !is_gateway_error(parts.status) || parts.headers.contains_key(REPLAY_HEADER) {
             marker.mark_remote_ended();
         }
@@ -260,8 +278,8 @@ impl HttpReplayer {
     }
 }
 
-/// Whom a request came from is the last of those it went by: the service over there has this process for its peer, and
-/// what stands before it in these lists was said by that peer, or by its client. RFC 7239 section 4.
+/// Returns the headers with the client's address as the last element: the receiver's peer is this
+/// process, and the elements before were sent by that peer or its client. RFC 7239 section 4.
 fn forwarded_headers(peer: SocketAddr) -> [(String, Vec<u8>); 2] {
     let ip = peer.ip().to_canonical();
     let node = if ip.is_ipv6() { format!("for=\"[{ip}]\"") } else { format!("for={ip}") };
@@ -269,7 +287,8 @@ fn forwarded_headers(peer: SocketAddr) -> [(String, Vec<u8>); 2] {
         .map(|(name, value)| (name.to_owned(), value.into_bytes()))
 }
 
-/// Where nobody knows whom it came from, what its client has said of that must not be the last word: RFC 7239 section 6.2.
+/// Returns the headers for a client of unknown address, so that the client's own elements are not
+/// the last ones. RFC 7239 section 6.2.
 fn unknown_forwarded_headers(
     headers: &[(String, Vec<u8>)],
 ) -> impl Iterator<Item = (String, Vec<u8>)> + use<> {
@@ -279,8 +298,8 @@ fn unknown_forwarded_headers(
     said.map(|(_, name, value)| (name.to_owned(), value.as_bytes().to_vec()))
 }
 
-/// Whether somebody on the way could take the path for one outside of what stands before it: a segment of dots, in
-/// whichever spelling, between anything that somebody takes for the end of a segment.
+/// Returns true if a component on the way could resolve the path outside of its base. That is a dot
+/// segment in any encoding, with any separator that some software recognizes.
 fn escapes_base_path(target: &str) -> bool {
     let path = target.split('?').next().unwrap_or_default().to_ascii_lowercase();
     let path =
@@ -289,7 +308,8 @@ fn escapes_base_path(target: &str) -> bool {
     segments.any(|segment| matches!(segment.split(';').next(), Some("." | "..")))
 }
 
-/// What gateways say of a service that has not answered them, those of content networks among it. A handler's own 500 is none.
+/// Returns true for statuses by which gateways and CDNs report a service that did not respond. A
+/// handler's own 500 is not among them.
 fn is_gateway_error(status: StatusCode) -> bool {
     matches!(status.as_u16(), 502..=504 | 520..=599)
 }
@@ -300,8 +320,8 @@ fn is_problem_json(headers: &HeaderMap) -> bool {
     kind.eq_ignore_ascii_case("application/problem+json")
 }
 
-/// Whether a problem is that of a lock over there which was busy, or whose store did not answer: whatever the
-/// status, the request has not come to its handler.
+/// Returns true if a problem document reports a busy lock or an unavailable store: the request has
+/// not reached its handler, with any status.
 fn reports_not_run(problem: &[u8]) -> bool {
     let problem = serde_json::from_slice::<Value>(problem).ok();
     let kind = problem.as_ref().and_then(|problem| problem.get("type")?.as_str());
@@ -318,14 +338,14 @@ impl Replayer for HttpReplayer {
     ) -> BoxFuture<'static, ReplayOutcome> {
         let (this, timeout) = (self.clone(), self.timeout);
         Box::pin(async move {
-            // Mostly known: the job was claimed by it.
+            // Usually known, because the store was connected to claim the job.
             if marker.store().identify().await.is_err() {
                 return ReplayOutcome::Unreachable;
             }
             let Some((request, until)) = this.sign_request(head, body, &marker) else {
                 return ReplayOutcome::Failed;
             };
-            // From here on it may have run.
+            // From here on the request may have run.
             if !marker.try_start() {
                 return ReplayOutcome::Failed;
             }
@@ -333,7 +353,8 @@ impl Replayer for HttpReplayer {
             let run = this.send_request(request, &marker, limit);
             let ran = tokio::time::timeout(timeout, run).await.unwrap_or(ReplayOutcome::Failed);
             if marker.is_running_remotely() {
-                // Over there it may go on, for as long as it was told that it has the lock: the next run must not overlap it.
+                // The run may continue at the receiver until the delegation ends, and the next run
+                // must not overlap it.
                 tokio::time::sleep_until(until).await;
                 marker.mark_remote_ended();
             }

@@ -1,16 +1,15 @@
-//! The field, as it is signed and read.
+//! Replay header: its claims, signed and verified.
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::{Digest as _, Sha256};
 
-/// The field.
 pub(super) use crate::gate::REPLAY_HEADER;
 use crate::{key::hex, lock::SharedSecret};
 
-/// What it says.
+/// Claims of a replay header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ReplayClaims {
-    /// Identity of the store that the job lies in.
+    /// Identity of the store that has the job.
     pub(super) store_identity: String,
     pub(super) id: String,
     pub(super) attempt: u32,
@@ -19,7 +18,7 @@ pub(super) struct ReplayClaims {
     pub(super) end_ms: u64,
 }
 
-/// The request that it is about.
+/// Request that the signature covers.
 #[derive(Clone, Copy)]
 pub(super) struct SignatureInput<'a> {
     pub(super) method: &'a str,
@@ -39,7 +38,8 @@ impl ReplayClaims {
         format!("{text};{}", hex(&mac))
     }
 
-    /// `None`: nobody who knows one of these secrets has signed it.
+    /// Verifies a header and parses it. `None` if it is not signed with one of these secrets, or
+    /// malformed.
     pub(super) fn verify(
         field: &str,
         secrets: &[SharedSecret],
@@ -47,7 +47,7 @@ impl ReplayClaims {
     ) -> Option<Self> {
         let (text, signed) = field.rsplit_once(';')?;
         let signed = unhex(signed)?;
-        // In constant time, each.
+        // Each comparison takes constant time.
         let holds = |secret| request_mac(secret, text, request).verify_slice(&signed).is_ok();
         if !secrets.iter().any(holds) {
             return None;
@@ -63,7 +63,8 @@ impl ReplayClaims {
     }
 }
 
-/// No part can have a line's end in it, so none can pass for two.
+/// Returns the MAC of the claims and the request. The parts contain no line feed, so the joined
+/// text is unambiguous.
 #[expect(clippy::expect_used, reason = "HMAC takes keys of any length")]
 fn request_mac(secret: &SharedSecret, text: &str, request: SignatureInput<'_>) -> Hmac<Sha256> {
     let SignatureInput { method, target, body } = request;

@@ -1,4 +1,4 @@
-//! The other side: whether a request is a run.
+//! Receiver's side of a replay: verification that a request is a run.
 
 use std::{
     fmt,
@@ -14,45 +14,45 @@ use crate::{
     store::{JobId, Store},
 };
 
-/// Checks the field `Lockgate-Replay` of requests.
+/// Verifier of the header `Lockgate-Replay`.
 #[derive(Debug, Clone)]
 pub struct ReplayVerifier {
     store: Store,
     secrets: Vec<SharedSecret>,
 }
 
-/// Why a request is not the run that its field says it is.
+/// Reason why a request is not the run that its header claims.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum VerifyError {
-    /// It is not signed with a secret that is known here, or not for this request, or it is about a job of another
-    /// server, database or namespace. 403.
+    /// It is not signed with a known secret, or not for this request, or its job is in another
+    /// server, database or namespace. Respond with 403.
     Forged,
-    /// It was good until a moment that has passed. 403.
+    /// The header has expired. Respond with 403.
     Expired,
-    /// No such run is under way on a lock that it has, by the store's clock: it has ended, was given back, or
-    /// its worker has let its lease lapse. 409.
+    /// No such run is in progress with a lock, by the store's clock: it has ended, was returned to
+    /// the queue, or its worker's lease has expired. Respond with 409.
     NotRunning,
-    /// The store did not answer. 503.
+    /// The store did not answer. Respond with 503.
     Fault(Error),
 }
 
 impl ReplayVerifier {
-    /// Believes who knows this secret, about jobs of this store.
+    /// Creates a verifier that trusts this secret, for jobs of this store.
     #[must_use]
     pub fn new(store: &Store, secret: &SharedSecret) -> Self {
         Self { store: store.clone(), secrets: vec![secret.clone()] }
     }
 
-    /// Believes who knows this one, too: for the time in which the secret is changed.
+    /// Trusts this secret too, during a change of secrets.
     #[must_use]
     pub fn with_secret(mut self, secret: &SharedSecret) -> Self {
         self.secrets.push(secret.clone());
         self
     }
 
-    /// The run that a request is: for its method, its path and query as they were sent, its whole body,
-    /// and the value of its field. Cancel safe.
+    /// Returns the run that a request belongs to. Takes its method, its path and query as they were
+    /// sent, its whole body, and the value of the header. Cancel safe.
     ///
     /// # Errors
     ///
@@ -77,7 +77,7 @@ impl ReplayVerifier {
             return Err(VerifyError::Forged);
         }
         let run = self.store.backend().active_run(id.clone()).await.map_err(VerifyError::Fault)?;
-        // One that was given back uncharged runs again under the same number, with a larger fence.
+        // A run that was returned uncharged runs again with the same attempt and a larger fence.
         if !run.is_some_and(|run| run.attempt == word.attempt && run.first_fence <= word.fence) {
             return Err(VerifyError::NotRunning);
         }

@@ -1,4 +1,4 @@
-//! The keys, and what is done with them.
+//! Keyring: the keys, and sealing and opening with them.
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
@@ -12,25 +12,31 @@ use parking_lot::RwLock;
 use super::{FORMAT_VERSION, SEALED_MARKER, SealContext, UnsealError};
 use crate::store::Store;
 
-/// Length of a nonce: random ones of this length do not meet.
+/// Length of a nonce in bytes; random ones of this length do not collide.
 const NONCE_LEN: usize = 24;
 
-/// Longest id of a key.
+/// Longest id of a key, in bytes.
 const MAX_KEY_ID_LEN: usize = 32;
 
-/// The keys that stored requests, responses and tasks are sealed with.
+/// Keys that seal stored requests, responses and task payloads.
 ///
-/// One key seals; others are there to open what was sealed with them. To change keys without a job that
-/// nobody can open: first give every process the new key as one that [opens](Keyring::with_decryption_key), then let it
-/// seal and the old one open, and leave the old one away once nothing is kept any more that it has sealed
-/// (by default, a week after its last job has ended). A process that meets a job whose key it does not
-/// have leaves it to the others: it stays queued, uncharged, with the reason `no key`.
+/// One key seals; others only open bytes that they have sealed before. To change keys so that each
+/// job can always be opened:
+///
+/// 1. Give every process the new key as a [decryption key](Keyring::with_decryption_key).
+/// 2. Let every process seal with the new key, and keep the old one as a decryption key.
+/// 3. Remove the old key once everything that it sealed has been deleted: by default, a week after
+///    its last job has ended.
+///
+/// A process that lacks the key of a job leaves it to the others: the job stays queued, uncharged,
+/// with the reason `no key`.
 ///
 /// ```
 /// # let (old, new) = ([1; 32], [2; 32]);
 /// use lockgate::{Keyring, Store};
 ///
-/// let store = Store::memory().with_keyring(Keyring::new("2026-11", new).with_decryption_key("2026-05", old));
+/// let keyring = Keyring::new("2026-11", new).with_decryption_key("2026-05", old);
+/// let store = Store::memory().with_keyring(keyring);
 /// ```
 #[derive(Clone)]
 pub struct Keyring(Arc<SealingKeys>);
@@ -43,8 +49,8 @@ struct SealingKeys {
 }
 
 impl Keyring {
-    /// Seals, and opens, with this key: 32 bytes out of a random source. Its id is stored beside what it
-    /// has sealed, and is no secret.
+    /// Creates a keyring that seals and opens with this key, 32 random bytes. The id is stored
+    /// beside the sealed bytes and is not secret.
     ///
     /// # Panics
     ///
@@ -59,11 +65,11 @@ impl Keyring {
         Self(Arc::new(keys)).with_decryption_key(id, key)
     }
 
-    /// Opens what was sealed with this key, too.
+    /// Adds a key that only opens.
     ///
     /// # Panics
     ///
-    /// As [`new`](Self::new), and if there is a key of this id already.
+    /// As [`new`](Self::new), and if there is already a key with this id.
     #[must_use]
     pub fn with_decryption_key(self, id: &str, key: [u8; 32]) -> Self {
         assert!(
@@ -76,9 +82,11 @@ impl Keyring {
         Self(Arc::new(keys))
     }
 
-    /// Takes what is not sealed for broken. Default: it is read, so that what was stored before there was
-    /// a keyring still runs. Set it once that is through: until then who can write to the store can put
-    /// requests into it.
+    /// Treats unsealed bytes as corrupt.
+    ///
+    /// Default: they are read, so that jobs and tasks stored before there was a keyring still run.
+    /// Set it once those have ended: until then, a process with write access to the store can add
+    /// requests to it.
     #[must_use]
     pub fn require_sealed(self) -> Self {
         let mut keys = Arc::unwrap_or_clone(self.0);
@@ -93,7 +101,7 @@ impl Keyring {
         let aad = associated_data(seals, place);
         let cipher = &all[seals];
         let sealed = cipher.encrypt(&nonce, Payload { msg: plain, aad: &aad });
-        // Only what is longer than 256 GiB can't be.
+        // Sealing fails only above 256 GiB.
         let sealed = sealed.expect("stored requests are short");
         let mut out = Vec::with_capacity(3 + seals.len() + NONCE_LEN + sealed.len());
         out.extend_from_slice(&[SEALED_MARKER, FORMAT_VERSION, key_id_len(seals)]);
@@ -116,7 +124,7 @@ impl Keyring {
     }
 }
 
-/// The key's id, the nonce, and the rest.
+/// Returns the key's id, the nonce, and the ciphertext with its tag.
 fn parse_sealed(stored: &[u8]) -> Result<(&str, XNonce, &[u8]), UnsealError> {
     let broken = UnsealError::Corrupt;
     let [SEALED_MARKER, version, length, rest @ ..] = stored else { return Err(broken) };
@@ -131,8 +139,8 @@ fn parse_sealed(stored: &[u8]) -> Result<(&str, XNonce, &[u8]), UnsealError> {
     Ok((id, (*nonce).into(), sealed))
 }
 
-/// What is not in the bytes and yet belongs to them: each part with its length, so that none can pass for
-/// a piece of the next.
+/// Returns the associated data: the context that the bytes are bound to. Each part is preceded by
+/// its length, so that parts cannot be confused.
 fn associated_data(key_id: &str, place: SealContext<'_>) -> Vec<u8> {
     let mut aad = vec![SEALED_MARKER, FORMAT_VERSION];
     for part in ["lockgate", key_id, place.kind, place.id, place.parent_key] {
@@ -146,7 +154,7 @@ fn key_id_len(id: &str) -> u8 {
     u8::try_from(id.len()).unwrap_or(u8::MAX)
 }
 
-/// The keyring of a store handle and its clones.
+/// Keyring of a store handle and its clones.
 #[derive(Default)]
 struct StoreKeyring(RwLock<Option<Keyring>>);
 
@@ -155,18 +163,25 @@ pub(super) fn for_store(store: &Store) -> Option<Keyring> {
 }
 
 impl Store {
-    /// Seals what this handle, and every clone of it, stores of deferred requests, their responses and the payloads of
-    /// [queues](crate::queue), and opens what others have sealed. Called again, it changes the keys from then on.
+    /// Sets the keyring of this handle and all of its clones. It seals stored deferred requests,
+    /// their responses and the payloads of [queues](crate::queue), and opens those of other
+    /// processes. A second call changes the keys from then on.
     ///
-    /// Every process that runs these requests and tasks, or tells their responses, needs the keys too. What stays
-    /// readable are names of locks and queues, unique keys of tasks and why they failed, ids, owners, times and
-    /// states: keys that are secret themselves should be hashed by the application. Of a request with an
-    /// `Idempotency-Key` so does a fingerprint, a hash without a key over method, target and body: whoever reads the
-    /// store can test by it what a small body may have been.
+    /// Every process that runs these requests and tasks, or serves their responses, needs the keys
+    /// too.
     ///
-    /// An id is the address of a stored response, which this service opens for whoever asks for it there: where others may
-    /// read the store, or a copy of it, say who may see what ([`StatusGate::visible_to`](crate::defer::StatusGate)). Whoever may
-    /// write to the store can also say there whose a request is.
+    /// # Data that stay readable
+    ///
+    /// - Names of locks and queues, ids, owners, times and states. An application should hash keys
+    ///   that are secret themselves.
+    /// - Unique keys of tasks, and the reasons of their failures.
+    /// - The fingerprint of a request with an `Idempotency-Key`: a hash without a key over method,
+    ///   target and body. A reader of the store can use it to test guesses of a small body.
+    ///
+    /// An id is the address of a stored response, which this service opens for any client that asks
+    /// for it there. If others can read the store, or a copy of it, restrict the viewers of a
+    /// status ([`StatusGate::visible_to`](crate::defer::StatusGate)). A process with write access
+    /// to the store can also change a request's owner there.
     #[must_use]
     pub fn with_keyring(self, keyring: Keyring) -> Self {
         *self.extension::<StoreKeyring>().0.write() = Some(keyring);

@@ -1,16 +1,18 @@
-//! At rest: what is stored of requests, of their responses and of tasks, of no use without a key.
+//! Sealing: encryption of stored requests, responses and task payloads.
 //!
-//! [`Store::with_keyring`](crate::Store::with_keyring) gives a store handle a [`Keyring`]. From then on what
-//! that process stores of deferred requests, and of the payloads of tasks, is sealed (XChaCha20-Poly1305, a
-//! random nonce each), and what it reads is opened; the scripts of the store see neither. Sealed bytes belong
-//! to one job, its lock, and one of the two kinds, request and response, or to one task and its queue: put
-//! elsewhere, they do not open.
+//! [`Store::with_keyring`](crate::Store::with_keyring) gives a store handle a [`Keyring`]. From
+//! then on this process seals the deferred requests and task payloads that it stores
+//! (XChaCha20-Poly1305 with a random nonce for each), and opens those that it reads. The store's
+//! scripts handle sealed bytes only. Sealed bytes are bound to one job, its lock and one of the
+//! kinds request and response, or to one task and its queue. Moved elsewhere, they cannot be
+//! opened.
 //!
 //! ```text
 //! 0 | version = 1 | length of the key's id | the key's id | nonce, 24 bytes | ciphertext and tag
 //! ```
 //!
-//! What is not sealed begins with a version from 1 on, or as JSON does: the first byte tells.
+//! Unsealed bytes start with a version from 1 on, or as JSON does, so the first byte tells them
+//! apart.
 
 #[cfg(feature = "seal")]
 mod keyring;
@@ -25,33 +27,33 @@ use bytes::Bytes;
 pub use self::keyring::Keyring;
 use crate::store::Store;
 
-/// First byte of what is sealed.
+/// First byte of sealed bytes.
 const SEALED_MARKER: u8 = 0;
 
-/// The form written by this version.
+/// Version of the format that is written.
 const FORMAT_VERSION: u8 = 1;
 
-/// Where bytes belong.
+/// Context that sealed bytes are bound to.
 #[cfg_attr(not(feature = "seal"), allow(dead_code, reason = "nothing is sealed"))]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SealContext<'a> {
-    /// Of the job, or the task.
+    /// Id of the job or the task.
     pub(crate) id: &'a str,
-    /// What it waits for, as it is named in the store: the lock, or the task's queue.
+    /// Name in the store of the job's lock or the task's queue.
     pub(crate) parent_key: &'a str,
-    /// What of it: `request`, `response`, `task`.
+    /// `request`, `response` or `task`.
     pub(crate) kind: &'static str,
 }
 
-/// Why bytes can't be opened.
+/// Reason why bytes cannot be opened.
 #[cfg_attr(not(feature = "seal"), allow(dead_code, reason = "nothing is sealed"))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum UnsealError {
-    /// Sealed by a newer version: somebody else can open it.
+    /// Sealed by a newer version; another process can open them.
     NewerVersion,
-    /// This process does not have the key: somebody else may.
+    /// This process does not have the key; another one may.
     UnknownKey,
-    /// Changed, put elsewhere, or not sealed where everything has to be.
+    /// Modified, moved elsewhere, or not sealed although the keyring requires it.
     Corrupt,
 }
 
@@ -65,7 +67,7 @@ impl fmt::Display for UnsealError {
     }
 }
 
-/// Seals these bytes, if the store has a keyring.
+/// Seals bytes if the store has a keyring.
 pub(crate) fn seal(store: &Store, place: SealContext<'_>, plain: Bytes) -> Bytes {
     #[cfg(feature = "seal")]
     if let Some(ring) = keyring::for_store(store) {
@@ -75,8 +77,8 @@ pub(crate) fn seal(store: &Store, place: SealContext<'_>, plain: Bytes) -> Bytes
     plain
 }
 
-/// Opens what [`seal`] has made. What was stored before there was a keyring is given back as it is, unless
-/// the keyring refuses it.
+/// Opens bytes that [`seal`] returned. Unsealed bytes are returned unchanged, unless the keyring
+/// refuses them.
 pub(crate) fn open(
     store: &Store,
     place: SealContext<'_>,

@@ -1,8 +1,11 @@
-//! Where the agent of a store runs.
+//! Choice of the tokio runtime that the lease agent runs on.
 //!
-//! At home, which is the runtime that the store was made on, and if that has ended, or there was none, where it is first needed
-//! then. A home that exists may be driven by nobody: a program may have made its store there, and gone on to another
-//! runtime. Where the agent has not begun after a while, it does so on that of who needs it.
+//! The agent starts on the home runtime, on which the store was created. If there is none, or it
+//! has ended, the agent starts on the runtime of the first caller that needs it.
+//!
+//! A runtime can exist without being driven: a program may create its store on one runtime and
+//! continue on another. If the agent has not started on its runtime after `STANDBY_DELAY`, it
+//! starts on the runtime of a caller instead.
 
 use std::{
     sync::{
@@ -21,35 +24,35 @@ use tokio::{
 
 use super::lease_agent::{AgentMessage, AgentState, run_agent};
 
-/// Where it runs, or is to run.
+/// Lease agent's state, and the runtime that it runs on or will run on.
 pub(super) struct AgentRuntime {
     pub(super) shared: Arc<AgentState>,
-    /// The runtime on which the store was made, if there was one.
+    /// Runtime on which the store was created, if there was one.
     home_runtime: Option<Handle>,
     mailbox: Mutex<Option<AgentMailbox>>,
 }
 
-/// The running agent: where it hears, and where it runs.
+/// Handle on a spawned agent: its channel and its runtime.
 #[derive(Clone)]
 pub(super) struct AgentMailbox {
     pub(super) tx: mpsc::UnboundedSender<AgentMessage>,
     runtime: Handle,
-    /// What is to begin there.
+    /// Task that starts the agent on `runtime`.
     task: AbortHandle,
     start: Arc<AgentStart>,
 }
 
-/// For how long it is waited for an agent to begin at home. A lease that is shorter than a few of these is lost where nobody
-/// drives that runtime.
+/// Time for which a caller waits for the agent to start on its first runtime. If that runtime is
+/// not driven, a lease shorter than a few of these delays is lost.
 const STANDBY_DELAY: Duration = Duration::from_millis(250);
 
-/// Whether an agent has begun. A runtime that exists may be driven by nobody: a program may have made its store there, and
-/// gone on to another one.
+/// Start of one agent, for which the task on the first runtime and the standby tasks compete.
 struct AgentStart {
     has_started: AtomicBool,
-    /// For whoever begins first: the task at home, or one where it was found that nobody drives that.
+    /// Receiver for the task that starts first: the one on the first runtime, or a standby task.
     rx: Mutex<Option<mpsc::UnboundedReceiver<AgentMessage>>>,
-    /// Who waits to find that out, one on each runtime that asks: it, too, may be driven by nobody.
+    /// Standby tasks, one for each runtime that has asked: such a runtime may stop being driven,
+    /// too.
     standby_tasks: Mutex<Vec<(Id, JoinHandle<()>)>>,
 }
 
@@ -70,13 +73,15 @@ impl AgentStart {
 }
 
 impl AgentMailbox {
-    /// Where work in the background should run. While it is not sure that anybody drives that, it is the caller's.
+    /// Returns the runtime for background work: the agent's, or the caller's until the agent has
+    /// started and has thus shown that its runtime is driven.
     pub(super) fn runtime_handle(self) -> Handle {
         let Self { runtime, start, .. } = self;
         if start.has_started() { runtime } else { Handle::try_current().unwrap_or(runtime) }
     }
 
-    /// A runtime that has ended has dropped what was spawned on it.
+    /// Returns true if the agent's runtime has ended. A runtime that ends drops the tasks spawned
+    /// on it.
     fn has_ended(&self) -> bool {
         if self.start.has_started() { self.tx.is_closed() } else { self.task.is_finished() }
     }
@@ -88,7 +93,7 @@ impl AgentRuntime {
         Self { shared: Arc::new(shared), home_runtime: home, mailbox: Mutex::new(None) }
     }
 
-    /// All that is held is looked at at once, also where nobody runs any more who would.
+    /// Checks all leases at once. Restarts the agent if the runtime that it ran on has ended.
     pub(super) fn recheck_all(self: &Arc<Self>) {
         self.shared.renewals.recheck_all();
         if self.shared.renewals.len() > 0 {
@@ -96,7 +101,8 @@ impl AgentRuntime {
         }
     }
 
-    /// The running agent; starts one if there is none: at home, or else where the caller runs.
+    /// Returns the running agent. Starts one if there is none: on the home runtime, or else on the
+    /// caller's.
     pub(super) fn ensure_running(self: &Arc<Self>) -> Option<AgentMailbox> {
         let mut mailbox = self.mailbox.lock();
         if let Some(running) = mailbox.as_ref().filter(|running| !running.has_ended()) {
@@ -126,7 +132,8 @@ impl AgentRuntime {
         None
     }
 
-    /// Has the agent run here if it has not begun where it is to run after a while.
+    /// Spawns a standby task on the current runtime. It starts the agent there if the agent has not
+    /// started within `STANDBY_DELAY`.
     fn spawn_standby(self: &Arc<Self>, running: &AgentMailbox) {
         let Ok(here) = Handle::try_current() else { return };
         let mut waiting = running.start.standby_tasks.lock();
@@ -135,7 +142,7 @@ impl AgentRuntime {
             return;
         }
         let (seat, start) = (Arc::downgrade(self), Arc::clone(&running.start));
-        // What it was told is dealt with also when the last handle has gone.
+        // Queued messages are handled even after the last handle is gone.
         let shared = Arc::clone(&self.shared);
         let work = async move {
             tokio::time::sleep(STANDBY_DELAY).await;
@@ -150,7 +157,7 @@ impl AgentRuntime {
     }
 }
 
-/// Begins here, unless it has begun by now.
+/// Takes the receiver for a standby task, unless the agent has started.
 fn take_over_start(
     seat: &Weak<AgentRuntime>,
     start: &Arc<AgentStart>,
@@ -161,7 +168,7 @@ fn take_over_start(
     let seat = seat.upgrade();
     let mut mailbox = seat.as_ref().map(|seat| seat.mailbox.lock());
     let rx = start.take_receiver()?;
-    // There may be another one by now.
+    // A newer agent may have replaced this one.
     let own = mailbox.as_mut().and_then(|mailbox| mailbox.as_mut());
     if let Some(own) = own.filter(|own| Arc::ptr_eq(&own.start, start)) {
         own.runtime = Handle::current();

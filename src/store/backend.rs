@@ -1,7 +1,7 @@
-//! `Backend`: the one trait between the engines and the stores.
+//! `Backend`: the trait between the engines and the stores.
 //!
-//! Each method is one atomic step, described by the script of the same name in `lua/`. The memory
-//! store has the same steps in Rust; the conformance and differential tests hold the two together.
+//! Each method is one atomic operation: a script in `lua/` on Redis, Rust code under the shard's
+//! mutex in memory. Conformance and differential tests keep the two backends equivalent.
 
 use std::{
     fmt,
@@ -28,35 +28,37 @@ pub(crate) use super::{
 use super::{tasks::TaskBackend, wakeups::Wakeups};
 use crate::{clock::saturating_micros, error::Error, key::Key};
 
-/// What a step returns. Dropping it may or may not undo the step: the caller sends its own undo.
+/// Result of an operation. Dropping it may or may not stop the operation, so the caller sends an
+/// undo of its own.
 pub(crate) type StoreFuture<'a, T> = BoxFuture<'a, Result<T, Error>>;
 
-/// How long an offered lock waits to be confirmed before it goes to the next in line.
+/// Time within which an offer must be confirmed before the lock goes to the next waiter.
 pub(crate) const OFFER_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// How long a shard that a worker has left to the others counts as watched until one of them takes it: they
-/// hear of it at once, and come after a moment. As in `beat.lua`.
+/// Time for which a shard that a worker has given up still counts as watched. The other workers are
+/// notified at once and claim it a moment later. The heartbeat script has the same number.
 pub(crate) const SHARD_VACANCY_GRACE: Duration = Duration::from_secs(1);
 
-/// Fences left free after each grant, for hand-overs inside the holder's process: the most there can be of
-/// them. With many more, a busy shard's fences would run ahead of the server's clock, from which they begin
-/// anew after a loss of data: this many allow for 30,000 grants a second.
+/// Fences reserved after each grant for handovers inside the holder's process; the upper bound of
+/// `max_handovers`. Fences restart from the server's clock after a loss of data, so they must not
+/// run ahead of it: with this number, a shard can make 30,000 grants a second.
 pub(crate) const SPARE_FENCES: u64 = 32;
 
-/// Who may hold a lock at the same time. Those who hold it are all of one mode.
+/// Lock mode: which holders a lock admits at the same time. All holders of a lock have the same
+/// mode.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum LockMode {
-    /// One.
+    /// One holder.
     #[default]
     Exclusive,
-    /// Any number.
+    /// Any number of holders.
     Shared,
-    /// At most this many, at least one.
+    /// At most this many holders, at least one.
     Permits(u32),
 }
 
 impl LockMode {
-    /// The letter on the wire.
+    /// Returns the letter of the mode on the wire.
     pub(crate) fn wire_letter(self) -> &'static str {
         match self {
             Self::Exclusive => "x",
@@ -65,12 +67,12 @@ impl LockMode {
         }
     }
 
-    /// The letter before a token in `h`.
+    /// Returns the letter before a token in the Redis key `h`.
     pub(crate) fn member_tag(self) -> &'static str {
         if self == Self::Exclusive { "" } else { self.wire_letter() }
     }
 
-    /// Most holders at once, where that has to be counted.
+    /// Returns the maximum number of holders for `Permits`, or 0 for modes that need no count.
     pub(crate) fn max_permits(self) -> u64 {
         match self {
             Self::Permits(most) => most.into(),
@@ -79,7 +81,8 @@ impl LockMode {
     }
 }
 
-/// Who an acquisition is: `<nonce>:<node>`, both random hex. Never logged, never sent to a client.
+/// Identity of an acquisition: `<nonce>:<node>`, both random hex. It is secret: never logged, never
+/// sent to a client.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct LockToken(Arc<str>);
 
@@ -89,17 +92,18 @@ impl LockToken {
         let mut nonce = [0; uuid::fmt::Simple::LENGTH];
         let nonce: &str = uuid::Uuid::new_v4().simple().encode_lower(&mut nonce);
         let parts = [nonce.as_bytes(), b":", node.as_str().as_bytes()];
-        // Of nonce and node 49 are needed, and one copy makes the shared text of them.
+        // Nonce and node take 49 bytes. Writing into a buffer on the stack leaves one copy, into
+        // the `Arc`.
         let mut text = [0; 64];
         let length = parts.iter().fold(0, |at, part| {
             text[at..at + part.len()].copy_from_slice(part);
             at + part.len()
         });
-        // ASCII, all of it.
+        // All bytes are ASCII.
         Self(std::str::from_utf8(&text[..length]).unwrap_or_default().into())
     }
 
-    /// One that came back from the store.
+    /// Parses a token returned by the store.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let hex = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_hexdigit());
         let (nonce, node) = text.split_once(':')?;
@@ -110,7 +114,7 @@ impl LockToken {
         &self.0
     }
 
-    /// The node part: whose channel a message for this token goes to.
+    /// Returns the node part. Messages for this token go to that node's channel.
     pub(crate) fn node(&self) -> &str {
         self.0.split_once(':').map_or("", |(_, node)| node)
     }
@@ -122,12 +126,12 @@ impl fmt::Debug for LockToken {
     }
 }
 
-/// 60 random bits, in hex.
+/// Returns 60 random bits in hex.
 pub(crate) fn random_hex_id() -> Arc<str> {
     format!("{:016x}", uuid::Uuid::new_v4().as_u64_pair().0).into()
 }
 
-/// One incarnation of one process: random, so a restarted process is another node.
+/// Identity of one incarnation of one process. It is random, so a restarted process is a new node.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct NodeId(Arc<str>);
 
@@ -136,7 +140,7 @@ impl NodeId {
         Self(random_hex_id())
     }
 
-    /// One that came back from the store.
+    /// Parses a node returned by the store.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let hex = !text.is_empty() && text.bytes().all(|b| b.is_ascii_hexdigit());
         hex.then(|| Self(text.into()))
@@ -159,18 +163,21 @@ impl fmt::Debug for NodeId {
     }
 }
 
-/// `acquire.lua`.
+/// Arguments of [`Backend::acquire`].
 #[derive(Debug, Clone)]
 pub(crate) struct AcquireCommand {
     pub(crate) key: Key,
     pub(crate) token: LockToken,
     pub(crate) mode: LockMode,
     pub(crate) lease: Duration,
-    /// How long a place in the line may wait; `None` = try, and take no place.
+    /// Time for which the queue entry may wait. `None` tries the lock once, without a queue entry.
     pub(crate) max_wait: Option<Duration>,
-    /// The sequence of a lapsed offer, to come back to the old place once; that of the place of
-    /// another reader of this process, who was let in when this one stood behind him; or when the caller
-    /// came, in the server's time, if its own process had the lock until now; 0 = none.
+    /// Sequence that the new queue entry resumes, or 0. It is one of:
+    ///
+    /// - the sequence of a lapsed offer, which can be resumed once
+    /// - the sequence of another reader's entry of this process, admitted while this caller waited
+    ///   behind it
+    /// - the arrival of the caller in server time, if its own process held the lock until now
     pub(crate) resume_seq: u64,
     /// Idempotency record to look up before a free lock is taken.
     pub(crate) record_name: Option<Arc<str>>,
@@ -178,15 +185,16 @@ pub(crate) struct AcquireCommand {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum AcquireReply {
-    /// `now`: the server's time in microseconds, which sequences are made of.
+    /// `server_us` is the server's time in microseconds, from which sequences are made.
     Granted { fence: u64, queue_length: u64, contenders: Contenders, server_us: u64 },
-    /// `has_joined`: this call put the place into the line.
+    /// `has_joined` is true if this call created the queue entry.
     Busy { lease_remaining: Duration, queue_length: u64, seq: u64, has_joined: bool },
-    /// Accepted before: nothing was taken. The record's text is for `enqueue` alone.
+    /// The idempotency record exists: the request was accepted before. Nothing was taken.
     AlreadyAccepted,
 }
 
-/// Who of those in line could be served now: the sequence of the first of all, and of the first job; 0 = nobody.
+/// Contenders for a held lock: the sequence of the first entry that could be served now, waiter or
+/// job, and that of the first such job. 0 means that there is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Contenders {
     pub(crate) first: u64,
@@ -196,7 +204,7 @@ pub(crate) struct Contenders {
 impl Contenders {
     pub(crate) const NONE: Self = Self { first: 0, job: 0 };
 
-    /// The place of a process.
+    /// Contender that is a process.
     pub(crate) fn from_waiter(seq: u64) -> Self {
         Self { first: seq, job: 0 }
     }
@@ -205,16 +213,16 @@ impl Contenders {
         Self { first: seq, job: seq }
     }
 
-    /// Both of them together.
+    /// Returns the older of each.
     pub(crate) fn merge(self, more: Self) -> Self {
-        // Nobody is the largest, one below zero.
+        // 0 stands for none. Subtracting one makes it the largest number.
         let first =
             |one: u64, other: u64| one.wrapping_sub(1).min(other.wrapping_sub(1)).wrapping_add(1);
         Self { first: first(self.first, more.first), job: first(self.job, more.job) }
     }
 }
 
-/// `still.lua`: as the fields of [`AcquireReply::Held`].
+/// Current fence and contenders of a held lock, as in [`AcquireReply::Granted`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct GrantRefresh {
     pub(crate) fence: u64,
@@ -222,18 +230,18 @@ pub(crate) struct GrantRefresh {
     pub(crate) server_us: u64,
 }
 
-/// `release.lua`.
+/// Outcome of [`Backend::release`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReleaseOutcome {
     Released,
     Withdrawn,
     AlreadyExpired,
     NotFound,
-    /// As `NotFound`, but the call had to be sent twice: the first one may have given it back.
+    /// As `NotFound`, but the call was sent twice: the first copy may have released the lock.
     NotFoundOnRetry,
 }
 
-/// One item of `renew.lua`.
+/// One lease in a call of [`Backend::renew`].
 #[derive(Debug, Clone)]
 pub(crate) struct LeaseRenewal {
     pub(crate) key: Key,
@@ -243,116 +251,127 @@ pub(crate) struct LeaseRenewal {
     pub(crate) job: Option<JobId>,
 }
 
-/// A store, seen from the engines. Every step is bounded by the store's deadline.
+/// Atomic operations of a store. Each one ends within the store's deadline.
 pub(crate) trait Backend:
     JobBackend + TaskBackend + fmt::Debug + Send + Sync + 'static
 {
-    /// Identities of this server, database and namespace, the current one last: shared with every other
-    /// handle on them, in any process, and with no other store. None until a connection was made. The
-    /// earlier ones are of data that the same server has lost since: a run that began under one of them
-    /// still knows its own lock.
+    /// Returns the identities of this server, database and namespace, the current one last. All
+    /// handles on them, in any process, share these identities; no other store has them. The list
+    /// is empty until a connection was made. Earlier identities belong to data that the same server
+    /// has lost since; a run that started under one of them still recognizes its own lock.
     fn identities(&self) -> Vec<Arc<str>>;
-    /// The current identity, after a connection if there was none yet.
+    /// Returns the current identity, and connects first if there was no connection yet.
     fn identify(&self) -> StoreFuture<'_, Arc<str>>;
-    /// The store's time in microseconds since 1970, as far as this process knows it without asking. Nothing of order, leases or
-    /// due times may hang on it.
+    /// Returns the store's time in microseconds since 1970 as this process estimates it without a
+    /// call. Order, leases and due times must not depend on it.
     fn estimated_now_us(&self) -> u64 {
         saturating_micros(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
     }
-    /// What bounds a step. Where it is no round trip, that is what a thread may be kept from it at most.
+    /// Returns the time limit of an operation. The embedded store makes no round trip; there it is
+    /// the longest time for which an operation's thread is expected to be stalled.
     fn deadline(&self) -> Duration {
         Duration::from_secs(1)
     }
-    /// Whether its clock is moved by hand, and says nothing of that of this process.
+    /// Returns true if the store's clock is moved by hand, and so is unrelated to this process's
+    /// clock.
     fn has_manual_clock(&self) -> bool {
         false
     }
     fn acquire(&self, call: AcquireCommand) -> StoreFuture<'_, AcquireReply>;
-    /// Takes all of these if each is free and nobody stands in its line, and else nothing: one step. They ask for
-    /// the same, and there are two to 32 of them. `None`: nothing was taken, also where one step cannot be about
-    /// all of them. Unlike other steps about a lock, it may be overtaken by what is called later.
+    /// Acquires all these locks if each is free and has no waiters, and otherwise none, in one
+    /// operation. There are 2 to 32 commands, with the same mode and lease. `None` means that
+    /// nothing was taken, also because one operation cannot cover all these locks. Unlike other
+    /// operations on a lock, it may be overtaken by calls that are made later.
     fn acquire_all(&self, calls: &[AcquireCommand]) -> StoreFuture<'_, Option<Vec<AcquireReply>>> {
-        // Where a step is no round trip, they are as well taken one after the other.
+        // Without a round trip, acquiring them one after the other is as fast.
         let _ = calls;
         Box::pin(std::future::ready(Ok(None)))
     }
     fn release(&self, key: Key, me: LockToken, mode: LockMode) -> StoreFuture<'_, ReleaseOutcome>;
-    /// As `release`, for those who may not wait, such as a `Drop`: the step is on its way when this returns,
-    /// and every step about this lock that is called after it comes after it. The future says how it
-    /// went; dropped, it changes nothing. `None`: there is no runtime here or at home that would send it,
-    /// and it will not be sent.
+    /// Like `release`, for callers that must not wait, such as a `Drop`. The call is on its way
+    /// when this returns, and every later call about this lock is ordered behind it. The future
+    /// returns the outcome; dropping it changes nothing. `None` means that no runtime can send the
+    /// call, neither the current one nor the home runtime, so it is not sent.
     fn send_release(
         &self,
         key: Key,
         me: LockToken,
         mode: LockMode,
     ) -> Option<StoreFuture<'static, ReleaseOutcome>>;
-    /// Gives back what this nonce has, and acquires for the next of the same process, in one call: if
-    /// nobody else stands in line, that one has the lock at once.
+    /// Releases the lock of this token and acquires it for the next waiter of the same process, in
+    /// one call. If no other process waits, that waiter gets the lock at once.
     fn release_and_reacquire(
         &self,
         me: LockToken,
         mode: LockMode,
         next: AcquireCommand,
     ) -> StoreFuture<'_, (ReleaseOutcome, AcquireReply)>;
-    /// What the holder of an exclusive lock was told with its grant, as it is now: its fence, and the spare ones
-    /// after it, are larger than all before; `None` if it had been lost. The lease stays as it is.
+    /// Returns the current fence and contenders for the holder of an exclusive lock, or `None` if
+    /// the lock was lost. The fence and its spare fences are larger than all earlier ones. The
+    /// lease does not change.
     fn refresh_grant(&self, key: Key, me: LockToken) -> StoreFuture<'_, Option<GrantRefresh>>;
-    /// Makes an exclusive hold a shared one; false if it had been lost.
+    /// Turns an exclusive lock into a shared one. Returns false if it was lost.
     fn downgrade(&self, key: Key, me: LockToken, lease: Duration) -> StoreFuture<'_, bool>;
-    /// How often a way to the store was left because it was silent, or broke: what was called before may arrive there behind
-    /// what is called now, also where it was called again by another way and answered.
+    /// Returns the number of connections that were given up because they were silent or broke.
+    /// Calls sent over such a connection may reach the server after later calls, even if they were
+    /// sent again over another connection and answered.
     fn connection_resets(&self) -> u64 {
         0
     }
-    /// Whether steps about different shards are different calls, of which some may fail.
+    /// Returns true if operations on different shards are separate calls, of which some may fail.
     fn is_clustered(&self) -> bool {
         false
     }
-    /// At most 100 items; of one shard, if the store is apart.
+    /// Renews at most 100 leases, all in one shard if [`is_clustered`](Self::is_clustered).
+    /// Returns, for each, true if it was renewed.
     fn renew(&self, items: Vec<LeaseRenewal>) -> StoreFuture<'_, Vec<bool>>;
-    /// Makes the next fence of this lock larger than this one, which another store has given; false if this
-    /// nonce does not have it alone.
+    /// Makes the next fence of this lock larger than `fence`, which another store has given.
+    /// Returns false if this token does not hold the lock exclusively.
     #[cfg_attr(not(feature = "quorum"), allow(dead_code, reason = "only a quorum raises fences"))]
     fn advance_fence(&self, key: Key, me: LockToken, fence: u64) -> StoreFuture<'_, bool>;
-    /// NOT idempotent: sent again only where it cannot have run. Dropped before it was sent, it is not; after
-    /// that the charge stands. It may stand in a queue, or
-    /// have run, when this returns. To be polled at once: the first poll may be what sends it, and others wait for that.
+    /// Charges quotas. NOT idempotent: it is sent again only if it cannot have run. Dropped before
+    /// it was sent, it never is; dropped later, the charge stands. The charge may be queued, or
+    /// have run, when this returns. Poll the future at once: its first poll may be the one that
+    /// sends the batch, and other calls wait for it.
     fn charge(&self, call: ChargeCommand) -> ChargeFuture<'_>;
-    /// As `charge`, it may have been made if it fails. The states are those of a cost of 0.
+    /// Refunds or charges after the fact. Like `charge`, it may have run although it failed. The
+    /// snapshots are those of a cost of 0.
     fn settle_charge(&self, call: SettleChargeCommand) -> StoreFuture<'_, Vec<QuotaSnapshot>>;
-    /// Forgets what was spent, refused and blocked of these counters, at most 100.
+    /// Resets usage, refusals and blocks of at most 100 counters.
     fn reset_counters(&self, tag: Key, counters: Vec<CounterName>) -> StoreFuture<'_, ()>;
-    /// Number of live processes that limit; a lease of zero takes this one out.
+    /// Registers this process as a limiter and returns the number of live ones. A lease of zero
+    /// removes it.
     fn register_limiter(&self, node: NodeId, lease: Duration) -> StoreFuture<'_, usize>;
-    /// How often this was another server than before.
+    /// Returns the number of times that the server was replaced by another one.
     fn server_generation(&self) -> u64 {
         0
     }
-    /// How many replicas have all that was written so far, once there are `wanted` of them, or the
-    /// deadline has nearly passed. It fails unless it is the same server as when [`server_generation`](Self::server_generation) was
-    /// `since`: replicas of another one say nothing of what was written before. A store without replicas
-    /// cannot lose a grant: as many as wanted.
+    /// Returns the number of replicas that have all writes made so far, once at least `wanted` have
+    /// them or the deadline has nearly passed. Fails if
+    /// [`server_generation`](Self::server_generation) is no longer `since`: replicas of another
+    /// server say nothing about earlier writes. A store without replicas cannot lose a grant, so it
+    /// returns `wanted`.
     fn wait_for_replicas(&self, _shard: u16, wanted: u32, _since: u64) -> StoreFuture<'_, u32> {
         Box::pin(std::future::ready(Ok(wanted)))
     }
-    /// Checks one part of the store and mends it on request. Finds nothing by default.
+    /// Checks one part of the store, and repairs it if `_mend` is set. Finds nothing by default.
     #[cfg(any(test, feature = "fsck"))]
     fn fsck(&self, _part: FsckPart, _mend: bool) -> StoreFuture<'_, FsckPartResult> {
         Box::pin(std::future::ready(Ok(FsckPartResult::default())))
     }
-    /// Fails if the store is away or is not usable.
+    /// Fails if the store is unavailable or unusable.
     fn ping(&self) -> StoreFuture<'_, ()>;
-    /// The same of where this shard is.
+    /// Like `ping`, for the server that owns this shard.
     fn ping_shard(&self, _shard: u16) -> StoreFuture<'_, ()> {
         self.ping()
     }
-    /// Calls this, for as long as it lives, whenever the store turns out to be another server than before,
-    /// or the same one without its data: what is held may be gone. It must not wait.
+    /// Calls `tell`, for as long as it lives, whenever the store turns out to be another server, or
+    /// the same one without its data: held locks may be lost. `tell` must not block.
     fn on_new_server(&self, tell: Weak<dyn Fn() + Send + Sync>) {
         drop(tell);
     }
-    /// Delivers hints for this node into `hints` from now on, for as long as `hints` lives. What has to run for
-    /// that, if anything has: should it be dropped, with its runtime say, somebody has to listen again.
+    /// Delivers messages for this node into `hints` from now on, for as long as `hints` lives.
+    /// Returns the future that must run for this, if there is one. If that future is dropped, for
+    /// example with its runtime, `subscribe` must be called again.
     fn subscribe(&self, node: NodeId, hints: &Arc<Wakeups>) -> Option<BoxFuture<'static, ()>>;
 }

@@ -1,4 +1,5 @@
-//! A charge on its way. Each request that is counted waits for one, so those that wait together have no box for it.
+//! `ChargeFuture`: a charge in flight. Every counted request waits for one, so batched charges are
+//! not boxed.
 
 use std::{
     pin::Pin,
@@ -8,7 +9,7 @@ use std::{
 use super::backend::{ChargeOutcome, StoreFuture};
 use crate::error::Error;
 
-/// What a charge comes to.
+/// Future of a charge's outcome.
 pub(crate) enum ChargeFuture<'a> {
     Boxed(StoreFuture<'a, ChargeOutcome>),
     #[cfg(feature = "redis")]

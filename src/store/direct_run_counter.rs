@@ -1,4 +1,4 @@
-//! Remembered requests that run at once in this process, counted.
+//! Counter of the direct runs in this process.
 
 use std::sync::{
     Arc,
@@ -7,26 +7,26 @@ use std::sync::{
 
 use tokio::sync::Notify;
 
-/// Number of remembered requests that run now, of one store handle.
+/// Number of direct runs of one store handle.
 #[derive(Debug, Default)]
 pub(crate) struct DirectRunCounter {
     running: AtomicUsize,
     idle: Notify,
 }
 
-/// One of them, until it is dropped.
+/// Permit for one direct run; dropping it ends the count.
 #[derive(Debug)]
 pub(crate) struct DirectRunPermit(Arc<DirectRunCounter>);
 
 impl DirectRunCounter {
-    /// `None` if `most` run already.
+    /// Starts a direct run, or returns `None` if `most` are running already.
     pub(crate) fn try_begin(self: &Arc<Self>, most: usize) -> Option<DirectRunPermit> {
         let one_more = |runs: usize| (runs < most).then_some(runs + 1);
         let begun = self.running.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more);
         begun.ok().map(|_| DirectRunPermit(Arc::clone(self)))
     }
 
-    /// Resolves when none runs. Cancel safe.
+    /// Resolves when no direct run is left. Cancel safe.
     pub(crate) async fn wait_until_idle(&self) {
         loop {
             let idle = self.idle.notified();

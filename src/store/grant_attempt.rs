@@ -1,4 +1,4 @@
-//! A call that may take something, and the undo of it.
+//! `GrantAttempt`: a call that may take a lock, with its undo.
 
 use std::time::Duration;
 
@@ -16,31 +16,35 @@ use crate::{
     key::Key,
 };
 
-/// Longest time that a call without an answer is taken to be merely under way. Beyond it the connection may
-/// have been given up, and the undo, on another one, may come first.
+/// Longest time for which a call without a reply counts as merely in flight. Beyond it the
+/// connection may have been given up, and the undo, sent over another one, may arrive first.
 pub(super) const HEALTHY_LATENCY: Duration = Duration::from_millis(50);
 
-/// Calls of a nonce whose answers were lost, or of which another copy was sent: they may arrive behind the undo of all that
-/// is known of it. A closed connection still delivers, and what arrives takes a free lock for a whole lease.
+/// Calls of a token that got no reply, or of which another copy was sent. They may reach the server
+/// after the undo: a closed connection still delivers, and a late call takes a free lock for a
+/// whole lease.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LateCalls {
     pub(super) count: u32,
-    /// As long as the last of them is waited for: what it takes would be the dead nonce's for a lease.
+    /// End of the watch for the last of them: one lease after its reply was recorded as lost,
+    /// because it may have run at that moment.
     pub(super) watch_until: Instant,
-    /// In which they ask.
+    /// Lock mode that the calls request.
     pub(super) mode: LockMode,
 }
 
-/// Copies that are looked for, at most: after an outage each costs a call in the background.
+/// Maximum number of copies that an undo allows for. After an outage each one costs a call in the
+/// background.
 const MAX_COPIES: u64 = 4;
 
-/// How many copies of a call may be on their way: one for each way that was left.
+/// Returns how many copies of a call may be in flight: one for each connection reset since it was
+/// sent, at most `MAX_COPIES`.
 pub(super) fn possible_copies(before: u64, now: u64) -> u32 {
     u32::try_from(now.saturating_sub(before).min(MAX_COPIES)).unwrap_or(0)
 }
 
-/// An acquisition or a claim under one nonce. If it is dropped while something of that nonce may be in
-/// the store, the agent gives it back.
+/// Acquire or claim under one token. If it is dropped while the store may hold something for the
+/// token, the lease agent undoes it.
 #[derive(Debug)]
 pub(crate) struct GrantAttempt {
     store: Store,
@@ -51,24 +55,26 @@ pub(crate) struct GrantAttempt {
     sent_at: Option<Instant>,
     lease: Duration,
     undo: UndoAction,
-    /// How often ways to the store had been left when the last call was sent.
+    /// [`Backend::connection_resets`](super::backend::Backend::connection_resets) when the last
+    /// call was sent.
     resets_when_sent: u64,
-    /// Which server it was sent to.
+    /// [`Backend::server_generation`](super::backend::Backend::server_generation) when the last
+    /// call was sent.
     server_generation: u64,
-    /// Something of the nonce may be in the store, or is about to be.
+    /// The store holds something for the token, or may do so soon.
     may_have_grant: bool,
-    /// The last call is over: what may come of it yet is among the strays.
+    /// The last call is over. Its copies that may still arrive are in `late_calls`.
     is_answered: bool,
-    /// Its undo may go another way than the call that is under way.
+    /// The undo may travel on another connection than the call in flight.
     undo_may_overtake: bool,
-    /// The store has said that there is nothing.
+    /// The store has answered that the token holds nothing.
     is_refused: bool,
-    /// Mostly none.
+    /// Usually `None`.
     late_calls: Option<Box<LateCalls>>,
 }
 
 impl GrantAttempt {
-    /// An acquisition, not sent yet.
+    /// Creates an acquire, not sent yet.
     pub(crate) fn new(store: &Store, key: &Key, mode: LockMode) -> Self {
         Self {
             store: store.clone(),
@@ -88,7 +94,7 @@ impl GrantAttempt {
         }
     }
 
-    /// A call of a token that holds this lease.
+    /// Creates an attempt under the token of this lease, which is held already.
     pub(super) fn for_lease(store: &Store, lease: &LockLease, mode: LockMode) -> Self {
         let mut attempt = Self::new(store, &lease.key, mode);
         attempt.token = lease.token.clone();
@@ -96,21 +102,22 @@ impl GrantAttempt {
         attempt
     }
 
-    /// The claim of a job. Its undo puts the job back in line, uncharged: it has not been started.
+    /// Creates the claim of a job. Its undo returns the job to the queue without charging an
+    /// attempt, since it was not started.
     pub(crate) fn for_claim(store: &Store, key: &Key, job: &JobId) -> Self {
         let mut attempt = Self::new(store, key, LockMode::Exclusive);
         attempt.undo = UndoAction::Unclaim(Some(job.clone()));
         attempt
     }
 
-    /// The claim that goes along with a settlement: which job it will be about is not known.
+    /// Creates the claim that is sent with a settlement. Its job is not known in advance.
     pub(crate) fn for_next_claim(store: &Store, key: &Key) -> Self {
         let mut attempt = Self::new(store, key, LockMode::Exclusive);
         attempt.undo = UndoAction::Unclaim(None);
         attempt
     }
 
-    /// A call that takes the lock if it is free, and no place in its line.
+    /// Returns a command that takes the lock if it is free, and creates no queue entry.
     pub(crate) fn try_acquire_command(&self, lease: Duration) -> AcquireCommand {
         AcquireCommand {
             key: self.key.clone(),
@@ -123,8 +130,11 @@ impl GrantAttempt {
         }
     }
 
-    /// Sends a call of this nonce for this lease, the first or another one. Validity counts from before it is made: in
-    /// memory the making of a call is its run. It is made here, and so the future has no room for what makes it.
+    /// Sends a call under this token for this lease. It may be the first call or a later one.
+    ///
+    /// The validity time counts from before `call` runs, because the embedded store executes the
+    /// operation there. `call` runs before the future is returned, so that the future does not have
+    /// to store it.
     pub(crate) fn send<T, C: Future<Output = Result<T, Error>>>(
         &mut self,
         lease: Duration,
@@ -139,8 +149,8 @@ impl GrantAttempt {
         }
     }
 
-    /// Sends one call of all these nonces, for which nothing was sent before. It is about several shards, and so an
-    /// undo may go another way than it does, and overtake it.
+    /// Sends one call for all these attempts, none of which has sent one before. The call covers
+    /// several shards, so the undo of one attempt may travel on another connection and overtake it.
     pub(crate) async fn send_all<T, C: Future<Output = Result<T, Error>>>(
         attempts: &mut [Self],
         lease: Duration,
@@ -158,8 +168,8 @@ impl GrantAttempt {
         answer
     }
 
-    /// From here on the future may be dropped with the call under way. Returns whether something of the nonce
-    /// may have been in the store before.
+    /// Records that a call is sent. From here on the future may be dropped with the call in flight.
+    /// Returns true if the store may have held something for the token before.
     fn record_sent(&mut self, lease: Duration) -> bool {
         (self.sent_at, self.lease) = (Some(Instant::now()), lease);
         self.resets_when_sent = self.store.backend().connection_resets();
@@ -171,7 +181,7 @@ impl GrantAttempt {
     fn record_reply<T>(&mut self, before: bool, answer: &Result<T, Error>) {
         self.is_answered = true;
         let strayed = match answer.as_ref().map_err(Error::kind) {
-            // Where a way was left meanwhile, this may be the answer to a second copy.
+            // If a connection was given up meanwhile, this may be the reply to a second copy.
             Ok(_) => self.possible_copies(),
             Err(ErrorKind::Unavailable | ErrorKind::Config | ErrorKind::CostAboveQuota) => 0,
             Err(ErrorKind::Timeout | ErrorKind::Protocol) => 1 + self.possible_copies(),
@@ -180,7 +190,7 @@ impl GrantAttempt {
             self.may_have_grant = before;
         }
         if strayed > 0 {
-            // It may have run at this moment.
+            // The call may have run at this moment.
             let (until, mode) = (Instant::now() + self.lease, self.mode);
             let strays = self
                 .late_calls
@@ -189,31 +199,35 @@ impl GrantAttempt {
         }
     }
 
-    /// How many ways to the store were left since the last call was sent: each may still deliver a copy of it.
+    /// Returns how many connections were given up since the last call was sent, each of which may
+    /// still deliver a copy of it.
     fn possible_copies(&self) -> u32 {
         possible_copies(self.resets_when_sent, self.store.backend().connection_resets())
     }
 
-    /// When the last call was sent, or a little before.
+    /// Returns the time at which the last call was sent, or shortly before.
     pub(crate) fn sent_at(&self) -> Instant {
         self.sent_at.unwrap_or_else(Instant::now)
     }
 
-    /// Until when a grant by the last call would be sure.
+    /// Returns the end of the validity time of a grant by the last call.
     pub(crate) fn valid_until(&self) -> Instant {
         self.sent_at() + validity_time(self.lease)
     }
 
-    /// The store said that this nonce has nothing there. What may come yet is undone all the same.
+    /// Records the store's answer that the token holds nothing. Late calls are still undone.
     pub(crate) fn mark_refused(mut self) {
         (self.may_have_grant, self.is_refused) = (false, true);
     }
 
-    /// The store granted it, for the lease that was asked for: on these terms, which may be those of another one who has
-    /// waited, and wants no longer one.
+    /// Accepts a grant of the requested lease and returns its hold. `terms` may be those of another
+    /// waiter with a shorter lease, which then bounds the validity.
     ///
-    /// Fails if the answer took so long that nothing is sure any more: somebody else may have it by now, and nobody is let
-    /// in by a grant like that. It is given back as this is dropped; another call of this nonce may have it yet.
+    /// # Errors
+    ///
+    /// `Timeout` if the reply came after the validity time: another holder may have the lock by
+    /// then. The drop of this attempt undoes the grant, unless another call under this token
+    /// succeeds first.
     pub(crate) fn accept_grant(
         &mut self,
         fence: u64,
@@ -226,7 +240,7 @@ impl GrantAttempt {
         self.accept_grant_until(fence, terms, valid_until)
     }
 
-    /// As `accept_grant`, until then.
+    /// Like `accept_grant`, with an explicit end of validity.
     pub(super) fn accept_grant_until(
         &mut self,
         fence: u64,
@@ -253,7 +267,7 @@ impl GrantAttempt {
 
 impl Drop for GrantAttempt {
     fn drop(&mut self) {
-        // Mostly neither, and then the clock need not be read.
+        // Usually there is nothing to undo, and reading the clock is saved.
         if !self.may_have_grant && self.late_calls.is_none() {
             return;
         }
@@ -265,14 +279,15 @@ impl Drop for GrantAttempt {
         if !self.may_have_grant && strays.is_none() {
             return;
         }
-        // Of a call that was not heard of, all copies are. One that was has left a place, or more, which only ends by itself.
+        // An answered call has its copies counted in `late_calls`.
         let copies = if self.is_answered { 0 } else { self.possible_copies() };
         let number = strays.map_or(0, |strays| strays.count) + copies;
         let until = if self.may_have_grant { now + self.lease } else { now };
         self.store.agent().schedule_undo(UndoRequest {
             key: self.key.clone(),
             token: self.token.clone(),
-            // They ask in the mode that it had before it was downgraded, whose release finds either.
+            // Late calls request the mode from before a downgrade, and a release in that mode finds
+            // both modes.
             mode: strays.map_or(self.mode, |strays| strays.mode),
             action: self.undo.clone(),
             expires_at: strays.map_or(until, |strays| strays.watch_until.max(until)),

@@ -1,4 +1,4 @@
-//! What is known of one guard's turn on a lease, and how its loss is told.
+//! `HoldState`: state of one guard's hold on a lease, and the report of its loss.
 
 use std::{
     any::Any,
@@ -16,34 +16,35 @@ use tokio::{sync::Notify, time::Instant};
 use super::lock_lease::LockLease;
 use crate::key::Key;
 
-/// How a hold ended before it was given back.
+/// Reason why a lock was lost before its release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LockLoss {
-    /// The store says that it is somebody else's, or nobody's.
+    /// The store reports that another holder has the lock, or none.
     Taken,
-    /// It could not be renewed while it was sure to be valid.
+    /// The lease was not renewed within its validity time.
     Lapsed,
-    /// It was held for longer than `max_hold`, or its fixed lease ended.
+    /// The lock was held for longer than `max_hold`, or its fixed lease ended.
     HeldTooLong,
 }
 
-/// The shared facts of a turn; what handlers see of it.
+/// State of one hold, shared with the handlers that run under it.
 pub(crate) struct HoldState {
     pub(crate) lease: Arc<LockLease>,
     pub(crate) fence: u64,
     pub(crate) held_since: Instant,
-    /// When the turn is over, renewed or not.
+    /// Time at which the hold ends, renewed or not.
     pub(super) ends_at: Instant,
     loss: OnceLock<LockLoss>,
     changed: Notify,
     closed: AtomicBool,
-    /// Whether who waited for it has it.
+    /// Receipt of a delivered grant: `RECEIVED`, `UNRECEIVED` or `RENEWAL_SKIPPED`.
     receipt: AtomicU8,
-    /// What it is held for goes on, where nobody can end it: it is not given back before its time.
+    /// A drop lets the lease expire instead of releasing it, because the work under it cannot be
+    /// stopped and continues.
     expires_on_drop: AtomicBool,
-    /// The same turn on a lease of another mode, once its holder has stepped down; and whoever ends that one now, which
-    /// is no business of this room.
+    /// Hold that continues this one on a lease of another mode, after a downgrade, with its owner.
+    /// This module does not know the owner's type.
     successor: OnceLock<(Arc<Self>, Weak<dyn Any + Send + Sync>)>,
 }
 
@@ -76,19 +77,19 @@ impl HoldState {
         })
     }
 
-    /// It goes on as these, with this owner. Who has a copy follows.
+    /// Sets the hold that continues this one, and its owner. References to this state follow it.
     pub(crate) fn set_successor(&self, next: &Arc<Self>, owner: Weak<dyn Any + Send + Sync>) {
         if self.successor.set((Arc::clone(next), owner)).is_ok() {
             self.changed.notify_waiters();
         }
     }
 
-    /// As what it goes on, and who owns that.
+    /// Returns the hold that continues this one, and its owner.
     pub(crate) fn successor(&self) -> Option<&(Arc<Self>, Weak<dyn Any + Send + Sync>)> {
         self.successor.get()
     }
 
-    /// The facts that count now.
+    /// Returns the last hold in the chain of successors.
     pub(crate) fn current(&self) -> &Self {
         let mut facts = self;
         while let Some((next, _)) = facts.successor() {
@@ -106,7 +107,7 @@ impl HoldState {
     }
 
     pub(crate) fn loss(&self) -> Option<LockLoss> {
-        // Not only when the agent says so: its runtime may stand still.
+        // The agent alone is not relied upon: its runtime may have stalled.
         if !self.is_closed() && Instant::now() >= self.valid_until() + LOSS_DETECTION_DELAY {
             let last = self.lease.is_final.load(Ordering::Acquire);
             self.lease.mark_lost(if last { LockLoss::HeldTooLong } else { LockLoss::Lapsed });
@@ -114,17 +115,18 @@ impl HoldState {
         self.loss.get().copied()
     }
 
-    /// As [`HoldState::loss`], as far as it has been told: it wakes nobody.
+    /// Like [`HoldState::loss`], but returns only a loss that was reported. It wakes no task.
     pub(crate) fn reported_loss(&self) -> Option<LockLoss> {
         self.loss.get().copied()
     }
 
-    /// Resolves when the hold is lost, also if only its release finds that; never if it is given back before.
+    /// Resolves when the hold is lost, even if only its release finds this. Never resolves if it is
+    /// released without a loss.
     pub(crate) async fn wait_for_loss(&self) -> LockLoss {
         let mut facts = self;
         loop {
             let mut told = pin!(facts.changed.notified());
-            // Before the look: what is told from here on is not missed.
+            // Registered before the checks, so that no later report is missed.
             told.as_mut().enable();
             if let Some((next, _)) = facts.successor() {
                 facts = next;
@@ -135,8 +137,8 @@ impl HoldState {
             }
             let until = facts.valid_until();
             if facts.is_closed() {
-                // Given back or handed on, and nothing ends by time any more. But what the release finds is told
-                // yet, and so is a loss that another thread is in the middle of telling.
+                // The hold was released or handed over, so its deadline is void. A loss can still
+                // be reported: by the release, or by a thread that has just closed the hold.
                 told.await;
             } else {
                 tokio::select! {
@@ -147,36 +149,38 @@ impl HoldState {
         }
     }
 
-    /// True once it was given back, handed on or lost.
+    /// Returns true once the hold was released, handed over or lost.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// It is given back, or its lease passes on.
+    /// Closes the hold when it is released or its lease is handed over.
     pub(super) fn close(&self) {
         self.closed.store(true, Ordering::Release);
     }
 
-    /// From now on it lies there for somebody whose future may not be polled. Until he fetches it, it is not renewed: nobody
-    /// runs under it.
+    /// Marks the grant as delivered to a waiter that may not be polled again. It is not renewed
+    /// until it is received, since nothing runs under it.
     pub(crate) fn mark_unreceived(&self) {
-        // Told to another one, it may not have been renewed since the first.
+        // `RENEWAL_SKIPPED` stays: a grant that goes to a second waiter may not have been renewed
+        // since it went to the first.
         let (was, order) = (RECEIVED, Ordering::AcqRel);
         let _ = self.receipt.compare_exchange(was, UNRECEIVED, order, Ordering::Acquire);
     }
 
-    /// Who waited for it has it. True if it was not renewed because of that.
+    /// Marks the grant as received by its waiter. Returns true if a renewal was skipped before.
     pub(crate) fn mark_received(&self) -> bool {
         self.receipt.swap(RECEIVED, Ordering::AcqRel) == RENEWAL_SKIPPED
     }
 
-    /// Leaves it unrenewed if it lies there; false if whoever it is for has it.
+    /// Skips a renewal if the grant was not received. Returns false if it was.
     pub(super) fn skip_renewal_if_unreceived(&self) -> bool {
         let left = |state| (state != RECEIVED).then_some(RENEWAL_SKIPPED);
         self.receipt.fetch_update(Ordering::AcqRel, Ordering::Acquire, left).is_ok()
     }
 
-    /// Dropped, it is renewed no more, and ends when its lease does: as if this process had died.
+    /// Makes a drop stop the renewal instead of releasing the lock. The lease then expires as if
+    /// this process had died.
     pub(crate) fn let_expire_on_drop(&self) {
         self.expires_on_drop.store(true, Ordering::Release);
     }
@@ -185,7 +189,7 @@ impl HoldState {
         self.expires_on_drop.load(Ordering::Acquire)
     }
 
-    /// Found when it was given back: whoever has a copy may want to know.
+    /// Reports a loss that the release found. Other tasks may be waiting for it.
     pub(crate) fn report_loss_on_release(&self) {
         self.report(LockLoss::Taken);
     }
@@ -196,7 +200,7 @@ impl HoldState {
         }
     }
 
-    /// The first reason stands.
+    /// Reports a loss. The first report stands.
     fn report(&self, loss: LockLoss) {
         if self.loss.set(loss).is_ok() {
             self.changed.notify_waiters();
@@ -215,7 +219,8 @@ const RECEIVED: u8 = 0;
 const UNRECEIVED: u8 = 1;
 const RENEWAL_SKIPPED: u8 = 2;
 
-/// How much later than the agent a hold notices its own end: the agent knows the reason.
+/// Time that the agent has to report a loss before the hold detects it by itself. The agent knows
+/// the reason.
 const LOSS_DETECTION_DELAY: Duration = Duration::from_millis(5);
 
 #[cfg(test)]

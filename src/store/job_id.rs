@@ -1,11 +1,11 @@
-//! A deferred request, seen from outside: its id, and what becomes of it.
+//! Id and state of a deferred request.
 
 use std::{fmt, sync::Arc};
 
 use crate::key::{Key, LogHash, SHARD_COUNT};
 
-/// The id of a deferred request: its shard and 128 random bits, as 34 hex digits. Whoever knows it may
-/// see the request's state, so it is hashed in logs.
+/// Id of a deferred request: its shard and 128 random bits, as 34 hex digits. It gives access to
+/// the status of the request, so logs contain only its hash.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct JobId(Arc<str>);
 
@@ -15,7 +15,7 @@ impl JobId {
         Self(format!("{:02x}{bits:032x}", key.shard()).into())
     }
 
-    /// Reads an id, such as one that an operator has typed; `None` if the text can't be one.
+    /// Parses an id, such as one typed by an operator. Returns `None` if the text is not an id.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let hex = text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
@@ -23,7 +23,7 @@ impl JobId {
         (id.shard() < SHARD_COUNT).then_some(id)
     }
 
-    /// The id as text, as it stands in `Location`.
+    /// Returns the id as text, as in the `Location` header.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -35,8 +35,9 @@ impl JobId {
     }
 }
 
-/// Of the thread's generator, which is seeded by the system. In a version 4 UUID six bits are its version and its
-/// variant: the two bytes that have them are those of another one.
+/// Returns 16 bytes from the thread's generator, which is seeded by the system. A version 4 UUID
+/// has six fixed bits for version and variant; the two bytes with these bits are replaced from a
+/// second UUID.
 fn random_bytes() -> [u8; 16] {
     let (mut bytes, more) = (uuid::Uuid::new_v4().into_bytes(), uuid::Uuid::new_v4().into_bytes());
     (bytes[6], bytes[8]) = (more[0], more[1]);
@@ -55,26 +56,26 @@ impl fmt::Debug for JobId {
     }
 }
 
-/// What becomes of an accepted request.
+/// State of an accepted request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum JobState {
-    /// It waits in its line.
+    /// The request waits to be run.
     Queued,
-    /// A worker runs it.
+    /// A worker runs the request.
     Running,
-    /// It has run and its response is stored.
+    /// The request has run, and its response is stored.
     Done,
-    /// It was given up; the document has the reason.
+    /// The request was given up. The status document has the reason.
     Dead,
-    /// It was cancelled before it ran.
+    /// The request was cancelled before it ran.
     Cancelled,
-    /// Its time ran out before it ran.
+    /// The request's deadline passed before it ran.
     Expired,
 }
 
 impl JobState {
-    /// The word in the status document, and in the store.
+    /// Returns the name used in the status document and in the store.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -93,7 +94,7 @@ impl JobState {
             .find(|s| s.as_str() == word)
     }
 
-    /// True while something may still happen to it.
+    /// Returns true if the request is queued or running.
     #[must_use]
     pub fn is_pending(self) -> bool {
         matches!(self, Self::Queued | Self::Running)

@@ -1,4 +1,4 @@
-//! News of one job, shared by all in this process that wait for it.
+//! `JobWatch`: poll of one job, shared by all local callers that wait for it.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -13,29 +13,29 @@ use tokio::{
 use super::{Store, backend::JobView, job_id::JobId};
 use crate::error::Error;
 
-/// How long the poll of another one is waited for. Its future may be one that is not polled: its runtime has ended, or its
-/// thread is at something else.
+/// Time to wait for the poll of another caller. That caller's future may not be polled: its runtime
+/// has ended, or its thread is busy.
 const PEER_POLL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Announces that a job has changed, and polls the store once for all that wait for that.
+/// Announces changes of a job, and polls the store once for all waiting callers.
 ///
-/// One of those that wait polls, in its own future. If that is dropped, the next one does.
+/// One of the callers polls in its own future. If that future is dropped, the next caller polls.
 #[derive(Debug, Default)]
 pub(crate) struct JobWatch {
     changes: watch::Sender<u64>,
-    /// How often [`PollFreshness::Now`] was asked for.
+    /// Number of requests for [`PollFreshness::Now`].
     fresh_requests: AtomicU64,
     last_poll: Mutex<Option<JobPoll>>,
 }
 
-/// The oldest answer that will do.
+/// Oldest poll that satisfies a caller.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum PollFreshness {
-    /// Of a poll that begins after this call: whoever asks may have changed the job just before.
+    /// A poll that begins after this call: the caller may have changed the job just before.
     Now,
-    /// Of one that began after this change was announced.
+    /// A poll that began after this change was announced.
     AfterChange(u64),
-    /// Of one that began after this moment.
+    /// A poll that began at this time or later.
     AfterInstant(Instant),
 }
 
@@ -62,12 +62,12 @@ impl JobWatch {
         self.changes.send_modify(|changes| *changes += 1);
     }
 
-    /// Counts the changes that are announced from now on.
+    /// Subscribes to changes announced from now on.
     pub(crate) fn subscribe_changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
 
-    /// The job, by a poll of the store that others may have made. Cancel safe.
+    /// Returns the job from a recent enough poll, which another caller may have made. Cancel safe.
     pub(crate) async fn poll_job(
         &self,
         store: &Store,

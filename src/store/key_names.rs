@@ -1,8 +1,9 @@
-//! The form of every key's name, each with its hash tag. Nothing else in Rust makes one; scripts make some of another
-//! that is declared, with its tag.
+//! Names of the Redis keys and channels, each with its hash tag. No other Rust code makes one.
+//! Scripts derive further names, with the same tag, from a key that they declare.
 //!
-//! `lg:1:<namespace>:{<shard>}:<kind>:<name>`: 1 is the version of this layout, the shard is what one
-//! decision may touch (in Cluster one script = one slot). The table of kinds is in `ARCHITECTURE.md`.
+//! A name is `lg:1:<namespace>:{<shard>}:<kind>:<name>`. The 1 is the version of this layout. A
+//! shard holds all keys of one decision, since in a cluster one script is limited to one slot.
+//! `docs/design/wire-format.md` lists the kinds.
 
 use std::sync::Arc;
 
@@ -18,19 +19,19 @@ use crate::key::{Key, SHARD_COUNT};
 pub(crate) struct KeyNames {
     /// `lg:1:<namespace>:`
     prefix: String,
-    /// `lg:1:<namespace>:{<shard>}:`, of each shard.
+    /// `lg:1:<namespace>:{<shard>}:`, for each shard.
     shard_prefixes: Arc<[String]>,
-    /// The shards may be on different nodes.
+    /// Shards may be on different cluster nodes.
     clustered: bool,
 }
 
-/// A key name in parts: its tag, its kind, and the name.
+/// Key name in parts: shard prefix, kind, name.
 pub(crate) type KeyParts<'a> = [&'a str; 3];
 
-/// As [`KeyParts`], of a counter.
+/// Key name of a counter, in parts.
 pub(crate) type CounterKeyParts<'a> = [&'a str; 7];
 
-/// What of a counter is kept under a key.
+/// Kind of a counter's key: its usage or its refusals, by algorithm.
 #[derive(Clone, Copy)]
 pub(crate) struct CounterKeyKind(&'static str);
 
@@ -59,7 +60,7 @@ impl KeyNames {
         Self { prefix, shard_prefixes: tags, clustered: false }
     }
 
-    /// For a cluster.
+    /// Marks the names as those of a cluster.
     pub(crate) fn clustered(self) -> Self {
         Self { clustered: true, ..self }
     }
@@ -68,11 +69,13 @@ impl KeyNames {
         self.clustered
     }
 
-    /// In a cluster: a key of the shard that is never there, for every script call to name.
+    /// Returns, in a cluster, a key of the shard that never exists, for every script call to
+    /// declare.
     ///
-    /// While a slot is on its way to another node, its keys are here or there, and a command about one that is
-    /// not here fails, also in the middle of a script that has written already. A script that names a key
-    /// which is nowhere is not begun (TRYAGAIN or ASK) until the slot has arrived.
+    /// While a slot migrates, each of its keys is on one of two cluster nodes. A command about a
+    /// key on the other node fails, even in the middle of a script that has written already. A
+    /// script that declares a key that exists on neither is not started (TRYAGAIN or ASK) until the
+    /// migration is complete.
     #[expect(
         clippy::indexing_slicing,
         reason = "a shard is below their number, which is the length"
@@ -81,19 +84,24 @@ impl KeyNames {
         self.clustered.then(|| [&*self.shard_prefixes[usize::from(shard)], "never"])
     }
 
-    /// What every channel of the namespace starts with.
+    /// Returns the prefix of all channels of the namespace.
     pub(crate) fn channel_prefix(&self) -> &str {
         &self.prefix
     }
 
-    /// What a process listens to: its own channel, for offers, work and changes of its lines, and that of events,
-    /// for words to all workers. If it has ever waited for a job, also that which names each job whose state
-    /// changed: those are as many as there are steps of jobs.
+    /// Returns the channels that a process subscribes to:
+    ///
+    /// - its own, for offers, work, and changes of wait queues
+    /// - that of events for all workers
+    /// - with `jobs`, that of job changes
+    ///
+    /// The last one has a message for each operation on a job, so a process subscribes to it only
+    /// once it has waited for a job.
     pub(crate) fn subscriptions(&self, node: &NodeId, jobs: bool) -> Vec<String> {
         subscription_channels(&self.prefix, node, jobs)
     }
 
-    /// As [`KeyNames::subscriptions`], of a shard of a cluster whose nodes tell only what is theirs.
+    /// Like [`KeyNames::subscriptions`], for one shard of a cluster with sharded pub/sub.
     #[expect(
         clippy::indexing_slicing,
         reason = "a shard is below their number, which is the length"
@@ -102,7 +110,8 @@ impl KeyNames {
         subscription_channels(&self.shard_prefixes[usize::from(shard)], node, jobs)
     }
 
-    /// A channel that nobody listens to: of no process. A user who may tell the others something may send it.
+    /// Returns a channel without subscribers, since it belongs to no process. A user that may send
+    /// the namespace's messages may publish to it.
     pub(crate) fn acl_probe_channel(&self) -> String {
         if self.clustered {
             self.shard_key(COMMON_SHARD, "w:")
@@ -111,12 +120,12 @@ impl KeyNames {
         }
     }
 
-    /// Whether it is a channel of events, of those that a process listens to.
+    /// Returns true if a subscribed channel carries events, rather than messages to this process.
     pub(crate) fn is_event_channel(channel: &str) -> bool {
         channel.ends_with(":e") || channel.ends_with(":c")
     }
 
-    /// HASH: facts of the namespace that must never differ between processes.
+    /// HASH: settings that all processes of the namespace must share.
     pub(crate) fn namespace_meta(&self) -> String {
         self.shard_key(COMMON_SHARD, "meta")
     }
@@ -126,17 +135,17 @@ impl KeyNames {
         self.shard_key(COMMON_SHARD, "workers")
     }
 
-    /// There while the queue of deferred requests is paused.
+    /// STRING that exists while deferred requests are paused.
     pub(crate) fn paused(&self) -> String {
         self.shard_key(COMMON_SHARD, "paused")
     }
 
-    /// ZSET of live limiters.
+    /// ZSET: live limiters.
     pub(crate) fn limiters(&self) -> String {
         self.shard_key(COMMON_SHARD, "limiters")
     }
 
-    /// The keys of a line, as `line.lua` makes them of the first.
+    /// Keys of a wait queue, as the scripts derive them from the first one.
     #[cfg(test)]
     pub(crate) fn line(&self, key: &Key) -> Vec<String> {
         let own = ["h", "l", "q", "g"].map(|kind| self.named_key(key.shard(), kind, key.as_str()));
@@ -150,49 +159,49 @@ impl KeyNames {
         self.named_key(key.shard(), "g", key.as_str())
     }
 
-    /// ZSET: holders and offers of a lock. Scripts make the other names of its line of this one (`line.lua`).
+    /// ZSET: holders and offers of a lock. Scripts derive the other names of its wait queue from
+    /// this one.
     pub(crate) fn holders(&self, key: &Key) -> String {
         self.holders_parts(key).concat()
     }
 
-    /// As [`KeyNames::holders`], for those who write it elsewhere.
+    /// Like [`KeyNames::holders`], for callers that concatenate the parts into a buffer.
     #[expect(
         clippy::indexing_slicing,
         reason = "a shard is below their number, which is the length"
     )]
     pub(crate) fn holders_parts<'a>(&'a self, key: &'a Key) -> KeyParts<'a> {
-        // Shards of keys are below their number, which is the length.
         [&self.shard_prefixes[usize::from(key.shard())], "h:", key.as_str()]
     }
 
-    /// HASH: facts of a job.
+    /// HASH: fields of a job.
     pub(crate) fn job(&self, id: &JobId) -> String {
         self.named_key(id.shard(), "j", id.as_str())
     }
 
-    /// STRING: the request of a job.
+    /// STRING: request of a job.
     pub(crate) fn request(&self, id: &JobId) -> String {
         self.named_key(id.shard(), "b", id.as_str())
     }
 
-    /// STRING: the response of a job.
+    /// STRING: response of a job.
     pub(crate) fn response(&self, id: &JobId) -> String {
         self.named_key(id.shard(), "r", id.as_str())
     }
 
-    /// All that is kept of a job by its id: facts, request, response, and the request of the call that tells of
-    /// its end.
+    /// Keys named after a job: its fields, its request, its response, and the request of its
+    /// webhook.
     pub(crate) fn job_keys(&self, id: &JobId) -> [String; 4] {
         ["j", "b", "r", "t"].map(|kind| self.named_key(id.shard(), kind, id.as_str()))
     }
 
-    /// STRING: an idempotency record, beside the lock it is about.
+    /// STRING: an idempotency record, in the shard of its lock.
     pub(crate) fn idempotency_record(&self, key: &Key, record: &str) -> String {
         self.named_key(key.shard(), "i", &format!("{record}:{key}"))
     }
 
-    /// STRING: the counter of a policy for a subject under a tag, or what is kept of its refusals. The tag is
-    /// named only where it is not the subject; no key has an `@` in it.
+    /// STRING: usage or refusals of the counter of a policy, a subject and a tag. The name contains
+    /// the tag only if it differs from the subject. No key contains an `@`.
     #[expect(
         clippy::indexing_slicing,
         reason = "a shard is below their number, which is the length"
@@ -208,14 +217,19 @@ impl KeyNames {
         [&self.shard_prefixes[usize::from(shard)], kind.0, policy, ":", subject.as_str(), at, group]
     }
 
-    /// Of a queue of tasks: ZSETs of those that wait and of those that run, HASHes of records, of what went
-    /// wrong and of unique keys, ZSETs of dead letters and of idle workers, HASH of numbers.
+    /// Keys of a task queue, in this order:
+    ///
+    /// - ZSETs of waiting and of running tasks
+    /// - HASHes of records, of failures, and of unique keys
+    /// - ZSETs of dead letters and of idle workers
+    /// - HASH of counters
     pub(crate) fn queue_keys(&self, queue: &Key) -> [String; 8] {
         ["z", "zl", "zt", "zm", "zu", "zd", "zw", "zf"].map(|kind| self.queue_key(queue, kind, ""))
     }
 
-    /// STRING: the last pushes of a process, to whatever queue of the shard: their numbers are the process's, so one
-    /// key has a place for each, where a key for each queue would have as many places that are never used.
+    /// STRING: numbers of the last pushes of a process to any queue of the shard. Push numbers are
+    /// counted by process, so one key has a slot for each; with a key for each queue, most slots
+    /// would never be used.
     #[expect(
         clippy::indexing_slicing,
         reason = "a shard is below their number, which is the length"
@@ -224,7 +238,7 @@ impl KeyNames {
         [&self.shard_prefixes[usize::from(shard)], "zp:", process]
     }
 
-    /// Of a queue: `zr` STRING the last turn of a worker.
+    /// Key of a task queue. With a worker as `name`, `zr` is the STRING of that worker's last poll.
     pub(crate) fn queue_key(&self, queue: &Key, kind: &str, name: &str) -> String {
         self.queue_key_parts(queue, kind, name).concat()
     }
@@ -263,13 +277,14 @@ fn subscription_channels(prefix: &str, node: &NodeId, jobs: bool) -> Vec<String>
 mod tests {
     use super::*;
 
-    /// What the store may take for a hash tag, and what no reader of keys has to escape.
+    /// Returns true if the name holds no second hash tag and no character that needs escaping.
     fn is_plain(name: &str, tag: &str) -> bool {
         let rest = name.strip_prefix(tag).unwrap_or("{");
         rest.bytes().all(|b| b.is_ascii_alphanumeric() || b":-_.%~+@".contains(&b))
     }
 
-    /// Whatever clients write into paths, fields and ids: it can't name another shard's keys, nor run over.
+    /// Text that clients write into paths, headers and ids can neither name keys of another shard
+    /// nor make a name too long.
     #[test]
     fn values_of_clients_are_in_no_key_as_they_are() {
         type Input = (String, Vec<u8>, String, u16, [u8; 2]);
@@ -302,7 +317,7 @@ mod tests {
         );
     }
 
-    /// Also if it differs from a real one in one letter.
+    /// Covers texts that differ from a real id in one letter.
     #[test]
     fn an_id_that_is_read_names_keys_of_its_own_shard() {
         let (keys, real) = (KeyNames::new("shop"), JobId::new(&Key::custom("x")));

@@ -1,11 +1,12 @@
-//! The agent: has leases renewed, and gives back what was dropped.
+//! `LeaseAgent`: background task that renews leases and undoes operations of dropped callers.
 //!
-//! It is one task per store handle, started when it is first needed ([`seat`](super::seat) says where). Everything it is told goes through one unbounded mailbox,
-//! so a `Drop` can talk to it without waiting, and without a runtime of its own.
+//! There is one task for each store handle, started when it is first needed. `agent_runtime`
+//! chooses its runtime. All requests go through one unbounded channel, so a `Drop` can send one
+//! without waiting and without a runtime.
 //!
-//! - **Renewal** is in [`rounds`](super::rounds).
-//! - **Giving back** is the undo of whatever a nonce may have done. It is sent again until the store
-//!   has answered, or until the lease must have ended by itself.
+//! - **Renewal** is in `renewal_scheduler`.
+//! - **An undo** reverses the operations of one token. It is repeated until the store has answered,
+//!   or until the lease must have expired.
 
 use std::{
     fmt,
@@ -34,59 +35,60 @@ use crate::{error::Error, key::Key};
 
 pub(crate) struct LeaseAgent {
     runtime: Arc<AgentRuntime>,
-    /// Called by the store when it has become another server; it lives as long as this.
+    /// Called by the store when the server was replaced. The backend keeps only a `Weak` of it.
     _on_new_server: Arc<dyn Fn() + Send + Sync>,
 }
 
 pub(super) struct AgentState {
     backend: Arc<dyn Backend>,
     pub(super) renewals: Arc<RenewalScheduler>,
-    /// Messages that are not dealt with yet.
+    /// Unfinished undos for which a shutdown waits.
     pending_undos: AtomicUsize,
     undos_done: Notify,
-    /// An agent of this store has run.
+    /// An agent of this store has started.
     has_started: AtomicBool,
 }
 
 pub(super) enum AgentMessage {
-    /// What is to be given back, and the outcome of the first call if it is on its way.
+    /// Undo, with the future of its first call if that was sent already.
     Undo(UndoRequest, Option<StoreFuture<'static, ReleaseOutcome>>, PendingUndoGuard),
-    /// What is to run beside the agent.
+    /// Work to run beside the agent.
     Spawn(BoxFuture<'static, ()>),
 }
 
-/// What is to be given back.
+/// Operation to be undone.
 pub(super) struct UndoRequest {
     pub(super) key: Key,
     pub(super) token: LockToken,
     pub(super) mode: LockMode,
     pub(super) action: UndoAction,
-    /// When it has ended by itself.
+    /// Time at which the lease has expired by itself, and the undo may stop.
     pub(super) expires_at: Instant,
-    /// How many of its calls may each have done something that is not undone, one after the undo of the other. Those that ran
-    /// before it are undone as one.
+    /// Number of calls that may each need an undo of its own, because one ran after the undo of
+    /// another. Calls that ran before the undo are undone together.
     pub(super) possible_grants: u32,
-    /// The call to be undone may still lie in a broken socket: "nothing there" is not the last word.
+    /// The call to be undone may still arrive over a broken connection, so an outcome `NotFound`
+    /// does not end the undo.
     pub(super) may_arrive_late: bool,
-    /// How often ways to the store had been left ([`Backend::connection_resets`]) when the call was sent that is to be undone,
-    /// if it has not been answered. Left since then, it may come behind its undo.
+    /// [`Backend::connection_resets`] when the call was sent, if it was not answered. If it has
+    /// changed since, the call may arrive after its undo.
     pub(super) resets_when_sent: Option<u64>,
-    /// A shutdown waits until it is undone. Not for what may merely come yet, when all that is known is undone.
+    /// A shutdown waits for this undo. False if only calls that may still arrive are left to undo.
     pub(super) blocks_shutdown: bool,
-    /// Is told what the first call came to; it goes on without whether anybody listens or not.
+    /// Receives the outcome of the first call. The undo does not depend on it.
     pub(super) reply_to: Option<ReleaseOutcomeSender>,
 }
 
-/// Somebody who wants to know how giving back went.
+/// Sender of a release's outcome.
 pub(super) type ReleaseOutcomeSender = oneshot::Sender<Result<ReleaseOutcome, Error>>;
 
-/// What undoes a call.
+/// Operation that reverses a call.
 #[derive(Debug, Clone)]
 pub(super) enum UndoAction {
     Release,
-    /// Of a claim: the job goes back in line, together with its lock. Which one it is may not be known.
+    /// Returns the job of a claim to its queue and releases its lock. The job may be unknown.
     Unclaim(Option<JobId>),
-    /// Of the record of a request that runs at once; and until when a call for it that is on its way may take it.
+    /// Completes the record of a direct run. A late call can take the record until this time.
     CompleteRecord(Box<RecordCompletion>, Instant),
 }
 
@@ -112,28 +114,29 @@ impl LeaseAgent {
         Self { runtime: seat, _on_new_server: verify }
     }
 
-    /// Takes care of a new hold: renewal, and its end.
+    /// Schedules the renewals and the end of a new lease.
     pub(super) fn track_lease(&self, lease: &Arc<LockLease>) {
         self.runtime.ensure_running();
         self.runtime.shared.renewals.track(lease);
     }
 
-    /// A hold that is over leaves the rounds at once: they are as long as the number of holds.
+    /// Stops tracking a closed lease. This is done at once, so that there are no more timers than
+    /// leases.
     pub(super) fn untrack_lease(&self, lease: &LockLease) {
         self.runtime.shared.renewals.untrack(lease);
     }
 
-    /// Makes the lease last for so long from now; false if it is lost.
+    /// Extends the lease to last `by` from now. Returns false if it is lost.
     pub(super) async fn extend(&self, lease: &Arc<LockLease>, by: Duration) -> Result<bool, Error> {
         self.runtime.shared.renewals.extend(lease, by).await
     }
 
-    /// Has something given back, ordered after the call that may have taken it (calls about one lock
-    /// share a connection). Never waits; if there is no runtime left to do it, the lease ends by itself.
+    /// Schedules an undo, ordered after the call to be undone: calls about one lock share a
+    /// connection. Never waits. Without a runtime the lease expires by itself.
     pub(super) fn schedule_undo(&self, message: UndoRequest) {
         let pending = PendingUndoGuard::new(&self.runtime.shared, message.blocks_shutdown);
-        // On its way before anything that is asked of this lock from now on. The undo of a claim is another
-        // step, and has time: its job is nobody's until then.
+        // Sent ahead of all later calls about this lock. The undo of a claim is another operation
+        // and not urgent: no worker gets the job until then.
         let first = match message.action {
             UndoAction::Release => {
                 let UndoRequest { key, token: me, mode, .. } = &message;
@@ -142,26 +145,28 @@ impl LeaseAgent {
             UndoAction::Unclaim(_) | UndoAction::CompleteRecord(..) => None,
         };
         if let Some(mailbox) = self.runtime.ensure_running() {
-            // A message that is not heard any more is dropped, and with it what counts it.
+            // If the channel is closed, the message is dropped together with the guard that counts
+            // it.
             let _ = mailbox.tx.send(AgentMessage::Undo(message, first, pending));
         }
     }
 
-    /// Resolves when nothing is left to give back.
+    /// Resolves when no undo is left for which a shutdown waits.
     pub(crate) async fn wait_until_drained(&self) {
         loop {
             let idle = self.runtime.shared.undos_done.notified();
             if self.runtime.shared.pending_undos.load(Ordering::Acquire) == 0 {
                 return;
             }
-            // Whoever was told of it may be on a runtime that nobody drives.
+            // The undo may have been sent to a runtime that is not driven.
             self.runtime.ensure_running();
             idle.await;
         }
     }
 
-    /// Has this run beside the agent: on a runtime that somebody drives, though it be a while until that is known.
-    /// Dead once it has ended, or was dropped with its runtime; `None` if there is none.
+    /// Runs `work` beside the agent, on a runtime that is driven; finding one may take a while. The
+    /// returned `Weak` is dead once the work has ended or was dropped with its runtime. Returns
+    /// `None` if there is no runtime.
     pub(super) fn spawn_long_running(
         &self,
         work: impl Future<Output = ()> + Send + 'static,
@@ -176,16 +181,17 @@ impl LeaseAgent {
         Some(alive)
     }
 
-    /// To be called where something is used that was given to [`spawn_long_running`](Self::spawn_long_running): whoever gave it may have gone before anybody
-    /// was found who drives his runtime or the store's own.
+    /// Starts the agent if none has started. Called where work given to
+    /// [`spawn_long_running`](Self::spawn_long_running) is used: its caller may be gone before any
+    /// driven runtime was found.
     pub(crate) fn ensure_started(&self) {
         if !self.runtime.shared.has_started.load(Ordering::Acquire) {
             self.runtime.ensure_running();
         }
     }
 
-    /// Where work in the background should run: a runtime that lives as long as the store, if there is
-    /// one, rather than that of the request that happens to ask. The caller's until something has run there.
+    /// Returns the runtime for background work, which lives as long as the store if there is one,
+    /// unlike the runtime of a request. Until the agent has started on it, it is the caller's.
     pub(super) fn runtime_handle(&self) -> Option<Handle> {
         self.runtime.ensure_running().map(AgentMailbox::runtime_handle)
     }
@@ -193,7 +199,7 @@ impl LeaseAgent {
 
 #[cfg(test)]
 impl LeaseAgent {
-    /// As if the store had become another server.
+    /// Simulates the replacement of the server.
     pub(super) fn verify(&self) {
         self.runtime.recheck_all();
     }
@@ -205,7 +211,7 @@ impl fmt::Debug for LeaseAgent {
     }
 }
 
-/// Counts a message until it is dealt with, or dropped with the runtime that was to deal with it.
+/// Counts an undo until it is finished, or dropped with the runtime that was to run it.
 pub(super) struct PendingUndoGuard {
     shared: Arc<AgentState>,
     is_counted: bool,
@@ -233,7 +239,7 @@ impl Drop for PendingUndoGuard {
     }
 }
 
-/// Ends when the store handle is gone and its mailbox is empty.
+/// Runs until the store handle is dropped and the channel is empty.
 pub(super) async fn run_agent(
     shared: Arc<AgentState>,
     mut mailbox: mpsc::UnboundedReceiver<AgentMessage>,
@@ -308,7 +314,7 @@ async fn run_undo(
                 }
                 pending.finish();
             }
-            // An undo that may have run is no doubt about what it undoes.
+            // The undo is repeated. Its failure says nothing about the call that it undoes.
             Err(_) => {}
         }
         if Instant::now() + pause > until {
@@ -319,7 +325,7 @@ async fn run_undo(
     }
 }
 
-/// The undo of a claim: a mere release would leave a job that looks as if its worker had died.
+/// Undoes a claim. A mere release would leave a job that looks as if its worker had crashed.
 async fn undo_claim(
     backend: &dyn Backend,
     key: &Key,

@@ -1,7 +1,7 @@
-//! A hold: the turn of one guard on a lease, and what gives the lease back.
+//! `LockHold`: use of a lease by one guard, and its release.
 //!
-//! A [`LockHold`] is given back when it is dropped. Dropping never waits, needs no runtime and can't fail:
-//! it puts one message into the agent's mailbox.
+//! A hold releases its lock when it is dropped. Dropping never waits, needs no runtime and cannot
+//! fail: it hands an undo to the lease agent.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,12 +17,12 @@ use super::{
 };
 use crate::error::Error;
 
-/// The turn on a lease that is held, and given back when dropped.
+/// Hold on a lease. Dropping it releases the lock.
 #[derive(Debug)]
 pub(crate) struct LockHold {
     store: Store,
     state: Arc<HoldState>,
-    /// Nothing is left to give back.
+    /// Nothing is left to release.
     is_released: bool,
 }
 
@@ -36,23 +36,25 @@ impl LockHold {
         Self { store: store.clone(), state: facts, is_released: false }
     }
 
-    /// The lease passes on to the next turn, with the next fence; `Err` if it was lost or given back, or has come to its end.
+    /// Hands the lease over to the next hold, with the next fence. Returns `Err` with this hold if
+    /// the lease was lost or released, or has reached its end.
     pub(crate) fn hand_over(mut self, fence: u64) -> Result<Self, Self> {
         let next = HoldState::new(Arc::clone(&self.state.lease), fence);
         if !self.state.lease.begin_next_hold(&next) {
             return Err(self);
         }
         self.is_released = true;
-        // After the next turn has begun: a loss in between is told to that one.
+        // Closed after the next hold has begun, so that a loss in between is reported to that one.
         self.state.close();
         if self.state.mark_received() {
-            // Nobody came for the turn before, so the lease was not renewed.
+            // The grant was never received, so the lease was not renewed.
             self.store.agent().track_lease(&next.lease);
         }
         Ok(Self { store: self.store.clone(), state: next, is_released: false })
     }
 
-    /// Whoever has waited for it has it, from now on it is renewed; false if it has ended meanwhile.
+    /// Marks the grant as received and resumes its renewal. Returns false if the hold was lost
+    /// meanwhile.
     pub(crate) fn mark_received(&self) -> bool {
         if self.state.mark_received() {
             self.store.agent().track_lease(&self.state.lease);
@@ -61,11 +63,11 @@ impl LockHold {
         self.state.reported_loss().is_none()
     }
 
-    /// The turn ends then, and not later because it was begun anew.
+    /// Replaces the end of the hold, which was set when the hold was restarted.
     fn replace_end(&mut self, end: Instant) {
         let lease = Arc::clone(&self.state.lease);
         let facts = HoldState::with_end(Arc::clone(&lease), self.state.fence, end);
-        // If it is lost already, whoever has it is told by the old facts.
+        // A lost lease has reported its loss to the old state.
         if lease.begin_hold(&facts) {
             self.state = facts;
         }
@@ -83,45 +85,48 @@ impl LockHold {
         &self.state.lease
     }
 
-    /// Tells this one too if the lease is lost.
+    /// Sets a watcher that is notified if the lease is lost.
     pub(crate) fn set_loss_watcher(&self, watcher: std::sync::Weak<dyn LossWatcher>) {
         self.lease().set_loss_watcher(watcher);
     }
 
-    /// Gives it back now and says how that went.
+    /// Releases the lock and returns the outcome.
     ///
-    /// If this future is dropped, the agent gives it back. A lost hold is given back all the same: the
-    /// store decides whether there is something to give.
+    /// If this future is dropped, the agent releases the lock. A lost hold is released all the
+    /// same: the store decides if there is anything to release.
     pub(crate) async fn release(mut self) -> Result<ReleaseOutcome, Error> {
         let lease = Arc::clone(self.lease());
         let (key, me, mode) = (lease.key.clone(), lease.token.clone(), lease.terms.mode);
-        // Before the call: a renewal that it overtakes would be told "not yours", and that is no loss.
+        // Closed before the call: a renewal that the release overtakes is refused, and that is no
+        // loss.
         self.close();
         let outcome = self.store.backend().release(key, me, mode).await?;
         self.mark_released(outcome);
         Ok(outcome)
     }
 
-    /// Makes the lease last for so long from now; false if it is lost.
+    /// Extends the lease to last `lease` from now, at most to the end of the hold. Returns false if
+    /// it is lost.
     pub(crate) async fn extend(&self, lease: Duration) -> Result<bool, Error> {
         let lease = lease.min(self.state.ends_at.saturating_duration_since(Instant::now()));
         self.store.agent().extend(self.lease(), lease).await
     }
 
-    /// The same hold, shared; `None` if it was lost. If this future is dropped, it is given back.
+    /// Downgrades the hold to a shared one. Returns `None` if it was lost. If this future is
+    /// dropped, the lock is released.
     pub(crate) async fn downgrade(mut self) -> Result<Option<Self>, Error> {
         let lease = Arc::clone(self.lease());
-        // Loss is terminal, whatever the store has still.
+        // A loss is final, even if the store still has the lease.
         let lost = self.state.loss().is_some();
         if !self.close() || lost {
             return Ok(None);
         }
-        // Either may be in the store until there is an answer: both have their undo.
+        // Until the reply, the store may have either mode. Hold and attempt each have their undo.
         let terms = LeaseTerms { mode: LockMode::Shared, ..lease.terms.clone() };
         let mut attempt = GrantAttempt::for_lease(&self.store, &lease, LockMode::Shared);
         let now = Instant::now();
         let left = |end: Instant| end.saturating_duration_since(now);
-        // It is the same turn: what ends it stays. A fixed lease gets no longer by it.
+        // The end of the hold does not change, and a downgrade does not prolong a fixed lease.
         let more = if terms.renews { terms.lease } else { Duration::ZERO };
         let time =
             more.min(left(self.state.ends_at)).max(lease_for_validity(left(lease.valid_until())));
@@ -130,7 +135,7 @@ impl LockHold {
         let stands = attempt.send(time, call).await?;
         self.close_without_release();
         if stands {
-            // What it was extended to, too.
+            // An extension of the lease is kept, too.
             let mut hold =
                 attempt.accept_grant_until(self.state.fence, terms, attempt.valid_until())?;
             hold.replace_end(self.state.ends_at);
@@ -142,7 +147,7 @@ impl LockHold {
         }
     }
 
-    /// Gives it back, and asks for the next of this process, in one call.
+    /// Releases the lock and acquires it for the next waiter of this process, in one call.
     pub(crate) async fn release_and_reacquire(
         mut self,
         next: AcquireCommand,
@@ -156,8 +161,11 @@ impl LockHold {
         Ok((outcome, answer))
     }
 
-    /// The run of this job, which had it, was settled. A copy of its claim is refused as long as the job has had no other run,
-    /// and was not put back; after that nobody knows the token any more, and it would begin a run that nobody executes.
+    /// Closes the hold after the run of its job was settled.
+    ///
+    /// Late copies of the claim are undone. The store refuses them until the job has another run or
+    /// returns to the queue. After that the token is unknown, and a copy would start a run that no
+    /// worker executes.
     pub(crate) fn mark_run_settled(&mut self, job: JobId) {
         self.close_without_release();
         self.undo_late_calls(UndoAction::Unclaim(Some(job)));
@@ -172,7 +180,7 @@ impl LockHold {
         }
     }
 
-    /// Only now: until here `Drop` had to see to it.
+    /// Marked only now: until the reply, `Drop` has to release the lock.
     fn mark_released(&mut self, outcome: ReleaseOutcome) {
         self.close_without_release();
         self.undo_late_calls(UndoAction::Release);
@@ -182,13 +190,14 @@ impl LockHold {
         );
     }
 
-    /// Ends the hold without giving it back: another step has done so, or the store has it no more.
+    /// Closes the hold without a release: another operation has released the lock, or the store has
+    /// lost it.
     pub(crate) fn close_without_release(&mut self) {
         self.is_released = true;
         self.close();
     }
 
-    /// Nobody renews it any more. False if it had ended before.
+    /// Stops the renewal. Returns false if the lease was closed before.
     fn close(&self) -> bool {
         self.state.close();
         let ends = self.state.lease.close();
@@ -198,8 +207,8 @@ impl LockHold {
 }
 
 impl LockHold {
-    /// As dropping it, and somebody is told what the first call came to. Nothing is told where there is no
-    /// runtime that would send it.
+    /// Releases the lock as a drop does, and returns a receiver for the outcome of the first call.
+    /// It receives nothing if no runtime can send the call.
     pub(crate) fn send_release(mut self) -> oneshot::Receiver<Result<ReleaseOutcome, Error>> {
         let (tell, told) = oneshot::channel();
         self.start_release(Some(tell));
@@ -219,7 +228,8 @@ impl LockHold {
         }
     }
 
-    /// Of what it has in the store, if it has it still, and of what may come behind that.
+    /// Schedules the undo of the lease, unless `has` is 0, and of the calls that may arrive after
+    /// it.
     fn schedule_undo(
         &self,
         undo: UndoAction,
@@ -228,7 +238,8 @@ impl LockHold {
         tell: Option<ReleaseOutcomeSender>,
     ) {
         let lease = self.lease();
-        // A copy of a claim is no acquisition: while its job has this run it is the same claim, and refused after that.
+        // A copy of a claim acquires nothing: it is the same claim while its run lasts, and is
+        // refused afterwards.
         let strays = lease.late_calls.as_deref();
         let strays =
             strays.filter(|_| lease.terms.job.is_none() || !matches!(undo, UndoAction::Release));
@@ -236,7 +247,8 @@ impl LockHold {
         self.store.agent().schedule_undo(UndoRequest {
             key: lease.key.clone(),
             token: lease.token.clone(),
-            // They ask in the mode that it had before it was downgraded, whose release finds either.
+            // Late calls request the mode from before a downgrade, and a release in that mode finds
+            // both modes.
             mode: strays.map_or(lease.terms.mode, |strays| strays.mode),
             action: undo,
             expires_at: strays.map_or(until, |strays| strays.watch_until.max(until)),

@@ -1,8 +1,8 @@
-//! A lease: what this process has in the store, under one token, until a moment on our own clock.
+//! `LockLease`: ownership of a lock under one token, until a deadline on the local clock.
 //!
-//! Several guards may use it one after the other, each in a turn of its own ([`HoldState`]); renewal, loss
-//! and giving back are about the lease. What happens to it happens under its mutex, so that a turn is
-//! never begun on a lease that is lost already, and a loss is told to whoever's turn it is.
+//! Several guards may use a lease in succession, each in a hold of its own ([`HoldState`]).
+//! Renewal, loss and release concern the lease. They happen under its mutex, so no hold starts on a
+//! lost lease, and a loss is reported to the current hold.
 
 use std::{
     fmt,
@@ -27,32 +27,32 @@ use crate::{
     key::Key,
 };
 
-/// How a lease is kept alive.
+/// Terms of a lease: its length, renewal and bounds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LeaseTerms {
     pub(crate) lease: Duration,
-    /// False: the lease ends at its end, whoever holds it.
+    /// False if the lease is fixed and ends at its deadline.
     pub(crate) renews: bool,
-    /// Renewal stops after this; bounds a holder that lives and never ends.
+    /// Time after which renewal stops. It bounds a live holder that never releases.
     pub(crate) max_hold: Duration,
-    /// The job whose own lease is renewed in the same step.
+    /// Job that runs under the lock, and is renewed in the same operation.
     pub(crate) job: Option<JobId>,
     pub(crate) mode: LockMode,
 }
 
 impl LeaseTerms {
-    /// The lease to ask for: no longer than it may be held.
+    /// Returns the first lease to request, at most `max_hold`.
     pub(crate) fn initial_lease(&self) -> Duration {
         self.lease.min(self.max_hold)
     }
 
-    /// Whether there is a renewal after the first lease.
+    /// Returns true if the first lease is followed by a renewal.
     fn is_renewable(&self) -> bool {
         self.renews && self.max_hold > self.lease
     }
 }
 
-/// Who is told when a lease is lost, besides the holder.
+/// Observer of the loss of a lease, besides its holder.
 pub(crate) trait LossWatcher: Send + Sync {
     fn on_loss(self: Arc<Self>, lease: &LockLease);
 }
@@ -61,21 +61,22 @@ pub(crate) struct LockLease {
     pub(crate) key: Key,
     pub(crate) token: LockToken,
     pub(crate) terms: LeaseTerms,
-    /// [`Backend::server_generation`](super::backend::Backend::server_generation) when the grant was asked for.
+    /// [`Backend::server_generation`](super::backend::Backend::server_generation) when the grant
+    /// was requested.
     server_generation: u64,
-    /// Most replicas that were seen to have the grant.
+    /// Largest number of replicas known to have the grant.
     confirmed_replicas: AtomicU32,
     state: Mutex<LeaseState>,
-    /// Given back, or lost: nobody renews it any more.
+    /// Released or lost, so it is not renewed any more.
     closed: AtomicBool,
-    /// What it has is its last: renewed no more.
+    /// The current lease is the last one: it is not renewed.
     pub(super) is_final: AtomicBool,
-    /// A renewal is under way.
+    /// A renewal is in flight.
     pub(super) renewing: AtomicBool,
-    /// Where the agent has it in its rounds.
+    /// Timer of the lease in the renewal scheduler.
     pub(super) timer_key: Mutex<Option<(Instant, usize)>>,
     loss_watcher: OnceLock<Weak<dyn LossWatcher>>,
-    /// Calls of its token that may arrive after it was given back; mostly none.
+    /// Calls under its token that may arrive after its release; usually `None`.
     pub(super) late_calls: Option<Box<LateCalls>>,
 }
 
@@ -113,11 +114,11 @@ impl LockLease {
         self.state.lock().valid_until
     }
 
-    /// Waits until so many replicas have the grant.
+    /// Waits until `wanted` replicas have the grant.
     ///
     /// # Errors
     ///
-    /// `Unavailable` if too few have it, or if the server is another one than it was granted by.
+    /// `Unavailable` if fewer replicas have it, or if the server is not the one that granted it.
     pub(crate) async fn ensure_replicated(&self, store: &Store, wanted: u32) -> Result<(), Error> {
         if self.confirmed_replicas.load(Ordering::Acquire) >= wanted {
             return Ok(());
@@ -127,7 +128,7 @@ impl LockLease {
         Ok(())
     }
 
-    /// So many replicas of the server of this number had all that was written there.
+    /// Records that `have` replicas have all writes of the server of this generation.
     pub(crate) fn record_replicas(&self, have: u32, servers: u64) {
         if servers == self.server_generation {
             self.confirmed_replicas.fetch_max(have, Ordering::AcqRel);
@@ -138,8 +139,12 @@ impl LockLease {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Whether a third of it is left, and there will be more: what a next turn has to begin with. Nor is more left than it
-    /// was asked for: who extends it does so for himself, and should this process die others wait for what is left.
+    /// Returns true if the lease may be handed over:
+    ///
+    /// - it will be renewed
+    /// - at least a third of its length is left
+    /// - at most its length is left: an extension was made for one holder, and if this process
+    ///   died, other processes would have to wait for it
     pub(crate) fn allows_handover(&self) -> bool {
         let (left, lease) =
             (self.valid_until().saturating_duration_since(Instant::now()), self.terms.lease);
@@ -149,23 +154,23 @@ impl LockLease {
             && left <= lease
     }
 
-    /// Tells this one too if the lease is lost.
+    /// Sets a watcher that is notified if the lease is lost.
     pub(crate) fn set_loss_watcher(&self, watcher: Weak<dyn LossWatcher>) {
         let _ = self.loss_watcher.set(watcher);
     }
 
-    /// When whoever's turn it is must be done, renewed or not.
+    /// Returns the end of the current hold, renewed or not.
     pub(super) fn hold_ends_at(&self) -> Instant {
         let state = self.state.lock();
         state.hold.upgrade().map_or(state.valid_until, |turn| turn.ends_at)
     }
 
-    /// Leaves it unrenewed if whoever's turn it is has not come for it; false if he has.
+    /// Skips a renewal if the current hold's grant was not received. Returns false if it was.
     pub(super) fn skip_renewal_if_unreceived(&self) -> bool {
         self.state.lock().hold.upgrade().is_some_and(|turn| turn.skip_renewal_if_unreceived())
     }
 
-    /// Begins a turn, unless the lease is over.
+    /// Begins a hold. Returns false if the lease is closed.
     pub(super) fn begin_hold(&self, turn: &Arc<HoldState>) -> bool {
         let mut state = self.state.lock();
         if self.is_closed() {
@@ -175,7 +180,8 @@ impl LockLease {
         true
     }
 
-    /// Begins the turn after another one, unless the lease is over, or was renewed for the last time meanwhile.
+    /// Begins the next hold of a handover. Returns false if the lease is closed, or had its last
+    /// renewal meanwhile.
     pub(super) fn begin_next_hold(&self, turn: &Arc<HoldState>) -> bool {
         let mut state = self.state.lock();
         if self.is_closed() || self.is_final.load(Ordering::Acquire) {
@@ -185,7 +191,8 @@ impl LockLease {
         true
     }
 
-    /// As [`Lease::apply_extension`], by the agent. Whether that was the last time: whoever's turn it is now has come to its end.
+    /// Applies a renewal by the agent. Returns true if it was the last: it reaches the end of the
+    /// current hold.
     pub(super) fn apply_renewal(&self, sent: Instant, lease: Duration) -> bool {
         let mut state = self.state.lock();
         state.valid_until = sent + validity_time(lease);
@@ -195,18 +202,18 @@ impl LockLease {
         last
     }
 
-    /// A renewal that was sent at this time, for this long, has gone well.
+    /// Applies a successful renewal for `lease`, sent at `sent`.
     pub(super) fn apply_extension(&self, sent: Instant, lease: Duration) {
         self.state.lock().valid_until = sent + validity_time(lease);
     }
 
-    /// Ends it without a loss; false if it was over before.
+    /// Closes the lease without a loss. Returns false if it was closed before.
     pub(super) fn close(&self) -> bool {
         let _state = self.state.lock();
         !self.closed.swap(true, Ordering::AcqRel)
     }
 
-    /// Loss is terminal: the first reason stands, and nothing un-loses a lease.
+    /// Marks the lease as lost. A loss is final, and the first reason stands.
     pub(crate) fn mark_lost(&self, loss: LockLoss) {
         let state = self.state.lock();
         if self.closed.swap(true, Ordering::AcqRel) {
@@ -224,12 +231,12 @@ impl LockLease {
     }
 }
 
-/// Waits until so many replicas have what was written about this key, since the server had this
-/// number.
+/// Waits until `wanted` replicas have the writes about this key, and returns how many do. `servers`
+/// is the server generation at the time of the writes.
 ///
 /// # Errors
 ///
-/// As [`Lease::ensure_replicated`].
+/// As for [`LockLease::ensure_replicated`].
 pub(crate) async fn ensure_replicated(
     store: &Store,
     key: &Key,
@@ -255,23 +262,25 @@ impl fmt::Debug for LockLease {
     }
 }
 
-/// Of this much of a lease a part is not sure, and as much again whatever its length.
+/// Allowance for clock drift: a fraction of the lease (one part in so many), and a constant.
 const DRIFT_ALLOWANCE: (u32, Duration) = (100, Duration::from_millis(2));
 
-/// The part of a lease that is sure: the server's clock may run a little faster than ours.
+/// Returns the part of a lease that is certain: the server's clock may run a little faster than the
+/// local one.
 pub(crate) fn validity_time(lease: Duration) -> Duration {
     let (part, always) = DRIFT_ALLOWANCE;
     lease.saturating_sub(lease / part + always)
 }
 
-/// The lease to ask for where so much of it is to be [`validity_time`]: what is sure already stays so, whatever the store has of it.
+/// Returns the lease to request so that its [`validity_time`] is at least `left`. A renewal for
+/// less could make the store end a lease that its holder still relies on.
 pub(super) fn lease_for_validity(left: Duration) -> Duration {
     if left.is_zero() {
         return left;
     }
     let (part, always) = DRIFT_ALLOWANCE;
     let more = left.saturating_add(always);
-    // (Parts are rounded down.)
+    // Fractions are rounded down.
     more.saturating_add(more / (part - 1) + Duration::from_nanos(1))
 }
 

@@ -1,8 +1,9 @@
-//! The store: where locks, lines, quotas and deferred requests live. The only room that knows Redis.
+//! The store: the shared state of locks, wait queues, quotas, task queues and deferred requests.
 //!
-//! [`Store`] is a cheap handle that all three layers, and code beneath them, share. It is one of two
-//! things behind one trait: Redis (or Valkey), for more than one process, or [`Store::memory`], the
-//! same steps in this process. What every request is promised here: an answer within the deadline.
+//! [`Store`] is a cheap handle that all layers, and code beneath them, share. It has one of two
+//! backends behind the trait `Backend`: Redis (or Valkey), for several processes, or
+//! [`Store::memory`], which implements the same operations inside this process. This is the only
+//! module that knows Redis. Every operation ends within the store's deadline.
 
 mod agent_runtime;
 mod backend;

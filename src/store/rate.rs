@@ -1,12 +1,13 @@
-//! What is asked of a quota's counters, and what they say.
+//! Charges of quota counters, and the quota snapshots that they return.
 //!
-//! A store keeps a [`CounterValue`] for each counter and decides; what a client is told is worked out of that
-//! here ([`count`]), for every store alike. [`pace`] turns an even rate into whole numbers.
+//! A store keeps a [`CounterValue`] for each counter and decides. The snapshot for the client is
+//! computed from it here (`ChargeItem::evaluate`), for every store alike. [`GcraRate`] turns an
+//! even rate into integers.
 //!
 //! # Numbers
 //!
-//! All are integers, in every store, and none passes 2^53, up to which Lua's are exact: limits, costs and what
-//! is spent count up to [`MAX_UNITS`], what goes beyond counts as that.
+//! All numbers are integers, in every store, and at most 2^53, up to which Lua's numbers are exact.
+//! Limits, costs and usage are capped at [`MAX_UNITS`].
 
 mod counter_value;
 mod gcra_rate;
@@ -21,31 +22,32 @@ pub(crate) use self::{
 };
 use crate::{error::Error, key::Key};
 
-/// Most units of a limit, of a cost, and of what can be spent: 2^50.
+/// Maximum of a limit, a cost and a usage, in units: 2^50.
 pub(crate) const MAX_UNITS: u64 = 1 << 50;
 
-/// How many times its quota a charge after the fact may be: enough for what a handler finds out too late, and a key
-/// is refused for ten windows at worst, or for as long as ten bursts take.
+/// Maximum charge after the fact, as a multiple of the quota. It is enough for a cost that a
+/// handler finds out late, and it bounds how long a key is refused: ten windows, or the time of ten
+/// bursts.
 const MAX_CHARGE_QUOTAS: u64 = 10;
 
-/// Most counters of one call.
+/// Maximum number of counters in one call.
 pub(crate) const MAX_ITEMS_PER_CHARGE: usize = 100;
 
-/// How a counter counts. Lengths of windows are whole milliseconds, rounded up; those of [`Gcra`](Self::Gcra)
-/// whole microseconds.
+/// Rule by which a counter counts. The window is in whole milliseconds, rounded up; for
+/// [`Gcra`](Self::Gcra), in whole microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum QuotaRule {
-    /// A window starts at the first charge and ends `window` later.
+    /// Fixed window: it starts at the first charge and ends `window` later.
     Fixed { limit: u64, window: Duration },
-    /// Sliding window counter: windows follow one another; what was spent in the previous one counts by the
-    /// part of it that is still within reach, rounded up.
+    /// Sliding window counter: windows follow one another. Usage of the previous window counts in
+    /// proportion to the part of it that the sliding window still covers, rounded up.
     Sliding { limit: u64, window: Duration },
-    /// GCRA: `limit` per `window` evenly, at most `burst` at once. Where the numbers leave no exact rate, it is
-    /// the next lower one: see [`GcraRate`].
+    /// GCRA: `limit` per `window` at an even rate, at most `burst` at once. A rate that integers
+    /// cannot express exactly is rounded down, see [`GcraRate`].
     Gcra { limit: u64, window: Duration, burst: u64 },
 }
 
-/// Counters of different algorithms are different counters.
+/// Counting algorithm. Counters of different algorithms are different counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Algorithm {
     Fixed,
@@ -70,7 +72,7 @@ impl QuotaRule {
         }
     }
 
-    /// Most that one charge counts after the fact.
+    /// Returns the maximum of one charge after the fact.
     pub(crate) const fn max_charge(&self) -> u64 {
         let most = match *self {
             Self::Fixed { limit, .. } | Self::Sliding { limit, .. } => limit,
@@ -80,13 +82,13 @@ impl QuotaRule {
         most.saturating_mul(MAX_CHARGE_QUOTAS)
     }
 
-    /// Both at once: one counter that is asked for twice is held to what both allow.
+    /// Returns a rule that is within both, for a counter that one command names twice.
     fn intersect(self, other: Self) -> Self {
         let slower = |(l, w): (u64, Duration), (m, v): (u64, Duration)| {
             u128::from(l) * v.as_micros() <= u128::from(m) * w.as_micros()
         };
         match (self, other) {
-            // The least in the longest window is within both; neither rule by itself may be.
+            // The smaller limit in the longer window is within both; neither rule need be.
             (Self::Fixed { limit: l, window: w }, Self::Fixed { limit: m, window: v }) => {
                 Self::Fixed { limit: l.min(m), window: w.max(v) }
             }
@@ -106,9 +108,12 @@ impl QuotaRule {
     }
 }
 
-/// After `after_refusals` refusals within the rule's window every charge of this counter is refused for `block_for`, one
-/// that costs nothing included. A refusal that the counter is not to blame for, one while it is blocked, and
-/// one of a cost that could never be let in do not count.
+/// Penalty: after `after_refusals` refusals within the rule's window, the counter refuses every
+/// charge for `block_for`, even one of cost 0. Some refusals do not count:
+///
+/// - those caused by another counter
+/// - those during the block
+/// - those of a cost that can never be admitted
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Penalty {
     /// At least 1.
@@ -116,14 +121,16 @@ pub(crate) struct Penalty {
     pub(crate) block_for: Duration,
 }
 
-/// One policy's counter, and what is asked of it.
+/// Charge of one policy's counter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ChargeItem {
-    /// The policy's name. The quota is not in it: a changed quota keeps what was spent.
+    /// Name of the policy. The quota does not identify the counter, so a changed quota keeps its
+    /// usage.
     pub(crate) policy: Arc<str>,
     pub(crate) subject: Key,
     pub(crate) rule: QuotaRule,
-    /// 0: it is looked at, and refuses only while it is blocked.
+    /// Units to charge. A cost of 0 only reads the counter, and is refused only while it is
+    /// blocked.
     pub(crate) cost: u64,
     pub(crate) penalty: Option<Penalty>,
 }
@@ -136,15 +143,16 @@ impl ChargeItem {
     }
 }
 
-/// All items or none, `repetitions` times one after the other.
+/// Charge of all items or none, `repetitions` times in succession.
 #[derive(Debug, Clone)]
 pub(crate) struct ChargeCommand {
-    /// Decides the shard, and is part of the counters' names where it is not the subject itself: a policy
-    /// counts apart under each tag.
+    /// Determines the shard. A tag that differs from the subject is part of the counter's name, so
+    /// a policy counts separately under each tag.
     pub(crate) tag: Key,
-    /// At most [`MAX_ITEMS_PER_CHARGE`]. A counter that is named twice is charged the sum, or nothing, by a rule within both.
+    /// At most [`MAX_ITEMS_PER_CHARGE`]. A counter named twice is charged the sum or nothing, by a
+    /// rule within both.
     pub(crate) items: Arc<[ChargeItem]>,
-    /// 0: nothing is charged and nothing counts as refused; the states are told.
+    /// 0 charges nothing and counts no refusal, but returns the snapshots.
     pub(crate) repetitions: u32,
 }
 
@@ -153,8 +161,8 @@ impl ChargeCommand {
         check_item_count(self.items.len())
     }
 
-    /// The same charge with each counter once, and of each item which of those is its own. `None` if they
-    /// are.
+    /// Merges items that share a counter. Returns the merged command and, for each original item,
+    /// the index of its merged one; `None` if no counter is shared.
     #[expect(clippy::indexing_slicing, reason = "places of its own items")]
     pub(crate) fn merge_duplicates(&self) -> Option<(Self, Vec<usize>)> {
         if self.items.len() < 2 {
@@ -187,57 +195,59 @@ impl ChargeCommand {
     }
 }
 
-/// One for each item; most charges are of one.
+/// Snapshots, one for each item; most charges have one item.
 pub(crate) type QuotaSnapshots = SmallVec<[QuotaSnapshot; 1]>;
 
-/// What became of a [`Charge`].
+/// Outcome of a [`ChargeCommand`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ChargeOutcome {
-    /// The first so many of `repetitions`.
+    /// Number of repetitions admitted, which are the first ones.
     pub(crate) admitted: u32,
-    /// Of each item, after the call.
+    /// Snapshot of each item's counter after the call.
     pub(crate) snapshots: QuotaSnapshots,
 }
 
 impl ChargeOutcome {
-    /// The answer to a charge whose items share counters, from that to the merged one.
+    /// Maps the outcome of a merged command to its original items, by the indices that
+    /// `merge_duplicates` has returned.
     pub(crate) fn expand_duplicates(mut self, places: &[usize]) -> Self {
         self.snapshots = places.iter().filter_map(|at| self.snapshots.get(*at).cloned()).collect();
         self
     }
 }
 
-/// What a counter says. Times are from the server's answer on; those a client may rely on are rounded up.
+/// State of a counter after a call. Times count from the server's reply. Times that a client may
+/// rely on are rounded up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct QuotaSnapshot {
-    /// What may be spent at once now.
+    /// Units that can be charged at once now.
     pub(crate) remaining: u64,
-    /// Until there is more quota. Fixed: the end of the window (a whole one if none has begun). Sliding and
-    /// GCRA: until one more unit is there; zero if all are.
+    /// Time until more quota is available. Fixed window: its end, or a whole window if none has
+    /// begun. Sliding window and GCRA: until one more unit is available; zero if all are.
     pub(crate) reset_after: Duration,
-    /// How long `cost` has to wait at this counter if nobody else spends; zero if it would be let in.
-    /// [`Duration::MAX`] if it never can be: it is more than the limit, or the burst.
+    /// Time until this counter admits `cost`, if nothing else is charged; zero if it does now.
+    /// [`Duration::MAX`] if it never will, because `cost` exceeds the limit or the burst.
     pub(crate) retry_after: Duration,
-    /// Until the whole quota is there again. (Whoever keeps this state may forget it then.)
+    /// Time until the whole quota is available. A cached copy of this state can be dropped then.
     pub(crate) full_after: Duration,
-    /// What was charged; for [`ChargeAdjustment`].
+    /// Window that was charged, for a later [`ChargeAdjustment`].
     pub(crate) charged_window: ChargedWindow,
-    /// How long for, if it is by a penalty: `retry_after` may be longer.
+    /// Remaining time of a penalty, if there is one. `retry_after` may be longer.
     pub(crate) blocked_for: Option<Duration>,
 }
 
-/// Which window of a counter was charged, or which of its debts. Means nothing to anybody but the store.
+/// Window of a counter, or GCRA debt, that was charged. Only the store interprets it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct ChargedWindow {
-    /// Fixed: its end, sliding: its beginning, in ms. GCRA: when what was charged is paid off, if nothing is given
-    /// back, in us.
+    /// Fixed window: its end, in ms. Sliding window: its start, in ms. GCRA: the time at which the
+    /// debt is paid off if nothing is refunded, in us.
     pub(crate) boundary: u64,
-    /// GCRA: which debt it is part of; 0 if nothing is owed. One that was paid off or forgotten never comes back,
-    /// and neither does one of another pace or of before the clock was put back.
+    /// GCRA: the debt that the charge is part of; 0 if nothing is owed. A debt that was paid off or
+    /// discarded never returns, nor does one of another rate or from before the clock was set back.
     pub(crate) debt_id: u64,
 }
 
-/// What is put right of one counter after the fact.
+/// Adjustment of one counter after the fact.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ChargeAdjustment {
     pub(crate) policy: Arc<str>,
@@ -247,7 +257,7 @@ pub(crate) struct ChargeAdjustment {
 }
 
 impl ChargeAdjustment {
-    /// A charge counts [`QuotaRule::max_charge`] at most.
+    /// Creates an adjustment. A charge is capped at [`QuotaRule::max_charge`].
     pub(crate) fn new(policy: Arc<str>, subject: Key, rule: QuotaRule, by: AdjustmentKind) -> Self {
         let by = match by {
             AdjustmentKind::Charge { units } => {
@@ -261,17 +271,17 @@ impl ChargeAdjustment {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AdjustmentKind {
-    /// Gives back what was charged, or less, in the window that [`QuotaSnapshot::charged_window`] told then. It lapses with
-    /// that window, and never moves it.
+    /// Refunds the charge, or a part of it, in the window that [`QuotaSnapshot::charged_window`]
+    /// named. A refund lapses with that window, and never moves it.
     Refund { units: u64, window: ChargedWindow },
-    /// Charges so much more now, even beyond the limit; begins a window where there is none.
+    /// Charges more units now, even beyond the limit. It begins a window if there is none.
     Charge { units: u64 },
 }
 
-/// Of each counter by itself. NOT idempotent, as a charge is not.
+/// Adjustments of counters, each by itself. NOT idempotent, as a charge is not.
 #[derive(Debug, Clone)]
 pub(crate) struct SettleChargeCommand {
-    /// As of the charge.
+    /// Tag of the charge.
     pub(crate) tag: Key,
     /// At most [`MAX_ITEMS_PER_CHARGE`].
     pub(crate) items: Vec<ChargeAdjustment>,
@@ -283,7 +293,7 @@ impl SettleChargeCommand {
     }
 }
 
-/// Scripts are bounded.
+/// Checks the number of items, which bounds the time of a script.
 pub(crate) fn check_item_count(items: usize) -> Result<(), Error> {
     if items <= MAX_ITEMS_PER_CHARGE {
         return Ok(());
@@ -291,7 +301,7 @@ pub(crate) fn check_item_count(items: usize) -> Result<(), Error> {
     Err(Error::config(format!("{items} quotas in one check; there can be {MAX_ITEMS_PER_CHARGE}")))
 }
 
-/// A counter by its name.
+/// Name of a counter.
 #[derive(Debug, Clone)]
 pub(crate) struct CounterName {
     pub(crate) policy: Arc<str>,

@@ -1,4 +1,5 @@
-//! The end of a request that runs at once and is remembered, and its delivery when the caller has gone.
+//! `RecordCompletion`: end of a direct run's idempotency record, and its delivery in the background
+//! when the caller is gone.
 
 use bytes::Bytes;
 use tokio::time::Instant;
@@ -11,19 +12,19 @@ use super::{
 };
 use crate::error::{Error, ErrorKind};
 
-/// Outcome of a run, as its record keeps it.
+/// Outcome of a direct run, as stored in its record.
 #[derive(Debug, Clone)]
 pub(crate) enum RecordOutcome {
-    /// As if it had never been: a retry runs.
+    /// The record is deleted, so a retry runs.
     Discarded,
-    /// It has this stored response.
+    /// The run has this stored response.
     Done(Bytes),
-    /// It is unknown how far it came, for this reason.
+    /// It is unknown how far the run came, for this reason.
     Dead(&'static str),
 }
 
 impl RecordOutcome {
-    /// False if nothing of the run was there any more.
+    /// Stores the outcome. Returns false if nothing of the run was left.
     pub(crate) async fn apply(
         self,
         backend: &dyn Backend,
@@ -37,28 +38,28 @@ impl RecordOutcome {
     }
 }
 
-/// Ends a record that a request has taken, or is about to take.
+/// Completion of a record that a request has taken, or is about to take.
 #[derive(Debug, Clone)]
 pub(crate) struct RecordCompletion {
     pub(crate) command: DirectRunCommand,
     pub(crate) outcome: RecordOutcome,
     sent_at: Instant,
-    /// When the record has ended by itself.
+    /// Time at which the record has expired by itself.
     expires_at: Instant,
-    /// How often ways to the store had been left when the record was asked for.
+    /// [`Backend::connection_resets`] when the record was requested.
     resets_when_sent: u64,
-    /// It was answered.
+    /// The call for the record was answered.
     is_answered: bool,
-    /// How many calls may each have taken it.
+    /// Number of calls that may each have taken the record.
     possible_grants: u32,
-    /// One of them may come yet.
+    /// One of these calls may still arrive.
     may_arrive_late: bool,
-    /// As far as is known, something of it is in the store.
+    /// The store is assumed to hold the record.
     is_stored: bool,
 }
 
 impl RecordCompletion {
-    /// Of a call that is about to be sent.
+    /// Creates the completion for a call that is about to be sent.
     pub(crate) fn new(store: &Store, call: DirectRunCommand) -> Self {
         let now = Instant::now();
         let until = now + call.retention;
@@ -78,13 +79,14 @@ impl RecordCompletion {
         }
     }
 
-    /// What the call came to. False if nothing of it is in the store, or will be.
+    /// Records the reply to the call. Returns false if the store has nothing of it, and will have
+    /// nothing.
     pub(crate) fn record_reply(
         &mut self,
         store: &Store,
         answer: &Result<BeginDirectOutcome, Error>,
     ) -> bool {
-        // Where a way was left meanwhile, this may be the answer to a second copy.
+        // If a connection was given up meanwhile, this may be the reply to a second copy.
         let copies = possible_copies(self.resets_when_sent, store.backend().connection_resets());
         let copied = copies > 0;
         (self.is_answered, self.may_arrive_late, self.possible_grants) = (true, copied, 1 + copies);
@@ -106,12 +108,13 @@ impl RecordCompletion {
         }
     }
 
-    /// True if a copy of the call may take the record after the store has taken its end. An end that is kept prevents that.
+    /// Returns true if a copy of the call may take the record again after its completion. A stored
+    /// outcome prevents this.
     pub(crate) fn may_be_retaken(&self) -> bool {
         self.may_arrive_late && matches!(self.outcome, RecordOutcome::Discarded)
     }
 
-    /// The store has taken its end.
+    /// Records that the store has the outcome.
     pub(crate) fn mark_completed(&mut self) {
         self.is_stored = false;
     }
@@ -121,10 +124,11 @@ impl RecordCompletion {
         Ok(if stood { ReleaseOutcome::Released } else { ReleaseOutcome::NotFound })
     }
 
-    /// The agent sees to it, until the store has answered, or the record has ended by itself.
+    /// Leaves the completion to the lease agent, which repeats it until the store has answered or
+    /// the record has expired.
     pub(crate) fn complete_in_background(self: Box<Self>, store: &Store) {
-        // The lock is given back now, or ends with its lease: of a call that comes later nothing comes. Twice, since a
-        // renewal may be under way.
+        // The lock is released now, or expires with its lease; a call that arrives later takes
+        // nothing. Two leases, since a renewal may be in flight.
         let comes = Instant::now() + 2 * self.command.lease;
         store.agent().schedule_undo(UndoRequest {
             key: self.command.key.clone(),

@@ -1,8 +1,8 @@
-//! The rounds: which hold is to be looked at when, to be renewed or to end.
+//! `RenewalScheduler`: timers of the leases, for their renewal and their end.
 //!
-//! A hold is renewed at a third of its lease, in batches. A renewal that fails is tried again until the
-//! lease is no longer sure; then the hold is lost. "Not yours" loses it at once. A hold that is over
-//! leaves the rounds, so they are as long as the number of holds.
+//! A lease is renewed after a third of its length, in batches. A failed renewal is retried until
+//! the validity time is over; then the lock is lost. A refused renewal loses it at once. A closed
+//! lease is removed, so there are no more timers than leases.
 
 use std::{
     collections::BTreeMap,
@@ -24,14 +24,14 @@ use super::{
 };
 use crate::error::{Error, ErrorKind};
 
-/// Leases renewed in one call: bounded as `renew.lua` is.
+/// Maximum number of leases renewed in one call, which `Backend::renew` allows.
 const MAX_BATCH: usize = 100;
 
-/// Looks that are due within this of each other go together.
+/// Timers due within this time of each other are handled together.
 const TIMER_SLACK: Duration = Duration::from_millis(20);
 
-/// Renewals are brought forward to the beginning of their part of a lease, one in so many: leases that
-/// were granted at different times are renewed together, in a tenth of a third.
+/// Slots in a lease. Renewals are brought forward to the start of their slot, so leases granted at
+/// different times are renewed together. A slot is a tenth of the time between renewals.
 const SLOTS_PER_LEASE: u32 = 30;
 
 pub(super) struct RenewalScheduler {
@@ -39,17 +39,18 @@ pub(super) struct RenewalScheduler {
     timers: Mutex<RenewalTimers>,
     next_timer_id: AtomicUsize,
     rescheduled: Notify,
-    /// What is held may be gone.
+    /// All leases must be checked, because the server may have lost them.
     recheck_requested: AtomicBool,
     started_at: Instant,
 }
 
 #[derive(Default)]
 struct RenewalTimers {
-    /// The number only makes the times distinct.
+    /// The number only makes the keys unique.
     entries: BTreeMap<(Instant, usize), Weak<LockLease>>,
-    /// Until when the agent sleeps: it need not be woken for what is later. (What it sleeps for may be
-    /// gone: a lock that is given back at once costs it no waking, and this one in vain.)
+    /// Time until which the agent sleeps; later timers do not wake it. The timer for this time may
+    /// have been removed: a lock that is released at once does not wake the agent then, but makes
+    /// it wake once in vain.
     sleeping_until: Option<Instant>,
 }
 
@@ -65,10 +66,11 @@ impl RenewalScheduler {
         }
     }
 
-    /// A new hold.
+    /// Schedules the renewal of a new lease, or its end.
     pub(super) fn track(&self, hold: &Arc<LockLease>) {
         let (now, until) = (Instant::now(), hold.valid_until());
-        // Of what it has, not of what it wants: a waiter may have been handed a shorter lease.
+        // A third of the remaining time, and not of the terms' lease: a waiter may have been handed
+        // a shorter one.
         let third = now + until.saturating_duration_since(now) / 3;
         let at = if hold.is_final.load(Ordering::Acquire) {
             until
@@ -78,14 +80,14 @@ impl RenewalScheduler {
         self.schedule(at, hold);
     }
 
-    /// The beginning of the part of a lease in which this moment lies.
+    /// Returns the start of the slot that contains `at`.
     fn align_to_slot(&self, at: Instant, hold: &LockLease) -> Instant {
         let part = (hold.terms.lease / SLOTS_PER_LEASE).max(Duration::from_millis(1));
         let into = at.saturating_duration_since(self.started_at).as_nanos() % part.as_nanos();
         at - Duration::from_nanos(u64::try_from(into).unwrap_or(0))
     }
 
-    /// A hold that is over.
+    /// Removes the timer of a closed lease.
     pub(super) fn untrack(&self, hold: &LockLease) {
         if let Some(look) = hold.timer_key.lock().take() {
             self.timers.lock().entries.remove(&look);
@@ -96,13 +98,13 @@ impl RenewalScheduler {
         self.timers.lock().entries.len()
     }
 
-    /// Until when the agent may sleep.
+    /// Returns the time until which the agent may sleep.
     pub(super) fn next_wakeup(&self) -> Option<Instant> {
         let now = Instant::now();
         let mut looks = self.timers.lock();
         let first = looks.entries.first_key_value().map(|((at, _), _)| *at);
-        // What it was to wake for may be gone. It sleeps on as if it were there: else every lock that is given
-        // back at once would wake it, and another thread with it.
+        // The timer for this time may have been removed. The agent sleeps until then anyway:
+        // otherwise every lock that is released at once would wake it, and another thread with it.
         let planned = looks.sleeping_until.filter(|until| *until > now);
         let doubted = self.recheck_requested.load(Ordering::Acquire).then_some(now);
         let next = first.into_iter().chain(planned).chain(doubted).min();
@@ -110,12 +112,12 @@ impl RenewalScheduler {
         next
     }
 
-    /// Resolves when `next` has become sooner.
+    /// Resolves when `next_wakeup` has become earlier.
     pub(super) async fn rescheduled(&self) {
         self.rescheduled.notified().await;
     }
 
-    /// Renews what can be renewed or is doubted, and loses what is at its end.
+    /// Renews the leases that are due or must be checked, and marks those at their end as lost.
     pub(super) fn tick(self: &Arc<Self>) {
         let now = Instant::now();
         let mut to_renew = self.take_rechecks();
@@ -124,12 +126,13 @@ impl RenewalScheduler {
             let past_end = hold.is_final.load(Ordering::Acquire) || now >= hold.hold_ends_at();
             let left = !past_end && hold.skip_renewal_if_unreceived();
             if !past_end && !left && !hold.renewing.swap(true, Ordering::AcqRel) {
-                // Should its renewal hang, the hold still ends in time.
+                // If the renewal hangs, the hold still ends in time.
                 self.schedule(until, &hold);
                 to_renew.push(hold);
             } else if until > now + TIMER_SLACK {
                 self.schedule(until, &hold);
-                // Who has come for it meanwhile may have had it scheduled before that.
+                // The waiter may have received the grant, and set the timer, just before the line
+                // above.
                 if left && !hold.skip_renewal_if_unreceived() {
                     self.track(&hold);
                 }
@@ -145,9 +148,10 @@ impl RenewalScheduler {
     async fn renew_batch(&self, holds: &[Arc<LockLease>]) {
         let now = Instant::now();
         let left = |end: Instant| end.saturating_duration_since(now);
-        // Near its end a hold gets what is left, so that the store ends it when the holder is told. One
-        // that is renewed no more is only looked at. Never less than it is sure of: if the answer were
-        // lost, the store would end what the holder believes in.
+        // Near its end, a hold is renewed for the time left, so that the store ends it when the
+        // holder learns of the loss. A lease that is final is checked without being extended. No
+        // request is for less than the validity time left: if its reply were lost, the store would
+        // end a lease that the holder still relies on.
         let lease = |hold: &Arc<LockLease>| {
             let last = hold.is_final.load(Ordering::Acquire);
             let wanted = if last { Duration::ZERO } else { hold.terms.lease };
@@ -168,7 +172,7 @@ impl RenewalScheduler {
         });
         let answer = self.backend.renew(items.collect()).await;
         if holds.len() > 1 && answer.as_ref().is_err_and(|no| no.kind() == ErrorKind::Protocol) {
-            // One of the keys is not what it should be: it takes no other lock with it.
+            // One of the keys is invalid. It must not affect the other locks.
             let alone = |hold| Box::pin(self.renew_batch(std::slice::from_ref(hold)));
             join_all(holds.iter().map(alone)).await;
             return;
@@ -176,7 +180,7 @@ impl RenewalScheduler {
         for (i, (hold, (last, lease))) in holds.iter().zip(leases).enumerate() {
             hold.renewing.store(false, Ordering::Release);
             match answer.as_ref().map(|extended| extended.get(i).copied().unwrap_or(false)) {
-                // Given back or lost while the renewal was under way: either is final.
+                // Released or lost while the renewal was in flight; both are final.
                 _ if hold.is_closed() => {}
                 Ok(true) if last => self.schedule(hold.valid_until(), hold),
                 Ok(true) => self.apply_renewal(hold, now, lease),
@@ -198,14 +202,16 @@ impl RenewalScheduler {
         self.schedule(again.min(hold.valid_until()), hold);
     }
 
-    /// Has all that is held looked at at once: the server may have lost it. The agent does it, where it runs: the
-    /// runtime that has met the new server may stand still from now on, and nobody else renews what is being renewed.
+    /// Requests a check of all leases, because the server may have lost them. The agent makes it,
+    /// on its own runtime: the runtime that has detected the new server may stall, and a lease with
+    /// a renewal in flight is renewed by no other task.
     pub(super) fn recheck_all(&self) {
         self.recheck_requested.store(true, Ordering::Release);
         self.rescheduled.notify_one();
     }
 
-    /// All that is held and not being renewed, if it is doubted.
+    /// Returns the open leases without a renewal in flight, if a check was requested, and marks
+    /// them as being renewed.
     fn take_rechecks(&self) -> Vec<Arc<LockLease>> {
         if !self.recheck_requested.swap(false, Ordering::AcqRel) {
             return Vec::new();
@@ -217,7 +223,8 @@ impl RenewalScheduler {
         all.into_iter().filter(free).collect()
     }
 
-    /// What is renewed together. Where a shard may be away while others are there, none of them is with another's.
+    /// Splits leases into batches. In a cluster a batch has one shard only, since some shards may
+    /// be unavailable while others are not.
     fn split_batches(&self, mut holds: Vec<Arc<LockLease>>) -> Vec<Vec<Arc<LockLease>>> {
         let apart = self.backend.is_clustered();
         if apart {
@@ -229,15 +236,17 @@ impl RenewalScheduler {
         batches.map(<[_]>::to_vec).collect()
     }
 
-    /// Makes a lease last for so long from now; false if it is lost. One renewal at a time; one that got no answer in
-    /// time may run after this one, and shortens nothing then: the store never does.
+    /// Extends the lease to last `by` from now. Returns false if it is lost.
+    ///
+    /// A lease has one renewal in flight at a time. An earlier one that was not answered in time
+    /// may run after this one, but the store never shortens a lease.
     pub(super) async fn extend(
         self: &Arc<Self>,
         hold: &Arc<LockLease>,
         by: Duration,
     ) -> Result<bool, Error> {
         while hold.renewing.swap(true, Ordering::AcqRel) {
-            // Where it is renewed the runtime may stand still, and the agent with it.
+            // The runtime of the renewal may have stalled, and the agent with it.
             if Instant::now() >= hold.valid_until() {
                 hold.mark_lost(LockLoss::Lapsed);
             }
@@ -251,7 +260,7 @@ impl RenewalScheduler {
             return Ok(false);
         }
         let sent = Instant::now();
-        // Never less than it is sure of, as any renewal.
+        // At least the validity time left, as in any renewal.
         let by = by.max(lease_for_validity(hold.valid_until().saturating_duration_since(sent)));
         let (key, me, job) = (hold.key.clone(), hold.token.clone(), hold.terms.job.clone());
         let item = LeaseRenewal { key, token: me, mode: hold.terms.mode, lease: by, job };
@@ -267,7 +276,7 @@ impl RenewalScheduler {
         Ok(stands)
     }
 
-    /// Looks at the hold at this time, and not at the one that was set before.
+    /// Sets the timer of a lease to `at`, in place of its earlier timer.
     fn schedule(&self, at: Instant, hold: &Arc<LockLease>) {
         let look = (at, self.next_timer_id.fetch_add(1, Ordering::Relaxed));
         let before = hold.timer_key.lock().replace(look);
@@ -275,7 +284,7 @@ impl RenewalScheduler {
         if let Some(before) = before {
             looks.entries.remove(&before);
         }
-        // Given back meanwhile: `untrack` has been here already.
+        // Closed meanwhile: `untrack` has run already.
         if hold.is_closed() {
             return;
         }
@@ -290,7 +299,7 @@ impl RenewalScheduler {
         }
     }
 
-    /// Takes out what is due.
+    /// Removes and returns the leases that are due.
     fn take_due(&self) -> Vec<Arc<LockLease>> {
         let end = Instant::now() + TIMER_SLACK;
         let mut looks = self.timers.lock();
@@ -301,7 +310,7 @@ impl RenewalScheduler {
     }
 }
 
-/// An extension under way; when it is over, done or dropped, the rounds go on from what is left.
+/// Extension in flight. When it ends or is dropped, the timer is set from the time left.
 struct ExtensionGuard<'a> {
     scheduler: &'a Arc<RenewalScheduler>,
     lease: &'a Arc<LockLease>,
@@ -313,7 +322,7 @@ impl Drop for ExtensionGuard<'_> {
         hold.renewing.store(false, Ordering::Release);
         let until = hold.valid_until();
         let whole = hold.terms.lease;
-        // As ever when two thirds are left.
+        // Renewed as usual when two thirds are left.
         let now = Instant::now();
         let usual = until.checked_sub(whole * 2 / 3).unwrap_or(now);
         let at = if hold.is_final.load(Ordering::Acquire) { until } else { usual };
@@ -321,8 +330,8 @@ impl Drop for ExtensionGuard<'_> {
     }
 }
 
-/// Renewals under way, from before there is a task for them. Dropped with the runtime they were to run on, they are tried
-/// again.
+/// Renewals in flight, from before their task is spawned. If they are dropped with their runtime,
+/// they are retried.
 struct RenewalBatch {
     scheduler: Arc<RenewalScheduler>,
     leases: Vec<Arc<LockLease>>,
@@ -335,7 +344,7 @@ impl RenewalBatch {
 
     async fn run(mut self) {
         self.scheduler.renew_batch(&self.leases).await;
-        // Each is looked at when its answer says.
+        // `renew_batch` has set a timer for each.
         self.leases.clear();
     }
 }

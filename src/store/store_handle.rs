@@ -1,4 +1,4 @@
-//! `Store`: the handle.
+//! `Store`: the handle on the shared state.
 
 use std::{
     any::{Any, TypeId},
@@ -20,14 +20,14 @@ use super::{
 };
 use crate::{clock::Clock, error::Error};
 
-/// One shared store for all layers, and for locks, quotas and queues used on their own.
+/// Store shared by all layers, and by locks, quotas and queues used on their own.
 ///
-/// Cloning is cheap, and all clones are one node: they share connections, the local waiting lines and
-/// the background agent that renews and gives back leases. [`Store::shutdown`] drains it.
+/// Cloning is cheap. All clones are one node: they share connections, local queues, and the
+/// background agent that renews and releases leases. [`Store::shutdown`] drains it.
 ///
-/// # Where it comes from
+/// # Backends
 ///
-/// [`Store::connect`] takes the URL of a Redis or Valkey server; [`Store::memory`] is the embedded
+/// [`Store::connect`] takes the URL of a Redis or Valkey server. [`Store::memory`] is the embedded
 /// default, with the same semantics inside one process.
 #[derive(Clone)]
 pub struct Store {
@@ -39,15 +39,15 @@ struct StoreInner {
     node: NodeId,
     wakeups: Arc<Wakeups>,
     agent: LeaseAgent,
-    /// A handful, and one of them is looked for with every request: sooner found by going through them.
+    /// A handful of values, of which each request looks one up: a linear search is fastest.
     extensions: Mutex<Vec<(TypeId, Arc<dyn Any + Send + Sync>)>>,
     shutdown_hooks: Mutex<Vec<Arc<ShutdownHook>>>,
 }
 
-/// What an engine has to give back when the store is shut down.
+/// Function by which an engine releases its locks when the store is shut down.
 type ShutdownHook = dyn Fn(Store) -> BoxFuture<'static, ()> + Send + Sync;
 
-/// A handle that does not keep the store alive.
+/// Handle that does not keep the store alive.
 #[derive(Clone)]
 pub(crate) struct WeakStore(Weak<StoreInner>);
 
@@ -58,48 +58,56 @@ impl WeakStore {
 }
 
 impl Store {
-    /// A store inside this process, empty, that lives as long as its handles. Locks, quotas and
-    /// deferred requests in it are gone when the process ends.
+    /// Creates an empty store inside this process. It lives as long as its handles. Its locks,
+    /// quotas and deferred requests are lost when the process ends.
     #[must_use]
     pub fn memory() -> Self {
         Self::memory_with_clock(Clock::system())
     }
 
-    /// As [`Store::memory`], with a clock of the caller's.
+    /// Like [`Store::memory`], with the clock of the caller.
     #[must_use]
     pub fn memory_with_clock(clock: Clock) -> Self {
         Self::with_backend(Arc::new(MemoryBackend::new(clock)))
     }
 
-    /// Another handle on the same data that counts as another process: its own node, waiting lines
-    /// and agent. For tests of what several processes do; on Redis it shares the connections and the breaker.
+    /// Returns another handle on the same data that counts as another process: it has its own node,
+    /// local queues and agent. For tests with several processes. On Redis it shares the connections
+    /// and the circuit breaker.
     #[cfg(any(test, feature = "test-kit"))]
     #[must_use]
     pub fn as_another_process(&self) -> Self {
         Self::with_backend(Arc::clone(&self.inner.backend))
     }
 
-    /// Fails if the store is away or unusable: the answer of a health check.
+    /// Checks that the store is available and usable, for a health check.
     ///
     /// Cancel safe: it changes nothing.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind) or `Timeout` while it is away, `Config` if it
-    /// refuses this process for good.
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind) or `Timeout` while the store is unavailable,
+    /// `Config` if it refuses this process permanently.
     pub async fn ping(&self) -> Result<(), Error> {
         self.backend().ping().await
     }
 
-    /// Waits for requests that run in tasks of their own (`DeferLayer::idempotent_direct`) and whose clients have left, gives
-    /// back what was dropped but is not yet released, and returns when all of it is, or when `deadline` has passed: `true` if nothing was left. What is left then ends with its lease; and so does what a copy of a
-    /// call takes that was answered by another connection, and is delivered later.
+    /// Releases everything that was dropped, and waits until nothing is left or `deadline` has
+    /// passed. Returns true if nothing was left.
     ///
-    /// Call it last, after the server and the workers have ended: what is taken meanwhile or later is not waited for.
-    /// Cancel safe: what was dropped goes on being given back in the background, while there is a runtime.
+    /// - It waits for requests that run in tasks of their own (`DeferLayer::idempotent_direct`),
+    ///   also after their clients have disconnected.
+    /// - Locks that are left expire with their leases. So do locks that a late copy of a call takes
+    ///   after another connection has answered the call.
+    ///
+    /// Call it last, after the server and the workers have ended: it does not wait for locks that
+    /// are taken meanwhile or later.
+    ///
+    /// Cancel safe: the background agent continues to release dropped locks while there is a
+    /// runtime.
     pub async fn shutdown(&self, deadline: Duration) -> bool {
         let drained = async {
-            // Beside each other: a run that takes long must not keep the engines from giving back.
+            // Concurrently: a long run must not keep the engines from releasing their locks.
             let closing = self.inner.shutdown_hooks.lock().clone();
             let closing = join_all(closing.iter().map(|close| close(self.clone())));
             join(closing, self.extension::<DirectRunCounter>().wait_until_idle()).await;
@@ -115,13 +123,15 @@ impl Store {
         tokio::time::timeout(deadline, drained).await.is_ok()
     }
 
-    /// Waits until no remembered request (`DeferLayer::idempotent_direct`) runs in this process, or until `deadline` has
-    /// passed: `true` if none is left. [`Store::shutdown`] waits for them too; call this one before the runtimes end on
-    /// which they run, as in actix-web, whose server takes the threads of its handlers along:
-    /// `.shutdown_signal(async move { signal.await; store.wait_for_direct_runs(limit).await; })`. A run that is cut off
-    /// by the end of its runtime counts as crashed.
+    /// Waits until no direct run (`DeferLayer::idempotent_direct`) is left in this process, or
+    /// until `deadline` has passed. Returns true if none is left.
     ///
-    /// Cancel safe: it changes nothing. Requests may begin while it waits.
+    /// [`Store::shutdown`] waits for direct runs too. Call this method before their runtimes end,
+    /// as in actix-web, where the server ends the threads of its handlers: `.shutdown_signal(async
+    /// move { signal.await; store.wait_for_direct_runs(limit).await; })`. A run that is cut off by
+    /// the end of its runtime counts as crashed.
+    ///
+    /// Cancel safe: it changes nothing. New runs may begin while it waits.
     pub async fn wait_for_direct_runs(&self, deadline: Duration) -> bool {
         tokio::time::timeout(deadline, self.extension::<DirectRunCounter>().wait_until_idle())
             .await
@@ -154,7 +164,7 @@ impl Store {
         &self.inner.agent
     }
 
-    /// The listeners of this handle; the first call makes the store deliver messages.
+    /// Returns the listeners of this handle. The first call subscribes to the store's messages.
     pub(crate) fn wakeups(&self) -> &Arc<Wakeups> {
         let hints = &self.inner.wakeups;
         hints.ensure_subscribed(|| match self.backend().subscribe(self.node().clone(), hints) {
@@ -167,24 +177,27 @@ impl Store {
         hints
     }
 
-    /// Runs work in the background, on a runtime that lives as long as the store, if there is one and somebody drives it.
+    /// Runs work in the background, on a runtime that lives as long as the store, if there is one
+    /// and it is driven. Without any runtime the work is dropped.
     pub(crate) fn spawn_background(&self, work: impl Future<Output = ()> + Send + 'static) {
         if let Some(runtime) = self.inner.agent.runtime_handle() {
-            // Boxed, so that the machinery of a task is compiled once for all of them.
+            // Boxed, so that the code of a task is compiled once for all kinds of work.
             runtime.spawn(Box::pin(work) as BoxFuture<'static, ()>);
         }
     }
 
-    /// Runs what goes on for as long as the store is used beside the agent, wherever that begins: at home it does so at
-    /// once, and only where nobody drives that a while later, elsewhere. Dropped if there is no runtime at all.
+    /// Runs work beside the agent for as long as the store is used. It starts at once on the home
+    /// runtime, or, if that is not driven, a little later on another one. Without any runtime it is
+    /// dropped.
     pub(crate) fn spawn_long_running(&self, work: impl Future<Output = ()> + Send + 'static) {
         drop(self.inner.agent.spawn_long_running(work));
     }
 
-    /// What a step in the background has come to. `None`: it ended without a word, or the runtime that it is on stands still
-    /// for longer than a step may take; it goes on then, and nobody is told.
+    /// Waits for the reply of a background operation. Returns `None` if it ended without a reply,
+    /// or if its runtime has stalled for longer than an operation may take; the operation then
+    /// continues unobserved.
     pub(crate) async fn await_reply<T>(&self, told: oneshot::Receiver<T>) -> Option<T> {
-        // Its own end comes first, where its runtime lives.
+        // The operation's own deadline passes first, unless its runtime has stalled.
         let patience = self.backend().deadline() * 2;
         if Handle::try_current().is_err() {
             return told.await.ok();
@@ -192,7 +205,7 @@ impl Store {
         tokio::time::timeout(patience, told).await.ok()?.ok()
     }
 
-    /// Has this done by every shutdown.
+    /// Adds a hook that every shutdown runs.
     pub(crate) fn on_shutdown(
         &self,
         close: impl Fn(Self) -> BoxFuture<'static, ()> + Send + Sync + 'static,
@@ -200,8 +213,9 @@ impl Store {
         self.inner.shutdown_hooks.lock().push(Arc::new(close));
     }
 
-    /// Returns true if both are handles on one server, database and namespace. `None` if one of them has
-    /// never connected, and so does not know: see [`identify`](Self::identify).
+    /// Returns true if both are handles on one server, database and namespace. Returns `None` if
+    /// one of them has never connected, and so has no identity yet: see
+    /// [`identify`](Self::identify).
     pub(crate) fn is_same_as(&self, other: &Self) -> Option<bool> {
         if Arc::ptr_eq(&self.inner.backend, &other.inner.backend) {
             return Some(true);
@@ -211,7 +225,7 @@ impl Store {
         is_known.then(|| own.iter().any(|space| others.contains(space)))
     }
 
-    /// Learns which server, database and namespace this is a handle on, by a connection if it has made none.
+    /// Fetches the identity of the server, database and namespace, and connects first if necessary.
     pub(crate) async fn identify(&self) -> Result<(), Error> {
         self.backend().identify().await.map(drop)
     }
@@ -220,7 +234,8 @@ impl Store {
         WeakStore(Arc::downgrade(&self.inner))
     }
 
-    /// What an engine keeps beside this handle, such as the local waiting lines: one of each type.
+    /// Returns the value that an engine keeps with this handle, such as its local queues. There is
+    /// one value of each type.
     pub(crate) fn extension<T: Default + Send + Sync + 'static>(&self) -> Arc<T> {
         let (mut rooms, kind) = (self.inner.extensions.lock(), TypeId::of::<T>());
         if let Some((_, room)) = rooms.iter().find(|(of, _)| *of == kind) {

@@ -1,7 +1,7 @@
-//! Messages from other processes, and who in this one wants them.
+//! Wake-ups: messages from other processes, and their listeners in this one.
 //!
-//! A hint says "look again", never "it is yours": truth is read from the store by the step that
-//! follows. Every wait has a timer beside its hint, so a lost message costs time and nothing else.
+//! A wake-up asks its receiver to poll and grants nothing: the poll that follows reads the store.
+//! Every wait has a timer besides, so a lost message costs only time.
 
 use std::{
     collections::HashMap,
@@ -18,29 +18,29 @@ use super::{
 };
 use crate::key::Key;
 
-/// What a message can say.
+/// Message of a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum WakeupMessage {
-    /// A lock was offered to this place of the process.
+    /// A lock was offered to this queue entry of the process.
     Offer(LockToken),
-    /// Somebody joined the line of a lock that this process holds.
+    /// A process or a job joined the wait queue of a lock that this process holds.
     QueueJoin(Key, Contenders),
     /// The lock is offered to its first job.
     JobOffer(Key, JobId),
-    /// A shard's due index has an earlier entry now.
+    /// The due index of a shard has an earlier entry.
     ShardDue(u16),
-    /// Something happened to a job.
+    /// A job has changed.
     JobChanged(JobId),
-    /// A worker of a queue of tasks has something to do.
+    /// A worker of a task queue has work.
     TasksReady(Arc<str>),
-    /// Workers have come or gone, or have given shards up.
+    /// Workers have come or gone, or have given up shards.
     WorkersChanged,
-    /// Messages may have been missed: everybody looks again.
+    /// Messages may have been missed, so every listener polls.
     Resync,
 }
 
 impl WakeupMessage {
-    /// Reads a message of the process's own channel.
+    /// Parses a message of the process's own channel.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let mut words = text.split(' ');
         let kind = words.next()?;
@@ -56,7 +56,7 @@ impl WakeupMessage {
         }
     }
 
-    /// What a process tells another one; `None`: none of that.
+    /// Encodes a message that one process sends to another. Returns `None` for the other kinds.
     pub(crate) fn encode(&self) -> Option<String> {
         match self {
             Self::JobOffer(key, id) => Some(format!("j {key} {id}")),
@@ -70,7 +70,8 @@ impl WakeupMessage {
         }
     }
 
-    /// Reads a message of the namespace's channels of events: a word, or all jobs that one call has changed.
+    /// Parses a message of the event channels: a keyword, or the ids of all jobs that one call has
+    /// changed.
     pub(crate) fn parse_events(text: &str) -> impl Iterator<Item = Self> {
         let event = |word| match word {
             "workers" => Some(Self::WorkersChanged),
@@ -80,15 +81,15 @@ impl WakeupMessage {
     }
 }
 
-/// Who wants to know of those that join the line of a lock this process holds.
+/// Listener for entries that join the wait queue of a lock held by this process.
 pub(crate) trait JoinListener: Send + Sync {
     fn on_join(&self, key: &Key, who: Contenders);
-    /// The store is shut down: what is kept for later is given back now. False while the place of a
-    /// waiter who left has still to be given up.
+    /// Releases everything that is kept for later, because the store is shut down. Returns false
+    /// while the queue entry of a departed waiter has still to be removed.
     fn drain(&self) -> bool;
 }
 
-/// The listeners of one store handle.
+/// Listeners of one store handle.
 #[derive(Default)]
 pub(crate) struct Wakeups {
     offers: Mutex<HashMap<LockToken, Weak<Notify>>>,
@@ -98,13 +99,13 @@ pub(crate) struct Wakeups {
     job_workers: Mutex<Vec<mpsc::UnboundedSender<WakeupMessage>>>,
     subscription: Mutex<Option<SubscriptionState>>,
     lifetime: watch::Sender<()>,
-    /// Somebody has waited for a job.
+    /// A caller has waited for a job.
     jobs_wanted: watch::Sender<bool>,
 }
 
 impl Wakeups {
-    /// Makes sure that somebody listens: `listen` is called the first time, and again if what it has run was
-    /// dropped, or if it could not listen (`None`).
+    /// Ensures that there is a subscription. Calls `listen` the first time, and again if it has
+    /// returned `None` or if the task that it started was dropped.
     pub(crate) fn ensure_subscribed(&self, listen: impl FnOnce() -> Option<SubscriptionState>) {
         let mut listening = self.subscription.lock();
         if !listening.as_ref().is_some_and(SubscriptionState::is_active) {
@@ -112,43 +113,45 @@ impl Wakeups {
         }
     }
 
-    /// Closes when these listeners are gone.
+    /// Returns a receiver that closes when these listeners are dropped.
     #[cfg(feature = "redis")]
     pub(crate) fn lifetime(&self) -> watch::Receiver<()> {
         self.lifetime.subscribe()
     }
 
-    /// A bell that rings when a lock is offered to this place.
+    /// Returns the notifier of offers to this queue entry.
     pub(crate) fn subscribe_offers(&self, me: &LockToken) -> Arc<Notify> {
         get_or_create_notifier(&self.offers, me)
     }
 
-    /// Tells this one from now on of those that join lines.
+    /// Sets the listener that is notified of joins.
     pub(crate) fn set_join_listener(&self, told: Weak<dyn JoinListener>) {
         *self.join_listener.lock() = Some(told);
     }
 
-    /// Announces changes of the job. With the first of them this process begins to hear of jobs,
-    /// after which all are announced once: it may have begun only after the first poll.
+    /// Returns the watch of a job. The first call subscribes this process to job changes; once
+    /// subscribed, all jobs are announced as changed, because the subscription may have begun after
+    /// the first poll.
     pub(crate) fn subscribe_job(&self, id: &JobId) -> Arc<JobWatch> {
         let watch = get_or_create_notifier(&self.job_watches, id);
         self.jobs_wanted.send_if_modified(|wanted| !std::mem::replace(wanted, true));
         watch
     }
 
-    /// Whether jobs are to be heard of, and when that changes.
+    /// Returns a receiver of the flag that job changes are wanted.
     #[cfg(feature = "redis")]
     pub(crate) fn jobs_wanted(&self) -> watch::Receiver<bool> {
         self.jobs_wanted.subscribe()
     }
 
-    /// A bell that rings when this worker of a queue should look.
+    /// Returns the notifier of a worker of a task queue.
     pub(crate) fn subscribe_tasks(&self, worker: &Arc<str>) -> Arc<Notify> {
         get_or_create_notifier(&self.task_workers, worker)
     }
 
-    /// All hints about work, for a worker of this store handle. Each has all of them: what one has no room for
-    /// another one may have, and a claim is refused to all but one.
+    /// Subscribes a worker of this store handle to all wake-ups about work. Every worker receives
+    /// all of them: a job for which one has no free run slot may fit another, and all claims but
+    /// one are refused.
     pub(crate) fn subscribe_work(&self) -> mpsc::UnboundedReceiver<WakeupMessage> {
         let (tx, rx) = mpsc::unbounded_channel();
         let mut workers = self.job_workers.lock();
@@ -157,7 +160,7 @@ impl Wakeups {
         rx
     }
 
-    /// How many workers of this store handle hear of work, and have not closed their ears.
+    /// Returns the number of workers of this store handle that are subscribed to work.
     pub(crate) fn job_worker_count(&self) -> usize {
         self.job_workers.lock().iter().filter(|worker| !worker.is_closed()).count()
     }
@@ -193,7 +196,8 @@ impl Wakeups {
     }
 
     fn notify_workers(&self, hint: &WakeupMessage) {
-        // To send wakes, which may run anything: not under the lock. Those that have closed go with the next that comes.
+        // Sending wakes a task, which may run any code, so the mutex is not held. Closed senders
+        // are removed when the next worker subscribes.
         let workers = self.job_workers.lock().clone();
         for worker in workers {
             let _ = worker.send(hint.clone());
@@ -207,12 +211,12 @@ impl fmt::Debug for Wakeups {
     }
 }
 
-/// What listens.
+/// Subscription of a store handle.
 #[derive(Debug)]
 pub(crate) enum SubscriptionState {
-    /// Messages come by themselves.
+    /// The store delivers messages without a task.
     BuiltIn,
-    /// What was sent to run somewhere, and lives until it is dropped there.
+    /// Alive until the task of the subscription is dropped.
     Task(Weak<()>),
 }
 
@@ -235,11 +239,11 @@ fn get_or_create_notifier<K: Clone + Eq + std::hash::Hash, B: Default>(
     if let Some(bell) = bells.get(key).and_then(Weak::upgrade) {
         return bell;
     }
-    // Bells whose listeners have gone are swept when the map would grow, so it stays as large as the
-    // number of waiters.
+    // Notifiers without listeners are removed when the map is about to grow, so it stays as large
+    // as the number of waiters.
     if bells.len() == bells.capacity() {
         bells.retain(|_, bell| bell.strong_count() > 0);
-        // Mostly in use: room for as many again, or the next ones would sweep again.
+        // Most are in use: room for as many again avoids another sweep at the next inserts.
         if bells.len() > bells.capacity() / 2 {
             let more = bells.capacity();
             bells.reserve(more);
@@ -250,9 +254,10 @@ fn get_or_create_notifier<K: Clone + Eq + std::hash::Hash, B: Default>(
     bell
 }
 
-/// Bells of places have one listener, the keeper: a permit is kept for it if it is between two looks.
+/// Wakes the listener of a key. A queue entry has one listener, its queue task; `notify_one` stores
+/// a permit if the task is between two polls.
 fn wake<K: Eq + std::hash::Hash, B>(bells: &NotifierMap<K, B>, key: &K, how: fn(&B)) {
-    // Not under the lock: who is woken may run anything.
+    // The mutex is not held: the task that is woken may run any code.
     let bell = bells.lock().get(key).and_then(Weak::upgrade);
     if let Some(bell) = bell {
         how(&bell);

@@ -1,34 +1,34 @@
-//! For tests of applications: make a request be deferred, let time pass, run what is due.
+//! Test kit for applications: a test can have a request deferred, let time pass and run due work.
 //!
-//! A [`TestKit`] is an embedded store whose clock stands still until it is told to go on. Give its store to
-//! the application, and its [`worker`](TestKit::defer_worker) the application's routes; nothing runs by itself.
-//! The same names are in `lockgate_axum::testing` and `lockgate_actix_web::testing`, with their feature
-//! `test-kit`.
+//! A [`TestKit`] is an embedded store with a clock that moves only when the test advances it. Give
+//! its store to the application, and the application's routes to its
+//! [worker](TestKit::defer_worker). Nothing runs by itself. The integrations export this module
+//! under their feature `test-kit`, as `lockgate_axum::testing` and `lockgate_actix_web::testing`.
 //!
 //! ```
-//! # mod lockgate_axum { pub use lockgate::testing; pub use lockgate::*; }
-//! # use lockgate::{defer::{Answer, DeferWorker, Ran, Replayer}, gate::{HttpRequestHead, Replay}};
+//! # use lockgate::defer::{DeferWorker, Replayer};
 //! use std::time::Duration;
 //!
 //! use lockgate::{Key, testing::TestKit};
 //!
 //! # async fn example(routes: impl Replayer) -> Result<(), lockgate::Error> {
 //! let kit = TestKit::new();
-//! // In axum: `app.layer(Extension(kit.store().clone()))`; in actix-web: `.app_data(Data::new(..))`.
-//! let mut worker = kit.defer_worker(DeferWorker::on(kit.store(), routes)).await?;
+//! // In axum: `app.layer(Extension(kit.store().clone()))`.
+//! // In actix-web: `.app_data(Data::new(kit.store().clone()))`.
+//! let mut worker = kit.defer_worker(DeferWorker::new(kit.store(), routes)).await?;
 //!
-//! // Somebody else works on order 7: a refund of it is answered with 202.
-//! let somebody = kit.hold_lock(Key::path_param("id", "7")).await?;
-//! // ... send the request to the application, and look at its answer ...
+//! // Another request holds order 7, so a refund of it is answered with 202.
+//! let holder = kit.hold_lock(Key::path_param("id", "7")).await?;
+//! // ... send the request to the application, and check its response ...
 //! assert!(worker.run_due().await?.is_empty(), "it has to wait");
-//! drop(somebody);
+//! drop(holder);
 //! for run in worker.run_due().await? {
 //!     println!("{} {} -> {:?}", run.method, run.target, run.status);
 //! }
 //!
-//! // Or: every resource is busy, whatever is asked for.
+//! // Alternatively, every resource is busy.
 //! kit.pretend_busy(true);
-//! // What has failed is tried again when its time has come.
+//! // A failed job runs again after its backoff.
 //! kit.advance(Duration::from_secs(60));
 //! let again = worker.run_due().await?;
 //! # Ok(()) }
@@ -40,7 +40,7 @@
 //! use std::time::Duration;
 //!
 //! use lockgate::{
-//!     queue::{TaskFailure, Queue, Task},
+//!     queue::{Queue, Task, TaskFailure},
 //!     testing::TestKit,
 //! };
 //!
@@ -48,8 +48,8 @@
 //! # async fn main() -> Result<(), lockgate::queue::PushError> {
 //! let kit = TestKit::new();
 //! let mails: Queue<String> = kit.store().queue("emails");
-//! let mut worker = kit.queue_worker(mails.defer_worker(async |task: Task<String>| {
-//!     // ... what the application does ...
+//! let mut worker = kit.queue_worker(mails.worker(async |task: Task<String>| {
+//!     // ... the application's work ...
 //!     Ok::<(), TaskFailure>(())
 //! }));
 //!
@@ -80,7 +80,7 @@ pub use crate::{defer::JobRunReport, queue::TaskRunReport};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// A store for one test, and the hands that move it.
+/// Embedded store for one test, with control over its clock, locks and workers.
 #[derive(Clone)]
 pub struct TestKit {
     store: Store,
@@ -89,7 +89,8 @@ pub struct TestKit {
 }
 
 impl TestKit {
-    /// An empty embedded store whose clock stands still, at the whole second in which it was made.
+    /// Creates an empty embedded store. Its clock stands still at the current time, rounded down to
+    /// a whole second.
     #[must_use]
     pub fn new() -> Self {
         let clock = Clock::manual();
@@ -97,34 +98,37 @@ impl TestKit {
         Self { store: Store::with_backend(Arc::clone(&memory) as _), memory, clock }
     }
 
-    /// The store, for the application. Its clones are the same one.
+    /// Returns the store, for the application. All clones share its data.
     #[must_use]
     pub fn store(&self) -> &Store {
         &self.store
     }
 
-    /// What time it is in the store: what a moment is to be counted from that is given to it, such as that of
-    /// [`run_at`](queue::PushRequest::run_at). The process's own clock goes on, and is ahead of it.
+    /// Returns the time of the store's clock. Times given to the store, such as that of
+    /// [`run_at`](queue::PushRequest::run_at), must be computed from it: the process's own clock
+    /// goes on and is ahead of it.
     #[must_use]
     pub fn now(&self) -> SystemTime {
         UNIX_EPOCH + Duration::from_micros(self.clock.now_us())
     }
 
-    /// Lets time pass in the store: delays, backoffs, deadlines, quotas and leases; at most a hundred years (of 365 days)
-    /// by one call. Timers of the application itself are tokio's, and are moved by `tokio::time`.
+    /// Advances the store's clock, at most by 100 years (of 365 days) in one call. It governs
+    /// delays, backoffs, deadlines, quotas and leases. Timers of the application are tokio's;
+    /// `tokio::time` moves those.
     pub fn advance(&self, by: Duration) {
         self.clock.advance(by);
     }
 
-    /// Holds the lock of a resource, as a request does that takes long: until the guard is dropped (or the
-    /// clock, or tokio's, has been moved by a day), others that need it are refused, wait or are deferred. [`Key::path_param`] is the key of a
+    /// Holds the lock of a resource, like a long request. Other requests for it are refused, wait
+    /// or are deferred. The lock is held until the guard is dropped, or until the store's clock or
+    /// tokio's has advanced by a day. [`Key::path_param`] is the key of a
     /// `LockLayer::by_path_param`.
     ///
     /// # Errors
     ///
-    /// If it is held already.
+    /// If the lock is held already.
     pub async fn hold_lock(&self, key: impl Into<Key>) -> Result<LockGuard, Error> {
-        // Held until it is dropped, unless the clock, or tokio's, is moved by a day.
+        // The lease outlasts everything but a day on the store's clock or tokio's.
         let lock = self.store.lock(key).lease(DAY).max_hold(DAY);
         lock.acquire().await.map_err(|refused| match refused {
             AcquireError::Fault(error) => error,
@@ -132,19 +136,19 @@ impl TestKit {
         })
     }
 
-    /// From now on every lock is busy for those who ask for it, or as it is. Deferred requests have their
-    /// locks all the same, when they run: so every request behind a `DeferLayer` is answered with 202.
+    /// Makes every lock busy for requests, or ends this. Runs of deferred requests still get their
+    /// locks, so every request behind a `DeferLayer` is answered with 202.
     pub fn pretend_busy(&self, busy: bool) {
         self.memory.simulate_busy_locks(busy);
     }
 
-    /// A worker that runs jobs when it is told to; the `DeferWorker` of an integration is one to give it. To
-    /// the status resource and to layers it is a live worker. Don't spawn another one beside it: that would take
-    /// jobs away from it.
+    /// Creates a worker that runs jobs only on demand, from a `DeferWorker` of this crate or of an
+    /// integration. The status resource and the layers see a live worker. Don't spawn another
+    /// worker on this store: it would take jobs away.
     ///
     /// # Errors
     ///
-    /// None with this store; the type is that of every step.
+    /// None with this store. The type is that of every worker operation.
     pub async fn defer_worker(
         &self,
         worker: impl Into<DeferWorker>,
@@ -154,9 +158,11 @@ impl TestKit {
         Ok(TestDeferWorker(stepper))
     }
 
-    /// A worker of a queue that runs tasks when it is told to. Its settings hold, but that it runs one task at a time;
-    /// what it counts in time, such as `queue_rate` and backoffs, goes by the kit's clock, and `max_run` by tokio's.
-    /// Don't spawn another one beside it: that would take tasks away from it.
+    /// Creates a worker of a queue that runs tasks only on demand.
+    ///
+    /// Its settings apply, except that it runs one task at a time. The kit's clock governs
+    /// `queue_rate` and backoffs; tokio's clock governs `max_run_time`. Don't spawn another worker
+    /// on this queue: it would take tasks away.
     #[must_use]
     pub fn queue_worker(&self, worker: QueueWorker) -> TestQueueWorker {
         TestQueueWorker(queue::QueueStepper::new(worker))
@@ -175,13 +181,13 @@ impl fmt::Debug for TestKit {
     }
 }
 
-/// A worker that does nothing by itself.
+/// Worker that runs jobs only when [`run_due`](Self::run_due) is called.
 pub struct TestDeferWorker(JobStepper);
 
 impl TestDeferWorker {
-    /// Runs every job that can run now, to its end and in its order, in the caller's own task. What ran, in
-    /// the order in which it ended: jobs that this made due included, so a retry with a backoff is not
-    /// among it until the clock was [advanced](TestKit::advance).
+    /// Runs every due job to its end, in order, in the caller's own task. Returns the runs in the
+    /// order of their ends, including runs of jobs that became due by earlier ones. A retry with a
+    /// backoff is due only after the clock was [advanced](TestKit::advance).
     ///
     /// # Errors
     ///
@@ -189,7 +195,7 @@ impl TestDeferWorker {
     ///
     /// # Panics
     ///
-    /// After 10,000 passes over what is due, each of which has run something: runs that make others due without end.
+    /// After 10,000 passes that each ran a job: jobs that make other jobs due without end.
     pub async fn run_due(&mut self) -> Result<Vec<JobRunReport>, Error> {
         self.0.run_due().await
     }
@@ -201,16 +207,17 @@ impl fmt::Debug for TestDeferWorker {
     }
 }
 
-/// A worker of a queue that does nothing by itself.
+/// Worker that runs tasks of a queue only when [`run_due`](Self::run_due) is called.
 pub struct TestQueueWorker(queue::QueueStepper);
 
 impl TestQueueWorker {
-    /// Runs every task that is due, to its end, one after the other, and what these push. What ran, in its order; a
-    /// task that failed comes again when the clock was [advanced](TestKit::advance) by its backoff.
+    /// Runs every due task to its end, one after the other, including the tasks that these push.
+    /// Returns the runs in order. A failed task is due again after the clock was
+    /// [advanced](TestKit::advance) by its backoff.
     ///
     /// # Panics
     ///
-    /// After 10,000 runs: tasks that push tasks without end. The last one has been ended, too.
+    /// After 10,000 runs: tasks that push tasks without end. The last run has been settled.
     pub async fn run_due(&mut self) -> Vec<TaskRunReport> {
         self.0.run_due().await
     }

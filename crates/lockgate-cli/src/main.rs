@@ -1,7 +1,7 @@
 //! `lockgate-fsck [STORE_URL] [--repair]`: [`Store::check`] for operators.
 //!
-//! A package of its own, so that `cargo install` needs no checkout and the library needs neither an
-//! argument parser nor a crypto provider. `cargo xtask fsck` starts it in a checkout.
+//! A package of its own, so that `cargo install` needs no checkout, and the library needs neither
+//! an argument parser nor a crypto provider. In a checkout, `cargo xtask fsck` starts it.
 
 #![warn(
     clippy::cast_possible_wrap,
@@ -24,15 +24,15 @@ use std::{
 use clap::Parser;
 use lockgate::{CheckReport, Error, Store};
 
-/// The store could not be checked. Errors in the arguments have the same code, by clap.
+/// The store could not be checked. clap uses the same code for errors in the arguments.
 const EXIT_CHECK_FAILED: u8 = 2;
 
-/// The namespace is empty. Not 0: a check that always succeeds because its URL is wrong would never
-/// be noticed.
+/// The namespace is empty. Not 0, since a check with a wrong URL would then succeed every time
+/// without being noticed.
 const EXIT_EMPTY_NAMESPACE: u8 = 3;
 
-/// Longer than a service would wait: a busy server is slow for a moment, and no request depends on
-/// this program.
+/// Timeout of a call. Longer than in a service, since a busy server may be slow for a moment and no
+/// request depends on this program.
 const STORE_DEADLINE: Duration = Duration::from_secs(10);
 
 const EXIT_CODES: &str = "\
@@ -80,8 +80,8 @@ fn main() -> ExitCode {
     };
     match runtime.block_on(check_store(&args)) {
         Ok(report) => {
-            // The reader of a pipe may have left. The exit code still tells the result, which a
-            // panic would not.
+            // The reader of a pipe may have ended. The exit code still reports the result, which a
+            // panic would hide.
             let _ = writeln!(io::stdout(), "{report}");
             if report.is_namespace_empty() {
                 print_error(
@@ -106,7 +106,7 @@ fn print_error(message: impl Display) {
 
 async fn check_store(args: &FsckArgs) -> Result<CheckReport, Error> {
     let store = Store::builder(&args.store_url).call_timeout(STORE_DEADLINE).connect().await?;
-    // Tells at once that the store is unavailable.
+    // Reports an unavailable store at once.
     store.ping().await?;
     store.check().repair(args.repair).run().await
 }

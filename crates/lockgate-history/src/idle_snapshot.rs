@@ -1,60 +1,67 @@
-//! What is left when all is quiet, and what it has cost: N1 and N2.
+//! Leftovers of an idle store (N1), and the cost of the operations (N2).
 //!
-//! A history ends with a look at the store, once everybody has given back what they held: then there are no
-//! holders, lines and indexes of what is to come ([`IdleSnapshot::keys`]), not more subscriptions and sockets than processes
-//! have by design, no channel that is about anything else, and nobody makes a call, but for signs of life of workers.
+//! A history ends with an [`IdleSnapshot`] of the store, taken when all processes have released
+//! their locks. Then:
+//!
+//! - there are no holders, queues or indexes of pending work ([`IdleSnapshot::keys`])
+//! - there are no more subscriptions and sockets than the processes have by design
+//! - every channel belongs to a living process or is one of the common ones
+//! - no process makes a call, except for the heartbeats of workers
 
 use super::{Guarantee, Violation};
 
-/// Lines, locks and indexes of what is to come.
+/// Kinds of keys of locks, queues and indexes of pending work.
 const TRANSIENT_KINDS: [&str; 8] = ["h", "l", "q", "g", "due", "late", "exp", "lease"];
 
-/// Kept for ever, by design: a few of each shard. A watch has its end inside, and so have the workers in theirs.
+/// Kinds of keys that stay forever by design, a few for each shard. The expiry of a watch and of
+/// workers is in the value.
 const PERMANENT_KINDS: [&str; 5] = ["f", "meta", "paused", "watch", "workers"];
 
-/// Numbers of what there is at the moment, in a shard's `f`.
+/// Names of current counts in the `f` hash of a shard.
 const LIVE_COUNTERS: [&str; 3] = ["jobs", "bytes", "late"];
 
 /// A key of the store.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LeftoverKey {
-    /// Its name.
+    /// Name of the key.
     pub name: String,
-    /// Whether it has an end (`PTTL` other than -1).
+    /// True if the key has an expiry (`PTTL` other than -1).
     pub has_expiry: bool,
-    /// If it is a shard's hash of facts, `{s}:f`: its fields that are numbers.
+    /// The numeric entries of the hash `{s}:f` of a shard; empty for other keys.
     pub counters: Vec<(String, i64)>,
 }
 
-/// What is there when all is quiet.
+/// State of an idle store.
 #[derive(Debug, Clone, Default)]
 pub struct IdleSnapshot {
     /// All keys of the namespace.
     pub keys: Vec<LeftoverKey>,
-    /// Only locks were used: then no key is left but those that stay by design, with an end or without.
+    /// True if only locks were used. Then only keys that stay by design may be left, with or
+    /// without an expiry.
     pub locks_only: bool,
-    /// Clients of the server that subscribe.
+    /// Clients of the server with a subscription.
     pub subscribed_clients: u64,
-    /// Channels that somebody hears, and how many do (`PUBSUB CHANNELS` and `SHARDCHANNELS`, with `NUMSUB`): one of
-    /// each process, which it alone hears, and that of events.
+    /// Subscribed channels with their number of subscribers (`PUBSUB CHANNELS` and `SHARDCHANNELS`,
+    /// with `NUMSUB`): one channel of each process, to which it alone subscribes, and the common
+    /// ones.
     pub subscribed_channels: Vec<(String, u64)>,
-    /// Clients of the server, whoever looks at it not among them.
+    /// Clients of the server, except the one that took this snapshot.
     pub clients: u64,
-    /// Most clients that a process is at rest: its sockets, and one that hears messages. Without it clients are not
-    /// judged.
+    /// Most clients of a process at rest: its sockets, and one for its subscription. `None` skips
+    /// the check of the clients.
     pub max_clients_per_process: Option<u64>,
-    /// Processes that live.
+    /// Number of living processes.
     pub live_processes: u64,
-    /// Script calls within a time in which nobody did anything, but for the next.
+    /// Script calls during an idle period, without the heartbeats.
     pub script_calls: u64,
-    /// Signs of life of workers in this time.
+    /// Heartbeats of workers during that period.
     pub heartbeats: u64,
-    /// Most of those that there may be.
+    /// Most heartbeats that are allowed.
     pub max_heartbeats: u64,
 }
 
 impl IdleSnapshot {
-    /// N1.
+    /// Checks N1.
     #[must_use]
     pub fn check(&self) -> Vec<Violation> {
         let mut wrong: Vec<_> =
@@ -95,7 +102,8 @@ impl IdleSnapshot {
 }
 
 impl IdleSnapshot {
-    /// What is wrong with a channel: it is none that a process hears for as long as it lives, or too many do.
+    /// Describes a channel with more subscribers than allowed; a channel that no living process
+    /// uses may have none.
     fn describe_extra_subscribers(&self, (name, hear): &(String, u64)) -> Option<String> {
         let most = match key_kind(name) {
             "w" => 1,
@@ -120,7 +128,8 @@ fn describe_leftovers(kept: &LeftoverKey, only_locks: bool) -> Vec<String> {
     wrong.map(|(name, count)| format!("left behind: {key} {name}={count}")).collect()
 }
 
-/// `lg:1:<namespace>:{<shard>}:<kind>[:<name>]`, or without a shard.
+/// Returns the kind of a key `lg:1:<namespace>:{<shard>}:<kind>[:<name>]`, or of one without a
+/// shard.
 fn key_kind(key: &str) -> &str {
     let rest = match key.split_once("}:") {
         Some((_, rest)) => rest,
@@ -129,7 +138,7 @@ fn key_kind(key: &str) -> &str {
     rest.split(':').next().unwrap_or(rest)
 }
 
-/// N2: so many commands for so many acquisitions (or requests), at most `ceiling` each.
+/// Checks N2: at most `ceiling` commands for each acquisition or request.
 #[must_use]
 pub fn check_command_cost(commands: u64, acquisitions: u64, ceiling: u64) -> Option<Violation> {
     let most = acquisitions.max(1).saturating_mul(ceiling);

@@ -1,33 +1,42 @@
-//! Checker of recorded histories: finds each guarantee of `lockgate` that a run of a service has broken.
+//! Checker of recorded histories, which finds violated guarantees of `lockgate` in a test run of a
+//! service.
 //!
-//! Let each process append a [line](line()) to a file of its own for whatever it does and sees; kill, stop and
-//! cut off processes as you like; then read the files and ask for [violations](Violation). What is checked is
-//! [`Guarantee`]: each finding has the shortest part of the history that shows it.
+//! 1. Each process appends a [line](format_line) to a file of its own for each event.
+//! 2. Processes are killed, stopped and disconnected during the run.
+//! 3. The checker reads the files and returns [violations](Violation) of each [`Guarantee`], with
+//!    the shortest part of the history that shows it.
 //!
-//! | | |
+//! | module | guarantees |
 //! |---|---|
 //! | [`locks`] | M1, M2, M3, P1, R1, F1, L1 |
-//! | [`deferred`] | D1, D2, D3, D4, M1, M2 and M3 of runs, and L1 of clients |
-//! | [`quota`] | RL1, RL2, and L1 of clients |
-//! | [`rest`] | N1, N2: what is left when all is quiet, and what it cost |
+//! | [`deferred`] | D1, D2, D3, D4, M1, M2 and M3 of runs, L1 of clients |
+//! | [`quota`] | RL1, RL2, L1 of clients |
+//! | [`idle_snapshot`] | N1, N2 |
 //!
-//! Times are nanoseconds on one clock of all processes of a history. `CLOCK_MONOTONIC` is one for all processes of a
-//! host, and the one that `Instant` and the validity of a guard are made of: a history is of one host. Beside it each
-//! line has the wall's time in microseconds, for those who compare it with other logs; nothing is judged by it.
+//! Times are nanoseconds on a clock that all processes of a history share. `CLOCK_MONOTONIC` is the
+//! same for all processes of a host, and `Instant` and the validity time of a guard are based on
+//! it, so a history comes from one host. Each line also has the wall clock in microseconds, to
+//! compare it with other logs; the checks ignore it.
 //!
 //! ```
-//! use lockgate_history::{Guarantee, ProcessIncarnation, line, locks::{Event, History, Mode}};
+//! use lockgate_history::{
+//!     Guarantee, ProcessIncarnation, format_line,
+//!     locks::{LockEvent, LockHistory, RecordedLockMode},
+//! };
 //!
-//! let ask = Event::Ask(1, "order:7".to_owned(), Mode::Exclusive);
-//! let mut history = History::default();
+//! let request = LockEvent::Requested(1, "order:7".to_owned(), RecordedLockMode::Exclusive);
+//! let mut history = LockHistory::default();
 //! for process in 0..2 {
-//!     // Both are told at 20 that they have it, with the fences 5 and 6, and are sure of it until 90.
-//!     let got = Event::Got(1, 5 + process, 90);
-//!     let text = line(10, 0, &ask) + &line(20, 0, &got) + &line(80, 0, &Event::Letting(1));
-//!     history.read(ProcessIncarnation { process: process as usize, number: 0 }, &text);
+//!     // Both are granted the lock at 20, with the fences 5 and 6, valid until 90.
+//!     let grant = LockEvent::Granted(1, 5 + process, 90);
+//!     let text = format_line(10, 0, &request)
+//!         + &format_line(20, 0, &grant)
+//!         + &format_line(80, 0, &LockEvent::Releasing(1));
+//!     let incarnation = ProcessIncarnation { process: process as usize, generation: 0 };
+//!     history.add_log(incarnation, &text);
 //! }
-//! let (looked, wrong) = history.check();
-//! assert_eq!((looked.holds, wrong[0].check), (2, Guarantee::M1));
+//! let (stats, violations) = history.check();
+//! assert_eq!((stats.hold_count, violations[0].guarantee), (2, Guarantee::M1));
 //! ```
 
 pub mod deferred;
@@ -40,27 +49,29 @@ use std::fmt;
 
 pub use self::violation::{Guarantee, Violation};
 
-/// One life of one process.
+/// One incarnation of a process; a replacement is another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ProcessIncarnation {
-    /// Which of those that replace each other.
+    /// Number of the process, which its replacements keep.
     pub process: usize,
-    /// From 0, one more with each replacement.
+    /// Counts the replacements, from 0.
     pub generation: u32,
 }
 
-/// A millisecond in ns.
+/// Nanoseconds of a millisecond.
 const NANOS_PER_MILLI: u64 = 1_000_000;
 
-/// A line of a history: the time on the history's clock (ns), the wall's (us since 1970), and what happened.
-/// Write it with one call to a file that was opened for appending: then a kill loses nothing that was written,
-/// and leaves at most a line without its end.
+/// Formats a line of a history: the time on the history's clock in ns, the wall clock in us since
+/// 1970, and the event.
+///
+/// Write it by one call to a file that is open for appending. Then a kill loses no written line,
+/// and leaves at most one incomplete line.
 #[must_use]
 pub fn format_line(at: u64, wall: u64, event: &impl fmt::Display) -> String {
     format!("{at} {wall} {event}\n")
 }
 
-/// The time and the event of each whole line.
+/// Parses the time and the event of each complete line.
 fn parse_lines(text: &str) -> impl Iterator<Item = (u64, &str)> {
     let whole = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
     whole.filter_map(|line| {

@@ -1,41 +1,42 @@
-//! What can be wrong.
+//! Guarantees and their violations.
 
 use std::fmt;
 
-/// A guarantee that a history can break.
+/// A guarantee that a history can violate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Guarantee {
-    /// Holders that exclude each other are never sure of a lock at the same time; runs of one resource neither.
+    /// Mutual exclusion: validity times of incompatible holders of a lock never overlap, nor do
+    /// runs for one resource.
     M1,
-    /// Fences are unique, and grow from what was granted to what was asked for after it.
+    /// Fences are unique, and each is larger than the fences granted before its request.
     M2,
-    /// A register that looks at fences never goes back, and loses no increment.
+    /// A register that checks fences never goes back, and loses no increment.
     M3,
-    /// Not more permits are held than there are.
+    /// No more permits are held than exist.
     P1,
-    /// No writer among readers.
+    /// A writer never holds a lock together with readers.
     R1,
-    /// Who stands in line is passed by a cohort of each other process at most.
+    /// A waiter is overtaken by at most one series of handovers of each other process.
     F1,
-    /// After the faults everybody who lives is served or refused, in time.
+    /// After the faults each living client is served or refused within the time limit.
     L1,
-    /// Nothing is left when all is quiet: keys, subscriptions, renewals, lines.
+    /// An idle store has no leftovers: keys, subscriptions, renewals or queues.
     N1,
-    /// What was done took no more commands than it may.
+    /// The operations took no more commands than allowed.
     N2,
-    /// Each request that was accepted ends in exactly one state, that its runs bear out.
+    /// Each accepted request ends in exactly one state, which its runs confirm.
     D1,
-    /// Requests of a resource start in the order in which they were accepted.
+    /// Requests for a resource start in the order of their acceptance.
     D2,
-    /// A request runs more than once only after a failure, or a fault that touched it, as often as it may; and
-    /// nothing runs that nobody has sent.
+    /// A request runs again only after a failure or a fault that affected it, and no more often
+    /// than allowed. Each run belongs to a request that a client has sent.
     D3,
-    /// The stored response is the one that was given.
+    /// The stored response is the response of the handler.
     D4,
-    /// Never more is let in than the quota allows.
+    /// Admissions never exceed the quota.
     RL1,
-    /// Nothing is charged twice, nor given back twice.
+    /// Nothing is charged twice or refunded twice.
     RL2,
 }
 
@@ -45,12 +46,12 @@ impl fmt::Display for Guarantee {
     }
 }
 
-/// A guarantee that was broken, with the shortest part of the history that shows it.
+/// A violated guarantee, with the shortest part of the history that shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
-    /// Which one.
+    /// The violated guarantee.
     pub guarantee: Guarantee,
-    /// What was seen: a sentence, and lines of the history.
+    /// A sentence, and lines of the history.
     pub description: String,
 }
 

@@ -1,9 +1,9 @@
-//! Deferred requests, sent again through the application's routes.
+//! Replays deferred requests through the application's routes, in a thread of their own.
 //!
-//! actix's services stay in the thread they were made in, and a worker's futures may not. So the routes
-//! live in a thread of their own, under a `System` of its own, which asks nothing of the runtime that
-//! the worker is in. A request goes there through a channel, and its answer comes back through another;
-//! whoever drops the answer's end stops the run.
+//! actix services stay in the thread that created them, but the futures of a worker may move. The
+//! routes therefore live in a thread with a `System` of its own, which is independent of the
+//! worker's runtime. A run is sent there through a channel, and its outcome comes back through
+//! another one; dropping the receiver of the outcome stops the run.
 
 use std::{
     fmt, future::poll_fn, panic::AssertUnwindSafe, pin::pin, rc::Rc, sync::mpsc as std_mpsc, thread,
@@ -34,7 +34,7 @@ use lockgate::{
 };
 use tokio::sync::{mpsc, oneshot};
 
-/// One run, on its way into the routes' thread.
+/// Run on its way to the thread of the routes.
 struct ReplayCommand {
     head: HttpRequestHead,
     body: Bytes,
@@ -43,10 +43,10 @@ struct ReplayCommand {
     outcome_sender: oneshot::Sender<ReplayOutcome>,
 }
 
-/// Puts a snapshot into the extensions of a run.
+/// Function that puts a snapshot into the extensions of a run.
 type ActixExtensionInserter = Box<dyn Fn(&mut Extensions) + Send + Sync>;
 
-/// What `DeferWorker::restore` does with a value.
+/// Returns the inserter of `DeferWorker::restore_extension` for a value.
 pub(crate) fn extension_inserter<T: Clone + Send + Sync + 'static>(
     value: T,
 ) -> ActixExtensionInserter {
@@ -55,13 +55,13 @@ pub(crate) fn extension_inserter<T: Clone + Send + Sync + 'static>(
     })
 }
 
-/// Replays into an `App` of its own.
+/// Replayer with an `App` of its own.
 pub(crate) struct AppReplayer {
     commands: mpsc::UnboundedSender<ReplayCommand>,
 }
 
 impl AppReplayer {
-    /// Starts the thread; it ends with the replayer.
+    /// Starts the thread, which ends with the replayer.
     #[expect(clippy::expect_used, reason = "as `std::thread::spawn`; this is at start-up")]
     pub(crate) fn new<F>(store: &Store, configure: F) -> Self
     where
@@ -75,10 +75,11 @@ impl AppReplayer {
             let _ = made.send(());
             system.block_on(serve_commands(store, configure, inbox));
         };
-        // As `std::thread::spawn` does: without it nothing would ever run, and this is at start-up.
+        // Panics as `std::thread::spawn` does: without the thread no job would ever run, and this
+        // is at start-up.
         let thread = thread::Builder::new().name("lockgate-replay".to_owned()).spawn(routes);
         thread.expect("a thread for deferred requests");
-        // Its end is all that is heard of a system that could not be made.
+        // The sender is dropped if the system could not be created.
         is_made.recv().expect("a runtime for deferred requests");
         Self { commands: jobs }
     }
@@ -94,7 +95,8 @@ impl Replayer for AppReplayer {
     ) -> BoxFuture<'static, ReplayOutcome> {
         let (ran, answer) = oneshot::channel();
         let job = ReplayCommand { head, body, marker: marker.clone(), limit, outcome_sender: ran };
-        // If the thread is gone, so is the job, and with it the sender that is waited for.
+        // If the thread has ended, the command is dropped with its sender, which wakes the
+        // receiver.
         let _ = self.commands.send(job);
         Box::pin(async move { answer.await.unwrap_or_else(|_| outcome_without_thread(&marker)) })
     }
@@ -106,7 +108,8 @@ impl fmt::Debug for AppReplayer {
     }
 }
 
-/// What became of a run whose thread is gone: one that came to no handler is for another worker.
+/// Returns the outcome of a run after the thread has ended: a run that reached no handler is left
+/// to another worker.
 fn outcome_without_thread(marker: &ReplayMarker) -> ReplayOutcome {
     let job = &marker.job().id;
     tracing::error!(?job, "a deferred request can't run here: the thread of the routes is gone");
@@ -138,13 +141,13 @@ async fn build_service<F>(
 where
     F: FnOnce(&mut ServiceConfig),
 {
-    // First the store, so that `configure` may give another one.
+    // The store first, so that `configure` may replace it.
     let app = App::new().app_data(Data::new(store)).configure(configure);
     let factory = IntoServiceFactory::<_, Request>::into_factory(app);
     factory.new_service(AppConfig::default()).await
 }
 
-/// Answers as a worker does that has no such route: the jobs go back in line, uncharged.
+/// Responds like a worker without the route, so that the jobs return to their queues uncharged.
 async fn decline_all(mut inbox: mpsc::UnboundedReceiver<ReplayCommand>) {
     while let Some(job) = inbox.recv().await {
         let _ = job.outcome_sender.send(ReplayOutcome::Answered(ReplayResponse {
@@ -155,7 +158,7 @@ async fn decline_all(mut inbox: mpsc::UnboundedReceiver<ReplayCommand>) {
     }
 }
 
-/// Runs one job, for as long as somebody waits for its end.
+/// Runs one job until it ends or its receiver is dropped.
 async fn run_command<S>(service: Rc<S>, job: ReplayCommand)
 where
     S: Service<Request, Response = ServiceResponse<BoxBody>, Error = Error>,
@@ -168,18 +171,18 @@ where
             None => ReplayOutcome::Failed,
         }
     };
-    // A panic is an attempt that failed: it must not reach the next job.
+    // A panic is a failed attempt and must not reach the next job.
     let call: LocalBoxFuture<'_, ReplayOutcome> = AssertUnwindSafe(scope.scope(call))
         .catch_unwind()
         .map(|ran| ran.unwrap_or(ReplayOutcome::Panicked))
         .boxed_local();
     tokio::select! {
-        // In this order: what nobody waits for any more must not come to its handler, also if it has lain here while
-        // another one did not let go of the thread.
+        // In this order: a run without a receiver must not reach its handler, also if it waited
+        // here while another handler blocked the thread.
         biased;
         () = ran.closed() => {}
         answer = call => {
-            // If nobody waits any more, the worker has lost the job, and said so.
+            // If the receiver is gone, the worker has lost the job and has reported that.
             let _ = ran.send(answer);
         }
     }
@@ -214,7 +217,7 @@ where
     if poll_fn(|cx| service.poll_ready(cx)).await.is_err() {
         return ReplayOutcome::Failed;
     }
-    // An error of a middleware is an answer too: a server makes one of it just so.
+    // An error of a middleware is a response too, as it would be in a server.
     let response = match service.call(request).await {
         Ok(response) => response.into_parts().1,
         Err(error) => error.error_response(),
@@ -240,7 +243,8 @@ where
     ReplayOutcome::Answered(ReplayResponse { status, headers, body })
 }
 
-/// Reads a body to its end, since a handler may do its work while it is read; `None` if it is longer than the limit.
+/// Reads a body to its end, since a handler may do its work meanwhile. Returns `None` if the body
+/// is longer than the limit.
 async fn read_limited(
     body: BoxBody,
     limit: usize,
@@ -249,7 +253,7 @@ async fn read_limited(
     for n in 1_u64.. {
         let Some(chunk) = poll_fn(|cx| body.as_mut().poll_next(cx)).await else { break };
         let chunk = chunk?;
-        // One that is always ready must not keep the thread of all runs from everything else.
+        // A body that is always ready must not block the thread of all runs.
         if n % 32 == 0 {
             tokio::task::yield_now().await;
         }
@@ -276,7 +280,7 @@ mod tests {
     use super::*;
     use crate::{DeferLayer, LockLayer};
 
-    /// A body of so many parts of ten bytes each; and how many were asked for.
+    /// Body of this number of chunks of ten bytes, and the number of chunks polled.
     fn working(parts: usize) -> (BoxBody, Rc<Cell<usize>>) {
         let done = Rc::new(Cell::new(0));
         let told = Rc::clone(&done);
@@ -307,7 +311,7 @@ mod tests {
         );
     }
 
-    /// It has no attempt but one.
+    /// The job has a single attempt, which must not be charged.
     #[actix_rt::test]
     async fn a_run_whose_thread_is_gone_has_not_run() {
         let store = Store::memory();
@@ -322,7 +326,7 @@ mod tests {
         let job = loop {
             let accepted =
                 call_service(&app, TestRequest::post().uri("/orders/7").to_request()).await;
-            // Not before the worker is heard of.
+            // Accepted only when the worker has registered.
             let Some(location) = accepted.headers().get("location") else { continue };
             let id = location.to_str().expect("a path").rsplit('/').next().expect("an id");
             break JobId::parse(id).expect("an id");

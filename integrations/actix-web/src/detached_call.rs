@@ -1,4 +1,4 @@
-//! A request that runs in a local task of its own, and goes on when its client has left.
+//! Runs a request in a local task of its own, which continues when the client disconnects.
 
 use std::{
     any::Any,
@@ -30,12 +30,12 @@ use crate::{
     },
 };
 
-/// The answer, or the payload of the handler's panic.
+/// Response of the inner service, or the payload of the handler's panic.
 type LocalDetachedResult<B> = Result<Result<GatedResponse<B>, Error>, Box<dyn Any + Send>>;
 
 impl<S, G: Gate<HttpRequest>> LocalGateDriver<S, G> {
-    /// Runs the call in a task of its own, on this thread. The returned future is the client's: it
-    /// may be dropped at any time.
+    /// Runs the call in a task of its own, on this thread. The returned future belongs to the
+    /// client and may be dropped at any time.
     pub(crate) fn spawn_detached<B>(
         self,
         ticket: G::Ticket,
@@ -55,9 +55,9 @@ impl<S, G: Gate<HttpRequest>> LocalGateDriver<S, G> {
         Box::pin(async move {
             match answer.await {
                 Ok(Ok(ended)) => ended,
-                // As if it had run here.
+                // As if the call had run here.
                 Ok(Err(panic)) => resume_unwind(panic),
-                // Its thread has ended.
+                // The task's thread has ended.
                 Err(_) => Err(ReplyError::from_reply(Reply::new(503))),
             }
         })
@@ -112,8 +112,9 @@ impl<S, G: Gate<HttpRequest>> LocalGateDriver<S, G> {
     }
 }
 
-/// Sends an answer whose body is read for the gate: as a whole if its length is known, else in
-/// chunks. Leaves the gate before the last chunk is sent, so that the client can act on it at once.
+/// Sends a response and lets the gate observe its body: buffered if the length is known, otherwise
+/// in chunks. Leaves the gate before the last chunk is sent, so that the client can act on it at
+/// once.
 async fn send_body<G: Gate<HttpRequest>, B: MessageBody + 'static>(
     gate: &G,
     mut ticket: G::Ticket,
@@ -141,7 +142,7 @@ async fn send_body<G: Gate<HttpRequest>, B: MessageBody + 'static>(
             &mut sink,
         );
         let reading = AssertUnwindSafe(reading).catch_unwind().await;
-        // Where it panicked, the end is missing.
+        // After a panic the end of the body is missing.
         let (last, outcome) = reading.unwrap_or((None, ServiceOutcome::BodyFailed));
         gate.leave(ticket, outcome).await;
         if let Some(last) = last {

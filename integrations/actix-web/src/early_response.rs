@@ -1,4 +1,4 @@
-//! A request that is answered before anybody has seen its body.
+//! Responses to requests that have not reached the inner service, so that their body is unread.
 
 use actix_web::{
     Error, HttpMessage as _, HttpResponse,
@@ -7,17 +7,20 @@ use actix_web::{
 };
 use futures_util::future::{Either, LocalBoxFuture, Ready, ready};
 
-/// The inner service's own body, or that of a reply of ours.
+/// Response with the body of the inner service, or with the body of a reply.
 pub(crate) type GatedResponse<B> = ServiceResponse<EitherBody<B>>;
 
-/// An answer that is there. Without a body to wait for it costs no box.
+/// Response that is available at once. Without a request body to wait for it costs no box.
 pub(crate) type EarlyResponse<B> = Either<
     Ready<Result<GatedResponse<B>, Error>>,
     LocalBoxFuture<'static, Result<GatedResponse<B>, Error>>,
 >;
 
-/// actix asks for the answer before it looks for what has come of the body, and closes the connection if there is one before
-/// the end of the body: so it gets a turn to find that.
+/// Responds without calling the inner service.
+///
+/// actix polls for the response before it looks for the rest of the request's body, and closes the
+/// connection if the response comes before the end of the body. Yielding once lets it find that
+/// end.
 pub(crate) fn respond_early<B: 'static>(
     mut request: ServiceRequest,
     response: HttpResponse,

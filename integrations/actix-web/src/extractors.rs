@@ -1,7 +1,7 @@
-//! Extractors: what the layers know of a request, for its handler.
+//! Extractors for handlers: locks, fence, quota and job of a request.
 //!
-//! Each is there in the request's extensions as the type inside it too, and each can be optional, for
-//! handlers that stand behind the layer on one route and not on another.
+//! The value inside each of them is also in the request's extensions, under its own type. Each
+//! extractor can be optional, for a handler that is behind the layer on some routes only.
 
 use std::{
     fmt,
@@ -16,33 +16,42 @@ use lockgate::{HeldLock, HeldLocks, RateStatus, Reply, RunningJob};
 
 use crate::reply_response::response_from_reply;
 
-/// The lock this request runs under; the first that the innermost layer names, if there are several.
+/// The lock that this request runs under. If there are several, it is the first one of the
+/// innermost layer.
 #[derive(Debug, Clone)]
 pub struct CurrentLock(pub HeldLock);
 
-/// All locks this request runs under.
+/// All locks that this request runs under.
 #[derive(Debug, Clone)]
 pub struct CurrentLocks(pub HeldLocks);
 
-/// The fence of the lock this request runs under, the one of [`CurrentLock`]: larger than that of every earlier grant. Rejected if
-/// the store was away and the request was let through without a lock.
+/// The fence of [`CurrentLock`], larger than the fence of every earlier grant.
+///
+/// Rejected if the request was admitted without a lock because the store was unavailable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fence(pub u64);
 
-/// The quota this request was charged to.
+/// The quota that this request was charged to.
 ///
-/// Rejected where the layer is on the route but has none to tell of: in a deferred run, which was charged when it was
-/// accepted; for a client on the allow list, and a preflight; and while the store is away, when each process counts by
-/// itself. So take an `Option<CurrentRate>` on a route that may be deferred, or that is to work meanwhile.
+/// Rejected if the layer is on the route but did not charge the request:
+///
+/// - in a deferred run, which was charged when it was accepted
+/// - for a client on the allow list
+/// - for a CORS preflight
+/// - while the store is unavailable and each process counts on its own
+///
+/// Extract an `Option<CurrentRate>` on a route that may be deferred, or that has to work during an
+/// outage.
 #[derive(Debug, Clone)]
 pub struct CurrentRate(pub RateStatus);
 
-/// The deferred request that runs now. Usually optional: a request that met a free lock has none.
+/// The job of the deferred request that runs now. Usually optional, since a request that found its
+/// lock free has none.
 #[derive(Debug, Clone)]
 pub struct CurrentJob(pub RunningJob);
 
-/// Rejection: the layer that makes this value known is not on the route, or knows none of this request, as its extractor
-/// says. 500 as problem+json, and a log line.
+/// Rejection of an extractor: its layer is not on the route, or has no value for this request. The
+/// response is 500 with a problem document, and a message is logged.
 #[derive(Debug, Clone, Copy)]
 pub struct MissingLayerRejection {
     extractor: &'static str,
@@ -62,7 +71,7 @@ impl ResponseError for MissingLayerRejection {
         StatusCode::INTERNAL_SERVER_ERROR
     }
 
-    // Logged here and not where it arises: `Option<T>` comes this way too, and drops it.
+    // Logs here and not where the rejection arises, since `Option<T>` creates and drops one too.
     fn error_response(&self) -> HttpResponse {
         let Self { extractor, required_layer: needs } = self;
         lockgate::gate::log_missing_layer(extractor, needs);
@@ -125,7 +134,7 @@ mod tests {
     use super::*;
     use crate::RateLimitLayer;
 
-    /// The layer is there, and the log must not say that it is not.
+    /// The layer is on the route, so the message must not say that it is missing.
     #[actix_web::test]
     async fn who_is_charged_nothing_has_no_rate() {
         let quota = Quota::requests(1).per(std::time::Duration::from_secs(3600));

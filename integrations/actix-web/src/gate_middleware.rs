@@ -1,4 +1,4 @@
-//! `GateMiddleware`: the way of one request. The same steps as the tower driver, on actix's types.
+//! `GateMiddleware`, the driver for actix-web: the steps of the tower driver on actix's types.
 
 use std::{pin::pin, rc::Rc};
 
@@ -31,7 +31,7 @@ use crate::{
     timed_payload::time_payload,
 };
 
-/// A service with a gate around it: what the layers make of a service.
+/// Service with a gate around it, created by the layers.
 #[derive(Debug)]
 pub struct GateMiddleware<S, G> {
     inner: Rc<S>,
@@ -59,7 +59,7 @@ where
 {
     type Response = GatedResponse<B>;
     type Error = Error;
-    // A request that is none of the gate's business costs no box, nor one that is answered at once.
+    // No box for a request that the gate skips or responds to at once.
     type Future =
         Either<MapOk<S::Future, fn(ServiceResponse<B>) -> GatedResponse<B>>, EarlyResponse<B>>;
 
@@ -81,7 +81,8 @@ where
             InitialVerdict::SharedAnswer(reply) => {
                 Either::Right(respond_early(request, shared_response(&reply)))
             }
-            // What is parked for a gate is kept with its ticket.
+            // A gate that accepts parked requests needs a full ticket, beside which the payload is
+            // parked.
             InitialVerdict::PassLight(quick) if !G::ACCEPTS_PARKED => Either::Right(Either::Right(
                 Box::pin(self.driver().call_with_light_ticket(quick, request)),
             )),
@@ -140,7 +141,7 @@ impl<S, G: Gate<HttpRequest>> LocalGateDriver<S, G> {
         }
     }
 
-    /// The call of a request of which nothing but its answer matters.
+    /// Calls the inner service under a light ticket, which only adds headers to the response.
     async fn call_with_light_ticket<B>(
         self,
         quick: G::LightTicket,
@@ -186,13 +187,14 @@ impl<S, G: Gate<HttpRequest>> LocalGateDriver<S, G> {
         if G::ACCEPTS_PARKED {
             request.extensions_mut().insert(parking.clone());
         }
-        // No clone of the request is kept meanwhile: routing has to be its only owner.
+        // No clone of the request may live during the call, since routing must be its only owner.
         let print = self.gate.body_fingerprint(&ticket, || {
             let HttpRequestHead { method, target, .. } = request_head(request.request());
             (method, target)
         });
         let reading = time_payload(&mut request, self.gate.body_read_timeout(&ticket), print);
-        // Called within the scope, not only polled: a layer further in asks its gate as it is called.
+        // Called, not only polled, within the scope, since an inner layer inspects the request in
+        // `call`.
         let call = self.gate.request_scope(&ticket).run(async { self.inner.call(request).await });
         let ended = run_until_cancelled(
             pin!(call),
@@ -203,7 +205,7 @@ impl<S, G: Gate<HttpRequest>> LocalGateDriver<S, G> {
         self.leave_gate(ticket, ended, parking, reading).await
     }
 
-    /// Leaves the gate.
+    /// Leaves the gate and applies its leave action.
     async fn leave_gate<B: MessageBody + 'static>(
         self,
         mut ticket: G::Ticket,
@@ -258,7 +260,7 @@ impl<S, G: Gate<HttpRequest>> LocalGateDriver<S, G> {
             }
             LeaveAction::Replace(reply) => Some(reply),
             LeaveAction::KeepTicket(ticket) => {
-                // Whoever says nothing on a socket is not late with a body.
+                // Silence on a socket is not a slow request body.
                 let reading = reading.filter(|_| !is_upgraded(&answer));
                 let kept = BodyTicket::new(self.gate, ticket, reading);
                 return answer.map_body(|_, body| {
@@ -291,7 +293,7 @@ impl<S, G: Gate<HttpRequest>> LocalGateDriver<S, G> {
         mut room: BodyBudget,
     ) -> Option<Reply> {
         let head = request_head(request);
-        // What it may want to change would be seen by nobody any more.
+        // Header changes are dropped, since nothing reads the request any more.
         let mut view = RequestView::new(request);
         let body = match self.gate.inspect_parked(&mut parked, &head, &mut view, &mut room) {
             ParkedVerdict::ReadBody => read_within_budget(request, payload, &mut room).await,
@@ -302,7 +304,7 @@ impl<S, G: Gate<HttpRequest>> LocalGateDriver<S, G> {
     }
 }
 
-/// How an inner call ended that has ended by itself.
+/// Returns the outcome of an inner call that completed.
 pub(crate) fn service_outcome<B: MessageBody + 'static>(
     ended: &Result<GatedResponse<B>, Error>,
 ) -> ServiceOutcome {
@@ -311,13 +313,15 @@ pub(crate) fn service_outcome<B: MessageBody + 'static>(
             ServiceOutcome::Answered(response.status().as_u16())
         }
         Ok(response) => ServiceOutcome::Streaming(response.status().as_u16()),
-        // It becomes that answer further out, at the server if not before.
+        // An outer layer or the server turns the error into this response.
         Err(error) => ServiceOutcome::Answered(error.as_response_error().status_code().as_u16()),
     }
 }
 
-/// An error of the inner service is an answer to come, and can be replaced as one, or take fields. Else it goes out as it is:
-/// its request has gone with it.
+/// Applies a leave action to an error of the inner service.
+///
+/// The error is a response to come, so it can be replaced or get headers. Every other action leaves
+/// it unchanged, since its request was dropped with it.
 pub(crate) fn amend_error<T, P>(mut error: Error, parting: LeaveAction<T, P>) -> Error {
     match parting {
         LeaveAction::Replace(reply) => return ReplyError::from_reply(reply),

@@ -1,4 +1,4 @@
-//! The layers, as actix-web's `wrap` takes them.
+//! Layers for actix-web's `wrap`.
 
 use std::future::{Ready, ready};
 
@@ -44,18 +44,20 @@ impl_transform!(LockLayer, LockGate);
 impl_transform!(DeferLayer, DeferGate);
 
 impl DeferWorker {
-    /// A worker that runs this store's jobs through the routes that `configure` makes: the same
-    /// function that is given to `App::configure`, with everything its handlers need in it.
+    /// Creates a worker that runs the jobs of this store through the routes that `configure`
+    /// registers. Pass the function that `App::configure` gets, with all data that the handlers
+    /// need.
     ///
-    /// The routes run in a thread of their own, on an `App` that has the store and nothing else. What
-    /// the application adds around `configure` is missing there: its `App::wrap` layers, which is right
-    /// for authentication (credentials are not stored, so a request that runs again has none to show),
-    /// its `app_data`, and a `web::scope` that `configure` is called in. Without the routes' own
-    /// `LockLayer` a run would not be recognised, and end among the dead letters.
+    /// The routes run in a thread of their own, on an `App` that has only the store. Everything
+    /// that the application adds around `configure` is missing there: the `App::wrap` layers, the
+    /// `app_data`, and a `web::scope` in which `configure` is called. For the authentication that
+    /// is intended, since credentials are not stored and a run has none to present. Keep the
+    /// `LockLayer` of the routes: without it a run is not recognized and becomes a dead letter.
     ///
     /// # Panics
     ///
-    /// If the operating system can't start a thread, as [`std::thread::spawn`], or gives it no runtime.
+    /// If the operating system cannot start a thread, as [`std::thread::spawn`], or a runtime for
+    /// it.
     pub fn new<F>(store: &lockgate::Store, configure: F) -> Self
     where
         F: FnOnce(&mut ServiceConfig) + Send + 'static,

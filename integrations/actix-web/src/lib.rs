@@ -25,44 +25,48 @@
 //! # async fn shutdown() {}
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! let store = Store::memory(); // or Store::connect("redis://127.0.0.1/").await?
-//! let worker = DeferWorker::new(&store, orders); // runs what was deferred
+//! let worker = DeferWorker::new(&store, orders); // runs the deferred requests
 //! let worker = actix_web::rt::spawn(worker.run(shutdown()));
 //!
 //! let limit = RateLimitLayer::by_ip(Quota::requests(100).per(Duration::from_secs(60)));
-//! let of_app = store.clone();
+//! let app_store = store.clone();
 //! HttpServer::new(move || {
 //!     App::new()
 //!         .configure(orders)
-//!         .service(deferred_routes("/deferred").store(&of_app))
+//!         .service(deferred_routes("/deferred").store(&app_store))
 //!         .wrap(limit.clone()) // one layer for all threads
-//!         .app_data(web::Data::new(of_app.clone())) // one store for all three
+//!         .app_data(web::Data::new(app_store.clone())) // one store for all three
 //! })
-//! .h1_allow_half_closed(false) // frees the locks of clients that leave
+//! .h1_allow_half_closed(false) // releases the locks of clients that disconnect
 //! .shutdown_signal(shutdown())
 //! .bind(("127.0.0.1", 8080))?
 //! .run()
 //! .await?;
-//! worker.await?; // what runs may end
-//! store.shutdown(Duration::from_secs(1)).await; // what was held last is given back
+//! worker.await?; // lets current runs end
+//! store.shutdown(Duration::from_secs(1)).await; // releases the last locks
 //! # Ok(()) }
 //! ```
 //!
-//! # The end
+//! # Shutdown
 //!
-//! Here `shutdown` is a future that resolves on SIGTERM. Without it `HttpServer` hears signals by itself, and the worker is
-//! told nothing. The server and the worker stop by it beside each other; `main` waits for both, and then for
-//! [`Store::shutdown`]. A worker whose handle is thrown away ends with the runtime, as in a crash: a POST that it was running
+//! In the example, `shutdown` is a future that resolves on SIGTERM. It stops the server and the
+//! worker at the same time; `main` waits for both, and then for [`Store::shutdown`]. Without
+//! `shutdown_signal`, `HttpServer` handles signals itself, and the worker does not learn of them. A
+//! worker that is not awaited ends with the runtime, as in a crash: a POST that it was running
 //! becomes a dead letter.
 //!
-//! A request that is remembered ([`DeferLayer::idempotent_direct`]) and whose client has left runs on its thread of the server,
-//! which does not wait for it: have `shutdown_signal` wait for [`Store::wait_for_direct_runs`] after the signal. Such requests need
-//! a `LocalSet`, as `HttpServer` and `#[actix_web::test]` have one.
+//! A direct run ([`DeferLayer::idempotent_direct`]) that has lost its client continues on its
+//! thread of the server, which does not wait for it: let `shutdown_signal` wait for
+//! [`Store::wait_for_direct_runs`] after the signal. Such runs need a `LocalSet`, as `HttpServer`
+//! and `#[actix_web::test]` provide one.
 //!
 //! # In the handler
 //!
-//! What the layers know of a request is an extractor: [`Fence`], [`CurrentLock`], [`CurrentLocks`], [`CurrentRate`], and
-//! [`CurrentJob`] for a deferred request that runs now. The fence belongs beside the data: a process that was paused past its
-//! lease goes on as if it still held the lock, and the database is where that can be seen.
+//! Extractors provide the data of the layers: [`Fence`], [`CurrentLock`], [`CurrentLocks`],
+//! [`CurrentRate`], and [`CurrentJob`] in the run of a deferred request.
+//!
+//! Store the fence beside the data. A process that was paused beyond its lease continues as if it
+//! still held the lock, and the database can detect that:
 //!
 //! ```no_run
 //! use actix_web::{HttpResponse, web};
@@ -71,81 +75,109 @@
 //! async fn pay(id: web::Path<u64>, Fence(fence): Fence) -> HttpResponse {
 //!     // UPDATE orders SET state = 'paid', fence = $2 WHERE id = $1 AND fence <= $2
 //!     match update(*id, fence).await {
-//!         0 => HttpResponse::Conflict().finish(), // somebody has had the lock since
+//!         0 => HttpResponse::Conflict().finish(), // a newer holder has written
 //!         _ => HttpResponse::NoContent().finish(),
 //!     }
 //! }
 //! # async fn update(_: u64, _: u64) -> u64 { 1 }
 //! ```
 //!
-//! # Order
+//! # Order of the layers
 //!
-//! From the outside in: authentication, rate limit, defer, lock, handler. In actix-web the layer wrapped
-//! last is the outermost. A `DeferLayer` inside a `LockLayer` is answered with 500 and a log line.
+//! From the outside in: authentication, rate limit, defer, lock, handler. In actix-web the layer
+//! wrapped last is the outermost. A `DeferLayer` inside a `LockLayer` gets 500 and a log message.
 //!
-//! # Where to wrap
+//! # Placement of a layer
 //!
-//! All layers go around a `RouteMatch`, a `Resource`, a `RequestScope` or an `App`, and make the same key in each
-//! place. Around a route or a resource the layer knows what has matched. Around a scope or an app it
-//! stands before the router, and takes the first pattern that fits the path: guards and the further
-//! patterns of one resource are not looked at. So where scopes of one prefix are told apart by guards, wrap the resources: the
-//! layer may take for a 404 what the second of them has. That passes without a lock, and the log says so if it was answered with less than 400. A middleware that changes the path, such as
-//! `NormalizePath`, has to be outside the layers there, or they take for a 404 what it makes a route of.
+//! All layers can wrap a `Route`, a `Resource`, a `Scope` or an `App`, and derive the same key in
+//! each place.
+//!
+//! Around a route or a resource the layer knows the match. Around a scope or an app it runs before
+//! the router, and uses the first pattern that fits the path, without regard to guards and to
+//! further patterns of a resource.
+//!
+//! - If guards distinguish scopes with the same prefix, wrap the resources: the layer may take a
+//!   path of the second scope for a 404. Such a request passes without a lock, and a message is
+//!   logged if its response is below 400.
+//! - A middleware that changes the path, such as `NormalizePath`, must be outside the layers.
+//!   Otherwise they take a path that it turns into a route for a 404.
 //!
 //! # 404 and 405
 //!
-//! A request that matches no route takes no lock by a path parameter, a route, or anything else that it lacks; by a key that it has
-//! (`by_ip`, a header field, a parameter of the scope) it does. One with a wrong method takes one, for a moment, around a
-//! resource, because actix decides about methods further in; and while the resource is busy it is told so, or deferred: a 202,
-//! and later a stored 405. Where that matters, wrap the route:
-//! `web::post().to(handler).wrap(LockLayer::by_path_param_as::<u64>("id")).wrap(DeferLayer::new())`.
+//! A request that matches no route takes no lock by a path parameter, by a route or by another key
+//! that it lacks. It does take a lock by a key that it has (`by_ip`, a header, a parameter of the
+//! scope).
+//!
+//! A request with a wrong method takes a lock for a moment around a resource, because actix selects
+//! the method further inside. While the resource is busy, it gets the busy response or is deferred:
+//! a 202, and later a stored 405. If that matters, wrap the route:
+//!
+//! ```no_run
+//! use actix_web::{App, web};
+//! use lockgate_actix_web::{DeferLayer, LockLayer};
+//!
+//! async fn refund() -> &'static str {
+//!     ""
+//! }
+//!
+//! let route = web::post()
+//!     .to(refund)
+//!     .wrap(LockLayer::by_path_param_as::<u64>("id"))
+//!     .wrap(DeferLayer::new());
+//! let app = App::new().route("/orders/{id}/refund", route);
+//! ```
 //!
 //! # One layer for all threads
 //!
-//! `HttpServer::new` calls its closure once for each thread. What a layer remembers by itself, such as the quotas of
-//! [`quota_by`](RateLimitLayer::quota_by), is then there once for each too: make such a layer outside, and clone it in there.
-//! What is counted is in the store, wherever the layer was made.
+//! `HttpServer::new` calls its closure once for each thread. State that a layer keeps itself, such
+//! as the quotas of [`quota_by`](RateLimitLayer::quota_by), then exists once for each thread too:
+//! create such a layer outside the closure and clone it inside. Counters are in the store,
+//! independent of where the layer was created.
 //!
 //! # Path parameters
 //!
-//! Keys are of the decoded value, as `web::Path` hands it to the handler; bytes that are not UTF-8 are
-//! answered with 400. `%2F` is a slash in a value and never divides the path, here as in axum.
+//! A key is the decoded value, as `web::Path` passes it to the handler; a value that is not valid
+//! UTF-8 gets 400. `%2F` is a slash in a value and never divides the path, as in axum.
 //!
 //! # Disconnects
 //!
-//! Set `HttpServer::h1_allow_half_closed(false)`. By default actix takes a client that has closed its
-//! connection for one that still listens, and lets the handler end; the lock is given back only then.
-//! With the setting the request's future is dropped, and the lock given back within milliseconds; a
-//! large upload that nobody reads hides the disconnect until the handler has ended.
+//! Set `HttpServer::h1_allow_half_closed(false)`. By default actix treats a client that has closed
+//! its connection as one that still listens, and lets the handler end; the lock is released only
+//! then. With the setting the request's future is dropped, and the lock is released within
+//! milliseconds. A large upload that the handler does not read hides the disconnect until the
+//! handler has ended.
 //!
-//! A request that is remembered goes on in any case ([`DeferLayer::idempotent_direct`]).
+//! A direct run with an idempotency key continues in any case ([`DeferLayer::idempotent_direct`]).
 //!
-//! Over HTTP/2 actix spawns each call by itself and does not look after it, whatever is set: a handler whose client has gone
-//! runs to its end or to `max_hold`, and one that waits in line runs when its turn comes.
+//! Over HTTP/2 actix spawns each call and does not cancel it, with any setting. A handler without
+//! its client runs to its end or to `max_hold`, and a request in a wait queue runs when it gets the
+//! lock.
 //!
-//! # Requests that are stopped
+//! # Stopped requests
 //!
-//! A handler that loses its lock is dropped, unless [`OnLoss`] says otherwise, and actix's `HttpRequest`
-//! with it. The answer is therefore an [`actix_web::Error`] until it reaches the server: middlewares of
-//! your own between server and layer see an `Err` there, as from `error::ErrorConflict` and the like.
+//! A handler that loses its lock is dropped, unless [`OnLoss`] is set otherwise, and actix's
+//! `HttpRequest` with it. The response is therefore an [`actix_web::Error`] until it reaches the
+//! server: middlewares between server and layer see an `Err`, as from `error::ErrorConflict`.
 //!
 //! # Features
 //!
-//! | feature | what it adds |
+//! | feature | adds |
 //! |---|---|
-//! | `redis` (default) | stores beyond one process: [`Store::connect`] |
-//! | `tls` | TLS on the way to them (`rediss://`), by rustls; the application installs the crypto provider |
-//! | `bb8-redis` | `Store::from_pool`: connections out of a pool that the application has |
-//! | `fsck` | `Store::check`: a pass that finds requests without a place and wrong counts, and mends them |
+//! | `redis` (default) | stores that several processes share: [`Store::connect`] |
+//! | `tls` | TLS to them (`rediss://`) by rustls; the application installs the crypto provider |
+//! | `bb8-redis` | `Store::from_pool`: connections from a pool of the application |
+//! | `fsck` | `Store::check`: finds and repairs lost requests and wrong counts |
 //! | `quorum` | `Store::quorum`: locks over several independent stores |
-//! | `seal` | deferred requests, their responses and tasks are sealed at rest: `Keyring`, `Store::with_keyring` |
-//! | `callback` | `Webhooks`: signed calls when deferred requests have ended |
-//! | `http-replay` | `remote`: deferred requests that run in another process; `http-replay-tls`: by https |
-//! | `test-kit` | `testing`, for tests of applications; not for what is deployed |
+//! | `seal` | encryption of stored requests, responses and tasks: `Store::with_keyring` |
+//! | `webhook` | `Webhooks`: signed webhooks when deferred requests have ended |
+//! | `http-replay` | `remote`: runs of deferred requests in another process |
+//! | `http-replay-tls` | the same over `https` |
+//! | `test-kit` | `testing`, for tests of applications; not for production |
 
-// docs.rs says beside each item which feature it needs.
+// docs.rs shows the required feature of each item.
 #![cfg_attr(docsrs, feature(doc_cfg))]
-// A panic is an answer that nobody has decided on. Where one can't be, each place says why; tests may as they like.
+// A panic must not become a response by accident, so these lints warn about possible panics.
+// Exceptions state their reason; tests are exempt.
 #![cfg_attr(
     not(test),
     warn(

@@ -1,4 +1,4 @@
-//! Patterns of actix-web's routes, and the parameters they capture.
+//! Patterns of actix-web's routes, and the parameters that they capture.
 
 use std::{
     borrow::Cow,
@@ -15,21 +15,21 @@ use actix_web::{
 use lockgate::gate::PathParamError;
 use percent_encoding::percent_decode_str;
 
-/// The pattern of the resource that has matched or, around the router, of the one that will.
+/// Returns the pattern of the resource that has matched or, around the router, will match.
 pub(crate) fn matched_pattern(request: &HttpRequest) -> Option<String> {
     let path = request.match_info();
-    // Not `match_pattern()`, which compares the path as it was sent: the router compares it decoded,
-    // so `/%6frders/7` would be a 404 to the layer and an order to the router.
+    // Not `match_pattern()`, which compares the path as it was sent. The router compares the
+    // decoded path, so `/%6frders/7` would be a 404 to the layer and an order to the router.
     let expected = || request.resource_map().match_pattern(path.as_str());
     if path.unprocessed().is_empty() {
-        // Inside a resource, where actix knows exactly.
+        // Inside a resource actix knows the match.
         request.match_pattern().or_else(expected)
     } else {
         expected()
     }
 }
 
-/// A path parameter as actix captured it or, around the router, will capture it.
+/// Returns a path parameter that actix has captured or, around the router, will capture.
 pub(crate) fn raw_param<'a>(
     request: &'a HttpRequest,
     name: &str,
@@ -39,7 +39,7 @@ pub(crate) fn raw_param<'a>(
     match (values.next(), values.next()) {
         (_, Some(_)) => Err(PathParamError::Duplicate),
         (Some(value), None) if path.unprocessed().is_empty() => Ok(Some(value.into())),
-        // Around a scope a resource inside may have another parameter of this name.
+        // Around a scope, an inner resource may have another parameter of this name.
         (Some(value), None) => match matched_pattern(request) {
             Some(pattern) if param_names(&pattern).filter(|found| *found == name).count() > 1 => {
                 Err(PathParamError::Duplicate)
@@ -53,7 +53,8 @@ pub(crate) fn raw_param<'a>(
     }
 }
 
-/// The names of a pattern's parameters. A regular expression after a name may have braces of its own.
+/// Returns the names of a pattern's parameters. The regular expression after a name may contain
+/// braces.
 fn param_names(pattern: &str) -> impl Iterator<Item = &str> {
     let (mut depth, mut begin) = (0_usize, 0);
     pattern.char_indices().filter_map(move |(at, c)| {
@@ -77,8 +78,8 @@ fn param_names(pattern: &str) -> impl Iterator<Item = &str> {
 }
 
 thread_local! {
-    /// Resources by pattern; `None` if there can't be one. Patterns are the application's, not the
-    /// client's, so there are as many as it has routes.
+    /// Resources by pattern; `None` if a pattern is not valid. The application defines the
+    /// patterns, so there are at most as many entries as routes.
     static RESOURCE_CACHE: RefCell<HashMap<String, Option<Rc<ResourceDef>>>> = RefCell::default();
 }
 
@@ -86,8 +87,8 @@ fn capture_param(pattern: &str, path: &str, name: &str) -> Result<Option<String>
     let resource = RESOURCE_CACHE.with_borrow_mut(|resources| match resources.get(pattern) {
         Some(resource) => resource.clone(),
         None => {
-            // Scopes can be joined to what no single resource may be, such as one name twice; actix
-            // panics over it.
+            // Nested scopes can form a pattern that no single resource may have, such as one with a
+            // repeated name; actix panics on it.
             let resource =
                 catch_unwind(AssertUnwindSafe(|| Rc::new(ResourceDef::new(pattern)))).ok();
             resources.insert(pattern.to_owned(), resource.clone());
@@ -104,8 +105,10 @@ fn capture_param(pattern: &str, path: &str, name: &str) -> Result<Option<String>
     Ok(path.get(name).map(str::to_owned))
 }
 
-/// actix has decoded everything but `%25`, `%2B` and `%2F`, so what is left is decoded once more, just
-/// as its `web::Path` does: the key is of the value that the handler sees.
+/// Decodes a captured value once more, as actix's `web::Path` does.
+///
+/// actix has decoded everything except `%25`, `%2B` and `%2F`. With the second step the key is that
+/// of the value which the handler sees.
 pub(crate) fn decode_param(text: &str) -> Result<String, PathParamError> {
     let decoded = percent_decode_str(text).decode_utf8();
     decoded.map(Into::into).map_err(|_| PathParamError::InvalidUtf8)

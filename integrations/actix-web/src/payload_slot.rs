@@ -1,4 +1,4 @@
-//! Where an unread payload waits for the outer layer.
+//! Slot for the unread payload of a request, which an inner layer leaves to an outer one.
 
 use std::{cell::RefCell, fmt, rc::Rc};
 
@@ -12,14 +12,15 @@ use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt as _;
 use lockgate::gate::BodyBudget;
 
-/// The place. It travels in the request's extensions and is taken out of them before it is filled.
+/// Slot for a payload. It travels in the request's extensions, and is removed from them before it
+/// is filled.
 ///
-/// Only the payload is kept: the rest of the request comes back with the response.
+/// Only the payload is parked, since the rest of the request comes back with the response.
 #[derive(Clone, Default)]
 pub(crate) struct PayloadSlot(Rc<RefCell<Option<Payload>>>);
 
 impl PayloadSlot {
-    /// Parks the payload of a request, if an outer layer has made a place for it.
+    /// Parks the payload of a request if an outer layer has provided a slot.
     pub(crate) fn park_payload(request: &mut ServiceRequest) {
         let parking = request.extensions_mut().remove::<Self>();
         if let Some(Self(place)) = parking {
@@ -38,14 +39,14 @@ impl fmt::Debug for PayloadSlot {
     }
 }
 
-/// Reads a payload whole, or not at all: `None` if there is no room for it, it breaks off, or takes too
-/// long.
+/// Reads a payload completely. Returns `None` if the budget is exhausted, the payload breaks off,
+/// or reading takes too long.
 pub(crate) async fn read_within_budget(
     request: &HttpRequest,
     payload: Payload,
     room: &mut BodyBudget,
 ) -> Option<Bytes> {
-    // What the client says of its length saves reading what will be refused.
+    // The declared length avoids reading a body that will be refused.
     let length = if matches!(payload, Payload::None) { Some(0) } else { declared_length(request) };
     if !room.try_declare_length(length) {
         return None;
@@ -53,7 +54,7 @@ pub(crate) async fn read_within_budget(
     timeout(room.read_timeout(), collect_payload(payload, room)).await.ok()?
 }
 
-/// The `Content-Length`, if there is one. actix has refused what is no number before.
+/// Returns the `Content-Length`, if there is one. actix has refused values that are not numbers.
 fn declared_length(request: &HttpRequest) -> Option<u64> {
     let length = request.headers().get(CONTENT_LENGTH)?.to_str().ok()?;
     Some(length.parse().unwrap_or(u64::MAX))

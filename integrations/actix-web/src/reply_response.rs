@@ -1,4 +1,4 @@
-//! A reply of ours as actix's response, or as its error.
+//! Conversion of replies to actix responses and errors.
 
 use std::{borrow::Cow, cell::Cell, fmt};
 
@@ -34,14 +34,14 @@ pub(crate) fn response_from_reply(reply: Reply) -> HttpResponse {
     response
 }
 
-/// What is copied of a reply that many get.
+/// Parts of a shared reply's response, copied for each request.
 struct CachedResponseParts {
     status: StatusCode,
     headers: Vec<(HeaderName, HeaderValue)>,
     body: Bytes,
 }
 
-/// A reply that others get too, as a response.
+/// Converts a reply that many requests share.
 pub(crate) fn shared_response(reply: &SharedReply) -> HttpResponse {
     let made = reply.get_or_convert(|reply| {
         let body = reply.body.clone();
@@ -64,8 +64,9 @@ pub(crate) fn shared_response(reply: &SharedReply) -> HttpResponse {
     response
 }
 
-/// actix would send the body of such an answer, and the client take it for the start of the next one. The tower driver and
-/// hyper drop it. A stored response may be one.
+/// Returns true if a response with this status has no body. actix would send the body, and the
+/// client would take it for the start of the next response; the tower driver and hyper drop it. A
+/// stored response may have such a status.
 fn forbids_body(status: StatusCode) -> bool {
     status.is_informational()
         || matches!(
@@ -74,10 +75,10 @@ fn forbids_body(status: StatusCode) -> bool {
         )
 }
 
-/// Appends, so that two layers with a policy each make one list (RFC 9651 section 4.2).
+/// Appends headers, so that the policies of two layers form one list (RFC 9651 section 4.2).
 pub(crate) fn append_headers(headers: &mut HeaderMap, fields: HeaderSet) {
     for (name, value) in fields.into_iter().filter(|(_, value)| value.is_ascii()) {
-        // The text as it is: no copy.
+        // Moves the text without a copy.
         let value = match value {
             Cow::Borrowed(text) => Bytes::from_static(text.as_bytes()),
             Cow::Owned(text) => text.into(),
@@ -86,7 +87,7 @@ pub(crate) fn append_headers(headers: &mut HeaderMap, fields: HeaderSet) {
     }
 }
 
-/// As [`append_headers`], of one whose value is ASCII.
+/// Like [`append_headers`], for one header with an ASCII value.
 pub(crate) fn append_header(headers: &mut HeaderMap, name: &str, value: Bytes) {
     if let (Ok(name), Ok(value)) = (parse_header_name(name), HeaderValue::from_maybe_shared(value))
     {
@@ -94,7 +95,8 @@ pub(crate) fn append_header(headers: &mut HeaderMap, name: &str, value: Bytes) {
     }
 }
 
-/// Those of every answer about a quota are not parsed, nor put on the heap.
+/// Parses a header name. The names on every response of a rate limit are constants, which saves
+/// parsing and an allocation.
 fn parse_header_name(name: &str) -> Result<HeaderName, InvalidHeaderName> {
     static POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
     static QUOTA: HeaderName = HeaderName::from_static("ratelimit");
@@ -105,10 +107,11 @@ fn parse_header_name(name: &str) -> Result<HeaderName, InvalidHeaderName> {
     })
 }
 
-/// A reply without a request: when a gate has stopped the inner call, actix's `HttpRequest` has gone
-/// with it, and a response can't be made of a reply alone. An error becomes one at the server.
+/// Reply as an error, for a response without a request.
 ///
-/// Gates further out treat it as the answer that it is.
+/// If a gate has stopped the inner call, actix's `HttpRequest` is dropped with it, and without a
+/// request there is no `ServiceResponse`. The server turns the error into the response, and outer
+/// gates treat it as that response.
 pub(crate) struct ReplyError(Reply);
 
 impl ReplyError {
@@ -139,7 +142,7 @@ impl fmt::Debug for ReplyError {
     }
 }
 
-/// The fields of an answer, and the length of its body, which the server writes.
+/// Returns the headers of a response, with the `Content-Length` that the server will add.
 pub(crate) fn response_headers<B: MessageBody>(
     answer: &ServiceResponse<B>,
 ) -> Vec<(String, Vec<u8>)> {
@@ -151,13 +154,15 @@ pub(crate) fn response_headers<B: MessageBody>(
     told
 }
 
-/// The fields of the answer that an error will be. Some errors have only one answer to give
-/// (`InternalError::from_response`): it is for whoever asks next, and so is its status.
+/// Returns the headers of the response that an error will become.
+///
+/// Some errors produce their response and its status only once (`InternalError::from_response`), so
+/// the response is put back for the next caller.
 pub(crate) fn error_headers(error: &mut Error) -> Vec<(String, Vec<u8>)> {
     error_headers_and_body(error).0
 }
 
-/// The same, and the body of that answer, where it is whole.
+/// Like [`error_headers`], with the body of the response if it is complete.
 pub(crate) fn error_headers_and_body(error: &mut Error) -> (Vec<(String, Vec<u8>)>, Option<Bytes>) {
     let status = error.as_response_error().status_code();
     let answer = error.error_response();

@@ -1,4 +1,4 @@
-//! How actix-web's router shows itself in a request.
+//! actix-web's implementation of `GateRequest`: routes, path parameters and headers of a request.
 
 use std::{
     fmt::Display,
@@ -25,17 +25,17 @@ use lockgate::{
 
 use crate::path_param::{decode_param, matched_pattern, raw_param};
 
-/// A request, as a gate sees it.
+/// Request as a gate sees it.
 ///
-/// It borrows an `HttpRequest` and nothing else, so the layers, which have a `ServiceRequest`, and the
-/// status resource, which is a handler, show the same thing to the application's closures.
+/// It borrows only an `HttpRequest`, so the layers, which have a `ServiceRequest`, and the status
+/// resource, which is a handler, pass the same type to the application's closures.
 #[derive(Debug)]
 pub(crate) struct RequestView<'a> {
     request: &'a HttpRequest,
     header_changes: HeaderChanges,
 }
 
-/// Header fields to be set or taken out, once the request is not borrowed any more.
+/// Headers to set, or to remove (`None`), once the request is no longer borrowed.
 pub(crate) type HeaderChanges = Vec<(HeaderName, Option<HeaderValue>)>;
 
 impl<'a> RequestView<'a> {
@@ -48,7 +48,7 @@ impl<'a> RequestView<'a> {
     }
 }
 
-/// Somebody further out keeps a clone of the request, so nobody may change it.
+/// An outer layer keeps a clone of the request, so it cannot be modified.
 #[derive(Debug)]
 pub(crate) struct SharedRequestError;
 
@@ -59,9 +59,11 @@ impl SharedRequestError {
     }
 }
 
-/// Makes what a gate has changed visible. As with every middleware that changes a request, no other one
-/// may keep a clone of it: actix panics then, and nobody shall make it do so by the field that he sends. The panic is caught;
-/// a panic hook hears of it, and with `panic = "abort"` the process ends.
+/// Applies the header changes of a gate.
+///
+/// As with every middleware that modifies a request, no other one may keep a clone of it: actix
+/// panics then, and a client must not be able to cause that by a header. The panic is caught; a
+/// panic hook still sees it, and with `panic = "abort"` the process ends.
 pub(crate) fn apply_header_changes(
     changes: HeaderChanges,
     request: &mut ServiceRequest,
@@ -78,11 +80,11 @@ pub(crate) fn apply_header_changes(
             }
         }
     };
-    // It panics before anything is changed.
+    // actix panics before it changes anything.
     catch_unwind(AssertUnwindSafe(change)).map_err(|_| SharedRequestError)
 }
 
-// No borrow of the request's extensions outlives a method: actix shares them in a `RefCell`.
+// No borrow of the request's extensions outlives a method, since actix shares them in a `RefCell`.
 impl GateRequest for RequestView<'_> {
     type NativeRequest = HttpRequest;
 
@@ -101,7 +103,7 @@ impl GateRequest for RequestView<'_> {
     fn path_param(&mut self, name: &str) -> Result<Option<String>, PathParamError> {
         let Some(value) = raw_param(self.request, name)? else { return Ok(None) };
         let value = decode_param(&value)?;
-        // actix has replaced what isn't UTF-8 by U+FFFD, which would make one key of many URLs.
+        // actix replaces bytes that are not UTF-8 by U+FFFD, which would give many URLs one key.
         decode_param(self.request.path()).map(|_| Some(value))
     }
 
@@ -110,7 +112,7 @@ impl GateRequest for RequestView<'_> {
         values.map(HeaderValue::as_bytes).collect()
     }
 
-    // A name by its text is parsed, and copied, before it is looked up: going through the few that there are is sooner done.
+    // A lookup by text parses and copies the name; scanning the few headers is faster.
     fn single_header(&self, name: &http::HeaderName) -> Result<Option<&[u8]>, DuplicateHeader> {
         let fields = self.request.headers().iter();
         let mut values = fields.filter(|(other, _)| other.as_str() == name.as_str());
@@ -174,7 +176,7 @@ impl GateRequest for RequestView<'_> {
     }
 }
 
-/// A key of what a layer further out has put into the request.
+/// Returns a key source that reads a `T` from the request's extensions.
 pub(crate) fn extension_key_source<T: Display + Send + Sync + 'static>(
     name: &str,
 ) -> KeySource<HttpRequest> {
@@ -185,17 +187,17 @@ pub(crate) fn extension_key_source<T: Display + Send + Sync + 'static>(
     )
 }
 
-/// What a layer further out has put into the request.
+/// Finds a `T` in the request's extensions.
 pub(crate) fn find_extension<T: Clone + 'static>(request: &HttpRequest) -> Option<T> {
     request.extensions().get().cloned()
 }
 
-/// Path and query, as they are stored.
+/// Returns path and query in the stored form.
 fn path_and_query(request: &HttpRequest) -> &str {
     request.uri().path_and_query().map_or("/", |target| target.as_str())
 }
 
-/// The head as it is stored.
+/// Returns the head in the stored form.
 pub(crate) fn request_head(request: &HttpRequest) -> HttpRequestHead {
     HttpRequestHead::new(
         request.method().as_str(),
@@ -206,7 +208,7 @@ pub(crate) fn request_head(request: &HttpRequest) -> HttpRequestHead {
     .with_host(request.uri().authority().map(Authority::as_str))
 }
 
-/// Header fields as a gate gets to know them: in order, repeats kept.
+/// Returns the headers as a gate sees them: in order, with repetitions.
 pub(crate) fn header_pairs(fields: &HeaderMap) -> Vec<(String, Vec<u8>)> {
     let fields = fields.iter();
     fields.map(|(name, value)| (name.as_str().to_owned(), value.as_bytes().to_vec())).collect()
@@ -219,7 +221,7 @@ mod tests {
 
     use super::*;
 
-    /// HTTP/2 has it in the URI alone.
+    /// HTTP/2 has the host only in the URI.
     #[test]
     fn a_key_of_the_host_is_that_of_the_uri_if_no_field_names_it() {
         let key = |request: TestRequest| {

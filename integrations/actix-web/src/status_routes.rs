@@ -1,4 +1,4 @@
-//! The status resource as a service, for `App::service`, `RequestScope::service` and `ServiceConfig::service`.
+//! Status resource as a service, for `App::service`, `Scope::service` and `ServiceConfig::service`.
 
 use std::convert::Infallible;
 
@@ -38,7 +38,7 @@ async fn status_response(
     whole: bool,
 ) -> HttpResponse {
     let mut view = RequestView::new(&request);
-    // What can't be read is no id, and gets the 404 of every other one that is none.
+    // An unreadable value is not an id, and gets the 404 of an unknown one.
     let id = view.path_param("id").ok().flatten().unwrap_or_default();
     let asked = gate.parse_request(&mut view, &id, whole);
     let answer = match asked {
@@ -51,7 +51,7 @@ async fn status_response(
             let body = BodyStream::new(events.map(Ok::<_, Infallible>));
             response_from_reply(head).set_body(BoxBody::new(body))
         }
-        // A kind of a newer version of the core.
+        // Variant that a newer version of the core crate has added.
         _ => response_from_reply(Reply::misconfigured()),
     }
 }

@@ -1,4 +1,4 @@
-//! A body that the gate's ticket stays with.
+//! Response bodies of the driver: with a ticket, buffered, from a channel, or not sent.
 
 use std::{
     collections::VecDeque,
@@ -20,17 +20,17 @@ use tokio::sync::mpsc;
 
 pub(crate) type ChunkResult = Result<Bytes, Box<dyn StdError>>;
 
-/// A body with a ticket, until its end.
+/// Body that keeps a ticket until its end.
 struct TicketedBody<B> {
-    /// `None` once it was broken off.
+    /// `None` after the body was broken off.
     body: Option<Pin<Box<B>>>,
     size: BodySize,
-    /// Bytes still to come, where their number is known.
+    /// Bytes still to come, if the length is known.
     remaining_bytes: Option<u64>,
     ticket: BodyTicket<ChunkResult>,
 }
 
-/// Puts a ticket beside a body.
+/// Attaches a ticket to a body.
 pub(crate) fn ticketed_body<B: MessageBody + 'static>(
     body: B,
     kept: BodyTicket<ChunkResult>,
@@ -44,7 +44,7 @@ pub(crate) fn ticketed_body<B: MessageBody + 'static>(
     })
 }
 
-/// A body that was read, of this size.
+/// Creates a body from chunks that were read before, with the size of the original body.
 pub(crate) fn buffered_body(items: Vec<ChunkResult>, size: BodySize) -> BoxBody {
     BoxBody::new(BufferedBody { items: items.into(), size })
 }
@@ -66,12 +66,12 @@ impl MessageBody for BufferedBody {
     }
 }
 
-/// A body that a task reads, which sends `None` at its end.
+/// Creates a body from a channel, in which `None` marks the end.
 pub(crate) fn channel_body(items: mpsc::Receiver<Option<ChunkResult>>) -> BoxBody {
     BoxBody::new(ChannelBody(Some(items)))
 }
 
-/// `None` once it has ended.
+/// Body from a channel; `None` after its end.
 struct ChannelBody(Option<mpsc::Receiver<Option<ChunkResult>>>);
 
 impl MessageBody for ChannelBody {
@@ -87,7 +87,7 @@ impl MessageBody for ChannelBody {
         if !matches!(item, Some(Some(Ok(_)))) {
             self.0 = None;
         }
-        // Without its end it broke off: the task has gone.
+        // Without the mark the body broke off, since its task has ended.
         Poll::Ready(item.unwrap_or_else(|| Some(Err(BrokenBodyError.into()))))
     }
 }
@@ -106,7 +106,7 @@ impl<B: MessageBody> MessageBody for TicketedBody<B> {
         };
         let next = ready!(kept.poll_next(cx, |cx| poll_next_item(body.as_mut(), left, cx)));
         Poll::Ready(next.unwrap_or_else(|ticket| {
-            // What it was made of goes at once, and nothing comes after the error.
+            // The body is dropped at once, and nothing follows the error.
             *place = None;
             drop(ticket);
             Some(Err(BrokenBodyError.into()))
@@ -114,7 +114,7 @@ impl<B: MessageBody> MessageBody for TicketedBody<B> {
     }
 }
 
-/// Bytes that are still to come of a body of this size, where their number is known.
+/// Returns the number of bytes of a body, if it is known.
 pub(crate) fn known_length(size: BodySize) -> Option<u64> {
     match size {
         BodySize::Sized(bytes) => Some(bytes),
@@ -130,7 +130,7 @@ pub(crate) fn poll_next_item<B: MessageBody>(
     Poll::Ready(match ready!(body.poll_next(cx)) {
         Some(Ok(chunk)) => {
             *left = left.map(|left| left.saturating_sub(chunk.len() as u64));
-            // The client has it all then, and asks for no end.
+            // The response is complete then, and its end is not polled for.
             if *left == Some(0) {
                 NextBodyItem::Last(Some(Ok(chunk)))
             } else {
@@ -142,8 +142,9 @@ pub(crate) fn poll_next_item<B: MessageBody>(
     })
 }
 
-/// True if nothing of this body is sent: it is empty, or the status or method has none (RFC 9110
-/// sections 6.4.1 and 9.3.2), and it is no [socket](is_socket).
+/// Returns true if no byte of this body is sent: it is empty, or the status or the method has no
+/// body (RFC 9110 sections 6.4.1 and 9.3.2). The body of an [upgraded](is_upgraded) connection is
+/// sent.
 pub(crate) fn has_no_sent_body<B: MessageBody>(response: &ServiceResponse<B>) -> bool {
     let status = response.status();
     *response.request().method() == Method::HEAD
@@ -152,8 +153,8 @@ pub(crate) fn has_no_sent_body<B: MessageBody>(response: &ServiceResponse<B>) ->
         || matches!(response.response().body().size(), BodySize::None | BodySize::Sized(0))
 }
 
-/// Drops a body of which nothing is sent. actix polls it to its end and throws away what comes, so it would go on after its
-/// gate was left: without the lock.
+/// Drops a body that is not sent. actix would poll it to its end and discard the data, so the body
+/// would continue after its gate was left, without the lock.
 pub(crate) fn drop_unsent_body<B: MessageBody>(
     response: ServiceResponse<B>,
 ) -> ServiceResponse<EitherBody<B>> {
@@ -163,17 +164,18 @@ pub(crate) fn drop_unsent_body<B: MessageBody>(
     let is_head = *response.request().method() == Method::HEAD;
     response.map_body(|_, body| match body.size() {
         size if size.is_eof() => EitherBody::left(body),
-        // What a GET would be told of its length. One that is whole does nothing any more, and may be looked at further out.
+        // Keeps the length that a GET would report. A complete body does no more work, and outer
+        // layers may read it.
         size if is_head => EitherBody::right(match body.try_into_bytes() {
             Ok(bytes) => BoxBody::new(bytes),
             Err(_) => BoxBody::new(UnsentBody(size)),
         }),
-        // Where the status has no body actix would send one of a known length, or miss it.
+        // For a status without a body actix would send a body of known length, or fail without it.
         _ => EitherBody::right(BoxBody::new(body::None::new())),
     })
 }
 
-/// What is left of a body of this size that is not sent.
+/// Rest of a body of this size that is not sent.
 struct UnsentBody(BodySize);
 
 impl MessageBody for UnsentBody {
@@ -191,13 +193,14 @@ impl MessageBody for UnsentBody {
     }
 }
 
-/// True if the body is one end of what the connection has become, a websocket say: actix sends it behind the 101.
+/// Returns true if the body is one end of an upgraded connection, such as a WebSocket, which actix
+/// sends after the 101.
 pub(crate) fn is_upgraded<B: MessageBody>(response: &ServiceResponse<B>) -> bool {
     response.status() == StatusCode::SWITCHING_PROTOCOLS
         && response.response().body().size() == BodySize::Stream
 }
 
-/// The gate has broken the body off, or its handler has panicked.
+/// The gate broke the body off, or its handler panicked.
 #[derive(Debug)]
 struct BrokenBodyError;
 

@@ -1,4 +1,4 @@
-//! A payload whose client must not be too slow.
+//! Request payload with a read timeout and a fingerprint.
 
 use std::{
     io,
@@ -16,7 +16,8 @@ use bytes::Bytes;
 use futures_util::{FutureExt as _, Stream, StreamExt as _};
 use lockgate::gate::{BodyTimer, BodyTimerHandle, RequestFingerprint};
 
-/// Times the payload of a request, if it has one, and shows what is read of it.
+/// Times the payload of a request, if it has one, and adds the chunks that are read to the
+/// fingerprint.
 pub(crate) fn time_payload(
     request: &mut ServiceRequest,
     limit: Option<Duration>,
@@ -28,7 +29,8 @@ pub(crate) fn time_payload(
     let mut payload = request.take_payload();
     let first = match (&print, &mut payload) {
         (_, Payload::None) => Some(None),
-        // Over HTTP/2 there is one in each request, and of a body that is not there no handler reads the end.
+        // Over HTTP/2 every request has a payload, and handlers do not read an absent body to its
+        // end.
         (Some(_), payload) => payload.next().now_or_never(),
         (None, _) => None,
     };
@@ -36,7 +38,7 @@ pub(crate) fn time_payload(
         print.iter().for_each(RequestFingerprint::finish);
         return None;
     }
-    // Nothing is counted where the driver's end is dropped.
+    // Without a limit the handle is dropped, and nothing is counted.
     let (reading, patience) = BodyTimerHandle::new(limit.unwrap_or_default());
     let reading = limit.map(|_| reading);
     request.set_payload(Payload::Stream {
@@ -51,9 +53,9 @@ pub(crate) fn time_payload(
 }
 
 struct TimedPayload {
-    /// What has come of it already.
+    /// Chunk that was polled before.
     first_chunk: Option<Result<Bytes, PayloadError>>,
-    /// `None` once it has failed.
+    /// `None` after a failure.
     payload: Option<Payload>,
     body_timer: BodyTimer,
     fingerprint: Option<RequestFingerprint>,

@@ -1,4 +1,4 @@
-//! How axum's router shows itself in a request.
+//! axum's implementation of `Framework`: routes, path parameters and addresses of a request.
 
 use std::{fmt::Display, net::SocketAddr, sync::LazyLock};
 
@@ -19,14 +19,15 @@ use lockgate::{
 };
 use tower_service::Service as _;
 
-/// axum 0.8.
+/// [`Framework`] of axum 0.8.
 #[derive(Debug, Clone, Copy)]
 pub struct AxumFramework;
 
 impl Framework for AxumFramework {
     type ResponseBody<R: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static> = Body;
 
-    /// What the inner service answers with is such a body, most of the time: then it is handed on as it is.
+    /// Passes the body on unchanged if the inner service returned a [`Body`], which is the common
+    /// case.
     fn response_body<R: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static>(
         body: GateBody<R>,
     ) -> Body {
@@ -37,8 +38,8 @@ impl Framework for AxumFramework {
         if let Some(matched) = parts.extensions.get::<MatchedPath>() {
             return RouteMatch::Matched(matched.as_str().to_owned());
         }
-        // Inside a router but without a match: its fallback. Around a router, or before one that is nested as a
-        // service: nothing is known yet.
+        // A request inside a router without a match belongs to its fallback. Around a router, or
+        // before a nested service, nothing is known yet.
         match raw_path_params(parts) {
             Ok(_) if !is_entering_nested_service(&parts.extensions) => RouteMatch::Unmatched,
             _ => RouteMatch::Unknown,
@@ -63,7 +64,7 @@ impl Framework for AxumFramework {
 
     fn peer_addr(extensions: &Extensions) -> Option<SocketAddr> {
         let connected = extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0);
-        // As axum's own extractor looks: what tests put there.
+        // Address that tests provide; axum's own extractor reads it too.
         let mocked = || extensions.get::<MockConnectInfo<SocketAddr>>().map(|info| info.0);
         connected.or_else(mocked)
     }
@@ -72,27 +73,27 @@ impl Framework for AxumFramework {
         extensions.insert(ConnectInfo(peer));
     }
 
-    /// Inside a nested router `uri()` has lost its prefix.
+    /// Returns the original target, since `uri()` lacks the prefix inside a nested router.
     fn target(parts: &Parts) -> String {
         let uri = parts.extensions.get::<OriginalUri>().map_or(&parts.uri, |original| &original.0);
         uri.path_and_query().map_or_else(|| "/".to_owned(), ToString::to_string)
     }
 
     fn time_body<B: HttpBody<Data = Bytes> + Send + 'static>(body: UntimedBody<B>) -> B {
-        // What an error was made of, so that a body over its limit still is one (413).
+        // Unwraps the error, so that a body over its limit still results in 413.
         let timed = body.try_time_as::<Body>(axum::Error::into_inner, Body::new);
         timed.unwrap_or_else(UntimedBody::leave_untimed)
     }
 }
 
-/// A key of what a layer further out has put into the request.
+/// Returns a key source that reads a `T` from the request's extensions.
 pub(crate) fn extension_key_source<T: Display + Send + Sync + 'static>(
     name: &str,
 ) -> KeySource<Parts> {
     KeySource::extension::<T>(name)
 }
 
-/// What a layer further out has put into the request.
+/// Finds a `T` in the request's extensions.
 pub(crate) fn find_extension<T: Clone + Send + Sync + 'static>(parts: &Parts) -> Option<T> {
     parts.extensions.get().cloned()
 }
@@ -100,23 +101,26 @@ pub(crate) fn find_extension<T: Clone + Send + Sync + 'static>(parts: &Parts) ->
 #[expect(clippy::expect_used, reason = "it only reads the request's extensions")]
 fn raw_path_params(parts: &mut Parts) -> Result<RawPathParams, RawPathParamsRejection> {
     let params = RawPathParams::from_request_parts(parts, &());
-    // It only reads the request's extensions: there is nothing it could wait for.
+    // The extractor only reads the request's extensions, so it never waits.
     params.now_or_never().expect("reading path parameters doesn't wait")
 }
 
-/// Whether the prefix of a nested service has matched, and that service has yet to be called. axum keeps that to itself, but
-/// puts the prefix in front of whatever is matched next: so a router of one route tells it.
+/// Returns true if the prefix of a nested service has matched and that service has not been called
+/// yet.
+///
+/// axum does not expose this, but puts the prefix in front of the next matched path, so a router
+/// with one route shows it.
 fn is_entering_nested_service(extensions: &Extensions) -> bool {
     static NEST_PROBE: LazyLock<Router> = LazyLock::new(|| {
         Router::new().route("/", any(async |matched: MatchedPath| Extension(matched)))
     });
     let mut request = Request::new(Body::empty());
-    // A copy: it leaves traces in what it is shown.
+    // The probe modifies the extensions, so it gets a copy.
     *request.extensions_mut() = extensions.clone();
     let told = NEST_PROBE.clone().call(request).now_or_never().and_then(Result::ok);
     let told = told.and_then(|told| told.extensions().get::<MatchedPath>().cloned());
     let matched = told.as_ref().map_or("", |matched| matched.as_str().trim_end_matches('/'));
-    // What the service that is nested was called with.
+    // Path with which the nested service was called.
     let entered = extensions.get::<NestedPath>().map_or("", NestedPath::as_str);
     !entered.trim_end_matches('/').ends_with(matched)
 }
@@ -132,7 +136,7 @@ mod tests {
     use super::*;
     use crate::{Quota, RateLimitLayer};
 
-    /// As axum's own extractor does, so that the tests of an application need no server.
+    /// As in axum's own extractor, so that tests of an application need no server.
     #[tokio::test]
     async fn a_mocked_address_is_one() {
         let limit = RateLimitLayer::by_ip(Quota::requests(1).per(Duration::from_secs(3600)));

@@ -1,4 +1,4 @@
-//! The layers, as axum's `layer`, `route_layer` and `ServiceBuilder` take them.
+//! Layers for axum's `layer` and `route_layer`, and for `ServiceBuilder`.
 
 use axum::{body::Body, extract::Request, response::Response};
 use http::request::Parts;
@@ -40,11 +40,11 @@ impl<S> Layer<S> for DeferLayer {
 }
 
 impl DeferWorker {
-    /// A worker that runs this store's jobs through a `Router`, or any service like it.
+    /// Creates a worker that runs the jobs of this store through a `Router` or another service.
     ///
-    /// Give it the routes as they are *inside* the authentication layer: credentials are not stored, so
-    /// a request that runs again has none to show. Without the routes' own `LockLayer` a run would not
-    /// be recognised, and end among the dead letters.
+    /// Pass the routes as they are *inside* the authentication layer, since credentials are not
+    /// stored and a run has none to present. Keep the `LockLayer` of the routes: without it a run
+    /// is not recognized and becomes a dead letter.
     pub fn new<S>(store: &lockgate::Store, service: S) -> Self
     where
         S: Service<Request, Response = Response> + Clone + Send + Sync + 'static,

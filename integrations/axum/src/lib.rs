@@ -22,33 +22,36 @@
 //!     .layer(DeferLayer::new()); // 202 instead of 409
 //! let app: Router = orders
 //!     .merge(later)
-//!     .merge(deferred_routes("/deferred").store(&store)) // where clients ask how it went
+//!     .merge(deferred_routes("/deferred").store(&store)) // status of deferred requests
 //!     .layer(RateLimitLayer::by_ip(Quota::requests(100).per(Duration::from_secs(60))))
 //!     .layer(Extension(store.clone())); // one store for all three
 //!
-//! let worker = DeferWorker::new(&store, app.clone()); // runs what was deferred
+//! let worker = DeferWorker::new(&store, app.clone()); // runs the deferred requests
 //! let worker = tokio::spawn(worker.run(shutdown()));
 //!
 //! let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
 //! axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>())
 //!     .with_graceful_shutdown(shutdown())
 //!     .await?;
-//! worker.await?; // what runs may end
-//! store.shutdown(Duration::from_secs(1)).await; // what was held last is given back
+//! worker.await?; // lets current runs end
+//! store.shutdown(Duration::from_secs(1)).await; // releases the last locks
 //! # Ok(()) }
 //! ```
 //!
-//! # The end
+//! # Shutdown
 //!
-//! Here `shutdown` is a future that resolves on SIGTERM. The server and the worker stop by it beside each other; `main` waits
-//! for both, and then for [`Store::shutdown`]. A worker whose handle is thrown away ends with the runtime, as in a crash: a
-//! POST that it was running becomes a dead letter.
+//! In the example, `shutdown` is a future that resolves on SIGTERM. It stops the server and the
+//! worker at the same time; `main` waits for both, and then for [`Store::shutdown`]. A worker that
+//! is not awaited ends with the runtime, as in a crash: a POST that it was running becomes a dead
+//! letter.
 //!
 //! # In the handler
 //!
-//! What the layers know of a request is an extractor: [`Fence`], [`CurrentLock`], [`CurrentLocks`], [`CurrentRate`], and
-//! [`CurrentJob`] for a deferred request that runs now. The fence belongs beside the data: a process that was paused past its
-//! lease goes on as if it still held the lock, and the database is where that can be seen.
+//! Extractors provide the data of the layers: [`Fence`], [`CurrentLock`], [`CurrentLocks`],
+//! [`CurrentRate`], and [`CurrentJob`] in the run of a deferred request.
+//!
+//! Store the fence beside the data. A process that was paused beyond its lease continues as if it
+//! still held the lock, and the database can detect that:
 //!
 //! ```no_run
 //! use axum::{extract::Path, http::StatusCode};
@@ -57,64 +60,85 @@
 //! async fn pay(Path(id): Path<u64>, Fence(fence): Fence) -> StatusCode {
 //!     // UPDATE orders SET state = 'paid', fence = $2 WHERE id = $1 AND fence <= $2
 //!     match update(id, fence).await {
-//!         0 => StatusCode::CONFLICT, // somebody has had the lock since
+//!         0 => StatusCode::CONFLICT, // a newer holder has written
 //!         _ => StatusCode::NO_CONTENT,
 //!     }
 //! }
 //! # async fn update(_: u64, _: u64) -> u64 { 1 }
 //! ```
 //!
-//! # Order
+//! # Order of the layers
 //!
-//! From the outside in: authentication, rate limit, defer, lock, handler. In axum the layer added last
-//! is the outermost. A `DeferLayer` inside a `LockLayer` is answered with 500 and a log line.
+//! From the outside in: authentication, rate limit, defer, lock, handler. In axum the layer added
+//! last is the outermost. A `DeferLayer` inside a `LockLayer` gets 500 and a log message.
 //!
-//! Merge first, and put what is for all around it afterwards: of two routers that are merged the second has the fallback, so
-//! a limit around the first alone does not count the 404s.
+//! Merge routers first, and add the layers that apply to all routes afterwards. Of two merged
+//! routers the second one has the fallback, so a limit around the first one alone does not count
+//! the 404s.
 //!
-//! # Where to put a layer
+//! # Placement of a layer
 //!
-//! Around the routes that it is for, or a `Router` of them. Before a service that is nested (`nest_service`) a layer knows no
-//! route, and answers with 500 and a log line that says so, as does a quota by route; put it around what is nested, where
-//! the bare prefix counts as a route without parameters, whether or not anything is there. In a `ServiceBuilder` between the two,
-//! and before a `fallback_service`, it cannot tell such a request from one that will be a 404: it passes without a lock, and
-//! the log says so if it was answered with less than 400.
+//! Put a layer around its routes, or around a `Router` of them.
+//!
+//! - Around a router that nests a service by `nest_service`, a layer does not know the routes of
+//!   that service. If its key needs the route or one of its parameters, the response is 500, and a
+//!   log message says so. Put the layer around the nested routes instead; there the bare prefix
+//!   counts as a route without parameters, even if no handler is there.
+//! - In a `ServiceBuilder` between the nesting router and the nested one, and before a
+//!   `fallback_service`, a layer cannot distinguish such a request from one that will be a 404. The
+//!   request passes without a lock, and a message is logged if its response is below 400.
 //!
 //! # 404 and 405
 //!
-//! A request that matches no route takes no lock by a path parameter, a route, or anything else that it lacks; by a key that it has
-//! (`by_ip`, a header field) it does. One with a wrong method takes one, for a moment, under
-//! `Router::layer`, because axum decides about methods further in; and while the resource is busy it is told so, or deferred:
-//! a 202, and later a stored 405. Where that matters, put the layers on the methods:
-//! `post(handler).route_layer(LockLayer::by_path_param_as::<u64>("id")).route_layer(DeferLayer::new())`.
+//! A request that matches no route takes no lock by a path parameter, by a route or by another key
+//! that it lacks. It does take a lock by a key that it has (`by_ip`, a header).
+//!
+//! A request with a wrong method takes a lock for a moment under `Router::layer`, because axum
+//! selects the method further inside. While the resource is busy, it gets the busy response or is
+//! deferred: a 202, and later a stored 405. If that matters, put the layers on the methods:
+//!
+//! ```no_run
+//! use axum::{Router, routing::post};
+//! use lockgate_axum::{DeferLayer, LockLayer};
+//!
+//! async fn refund() {}
+//!
+//! let method = post(refund)
+//!     .route_layer(LockLayer::by_path_param_as::<u64>("id"))
+//!     .route_layer(DeferLayer::new());
+//! let app: Router = Router::new().route("/orders/{id}/refund", method);
+//! ```
 //!
 //! # Client addresses
 //!
-//! `by_ip` and `by_client` need the server to say who is calling: serve with
+//! `by_ip` and `by_client` need the peer's address from the server: serve with
 //! `app.into_make_service_with_connect_info::<SocketAddr>()`.
 //!
 //! # Disconnects
 //!
-//! When the client goes away, hyper drops the request's future, and the lock is given back within
-//! milliseconds; an upload that nobody reads hides it until the handler has ended.
+//! If the client disconnects, hyper drops the request's future, and the lock is released within
+//! milliseconds. An upload that the handler does not read hides the disconnect until the handler
+//! has ended.
 //!
 //! # Features
 //!
-//! | feature | what it adds |
+//! | feature | adds |
 //! |---|---|
-//! | `redis` (default) | stores beyond one process: [`Store::connect`] |
-//! | `tls` | TLS on the way to them (`rediss://`), by rustls; the application installs the crypto provider |
-//! | `bb8-redis` | `Store::from_pool`: connections out of a pool that the application has |
-//! | `fsck` | `Store::check`: a pass that finds requests without a place and wrong counts, and mends them |
+//! | `redis` (default) | stores that several processes share: [`Store::connect`] |
+//! | `tls` | TLS to them (`rediss://`) by rustls; the application installs the crypto provider |
+//! | `bb8-redis` | `Store::from_pool`: connections from a pool of the application |
+//! | `fsck` | `Store::check`: finds and repairs lost requests and wrong counts |
 //! | `quorum` | `Store::quorum`: locks over several independent stores |
-//! | `seal` | deferred requests, their responses and tasks are sealed at rest: `Keyring`, `Store::with_keyring` |
-//! | `callback` | `Webhooks`: signed calls when deferred requests have ended |
-//! | `http-replay` | `remote`: deferred requests that run in another process; `http-replay-tls`: by https |
-//! | `test-kit` | `testing`, for tests of applications; not for what is deployed |
+//! | `seal` | encryption of stored requests, responses and tasks: `Store::with_keyring` |
+//! | `webhook` | `Webhooks`: signed webhooks when deferred requests have ended |
+//! | `http-replay` | `remote`: runs of deferred requests in another process |
+//! | `http-replay-tls` | the same over `https` |
+//! | `test-kit` | `testing`, for tests of applications; not for production |
 
-// docs.rs says beside each item which feature it needs.
+// docs.rs shows the required feature of each item.
 #![cfg_attr(docsrs, feature(doc_cfg))]
-// A panic is an answer that nobody has decided on. Where one can't be, each place says why; tests may as they like.
+// A panic must not become a response by accident, so these lints warn about possible panics.
+// Exceptions state their reason; tests are exempt.
 #![cfg_attr(
     not(test),
     warn(

@@ -1,4 +1,4 @@
-//! The status resource as a `Router`.
+//! Status resource as a `Router`.
 
 use std::convert::Infallible;
 
@@ -31,7 +31,7 @@ impl<S: Clone + Send + Sync + 'static> From<DeferredRoutes> for Router<S> {
 
 async fn status_response(gate: StatusGate<Parts>, request: Request, whole: bool) -> Response {
     let (mut parts, _) = request.into_parts();
-    // An id of bytes that are no text is an unknown id like any other.
+    // An id that is not valid UTF-8 is an unknown id.
     let id = AxumFramework::path_param(&mut parts, "id").ok().flatten().unwrap_or_default();
     let asked = gate.parse_request(&mut PartsView::<AxumFramework>::new(&mut parts), &id, whole);
     let answer = match asked {
@@ -43,7 +43,7 @@ async fn status_response(gate: StatusGate<Parts>, request: Request, whole: bool)
         StatusReply::Events(head, events) => {
             reply_response(head).map(|_| Body::from_stream(events.map(Ok::<_, Infallible>)))
         }
-        // A kind of a newer version of the core.
+        // Variant that a newer version of the core crate has added.
         _ => reply_response(Reply::misconfigured()),
     }
 }

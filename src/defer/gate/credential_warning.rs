@@ -1,12 +1,14 @@
-//! Reasons for which a layer defers nothing, each logged once.
+//! Warning about requests that are not deferred because of a credential, logged once for each
+//! credential.
 
 use std::{collections::BTreeSet, fmt};
 
 use parking_lot::Mutex;
 
-/// Logs that a request was not deferred because of this credential: as a warning once in a process for
-/// each entry of the list of credentials, since a client that sends one by chance must not hide another
-/// one that all clients send.
+/// Logs that a request was not deferred because of this credential.
+///
+/// Warns once in a process for each entry of the credential list: a credential that one client
+/// sends by chance must not hide another one that all clients send.
 pub(super) fn warn_credential_once(lock: &impl fmt::Display, credential: &str) {
     static WARNED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     if WARNED.lock().insert(credential.to_owned()) {

@@ -1,4 +1,4 @@
-//! What a `DeferLayer` is set to.
+//! Settings of a `DeferLayer`.
 
 mod setters;
 
@@ -11,15 +11,15 @@ use crate::{
     store::{MergeMode, OnFailure, StorageLimits},
 };
 
-/// Whom to tell of a request that has ended.
+/// Returns the webhook URL for a request.
 pub(super) type WebhookUrlFn = dyn Fn(&HttpRequestHead) -> Option<String> + Send + Sync;
 
 pub(super) type OwnerFn<N> = dyn Fn(&N) -> Option<String> + Send + Sync;
 
-/// The policy of a `DeferLayer`: what is deferred, and within which bounds.
+/// The policy of a `DeferLayer`: the requests that are deferred, and their limits.
 pub struct DeferGate<N: ?Sized>(pub(super) Arc<DeferSettings<N>>);
 
-/// The settings. A gate is cloned for each request, so they lie behind one pointer.
+/// Settings behind one pointer, since a gate is cloned for each request.
 pub(super) struct DeferSettings<N: ?Sized> {
     pub(super) status_path: String,
     pub(super) methods: MethodFilter,
@@ -28,42 +28,42 @@ pub(super) struct DeferSettings<N: ?Sized> {
     pub(super) run: RunSettings,
     pub(super) idempotency: IdempotencySettings,
     pub(super) storage_limits: StorageLimits,
-    /// How many must have what a 202 speaks of.
+    /// Number of replicas that must have a job before its 202.
     pub(super) min_replicas: u32,
     pub(super) owner: Option<Arc<OwnerFn<N>>>,
     pub(super) webhook_url: Option<Arc<WebhookUrlFn>>,
     pub(super) snapshot_extractors: SnapshotExtractors<N>,
-    /// Requests of all users share keys and merges.
+    /// Requests of all users share idempotency keys and merges.
     pub(super) shared_by_all: bool,
 }
 
-/// When a request is deferred.
+/// Conditions under which a request is deferred.
 #[derive(Debug, Clone)]
 pub(super) struct TriggerSettings {
-    /// What is waited for the lock before.
+    /// Wait for the lock before a request is deferred.
     pub(super) lock_wait: Duration,
-    /// Most that a client may ask for.
+    /// Longest wait that a client may ask for.
     pub(super) max_wait: Duration,
     pub(super) respond_async: bool,
     pub(super) defer_always: bool,
     pub(super) require_worker: bool,
 }
 
-/// What may be stored of it.
+/// Limits of a stored request, and of the memory for reading it.
 #[derive(Debug, Clone)]
 pub(super) struct StorageSettings {
     pub(super) body_limit: usize,
-    /// Of names, values, path and query.
+    /// Limit of names, values, path and query, in bytes.
     pub(super) head_limit: usize,
     pub(super) buffer_budget: usize,
-    /// Whose share of the budget a request takes.
+    /// Client that a request's share of the budget is counted for.
     pub(super) client: ClientAddress,
-    /// How long a body is read.
+    /// Time limit for reading a body.
     pub(super) body_read_timeout: Duration,
     pub(super) header_filter: StoredHeaderFilter,
 }
 
-/// How it runs.
+/// Settings of the job's runs.
 #[derive(Debug, Clone)]
 pub(super) struct RunSettings {
     pub(super) max_attempts: u32,
@@ -74,14 +74,14 @@ pub(super) struct RunSettings {
     pub(super) merge_mode: Option<MergeMode>,
 }
 
-/// What is remembered of an `Idempotency-Key`.
+/// Settings for requests with an `Idempotency-Key`.
 #[derive(Debug, Clone)]
 pub(super) struct IdempotencySettings {
     pub(super) ttl: Duration,
     pub(super) idempotent_direct: bool,
-    /// Most of those that run at once in this process.
+    /// Most direct runs in this process.
     pub(super) max_direct_runs: usize,
-    /// Most bytes of the body of a response that is kept of one.
+    /// Most bytes of a direct run's response body that are stored.
     pub(super) direct_response_limit: usize,
 }
 
@@ -137,11 +137,15 @@ impl<N: ?Sized> DeferGate<N> {
     }
 }
 
-/// For longer no lock is waited for, whoever asks (`lock::asking`). A client is told which wait it got, so it is cut here.
+/// Longest wait that a client can ask for. No lock waits longer (`lock::acquire_options`). The
+/// response states the applied wait, so it is cut here.
 const MAX_LOCK_WAIT: Duration = Duration::from_secs(600);
 
-/// What is stored at most. What one resource takes, an owner may have in its shard, and there is room left beside it: else
-/// a resource could not fill its line, or would keep the others of its shard out.
+/// Default storage limits.
+///
+/// In its shard, an owner may store as much as one resource may hold, and the shard has space
+/// beyond that. Otherwise a resource could not fill its queue, or would exclude the other resources
+/// of its shard.
 const DEFAULT_STORAGE_LIMITS: StorageLimits = StorageLimits {
     resource_jobs: 1_000,
     resource_bytes: 8 << 20,
@@ -153,7 +157,7 @@ const DEFAULT_STORAGE_LIMITS: StorageLimits = StorageLimits {
     owner_records: per_shard(1 << 20),
 };
 
-/// The part that a shard has in what the whole queue may hold: jobs of one lock all lie in one.
+/// Returns a shard's part of a limit of the whole queue. All jobs of one lock are in one shard.
 const fn per_shard(whole: u64) -> u64 {
     whole.div_ceil(SHARD_COUNT as u64)
 }

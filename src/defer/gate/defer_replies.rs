@@ -1,4 +1,4 @@
-//! What a client is told whose request was taken over.
+//! Replies to deferred requests.
 
 use std::time::Duration;
 
@@ -11,14 +11,15 @@ use crate::{
     store::{JobId, JobState, JobView},
 };
 
-/// Longest `Retry-After` that is only guessed: a job may be cancelled, or its line move faster.
+/// Longest estimated `Retry-After`. The estimate may be too long: jobs can be cancelled or run
+/// faster.
 const MAX_ESTIMATED_WAIT: Duration = Duration::from_secs(300);
 
-/// How long a job can be looked up at least, from when it was stored: workers keep what has ended for as long, and of
-/// what is evicted or purged a tombstone is left for as long.
+/// Least time for which a job can be looked up after it was stored. Workers retain ended jobs for
+/// at least as long, and so does the tombstone of an evicted or purged job.
 pub(super) const MIN_LOOKUP_TTL: Duration = MIN_RETENTION;
 
-/// What a client loses of that time: the way of the answer, and of its look.
+/// Part of that time that a client loses to the transit of the response and of its lookup.
 const LOOKUP_MARGIN: Duration = Duration::from_secs(10);
 
 impl<N: ?Sized> DeferGate<N> {
@@ -26,7 +27,7 @@ impl<N: ?Sized> DeferGate<N> {
         format!("{}/{id}", self.0.status_path)
     }
 
-    /// Position 0: not in a line.
+    /// Returns the 202. Position 0 means outside of a queue.
     pub(super) fn accepted_reply(
         &self,
         parked: &DeferCandidate,
@@ -49,7 +50,8 @@ impl<N: ?Sized> DeferGate<N> {
         }
     }
 
-    /// When its result may be there: the usual time for whoever has the lock, all before, and itself.
+    /// Estimates the time until the result: a typical hold for the current holder, for each job
+    /// before this one, and for the job itself.
     fn estimate_wait(&self, parked: &DeferCandidate, position: u64) -> Duration {
         let turns = u32::try_from(position.saturating_add(1)).unwrap_or(u32::MAX);
         let line =
@@ -58,7 +60,7 @@ impl<N: ?Sized> DeferGate<N> {
         late.saturating_add(line.min(MAX_ESTIMATED_WAIT))
     }
 
-    /// A request whose record names this job: what has become of that.
+    /// Returns the reply to a request with a record that names this job.
     pub(super) async fn look_up_recorded_job(
         &self,
         parked: &DeferCandidate,
@@ -69,30 +71,30 @@ impl<N: ?Sized> DeferGate<N> {
             Ok(Some(job)) if job.is_tombstone => gone_reply(Some(&job)),
             Ok(Some(job)) => self.accepted_reply(parked, id, job.state, job.position.unwrap_or(0)),
             Ok(None) => return RecordedJobReply::Forgotten,
-            // Nothing says that it is stored, where it may be one that runs at once.
+            // Nothing proves that the job is stored: it may be a direct run.
             Err(_) if self.0.idempotency.idempotent_direct => outcome_unknown_reply(
                 self.status_location(id),
                 self.0.idempotency.ttl.max(MIN_LOOKUP_TTL),
                 true,
             ),
-            // A read that fails does not make it less accepted.
+            // The job was accepted before; a failed read does not change that.
             Err(_) => self.accepted_reply(parked, id, JobState::Queued, 0),
         })
     }
 }
 
-/// What is known of the request that has the record.
+/// State of the job that a record names.
 pub(super) enum RecordedJobReply {
-    /// It was accepted, or has run.
+    /// The job was accepted, or has run.
     Reply(Reply),
-    /// Another one, under its lock. Its body is not stored, and a refusal or a failure that may be repeated leaves no record,
-    /// so the retry must not be told that it is accepted.
+    /// A direct run holds the record. Its body is not stored, and a refusal or a repeatable failure
+    /// leaves no record, so the retry must not be answered with a 202.
     RunningDirectly,
-    /// No more than its id.
+    /// Only the id of the job is known.
     Forgotten,
 }
 
-/// Of what is stored there are bytes.
+/// A stored job has bytes; a direct run has none.
 fn is_running_directly(job: &JobView) -> bool {
     job.state == JobState::Running && job.history.bytes == 0
 }
@@ -102,9 +104,11 @@ pub(super) fn key_reused_reply() -> Reply {
     Reply::problem(422, problem::IDEMPOTENCY_KEY_REUSED, title)
 }
 
-/// It may be stored: the status resource tells the truth once the store is back, also if that is a 404. Later than `known`
-/// from its acceptance the job may have ended, and its tombstone too. A retry under the same key is safe for as long as that
-/// is remembered.
+/// Returns the reply to a request that may be stored.
+///
+/// The status resource has the answer once the store is available, even if that is a 404. After
+/// `known` the job may have ended, and its tombstone too. A retry with the same key is safe while
+/// the record is kept.
 pub(super) fn outcome_unknown_reply(location: String, known: Duration, keyed: bool) -> Reply {
     let title = "The request may have been accepted; its location tells";
     let seconds = known.saturating_sub(LOOKUP_MARGIN).as_secs();

@@ -1,4 +1,4 @@
-//! The answer of a request that ran at once and is remembered, and what its record keeps of it.
+//! Response of a direct run, and the part of it that its record stores.
 
 use bytes::{Bytes, BytesMut};
 
@@ -13,51 +13,51 @@ use crate::{
     gate::{IdempotentRun, ParkingSlot, RequestFingerprint, STOPPED_REASON, ServiceOutcome},
 };
 
-/// The handler said that it failed, or its answer broke off.
+/// Reason of a record after a failing status or an incomplete response.
 const FAILED_MAY_HAVE_RUN: &str = "failed, may have run";
 
-/// An answer, as it is heard.
+/// Response of a direct run, collected as it passes.
 #[derive(Default)]
 pub(super) struct DirectResponse {
     headers: HeaderList,
-    /// Of its body, where that is known.
+    /// Length of the body, if it is known.
     content_length: Option<u64>,
-    /// It has no end worth waiting for.
+    /// The body is an event stream, which has no end worth waiting for.
     is_stream: bool,
-    /// Its status, while its body goes on.
+    /// Status of the response while its body continues.
     streaming_status: Option<u16>,
     body: DirectBody,
 }
 
 #[derive(Default)]
 enum DirectBody {
-    /// Its driver keeps none.
+    /// The driver reports no body.
     #[default]
     NotRecorded,
-    /// So far, and how many bytes more are kept.
+    /// The bytes so far, and the number of further bytes that may be stored.
     Buffered(BytesMut, usize),
     TooLong,
 }
 
-/// End of a run.
+/// Result of a direct run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DirectRunResult {
-    /// It has run, with this status.
+    /// The run is complete, with this status.
     Completed(u16),
-    /// It came to nothing: a retry runs.
+    /// The request was not executed; a retry runs.
     NotExecuted,
-    /// It is unknown how far it came.
+    /// The progress of the run is unknown.
     MayHaveRun(&'static str),
 }
 
-/// Facts about a run besides its answer.
+/// Facts about a direct run besides its response.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DirectRunContext {
-    /// The handler came to its end under its lock.
+    /// The handler returned under its lock.
     handler_finished: bool,
-    /// The body of the request was cut off.
+    /// The request body was cut off.
     request_truncated: bool,
-    /// Status by which a gate within the lock refused the request.
+    /// Status with which a gate inside the lock refused the request.
     gate_refusal_status: Option<u16>,
 }
 
@@ -72,15 +72,18 @@ impl DirectRunContext {
     }
 }
 
-/// Decides about a run by its answer.
+/// Classifies a direct run by its response.
 ///
-/// - The handler did not come to its end under its lock: it may have run.
-/// - The body of the request was cut off, and the handler failed: nobody executed the whole request, so a retry runs.
-/// - The answer is the refusal of a gate within the lock (a busy lock, a spent quota, a store that is away): nothing ran,
-///   so a retry runs. The same status of a handler, or of another layer, tells no such thing.
-/// - 401 and 403: a retry runs, since it may bring a new token. A deferred run with such an answer is dead.
-/// - An answer that a deferred run would take for a success is the outcome, 409 and 423 included.
-/// - 408, 425, 429, 5xx, an error, a body that broke off: it may have run.
+/// - The handler did not return under its lock: it may have run.
+/// - The request body was cut off and the handler failed: the request was not executed as a whole,
+///   so a retry runs.
+/// - The response is the refusal of a gate inside the lock (a busy lock, an exhausted quota, an
+///   unavailable store): no handler ran, so a retry runs. The same status from a handler or another
+///   layer proves nothing.
+/// - 401 and 403: a retry runs, since it may bring a new token. A deferred run with such a response
+///   is dead.
+/// - A status that is a success for a deferred run, 409 and 423 included: the run is complete.
+/// - 408, 425, 429, 5xx, an error, or an incomplete response body: it may have run.
 pub(super) fn classify_direct_run(
     answer: Option<&DirectResponse>,
     outcome: ServiceOutcome,
@@ -111,7 +114,7 @@ fn classify_status(status: u16) -> DirectRunResult {
 }
 
 impl DirectResponse {
-    /// The body is heard too: so many bytes of it are kept.
+    /// Starts to record the body, up to `limit` bytes.
     pub(super) fn buffer_body(&mut self, limit: usize) {
         self.body = DirectBody::Buffered(BytesMut::new(), limit);
     }
@@ -136,20 +139,21 @@ impl DirectResponse {
         }
     }
 
-    /// True if the body is to be read before the outcome is known: the handler may do its work in it, and fail. Where its
-    /// length is known, only if it is kept.
+    /// Returns true if the outcome is known only at the end of the body: the handler may do its
+    /// work there, and fail. A body with a known length counts only if it fits the limit.
     fn completes_with_body(&self) -> bool {
         let kept = match &self.body {
             DirectBody::Buffered(_, limit) => {
                 self.content_length.is_none_or(|length| length <= *limit as u64)
             }
-            // A driver that hears nothing may not see the end of what has a length.
+            // If the driver reports no body, the end of a body with a length may go unseen.
             DirectBody::NotRecorded | DirectBody::TooLong => self.content_length.is_none(),
         };
         kept && !self.is_stream
     }
 
-    /// What is stored of it, and how that is told.
+    /// Returns headers, body state and body for the record. `ended` is true if the body is
+    /// complete.
     fn into_stored(self, ended: bool) -> (HeaderList, StoredBodyStatus, Bytes) {
         let (stored, body) = match self.body {
             DirectBody::NotRecorded => (StoredBodyStatus::RanDirectly, Bytes::new()),
@@ -167,7 +171,7 @@ impl DirectResponse {
 }
 
 impl<N: ?Sized> DeferGate<N> {
-    /// True if the ticket stays with the body of the answer, at whose end the outcome is known.
+    /// Returns true if the ticket stays with the response body, at whose end the outcome is known.
     pub(super) fn completes_with_body(
         &self,
         ticket: &mut DeferTicket,
@@ -186,7 +190,7 @@ impl<N: ?Sized> DeferGate<N> {
         false
     }
 
-    /// Ends the record of a run.
+    /// Completes, ends or deletes the record of a direct run.
     pub(super) async fn complete_record(
         &self,
         begun: IdempotentRun,
@@ -274,12 +278,12 @@ mod tests {
         for status in [409, 423, 429, 503, 418] {
             assert_eq!(of(status, Some(status)), DirectRunResult::NotExecuted, "{status}");
         }
-        // A layer in between answered something else.
+        // A layer in between changed the status.
         assert_eq!(of(200, Some(429)), DirectRunResult::Completed(200));
         assert_eq!(of(503, Some(429)), DirectRunResult::MayHaveRun(FAILED_MAY_HAVE_RUN));
     }
 
-    /// Whatever a layer in between has made of that.
+    /// Any status, since a layer in between may have changed it.
     #[test]
     fn a_handler_that_was_dropped_may_have_run() {
         for status in [200, 408, 429, 500, 503] {

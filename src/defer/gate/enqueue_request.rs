@@ -1,4 +1,4 @@
-//! A request that is taken over.
+//! Enqueue of a parked request, and its reply.
 
 use std::time::Duration;
 
@@ -26,16 +26,17 @@ use crate::{
     },
 };
 
-/// Of a request whose body is not known.
+/// Fingerprint of a request with an unread body.
 const NO_FINGERPRINT: &str = "-";
 
 impl RunSettings {
-    /// True if a request of unknown outcome may be repeated.
+    /// Returns true if a request with an unknown outcome may be repeated.
     pub(super) fn allows_rerun(&self, method: &str) -> bool {
         self.retry_unsafe || is_idempotent_method(method)
     }
 
-    /// By the method: what may have done its work is not begun anew unless doing it twice is doing it once.
+    /// Returns the policy of a job by its method: a run that may have done its work is repeated
+    /// only if the method is idempotent, or the layer allows it.
     fn job_policy(&self, method: &str, needs_worker: bool) -> JobPolicy {
         let again = self.allows_rerun(method);
         JobPolicy {
@@ -48,7 +49,7 @@ impl RunSettings {
         }
     }
 
-    /// One owner's requests replace each other, and nobody else's.
+    /// Returns the merge group of a request. Only requests of the same owner merge.
     fn merge_group(&self, owner: &str, head: &HttpRequestHead) -> Option<MergePolicy> {
         let wins = self.merge_mode.filter(|_| is_idempotent_method(&head.method))?;
         let parts = [owner, &head.method, &head.target].map(str::as_bytes);
@@ -56,7 +57,7 @@ impl RunSettings {
     }
 }
 
-/// Of the methods that are deferred (RFC 9110 section 9.2.2).
+/// Returns true if a deferrable method is idempotent (RFC 9110 section 9.2.2).
 fn is_idempotent_method(method: &str) -> bool {
     matches!(method, "PUT" | "DELETE")
 }
@@ -98,7 +99,8 @@ impl<N: ?Sized> DeferGate<N> {
         self.enqueue(parked, call).await
     }
 
-    /// Stores nothing: there is no room in the line for what is not known.
+    /// Looks up the record of a request without storing the request: with limits of zero, every
+    /// queue is full.
     pub(super) async fn look_up_record(
         &self,
         parked: DeferCandidate,
@@ -130,7 +132,8 @@ impl<N: ?Sized> DeferGate<N> {
     }
 
     async fn enqueue(&self, parked: DeferCandidate, call: EnqueueCommand) -> Option<Reply> {
-        // Who has the record may have been forgotten as it was looked at, so that a retry runs: this one.
+        // The job that holds the record may be deleted between the calls; then this retry is
+        // stored.
         let again = call.idempotency_record.is_some().then(|| call.clone());
         let first = match self.enqueue_once(&parked, call).await {
             EnqueueResolution::Reply(reply) => return reply,
@@ -165,7 +168,7 @@ impl<N: ?Sized> DeferGate<N> {
             }
             Ok(EnqueueOutcome::Duplicate(id) | EnqueueOutcome::Merged(id)) => {
                 match self.look_up_recorded_job(parked, &id).await {
-                    // The first answer may have been a 503 for want of replicas.
+                    // The first reply may have been a 503 for missing replicas.
                     RecordedJobReply::Reply(reply) => {
                         Some(self.reply_if_replicated(parked, &id, (since, doubt), reply).await)
                     }
@@ -173,7 +176,7 @@ impl<N: ?Sized> DeferGate<N> {
                     RecordedJobReply::Forgotten => return EnqueueResolution::JobForgotten(id),
                 }
             }
-            // Of a request that could not be read nobody knows whether it is the same.
+            // An unread request can't be compared with the recorded one.
             Ok(EnqueueOutcome::FingerprintMismatch) => has_print.then(key_reused_reply),
             Ok(EnqueueOutcome::Full) => {
                 crate::throttle::throttled!(warn, %node, %lock, "not deferred: a line is full");
@@ -192,7 +195,7 @@ impl<N: ?Sized> DeferGate<N> {
             }
             Err(error) => {
                 crate::throttle::throttled!(error, %node, %lock, %error, "not deferred: store away");
-                // What was only looked up is stored under another id, if at all.
+                // A lookup stores nothing; an accepted request has another id.
                 match stores && error.may_have_run() {
                     true => Some(doubt.into_reply(self.status_location(&id))),
                     false => store_unavailable_reply(parked),
@@ -201,7 +204,8 @@ impl<N: ?Sized> DeferGate<N> {
         })
     }
 
-    /// This answer, if so many replicas have what was stored as the layer asks for.
+    /// Returns `reply` if enough replicas have the job, otherwise the reply of an uncertain
+    /// enqueue.
     async fn reply_if_replicated(
         &self,
         parked: &DeferCandidate,
@@ -241,13 +245,13 @@ impl<N: ?Sized> DeferGate<N> {
     }
 }
 
-/// A lock that was found busy has said so. Of one that nobody has asked nothing is known.
+/// Returns a 503 if the lock was never tried. After an attempt, its busy response stands.
 fn store_unavailable_reply(parked: &DeferCandidate) -> Option<Reply> {
     let asked = matches!(parked.slot.mode(), AttemptMode::WaitFor(_));
     (!asked).then(Reply::store_unavailable)
 }
 
-/// What is told of a request whose outcome is not known: since when it may be stored, and whether it has a key.
+/// Data for the reply of an enqueue with an unknown outcome.
 #[derive(Clone, Copy)]
 struct UncertainEnqueue {
     sent_at: Instant,
@@ -256,7 +260,7 @@ struct UncertainEnqueue {
 }
 
 impl UncertainEnqueue {
-    /// Of a call that is about to be sent.
+    /// Call it before the enqueue is sent.
     fn before_call(call: &EnqueueCommand) -> Self {
         let life = call.idempotency_record.as_ref().map(|(.., life)| *life);
         let known = life.unwrap_or_default().max(MIN_LOOKUP_TTL);
@@ -272,10 +276,10 @@ impl UncertainEnqueue {
     }
 }
 
-/// What asking the store comes to.
+/// Result of one enqueue call.
 enum EnqueueResolution {
-    /// `None`: as busy as it was.
+    /// `None` means the lock's busy response.
     Reply(Option<Reply>),
-    /// Its record names this job, of which nothing is kept.
+    /// The record names this job, but the job is deleted.
     JobForgotten(JobId),
 }

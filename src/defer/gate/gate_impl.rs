@@ -1,4 +1,4 @@
-//! The way of a request through the gate.
+//! `Gate` implementation of `DeferGate`.
 
 use std::{convert::Infallible, fmt};
 
@@ -23,25 +23,25 @@ use crate::{
     reply::Reply,
 };
 
-/// What stands between asking and leaving. It is moved with the future of every request, so there is more of it
-/// only for those that need it.
+/// Ticket of a request between entry and exit. It is moved with the future of every request, so
+/// rarely used data are behind a pointer.
 #[derive(Debug)]
 pub struct DeferTicket {
     pub(super) slot: ParkingSlot,
     pub(super) details: Option<Box<DeferTicketDetails>>,
 }
 
-/// What a request has that most have not.
+/// Ticket data of requests that need them; most do not.
 #[derive(Default)]
 pub(super) struct DeferTicketDetails {
     owner: String,
     applied_preferences: AppliedPreferences,
     snapshots: RequestSnapshots,
-    /// Where it is remembered.
+    /// Response of a direct run that is recorded.
     pub(super) direct_response: DirectResponse,
 }
 
-/// Without whose it is: it ends up in a log sooner or later.
+/// The owner is left out, since debug output may be logged.
 impl fmt::Debug for DeferTicketDetails {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DeferTicketDetails").finish_non_exhaustive()
@@ -69,20 +69,20 @@ impl DeferTicket {
     }
 }
 
-/// What the layer knows of a request it may take over.
+/// Parked request that may be deferred.
 pub struct DeferCandidate {
     pub(super) parked: ParkingContext,
     pub(super) slot: ParkingSlot,
     pub(super) owner: String,
     pub(super) applied_preferences: AppliedPreferences,
     pub(super) snapshots: RequestSnapshots,
-    /// What it takes along, once it is picked up.
+    /// Serialized when the parked request is inspected.
     pub(super) saved_snapshots: SavedSnapshots,
-    /// It may not be stored, and is read for its fingerprint alone.
+    /// The request may not be stored. Its body is read for the fingerprint only.
     pub(super) lookup_only: bool,
 }
 
-/// As above: neither whose it is nor what it carries.
+/// Owner and snapshots are left out, since debug output may be logged.
 impl fmt::Debug for DeferCandidate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { parked, lookup_only: only_looks, .. } = self;
@@ -116,7 +116,7 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
         match facts {}
     }
 
-    /// The handler sees nothing of it; the lock found it in the request.
+    /// Nothing to add: the inner lock takes the slot from the request, and handlers do not see it.
     fn annotate_request<V: GateRequest<NativeRequest = N>>(&self, _: &DeferTicket, _: &mut V) {}
 
     fn full_ticket(&self, quick: DeferTicket) -> DeferTicket {
@@ -166,13 +166,14 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
             let answer = more.map(|more| more.direct_response).unwrap_or_default();
             let verdict = classify_direct_run(Some(&answer), outcome, facts);
             self.complete_record(begun, print, (answer, outcome), verdict).await;
-            // A retry layer in between may have met a busy lock after the one that has run.
+            // A retry layer in between may have met a busy lock after the recorded run.
             return LeaveAction::AddHeaders(Vec::new());
         }
         let DeferTicketDetails { owner, applied_preferences: applied, snapshots: captured, .. } =
             more.map(|more| *more).unwrap_or_default();
         match slot.take_parking() {
-            // Only if the busy answer itself came out: a retry or cache layer may have done better.
+            // Only if the busy response itself arrives here: a retry or cache layer may have
+            // replaced it.
             Some(parked) if outcome.status() == Some(parked.busy_status) => {
                 let what = &self.0.storage;
                 let room =
@@ -205,7 +206,7 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
         view: &mut V,
         room: &mut BodyBudget,
     ) -> ParkedVerdict {
-        // What was accepted before is compared with that.
+        // The recorded request is compared with this one.
         let known = parked.parked.is_recorded;
         let unread = if known { ParkedVerdict::HeadOnly } else { ParkedVerdict::Decline };
         let is_upgrade = requires_upgrade(view.method(), &view.header_values("upgrade"));
@@ -241,7 +242,7 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
                 self.look_up_record(parked, Some(print)).await
             }
             Some(body) => self.store_request(parked, head, &body).await,
-            // What can't be stored may still have been accepted, or have run, before.
+            // A request that can't be stored may have been accepted or run before.
             None if parked.parked.is_recorded => self.look_up_record(parked, None).await,
             None => None,
         }
@@ -249,7 +250,7 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
 }
 
 impl<N: ?Sized + 'static> DeferGate<N> {
-    /// What the request takes along; `None` if it may not be stored.
+    /// Returns the snapshots of the request; `None` if it may not be stored.
     fn storable_snapshots(
         &self,
         parked: &mut DeferCandidate,
@@ -261,7 +262,7 @@ impl<N: ?Sized + 'static> DeferGate<N> {
             crate::throttle::throttled!(error, %lock, "not deferred: a snapshot can't be written");
             return None;
         };
-        // An owner is often one of the fields, and stored beside them.
+        // The owner is often a header, and is stored in addition to it.
         let bytes = stored_head_len(&head.target, &head.headers, fields) + parked.owner.len();
         if bytes > *head_limit {
             tracing::debug!(%lock, bytes, head_limit, "not deferred: the request's head is too long");
@@ -279,8 +280,8 @@ impl<N: ?Sized + 'static> DeferGate<N> {
     }
 }
 
-/// Of a layer that defers always, and has met no lock. What a layer between answers in its own name (401, 404, 429)
-/// stands: it has come to no handler.
+/// Returns the reply if a layer with `defer_always` has met no lock. An error of a layer in between
+/// (401, 404, 429) stands, since it reached no handler.
 fn missing_lock_reply<T, P>(outcome: ServiceOutcome) -> LeaveAction<T, P> {
     if outcome.status().is_none_or(|status| status >= 400) {
         return LeaveAction::AddHeaders(Vec::new());

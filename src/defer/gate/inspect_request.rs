@@ -1,4 +1,4 @@
-//! What is read of a request before it passes.
+//! Inspection of a request before it passes.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::{
     reply::{Reply, problem},
 };
 
-/// What the client asked for, and gets.
+/// Preferences of the client that are applied.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct AppliedPreferences {
     pub(super) respond_async: bool,
@@ -27,7 +27,7 @@ pub(super) struct AppliedPreferences {
 }
 
 impl AppliedPreferences {
-    /// The value of `Preference-Applied`.
+    /// Returns the value of `Preference-Applied`.
     pub(super) fn header_value(self) -> Option<String> {
         let wait = self.wait.map(|wait| format!("wait={}", wait.as_secs()));
         let named = self.respond_async.then(|| "respond-async".to_owned());
@@ -37,21 +37,21 @@ impl AppliedPreferences {
 }
 
 impl TriggerSettings {
-    /// How the lock is to be tried.
+    /// Returns how the lock is tried, and the preferences applied.
     fn attempt_mode(
         &self,
         prefer: &[&[u8]],
         may_be_stored: impl FnOnce() -> bool,
     ) -> (AttemptMode, AppliedPreferences) {
         let PreferHeader { wait, respond_async } = PreferHeader::parse(prefer);
-        // Where clients get no wait at all, theirs does not take the place of the route's.
+        // With `max_preferred_wait` zero, a client's wait does not replace the route's.
         let asked = wait.filter(|_| !self.max_wait.is_zero());
         let wait = asked.map(|wait| wait.min(self.max_wait));
         if self.defer_always {
             return (AttemptMode::ParkOrRefuse, AppliedPreferences { respond_async, wait: None });
         }
         let at_once = respond_async && self.respond_async;
-        // Whatever can't be stored anyhow is better tried than refused.
+        // A request that can't be stored would be refused, so its lock is tried.
         if at_once && wait.unwrap_or_default().is_zero() && may_be_stored() {
             return (AttemptMode::ParkImmediately, AppliedPreferences { respond_async, wait });
         }
@@ -66,7 +66,7 @@ impl<N: ?Sized> DeferGate<N> {
         view: &mut V,
     ) -> InitialVerdict<std::convert::Infallible, DeferTicket> {
         let settings = &*self.0;
-        // A replay is never deferred again: it would be an endless job.
+        // A deferred replay would be an endless job.
         if !settings.methods.matches(view.method()) || is_replay(view) {
             return InitialVerdict::Skip;
         }
@@ -80,7 +80,8 @@ impl<N: ?Sized> DeferGate<N> {
             return InitialVerdict::Answer(Reply::misconfigured());
         }
         let special = view.has_any_header(&["idempotency-key", "prefer", REPLAY_HEADER]);
-        // Nor is one that runs here for a worker elsewhere. Whether it does, the lock further in knows.
+        // Neither is a run for a worker in another process deferred. The header is only a claim;
+        // the inner lock verifies it.
         let said_to_run = special && !view.header_values(REPLAY_HEADER).is_empty();
         let asks_for_nothing = !settings.trigger.defer_always && !special;
         if asks_for_nothing && settings.owner.is_none() && settings.snapshot_extractors.is_empty() {
@@ -124,7 +125,7 @@ impl<N: ?Sized> DeferGate<N> {
         if is_unnamed && !said_to_run {
             return InitialVerdict::Answer(missing_owner_reply());
         }
-        // A run has a key that its worker made, and is looked up nowhere.
+        // The key of a claimed run may come from its worker, and has no record.
         let key = key.filter(|_| !is_unnamed);
         let record =
             key.map(|key| settings.idempotency_record(&owner, view.method(), &route, &key));
@@ -137,7 +138,7 @@ impl<N: ?Sized> DeferGate<N> {
     }
 }
 
-/// The answer to a key that could be another user's.
+/// Returns the reply to a request with a key that other users could share.
 fn missing_owner_reply() -> Reply {
     crate::throttle::throttled!(
         error,
@@ -150,7 +151,8 @@ fn missing_owner_reply() -> Reply {
 }
 
 impl<N: ?Sized> DeferSettings<N> {
-    /// The record of a client's key; its name in the store has the lock's beside it.
+    /// Returns the lookup of a client's key. The record's name in the store also contains the
+    /// lock's name.
     fn idempotency_record(
         &self,
         owner: &str,
@@ -174,8 +176,8 @@ impl<N: ?Sized> DeferSettings<N> {
         }
     }
 
-    /// Returns true if nothing in the request's head keeps it from being stored, by the bounds of the pick-up. `known`: it
-    /// carries a snapshot.
+    /// Returns true if the request's head does not prevent storage, by the limits that the later
+    /// inspection applies. `known` is true if it carries a snapshot.
     fn is_storable<V: GateRequest<NativeRequest = N>>(
         &self,
         view: &V,
@@ -191,7 +193,7 @@ impl<N: ?Sized> DeferSettings<N> {
             view.header_values(name).into_iter().map(|value| line(name, value)).sum::<usize>()
         };
         let stored: usize = names.iter().filter(|name| fields.allows(name)).map(of).sum();
-        // The stored head has the host as a field, if only the URI names it.
+        // The stored head has a host header even if only the URI names the host.
         let authority = view.authority().filter(|_| !names.contains(&"host"));
         let host = authority.map_or(0, |authority| line("host", authority.as_bytes()));
         let head = stored + host + view.target_len() + owner.len();

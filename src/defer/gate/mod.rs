@@ -1,11 +1,10 @@
-//! `DeferGate`: accepts what its inner lock finds busy.
+//! `DeferGate`: accepts requests that its inner lock finds busy.
 //!
-//! What happens to a request: the gate asks whether it may be deferred at all, and makes a [`Slot`] for
-//! it, which tells the lock how long to wait and under which record to look it up. It passes at once. If
-//! the lock has parked it, and the busy answer still stands when it comes out, the request is picked up:
-//! what can't be stored is refused before its body is read. Then it is read, stored, and answered with 202.
-//!
-//! [`Slot`]: crate::gate::Slot
+//! The gate first checks whether a request may be deferred at all. It attaches a
+//! [`ParkingSlot`](crate::gate::ParkingSlot) that tells the lock how long to wait, and which record
+//! to look up. The request passes at once. If the lock has parked it, and the busy response still
+//! stands on the way out, the gate inspects the parked request. One that can't be stored is refused
+//! before its body is read. Otherwise it is read, stored, and answered with 202.
 
 mod credential_warning;
 mod defer_gate;

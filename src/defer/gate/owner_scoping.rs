@@ -1,10 +1,11 @@
-//! The owner of a request, which scopes everything that requests of one layer could share.
+//! Owner of a request, which scopes everything that requests of one layer could share.
 
 use super::defer_gate::{DeferSettings, StorageSettings};
 use crate::{defer::snapshot::RequestSnapshots, store::MergeMode};
 
 impl<N: ?Sized> DeferSettings<N> {
-    /// The owner that the application names, else the identity in a carried snapshot. Empty: none is known.
+    /// Returns the owner that the application names, otherwise the identity in a carried snapshot.
+    /// Empty if there is none.
     pub(super) fn resolve_owner(&self, native: &N, captured: &mut RequestSnapshots) -> String {
         let owner = match &self.owner {
             Some(owner) => owner(native),
@@ -13,19 +14,20 @@ impl<N: ?Sized> DeferSettings<N> {
         owner.unwrap_or_default()
     }
 
-    /// Returns true if a request is some user's, and nothing says which one's: it must share neither a key nor a merge with
-    /// others. An `.owner(..)` that names none has said that the request is nobody's.
+    /// Returns true if a request belongs to an unknown user: it must share neither an idempotency
+    /// key nor a merge with others. An `.owner(..)` that returns no owner declares that the request
+    /// belongs to no user.
     pub(super) fn lacks_owner(&self, owner: &str, has_user: impl FnOnce() -> bool) -> bool {
         let is_scoped = !owner.is_empty() || self.owner.is_some();
         !is_scoped && !self.shared_by_all && !self.snapshot_extractors.is_empty() && has_user()
     }
 
-    /// Checks the layer's settings where it is put around a service. Warns of a body limit that the buffer budget does not
-    /// allow.
+    /// Validates the layer's settings when it is put around a service. Warns about a body limit
+    /// beyond the buffer budget.
     ///
     /// # Panics
     ///
-    /// If requests of different users would share what is one user's.
+    /// Panics if requests of different users could share jobs or responses.
     pub(super) fn validate(&self) {
         self.validate_sharing();
         let StorageSettings { body_limit, head_limit, buffer_budget: budget, .. } = self.storage;
@@ -66,7 +68,7 @@ impl<N: ?Sized> DeferSettings<N> {
         );
     }
 
-    /// The setting by which requests share jobs or answers, if there is one.
+    /// Returns the setting by which requests share jobs or responses, if there is one.
     fn sharing_setting(&self) -> Option<&'static str> {
         match self.run.merge_mode {
             Some(MergeMode::Coalesce) => Some("first_wins"),

@@ -1,18 +1,19 @@
-//! The end of a worker: it is handed nothing more, and what runs may end.
+//! Drain of a worker: it receives no new jobs, and current runs may end.
 
 use std::{future::Future, pin::pin, time::Duration};
 
 use super::{JobDispatcher, RETRY_DELAY};
 use crate::defer::job_chain::ShutdownPhase;
 
-/// Longest time for giving back what a drain has cut off: a call or two each, within the store's deadline.
+/// Time for returning the aborted jobs: one or two calls each, within the store's call timeout.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long the store is asked to hear that a worker without runs leaves.
+/// Time for telling the store that a worker without runs leaves.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl JobDispatcher {
-    /// Gives the shards up, until the store has heard of it: the others would wait for the lease.
+    /// Releases the shards, repeated until the store replies. Otherwise peers would wait for the
+    /// lease.
     fn release_shards(&self, mut left: bool) -> impl Future<Output = ()> + Send + use<> {
         let store = self.worker.store.clone();
         async move {
@@ -28,8 +29,8 @@ impl JobDispatcher {
         let node = self.worker.store.node().clone();
         tracing::info!(%node, running = self.chain_tasks.len(), "worker stops");
         self.shutdown.send_replace(ShutdownPhase::Draining);
-        // First of all: no more offers to this worker. Where another one goes on in this process, they are its own,
-        // and so are the shards.
+        // First, so that this worker receives no more offers. If another worker of this process
+        // remains, offers and shards stay with it.
         let left = self.worker.store.wakeups().job_worker_count() > 0
             || self.send_heartbeat(Duration::ZERO).await.is_ok();
         let leave = self.release_shards(left);
@@ -38,7 +39,8 @@ impl JobDispatcher {
             let (mut leave, mut ended) = (pin!(leave), pin!(ended));
             tokio::select! {
                 () = &mut leave => ended.await,
-                // Of a store that is away nobody is kept waiting: the watch ends by itself.
+                // An unavailable store does not delay the end of the worker: the shard leases
+                // expire.
                 () = &mut ended => drop(tokio::time::timeout(LEAVE_TIMEOUT, leave).await),
             }
         };

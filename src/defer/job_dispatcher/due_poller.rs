@@ -1,4 +1,4 @@
-//! Looks at the due index: when, of which shards, and what becomes of what they find.
+//! Polls of the due index: their time, their shards, and the handling of their results.
 
 use std::time::Duration;
 
@@ -12,15 +12,16 @@ use crate::{
     store::{DueLocks, JobId},
 };
 
-/// Locks of requests that wait for room, below which more are looked up: enough for the time of a look.
+/// Number of waiting request locks below which more are polled. It covers the duration of a poll.
 const LOW_WATERMARK: usize = 50;
 
-/// Where more than that wait, a look is put off so long: what only comes due has no message, and its turn too.
+/// Delay of a poll while at least `LOW_WATERMARK` locks wait. Locks that only came due have no
+/// wake-up, and must get their turn too.
 const BACKLOG_POLL_DELAY: Duration = Duration::from_secs(1);
 
-/// What a look has found.
+/// Result of a due poll.
 pub(super) struct DuePollResult {
-    /// Those that were asked, and since when they were due.
+    /// The polled shards, with the times since which they were due.
     shards: Vec<(u16, Instant)>,
     due_locks: Result<Vec<DueLocks>, Error>,
 }
@@ -40,7 +41,7 @@ impl JobDispatcher {
         }
     }
 
-    /// Those whose time has come, the longest ago first.
+    /// Returns the shards with a due poll, the longest overdue first.
     fn overdue_shards(&self, now: Instant) -> Vec<(u16, Instant)> {
         let looks = self.due_polls.iter().map(|(&shard, &at)| (shard, at));
         let mut due: Vec<_> = looks.filter(|(_, at)| *at <= now).collect();
@@ -48,7 +49,7 @@ impl JobDispatcher {
         due
     }
 
-    /// Asks the shards whose time has come what is due, in the background.
+    /// Polls the due shards in the background.
     pub(super) fn start_due_poll(&mut self) {
         let shards = self.overdue_shards(Instant::now());
         for (shard, _) in &shards {
@@ -78,10 +79,11 @@ impl JobDispatcher {
                 !known && (!key.is_webhook() || self.ready_queues.accepts(key))
             };
             let least = match &due.locks[..] {
-                // There was no room for its names: it comes first the next time.
+                // `MAX_DUE_LOCKS` was used up by other shards. This one is first in the next poll.
                 [] => since,
                 names if names.iter().any(|(key, _)| unknown(key)) => now,
-                // What is known and can't be visited yet is no reason to look again and again.
+                // All locks are known already and can't start yet; polling at once would find the
+                // same.
                 _ => now + RETRY_DELAY,
             };
             if let Some(next) = due.next_due_in {
@@ -101,13 +103,13 @@ impl JobDispatcher {
         } else if self.ready_queues.accepts(key) {
             self.ready_queues.queue_for(key).push_due(key, head);
         } else if !key.is_webhook() {
-            // That of a callback comes again by itself.
+            // The lock of a webhook becomes due again by itself.
             self.schedule_due_poll(key.shard(), now);
         }
     }
 }
 
-/// Until the look that is under way has ended; for ever if none is.
+/// Waits for the current poll; never resolves if there is none.
 pub(super) async fn await_due_poll(
     looking: &mut Option<BoxFuture<'static, DuePollResult>>,
 ) -> DuePollResult {

@@ -1,4 +1,4 @@
-//! What is left to other workers: what there is no room for, and what this one can't run.
+//! Work left to peers: locks without a free slot here, and jobs that this worker can't run.
 
 use tokio::time::Instant;
 
@@ -8,16 +8,17 @@ use crate::{
     store::{JobId, WakeupMessage},
 };
 
-/// A job for another worker.
+/// A job that is left to a peer.
 pub(super) struct PeerJob {
     pub(super) until: Instant,
-    /// One was told.
+    /// A peer has been notified.
     pub(super) announced: bool,
 }
 
 impl JobDispatcher {
-    /// A watcher that has no room tells others what waits in its shards, all of it or what nobody was told in time. It
-    /// visits them itself all the same, if it has room first.
+    /// Forwards ready locks of owned shards to peers: all of them, or those that no peer was
+    /// notified of in time. They stay in the queues here too, and start here if a slot is free
+    /// first.
     pub(super) fn forward_ready_locks(&mut self, all: bool) {
         for (key, head) in self.ready_queues.next_to_forward(MAX_DUE_LOCKS, all, Instant::now()) {
             if self.owned_shards.contains(&key.shard()) {
@@ -26,7 +27,8 @@ impl JobDispatcher {
         }
     }
 
-    /// What only came due has been told to nobody else: the others hear of what has waited for too long.
+    /// Forwards locks that have waited here for too long. No peer knows of a lock that only came
+    /// due.
     pub(super) fn forward_stuck_locks(&mut self) {
         if !self.peers.is_empty() {
             self.forward_ready_locks(false);
@@ -34,7 +36,7 @@ impl JobDispatcher {
         self.forward_at = Some(Instant::now() + FORWARD_DELAY);
     }
 
-    /// Tells a worker chosen at random that this lock has something to do. False if there is none.
+    /// Sends a wake-up for this lock to a random peer. Returns false if there is no peer.
     pub(super) fn notify_random_peer(&self, key: Key, id: Option<JobId>) -> bool {
         if self.peers.is_empty() {
             return false;
@@ -57,7 +59,8 @@ impl JobDispatcher {
         true
     }
 
-    /// Tells the workers beside this one, on the same store handle. It hears it itself, too.
+    /// Notifies the other workers of this process on the same store. This worker receives the
+    /// wake-up too.
     fn notify_local_workers(&self, key: &Key, id: &JobId) -> bool {
         let hints = self.worker.store.wakeups();
         let others = hints.job_worker_count() > 1;
@@ -67,8 +70,8 @@ impl JobDispatcher {
         others
     }
 
-    /// Whether another worker was told of a job that this one can't run. A little later it is this worker's turn
-    /// again: the other one may have gone.
+    /// Returns true if a peer was notified of a job that this worker can't run. After `RETRY_DELAY`
+    /// this worker tries the job again, since the peer may have stopped.
     pub(super) fn leave_to_peer(&mut self, key: &Key, id: &JobId, now: Instant) -> bool {
         let Some(foreign) = self.peer_jobs.remove(id).filter(|foreign| now < foreign.until) else {
             return false;
@@ -79,7 +82,7 @@ impl JobDispatcher {
         {
             return false;
         }
-        // It comes by an offer and by a look, and is left to the other one by both.
+        // The job comes up twice, by an offer and by a due poll; both leave it to the peer.
         let until = if foreign.announced { foreign.until } else { now + RETRY_DELAY };
         self.peer_jobs.insert(id.clone(), PeerJob { until, announced: true });
         true

@@ -1,14 +1,15 @@
-//! Locks that wait for room here: those of requests, and those of callbacks, which have a room of their own.
+//! Ready locks of a worker: one queue for requests and one for webhooks, with separate slots.
 
 use tokio::time::Instant;
 
 use super::webhook_ready_queue::WebhookReadyQueue;
 use crate::{defer::ready_queue::ReadyQueue, key::Key, store::JobId};
 
-/// Most requests that wait. What is beyond it is found in the due index.
+/// Most request locks that wait here. The due index has the others.
 const MAX_QUEUED_REQUESTS: usize = 1_000;
 
-/// Neither stands behind the other: requests may wait for leave for hours, and whom a callback is for may be slow.
+/// Separate queues, so that neither blocks the other: requests may wait hours for a permit, and
+/// webhook receivers may be slow.
 #[derive(Default)]
 pub(super) struct ReadyQueues {
     requests: ReadyQueue,
@@ -16,12 +17,12 @@ pub(super) struct ReadyQueues {
 }
 
 impl ReadyQueues {
-    /// Those among which this one waits, for it to be put there.
+    /// Returns the queue for this lock. Call it only to push the lock.
     pub(super) fn queue_for(&mut self, key: &Key) -> &mut ReadyQueue {
         if key.is_webhook() { self.webhooks.queue_for(key) } else { &mut self.requests }
     }
 
-    /// Whether one more may wait beside this one.
+    /// Returns true if the queue for this lock accepts one more.
     pub(super) fn accepts(&self, key: &Key) -> bool {
         if key.is_webhook() {
             self.webhooks.accepts()
@@ -62,7 +63,8 @@ impl ReadyQueues {
         self.webhooks.clear();
     }
 
-    /// As that of either, for both.
+    /// Like [`ReadyQueue::next_to_forward`], over both queues. Webhooks get at most half of `most`,
+    /// rounded up.
     pub(super) fn next_to_forward(
         &mut self,
         most: usize,

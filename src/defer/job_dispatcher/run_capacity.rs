@@ -1,4 +1,4 @@
-//! Visits, as far as there is room for them.
+//! Job chains within the worker's capacity.
 
 use std::sync::{
     Arc,
@@ -19,16 +19,18 @@ use crate::{
     store::JobId,
 };
 
-/// Visits for each run that there is room for: those beyond are settled, and no more begin while the store is too slow
-/// for it.
+/// Most chains per run slot. The chains beyond the slots are settling; no more start while the
+/// store is too slow.
 const MAX_CHAINS_PER_SLOT: usize = 2;
 
-/// That for lines of requests, or for those of callbacks. Neither has the other's: requests may run for long, or wait for leave
-/// to run for hours, and whom a callback is for may take his time.
+/// Capacity for request locks or for webhook locks.
+///
+/// The two are separate: requests may run for long or wait hours for a permit, and webhook
+/// receivers may be slow.
 pub(super) struct RunCapacity {
     slots: Arc<RunSlots>,
     active_chains: usize,
-    /// Others wait for it.
+    /// True while other locks wait for a slot.
     contended: Arc<AtomicBool>,
 }
 
@@ -55,7 +57,7 @@ impl RunCapacity {
         self.slots.limit()
     }
 
-    /// As of its slots.
+    /// Waits until a slot is freed. Cancel safe.
     pub(super) async fn wait_freed(&self) {
         self.slots.wait_freed().await;
     }
@@ -66,13 +68,14 @@ impl JobDispatcher {
         if key.is_webhook() { &mut self.webhook_capacity } else { &mut self.request_capacity }
     }
 
-    /// For another line like this one.
+    /// Returns true if a chain for this lock can start now.
     pub(super) fn has_capacity_for(&self, key: &Key) -> bool {
         let room = if key.is_webhook() { &self.webhook_capacity } else { &self.request_capacity };
         room.is_available()
     }
 
-    /// Visits those that wait, as far as there is room. While the queue is paused they wait in the due index.
+    /// Starts chains for ready locks within the capacity. While the queue is paused, the due index
+    /// keeps them.
     pub(super) fn start_ready_chains(&mut self) {
         if self.paused.load(Ordering::Relaxed) {
             self.ready_queues.clear();
@@ -101,7 +104,7 @@ impl JobDispatcher {
         self.ready_queues.webhooks.pop(&turns)
     }
 
-    /// Unless one is under way.
+    /// Starts a chain, unless the lock has one.
     fn spawn_chain(&mut self, key: Key, id: Option<JobId>) {
         if self.running_chains.contains_key(&key) {
             return;

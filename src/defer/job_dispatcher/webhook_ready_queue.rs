@@ -1,7 +1,8 @@
-//! Callbacks that wait for room: their owners take turns.
+//! Queue of webhooks that wait for a slot, fair among their owners.
 //!
-//! A message or a look names a lock, and whose callback it is stands in the store. So owners are looked up, in the
-//! background and before anything is claimed: what waits for the turn of its owner costs no claim.
+//! A wake-up or a poll names only a lock; the owner of its webhook is in the store. Owners are
+//! looked up in the background, before anything is claimed: a webhook that waits for its owner's
+//! turn costs no claim.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -17,34 +18,35 @@ use crate::{
     store::{JobId, Store},
 };
 
-/// Most callbacks that wait. Others are found in the due index.
+/// Most webhooks that wait here. The due index has the others.
 const MAX_QUEUED: usize = 1_000;
 
-/// Most owners that are looked up together.
+/// Most owners in one lookup.
 const MAX_LOOKUP_BATCH: usize = 100;
 
-/// Pause between look-ups while as many wait as may: those that come find no room, unless their owner has few.
+/// Pause between lookups while the queue is full. Only webhooks of owners with few of them find a
+/// place then.
 const FULL_QUEUE_LOOKUP_DELAY: Duration = Duration::from_millis(100);
 
-/// Most owners whose last turn is remembered: clients may have many.
+/// Most owners remembered by their last turn: clients may have many.
 const MAX_REMEMBERED_OWNERS: usize = 1_000;
 
-/// Owners of these callbacks.
+/// Webhooks with their owners.
 pub(super) type WebhookOwners = Vec<(Key, Arc<str>)>;
 
 #[derive(Default)]
 pub(super) struct WebhookReadyQueue {
     queue: ReadyQueue,
-    /// Of those that wait, as far as they were looked up.
+    /// Owners of queued webhooks, as far as they were looked up.
     owners: HashMap<Key, Arc<str>>,
-    /// Callbacks of each owner that wait.
+    /// Number of queued webhooks of each owner.
     queued_per_owner: HashMap<Arc<str>, usize>,
-    /// Those of which the owner is to be looked up.
+    /// Queued webhooks without a known owner.
     unresolved: Vec<Key>,
-    /// The turn that each owner had last.
+    /// Value of `served_count` at each owner's last turn.
     last_served: HashMap<Arc<str>, u64>,
     served_count: u64,
-    /// None of those that wait had a turn, and nothing has changed since.
+    /// No queued webhook could start, and nothing has changed since.
     blocked: bool,
 }
 
@@ -53,18 +55,19 @@ impl WebhookReadyQueue {
         &self.queue
     }
 
-    /// For telling others.
+    /// For forwarding.
     pub(super) fn queue_mut(&mut self) -> &mut ReadyQueue {
         &mut self.queue
     }
 
-    /// Whether another one may wait. Where too many do, one whose owner has few takes the place of one whose owner has
-    /// many: it is let in until its owner is known.
+    /// Returns true if another webhook may wait. It is admitted to a full queue until its owner is
+    /// known: a webhook of an owner with few replaces one of the owner with most.
     pub(super) fn accepts(&self) -> bool {
         self.queue.len() < MAX_QUEUED || self.unresolved.len() < MAX_LOOKUP_BATCH
     }
 
-    /// Those that wait, for this one to be put there.
+    /// Returns the queue for this webhook. Call it only to push the webhook. A full queue evicts an
+    /// entry first.
     pub(super) fn queue_for(&mut self, key: &Key) -> &mut ReadyQueue {
         if !self.queue.contains(key) {
             if self.queue.len() >= MAX_QUEUED {
@@ -75,7 +78,7 @@ impl WebhookReadyQueue {
         &mut self.queue
     }
 
-    /// Drops the last of the owner that has most. It is due again in a while.
+    /// Evicts the last webhook of the owner with most. It becomes due again later.
     fn evict_one(&mut self) {
         let most = self.queued_per_owner.iter().max_by_key(|(_, count)| **count);
         let Some(owner) = most.map(|(owner, _)| Arc::clone(owner)) else { return };
@@ -98,7 +101,8 @@ impl WebhookReadyQueue {
         self.queue.remove(key)
     }
 
-    /// Takes out the next one: of those whose host has a turn, the first of the owner whose last turn was longest ago.
+    /// Removes the next webhook: among those with a free receiver slot, the first of the owner with
+    /// the oldest last turn.
     pub(super) fn pop(&mut self, turns: &ReceiverAvailability<'_>) -> Option<(Key, Option<JobId>)> {
         if self.blocked {
             return None;
@@ -132,7 +136,7 @@ impl WebhookReadyQueue {
         }
     }
 
-    /// A turn may have come free.
+    /// Call it when a receiver slot may be free.
     pub(super) fn clear_blocked(&mut self) {
         self.blocked = false;
     }
@@ -144,7 +148,7 @@ impl WebhookReadyQueue {
         self.unresolved.clear();
     }
 
-    /// Looks up the owners of the next ones.
+    /// Starts a lookup of the owners of the next webhooks.
     fn start_owner_lookup(&mut self, store: &Store) -> Option<BoxFuture<'static, WebhookOwners>> {
         if self.unresolved.is_empty() {
             return None;
@@ -174,7 +178,8 @@ impl WebhookReadyQueue {
     }
 }
 
-/// Of one that is not there, or that a store that is away can't tell, nobody: the claim finds out.
+/// Looks up the owner of a webhook. Empty if the job is gone or the store is unavailable: the claim
+/// finds out.
 async fn look_up_owner(store: &Store, key: Key) -> (Key, Arc<str>) {
     let job = store.backend().job_view(webhook_job_id(&key)).await;
     let owner = job.ok().flatten().map_or_else(String::new, |job| job.owner);
@@ -182,7 +187,7 @@ async fn look_up_owner(store: &Store, key: Key) -> (Key, Arc<str>) {
 }
 
 impl JobDispatcher {
-    /// Begins to look up the owners of callbacks, unless that is under way.
+    /// Starts an owner lookup, unless one is in progress.
     pub(super) fn start_owner_lookup(&mut self) {
         if self.owner_lookup.is_none() {
             self.owner_lookup = self.ready_queues.webhooks.start_owner_lookup(&self.worker.store);
@@ -195,7 +200,7 @@ impl JobDispatcher {
     }
 }
 
-/// Until the look-up that is under way has ended; for ever if none is.
+/// Waits for the current lookup; never resolves if there is none.
 pub(super) async fn await_owner_lookup(
     owners: &mut Option<BoxFuture<'static, WebhookOwners>>,
 ) -> WebhookOwners {

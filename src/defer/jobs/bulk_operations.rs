@@ -1,4 +1,4 @@
-//! Many jobs at a time: listings, redriving all of them, purging the old.
+//! Operations on many jobs: listings, redrive of all dead letters, purge of old ones.
 
 use std::time::Duration;
 
@@ -16,42 +16,46 @@ use crate::{
     store::{EndedFilter, JobId, JobState, JobView},
 };
 
-/// Most that one call lists.
+/// Most jobs that one call lists.
 const MAX_PAGE_SIZE: usize = 100;
 
 impl DeferredJobs {
-    /// Dead letters, at most `most` of them (from 1 to 100). A listing goes shard by shard, so it is in no
-    /// order of time; what is filed while it goes on may be missed, and nothing else.
+    /// Lists dead letters, at most `most` of them (1 to 100).
+    ///
+    /// A listing goes shard by shard, so it has no order in time. Jobs that become dead letters
+    /// during the listing may be missing; no others are.
     ///
     /// # Errors
     ///
-    /// If the store is away.
+    /// Fails if the store is unavailable.
     pub async fn dead(&self, from: JobCursor, most: usize) -> Result<JobPage, Error> {
         self.list_ended(EndedFilter::Dead, from, most).await
     }
 
-    /// As [`dead`](Self::dead), those that have run and whose response is kept; also those that ran at once and are
-    /// remembered. What was cancelled or expired is in no listing: it is found by its id for a day, and counted by
-    /// [`stats`](Self::stats).
+    /// Lists finished jobs with a stored response, like [`dead`](Self::dead). Direct runs that are
+    /// remembered are included.
+    ///
+    /// Cancelled and expired jobs are in no listing. They can be found by id for a day, and are
+    /// counted by [`stats`](Self::stats).
     ///
     /// # Errors
     ///
-    /// If the store is away.
+    /// Fails if the store is unavailable.
     pub async fn done(&self, from: JobCursor, most: usize) -> Result<JobPage, Error> {
         self.list_ended(EndedFilter::Done, from, most).await
     }
 
-    /// As [`dead`](Self::dead), those that wait or run: which they are, how they stand in their lines, when they are due,
-    /// and why they have come back. A resource's jobs come in their order, one after the other.
+    /// Lists queued and running jobs, like [`dead`](Self::dead): their state, queue position, due
+    /// time, and the reason of a retry. The jobs of a resource are listed in their order.
     ///
-    /// What waits all the while in the same place is told, unless most others of its shard go meanwhile; what is moved
-    /// while the listing goes on (it runs, it fails, its delay is over) may be told twice or missed. Not in here: requests
-    /// that were not deferred, and what has lost its line to a fault of the store, which
-    /// [`Store::check`](crate::Store::check) puts back.
+    /// A job that keeps its place during the listing is listed, unless most other jobs of its shard
+    /// leave meanwhile. A job that moves meanwhile (it runs, fails, or its delay ends) may be
+    /// listed twice or missed. Direct runs are not listed. Neither are jobs that a fault of the
+    /// store has removed from their queue; [`Store::check`](crate::Store::check) puts those back.
     ///
     /// # Errors
     ///
-    /// If the store is away.
+    /// Fails if the store is unavailable.
     pub async fn pending(&self, from: JobCursor, most: usize) -> Result<JobPage, Error> {
         let page = |shard, at: ShardPosition, most| {
             let page = self.store.backend().list_pending(shard, at.pending_mark(), most);
@@ -60,23 +64,25 @@ impl DeferredJobs {
         collect_page(from, most, page).await
     }
 
-    /// Puts back all that are dead now, one each `every` (zero: as fast as the store answers), so that they
-    /// don't come down on their lines at once. How many were put back.
+    /// Redrives all present dead letters, one per `every`, and returns their number. The interval
+    /// spreads the load on their locks; with zero, calls follow each other directly.
     ///
-    /// One that dies again meanwhile is not put back twice, also by two such calls at the same time. If this is dropped, or fails, those that it has
-    /// put back stay so; calling it again goes on with the others.
+    /// A job that dies again meanwhile is not redriven twice, even by two concurrent calls. If the
+    /// call is dropped or fails, the jobs that it has redriven stay so; call it again to continue.
     ///
     /// # Errors
     ///
-    /// If the store is away.
+    /// Fails if the store is unavailable.
     pub async fn redrive_all(&self, every: Duration) -> Result<u64, Error> {
         let mut next = Instant::now();
         let mut moved = 0;
         for shard in 0..SHARD_COUNT {
-            // First all ids of the shard: what is put back and dies again would else be found again.
+            // All ids of the shard first: a redriven job that dies again would otherwise be found
+            // again.
             for (id, job) in self.list_shard(shard, EndedFilter::Dead).await? {
                 sleep_until(next).await;
-                // From now on, not from when it was due: a slow store is not caught up with.
+                // Counted from now, not from the last due time, so that a slow store is not
+                // followed by a burst.
                 next = Instant::now() + every.min(MAX_DURATION);
                 let state = self.store.backend().redrive_job(id, job.history.ended_us).await?;
                 moved += u64::from(state.is_some_and(JobState::is_pending));
@@ -86,11 +92,11 @@ impl DeferredJobs {
         Ok(moved)
     }
 
-    /// Forgets the dead letters that died at least so long ago. How many they were.
+    /// Purges dead letters that died at least `older_than` ago, and returns their number.
     ///
     /// # Errors
     ///
-    /// If the store is away. Those that it has forgotten stay so.
+    /// Fails if the store is unavailable. Jobs that were purged before stay so.
     pub async fn purge_dead(&self, older_than: Duration) -> Result<u64, Error> {
         let until = self
             .store
@@ -124,7 +130,7 @@ impl DeferredJobs {
         collect_page(from, most, page).await
     }
 
-    /// All of a shard, which its caps keep to a few thousand.
+    /// Lists all jobs of a shard. Storage limits keep them to a few thousand.
     async fn list_shard(
         &self,
         shard: u16,
@@ -141,7 +147,7 @@ impl DeferredJobs {
     }
 }
 
-/// Shard by shard, until there are as many as were asked for.
+/// Collects a page shard by shard, until it has `most` jobs.
 async fn collect_page<F>(
     from: JobCursor,
     most: usize,

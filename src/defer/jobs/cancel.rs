@@ -1,4 +1,4 @@
-//! Cancelling, as a job was seen.
+//! Cancellation of a queued job.
 
 use std::time::Duration;
 
@@ -7,22 +7,22 @@ use crate::{
     store::{JobId, JobState, JobView, Store},
 };
 
-/// How long a cancelled job can be looked up.
+/// Time for which a cancelled job can be looked up.
 const CANCELLED_RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Most looks of one call. Between two of them the job has run, and waits again.
+/// Most attempts of one call. A repeated attempt means that the job has run and is queued again.
 const MAX_CANCEL_ATTEMPTS: usize = 8;
 
-/// What cancelling comes to.
+/// Outcome of a cancellation.
 pub(in crate::defer) enum CancelOutcome {
-    /// It did not wait when it was looked at.
+    /// The job was not queued when it was read.
     NotQueued(Box<JobView>),
-    /// The state after the call.
+    /// State after the call.
     State(JobState),
 }
 
 impl CancelOutcome {
-    /// The state afterwards.
+    /// Returns the state of the job after the call.
     pub(in crate::defer) fn state(&self) -> JobState {
         match self {
             Self::NotQueued(job) => job.state,
@@ -31,10 +31,11 @@ impl CancelOutcome {
     }
 }
 
-/// Cancels a job that waits. The outcome; `None` for an unknown one, or one that cannot be seen.
+/// Cancels a queued job. Returns `None` if the job is unknown or not visible.
 ///
-/// A call that was sent twice, or that nobody answered, may come when its caller was told long ago that the job
-/// runs. So it is about the wait that was seen alone, and ends with that. Cancel safe.
+/// A duplicate of the call, or one without a reply, may arrive long after its caller has seen that
+/// the job runs. It therefore applies only to the period of waiting that was read, identified by
+/// the start of the last run. Cancel safe.
 pub(in crate::defer) async fn cancel_job<F>(
     store: &Store,
     id: &JobId,

@@ -1,28 +1,30 @@
-//! Between two pages of a listing.
+//! Cursor between two pages of a listing.
 
 use std::{fmt, str::FromStr};
 
 use crate::{error::ParseCursorError, key::SHARD_COUNT, store::PendingCursor};
 
-/// Where a page begins. The default is the first one; as text it can go through an address: it tells no
-/// name and no id. It is of the listing that gave it; elsewhere it is where that one's part begins.
+/// Start of a page. The default is the first page.
+///
+/// A cursor has a text form for URLs, which reveals no name and no id. It is valid for the listing
+/// that returned it; another listing starts at the beginning of its shard.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct JobCursor {
     pub(super) shard: u16,
     pub(super) position: ShardPosition,
 }
 
-/// Where in a shard.
+/// Position within a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ShardPosition {
-    /// Of those that have ended: the first at or behind this, 0 = all.
+    /// Ended jobs: offset of the first one, 0 for all.
     Ended(u64),
-    /// Of those that wait or run.
+    /// Queued and running jobs.
     Pending(PendingCursor),
 }
 
 impl JobCursor {
-    /// Where this shard begins; `None` behind the last one.
+    /// Returns the start of this shard; `None` after the last one.
     pub(super) fn start_of(shard: u16) -> Option<Self> {
         (shard < SHARD_COUNT).then(|| Self { shard, position: ShardPosition::default() })
     }

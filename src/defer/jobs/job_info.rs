@@ -1,4 +1,4 @@
-//! What is told of jobs: facts, never bodies or the values of fields.
+//! Metadata of jobs: never bodies, nor values of headers.
 
 use std::{
     fmt,
@@ -12,50 +12,51 @@ use crate::{
     store::{JobId, JobState, JobView, ShardStats},
 };
 
-/// One deferred request.
+/// A deferred request.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct JobInfo {
-    /// Its id.
+    /// Id of the job.
     pub id: JobId,
-    /// What has become of it.
+    /// State of the job.
     pub state: JobState,
-    /// Runs that were charged to it.
+    /// Number of runs charged to it.
     pub attempts: u32,
-    /// Its place in its line, from 1; `None` outside of it.
+    /// Position in its queue, from 1; `None` outside of it.
     pub position: Option<u64>,
-    /// Why it is where it is, if that needs a reason.
+    /// Reason of its state, if there is one.
     pub reason: Option<String>,
-    /// Whom it belongs to; empty for nobody in particular.
+    /// Owner of the request; empty if it has none.
     pub owner: String,
-    /// Its lock, if that is still known.
+    /// Lock of the request, if it is still known.
     pub lock: Option<Key>,
-    /// Bytes that are stored of it.
+    /// Stored size, in bytes.
     pub bytes: u64,
-    /// When it was accepted, by the store's clock, as the next two.
+    /// Time of acceptance, by the store's clock, like the next two.
     pub accepted: Option<SystemTime>,
-    /// When its last run began.
+    /// Start of its last run.
     pub began: Option<SystemTime>,
-    /// When it ended.
+    /// Time of its end.
     pub ended: Option<SystemTime>,
-    /// How long until it may run, if it waits for a time.
+    /// Time until it may run, if it is delayed.
     pub due_in: Option<Duration>,
-    /// Runs whose worker died.
+    /// Number of runs with a dead worker.
     pub crashes: u32,
-    /// Runs that met another lock that was busy: not charged.
+    /// Number of runs that met another busy lock; they are not charged.
     pub busy: u32,
     /// Its last runs, oldest first, at most 20.
     pub runs: Vec<JobRun>,
-    /// The job that was accepted instead of it.
+    /// Job that superseded it.
     pub superseded_by: Option<JobId>,
-    /// It was evicted for want of room, or purged: state, owner, lock, reason and the times of acceptance and end are all
-    /// that is left, until its time is over. It is in no listing, and can't be put back.
+    /// True if it was evicted for space, or purged. Only state, owner, lock, reason and the times
+    /// of acceptance and end remain, until the retention ends. It is in no listing and can't be
+    /// redriven.
     pub tombstone: bool,
 }
 
 impl fmt::Debug for JobInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The owner is an account. (Reasons are words of ours.)
+        // The owner is an account, so only its hash is logged. Reasons are texts of lockgate.
         let Self {
             id, state, attempts, position, reason, owner, lock, bytes, crashes, busy, ..
         } = self;
@@ -78,27 +79,27 @@ impl fmt::Debug for JobInfo {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct JobRun {
-    /// Which attempt it was, from 1.
+    /// Number of the attempt, from 1.
     pub attempt: u32,
-    /// When it began.
+    /// Start of the run.
     pub began: Option<SystemTime>,
-    /// When it ended.
+    /// End of the run.
     pub ended: Option<SystemTime>,
-    /// What it came to, in a word or two.
+    /// Outcome in a few words.
     pub outcome: String,
 }
 
-/// What a stored request is, without what it says.
+/// Head of a stored request, without its values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct JobHead {
-    /// The method.
+    /// Method of the request.
     pub method: String,
-    /// The path, without its query.
+    /// Path without its query.
     pub path: String,
-    /// Names of the header fields, in order, repeats kept.
+    /// Names of the headers, in order, repeats kept.
     pub header_names: Vec<String>,
-    /// Bytes of the body.
+    /// Length of the body, in bytes.
     pub body_len: usize,
 }
 
@@ -106,33 +107,33 @@ pub struct JobHead {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct JobPage {
-    /// At most as many as were asked for, in no order of time.
+    /// Jobs, at most as many as requested, in no order of time.
     pub jobs: Vec<JobInfo>,
-    /// Where the next page begins; `None` if this was the last one.
+    /// Start of the next page; `None` after the last one.
     pub next: Option<JobCursor>,
 }
 
-/// How many jobs a store has, and has had.
+/// Counts of a store's jobs, present and past.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeferStats {
-    /// Jobs that wait or run.
+    /// Jobs that are queued or running.
     pub pending: u64,
-    /// Bytes of what is pending.
+    /// Stored bytes of the pending jobs.
     pub bytes: u64,
-    /// Those of the pending that wait for a time.
+    /// Pending jobs that wait for a time.
     pub delayed: u64,
-    /// Done, and still kept.
+    /// Retained done jobs.
     pub done: u64,
-    /// Dead, and still kept.
+    /// Retained dead jobs.
     pub dead: u64,
-    /// Done ones that were forgotten when their time was over, or for want of room.
+    /// Done jobs deleted at the end of their retention, or for space.
     pub trimmed_done: u64,
-    /// Dead ones of which that is true.
+    /// Dead jobs deleted for the same reasons.
     pub trimmed_dead: u64,
-    /// Expired, since the beginning.
+    /// Jobs that have ever expired.
     pub expired: u64,
-    /// Cancelled, since the beginning.
+    /// Jobs that were ever cancelled.
     pub cancelled: u64,
 }
 
@@ -162,7 +163,7 @@ impl JobInfo {
 }
 
 impl JobRun {
-    /// `<attempt> <began us> <ended us> <outcome>`.
+    /// Parses `<attempt> <began us> <ended us> <outcome>`.
     fn parse(line: &str) -> Option<Self> {
         let mut words = line.splitn(4, ' ');
         let attempt = words.next()?.parse().ok()?;
@@ -201,7 +202,7 @@ impl DeferStats {
     }
 }
 
-/// 0 is "not yet".
+/// Converts microseconds since 1970. 0 means "not yet".
 fn system_time(us: u64) -> Option<SystemTime> {
     (us > 0).then(|| UNIX_EPOCH + Duration::from_micros(us))
 }

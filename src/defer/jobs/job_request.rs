@@ -1,4 +1,4 @@
-//! What a stored request says: the one place where bodies and values are told.
+//! Content of a stored request: the only access to bodies and values of headers.
 
 use std::fmt;
 
@@ -11,44 +11,45 @@ use crate::{
     store::JobId,
 };
 
-/// A stored request, as it would run again.
+/// A stored request, as it would be replayed.
 ///
-/// Its `Debug` tells the method and the length of the body: all else is the client's.
+/// Its `Debug` output has only the method and the length of the body: the rest belongs to the
+/// client.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct JobRequest {
-    /// The method; `:callback` if this is no request, but the call of `DeferLayer::webhook`.
+    /// Method of the request; `:callback` for a webhook job (`DeferLayer::webhook`).
     pub method: String,
     /// Path and query.
     pub target: String,
-    /// The fields that were stored, in order, names in lower case: no credentials, unless the layer keeps
-    /// them.
+    /// Stored headers in order, names in lower case. Credentials are missing, unless the layer
+    /// keeps them.
     pub headers: Vec<(String, Vec<u8>)>,
-    /// The body.
+    /// Body of the request.
     pub body: Bytes,
 }
 
-/// What is kept of a job's request.
+/// Request of a job, as far as it is retained.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RetainedRequest {
-    /// All that was stored.
+    /// The complete stored request.
     Whole(JobRequest),
-    /// There is no job of this id, or it is forgotten.
+    /// There is no job with this id, or it has been deleted.
     Unknown,
-    /// The job is known, its request is kept no more: it is done, was cancelled or has expired, or it ran at
-    /// once.
+    /// The job is known, but its request is no longer retained: it is done, cancelled or expired,
+    /// or was a direct run.
     NotRetained,
-    /// It is sealed with a key that this handle does not have (`Store::with_keyring`).
+    /// The request is sealed with a key that this handle does not have (`Store::with_keyring`).
     MissingKey,
-    /// A newer version has written it.
+    /// A newer version has written the request.
     NewerVersion,
-    /// What is stored is not what was written, or is not sealed where the keyring wants all to be.
+    /// The stored bytes were changed, or are not sealed although the keyring requires it.
     Corrupted,
 }
 
 impl RetainedRequest {
-    /// The request, if it is there and can be read.
+    /// Returns the request, if it is retained and readable.
     #[must_use]
     pub fn into_request(self) -> Option<JobRequest> {
         match self {
@@ -59,18 +60,18 @@ impl RetainedRequest {
 }
 
 impl DeferredJobs {
-    /// The stored request with its body, opened with the handle's keyring if it is sealed. It is there while
-    /// the job waits, runs or is dead: so that a dead `POST` that may have run can be looked into before it is
-    /// put back.
+    /// Returns the stored request with its body, opened with the handle's keyring if it is sealed.
+    /// It is retained while the job is queued, running or dead, so that a dead `POST` that may have
+    /// run can be examined before it is redriven.
     ///
-    /// What it says is the client's. Show it to those alone who may see every client's requests: neither the
-    /// job's owner nor `visible_to` is asked here, and to know an id is no leave. What was allowed by
-    /// `DeferLayer::keep_header`, such as credentials, is among the fields. For a listing,
-    /// [`peek`](Self::peek) does.
+    /// The content belongs to the client. Show it only to operators that may see every client's
+    /// requests: this call checks neither the job's owner nor `visible_to`, and knowing an id is no
+    /// permission. Headers allowed by `DeferLayer::keep_header`, such as credentials, are included.
+    /// For a listing, use [`peek`](Self::peek).
     ///
     /// # Errors
     ///
-    /// If the store is away.
+    /// Fails if the store is unavailable.
     pub async fn request(&self, id: &JobId) -> Result<RetainedRequest, Error> {
         let Some(job) = self.store.backend().job_view(id.clone()).await? else {
             return Ok(RetainedRequest::Unknown);

@@ -1,8 +1,8 @@
-//! Deferred requests, for those who run the service: what is there, and what is done about it.
+//! Administration of deferred requests: listing, redriving, cancelling, purging, pausing.
 //!
-//! [`Store::deferred_jobs`] is the handle. Nothing here shows a body or the value of a header field but
-//! [`DeferredJobs::request`], which is for those who may see every client's requests; ids are
-//! whole, since an operator needs them, and whoever has one may ask the status resource about it.
+//! [`Store::deferred_jobs`] returns the handle. Only [`DeferredJobs::request`] shows bodies and
+//! values of headers; it is for operators that may see every client's requests. Ids are complete,
+//! since operators need them; knowing an id permits asking the status resource about it.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -15,12 +15,12 @@
 //! let jobs = store.deferred_jobs();
 //!
 //! let stats = jobs.stats().await?;
-//! println!("{} wait or run, {} are dead", stats.pending, stats.dead);
+//! println!("{} queued or running, {} dead", stats.pending, stats.dead);
 //!
-//! // What died, page by page: why, and of what kind it was.
+//! // Dead letters, page by page, with their reasons.
 //! let mut cursor = Some(JobCursor::default());
 //! while let Some(from) = cursor {
-//!     let page = jobs.dead_letters(from, 50).await?;
+//!     let page = jobs.dead(from, 50).await?;
 //!     for job in &page.jobs {
 //!         println!("{} after {} runs: {:?}", job.id, job.attempts, job.reason);
 //!         if let Some(head) = jobs.peek(&job.id).await? {
@@ -30,11 +30,11 @@
 //!     cursor = page.next;
 //! }
 //!
-//! // The cause is mended: all of them again, at the tail of their lines, a hundred a second.
-//! let back = jobs.redrive_all(Duration::from_millis(10)).await?;
-//! // And what nobody wants any more goes.
-//! let gone = jobs.purge_dead_letters(Duration::from_secs(7 * 24 * 60 * 60)).await?;
-//! println!("{back} again, {gone} gone");
+//! // After the cause is fixed: redrive them, a hundred per second.
+//! let moved = jobs.redrive_all(Duration::from_millis(10)).await?;
+//! // Delete those that are a week old.
+//! let purged = jobs.purge_dead(Duration::from_secs(7 * 24 * 60 * 60)).await?;
+//! println!("{moved} redriven, {purged} purged");
 //! # Ok(()) }
 //! ```
 

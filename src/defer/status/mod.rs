@@ -1,21 +1,23 @@
-//! The status resource: what has become of a deferred request.
+//! Status resource of deferred requests.
 //!
-//! | request | answer |
+//! | request | response |
 //! |---|---|
-//! | `GET {base}/{id}` | the JSON document: state, place in the line, times, history, response |
+//! | `GET {base}/{id}` | JSON document: state, queue position, times, history, response |
 //! | the same, `Accept: text/event-stream` | the document at each change, as server-sent events |
-//! | `GET {base}/{id}/response` | 202 while pending, then the stored response verbatim, or 410 if there will be none |
-//! | `DELETE {base}/{id}` | cancels what waits: 204; 409 if it runs or has ended otherwise |
+//! | `GET {base}/{id}/response` | 202 while pending, then the stored response, or 410 without one |
+//! | `DELETE {base}/{id}` | cancels a queued job: 204; 409 if it runs or has ended otherwise |
 //!
-//! `Prefer: wait=N` holds a `GET` until something changes, one of the response until there is one or none. The document has a weak `ETag`: with
-//! `If-None-Match` it is sent only if it has changed (304), and together with `wait` the answer comes as
-//! soon as it differs from what the client has, so that no change falls between two polls.
+//! `Prefer: wait=N` delays the response to a `GET` until the document changes, or for `/response`
+//! until the job has ended. The document has a weak `ETag`. With `If-None-Match` it is sent only if
+//! it has changed, otherwise 304. Together with `wait`, the response comes as soon as the document
+//! differs from the client's, so that no change is lost between two polls.
 //!
-//! Each of them is 410 for a job of which a tombstone alone is left: it has ended, and what was kept of it was evicted or
+//! Each request gets 410 if only a tombstone of the job is left: it has ended, and was evicted or
 //! purged.
 //!
-//! An id that is unknown, malformed or somebody else's is the same 404. An unknown one and a foreign one
-//! are the same single read of the store too; a malformed one is not asked for, which tells nobody anything.
+//! An unknown id, a malformed one and one of another user get the same 404. The first and the last
+//! also cost the same single read of the store. A malformed id is not looked up, which reveals
+//! nothing.
 
 mod request_headers;
 mod run_time_averages;

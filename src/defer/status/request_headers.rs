@@ -1,26 +1,27 @@
-//! What header fields ask of the status resource. What can't be read is as if it were not there.
+//! Parsers for headers of requests to the status resource. A malformed header counts as absent.
 
 use std::time::Duration;
 
 use crate::defer::prefer_header::PreferHeader;
 
-/// Longest wait that `Prefer: wait=N` gets: less than proxies give an answer that does not come, and, since a server waits
-/// for its open answers, less than a graceful shutdown is usually given.
+/// Longest wait that `Prefer: wait=N` gets. It is shorter than the usual timeout of proxies. Since
+/// a server waits for open responses, it is also shorter than the usual time for a graceful
+/// shutdown.
 const MAX_WAIT: Duration = Duration::from_secs(25);
 
-/// The members of a list field that are text, in order.
+/// Returns the UTF-8 members of a list header, in order.
 fn list_members<'a>(values: &[&'a [u8]]) -> impl Iterator<Item = &'a str> {
     let texts: Vec<_> = values.iter().filter_map(|value| str::from_utf8(value).ok()).collect();
     texts.into_iter().flat_map(|value| value.split(',')).map(str::trim)
 }
 
-/// The `wait` of `Prefer` fields, as a `DeferLayer` reads it.
+/// Parses the `wait` of `Prefer` headers, as a `DeferLayer` does.
 pub(super) fn parse_wait(values: &[&[u8]]) -> Option<Duration> {
     PreferHeader::parse(values).wait.map(|wait| wait.min(MAX_WAIT))
 }
 
-/// The entity tags of `If-None-Match`, without their quotes: they are compared weakly (RFC 9110 section
-/// 13.1.2). `*` is every document there is.
+/// Entity tags of `If-None-Match` without quotes; comparison is weak (RFC 9110 section 13.1.2). `*`
+/// matches every existing document.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct IfNoneMatch(Vec<String>);
 
@@ -42,12 +43,13 @@ pub(super) fn parse_if_none_match(values: &[&[u8]]) -> IfNoneMatch {
     IfNoneMatch(list_members(values).filter_map(tag).collect())
 }
 
-/// The id of the last event that a client has seen before its stream broke off.
+/// Parses the id of the last event that a client received before its stream ended.
 pub(super) fn parse_last_event_id(values: &[&[u8]]) -> Option<String> {
     list_members(values).next().filter(|id| !id.is_empty()).map(str::to_owned)
 }
 
-/// True if `Accept` names event streams, and does not like JSON more. A wildcard is no wish for a stream.
+/// Returns true if `Accept` names event streams with at least the weight of JSON. A wildcard does
+/// not count.
 pub(super) fn accepts_event_stream(values: &[&[u8]]) -> bool {
     let quality = |kind: &str| {
         let mut ranges = list_members(values);

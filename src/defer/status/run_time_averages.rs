@@ -1,4 +1,4 @@
-//! How long runs take, for an honest `Retry-After`.
+//! Averages of run times, from which `Retry-After` is estimated.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -10,28 +10,29 @@ use crate::{
     store::{JobState, JobView},
 };
 
-/// Most kinds of resources that are told apart; more of them share what is known of the first.
+/// Most lock classes with an average of their own. No further ones are recorded.
 const MAX_LOCK_CLASSES: usize = 256;
 
-/// Nobody will run it before a worker has come, or been started.
+/// Delay for a job without a live worker, which can't run before one is started.
 const NO_WORKER_RETRY_AFTER: Duration = Duration::from_secs(10);
 
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(60 * 60);
 
-/// A moving average of the run times of each kind of resource (`order`, `user`), as this process has seen
-/// them in the documents that it gave out; each new one counts for an eighth.
+/// Moving average of the run times of each lock class (`order`, `user`), over the documents that
+/// this process has returned. Each new run counts for an eighth.
 #[derive(Debug, Default)]
 pub(super) struct RunTimeAverages(Mutex<HashMap<String, RunTimeAverage>>);
 
 #[derive(Debug)]
 struct RunTimeAverage {
     average_us: u64,
-    /// When the last of them ended that has counted: each counts once, however often somebody asks for it.
+    /// End of the latest run that was recorded. Each run counts once, however often its document is
+    /// requested.
     last_ended_us: u64,
 }
 
 impl RunTimeAverages {
-    /// Learns from a job that has ended.
+    /// Records the run time of a done job.
     pub(super) fn record(&self, job: &JobView) {
         let past = &job.history;
         let (Some(lock), JobState::Done) = (&past.lock, job.state) else {
@@ -56,8 +57,8 @@ impl RunTimeAverages {
         }
     }
 
-    /// When a look is worth it: when it may run, and all before it have, as far as is known. A second at
-    /// least, an hour at most.
+    /// Estimates when the client should poll again: when the job may run and those before it have
+    /// run. At least a second, at most `MAX_RETRY_AFTER`.
     pub(super) fn estimate_retry_after(&self, job: &JobView) -> Duration {
         let soonest = Duration::from_secs(1);
         let due = job.history.due_in.unwrap_or_default();
@@ -99,7 +100,7 @@ mod tests {
         job
     }
 
-    /// Else who asks for a slow one again and again would have everybody wait as long.
+    /// Otherwise repeated requests for a slow job would raise the estimate of all others.
     #[test]
     fn a_job_counts_once_however_often_it_is_asked_for() {
         let (paces, lock) = (RunTimeAverages::default(), Key::path_param("id", "8"));

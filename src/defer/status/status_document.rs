@@ -1,4 +1,4 @@
-//! What is told of a job.
+//! Status document and stored response of a job.
 
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
@@ -18,10 +18,10 @@ use crate::{
     store::{JobId, JobState, JobView, Store},
 };
 
-/// The status document, and the tag that changes with it.
+/// Status document with its entity tag.
 #[derive(Debug)]
 pub(super) struct StatusDocument {
-    /// All but what passes by itself, such as the time that is left.
+    /// All members except those that change with time alone, such as the remaining delay.
     members: Map<String, Value>,
     etag: String,
     job: JobView,
@@ -31,12 +31,12 @@ impl StatusDocument {
     pub(super) fn new(store: &Store, id: &JobId, job: &JobView) -> Self {
         let facts = document_members(store, id, job);
         let text = Value::Object(facts.clone()).to_string();
-        // The stored fields, too: what the document shows of them may not be all.
+        // Covers the stored response as far as the document shows it.
         let tag = hex(&digest_parts(&[text.as_bytes()])[..12]);
         Self { members: facts, etag: tag, job: job.clone() }
     }
 
-    /// The entity tag, without quotes. It is a weak one: it does not tell the time that is left.
+    /// Returns the entity tag without quotes. It is weak: it does not cover the remaining delay.
     pub(super) fn etag(&self) -> &str {
         &self.etag
     }
@@ -64,7 +64,7 @@ impl StatusDocument {
         reply
     }
 
-    /// 304: what the client has is still true.
+    /// Returns a 304: the client's document is current.
     pub(super) fn not_modified_reply(&self) -> Reply {
         self.with_etag(Reply::new(304).header("cache-control", "no-store"))
     }
@@ -114,7 +114,7 @@ fn document_members(store: &Store, id: &JobId, job: &JobView) -> Map<String, Val
     doc
 }
 
-/// One line of the history: `<attempt> <began us> <ended us> <outcome>`.
+/// Parses one run of the history: `<attempt> <began us> <ended us> <outcome>`.
 fn parse_run_entry(run: &str) -> Option<Value> {
     let mut words = run.splitn(4, ' ');
     let mut number = || words.next()?.parse::<u64>().ok();
@@ -124,8 +124,8 @@ fn parse_run_entry(run: &str) -> Option<Value> {
     Some(json!({ "attempt": attempt, "began": began, "ended": ended, "outcome": outcome }))
 }
 
-/// The job that has taken its place, as a reference relative to the address that was asked for: nothing
-/// here knows under which path the application has mounted it.
+/// Adds a link to the job that superseded this one. It is relative to the requested URL, since the
+/// mount path is unknown here.
 fn with_successor_link(reply: Reply, job: &JobView, base: &str, end: &str) -> Reply {
     match &job.history.superseded_by {
         Some(by) => reply.header("link", format!("<{base}{by}{end}>; rel=\"successor-version\"")),
@@ -133,7 +133,7 @@ fn with_successor_link(reply: Reply, job: &JobView, base: &str, end: &str) -> Re
     }
 }
 
-/// The stored response inside the document: JSON, text, other bytes by reference.
+/// Embeds the stored response in the document: JSON as JSON, text as a string, other bytes as null.
 fn embedded_response(head: &StoredResponseHead, body: &Bytes) -> Value {
     let mut fields = Map::new();
     for (name, value) in &head.headers {
@@ -149,8 +149,8 @@ fn embedded_response(head: &StoredResponseHead, body: &Bytes) -> Value {
     json!({ "status": head.status, "headers": fields, "body": body, "stored": head.body_status.as_str() })
 }
 
-/// The response as it was. 410 of one kind for all that will never have one: a 5xx would be taken for a
-/// fault of this resource, and asked for again.
+/// Returns the stored response itself. Jobs that never get a response are answered with 410: a 5xx
+/// would look like a failure of this resource, and be retried.
 pub(super) fn verbatim_response(store: &Store, id: &JobId, job: &JobView) -> Reply {
     if job.is_tombstone {
         return gone_reply(Some(job));
@@ -165,7 +165,7 @@ pub(super) fn verbatim_response(store: &Store, id: &JobId, job: &JobView) -> Rep
     }
     let (head, body) = match read_stored_response(store, id, job) {
         Some(Ok(response)) => response,
-        // Another process of this service can read it.
+        // Another process of the service may be able to read it.
         Some(Err(EnvelopeError::MissingKey | EnvelopeError::NewerVersion)) => {
             return Reply::store_unavailable();
         }
@@ -178,8 +178,8 @@ pub(super) fn verbatim_response(store: &Store, id: &JobId, job: &JobView) -> Rep
             .with_member("stored", head.body_status.as_str());
     }
     let mut reply = Reply::new(head.status).header("cache-control", "no-store");
-    // Behind a link it must not do more than as the answer to its request: nobody is sent there by a form. Whatever a browser
-    // would make of it, it is no page of this origin.
+    // Opened by a link, the response must do no more than as the answer to its original request,
+    // which no form can send across sites. It must not act as a page of this origin.
     for (name, value) in
         [("x-content-type-options", "nosniff"), ("content-security-policy", "sandbox")]
     {
@@ -198,7 +198,8 @@ pub(super) fn verbatim_response(store: &Store, id: &JobId, job: &JobView) -> Rep
     reply
 }
 
-/// 410: it has ended, and what was kept of it was evicted or purged; `None` where its tombstone is gone too.
+/// Returns a 410 for a job that has ended and was evicted or purged; `None` if its tombstone is
+/// gone too.
 pub(in crate::defer) fn gone_reply(job: Option<&JobView>) -> Reply {
     let title = "This request was accepted and has ended; what was kept of it is gone";
     let mut reply = Reply::problem(410, problem::RETENTION_EXPIRED, title);
@@ -218,7 +219,7 @@ fn no_response_reply(job: &JobView, state: &str) -> Reply {
     let reply = match job.state {
         JobState::Cancelled => gone("It was cancelled: there is no response"),
         JobState::Expired => gone("Its time ran out before it ran: there is no response"),
-        // As the direct run would have been answered.
+        // The status that a direct run would have had.
         JobState::Dead if job.reason.as_deref() == Some(NOT_AUTHORIZED) => {
             let title = "It was not authorized any more when its turn came, and has not run";
             Reply::problem(403, problem::NOT_AUTHORIZED, title)
@@ -241,7 +242,7 @@ fn read_stored_response(
     job: &JobView,
 ) -> Option<Result<(StoredResponseHead, Bytes), EnvelopeError>> {
     let response = job.response.as_ref()?;
-    // What is not sealed says nothing about its lock.
+    // An unsealed envelope may belong to a job without a known lock.
     let lock = job.history.lock.clone().unwrap_or_else(|| Key::custom(""));
     let response = decode_response(EnvelopeBinding { store, id, lock: &lock }, response);
     if let Err(why) = &response {

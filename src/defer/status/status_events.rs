@@ -1,4 +1,4 @@
-//! The document at each change, as server-sent events.
+//! Stream of status documents, one at each change, as server-sent events.
 
 use std::{
     fmt,
@@ -29,37 +29,38 @@ use crate::{
     store::{JobWatch, PollFreshness},
 };
 
-/// How long one stream lasts: a client comes back by itself and says what it has seen. It is less than a
-/// graceful shutdown is usually given, since a server waits for its open answers.
+/// Duration of one stream. Clients reconnect automatically with their last event id. It is shorter
+/// than the usual time for a graceful shutdown, since a server waits for open responses.
 const MAX_STREAM_DURATION: Duration = Duration::from_secs(25);
 
-/// Time between two signs of life, so that nobody on the way takes the connection for a dead one.
+/// Interval of comments that keep intermediaries from closing the connection.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Least time between two events: of a long line that moves on, each place is news.
+/// Least time between two events: in a long queue that advances, each position is a change.
 const MIN_EVENT_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Time between two looks without a message: it finds what nobody tells, such as a place that moved up, and
-/// bounds a lost message. It grows, since streams are many and wait long.
+/// Interval of polls without a wake-up. They find changes that are not announced, such as a new
+/// queue position, and bound the cost of a lost wake-up. The interval grows, since streams are many
+/// and last long.
 const POLL_INTERVAL_RANGE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
 
-/// After how many ms a client comes back: when its stream is over, and when there was no room for it, since each who comes
-/// back costs a look.
+/// Reconnect delays in milliseconds: after a stream has ended, and without capacity for one. The
+/// latter is longer, since each reconnect costs a poll.
 const RECONNECT_DELAYS_MS: (u32, u32) = (1_000, 10_000);
 
-/// The body of an event stream: each item is one event or a comment. It ends with its job, or after 25 s; at once, after
-/// the first event, where 4,096 wait for news of jobs in this process already.
+/// Body of an event stream. Each item is one event or a comment.
 ///
-/// Dropping it leaves nothing behind.
+/// The stream ends with its job, or after 25 s. If 4,096 requests of this process wait for changes
+/// already, it ends after the first event. It can be dropped at any time.
 pub struct StatusEvents(BoxStream<'static, Bytes>);
 
 impl StatusEvents {
-    /// The answer to who has seen this event last.
+    /// Opens a stream for a client that has received the event `seen` last.
     pub(super) async fn open_stream(
         look: VisibleJob,
         seen: Option<String>,
     ) -> Result<StatusReply, Error> {
-        // Listen first, then poll: what happens in between is announced.
+        // Subscribes before the poll, so that changes in between are announced.
         let watch = look.store.wakeups().subscribe_job(&look.id);
         let news = watch.subscribe_changes();
         let Some(job) = look.fetch_shared(&watch, PollFreshness::Now).await? else {
@@ -71,16 +72,16 @@ impl StatusEvents {
         let first = StatusDocument::new(&look.store, &look.id, &job);
         let known = seen.as_deref() == Some(first.etag());
         if known && !first.is_pending() {
-            // What tells an `EventSource` not to come back: there is nothing more to be told.
+            // A 204 stops an `EventSource` from reconnecting: there are no more events.
             return Ok(StatusReply::Complete(Reply::new(204)));
         }
         let now = Instant::now();
-        // Without it the stream tells how it is, and ends.
+        // Without a permit, the stream sends the current state and ends.
         let leave = look.try_wait_permit();
         let until = if leave.is_some() { now + MAX_STREAM_DURATION } else { now };
         let first = Some(first).filter(|_| !known);
         let again = if leave.is_some() { RECONNECT_DELAYS_MS.0 } else { RECONNECT_DELAYS_MS.1 };
-        // Who has the last event may have been told another time before.
+        // A client that has the latest event may have been given another delay before.
         let word = first.is_none().then(|| Bytes::from(format!("retry: {again}\n\n")));
         if let Some(word) = word.as_ref().filter(|_| leave.is_none()) {
             return Ok(StatusReply::Events(
@@ -116,7 +117,7 @@ fn event_stream_head() -> Reply {
         .header("content-type", "text/event-stream")
         .header("cache-control", "no-store")
         .header("vary", "accept")
-        // nginx would collect the events until they fill a buffer.
+        // Stops nginx from buffering the events.
         .header("x-accel-buffering", "no")
 }
 
@@ -124,23 +125,23 @@ struct EventStreamState {
     job: VisibleJob,
     watch: Arc<JobWatch>,
     changes: watch::Receiver<u64>,
-    /// How old the next answer may be.
+    /// Required freshness of the next poll.
     freshness: PollFreshness,
     first_document: Option<StatusDocument>,
-    /// The last event that was sent.
+    /// Id of the last event sent.
     last_sent_id: Option<String>,
-    /// When that was.
+    /// Time at which it was sent.
     last_sent_at: Option<Instant>,
     ends_at: Instant,
     next_keep_alive: Instant,
     poll_interval: Duration,
-    /// After how many ms a client that has lost the stream comes back.
+    /// Reconnect delay of a client that has lost the stream.
     reconnect_delay_ms: u32,
     _wait_permit: Option<OwnedSemaphorePermit>,
 }
 
 impl EventStreamState {
-    /// The next item, and whether there are more after it.
+    /// Returns the next item, and true if more may follow.
     async fn next_item(&mut self) -> Option<(Bytes, bool)> {
         if let Some(first) = self.first_document.take() {
             return Some(self.format_event(&first));
@@ -156,7 +157,7 @@ impl EventStreamState {
                         return Some(self.format_event(&document));
                     }
                 }
-                // Evicted, or forgotten, meanwhile.
+                // The job was evicted or deleted meanwhile.
                 Ok(_) => return None,
                 Err(error) => {
                     crate::throttle::throttled!(warn, job = ?self.job.id, %error, "a look failed");
@@ -180,7 +181,7 @@ impl EventStreamState {
         (self.poll_interval, self.last_sent_at) = (POLL_INTERVAL_RANGE.0, Some(Instant::now()));
         let (tag, value) = (document.etag(), document.to_json());
         self.last_sent_id = Some(tag.to_owned());
-        // JSON on one line: it has no line ends outside of its escapes.
+        // The JSON is one line: line ends occur only as escapes.
         let event = format!("id: {tag}\nretry: {}\ndata: {value}\n\n", self.reconnect_delay_ms);
         (event.into(), document.is_pending())
     }

@@ -1,4 +1,4 @@
-//! `StatusGate`: reads a request to the status resource.
+//! `StatusGate`: parser of requests to the status resource.
 
 use std::{fmt, sync::Arc};
 
@@ -14,7 +14,7 @@ use crate::{
     store::{JobId, Store},
 };
 
-/// Who asks.
+/// Returns the identity of the viewer.
 type ViewerFn<N> = dyn Fn(&N) -> Option<String> + Send + Sync;
 type AsyncViewerFn<N> = dyn Fn(&N) -> BoxFuture<'static, Option<String>> + Send + Sync;
 
@@ -48,13 +48,13 @@ pub struct StatusGate<N: ?Sized> {
 }
 
 impl<N: ?Sized> StatusGate<N> {
-    /// Visible to whoever knows an id.
+    /// Creates a gate under which every job is visible to any client that knows its id.
     #[must_use]
     pub fn new() -> Self {
         Self { store: None, viewer: None }
     }
 
-    /// Answers from this store, whatever the request brings along.
+    /// Sets the store, instead of the store of the request.
     #[must_use]
     pub fn store(mut self, store: &Store) -> Self {
         self.store = Some(store.clone());
@@ -81,11 +81,11 @@ impl<N: ?Sized> StatusGate<N> {
         self
     }
 
-    /// Reads a request for this id; `response` is true for `.../response`.
+    /// Parses a request for this id; `response` is true for `.../response`.
     ///
     /// # Errors
     ///
-    /// The answer, if there is nothing to ask the store.
+    /// Returns the reply if no query of the store is needed.
     pub fn parse_request<V: GateRequest<NativeRequest = N>>(
         &self,
         view: &mut V,
@@ -94,7 +94,7 @@ impl<N: ?Sized> StatusGate<N> {
     ) -> Result<StatusRequest, Reply> {
         let what = match view.method() {
             "GET" | "HEAD" if response => StatusAction::Response,
-            // What streams has no length, nor anything else that a HEAD could tell.
+            // An event stream has neither a length nor other metadata for a HEAD.
             "GET" if accepts_event_stream(&view.header_values("accept")) => StatusAction::Events {
                 last_event_id: parse_last_event_id(&view.header_values("last-event-id")),
             },

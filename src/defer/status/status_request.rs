@@ -1,4 +1,4 @@
-//! One request to the status resource, and its answer.
+//! Request to the status resource, and its execution.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -23,11 +23,12 @@ use crate::{
     store::{JobId, JobState, JobView, JobWatch, PollFreshness, Store},
 };
 
-/// Longest time between two looks while waiting: bounds a lost message.
+/// Longest time between two polls of a waiting request; bounds the cost of a lost wake-up.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Most that wait at once in this process to be told of a change. Each of them looks now and then, by the way that locks
-/// and runs take too; whoever comes then is told how it is, and to come again.
+/// Most requests of this process that wait for changes at once. Each one polls now and then, on the
+/// connections that locks and runs use. Further requests get the current state, and a delay before
+/// their next poll.
 const MAX_STATUS_WAITERS: usize = 4096;
 
 struct StatusWaiters(Arc<Semaphore>);
@@ -49,11 +50,11 @@ pub struct StatusRequest {
     pub(super) viewer: StatusViewer,
 }
 
-/// Who asks.
+/// Identity that visibility depends on.
 pub(super) enum StatusViewer {
-    /// It does not count.
+    /// Every job is visible.
     Anyone,
-    /// Nobody sees nothing.
+    /// `None` sees no job.
     Identified(Option<String>),
     Pending(BoxFuture<'static, Option<String>>),
 }
@@ -64,7 +65,7 @@ impl fmt::Debug for StatusViewer {
     }
 }
 
-/// What is asked for.
+/// Action of a request.
 #[derive(Debug)]
 pub(super) enum StatusAction {
     Document { if_none_match: IfNoneMatch },
@@ -73,23 +74,24 @@ pub(super) enum StatusAction {
     Cancel,
 }
 
-/// The answer to a request to the status resource.
+/// Reply of the status resource.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StatusReply {
-    /// All of it.
+    /// Complete reply.
     Complete(Reply),
-    /// Status and fields, and a body that comes bit by bit.
+    /// Status and headers, with a body that is streamed.
     Events(Reply, StatusEvents),
 }
 
 impl StatusRequest {
-    /// Asks the store. Cancel safe.
+    /// Executes the request on the store. Cancel safe.
     pub async fn execute(self) -> StatusReply {
         let Some(id) = self.id.clone() else {
             return StatusReply::Complete(not_found_reply());
         };
-        // Before the store is asked, whatever there is: how long it takes tells nobody whether there is a job.
+        // Before the store is queried, in every case: the duration must not reveal whether the job
+        // exists.
         let asker = match self.viewer {
             StatusViewer::Anyone => None,
             StatusViewer::Identified(asker) => Some(asker),
@@ -115,7 +117,7 @@ impl StatusRequest {
     }
 }
 
-/// A job, as far as the one who asks may see it.
+/// A job, as far as the viewer may see it.
 #[derive(Debug, Clone)]
 pub(super) struct VisibleJob {
     pub(super) store: Store,
@@ -124,12 +126,12 @@ pub(super) struct VisibleJob {
 }
 
 impl VisibleJob {
-    /// A poll of its own.
+    /// Polls the job in a call of its own.
     async fn fetch(&self) -> Result<Option<JobView>, Error> {
         Ok(self.filter_visible(self.store.backend().job_view(self.id.clone()).await?))
     }
 
-    /// A poll that is shared with others that wait for news of the job.
+    /// Polls the job together with the other local requests that wait for its changes.
     pub(super) async fn fetch_shared(
         &self,
         watch: &JobWatch,
@@ -141,14 +143,14 @@ impl VisibleJob {
     fn filter_visible(&self, job: Option<JobView>) -> Option<JobView> {
         let sees = |job: &JobView| match &self.viewer {
             None => true,
-            // A job of nobody is nobody's, whoever asks without a name.
+            // A job without an owner is invisible to every viewer, even one without an identity.
             Some(asker) => !job.owner.is_empty() && asker.as_ref() == Some(&job.owner),
         };
-        // A callback is a job too, but nobody's request.
+        // A webhook is a job too, but belongs to no request.
         job.filter(|job| sees(job) && !is_webhook_job(job))
     }
 
-    /// Leave to wait for a change.
+    /// Returns a permit to wait for a change, if one is free.
     pub(super) fn try_wait_permit(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.store.extension::<StatusWaiters>().0).try_acquire_owned().ok()
     }
@@ -182,15 +184,18 @@ impl VisibleJob {
         Ok(with_applied_wait(verbatim_response(&self.store, &self.id, &job), wait))
     }
 
-    /// The job at once, or when it is no longer as the client knows it: as it was at first, if he does not
-    /// say. Where it does not matter what is known, when it has ended. `None` if there is none to be seen.
+    /// Returns the job at once without `wait`, and otherwise after a change, at its end, or after
+    /// `wait`. Returns `None` if the job is unknown or not visible.
+    ///
+    /// A change is a document that differs from the client's tags in `known`, or from the first
+    /// poll if the client has sent none. With `known` absent, only the end of the job counts.
     async fn wait_for_change(
         &self,
         known: Option<&IfNoneMatch>,
         wait: Option<Duration>,
     ) -> Result<Option<(JobView, StatusDocument)>, Error> {
         let until = Instant::now() + wait.unwrap_or_default();
-        // Listen first, then poll: what happens in between is announced.
+        // Subscribes before the first poll, so that changes in between are announced.
         let watch = wait.map(|_| self.store.wakeups().subscribe_job(&self.id));
         let mut news = watch.as_ref().map(|watch| watch.subscribe_changes());
         let (mut first, mut since) = (None, PollFreshness::Now);
@@ -237,8 +242,10 @@ impl VisibleJob {
     }
 }
 
-/// Waits for a change, but not beyond this moment: how old an answer may be that is wanted then. One that nobody has
-/// announced may be as old as `age`, so that those that wait share the polls that only make sure.
+/// Waits for a change until `moment`, and returns the required freshness of the next poll.
+///
+/// Without a change, the result may be up to `age` older than `moment`, so that waiters share their
+/// polls.
 pub(super) async fn wait_for_next_poll(
     news: &mut watch::Receiver<u64>,
     moment: Instant,

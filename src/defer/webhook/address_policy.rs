@@ -1,18 +1,18 @@
-//! Where a call may go.
+//! Policy for the URLs and addresses of webhooks.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use ipnet::IpNet;
 use url::{Host, Url};
 
-/// What is allowed besides `https` to public addresses.
+/// Targets that are allowed besides `https` to public addresses.
 #[derive(Debug, Clone, Default)]
 pub(super) struct AddressPolicy {
     pub(super) allow_http: bool,
     pub(super) allowed_networks: Vec<IpNet>,
 }
 
-/// An address that may be resolved.
+/// Parsed URL with a host that may be resolved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct WebhookTarget {
     pub(super) url: Url,
@@ -21,7 +21,8 @@ pub(super) struct WebhookTarget {
 }
 
 impl AddressPolicy {
-    /// The address as a browser would read it: numbers in any writing are the IPv4 address that they mean.
+    /// Parses a URL as a browser does: a number in any notation is the IPv4 address that it
+    /// denotes.
     pub(super) fn parse_target(&self, text: &str) -> Result<WebhookTarget, &'static str> {
         let url = Url::parse(text).map_err(|_| "no URL")?;
         if url.scheme() != "https" && !(self.allow_http && url.scheme() == "http") {
@@ -35,7 +36,8 @@ impl AddressPolicy {
         Ok(WebhookTarget { url, host, port })
     }
 
-    /// All of them, or none: a name that has one address within has no business outside.
+    /// Checks the resolved addresses. One forbidden address rejects all: a name with an internal
+    /// address is no public receiver.
     pub(super) fn check_addresses(&self, addresses: &[SocketAddr]) -> Result<(), &'static str> {
         let fine = |address: &SocketAddr| {
             let ip = address.ip().to_canonical();
@@ -48,8 +50,10 @@ impl AddressPolicy {
     }
 }
 
-/// Whether it is an address of the public internet: in none of the special-purpose registries of RFC 6890, and not
-/// one at which a cloud serves its machines. Most clouds do so within special ranges: 169.254.169.254 and fd00:ec2::254,
+/// Returns true for an address of the public internet.
+///
+/// Excluded are the special-purpose registries of RFC 6890, and addresses of cloud metadata
+/// services. Most of those lie in special ranges: 169.254.169.254 and fd00:ec2::254,
 /// 100.100.100.200 (Alibaba), 192.0.0.192 (Oracle).
 fn is_public(ip: IpAddr) -> bool {
     match ip {
@@ -63,7 +67,7 @@ fn is_public_v4(ip: Ipv4Addr) -> bool {
         ip.octets(),
         [0 | 10 | 127 | 224..=255, ..]
             | [100, 64..=127, ..]
-            // Azure: virtual machines reach its wire server there, which hands out their configuration.
+            // Azure's wire server, which returns the configuration of virtual machines.
             | [168, 63, 129, 16]
             | [169, 254, ..]
             | [172, 16..=31, ..]
@@ -76,9 +80,13 @@ fn is_public_v4(ip: Ipv4Addr) -> bool {
     )
 }
 
-/// Only global unicast is (2000::/3), and of it neither the protocols' own range with Teredo (2001::/23),
-/// nor documentation (2001:db8::/32, 3fff::/20), nor 6to4 (2002::/16), which leads to an IPv4 address.
-/// Mapped, translated and compatible IPv4 addresses lie outside of it.
+/// Returns true for global unicast (2000::/3) without these ranges:
+///
+/// - protocol assignments with Teredo (2001::/23),
+/// - documentation (2001:db8::/32, 3fff::/20),
+/// - 6to4 (2002::/16), which leads to an IPv4 address.
+///
+/// Mapped, translated and compatible IPv4 addresses lie outside of 2000::/3.
 fn is_public_v6(ip: Ipv6Addr) -> bool {
     let [first, second, ..] = ip.segments();
     let special = (first == 0x2001 && (second < 0x200 || second == 0xdb8))

@@ -3,7 +3,7 @@
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 
-/// `v1,<base64>`, over `<id>.<timestamp>.<body>`.
+/// Returns `v1,<base64>`, the signature over `<id>.<timestamp>.<body>`.
 #[expect(clippy::expect_used, reason = "HMAC takes keys of any length")]
 pub(super) fn sign_webhook(secret: &[u8], id: &str, timestamp: u64, body: &[u8]) -> String {
     // HMAC takes keys of any length.

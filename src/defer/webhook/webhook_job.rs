@@ -1,4 +1,4 @@
-//! A call as a job: how it is stored, found and run.
+//! Webhook job: how a webhook is stored, found and delivered.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -23,50 +23,52 @@ use crate::{
     store::{ClaimedRun, JobId, JobState, JobView, Settlement, Store, WebhookJobSpec},
 };
 
-/// The method of a call that is stored. No request can have it.
+/// Stored method of a webhook job. No request can have it.
 pub(in crate::defer) const WEBHOOK_METHOD: &str = ":callback";
 
-/// With the usual backoff, spread over some 20 minutes; after that it is a dead letter.
+/// Attempts of a webhook before it becomes a dead letter. With the default backoff they span at
+/// most 19 minutes, besides the calls.
 const MAX_ATTEMPTS: u32 = 12;
 
-/// Sends calls.
+/// Sender of webhooks.
 pub(in crate::defer) trait WebhookSender: fmt::Debug + Send + Sync {
     fn deliver(&self, call: WebhookCall) -> BoxFuture<'static, DeliveryOutcome>;
 }
 
-/// One attempt at a call.
+/// One attempt to deliver a webhook.
 #[cfg_attr(not(any(test, feature = "webhook")), allow(dead_code, reason = "no sender"))]
 pub(in crate::defer) struct WebhookCall {
     pub(in crate::defer) url: String,
-    /// The same for each attempt.
+    /// Value of `webhook-id`, the same for each attempt.
     pub(in crate::defer) id: String,
     pub(in crate::defer) body: Bytes,
-    /// Which attempt it is, from 1.
+    /// Number of the attempt, from 1.
     pub(in crate::defer) attempt: u32,
-    /// To be told of the addresses before anything is sent.
+    /// Must approve the resolved addresses before anything is sent.
     pub(in crate::defer) receiver_slot: Arc<ReceiverSlot>,
 }
 
-/// What came of it.
+/// Outcome of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(not(feature = "webhook"), allow(dead_code, reason = "nobody delivers"))]
 pub(in crate::defer) enum DeliveryOutcome {
-    /// Answered with this status.
+    /// The receiver answered with this status.
     Answered(u16),
-    /// It could not be sent, or was not answered.
+    /// Sending failed, or no answer came.
     Failed(String),
-    /// It must not be sent there.
+    /// The address policy forbids the address.
     AddressRefused(&'static str),
-    /// It was not sent: one of the addresses has no turn.
+    /// Not sent: one of the addresses has no free slot.
     NoReceiverSlot,
 }
 
-/// Whether this job is a call. It is nobody's request, and the status resource has nothing to tell of it.
+/// Returns true if this job is a webhook. It belongs to no request, and has no status resource.
 pub(in crate::defer) fn is_webhook_job(job: &JobView) -> bool {
     job.history.lock.as_ref().is_some_and(Key::is_webhook)
 }
 
-/// The call about this job. It is stored along with it, and becomes a job of its own in the step that ends that one.
+/// Creates the webhook job for the end of job `about`. It is stored with that job, and becomes a
+/// job of its own in the operation that ends it.
 pub(in crate::defer) fn new_webhook_job(
     store: &Store,
     about: &JobId,
@@ -81,14 +83,15 @@ pub(in crate::defer) fn new_webhook_job(
     WebhookJobSpec { key, id, envelope, max_attempts: MAX_ATTEMPTS }
 }
 
-/// The id of the call that has this lock. In the shard of its lock, as every job's.
+/// Returns the id of the webhook job with this lock, in the lock's shard.
 pub(in crate::defer) fn webhook_job_id(key: &Key) -> JobId {
     debug_assert!(key.shard() < SHARD_COUNT, "a key's shard");
     let random = hex(&digest_parts(&[b"callback", key.as_str().as_bytes()])[..16]);
     JobId::parse(&format!("{:02x}{random}", key.shard())).unwrap_or_else(|| JobId::new(key))
 }
 
-/// Makes the call, and says what becomes of it. `None`: it has no turn, and was not sent.
+/// Delivers the webhook and returns its settlement; `None` if there was no free slot and nothing
+/// was sent.
 pub(in crate::defer) async fn deliver_webhook(
     by: Option<&dyn WebhookSender>,
     rules: &SettlementRules,
@@ -110,7 +113,7 @@ pub(in crate::defer) async fn deliver_webhook(
         Ok(None) => return Some(dead("forgotten")),
         Err(_) => return Some(back(Duration::from_secs(1), "store away")),
     };
-    // A job that was put back ends again, which is another call.
+    // A redriven job ends again, which is another webhook.
     let id = format!("{}-{}", run.id, end.ended_us);
     let (url, body, turn) = (request.head.target.clone(), end.to_payload(&about), Arc::new(turn));
     let call =
@@ -124,7 +127,7 @@ pub(in crate::defer) async fn deliver_webhook(
     Some(classify_delivery(delivered, end.ended_us, last, (at, run), rules))
 }
 
-/// What becomes of a call that was made, as the last one it may make or not.
+/// Returns the settlement of a delivery; `last` if no attempt is left.
 fn classify_delivery(
     delivered: DeliveryOutcome,
     ended_us: u64,
@@ -133,7 +136,8 @@ fn classify_delivery(
     rules: &SettlementRules,
 ) -> Settlement {
     let retention = rules.dead_retention;
-    // It may have ended again by now, and nobody else would tell of that: the step that settles this finds out.
+    // The reported job may have ended again, without another job to report that. The settling
+    // operation checks `ended_us`.
     let dead = |reason| Settlement::WebhookSettled { ended_us, response: None, reason, retention };
     let retry = |reason| match last {
         true => dead(reason),
@@ -173,14 +177,14 @@ fn classify_delivery(
     }
 }
 
-/// The last end of its job, which the step that ended that has left with the call: the job itself may have been
-/// forgotten by now, or put back.
+/// Reads the latest end of the reported job. The operation that ended it stored it with the webhook
+/// job, since the job itself may be deleted or redriven by now.
 async fn read_job_end(at: EnvelopeBinding<'_>) -> Result<Option<JobEnd>, Error> {
     let call = at.store.backend().job_view(at.id.clone()).await?;
     Ok(call.and_then(|call| JobEnd::parse(&call.history.webhook_event?)))
 }
 
-/// How a job has ended.
+/// End of a job, as a webhook reports it.
 struct JobEnd {
     state: JobState,
     status: Option<u16>,
@@ -213,8 +217,8 @@ impl JobEnd {
     }
 }
 
-/// Its host or its owner had no turn.
+/// Reason of a postponement: the receiver has no free slot.
 pub(in crate::defer) const NO_RECEIVER_SLOT: &str = "no turn";
 
-/// No worker of this kind.
+/// Reason of a postponement: this worker sends no webhooks.
 pub(in crate::defer) const NO_WEBHOOK_SENDER: &str = "no callbacks";

@@ -1,4 +1,4 @@
-//! `Callbacks`: makes the calls.
+//! `Webhooks`: sender of webhooks over HTTPS.
 
 use std::{
     fmt, io,
@@ -29,12 +29,12 @@ use crate::outbound::{
 pub(super) type ResolveFn =
     dyn Fn(&str, u16) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> + Send + Sync;
 
-/// Shortest secret: what HMAC-SHA256 needs to be as strong as it can be is 32, what the specification
-/// asks for at least is 24.
+/// Shortest secret, in bytes: the minimum of the specification. HMAC-SHA256 reaches its full
+/// strength with 32.
 const MIN_SECRET_LEN: usize = 24;
 
-/// Makes the calls of `DeferLayer::webhook`; to be given to a worker. See
-/// [the module](crate::defer::callback) for what is sent, and where it may go.
+/// Sender of the webhooks of `DeferLayer::webhook`; pass it to a worker. See [the
+/// module](crate::defer::webhook) for the request and the allowed addresses.
 #[derive(Clone)]
 pub struct Webhooks {
     secrets: Vec<Arc<[u8]>>,
@@ -45,15 +45,15 @@ pub struct Webhooks {
 }
 
 impl Webhooks {
-    /// Signs with this secret, of 24 bytes at least. A receiver's library takes it as `whsec_` and its
-    /// base64.
+    /// Creates a sender that signs with this secret of at least 24 bytes. A receiver's library
+    /// takes it as `whsec_` followed by its base64.
     ///
-    /// The system's roots are read now. If there are none, calls fail until the process is started where
-    /// there are.
+    /// Reads the system's root certificates. Without any, calls fail until the process is restarted
+    /// on a system that has them.
     ///
     /// # Panics
     ///
-    /// If the secret is shorter.
+    /// Panics if the secret is shorter than 24 bytes.
     #[must_use]
     pub fn new(secret: impl AsRef<[u8]>) -> Self {
         Self {
@@ -70,12 +70,12 @@ impl Webhooks {
         }
     }
 
-    /// Signs with this one as well, so that receivers can change over: first they learn of the new secret,
-    /// then the old one goes.
+    /// Adds a second signature with this secret, for key rotation: receivers learn the new secret
+    /// first, then the old one is removed.
     ///
     /// # Panics
     ///
-    /// If it is shorter than 24 bytes.
+    /// Panics if the secret is shorter than 24 bytes.
     #[must_use]
     pub fn also_signed_with(mut self, secret: impl AsRef<[u8]>) -> Self {
         self.secrets.push(checked_secret(secret.as_ref()));
@@ -86,7 +86,7 @@ impl Webhooks {
     ///
     /// # Panics
     ///
-    /// If it is none.
+    /// Panics if `network` can't be parsed.
     #[must_use]
     #[expect(clippy::panic, reason = "a slip in the wiring, told as the service starts")]
     pub fn allow_network(mut self, network: &str) -> Self {
@@ -99,16 +99,19 @@ impl Webhooks {
         self
     }
 
-    /// Allows `http`: whoever is on the way can read it, and who is where the name points to can take it.
+    /// Allows `http`. Such webhooks can be read on their way, and intercepted by any host that the
+    /// name points to.
     #[must_use]
     pub fn allow_http(mut self) -> Self {
         self.address_policy.allow_http = true;
         self
     }
 
-    /// How long a call may take, its name and connection included. Default 10 s: a receiver that
-    /// takes longer for an acknowledgement had better put the work behind it, and a worker has few calls at once. The first
-    /// attempts at a host that has not answered yet have less: 2.5 s, 5 s, and so on.
+    /// Sets how long a call may take, including resolution and connection. Default 10 s.
+    ///
+    /// A receiver that needs longer should acknowledge first and work later: a worker makes few
+    /// calls at once. The first attempts at a host that has not answered yet have less time: 2.5 s,
+    /// 5 s, and so on.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
@@ -137,7 +140,7 @@ impl Webhooks {
         }
     }
 
-    /// Once: what has been checked is what is connected to.
+    /// Resolves the host once, so that the connection goes to the addresses that were checked.
     async fn resolve_target(&self, target: &WebhookTarget) -> io::Result<Vec<SocketAddr>> {
         match &target.host {
             Host::Domain(name) => (self.resolver)(name, target.port).await,
@@ -146,7 +149,7 @@ impl Webhooks {
         }
     }
 
-    /// Returns the status of the answer, whose body is not read. The client is of this call alone
+    /// Returns the status of the response; its body is not read. The client serves this call only
     /// and pools nothing, so no connection outlives the check of its address.
     async fn send(
         &self,
@@ -156,8 +159,8 @@ impl Webhooks {
         body: Bytes,
     ) -> Result<u16, OutboundError> {
         let (request, timeout) = (self.build_request(target, id, body)?, self.timeout);
-        // Ignores the URL, so that only checked addresses are reached: `HttpConnector` asks no
-        // resolver about an IP literal.
+        // Ignores the URL, so that only checked addresses are reached: `HttpConnector` does not
+        // call a resolver for an IP literal.
         let tcp = FnConnector(move |_| connect_any(addresses.clone(), timeout));
         let client = Client::builder(WebhookConnectionTasks::default())
             .pool_max_idle_per_host(0)
@@ -189,7 +192,7 @@ impl WebhookSender for Webhooks {
     fn deliver(&self, call: WebhookCall) -> BoxFuture<'static, DeliveryOutcome> {
         let mut this = self.clone();
         let longest = call.receiver_slot.attempt_timeout(call.attempt).unwrap_or(Duration::MAX);
-        // Addresses one after the other share it, too.
+        // Addresses that are tried in succession share this time too.
         this.timeout = this.timeout.min(longest);
         Box::pin(async move {
             let made = tokio::time::timeout(this.timeout, this.attempt(call)).await;
@@ -198,8 +201,8 @@ impl WebhookSender for Webhooks {
     }
 }
 
-/// Connects to one address after the other. One that does not answer leaves time for those behind it: half of it is for all but
-/// the last.
+/// Connects to the addresses in succession. All but the last share half of the time, so that an
+/// unresponsive one leaves time for the others.
 async fn connect_any(
     addresses: Vec<SocketAddr>,
     timeout: Duration,
@@ -217,7 +220,7 @@ async fn connect_any(
 }
 
 /// Tasks of one call's connection. They are aborted when the call ends, so that a receiver that
-/// reads nothing cannot keep the socket open.
+/// does not read cannot keep the socket open.
 #[derive(Clone, Default)]
 struct WebhookConnectionTasks(Arc<Mutex<JoinSet<()>>>);
 
@@ -238,7 +241,7 @@ fn checked_secret(secret: &[u8]) -> Arc<[u8]> {
 
 impl fmt::Debug for Webhooks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Without the secrets.
+        // The secrets are not logged.
         f.debug_struct("Webhooks")
             .field("secrets", &self.secrets.len())
             .field("address_policy", &self.address_policy)

@@ -1,4 +1,4 @@
-//! Hosts and addresses, and how they answered.
+//! Health of a receiver: a host or a network, and the result of its last call.
 
 use std::{
     collections::BTreeSet,
@@ -8,37 +8,35 @@ use std::{
 
 use tokio::time::Instant;
 
-/// Most addresses of one host that are judged: whoever has the name says how many it has.
+/// Most addresses of one host that are judged: the owner of a name chooses their number.
 const MAX_ADDRESSES: usize = 8;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum ReceiverId {
-    /// Name or address, and port.
+    /// Name or address, with the port.
     Host(Arc<str>),
-    /// An IPv4 address, or the /64 of an IPv6 one: the least that a site has.
+    /// An IPv4 address, or the /64 of an IPv6 address, the least that a site has.
     Network(IpAddr),
 }
 
-/// How the last call to a place ended.
+/// Result of the last call to a receiver.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum LastResponse {
-    /// Never called, or it failed at once.
+    /// Never called, or the call failed within `SLOW_THRESHOLD`.
     #[default]
     Unknown,
     Prompt,
-    /// It was answered, after more than `SLOW_THRESHOLD`.
+    /// Answered after more than `SLOW_THRESHOLD`.
     Slow,
-    /// It was not answered, after more than `SLOW_THRESHOLD`.
+    /// Not answered, and the call took more than `SLOW_THRESHOLD`.
     Unresponsive,
 }
 
 pub(super) struct ReceiverHealth {
-    /// Calls that are under way.
     pub(super) active_calls: usize,
     pub(super) last_response: LastResponse,
-    /// When the last one ended.
     pub(super) last_call_ended_at: Instant,
-    /// Of a host.
+    /// Networks of a host; empty for a network.
     pub(super) networks: Vec<ReceiverId>,
 }
 
@@ -54,13 +52,14 @@ impl Default for ReceiverHealth {
 }
 
 impl ReceiverHealth {
-    /// The last call was answered in time.
+    /// Returns true if the last call was answered in time.
     pub(super) fn is_proven(&self) -> bool {
         self.last_response == LastResponse::Prompt
     }
 
-    /// Whether one more call may go there, of a place that has so many while it is slow. A slow one may have more while
-    /// nobody else waits; a silent one never has, since the next to come would find no room.
+    /// Returns true if the receiver may get another call. `most` limits a slow receiver while other
+    /// webhooks wait (`crowded`), and an unresponsive one always: the next webhook would find no
+    /// capacity.
     pub(super) fn allows_call(&self, most: usize, crowded: bool) -> bool {
         let is_bound = match self.last_response {
             LastResponse::Unresponsive => true,
@@ -70,8 +69,10 @@ impl ReceiverHealth {
         !is_bound || self.active_calls < most
     }
 
-    /// Returns true if there is nothing to remember. The addresses of a host are kept after a call that one of them had no turn
-    /// for: without them it would be claimed again before that address has a turn.
+    /// Returns true if the entry holds nothing worth keeping.
+    ///
+    /// The networks of a host are kept after a call for which one of them had no free slot. Without
+    /// them the webhook would be claimed again before that network has one.
     pub(super) fn is_idle(&self) -> bool {
         self.active_calls == 0
             && self.last_response == LastResponse::Unknown
@@ -79,7 +80,7 @@ impl ReceiverHealth {
     }
 }
 
-/// The places of these addresses, each once.
+/// Returns the networks of these addresses, without duplicates, at most `MAX_ADDRESSES`.
 pub(super) fn receiver_networks(addresses: &[SocketAddr]) -> Vec<ReceiverId> {
     let networks: BTreeSet<_> =
         addresses.iter().map(|address| network_prefix(address.ip())).collect();

@@ -1,4 +1,4 @@
-//! One call, from its turn to its end.
+//! Slot of one webhook call, from its start to its end.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::key::Key;
 
-/// The turn of one call. It ends when this is dropped.
+/// Slot of one call, released when dropped.
 pub(in crate::defer) struct ReceiverSlot {
     receivers: Arc<WebhookReceivers>,
     key: Key,
@@ -24,9 +24,9 @@ pub(in crate::defer) struct ReceiverSlot {
 
 #[derive(Default)]
 struct CallProgress {
-    /// The call counts there.
+    /// Networks that count this call as active.
     networks: Vec<ReceiverId>,
-    /// It was called off before it was sent.
+    /// The call was given up before anything was sent.
     rejected: bool,
     answered: Option<bool>,
 }
@@ -51,14 +51,15 @@ impl ReceiverSlot {
         }
     }
 
-    /// Bound of the call, below that of whoever makes it: a host that has not answered yet is given little time at first, and
-    /// more with each attempt, since a slow one has to be able to answer at last.
+    /// Returns the time limit of an attempt at an unproven host, below that of the sender. It grows
+    /// with each attempt, so that a slow host can answer at last.
     #[cfg_attr(not(any(test, feature = "webhook")), allow(dead_code, reason = "no sender"))]
     pub(in crate::defer) fn attempt_timeout(&self, attempt: u32) -> Option<Duration> {
         (!self.proven).then(|| FIRST_ATTEMPT_TIMEOUT.saturating_mul(attempt.max(1)))
     }
 
-    /// The host has these addresses. False if one of them has no turn: then nothing must be sent.
+    /// Records the host's addresses. Returns false if one of them has no free slot; then nothing
+    /// may be sent.
     #[cfg_attr(not(any(test, feature = "webhook")), allow(dead_code, reason = "no sender"))]
     pub(in crate::defer) fn try_claim_addresses(&self, addresses: &[SocketAddr]) -> bool {
         let (places, mut course) = (receiver_networks(addresses), self.progress.lock());
@@ -83,7 +84,7 @@ impl ReceiverSlot {
         true
     }
 
-    /// The call has ended.
+    /// Records the result of the call.
     pub(in crate::defer) fn record_result(&self, answered: bool) {
         self.progress.lock().answered = Some(answered);
     }
@@ -97,7 +98,7 @@ impl Drop for ReceiverSlot {
             _ if course.rejected => None,
             Some(true) if slow => Some(LastResponse::Slow),
             Some(true) => Some(LastResponse::Prompt),
-            // Also of a call that was given up.
+            // Includes a call that was dropped.
             _ if slow => Some(LastResponse::Unresponsive),
             Some(false) => Some(LastResponse::Unknown),
             None => None,
@@ -105,7 +106,8 @@ impl Drop for ReceiverSlot {
         let mut state = self.receivers.0.lock();
         state.unproven_calls = state.unproven_calls.saturating_sub(usize::from(!self.proven));
         state.end_call(&ReceiverId::Host(Arc::clone(&self.host)), last);
-        // What failed at once says nothing of the address: the port may be closed, and others open.
+        // A fast failure says nothing about the address: the port may be closed while others are
+        // open.
         let of_address = last.filter(|last| *last != LastResponse::Unknown);
         for place in &course.networks {
             state.end_call(place, of_address);
@@ -114,7 +116,7 @@ impl Drop for ReceiverSlot {
 }
 
 impl ReceiverTable {
-    /// A call to this place has ended.
+    /// Records the end of a call to this receiver.
     fn end_call(&mut self, place: &ReceiverId, last: Option<LastResponse>) {
         let Some(standing) = self.receivers.get_mut(place) else { return };
         standing.active_calls = standing.active_calls.saturating_sub(1);

@@ -1,4 +1,4 @@
-//! `ClientAddress`: where a request comes from, and how far what it says of that is believed.
+//! `ClientAddress`: the client's address, and the proxies that may forward it.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -13,31 +13,39 @@ use crate::{
     key::{Key, canonical_ip},
 };
 
-/// What address a client has: the socket's other end or, behind proxies, whom they speak for.
+/// Source of a client's address: the peer of the socket or, behind proxies, the address that they
+/// forward.
 ///
 /// ```
 /// use lockgate::{MissingAddress, ClientAddress};
 ///
-/// // A load balancer in one's own network, which appends to X-Forwarded-For.
+/// // A load balancer in the service's own network, which appends to X-Forwarded-For.
 /// let address = ClientAddress::behind_proxies(["10.0.0.0/8", "fd00::/8"]);
-/// // Two proxies, one behind the other, whose addresses nobody knows beforehand.
+/// // Two proxies in a row with addresses that are not known in advance.
 /// let address = ClientAddress::behind_hops(2);
-/// // A service in front of it all that tells the client in a field of its own.
+/// // A CDN that sends the client's address in a header of its own.
 /// let address = ClientAddress::behind_proxies(["198.51.100.0/24"]).header("cf-connecting-ip");
-/// // Whom nobody can tell shares one quota with everybody else like it.
+/// // Clients without an address share one quota.
 /// let address = address.ipv6_prefix(56).on_missing(MissingAddress::Shared);
 /// ```
 ///
-/// The field is read from the right, over all its lines: each element is the word of the proxy before it,
-/// so the first that isn't a trusted proxy's address is the client's, and what stands left of it is what
-/// the client itself has sent. Nothing is believed of a request whose own socket is no trusted proxy's. If
-/// all elements are trusted proxies, the client is the leftmost of them.
+/// The header is read from the right, over all its lines, because each proxy appends the address of
+/// its own peer. The first element that is not a trusted proxy's address is the client's; elements
+/// left of it were sent by the client and are ignored. If all elements are trusted proxies, the
+/// client is the leftmost of them. The header counts only if the request's peer is a trusted proxy
+/// itself.
 ///
-/// Name the field that *your* proxies write: they pass all others on as the client sent them.
+/// Name the header that *your* proxies write: they pass all other headers on as the client sent
+/// them.
 ///
-/// Ports and zones don't count, an IPv4 address that is written as IPv6 (`::ffff:192.0.2.1`, and
-/// `64:ff9b::192.0.2.1` of NAT64) is the IPv4 address, and IPv6 addresses count by their network, of 64 bits by default. At most 32 elements and 4 KiB
-/// are looked at.
+/// Addresses are normalized:
+///
+/// - Ports and zones are ignored.
+/// - An IPv4 address written as IPv6 (`::ffff:192.0.2.1`, and `64:ff9b::192.0.2.1` of NAT64) is the
+///   IPv4 address.
+/// - IPv6 addresses count by their network, of 64 bits by default.
+///
+/// At most 32 elements and 4 KiB of the header are read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientAddress {
     proxy_trust: ProxyTrust,
@@ -46,19 +54,21 @@ pub struct ClientAddress {
     on_missing: MissingAddress,
 }
 
-/// What becomes of a request whose address can't be told: the server shows no socket, a trusted proxy has
-/// sent no field, or what it has written is no address (`unknown`, `_hidden`).
+/// Reaction to a request without a client address.
+///
+/// An address is missing if the server provides no peer address, if a trusted proxy sent no header,
+/// or if the header's value is not an address (`unknown`, `_hidden`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum MissingAddress {
-    /// It is refused: 400, or 500 and a log line if the server shows no socket, since that is wired
-    /// wrongly. The default: whoever can hide must gain nothing by it.
+    /// Refuses the request: 400, or 500 and a log record if the server provides no peer address,
+    /// since that is a configuration error. The default, so that hiding an address gains nothing.
     #[default]
     Refuse,
-    /// It passes, and no quota is charged. Whoever can make a trusted proxy hide it has no limit. A lock
-    /// can't be had like that: `LockLayer` does not take it.
+    /// Admits the request without charging a quota. A client that can make a trusted proxy hide its
+    /// address then has no limit. `LockLayer` rejects this setting.
     Skip,
-    /// It counts as one client together with all others like it, who can spend each other's quota.
+    /// Counts all requests without an address as one client; they spend each other's quota.
     Shared,
 }
 
@@ -72,25 +82,26 @@ enum ProxyTrust {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum AddressHeader {
     Forwarded,
-    /// A list of addresses.
+    /// Header that holds a list of addresses.
     List(Arc<str>),
 }
 
-/// Most proxies there can be one behind the other, as most that are looked at.
+/// Upper bound of `behind_hops`; equal to the number of elements that are read.
 const MAX_HOPS: usize = 32;
 
 impl ClientAddress {
-    /// The socket's other end, whatever the request says.
+    /// Uses the peer of the socket and ignores all headers.
     #[must_use]
     pub fn peer() -> Self {
         Self::with_trust(ProxyTrust::PeerOnly)
     }
 
-    /// Behind proxies of these networks (CIDR, or single addresses), which append to `X-Forwarded-For`.
+    /// Trusts proxies of these networks (CIDR, or single addresses), which append to
+    /// `X-Forwarded-For`.
     ///
     /// # Panics
     ///
-    /// If there are none, or one is no network.
+    /// If the list is empty, or if an item is not a network.
     #[must_use]
     pub fn behind_proxies<S: AsRef<str>>(proxies: impl IntoIterator<Item = S>) -> Self {
         let proxies = NetworkSet::parse("ClientAddress::behind", proxies);
@@ -101,12 +112,13 @@ impl ClientAddress {
         Self::with_trust(ProxyTrust::Proxies(Arc::new(proxies)))
     }
 
-    /// Behind so many proxies, 1 to 32, each of which appends to `X-Forwarded-For`: the client is the
-    /// `hops`-th element from the right.
+    /// Trusts a fixed number of proxies, 1 to 32, each of which appends to `X-Forwarded-For`: the
+    /// client is the `hops`-th element from the right.
     ///
-    /// Whoever can open a socket to this server counts as the nearest of them, so nobody else may be able
-    /// to; prefer [`behind`](Self::behind_proxies) where the proxies' addresses are known. A request with fewer
-    /// elements has come another way, and its address is [absent](Self::on_missing).
+    /// Every peer of this server counts as the nearest proxy, so only proxies may be able to
+    /// connect to it. Prefer [`behind_proxies`](Self::behind_proxies) if the addresses of the
+    /// proxies are known. A request with fewer elements did not pass all proxies; its address is
+    /// [missing](Self::on_missing).
     ///
     /// # Panics
     ///
@@ -130,18 +142,18 @@ impl ClientAddress {
         }
     }
 
-    /// The proxies write `Forwarded` (RFC 7239) instead of `X-Forwarded-For`.
+    /// Reads `Forwarded` (RFC 7239) instead of `X-Forwarded-For`.
     #[must_use]
     pub fn forwarded_header(mut self) -> Self {
         self.address_header = AddressHeader::Forwarded;
         self
     }
 
-    /// The proxies write this field instead of `X-Forwarded-For`: one address, or a list of them.
+    /// Reads this header instead of `X-Forwarded-For`: one address, or a list of addresses.
     ///
     /// # Panics
     ///
-    /// If it is no header field's name.
+    /// If `name` is not a valid header name.
     #[must_use]
     pub fn header(mut self, name: &str) -> Self {
         let is_name = http::HeaderName::from_bytes(name.as_bytes()).is_ok();
@@ -150,8 +162,8 @@ impl ClientAddress {
         self
     }
 
-    /// By how many bits IPv6 addresses count, 32 to 128. Default 64: a single host usually has that many
-    /// addresses to choose from, and many a site a block of 56 or 48.
+    /// Sets the number of bits by which IPv6 addresses count, 32 to 128. Default 64: a single host
+    /// usually has that many addresses to choose from, and many sites have a block of 56 or 48.
     ///
     /// # Panics
     ///
@@ -166,19 +178,19 @@ impl ClientAddress {
         self
     }
 
-    /// What becomes of a request whose address can't be told. Default [`MissingAddress::Refuse`].
+    /// Sets the reaction to a request without a client address. Default [`MissingAddress::Refuse`].
     #[must_use]
     pub fn on_missing(mut self, absent: MissingAddress) -> Self {
         self.on_missing = absent;
         self
     }
 
-    /// True if requests may pass without a key.
+    /// Returns true if requests without an address pass without a key.
     pub(crate) fn may_lack_address(&self) -> bool {
         self.on_missing == MissingAddress::Skip
     }
 
-    /// The key of a request.
+    /// Returns the key of a request.
     pub(crate) fn key<V: GateRequest>(&self, view: &V) -> Result<Key, KeyError> {
         let unknown = match self.resolve(view) {
             Ok(address) => return Ok(Key::network(address, self.ipv6_prefix)),
@@ -191,18 +203,20 @@ impl ClientAddress {
         }
     }
 
-    /// The key of a request among those that share something of this process. Requests whose address
-    /// can't be told have one share together, whatever [`MissingAddress`] says.
+    /// Returns the key of a request for resources shared within this process. All requests without
+    /// an address have one key, independent of [`MissingAddress`].
     pub(crate) fn budget_key<V: GateRequest>(&self, view: &V) -> Key {
         let client = match self.proxy_trust {
-            // Without the warning about proxies: nobody has set it for this.
+            // Without the warning about proxies: this address was not configured by the
+            // application.
             ProxyTrust::PeerOnly => view.peer_addr().map(|peer| peer.ip()),
             ProxyTrust::Proxies(_) | ProxyTrust::Hops(_) => self.resolve(view).ok(),
         };
         client.map_or_else(Key::unknown_address, |client| Key::network(client, self.ipv6_prefix))
     }
 
-    /// The whole address, as lists are about; `None` where a request without one may pass.
+    /// Returns the full address for access lists; `None` for a request without one that is not
+    /// refused.
     pub(crate) fn address_for_lists<V: GateRequest>(
         &self,
         view: &V,
@@ -276,13 +290,13 @@ impl ClientAddress {
     }
 }
 
-/// Why there is no address.
+/// Reason why a request has no client address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ClientAddressError {
     NoPeer,
-    /// Nobody says whom the proxy speaks for.
+    /// No header of a trusted proxy, or too few elements.
     Missing,
-    /// Somebody does, in a way that is no address.
+    /// The element is not an address, or the header exceeds the limits of `HeaderElements`.
     Malformed,
 }
 

@@ -1,4 +1,4 @@
-//! One address, as proxies write it.
+//! Parser for one forwarded address, in the forms that proxies write.
 
 use std::{
     borrow::Cow,
@@ -7,11 +7,11 @@ use std::{
 
 use crate::key::canonical_ip;
 
-/// Longest text that can be an address: 45 characters, brackets, a port, and a zone of some length.
+/// Longest text that can be an address: 45 characters, brackets, a port, and a zone.
 const MAX_LEN: usize = 100;
 
-/// An element of `X-Forwarded-For` and fields like it. With or without port, brackets and zone; an IPv4
-/// address that is written as IPv6 is the IPv4 address.
+/// Parses an element of `X-Forwarded-For` or a similar header, with or without port, brackets and
+/// zone. An IPv4 address written as IPv6 becomes the IPv4 address.
 pub(super) fn parse_address(text: &str) -> Option<IpAddr> {
     let text = text.trim();
     if text.len() > MAX_LEN {
@@ -29,13 +29,13 @@ pub(super) fn parse_address(text: &str) -> Option<IpAddr> {
         Some((host, port)) if !port.contains(':') => {
             is_port(port).then(|| host.parse::<Ipv4Addr>().ok().map(IpAddr::from)).flatten()
         }
-        // More than one colon: a port after an IPv6 address without brackets can't be told from it.
+        // More than one colon: without brackets, a port can't be told from the IPv6 address.
         _ => parse_ipv6(text),
     }
 }
 
-/// The address of the element's `for` in `Forwarded` (RFC 7239 section 4). `unknown`, identifiers such as
-/// `_proxy` and an element that says nothing or is none are no address.
+/// Parses the `for` address of an element of `Forwarded` (RFC 7239 section 4). Returns `None` for
+/// `unknown`, for identifiers such as `_proxy`, and for elements without `for` or with bad syntax.
 pub(super) fn parse_forwarded_for(element: &str) -> Option<IpAddr> {
     let mut node = None;
     let mut rest = element.trim();
@@ -46,7 +46,7 @@ pub(super) fn parse_forwarded_for(element: &str) -> Option<IpAddr> {
         if name.is_empty() || name.contains(['"', ' ', ';']) {
             return None;
         }
-        // Twice: which of the two was meant can't be known.
+        // A second `for` makes the element ambiguous.
         if name.eq_ignore_ascii_case("for") && node.replace(value).is_some() {
             return None;
         }
@@ -60,7 +60,7 @@ pub(super) fn parse_forwarded_for(element: &str) -> Option<IpAddr> {
     parse_address(&node?)
 }
 
-/// A parameter's value, a token or a quoted string, and what comes after it.
+/// Splits off a parameter's value, a token or a quoted string, and returns it with the rest.
 fn parse_value(text: &str) -> Option<(Cow<'_, str>, &str)> {
     let Some(quoted) = text.strip_prefix('"') else {
         let (value, rest) = text.split_at(text.find(';').unwrap_or(text.len()));
@@ -74,7 +74,7 @@ fn parse_value(text: &str) -> Option<(Cow<'_, str>, &str)> {
             false
         }
     })?;
-    // No address has anything to escape: one that does is none, and stays unread.
+    // An address needs no escapes, so they are left as they are and such a value does not parse.
     let (value, rest) = quoted.split_at(end);
     Some((value.into(), rest.strip_prefix('"')?))
 }
@@ -84,7 +84,7 @@ fn parse_ipv6(text: &str) -> Option<IpAddr> {
     bare.parse::<Ipv6Addr>().ok().map(|v6| canonical_ip(v6.into()))
 }
 
-/// A number, or what RFC 7239 section 6.3 has in its place.
+/// Returns true for a number, and for an obfuscated port (RFC 7239 section 6.3).
 fn is_port(text: &str) -> bool {
     let is_number = (1..=5).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit());
     let hidden =

@@ -1,31 +1,32 @@
-//! The elements of a list field, from the right to the left.
+//! Iterator over the elements of a list header, from right to left.
 //!
-//! From the right, because each element was appended behind what came: so the split of what trusted
-//! proxies wrote hangs on nothing that stands left of it, whatever quotes a client has left open there.
+//! Each proxy appends its element on the right. Splitting from the right makes the elements of
+//! trusted proxies independent of the text left of them, such as a quote that a client left open.
 
-/// Most elements that are looked at: no request comes through as many proxies.
+/// Most elements that are read; no request passes that many proxies.
 const MAX_ELEMENTS: usize = 32;
 
-/// Most bytes that are looked at.
+/// Most bytes that are read.
 const MAX_BYTES: usize = 4096;
 
-/// Elements of all lines of a field, the last one first; empty ones are left out (RFC 9110 section 5.6.1).
+/// Elements of all lines of a header, the last one first, without empty ones (RFC 9110 section
+/// 5.6.1).
 #[derive(Debug)]
 pub(super) struct HeaderElements<'a> {
     lines: Vec<&'a [u8]>,
-    /// What is left of the line that is being read.
+    /// Unread rest of the current line.
     current_line: Option<&'a [u8]>,
     allow_quotes: bool,
     remaining_elements: usize,
     remaining_bytes: usize,
 }
 
-/// There is more to look at than is worth it.
+/// The header has more than `MAX_ELEMENTS` elements or `MAX_BYTES` bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ElementLimitExceeded;
 
 impl<'a> HeaderElements<'a> {
-    /// `quotes`: whether a comma may stand in a quoted string.
+    /// Creates the iterator. `quotes` allows commas within quoted strings.
     pub(super) fn new(lines: Vec<&'a [u8]>, quotes: bool) -> Self {
         Self {
             lines,
@@ -81,7 +82,7 @@ fn last_comma(line: &[u8], quotes: bool) -> Option<usize> {
     None
 }
 
-/// Whether what follows this is escaped: behind an odd number of backslashes.
+/// Returns true if the byte after `before` is escaped: an odd number of backslashes precedes it.
 fn is_escaped(before: &[u8]) -> bool {
     before.iter().rev().take_while(|byte| **byte == b'\\').count() % 2 == 1
 }

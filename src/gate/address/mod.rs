@@ -1,9 +1,8 @@
-//! Who is calling: the socket's other end or, behind proxies, whom they speak for.
+//! Client addresses: the peer of the socket or, behind proxies, the address that they forward.
 //!
-//! A header field is believed as far as it was written by proxies that are trusted. Each of them appends
-//! what it saw at the other end of its own socket, so a field is read from the right: every element is
-//! the word of the one before it, and the first that is no trusted proxy's is the client's. What stands
-//! left of that one is the client's own word, and nothing is ever taken of it.
+//! Each proxy appends its peer's address to a header, so the header is read from the right. An
+//! element is trusted as far as trusted proxies wrote it: the first element that is not a trusted
+//! proxy's address is the client's. Elements left of it were sent by the client and are ignored.
 
 mod client_address;
 mod forwarded_node;

@@ -1,4 +1,4 @@
-//! Sets of addresses, as CIDR blocks.
+//! `NetworkSet`: a set of addresses, built from CIDR blocks.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -6,27 +6,27 @@ use ipnet::IpNet;
 
 use crate::key::canonical_ip;
 
-/// Addresses, in ranges that don't overlap: looked up in the logarithm of their number, since a deny list
-/// may be long.
+/// Set of addresses, as sorted ranges that don't overlap. A lookup is a binary search, since a deny
+/// list may be long.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct NetworkSet(Vec<(AddressPoint, AddressPoint)>);
 
-/// An address among all others: IPv4 first, whichever way it is written ([`canonical`]).
+/// Position of an address in the order of all addresses, IPv4 first, after [`canonical_ip`].
 type AddressPoint = (bool, u128);
 
 impl NetworkSet {
-    /// Reads blocks such as `10.0.0.0/8`, and single addresses.
+    /// Parses blocks such as `10.0.0.0/8`, and single addresses.
     ///
     /// # Panics
     ///
-    /// If one is neither; `caller` stands in the sentence.
+    /// If a text is neither; the panic message names `caller`.
     pub(crate) fn parse<S: AsRef<str>>(caller: &str, blocks: impl IntoIterator<Item = S>) -> Self {
         Self::merge_ranges(
             blocks.into_iter().map(|text| parse_range(caller, text.as_ref())).collect(),
         )
     }
 
-    /// What is in either.
+    /// Returns the union of both sets.
     pub(crate) fn union(mut self, other: Self) -> Self {
         self.0.extend(other.0);
         Self::merge_ranges(self.0)
@@ -59,7 +59,7 @@ impl NetworkSet {
     }
 }
 
-/// Bits of an address in front of an IPv4 one that is written as IPv6.
+/// Prefix length of an IPv4 address written as IPv6.
 const MAPPED_PREFIX_LEN: u8 = 96;
 
 #[expect(clippy::panic, reason = "a slip in the wiring, told as the service starts")]
@@ -75,7 +75,8 @@ fn parse_range(caller: &str, text: &str) -> (AddressPoint, AddressPoint) {
         )
     }
     match block {
-        // Larger than all of IPv4, such as `::/0`: of IPv6 alone, or it would trust the other half too.
+        // A block larger than all of IPv4, such as `::/0`, covers IPv6 alone; otherwise it would
+        // trust every IPv4 address too.
         IpNet::V6(block) if block.prefix_len() < MAPPED_PREFIX_LEN => {
             ((true, block.network().into()), (true, block.broadcast().into()))
         }
@@ -83,8 +84,9 @@ fn parse_range(caller: &str, text: &str) -> (AddressPoint, AddressPoint) {
     }
 }
 
-/// Returns true if the block has the whole NAT64 prefix `64:ff9b::/96` (RFC 6052), whose addresses count as the IPv4 ones in
-/// them, and was written for it. `::/0` and the like are blocks of IPv6 alone.
+/// Returns true if the block was written for the whole NAT64 prefix `64:ff9b::/96` (RFC 6052). Its
+/// addresses count as the IPv4 addresses in them, so the block would cover all of IPv4. Blocks such
+/// as `::/0` cover IPv6 alone.
 fn covers_nat64(block: &IpNet) -> bool {
     const NAT64: Ipv6Addr = Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0);
     let IpNet::V6(block) = block else { return false };

@@ -1,13 +1,14 @@
-//! What looks like a mistake about proxies, told once.
+//! Warnings about likely misconfigurations of proxies, each logged once per process.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::gate::gate_request::GateRequest;
 
-/// Logged once in a process: behind a proxy that nobody has told us of, all its clients are one. On the
-/// other hand anybody can send such a field, so it is a warning and no more.
+/// Warns if a request has a forwarding header but no proxy is trusted: behind a proxy, all clients
+/// then count as one. Any client can send such a header, so this is only a warning.
 ///
-/// Who is behind a proxy sees it soon: after the first requests nobody looks any more.
+/// A deployment behind a proxy shows the header in its first requests, so only the first
+/// `MAX_CHECKED` requests are checked.
 pub(super) fn warn_ignored_forwarding<V: GateRequest>(view: &V) {
     const MAX_CHECKED: u32 = 10_000;
     static CHECKED: AtomicU32 = AtomicU32::new(0);
@@ -31,7 +32,8 @@ pub(super) fn warn_ignored_forwarding<V: GateRequest>(view: &V) {
     }
 }
 
-/// Logged once in a process: a proxy that writes another field is easily not noticed otherwise.
+/// Warns if a trusted proxy sent no forwarding header. A proxy that writes another header would go
+/// unnoticed otherwise.
 pub(super) fn warn_missing_forwarding() {
     static WARNED: AtomicBool = AtomicBool::new(false);
     if !WARNED.swap(true, Ordering::Relaxed) {

@@ -1,4 +1,4 @@
-//! Keys that a function of the application finds, each under a name of its own.
+//! Key sources by a function of the application, each with a name of its own.
 
 use std::{fmt, sync::Arc};
 
@@ -6,14 +6,15 @@ use super::{KeySource, KeySourceKind};
 use crate::{gate::key_error::missing_extension_message, key::Key};
 
 impl<N: ?Sized> KeySource<N> {
-    /// Whatever the function says: [`Key::custom`], whose text is the whole key. `None` refuses the request with 400.
+    /// Uses the function's value: [`Key::custom`], which has the text as the whole key. `None`
+    /// refuses the request with 400.
     #[must_use]
     pub fn function(f: impl Fn(&N) -> Option<String> + Send + Sync + 'static) -> Self {
         Self(KeySourceKind::Function(Key::prefix("c", "").into(), Arc::new(f)))
     }
 
-    /// The same under a name that says what the values are: [`Key::custom`], [named](Key::named) so. Functions of
-    /// different names never share a key, whatever they return.
+    /// Like [`function`](Self::function), under a name for the kind of value: [`Key::custom`],
+    /// [named](Key::named). Functions of different names never share a key, whatever they return.
     ///
     /// # Panics
     ///
@@ -26,8 +27,9 @@ impl<N: ?Sized> KeySource<N> {
         Self(KeySourceKind::Function(named_key_prefix("by_key", "c", name), Arc::new(f)))
     }
 
-    /// Whatever the function finds in the request, as a [`Key::extension`] of this name. If it is not there, the
-    /// application is wired wrongly: 500, and this sentence in the log, which names the fix.
+    /// Uses a value that the function finds in the request: [`Key::extension`] of this name. A
+    /// missing value is a misconfiguration: the request is refused with 500, and `fix`, which names
+    /// the fix, is logged.
     ///
     /// # Panics
     ///
@@ -45,14 +47,15 @@ impl<N: ?Sized> KeySource<N> {
         ))
     }
 
-    /// Whatever the function says, each a [`Key::custom`]. An empty list refuses the request with 400, and
-    /// so does one of more than 32.
+    /// Uses each of the function's values: [`Key::custom`]. An empty list, or more than 32 values,
+    /// refuses the request with 400.
     #[must_use]
     pub fn functions(f: impl Fn(&N) -> Vec<String> + Send + Sync + 'static) -> Self {
         Self(KeySourceKind::Functions(Key::prefix("c", "").into(), Arc::new(f)))
     }
 
-    /// The same under a name: see [`named_function`](Self::named_function).
+    /// Like [`functions`](Self::functions), under a name: see
+    /// [`named_function`](Self::named_function).
     ///
     /// # Panics
     ///
@@ -67,8 +70,8 @@ impl<N: ?Sized> KeySource<N> {
 }
 
 impl KeySource<http::request::Parts> {
-    /// A value that a layer further out has put into the request's extensions, such as the account of
-    /// an authentication: [`Key::extension`] of this name.
+    /// Uses a value that an outer layer put into the request's extensions, such as the account of
+    /// an authentication layer: [`Key::extension`] of this name.
     ///
     /// # Panics
     ///
@@ -80,9 +83,9 @@ impl KeySource<http::request::Parts> {
     }
 }
 
-/// What stands before the values of a source of the application's. The name keeps sources apart whose values may be
-/// the same text, such as user 7 and tenant 7. A type's own name would not do: it may change with each build, and two
-/// builds that run side by side would take different locks.
+/// Returns the prefix of the keys of an application's source. The name separates sources with equal
+/// values, such as user 7 and tenant 7. The type's own name would not do: it may change with each
+/// build, and two builds that run side by side would take different locks.
 fn named_key_prefix(caller: &str, kind: &str, name: &str) -> Arc<str> {
     assert!(!name.is_empty(), "{caller}: name what the values are, such as \"user\"");
     Key::prefix(kind, name).into()

@@ -1,11 +1,11 @@
-//! The names of what defers requests, runs them, and tells of them.
+//! Macros that define `DeferLayer`, `DeferWorker` and `DeferredRoutes`.
 
 mod carry_settings;
 mod defer_layer;
 mod defer_worker;
 mod status_routes;
 
-/// `DeferLayer`, `DeferWorker` and `DeferredRoutes`, for `__define_names`.
+/// Defines `DeferLayer`, `DeferWorker` and `DeferredRoutes`, for `__define_layers`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __define_defer {

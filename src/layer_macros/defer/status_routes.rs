@@ -1,11 +1,11 @@
-//! `DeferredRoutes`: where clients ask for it.
+//! `DeferredRoutes`, the status resource.
 
-/// `DeferredRoutes`, for `__defer_names`.
+/// Defines `DeferredRoutes` and `deferred_routes`, for `__define_defer`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __define_deferred_routes {
     ($native:ty) => {
-        /// The status resource of deferred requests, to be mounted. Made by [`deferred_routes`].
+        /// Routes of the status resource of deferred requests. Created by [`deferred_routes`].
         #[derive(Debug, Clone)]
         #[must_use = "the routes have to be mounted"]
         pub struct DeferredRoutes {
@@ -13,18 +13,29 @@ macro_rules! __define_deferred_routes {
             pub(crate) gate: ::lockgate::defer::StatusGate<$native>,
         }
 
-        /// The status resource, at this path: what the `Location` of a 202 points to.
+        /// Creates the status resource at this path, to which the `Location` of a 202 points.
         ///
-        /// `GET {path}/{id}` is a JSON document, or a stream of it (`Accept: text/event-stream`);
-        /// `{path}/{id}/response` the stored response as it was, to a browser no page of this origin
-        /// (`Content-Security-Policy: sandbox`, unless the handler has sent one of its own); `DELETE {path}/{id}` cancels what
-        /// waits. `Prefer: wait=N` (at most 25 s) holds an answer until something changes, one of the response until
-        /// there is one or none, and `If-None-Match` leaves out what the client has. An id that is unknown, malformed or
-        /// somebody else's is the same 404. All four are 410 for a job that has ended and was evicted or purged before its time:
-        /// its owner is told that it has run, or what else became of it, and no one else anything. Where 4,096 wait in this process already, whoever comes then is answered at once.
+        /// | request | response |
+        /// |---|---|
+        /// | `GET {path}/{id}` | the job as a JSON document |
+        /// | the same with `Accept: text/event-stream` | a stream of that document |
+        /// | `GET {path}/{id}/response` | the stored response, unchanged |
+        /// | `DELETE {path}/{id}` | cancels a request that has not started |
         ///
-        /// At the root (`"/"`) every path of one part is taken for an id, or of two that ends with `response`: beside other routes
-        /// actix-web takes the first that fits, so mount this one behind them; axum takes the most exact.
+        /// - `Prefer: wait=N` (at most 25 s) holds the response until the job changes, and for
+        ///   `{path}/{id}/response` until there is a response or will be none. With 4,096 waiting
+        ///   requests in this process, further ones get their response at once.
+        /// - `If-None-Match` omits a document that the client has already.
+        /// - A stored response is not treated as a page of this origin by browsers
+        ///   (`Content-Security-Policy: sandbox`), unless the handler has sent a policy of its own.
+        /// - An id that is unknown, malformed or of another owner gets the same 404.
+        /// - All four are 410 for a job that has ended and was evicted or purged early. The
+        ///   response tells the owner that the job has run or how else it ended; other clients
+        ///   learn nothing.
+        ///
+        /// At the root (`"/"`) every path of one segment is taken for an id, and so is every path
+        /// of two segments that ends with `response`. In actix-web the first route that matches is
+        /// used, so mount this one after the others; in axum it is the most specific one.
         pub fn deferred_routes(path: &str) -> DeferredRoutes {
             let path = path.trim_matches('/');
             let path = if path.is_empty() { String::new() } else { format!("/{path}") };
@@ -32,14 +43,16 @@ macro_rules! __define_deferred_routes {
         }
 
         impl DeferredRoutes {
-            /// Answers from this store, whatever the request brings along.
+            /// Uses this store instead of the one that the request provides.
             pub fn store(self, store: &::lockgate::Store) -> Self {
                 Self { gate: self.gate.store(store), ..self }
             }
 
-            /// Shows a job only to its [owner](DeferLayer::owner), or the [identity](DeferLayer::carry_identity) it was carried
-            /// with: the function says who asks.
-            /// Default: whoever knows the id, which is 128 random bits.
+            /// Shows a job only to its [owner](DeferLayer::owner), or to the
+            /// [identity](DeferLayer::carry_identity) that was carried with it. The function
+            /// returns the viewer of a request.
+            ///
+            /// Default: every client that knows the id, which is 128 random bits.
             pub fn visible_to(
                 self,
                 asker: impl Fn(&$native) -> Option<String> + Send + Sync + 'static,
@@ -47,10 +60,13 @@ macro_rules! __define_deferred_routes {
                 Self { gate: self.gate.visible_to(asker), ..self }
             }
 
-            /// As [`visible_to`](Self::visible_to), for those who have to look somewhere to know who asks: a
-            /// session, a database. The function takes what it needs out of the request, and the future goes
-            /// on with that; it is awaited once for each request, before the store is asked, for as long as it
-            /// takes. Whoever it finds to be nobody gets the 404 of an unknown id.
+            /// Like [`visible_to`](Self::visible_to), for a viewer that has to be looked up, such
+            /// as in a session or a database.
+            ///
+            /// The function takes the data that it needs from the request, and the future that it
+            /// returns continues with them. It is awaited once for each request, before the store
+            /// is asked, without a time limit. If it returns `None`, the response is the 404 of an
+            /// unknown id.
             pub fn visible_to_async<F>(
                 self,
                 asker: impl Fn(&$native) -> F + Send + Sync + 'static,

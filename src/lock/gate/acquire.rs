@@ -1,4 +1,4 @@
-//! How a request gets its locks, or hears that it is known by its key.
+//! Acquisition of a request's locks, with the check of its idempotency record.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,16 +20,16 @@ use crate::{
     store::{DirectRunCommand, JobId, Store},
 };
 
-/// Longest time that a request goes on without its client, where `max_hold` has no end.
+/// Longest time for which a direct run continues without its client, if `max_hold` is unlimited.
 const MAX_RUN_TIME: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// What a request is told that has its locks, and is not to run.
+/// Reason not to run a request that has its locks.
 enum SkipReason {
-    /// It is known by its key.
+    /// A record with its idempotency key exists.
     RecordExists,
-    /// They were lost before it was written down that it runs, or there is no room for it to run.
+    /// The locks were lost before the run was recorded, or no further run is admitted.
     Busy(LockBusy),
-    /// No more keys are kept of its owner.
+    /// The owner has reached the limit of idempotency keys, for this long.
     TooManyKeys(Duration),
 }
 
@@ -40,14 +40,14 @@ impl<N: ?Sized> LockGate<N> {
         facts: &LockContext,
     ) -> Result<LockOutcome<LockSet>, AcquireError> {
         let LockContext { store, keys, mode, slot, .. } = facts;
-        // Who can't be deferred waits as the lock says.
+        // A request that cannot be deferred waits as set for the lock.
         let deferring = slot.as_ref().filter(|_| facts.is_deferrable());
         let waits = deferring.map(|slot| match slot.mode() {
             AttemptMode::WaitFor(wait) => wait,
             AttemptMode::ParkImmediately | AttemptMode::ParkOrRefuse => Duration::ZERO,
         });
         let request = self.policy.lock_request(store, &keys[0], *mode, waits);
-        // A retry layer in between may come here again: the record is this request's own by then.
+        // A retry layer in between may call again: the record belongs to this request then.
         let slot = slot.as_ref().filter(|slot| slot.idempotency().is_some() && !slot.has_run());
         if keys.len() > 1 {
             let several = LockSetRequest::new(keys.clone(), request);
@@ -56,7 +56,8 @@ impl<N: ?Sized> LockGate<N> {
             return Box::pin(self.begin_run_or_release(store, slot, set)).await;
         }
         let record = slot.and_then(ParkingSlot::idempotency).map(|record| &record.record_name);
-        // The future of a request has room for one call, which is all that most need: it is moved about.
+        // The future of a request is moved often, so it has room for one call only, which is all
+        // that most requests need. The others are boxed.
         let answer = if request.is_single_call() {
             request.try_acquire(record).await?
         } else {
@@ -70,8 +71,8 @@ impl<N: ?Sized> LockGate<N> {
         }
     }
 
-    /// What was granted, if the request is to run. Else it is given back before the answer: whoever sees that may ask for
-    /// one of them at once.
+    /// Returns the granted locks if the request is to run. Otherwise releases them before the
+    /// response, because its client may ask for one of them at once.
     async fn begin_run_or_release(
         &self,
         store: &Store,
@@ -89,8 +90,8 @@ impl<N: ?Sized> LockGate<N> {
         })
     }
 
-    /// Passes under locks that the request has already, unless it is known by its key: it may have been accepted when whoever
-    /// lends them now did not have them.
+    /// Passes with locks that the request holds already, unless its idempotency record exists: the
+    /// request may have been accepted while the present lender did not hold them.
     pub(super) async fn enter_reentrant(
         &self,
         mut facts: LockContext,
@@ -107,7 +108,8 @@ impl<N: ?Sized> LockGate<N> {
                 return Verdict::Answer(Reply::too_many_idempotency_keys(left));
             }
             Ok(None) => {}
-            // It has the lock, and what is to be admitted without one is so with it.
+            // The request holds the lock, so a policy that admits requests without one admits it
+            // too.
             Err(error) if !self.policy.outage.admits(&error) => {
                 return self.outage_verdict(facts, &error);
             }
@@ -122,7 +124,7 @@ impl<N: ?Sized> LockGate<N> {
         Verdict::Pass(ticket.with_slot(facts.slot))
     }
 
-    /// Waits until as many replicas have the grants of these locks as this layer asks for.
+    /// Waits until the grants of these locks are on as many replicas as this layer requires.
     async fn await_replicas(&self, store: &Store, lent: &LockTicketKind) -> Result<(), Error> {
         let wanted = self.policy.acquire_options.replicas;
         if wanted == 0 {
@@ -139,7 +141,8 @@ impl<N: ?Sized> LockGate<N> {
         Ok(())
     }
 
-    /// What a request under these locks is told instead of running, by its key.
+    /// Checks the idempotency record of a request under these locks. Returns the reason if it is
+    /// not to run.
     #[expect(clippy::indexing_slicing, reason = "a source reads at least one key")]
     async fn find_skip_reason(
         &self,
@@ -153,7 +156,8 @@ impl<N: ?Sized> LockGate<N> {
         };
         if facts.is_deferrable() {
             let request = self.policy.lock_request(store, &keys[0], *mode, Some(Duration::ZERO));
-            // The lock itself is not to be had, as whoever lends it has it. Or had it: then it is given back at once.
+            // The call looks up the record first. It cannot get the lock, which the lender holds.
+            // If the lender has lost it, the grant is released at once.
             let lines = store.extension::<LocalQueues>();
             if matches!(
                 request.try_acquire_from(&lines, Some(&record.record_name)).await?,
@@ -162,9 +166,10 @@ impl<N: ?Sized> LockGate<N> {
                 return Ok(Some(SkipReason::RecordExists));
             }
         }
-        // What is lent by another service has no token here: that it ran is not remembered.
+        // A lock that is delegated by another service has no token here, so no direct run is
+        // recorded.
         let share = match lent {
-            // The one beside whose lock the record is kept, and looked for.
+            // The record is stored beside the lock that is first in this order.
             LockTicketKind::Reentrant { guards: shares, .. }
             | LockTicketKind::Scoped { guards: shares, .. } => {
                 shares.iter().min_by(|one, other| LockSet::compare_keys(one.key(), other.key()))
@@ -174,14 +179,16 @@ impl<N: ?Sized> LockGate<N> {
         self.begin_direct_run(store, Some(slot), share).await
     }
 
-    /// Accepted before: the outer layer answers with that job once it has read the body.
+    /// Verdict for a request that was accepted before: the outer layer returns its job after it has
+    /// read the body.
     pub(super) fn duplicate_verdict(&self, facts: LockContext) -> Verdict<LockTicket> {
         let busy =
             LockBusy { lease_remaining: Duration::from_secs(1), queue_length: 0, waited: None };
         self.busy_verdict(facts, &busy, true)
     }
 
-    /// Under a lock that is held, begins what is remembered of the request; what it is told instead, if it is not to run.
+    /// Starts the direct run of the request under a held lock. Returns the reason if it is not to
+    /// run.
     async fn begin_direct_run(
         &self,
         store: &Store,
@@ -195,7 +202,8 @@ impl<N: ?Sized> LockGate<N> {
                 slot.set_run(begun);
                 Ok(None)
             }
-            // Another request under the record, at the same time; or before it, where the locks were taken without a look.
+            // Taken by another request, at the same time, or before it if the locks were acquired
+            // without a lookup.
             BeginOutcome::Taken => Ok(Some(SkipReason::RecordExists)),
             BeginOutcome::TooManyKeys(left) => Ok(Some(SkipReason::TooManyKeys(left))),
             BeginOutcome::LockLost | BeginOutcome::AtCapacity => {
@@ -209,8 +217,8 @@ impl<N: ?Sized> LockGate<N> {
         }
     }
 
-    /// The record of a request that runs at once and is remembered. It outlives the lock, and the process: a run that is
-    /// not renewed within the lease has crashed.
+    /// Creates the record of a direct run. It outlives the lock and the process: a run that is not
+    /// renewed within the lease has crashed.
     fn direct_run_call(
         &self,
         slot: &ParkingSlot,

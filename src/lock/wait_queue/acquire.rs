@@ -1,4 +1,5 @@
-//! Coming in: behind those of this process, or by asking the store on behalf of all who come meanwhile.
+//! Acquire through a local queue: as a waiter behind others of this process, or as the leader that
+//! asks the store for all later arrivals too.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -21,31 +22,31 @@ use crate::{
     store::{OFFER_TIMEOUT, Store},
 };
 
-/// How a newcomer goes on.
+/// Next step of a newcomer.
 enum EnterOutcome {
-    /// Ask the store, on behalf of all who come meanwhile.
+    /// Ask the store, also for those that arrive during the call.
     Lead(LeaderAcquire),
     Wait(WaiterHandle),
     Done(WaitOutcome),
 }
 
-/// A place in the local line.
+/// Position in a local queue.
 struct WaiterHandle {
     outcome_receiver: oneshot::Receiver<WaitOutcome>,
-    /// Who asks for it, if that is another one who came, in his own future.
+    /// The acquirer, if it is a leader that asks in its own future.
     leader_notify: Option<Arc<Notify>>,
     local_queues: Arc<LocalQueues>,
     queue_id: LocalQueueId,
-    /// It has the lock, or nobody is to hear of its leaving.
+    /// True once the waiter has the lock, or if its departure needs no notification.
     is_served: bool,
     _permit: OwnedSemaphorePermit,
 }
 
-/// Rings the keeper when the waiter leaves without the lock, so that its place is not kept for nobody: whoever keeps it
-/// now, which need not be who did when this one came.
+/// Notifies the acquirer when a waiter leaves without the lock, so that no entry is kept in vain.
+/// The acquirer may have changed since the waiter arrived.
 impl Drop for WaiterHandle {
     fn drop(&mut self) {
-        // Before the bell: whoever hears it must not count this one any more.
+        // Before the notification: its receiver must not count this waiter any more.
         self.outcome_receiver.close();
         if !self.is_served {
             let keeper = self
@@ -62,7 +63,7 @@ impl Drop for WaiterHandle {
 }
 
 impl LocalQueues {
-    /// Acquires, or waits in line. Dropping the future leaves it.
+    /// Acquires the lock, or waits in the local queue. Dropping the future leaves the queue.
     pub(in crate::lock) async fn acquire(
         self: &Arc<Self>,
         store: &Store,
@@ -87,7 +88,8 @@ impl LocalQueues {
                 },
             };
             match self.await_lock(waiting, &name, asking, until).await {
-                // It has ended before this future was polled: nobody is let in by it, and who may still wait does.
+                // The grant ended before this future was polled, so it is not returned. The wait
+                // continues until the deadline.
                 WaitOutcome::Granted(guard) if !guard.mark_received() => {}
                 waited => return waited,
             }
@@ -146,7 +148,8 @@ impl LocalQueues {
     ) -> EnterOutcome {
         let has_room = |lines: &mut LocalQueueMap| lines.waiter_count(&name.0) < asking.max_waiters;
         if !has_room(lines) {
-            // Those who left are mostly dropped when their turn comes; here they would keep others out.
+            // Departed waiters are usually removed when they reach the front; here they would keep
+            // others out.
             lines.remove_departed(&name.0, gone);
         }
         let room = has_room(lines).then(|| Arc::clone(&self.waiter_permits).try_acquire_owned());
@@ -172,7 +175,8 @@ impl LocalQueues {
         })
     }
 
-    /// How the wait has ended, by then.
+    /// Waits for the outcome until the deadline. Replaces a leader that has not returned within
+    /// `OFFER_TIMEOUT`.
     async fn receive_outcome(
         self: &Arc<Self>,
         waiting: &mut WaiterHandle,
@@ -196,13 +200,13 @@ impl LocalQueues {
         until: Instant,
     ) -> WaitOutcome {
         match self.receive_outcome(&mut waiting, until).await {
-            // Perhaps not by the keeper, whose place may be kept for nobody now.
+            // Possibly not sent by the acquirer, which is notified: it may keep an entry in vain.
             Ok(Ok(waited @ WaitOutcome::TimedOut(_))) => waited,
             Ok(Ok(waited)) => {
                 waiting.is_served = true;
                 waited
             }
-            // Whoever takes it out of the line tells it: somebody has panicked.
+            // A removed waiter always gets an outcome, except after a panic.
             Ok(Err(_)) if Instant::now() < until => {
                 WaitOutcome::Fault(Error::new(ErrorKind::Unavailable, "wait"))
             }
@@ -219,7 +223,8 @@ impl LocalQueues {
     }
 }
 
-/// The first who asks: it does so itself, and whoever comes meanwhile stands behind it.
+/// First caller of a free queue: it asks the store in its own future, and later arrivals queue
+/// behind it.
 struct LeaderAcquire {
     local_queues: Arc<LocalQueues>,
     store: Store,
@@ -237,7 +242,8 @@ impl LeaderAcquire {
             last_deadline: until,
             waiter_count: 1,
         };
-        // Who may not wait takes no place that it would have to leave.
+        // A caller that may not wait takes no entry, since it would have to leave the queue at
+        // once.
         let may_wait = asking.max_waiters > 0;
         let looked = if may_wait {
             place.acquire_or_enqueue(&front).await
@@ -251,7 +257,7 @@ impl LeaderAcquire {
                 EnterOutcome::Done(WaitOutcome::Granted(guard))
             }
             AcquireOutcome::Busy(place, busy) => self.join_queue_front(place, busy, asking, until),
-            // It waits, so it is asked for again: by the keeper, which gives up when that has been so for a while.
+            // The waiter stays, and a queue task asks again; it gives up after `OUTAGE_TOLERANCE`.
             AcquireOutcome::Overdue(place, _) if may_wait => {
                 let busy = LockBusy {
                     lease_remaining: Duration::ZERO,
@@ -265,8 +271,8 @@ impl LeaderAcquire {
         }
     }
 
-    /// From here on a keeper looks after the place, if anybody waits for it: those who came while this one asked may have
-    /// left it no room.
+    /// Joins the local queue at the front, and passes the entry to a queue task if there are
+    /// waiters. Waiters that arrived during the call may have left no room for this one.
     fn join_queue_front(
         &mut self,
         place: QueueEntry,
@@ -283,7 +289,7 @@ impl LeaderAcquire {
             line.last_busy = Some(busy);
             let push = VecDeque::push_front;
             let to = (&self.store, &self.queue_id);
-            // There may be another one by now, or none.
+            // Another acquirer may be registered by now, or none.
             let keeps = line.promote_leader(&self.leader_notify, self.queue_id.1);
             let way = self.local_queues.join_queue(&mut lines, to, asking, until, push, &mut gone);
             (way, keeps && !lines.get_or_create(&self.queue_id).waiters.is_empty())
@@ -305,7 +311,8 @@ impl LeaderAcquire {
     }
 }
 
-/// It has been answered, or its future was dropped: those who came meanwhile go on.
+/// Deregisters the leader after its answer or when its future is dropped, so that later arrivals
+/// proceed.
 impl Drop for LeaderAcquire {
     fn drop(&mut self) {
         if !self.is_finished {

@@ -1,4 +1,4 @@
-//! Turns: how a grant is given to one who waits, and how a guard that ends passes it on.
+//! Delivery of grants to waiters, and handover of a lock by a guard that ends.
 
 use std::sync::Arc;
 
@@ -15,17 +15,19 @@ use crate::{
     store::{LockHold, LockMode, LossWatcher},
 };
 
-/// What becomes of a lease when its guard has ended.
+/// Next step for a lease after its guard has ended.
 pub(in crate::lock) enum HandoverOutcome {
-    /// The next of this process has it.
+    /// The next waiter of this process has it.
     HandedOver,
     Release(LockHold),
-    /// It is given back, and a keeper with this bell asks for the next in the same call.
+    /// The hold is released, and a queue task with this notify reacquires for the next waiter in
+    /// the same call.
     ReleaseAndReacquire(LockHold, Arc<Notify>),
 }
 
 impl LocalQueues {
-    /// A grant of the store: from now on newcomers of this process stand behind it.
+    /// Creates the guard of a grant. Unless the lock is shared, registers its lease for handovers:
+    /// with an exclusive one, newcomers of this process queue behind it.
     pub(in crate::lock) fn register_grant(
         self: &Arc<Self>,
         hold: LockHold,
@@ -48,7 +50,7 @@ impl LocalQueues {
         line.prefetcher.on_grant(asking.effective_handover_limits());
         drop(lines);
         if lease.is_closed() {
-            // Lost before anybody was told of it: nobody stands behind it.
+            // The lease was lost before the guard existed, so no waiter may stay behind it.
             self.stop_handovers(&lease);
         }
         let fences = FenceRange::following(fence, asking.effective_handover_limits());
@@ -58,8 +60,10 @@ impl LocalQueues {
         )
     }
 
-    /// The keeper's grant goes to the first of the line, who asked for the same; nobody there: it is
-    /// dropped, and so passes on or is given back. An exclusive lock needs no keeper then.
+    /// Delivers a queue task's grant to the first waiter, if that has the same grant terms.
+    ///
+    /// If there is none, the guard is dropped, which hands the lock over or releases it. An
+    /// exclusive lock needs no queue task then.
     pub(super) fn deliver_grant(
         self: &Arc<Self>,
         name: &LocalQueueId,
@@ -88,7 +92,8 @@ impl LocalQueues {
         }
     }
 
-    /// A guard has ended, whose lease can be handed on.
+    /// Hands the lease of a guard that has ended over to the next waiter, or returns how to release
+    /// it.
     pub(in crate::lock) fn hand_over_or_release(
         self: &Arc<Self>,
         mut hold: LockHold,
@@ -118,7 +123,8 @@ impl LocalQueues {
             };
             let guard = match hold.hand_over(fence) {
                 Ok(next) => LockGuard::new(next, Some(turn)),
-                // Lost meanwhile, or at its end: this waiter is out of the line, and those behind it need not wait for it.
+                // The lease was lost or is about to expire. The waiter goes back to the front, and
+                // the waiters ask the store.
                 Err(lost) => {
                     self.requeue_front(&name, waiter);
                     self.stop_handovers(&lease);
@@ -133,7 +139,8 @@ impl LocalQueues {
                 Err(WaitOutcome::Granted(back)) => match back.into_parts() {
                     Ok((back, Some(again))) => (hold, turn) = (back, again),
                     Ok((back, None)) => return HandoverOutcome::Release(back),
-                    // It has never been anybody's, so nobody shares it; whoever does will end it.
+                    // The guard reached no waiter, so it is not shared. If it were, its last owner
+                    // would end it.
                     Err(_) => return HandoverOutcome::HandedOver,
                 },
                 Err(_) => return HandoverOutcome::HandedOver,

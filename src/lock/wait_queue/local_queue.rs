@@ -1,4 +1,4 @@
-//! The lines under the mutex: who waits, whose turn it is, and what the store has said.
+//! Local queues as stored under the mutex: waiters, handover tokens and the last queue snapshot.
 
 use std::{
     collections::{HashMap, VecDeque, hash_map::Entry},
@@ -20,39 +20,44 @@ use crate::{
     store::{Contenders, LockLease, LockMode, LockToken},
 };
 
-/// A lock in one mode: what has a line of its own.
+/// Key and mode of a lock; each pair has its own local queue.
 pub(super) type LocalQueueId = (Key, LockMode);
 
-/// Nearly all are exclusive; a word about a lock has to find all of its lines.
+/// Local queues by key. Nearly all locks are exclusive, and a message about a lock must reach its
+/// queues of all modes.
 #[derive(Default)]
 pub(super) struct LocalQueueMap {
     pub(super) exclusive: HashMap<Key, LocalQueue>,
     pub(super) other_modes: HashMap<Key, QueuesByMode>,
-    /// Who joined for locks that have no line here: this process may have just been granted one, and not know it yet.
+    /// Joins announced for locks without a local queue: an acquire of this process may have been
+    /// granted without its answer having arrived.
     join_buffers: HashMap<Key, JoinBuffer>,
 }
 
-/// The lines of one lock in other modes, of which it has one as a rule.
+/// Queues of one lock in the modes that are not exclusive, usually just one.
 type QueuesByMode = SmallVec<[(LockMode, Box<LocalQueue>); 1]>;
 
-/// So many are remembered, for so long: far more than there are calls without a line under way, and longer than any is. A
-/// message that is forgotten costs what a lost one does.
+/// Most join buffers, and the age at which one may be removed.
+///
+/// That is far more than the calls in flight without a queue, and longer than any of them. A
+/// removed join costs as much as a lost message.
 const JOIN_BUFFER_LIMITS: (usize, Duration) = (256, Duration::from_secs(10));
 
-/// One of them. It is there exactly while a guard, a keeper or a waiter is.
+/// Local queue of one lock and mode. It exists exactly while a guard, an acquirer or a waiter does.
 #[derive(Default)]
 pub(super) struct LocalQueue {
     pub(super) waiters: VecDeque<Waiter>,
-    /// The leases of this process that can be handed on.
+    /// Tokens of this process's leases that may be handed over.
     pub(super) handover_tokens: SmallVec<[LockToken; 1]>,
-    /// Somebody asks the store for this process; rung when a waiter leaves.
+    /// Set while a leader or a queue task asks the store for this process; notified when a waiter
+    /// leaves.
     pub(super) acquirer: Option<Arc<Notify>>,
-    /// It is one of those who came, in its own future, and no task.
+    /// True if the acquirer is a leader, which asks in its own future instead of a task.
     pub(super) has_leader: bool,
     pub(super) snapshot: Option<QueueSnapshot>,
-    /// What came perhaps after the next word was made.
+    /// Joins that the next snapshot may lack.
     pub(super) join_buffer: Option<JoinBuffer>,
-    /// What the store said last of who has it.
+    /// Last busy answer of the store.
     pub(super) last_busy: Option<LockBusy>,
     pub(super) prefetcher: SnapshotPrefetcher,
 }
@@ -62,7 +67,8 @@ impl LocalQueue {
         self.waiters.is_empty() && self.handover_tokens.is_empty() && self.acquirer.is_none()
     }
 
-    /// Whether a newcomer stands behind others of this process, who are or will be served.
+    /// Returns true if a newcomer must queue behind others of this process, which are or will be
+    /// served.
     pub(super) fn is_occupied(&self, mode: LockMode) -> bool {
         let mine = mode == LockMode::Exclusive && !self.handover_tokens.is_empty();
         mine || self.acquirer.is_some() || !self.waiters.is_empty()
@@ -70,7 +76,7 @@ impl LocalQueue {
 
     pub(super) fn remove_departed(&mut self, gone: &mut DepartedWaiters) {
         let (now, length) = (Instant::now(), self.waiters.len());
-        // Mostly nobody has.
+        // Usually all of them still wait.
         if self.waiters.iter().all(|waiter| waiter.is_waiting(now)) {
             return;
         }
@@ -83,7 +89,7 @@ impl LocalQueue {
         }
     }
 
-    /// Somebody joined the store's line.
+    /// Records a process or job that joined the store's queue.
     pub(super) fn record_join(&mut self, who: Contenders) {
         if let Some(word) = &mut self.snapshot {
             word.add(who);
@@ -91,7 +97,7 @@ impl LocalQueue {
         self.join_buffer = Some(JoinBuffer::add(self.join_buffer, who));
     }
 
-    /// From the front, as far as it goes.
+    /// Removes departed waiters from the front, up to the first that still waits.
     pub(super) fn remove_departed_at_front(&mut self, gone: &mut DepartedWaiters) {
         if self.waiters.is_empty() {
             return;
@@ -104,7 +110,7 @@ impl LocalQueue {
         }
     }
 
-    /// The next waiter and its fence, if the lock may be handed over to it.
+    /// Returns the next waiter and its fence if the lock may be handed over to it.
     pub(super) fn next_handover(
         &mut self,
         lease: &LockLease,
@@ -123,8 +129,8 @@ impl LocalQueue {
         Some((self.waiters.pop_front()?, fence))
     }
 
-    /// The turn is over, and nobody was handed it. A bell for the keeper, if one is needed: those who
-    /// wait have nobody who asks for them.
+    /// Ends the handovers of a lease. Returns the notify of a new queue task if one must be
+    /// started, because waiters are left and no acquirer is registered.
     pub(super) fn end_handovers(&mut self, me: &LockToken) -> Option<Arc<Notify>> {
         self.handover_tokens.retain(|turn| turn != me);
         self.prefetcher.end_hold();
@@ -134,14 +140,15 @@ impl LocalQueue {
         Some(self.register_queue_task())
     }
 
-    /// The bell of one that is about to be.
+    /// Registers a queue task that is about to start, and returns its notify.
     pub(super) fn register_queue_task(&mut self) -> Arc<Notify> {
         let bell = Arc::new(Notify::new());
         (self.acquirer, self.has_leader) = (Some(Arc::clone(&bell)), false);
         bell
     }
 
-    /// Whether who has asked asks for those who wait from here on, too: unless somebody else does, or it comes to them.
+    /// Makes the leader the acquirer of the current waiters. Returns false if another acquirer is
+    /// registered, or if a handover will serve them.
     pub(super) fn promote_leader(&mut self, bell: &Arc<Notify>, mode: LockMode) -> bool {
         let served = mode == LockMode::Exclusive && !self.handover_tokens.is_empty();
         let nobody = self.acquirer.is_none() && !served;
@@ -158,7 +165,7 @@ impl LocalQueue {
 }
 
 impl LocalQueueMap {
-    /// Somebody joined the store's line of a lock that nobody here stands in line for.
+    /// Buffers a join for a lock without a local queue.
     pub(super) fn buffer_join(&mut self, key: &Key, who: Contenders) {
         let (most, age) = JOIN_BUFFER_LIMITS;
         if self.join_buffers.len() >= most {
@@ -170,7 +177,8 @@ impl LocalQueueMap {
         }
     }
 
-    /// What the store has said with a grant, and who was told of while that was under way.
+    /// Returns the snapshot of a grant, with the joins that were announced while the acquire was in
+    /// flight.
     pub(super) fn apply_buffered_joins(
         &mut self,
         name: &LocalQueueId,
@@ -185,13 +193,13 @@ impl LocalQueueMap {
         word
     }
 
-    /// The lines of a lock, of all modes.
+    /// Returns the queues of a lock in all modes.
     pub(super) fn all_modes_mut(&mut self, key: &Key) -> impl Iterator<Item = &mut LocalQueue> {
         let others = self.other_modes.get_mut(key).into_iter().flatten();
         self.exclusive.get_mut(key).into_iter().chain(others.map(|(_, line)| &mut **line))
     }
 
-    /// How many wait for a lock.
+    /// Returns the number of waiters for a lock in all modes.
     pub(super) fn waiter_count(&mut self, key: &Key) -> usize {
         self.all_modes_mut(key).map(|line| line.waiters.len()).sum()
     }
@@ -226,7 +234,7 @@ impl LocalQueueMap {
     }
 
     pub(super) fn remove_if_empty(&mut self, name: &LocalQueueId) {
-        // By one look-up: each hashes the name.
+        // One lookup: each one hashes the key.
         match name.1 {
             LockMode::Exclusive => {
                 if let Entry::Occupied(line) = self.exclusive.entry(name.0.clone())
@@ -235,7 +243,7 @@ impl LocalQueueMap {
                     line.remove();
                 }
             }
-            // A lock has few of them: all that are empty go.
+            // A lock has few other modes, so all of its empty queues are removed.
             _ => {
                 if let Entry::Occupied(mut lines) = self.other_modes.entry(name.0.clone()) {
                     lines.get_mut().retain(|(_, line)| !line.is_empty());

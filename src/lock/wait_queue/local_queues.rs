@@ -1,4 +1,4 @@
-//! All local lines of a store handle, and what a keeper has to do with them.
+//! All local queues of a store handle, and their operations for leaders and queue tasks.
 
 use std::sync::{Arc, OnceLock};
 
@@ -21,14 +21,13 @@ use crate::{
     store::{Contenders, JoinListener, LockLease, LockMode, LossWatcher, Store},
 };
 
-/// Most waiters of all locks in one process: bounds the memory that a flood of requests can take.
+/// Most waiters of all locks in one process; limits the memory that a flood of requests can take.
 const MAX_TOTAL_WAITERS: usize = 16 * 1024;
 
-/// All local lines of a store handle.
 pub(in crate::lock) struct LocalQueues {
     pub(super) queues: Mutex<LocalQueueMap>,
     pub(super) waiter_permits: Arc<Semaphore>,
-    /// Set once the store tells of those who join.
+    /// Set once the store's join messages are delivered to this listener.
     join_subscription: OnceLock<()>,
 }
 
@@ -39,18 +38,18 @@ impl Default for LocalQueues {
     }
 }
 
-/// The first of a line, on whose behalf the store is asked.
+/// First waiter of a queue; the store is asked on its behalf.
 pub(super) struct QueueHead {
     pub(super) options: AcquireOptions,
-    /// When it came, in the server's time, as a sequence; 0 if that is not known.
+    /// Server time of its arrival, as a sequence number; 0 if unknown.
     pub(super) sequence: u64,
-    /// How long the last of the line will wait.
+    /// Latest deadline of all waiters of the queue.
     pub(super) last_deadline: Instant,
     pub(super) waiter_count: usize,
 }
 
 impl LocalQueues {
-    /// Subscribes to the processes that join the store's lines, once.
+    /// Subscribes once to the announcements of processes and jobs that join the store's queues.
     pub(super) fn subscribe_to_joins(self: &Arc<Self>, store: &Store) {
         let hints = store.wakeups();
         self.join_subscription.get_or_init(|| {
@@ -60,8 +59,8 @@ impl LocalQueues {
         });
     }
 
-    /// What the first who still waits asked for, how long the last one will, and how many they are. If
-    /// there is none the keeper has ended by this call: whoever comes next asks for itself.
+    /// Returns the head of the queue. If no waiter is left, deregisters the queue task in the same
+    /// critical section, so that the next newcomer asks for itself.
     pub(super) fn head_or_deregister(&self, name: &LocalQueueId) -> Option<QueueHead> {
         let mut gone = DepartedWaiters::default();
         let mut lines = self.queues.lock();
@@ -74,13 +73,13 @@ impl LocalQueues {
         front
     }
 
-    /// The same; but if there is none, the keeper is one still.
+    /// Like `head_or_deregister`, but keeps the queue task registered when the queue is empty.
     pub(super) fn head(&self, name: &LocalQueueId) -> Option<QueueHead> {
         let mut gone = DepartedWaiters::default();
         self.queues.lock().get_mut(name).and_then(|line| queue_head(line, &mut gone))
     }
 
-    /// Whether somebody waits for longer than this.
+    /// Returns true if a waiter has a deadline after `moment`.
     pub(super) fn has_waiter_beyond(&self, name: &LocalQueueId, moment: Instant) -> bool {
         let mut lines = self.queues.lock();
         lines.get_mut(name).is_some_and(|line| line.waiters.iter().any(|one| one.deadline > moment))
@@ -92,8 +91,11 @@ impl LocalQueues {
         }
     }
 
-    /// What the store has said with a grant to a reader. Readers are handed nothing, but by its time it is known when those
-    /// of them came who wait still: they ask for the places they would have, had each asked when it came.
+    /// Stores the snapshot that came with the grant of a shared lock.
+    ///
+    /// Shared locks are not handed over, but the snapshot maps the arrival of the remaining waiters
+    /// to server time. They ask for the positions that they would have if each had asked on
+    /// arrival.
     pub(super) fn record_reader_snapshot(&self, name: &LocalQueueId, word: QueueSnapshot) {
         if let Some(line) = self.queues.lock().get_mut(name).filter(|_| name.1 == LockMode::Shared)
         {
@@ -101,15 +103,15 @@ impl LocalQueues {
         }
     }
 
-    /// Whether one of these locks, asked for in this mode, comes by this process: it has the lock, or some of its own stand
-    /// in line for it. The store would refuse all of them.
+    /// Returns true if this process holds one of these locks, or has waiters for it, so that the
+    /// store would refuse all of them in this mode.
     pub(in crate::lock) fn is_any_occupied<'a>(
         &self,
         mut keys: impl Iterator<Item = &'a Key>,
         mode: LockMode,
     ) -> bool {
         let mut lines = self.queues.lock();
-        // Whoever has it alone, or waits for that, keeps all others out.
+        // An exclusive holder or waiter excludes all other modes.
         keys.any(|key| {
             let alone = lines.exclusive.get(key);
             alone.is_some_and(|line| line.is_occupied(LockMode::Exclusive))
@@ -120,8 +122,8 @@ impl LocalQueues {
         })
     }
 
-    /// Nobody asks for the line any more. If somebody has to, who does is found here: an exclusive lock
-    /// that this process has comes to those who wait when the guard ends.
+    /// Deregisters the queue task. Starts a new one if waiters are left without an acquirer, except
+    /// if a guard of this process will hand its exclusive lock over to them.
     pub(super) fn deregister_queue_task(self: &Arc<Self>, name: &LocalQueueId) {
         self.deregister_acquirer_if(name, |_| true);
     }
@@ -142,7 +144,7 @@ impl LocalQueues {
         }
     }
 
-    /// All who wait are told that the store is away.
+    /// Ends the queue and sends its waiters an error of this kind.
     pub(super) fn fail_waiters(&self, name: &LocalQueueId, kind: ErrorKind) {
         let waiters = {
             let mut lines = self.queues.lock();
@@ -157,7 +159,7 @@ impl LocalQueues {
         }
     }
 
-    /// Somebody has to ask for those who wait, if there are any and nobody does.
+    /// Starts a queue task if there are waiters and no acquirer.
     pub(super) fn ensure_queue_task(self: &Arc<Self>, name: &LocalQueueId) {
         let (store, bell) = {
             let mut gone = DepartedWaiters::default();
@@ -173,8 +175,8 @@ impl LocalQueues {
         QueueTask::spawn(self, &store, name, bell, QueueTaskStart::NewEntry);
     }
 
-    /// The one who asks for all who came meanwhile has not come back. His future may not be polled, or his thread be at
-    /// something else: a task asks for them from here on.
+    /// Replaces a leader that has not returned: its future may not be polled, or its thread may be
+    /// blocked. A queue task asks for the waiters from then on.
     pub(super) fn replace_leader(self: &Arc<Self>, name: &LocalQueueId, opening: &Arc<Notify>) {
         let (store, bell) = {
             let mut lines = self.queues.lock();
@@ -186,12 +188,12 @@ impl LocalQueues {
         QueueTask::spawn(self, &store, name, bell, QueueTaskStart::NewEntry);
     }
 
-    /// Who has asked for all who came meanwhile is done, and asks no more.
+    /// Deregisters a leader after its acquire has ended. Starts a queue task if waiters are left.
     pub(super) fn deregister_leader(self: &Arc<Self>, name: &LocalQueueId, opening: &Arc<Notify>) {
         self.deregister_acquirer_if(name, |line| line.has_acquirer(opening));
     }
 
-    /// The lease is not to be handed on any more; those who wait behind it ask the store.
+    /// Stops handing the lease over; its waiters ask the store.
     pub(in crate::lock) fn stop_handovers(self: &Arc<Self>, lease: &LockLease) {
         let name = (lease.key.clone(), lease.terms.mode);
         if let Some(line) = self.queues.lock().get_mut(&name) {
@@ -218,7 +220,7 @@ impl LocalQueues {
 }
 
 fn queue_head(line: &mut LocalQueue, gone: &mut DepartedWaiters) -> Option<QueueHead> {
-    // Whoever asks on behalf of it hears of those that this process was told of before.
+    // The acquirer's next answer contains the joins announced before it asks.
     line.join_buffer = None;
     line.remove_departed(gone);
     let last = line.waiters.iter().map(|waiter| waiter.deadline).max()?;
@@ -233,7 +235,7 @@ fn queue_head(line: &mut LocalQueue, gone: &mut DepartedWaiters) -> Option<Queue
 
 impl LossWatcher for LocalQueues {
     fn on_loss(self: Arc<Self>, lease: &LockLease) {
-        // They need not wait for what the loser still does.
+        // The waiters need not wait until the loser stops its work.
         self.stop_handovers(lease);
     }
 }
@@ -245,7 +247,7 @@ impl JoinListener for LocalQueues {
         for line in lines.all_modes_mut(key) {
             line.record_join(who);
         }
-        // Only exclusive locks are handed on.
+        // Only exclusive locks are handed over.
         if none {
             lines.buffer_join(key, who);
         }
@@ -260,7 +262,7 @@ impl JoinListener for LocalQueues {
         let mut settled = true;
         for line in all {
             line.remove_departed(&mut gone);
-            // A keeper without waiters is about to hear that it is one.
+            // A queue task without waiters is about to find that out and stop.
             settled &= line.acquirer.is_none() || !line.waiters.is_empty();
         }
         exclusive.retain(|_, line| !line.is_empty());

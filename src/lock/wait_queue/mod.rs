@@ -1,12 +1,15 @@
-//! The local line: those of this process who wait for a lock, in the order they came.
+//! Local wait queues: the waiters of this process, in order of arrival.
 //!
-//! What happens to a request that waits: if this process has the lock, or has somebody asking for it
-//! already, the request stands behind them in memory; else it asks the store itself. A guard that ends
-//! hands the lock to the first of the line without asking the store, within the [rules](rules); when it
-//! may not, one call gives the lock back and asks again for the next of this process. While somebody
-//! else has it, a [keeper](keeper) keeps the process's one place in the store's line.
+//! - If this process holds the lock or is already asking for it, a request joins the local queue.
+//!   Otherwise its own future asks the store.
+//! - A released guard hands the lock over to the first waiter without a call, within the limits of
+//!   [`queue_snapshot`]. If it may not, one call releases the lock and reacquires it for the next
+//!   waiter of this process.
+//! - While another process holds the lock, a [`queue_task`] keeps this process's one entry in the
+//!   store's queue.
 //!
-//! So a waiter's future holds nothing but the end of a channel, and dropping it leaves nothing behind.
+//! A waiter's future owns only the receiving end of a channel, so dropping it leaves nothing
+//! behind.
 
 mod acquire;
 mod handover;

@@ -1,4 +1,4 @@
-//! The process's place in the store's line, and one look at the store.
+//! Entry of this process in the store's queue, and one poll of the store.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,31 +11,35 @@ use crate::{
     store::{AcquireCommand, AcquireReply, GrantAttempt, LockHold, Store},
 };
 
-/// How long the store keeps a place after the last look at it, at most: ten of them, and more than an outage that waiters sit
-/// out. Whoever stands first keeps out those who could go in beside the holders (readers, behind a writer), also if its
-/// process is dead.
+/// Longest time for which the store keeps an entry after its last poll: ten poll intervals, and
+/// longer than an outage that waiters sit out.
+///
+/// The limit is short because the queue head also excludes entries that could run beside the
+/// holders (readers behind a writer), even if its process is dead.
 const MAX_ENTRY_LIFETIME: Duration = Duration::from_secs(3);
 
-/// The process's place in the store's line, or the way to it. Dropping it gives up what it has there.
+/// Position of this process in the store's queue, or an attempt to get one. Dropping it leaves the
+/// queue and undoes a grant.
 pub(in crate::lock) struct QueueEntry {
     pub(super) attempt: GrantAttempt,
     store: Store,
-    /// Rings when the lock is offered to it; made before the first call, so that no offer is missed.
+    /// Notified when the lock is offered to this entry. Subscribed before the first call, so that
+    /// no offer is missed.
     pub(super) offer_notify: Arc<Notify>,
     sequence: u64,
-    /// Where it comes back to if an offer lapsed before it was confirmed; 0 = at the tail.
+    /// Position to return to if an offer expired before it was confirmed; 0 for the tail.
     pub(super) resume_sequence: u64,
     join_count: u32,
-    /// How long the store keeps it.
+    /// Time until which the store keeps the entry.
     pub(super) expires_at: Instant,
 }
 
-/// What a look at the store came to.
+/// Outcome of one poll.
 pub(super) enum AcquireOutcome {
-    /// With the sequence of the place, if it had one.
+    /// Contains the sequence number of the entry; 0 if it had none.
     Granted(LockHold, QueueSnapshot, u64),
     Busy(QueueEntry, LockBusy),
-    /// It was granted, and it took too long to hear of that.
+    /// Granted, but the answer came too late to be certain of the lease.
     Overdue(QueueEntry, Error),
     Failed(QueueEntry, Error),
 }
@@ -56,8 +60,10 @@ impl QueueEntry {
         }
     }
 
-    /// Those who waited behind a holder of this process have no place yet: the first of them gets the
-    /// one it would have, had it asked when it came.
+    /// Creates the call of one poll.
+    ///
+    /// Waiters behind a holder of this process have no entry yet. The first of them gets the
+    /// position that it would have if it had asked on arrival.
     pub(super) fn acquire_call(&mut self, front: &QueueHead) -> AcquireCommand {
         let QueueHead { options: asking, sequence: came, last_deadline: last, .. } = front;
         let now = Instant::now();
@@ -129,8 +135,10 @@ impl QueueEntry {
         }
     }
 
-    /// Coming back to the old place is for a slow process, once: a second time would let a process that
-    /// never confirms keep everybody behind it waiting.
+    /// Stores the entry's position, to which a slow process may return once.
+    ///
+    /// A second return would let a process that never confirms its offers block all entries behind
+    /// it.
     fn update_sequence(&mut self, seq: u64, joined: bool) {
         self.join_count += u32::from(joined);
         self.resume_sequence = if self.join_count < 2 { seq } else { 0 };

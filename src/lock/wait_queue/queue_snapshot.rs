@@ -1,4 +1,9 @@
-//! When a lock may pass from one guard of this process to the next without asking the store.
+//! Rules for handing a lock over inside one process without asking the store.
+//!
+//! The store answers each acquire with the contenders in its queue, kept here as a
+//! [`QueueSnapshot`], and with a range of fences. While the snapshot is fresh, a guard may pass the
+//! lock to the next local waiter with the next fence of the range. A handover never overtakes a job
+//! of the snapshot. It may overtake waiters of other processes, within [`HandoverLimits`].
 
 use std::time::Duration;
 
@@ -6,12 +11,11 @@ use tokio::time::Instant;
 
 use crate::store::Contenders;
 
-/// Bounds of local hand-over.
+/// Limits on local handovers after each snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct HandoverLimits {
-    /// H: most hand-overs after a word from the store.
     pub(crate) max_handovers: u64,
-    /// T: how long after it.
+    /// Age at which a snapshot expires, counted from before its request was sent.
     pub(crate) window: Duration,
 }
 
@@ -21,7 +25,7 @@ impl Default for HandoverLimits {
     }
 }
 
-/// The fences of a grant that are not used yet, each for one hand-over.
+/// Unused fences of a grant, one for each handover.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FenceRange {
     last_used: u64,
@@ -30,13 +34,16 @@ pub(crate) struct FenceRange {
 }
 
 impl FenceRange {
-    /// Those after `fence`, as many as were asked for.
+    /// Returns the range that follows a granted fence.
     pub(super) fn following(fence: u64, asked: HandoverLimits) -> Self {
         Self { last_used: fence, remaining: asked.max_handovers, limits: asked }
     }
 
-    /// Those after the fence of a later word, of which `used` were given since it was asked for. Answers overtake each other:
-    /// one whose fence is not above all that were given is of an earlier word.
+    /// Switches to the range of a newer answer, less the `used` handovers made since it was
+    /// requested.
+    ///
+    /// Answers can arrive out of order: a fence at or below the last one used belongs to an older
+    /// request and is ignored.
     pub(super) fn advance_to(&mut self, fence: u64, used: u64) {
         if fence > self.last_used {
             (self.last_used, self.remaining) =
@@ -48,12 +55,12 @@ impl FenceRange {
         self.remaining
     }
 
-    /// The bounds they were asked for with.
+    /// Returns the limits that the fences were requested with.
     pub(super) fn limits(&self) -> HandoverLimits {
         self.limits
     }
 
-    /// The next one.
+    /// Takes the next fence, or returns `None` if the range is exhausted.
     pub(super) fn take(&mut self) -> Option<u64> {
         self.remaining = self.remaining.checked_sub(1)?;
         self.last_used += 1;
@@ -61,42 +68,41 @@ impl FenceRange {
     }
 }
 
-/// What the store has told of others in line.
+/// Snapshot of the store's wait queue: the oldest waiter and the oldest job of others.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::lock) struct QueueSnapshot {
-    /// Before the call was sent that brought it.
+    /// Time before the request was sent; the snapshot's age counts from here.
     requested_at: Instant,
-    /// When it ran, as well as this process can know: half way between call and answer.
+    /// Estimated time of execution on the server: halfway between request and answer.
     executed_at: Instant,
-    /// The server's time then, microseconds.
+    /// Server time at `executed_at`, in microseconds.
     server_us: u64,
-    /// Their sequences are times of the server too.
+    /// Their sequence numbers are server times in microseconds too.
     contenders: Contenders,
 }
 
 impl QueueSnapshot {
-    /// Made when the answer is there.
+    /// Creates a snapshot. To be called as soon as the answer has arrived.
     pub(in crate::lock) fn new(sent: Instant, server_us: u64, others: Contenders) -> Self {
         let ran = sent + sent.elapsed() / 2;
         Self { requested_at: sent, executed_at: ran, server_us, contenders: others }
     }
 
-    /// The same, said later; this one was told meanwhile of those that joined.
+    /// Returns the newer snapshot, with the contenders that this one learned of in the meantime.
     pub(super) fn merged_with_newer(&self, later: Self) -> Self {
         Self { contenders: self.contenders.merge(later.contenders), ..later }
     }
 
-    /// When it was asked for.
     pub(super) fn requested_at(&self) -> Instant {
         self.requested_at
     }
 
-    /// Whether nobody it tells of came before `came`.
+    /// Returns true if a waiter that arrived at `came` precedes every contender.
     pub(super) fn is_first(&self, came: Instant) -> bool {
         self.precedes(came, self.contenders.first)
     }
 
-    /// Somebody joined the line.
+    /// Adds a contender that was announced by a message.
     pub(super) fn add(&mut self, who: Contenders) {
         self.contenders = self.contenders.merge(who);
     }
@@ -105,17 +111,20 @@ impl QueueSnapshot {
         self.contenders != Contenders::NONE
     }
 
-    /// Whether the word is fresh enough to act on, and no job it tells of came before `came`. Places of other processes
-    /// may have.
+    /// Returns true if the lock may be handed over to a waiter that arrived at `came`.
+    ///
+    /// The snapshot must be fresh, a fence must be left, and no job may be older. Waiters of other
+    /// processes may be older.
     pub(super) fn allows_handover_to(&self, came: Instant, fences: &FenceRange) -> bool {
         !self.time_left(fences).is_zero() && self.precedes(came, self.contenders.job)
     }
 
+    /// Sequence number 0 means that there is no such contender.
     fn precedes(&self, came: Instant, seq: u64) -> bool {
         seq == 0 || self.server_time(came) < seq
     }
 
-    /// For how long it can be acted on.
+    /// Returns how long handovers are still allowed; zero if the fences are used up.
     fn time_left(&self, fences: &FenceRange) -> Duration {
         if fences.remaining == 0 {
             return Duration::ZERO;
@@ -123,7 +132,7 @@ impl QueueSnapshot {
         fences.limits.window.saturating_sub(self.requested_at.elapsed())
     }
 
-    /// A moment in the server's time, give or take half a round trip.
+    /// Converts a local instant to server time in microseconds, accurate to half a round trip.
     pub(super) fn server_time(&self, moment: Instant) -> u64 {
         let us = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         match moment.checked_duration_since(self.executed_at) {
@@ -133,17 +142,19 @@ impl QueueSnapshot {
     }
 }
 
-/// Those of whom this process was told while the store was asked for the lock: the answer may have been made before they
-/// joined, and come after the message.
+/// Joins that were announced while an acquire was in flight.
+///
+/// The store may have executed the acquire before a join and have announced the join before the
+/// answer arrived, so the answer may lack it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct JoinBuffer {
     joined: Contenders,
-    /// When it was told the last time.
+    /// Time of the last announcement.
     last_at: Instant,
 }
 
 impl JoinBuffer {
-    /// Somebody joined the line.
+    /// Adds a join, creating the buffer with the first one.
     pub(super) fn add(before: Option<Self>, who: Contenders) -> Self {
         Self { joined: before.map_or(who, |told| told.joined.merge(who)), last_at: Instant::now() }
     }
@@ -152,7 +163,8 @@ impl JoinBuffer {
         self.last_at.elapsed() > age
     }
 
-    /// What was told before the question is in the answer.
+    /// Adds the joins to a snapshot. A snapshot that was requested after the last join contains
+    /// them already.
     pub(super) fn apply_to(self, word: &mut QueueSnapshot) {
         if self.last_at >= word.requested_at {
             word.add(self.joined);

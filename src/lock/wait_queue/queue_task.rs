@@ -1,6 +1,7 @@
-//! The keeper: one task per line that has nobody else to ask for it. It keeps the process's place in
-//! the store's line, looks again when it is told to or when a timer says so, and gives what it is
-//! granted to the first who still waits.
+//! Queue task: background task of a local queue that has waiters and no other acquirer.
+//!
+//! It keeps the process's entry in the store's queue, polls when it is notified or a timer ends,
+//! and delivers a grant to the first remaining waiter.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,26 +23,28 @@ use crate::{
     store::{HoldState, LockHold, LockMode, OFFER_TIMEOUT, ReleaseOutcome, Store},
 };
 
-/// Longest time between two looks at the store, whatever the lease says: bounds a lost message, and
-/// what a dead process before this one costs beyond its accept window.
+/// Longest time between two polls, whatever the lease. It limits the cost of a lost message, and
+/// the cost of a dead process ahead in the queue beyond its offer timeout.
 const MAX_POLL_INTERVAL: Duration = OFFER_TIMEOUT;
 
-/// So long before its end a place is kept for longer, if somebody wants it: a call and what may delay it.
+/// Time before its expiry at which an entry is extended for waiters that need it longer: enough for
+/// a call and its delays.
 const ENTRY_RENEWAL_MARGIN: Duration = Duration::from_millis(10);
 
-/// How long the line keeps trying while the store is away. Requests get an answer soon, not late.
+/// Time for which polls are repeated while the store is unavailable; short, so that requests get a
+/// timely response.
 const OUTAGE_TOLERANCE: Duration = Duration::from_millis(500);
 
-/// Readers let in at once behind the first of them: bounded as what is sent together is.
+/// Most readers admitted together behind the first one: as many calls as fit into one batch.
 const MAX_READER_BATCH: usize = 32;
 
-/// How a keeper begins.
+/// First step of a queue task.
 pub(in crate::lock) enum QueueTaskStart {
-    /// Where the first of this process came.
+    /// Asks at the position that the first waiter of this process has by its arrival.
     NewEntry,
-    /// At a place that has been taken, to be looked at after this pause.
+    /// Keeps an existing entry, which is polled after this pause.
     ExistingEntry(QueueEntry, Duration),
-    /// With a lease that is given back in the same call; who gave it back may want to know.
+    /// Releases a hold and reacquires in the same call. The sender reports the release status.
     ReleaseAndReacquire(LockHold, Option<oneshot::Sender<ReleaseStatus>>),
 }
 
@@ -51,11 +54,10 @@ pub(in crate::lock) struct QueueTask {
     queue_id: LocalQueueId,
     notify: Arc<Notify>,
     unavailable_since: Option<Instant>,
-    /// The line has been told that nobody keeps it.
+    /// True once this task is no longer the queue's acquirer.
     is_deregistered: bool,
 }
 
-/// What comes next.
 enum QueueTaskStep {
     Poll(QueueEntry),
     Sleep(QueueEntry, Duration),
@@ -104,13 +106,14 @@ impl QueueTask {
         }
     }
 
-    /// Until it is told something, or it is time to look again.
+    /// Sleeps until a notification arrives or the next poll is due.
     async fn sleep_until_poll(&self, place: &QueueEntry, pause: Duration) {
         let (bell, offered) = (Arc::clone(&self.notify), Arc::clone(&place.offer_notify));
         let look = async {
             let at = Instant::now() + pause + self.jitter();
-            // The place was taken for those who waited then. Who has come since may wait for longer: for them
-            // it is kept before it ends, or those who came later to other processes would be served first.
+            // The entry was created for the waiters of that time; later ones may have later
+            // deadlines. For those it is extended before it expires, or later arrivals at other
+            // processes would be served first.
             let before =
                 place.expires_at.checked_sub(ENTRY_RENEWAL_MARGIN).unwrap_or(place.expires_at);
             if before < at && Instant::now() < before {
@@ -131,7 +134,7 @@ impl QueueTask {
         }
     }
 
-    /// Gives back what this process has, and asks for the next of it, in one call.
+    /// Releases this process's hold and reacquires for the next waiter, in one call.
     async fn release_and_reacquire(
         &mut self,
         hold: LockHold,
@@ -139,8 +142,9 @@ impl QueueTask {
     ) -> QueueTaskStep {
         let facts = Arc::clone(hold.state());
         let Some(front) = self.local_queues.head(&self.queue_id) else {
-            // All have left. The agent gives it back, for which a shutdown waits; and until it has that in hand, the
-            // line has a keeper, for which a shutdown waits too.
+            // All waiters have left. The lease agent releases the hold, and a shutdown waits for
+            // the agent. Until the agent has the release, this task is registered, and a shutdown
+            // waits for it too.
             let given_back = hold.send_release();
             if tell.is_some()
                 && let Ok(gave_back) = given_back.await
@@ -206,7 +210,7 @@ impl QueueTask {
                 let since = *self.unavailable_since.get_or_insert_with(Instant::now);
                 if error.kind() == ErrorKind::Config || since.elapsed() > OUTAGE_TOLERANCE {
                     self.is_deregistered = true;
-                    // The place is given back as it is dropped.
+                    // Dropping the entry leaves the store's queue.
                     self.local_queues.fail_waiters(&self.queue_id, error.kind());
                     return QueueTaskStep::Stop;
                 }
@@ -215,8 +219,8 @@ impl QueueTask {
         }
     }
 
-    /// The first of the line gets it. An exclusive lock comes to the others from guard to guard; of the
-    /// other modes there may be more to be had.
+    /// Delivers a grant to the first waiter. Further waiters get an exclusive lock by handover. In
+    /// the other modes further grants may be available, so the store is polled again.
     async fn serve_waiters(
         &mut self,
         hold: LockHold,
@@ -229,7 +233,7 @@ impl QueueTask {
         let exclusive = asking.terms.mode == LockMode::Exclusive;
         if exclusive {
             self.is_deregistered = true;
-            // Before the guard is given away: when it ends, it looks whether somebody asks already.
+            // Before the guard is delivered: when it ends, it checks for a registered acquirer.
             self.local_queues.deregister_queue_task(&self.queue_id);
         }
         self.local_queues.deliver_grant(&self.queue_id, asking, guard);
@@ -243,11 +247,12 @@ impl QueueTask {
         QueueTaskStep::Poll(self.new_entry())
     }
 
-    /// Those who stood behind the first reader come in with it: they have its sequence. Where there are more of them than
-    /// can be sent together, the others come in by the next look, which asks for the place where the first of them came:
-    /// a writer who came after it is not let in between.
+    /// Admits the readers behind the first one, with its sequence number. Returns false if no
+    /// waiter is left; the queue task is deregistered then.
     ///
-    /// False if nobody waits any more: then the line has no keeper.
+    /// If more than `MAX_READER_BATCH` wait, the next poll admits the others. It asks for the
+    /// position of the first of them, so a writer that arrived after that one is not admitted in
+    /// between.
     async fn admit_readers(&self, seq: u64) -> bool {
         let Some(front) = self.local_queues.head_or_deregister(&self.queue_id) else {
             return false;
@@ -274,14 +279,14 @@ impl QueueTask {
         true
     }
 
-    /// Processes whose timers were set by the same lease should not all look at once.
+    /// Spreads the polls of processes with timers that were set by the same lease.
     fn jitter(&self) -> Duration {
         let byte = self.store.node().as_str().bytes().fold(0u8, u8::wrapping_add);
         Duration::from_millis(u64::from(byte % 32))
     }
 }
 
-/// If the runtime drops the task, its waiters' channels must not stay in the map for ever.
+/// Fails the waiters if the runtime drops the task; their channels would stay in the map for ever.
 impl Drop for QueueTask {
     fn drop(&mut self) {
         if !self.is_deregistered {

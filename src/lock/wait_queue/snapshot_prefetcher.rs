@@ -1,27 +1,30 @@
-//! Word of the store that is asked for ahead, while the holder works.
+//! Prefetch of the queue snapshot during a hold.
 //!
-//! A word is good for T = 10 ms and H = 16 hand-overs. When both are over, the lock goes back to the store, and
-//! whoever is next waits for a round trip with the lock idle. Where work under it takes milliseconds, that is one
-//! trip for each or every other holder. So whoever's turn it is, the store is asked meanwhile, by [`GrantRefresh`], if by what
-//! turns here have taken so far the word will be too old at the end of this one, or few fences are left.
+//! By default a snapshot allows 16 handovers within 10 ms. After that, the lock goes back to the
+//! store, and the next waiter waits for a round trip while the lock is idle. If the work under a
+//! lock takes milliseconds, that is a round trip for each hold or every other one. A
+//! `Backend::refresh_grant` during the hold avoids it. It is sent if, by the average hold time, the
+//! snapshot will be too old at the end of the hold, or if few fences are left.
 //!
-//! # Why that weakens nothing
+//! # Guarantees
 //!
-//! - What a hand-over may do is decided by the [rules](super::rules) as ever, with the younger word, which counts from
-//!   before it was asked for.
-//! - It counts only while nobody it tells of came before whoever is next here. So who waits at another process is
-//!   passed by no more, and for no longer, than one word allows.
-//! - H counts from before it was asked for too: hand-overs while it was under way are taken off the new fences.
-//! - Who joined while it was under way may have been told of before the answer came: both are believed.
-//! - Its fences are larger than all before, and are used from the first hand-over that has them.
-//! - It holds nothing and changes no lease, so renewal, release and loss need not know of it, and there is no undo. Its
-//!   answer counts only while the same lease has the turn.
-//! - "Lost": nothing is handed on any more, so the end of the turn asks the store.
+//! - Handovers follow the same rules as before, with the newer snapshot. Its age counts from before
+//!   its request was sent.
+//! - The newer snapshot counts only if no contender precedes the next local waiter. Therefore a
+//!   waiter of another process is overtaken no more often, and for no longer, than one snapshot
+//!   allows.
+//! - The handover limit counts from before the request too: handovers during the call are
+//!   subtracted from the new fences.
+//! - A join that was announced during the call may be missing in the answer, so both are merged.
+//! - The new fences are larger than all earlier ones. The first handover that has them uses them.
+//! - The call takes nothing and changes no lease. So renewal, release and loss are independent of
+//!   it, and it needs no undo. Its answer counts only while the same lease is registered for
+//!   handovers.
+//! - If the answer is that the lease is lost, there are no further handovers, and the end of the
+//!   hold asks the store.
 //!
-//! At most one is asked for in a turn, and only for those who could be next: none for a lock that nobody of this
-//! process waits for, nor where somebody of another one comes first.
-//!
-//! [`GrantRefresh`]: crate::store::Still
+//! At most one call is sent in each hold, and only if it can help a local waiter: none if there is
+//! no local waiter, or if a contender of another process precedes it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -34,42 +37,44 @@ use super::{
 };
 use crate::store::{LockToken, Store};
 
-/// Turns shorter than this end before the store could answer.
+/// Shortest average hold with a prefetch; shorter ones end before the store can answer.
 const MIN_PREFETCH_HOLD: Duration = Duration::from_micros(100);
 
-/// Beside turns longer than so many T, a round trip is nothing.
+/// Longest average hold with a prefetch, as a multiple of the handover window. Compared with longer
+/// ones, a round trip is negligible.
 const MAX_PREFETCH_HOLD_WINDOWS: u32 = 20;
 
-/// So few fences are few: while those who have them work, the answer comes.
+/// Number of remaining fences at which a prefetch starts: enough for the holds until it is
+/// answered.
 const LOW_FENCES: u64 = 3;
 
-/// What is known of the turns of a line, to ask in time.
+/// Hold times and remaining fences of one local queue; they set the time of the next prefetch.
 #[derive(Default)]
 pub(super) struct SnapshotPrefetcher {
     limits: HandoverLimits,
-    /// When the turn began that is on.
+    /// Start of the current hold.
     hold_started_at: Option<Instant>,
-    /// How long turns take, a moving average.
+    /// Moving average; each new hold counts for a quarter.
     average_hold_time: Option<Duration>,
-    /// Turns so far, each with one fence.
+    /// Holds so far, each with one fence.
     hold_count: u64,
-    /// Fences left to the turn that is on.
+    /// Unused fences at the start of the current hold.
     fences_left: u64,
-    /// The turn in which the store was asked, or will be.
+    /// Number of the last hold with a prefetch, sent or scheduled.
     last_prefetch_hold: Option<u64>,
-    /// The fence of a word that has come, whose lease it is, and how many turns there had been when it was asked for.
+    /// Token and fence of a prefetched answer, and the number of the hold that requested it.
     prefetched_fences: Option<(LockToken, u64, u64)>,
 }
 
 impl SnapshotPrefetcher {
-    /// A grant of the store.
+    /// Starts the first hold after a grant of the store.
     pub(super) fn on_grant(&mut self, bounds: HandoverLimits) {
         (self.limits, self.fences_left, self.prefetched_fences) =
             (bounds, bounds.max_handovers, None);
         self.start_hold();
     }
 
-    /// A turn of this process follows another one.
+    /// Starts the next hold after a handover.
     pub(super) fn on_handover(&mut self, fences: &FenceRange) {
         self.fences_left = fences.remaining();
         self.end_hold();
@@ -89,14 +94,15 @@ impl SnapshotPrefetcher {
         }
     }
 
-    /// The fences of a later word, if it has come.
+    /// Switches to the prefetched fences, if an answer for this lease has arrived.
     pub(super) fn apply_prefetched_fences(&mut self, me: &LockToken, fences: &mut FenceRange) {
         if let Some((_, fence, asked)) = self.prefetched_fences.take_if(|(whose, ..)| whose == me) {
             fences.advance_to(fence, self.hold_count - asked);
         }
     }
 
-    /// When the store should be asked in the turn that is on.
+    /// Returns the time at which to prefetch in the current hold, or `None` if it needs no
+    /// prefetch.
     fn prefetch_due_at(&self, word: &QueueSnapshot) -> Option<Instant> {
         let HandoverLimits { max_handovers: most, window: within } = self.limits;
         let (began, usual) = (self.hold_started_at?, self.average_hold_time?);
@@ -107,14 +113,15 @@ impl SnapshotPrefetcher {
         }
         let end = began + usual;
         if end.saturating_duration_since(word.requested_at()) >= within / 5 * 4 {
-            // Late, so that it is good for more turns, and early enough to be there at the end of this one.
+            // Late, so that the answer serves more holds, but early enough to arrive before this
+            // hold ends.
             return Some(end.checked_sub(within / 5 * 2).map_or(began, |at| at.max(began)));
         }
         (self.fences_left <= LOW_FENCES).then_some(began)
     }
 }
 
-/// To be put to the store in one turn.
+/// Prefetch to be sent during one hold.
 pub(super) struct PrefetchRequest {
     due_at: Instant,
     token: LockToken,
@@ -122,7 +129,7 @@ pub(super) struct PrefetchRequest {
 }
 
 impl LocalQueue {
-    /// What the store should be asked in the turn that is on.
+    /// Returns the prefetch to send during the current hold, at most one for each hold.
     pub(super) fn plan_prefetch(&mut self) -> Option<PrefetchRequest> {
         let word = self.snapshot.as_ref()?;
         let due = self.prefetcher.prefetch_due_at(word)?;
@@ -143,7 +150,7 @@ impl LocalQueue {
 }
 
 impl LocalQueues {
-    /// Puts it when it is due, if that turn is on then.
+    /// Sends the prefetch when it is due, if the same hold is current then.
     pub(super) fn schedule_prefetch(
         self: &Arc<Self>,
         store: &Store,
@@ -186,9 +193,10 @@ impl LocalQueues {
                     still.contenders,
                 ));
                 let first = line.waiters.front().map(|first| first.arrived_at);
-                // Two turns may each have asked, and the younger answer be here already.
+                // Two holds may each have sent one, and the newer answer may have arrived first.
                 let is_later = sent >= word.requested_at();
-                // Whoever comes here now came after all that it tells of.
+                // Without a waiter there must be no contender: a waiter that arrives now is younger
+                // than all of them.
                 if is_later && first.map_or(!later.has_contenders(), |came| later.is_first(came)) {
                     *word = later;
                     line.prefetcher.prefetched_fences = Some((me, still.fence, turn));

@@ -1,4 +1,4 @@
-//! One who waits: what it asked for, and how its wait ends.
+//! Waiter of a local queue, and the outcomes of its wait.
 
 use std::time::Duration;
 
@@ -16,12 +16,12 @@ pub(super) struct Waiter {
     pub(super) deadline: Instant,
     pub(super) options: AcquireOptions,
     pub(super) store: Store,
-    /// `None`: it has been told how its wait ends.
+    /// `None` once the outcome was sent.
     outcome_sender: Option<oneshot::Sender<WaitOutcome>>,
 }
 
 impl Waiter {
-    /// From now on. What it will be told comes by the other end.
+    /// Creates a waiter that arrives now, with the receiver of its outcome.
     pub(super) fn new(
         store: &Store,
         asking: &AcquireOptions,
@@ -45,7 +45,7 @@ impl Waiter {
         self.outcome_sender.as_ref().is_some_and(|tell| !tell.is_closed()) && self.deadline > now
     }
 
-    /// How its wait ends; that is given back if it has left.
+    /// Sends the outcome to the waiter. Returns it as the error if the waiter has left.
     pub(super) fn resolve(&mut self, waited: WaitOutcome) -> Result<(), WaitOutcome> {
         let Some(tell) = self.outcome_sender.take() else { return Err(waited) };
         if let WaitOutcome::Granted(guard) = &waited {
@@ -55,14 +55,18 @@ impl Waiter {
     }
 }
 
-/// Those who were taken out of a line without the lock. Told, and dropped, when this is: to be made before the mutex of the
-/// lines is taken, so that it is free then, since a waker may run anything, and a waiter have the last handle of its store.
+/// Waiters that were removed from a queue without the lock; dropping the list notifies them.
+///
+/// Create it before locking the mutex of the queues, so that it is dropped after the mutex is
+/// released: a waker may run any code, and a waiter may own the last handle of its store.
 #[derive(Default)]
 pub(super) struct DepartedWaiters(Vec<(Waiter, LockBusy)>);
 
 impl DepartedWaiters {
-    /// From a local line of this length. If it is still there, its time is over: it is told what is known now, since its line
-    /// may be gone when it looks.
+    /// Adds a waiter that was removed from a local queue of `length` waiters.
+    ///
+    /// If its future still exists, its deadline has passed. It gets the last known state, because
+    /// its queue may no longer exist when it wakes.
     pub(super) fn add(&mut self, waiter: Waiter, busy: Option<&LockBusy>, length: usize) {
         let mut known = busy.cloned().unwrap_or_else(|| assumed_busy(waiter.options.terms.lease));
         known.queue_length = known.queue_length.max(length as u64);
@@ -78,7 +82,7 @@ impl Drop for DepartedWaiters {
     }
 }
 
-/// How a wait ends.
+/// Outcome of a wait.
 #[derive(Debug)]
 pub(crate) enum WaitOutcome {
     Granted(LockGuard),
@@ -87,7 +91,7 @@ pub(crate) enum WaitOutcome {
     Fault(Error),
 }
 
-/// What is known of a lock that is busy, before anybody has said.
+/// Returns the assumed state of a busy lock, for use before the store has reported one.
 pub(super) fn assumed_busy(lease: Duration) -> LockBusy {
     LockBusy { lease_remaining: lease, queue_length: 0, waited: None }
 }

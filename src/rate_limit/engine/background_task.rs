@@ -1,5 +1,5 @@
-//! What is done in the background while the limiter is in use: telling the other processes that this one is
-//! there, finding out whether the store is back, and giving back leases that nobody uses.
+//! Background task of a limiter in use. It registers this process, probes an unavailable store, and
+//! returns idle leases.
 
 use std::{
     sync::{Arc, Weak, atomic::Ordering},
@@ -20,23 +20,23 @@ use crate::{
     store::{AdjustmentKind, Store, WeakStore},
 };
 
-/// How often the processes are counted.
+/// Time between two heartbeats, which count the processes.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How long a process counts that is not heard of.
+/// Time after the last heartbeat for which a process is counted.
 const PROCESS_TTL: Duration = Duration::from_secs(15);
 
-/// How often the store is asked whether it is back.
+/// Time between two probes of an unavailable store.
 const PROBE_INTERVAL: Duration = Duration::from_millis(250);
 
-/// How long a lease may lie unused, and how often that is looked after.
+/// Maximum idle time of a lease, and the time between two searches for idle leases.
 const LEASE_IDLE_TIME: Duration = Duration::from_secs(1);
 
-/// A limiter that was not used for so long is not tended.
+/// Time without checks after which the task ends.
 const ENGINE_IDLE_TIME: Duration = Duration::from_secs(30);
 
 impl RateLimitEngine {
-    /// Sees to it that somebody tends what needs to be.
+    /// Starts the task if it is not running and the policies need it.
     pub(super) fn ensure_background_task(self: &Arc<Self>, store: &Store, ask: &CheckRequest) {
         let needs = |(_, question): (usize, &PolicyCheck)| {
             question.policy.outage() == RateLimitOutage::Local || question.lease_size().is_some()
@@ -64,7 +64,7 @@ impl RateLimitEngine {
         self.background_task.wake.notify_one();
     }
 
-    /// Says that this process is there, and looks at what is away.
+    /// Registers this process, and probes the unavailable shards.
     async fn heartbeat(&self, store: &Store) {
         match store.backend().register_limiter(store.node().clone(), PROCESS_TTL).await {
             Ok(processes) => self.outage.set_process_count(processes),
@@ -80,7 +80,7 @@ impl RateLimitEngine {
         join_all(looks).await;
     }
 
-    /// Gives back the leases that are not used since. Resolves when it is done.
+    /// Returns the leases unused since `unused_since`, and resolves when the calls have ended.
     pub(super) async fn return_idle_leases(self: &Arc<Self>, store: &Store, unused_since: Instant) {
         let now = Instant::now();
         let mut idle = Vec::new();
@@ -99,20 +99,20 @@ impl RateLimitEngine {
         }
         let mut calls = Vec::new();
         for (place, units, window) in &idle {
-            // An outage that begins now has them, too.
+            // An outage that begins now starts with these units, too.
             self.record_refund(place.to_ref(), *units);
             calls.extend(
                 place.settle_command(AdjustmentKind::Refund { units: *units, window: *window }),
             );
         }
         self.settle_charges(store, calls).wait().await;
-        // Who was refused until now may be let in: also by a policy of this name that leases nothing.
+        // A refused request may be admitted now, also by a policy of this name without a lease.
         idle.iter().for_each(|(place, ..)| self.invalidate_counter(place.to_ref()));
     }
 
-    /// What `Store::shutdown` waits for.
+    /// Ends the engine's work in the store; `Store::shutdown` waits for it.
     pub(super) async fn shut_down(self: Arc<Self>, store: Store) {
-        // What is fetched ahead comes into the leases.
+        // Units of refills in flight arrive in the leases first.
         self.background_work.wait_until_idle().await;
         self.return_idle_leases(&store, add_capped(Instant::now(), ENGINE_IDLE_TIME)).await;
         if self.has_background_task() {
@@ -122,13 +122,14 @@ impl RateLimitEngine {
     }
 }
 
-/// Says that nobody tends any more, also if the runtime has ended.
+/// Marks the task as ended when dropped, even if the runtime has ended.
 struct BackgroundTaskGuard(Weak<RateLimitEngine>);
 
 impl Drop for BackgroundTaskGuard {
     fn drop(&mut self) {
         if let Some(engine) = self.0.upgrade() {
-            // In this order: whoever says in between that it is used finds that nobody runs, or is asked once more.
+            // In this order: a check between the two stores starts a new task, or leaves that to
+            // the next check.
             engine.background_task.running.store(false, Ordering::Release);
             engine.background_task.used_since_tick.store(false, Ordering::Release);
         }

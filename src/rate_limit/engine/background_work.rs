@@ -1,4 +1,4 @@
-//! Counts what is under way in the background, so that a shutdown can wait for it.
+//! Counter of background work, so that a shutdown can wait for its end.
 
 use std::{
     sync::{
@@ -16,21 +16,21 @@ pub(super) struct BackgroundWork(Arc<BackgroundWorkCounts>);
 #[derive(Debug, Default)]
 struct BackgroundWorkCounts {
     active: watch::Sender<usize>,
-    /// Those who wait until nothing is under way.
+    /// Number of shutdowns that wait for the end of all work.
     shutdown_waiters: watch::Sender<usize>,
-    /// Counters that wait for the store to come back.
+    /// Number of counters with adjustments that are retried.
     retrying_counters: AtomicUsize,
 }
 
-/// Something that is under way.
+/// Unit of background work.
 #[derive(Debug)]
 pub(super) struct BackgroundWorkGuard(Arc<BackgroundWorkCounts>);
 
-/// Room for those who wait.
+/// Reserved retries of a number of counters.
 pub(super) struct RetryReservation<'a>(&'a BackgroundWorkCounts, usize);
 
 impl BackgroundWork {
-    /// Most counters that wait: some hundred KiB.
+    /// Maximum number of counters with retried adjustments: some hundred KiB.
     pub(super) const MAX_RETRYING_COUNTERS: usize = 1024;
 
     pub(super) fn start(&self) -> BackgroundWorkGuard {
@@ -38,16 +38,17 @@ impl BackgroundWork {
         BackgroundWorkGuard(Arc::clone(&self.0))
     }
 
-    /// Resolves when nothing is under way. Nobody [rests](BackgroundWorkGuard::sleep_or_shutdown) meanwhile.
+    /// Resolves when no work is active. Meanwhile
+    /// [`sleep_or_shutdown`](BackgroundWorkGuard::sleep_or_shutdown) does not sleep.
     pub(super) async fn wait_until_idle(&self) {
         let _closing = ShutdownWaiter::register(&self.0);
-        // The sender is ours, so it does not fail.
+        // `self` owns the sender, so this can't fail.
         let _ = self.0.active.subscribe().wait_for(|n| *n == 0).await;
     }
 }
 
 impl BackgroundWorkGuard {
-    /// Room for so many counters to wait, if there is any.
+    /// Reserves retries for this number of counters, if there is room.
     pub(super) fn reserve_retry(&self, counters: usize) -> Option<RetryReservation<'_>> {
         let fits = |waiting: usize| {
             Some(waiting + counters).filter(|sum| *sum <= BackgroundWork::MAX_RETRYING_COUNTERS)
@@ -57,7 +58,7 @@ impl BackgroundWorkGuard {
         taken.is_ok().then(|| RetryReservation(&self.0, counters))
     }
 
-    /// Waits for so long, or until somebody waits for this; then it is true.
+    /// Sleeps for this time. Returns true early if a shutdown waits.
     pub(super) async fn sleep_or_shutdown(&self, pause: Duration) -> bool {
         let mut closing = self.0.shutdown_waiters.subscribe();
         tokio::time::timeout(pause, closing.wait_for(|n| *n > 0)).await.is_ok()

@@ -1,4 +1,4 @@
-//! What was paid, and how it is given back or put right.
+//! Charge receipt: the charges of one check, to be refunded or adjusted.
 
 use std::sync::Arc;
 
@@ -14,10 +14,11 @@ use crate::{
     store::{AdjustmentKind, ChargeAdjustment, ChargedWindow, SettleChargeCommand, Store},
 };
 
-/// Charges that can still be changed. Dropped, all of it is given back, in the background.
+/// Charges that can still be adjusted. Dropping the receipt refunds them in the background.
 #[derive(Debug, Default)]
 pub(in crate::rate_limit) struct ChargeReceipt {
-    /// There if anything is. Most have nothing, and all threads count who holds these two.
+    /// Set with the first charge. Most receipts are empty, and the reference counts of both are
+    /// shared by all threads.
     engine_and_store: Option<(Arc<RateLimitEngine>, Store)>,
     charges: Vec<RecordedCharge>,
     leased_units: Vec<(usize, CounterId, LeasedUnit)>,
@@ -25,7 +26,7 @@ pub(in crate::rate_limit) struct ChargeReceipt {
 
 #[derive(Debug)]
 struct RecordedCharge {
-    /// Which of the questions it answers.
+    /// Index of the check in its request.
     check_index: usize,
     tag: Key,
     check: PolicyCheck,
@@ -33,7 +34,7 @@ struct RecordedCharge {
 }
 
 impl ChargeReceipt {
-    /// To be added to.
+    /// Stores the handles that a receipt with charges needs.
     pub(super) fn attach(&mut self, engine: &Arc<RateLimitEngine>, store: &Store) -> &mut Self {
         self.engine_and_store.get_or_insert_with(|| (Arc::clone(engine), store.clone()));
         self
@@ -58,31 +59,31 @@ impl ChargeReceipt {
         self.leased_units.push((at, CounterId::from_ref(spot), unit));
     }
 
-    /// What the store has charged, by the place of the question.
+    /// Returns the charges of the store, by the index of the check.
     pub(super) fn charged_costs(&self) -> impl Iterator<Item = (usize, u64)> {
         self.charges.iter().map(|paid| (paid.check_index, paid.check.cost))
     }
 
-    /// The questions that were paid out of a lease.
+    /// Returns the checks that have spent a leased unit.
     pub(super) fn leased_checks(&self) -> impl Iterator<Item = usize> {
         self.leased_units.iter().map(|(at, ..)| *at)
     }
 
-    /// The request goes in: what it cost stays charged.
+    /// Admits the request: its charges stay.
     pub(in crate::rate_limit) fn commit(mut self) {
         self.leased_units.clear();
         self.charges.clear();
     }
 
-    /// Gives back all of it.
+    /// Refunds all charges.
     pub(super) fn refund_all(&mut self) -> Option<PendingSettlement> {
         self.settle_costs(|_, _| 0)
     }
 
-    /// Makes each question have cost this, of its place and of what it has cost so far.
+    /// Changes the cost of each check to `costs(check_index, cost_so_far)`.
     ///
-    /// What the store does not answer is not tried again, since it may have been done; for what it can't have done see
-    /// [`settle`](super::settle).
+    /// An adjustment without an answer is not retried, since it may have run. For one that can't
+    /// have run, see [`pending_settlement`](super::pending_settlement).
     pub(in crate::rate_limit) fn settle(
         mut self,
         costs: impl Fn(usize, u64) -> u64,
@@ -121,7 +122,8 @@ impl ChargeReceipt {
 }
 
 impl RateLimitEngine {
-    /// Charges what was let in already, more than is left too; the policies of these places.
+    /// Charges an admitted request, even beyond the remaining units, to the policies that `charges`
+    /// selects by index.
     pub(in crate::rate_limit) fn charge_unconditionally(
         self: &Arc<Self>,
         store: &Store,
@@ -143,7 +145,7 @@ impl RateLimitEngine {
 }
 
 impl RecordedCharge {
-    /// What has to be changed for it to have cost this.
+    /// Returns the adjustment to this cost, or `None` if the cost is the same.
     fn adjustment_to(&self, cost: u64) -> Option<ChargeAdjustment> {
         let (was, window) = (self.check.cost, self.window);
         let by = match cost {

@@ -1,4 +1,4 @@
-//! What is asked of the engine.
+//! Input of the engine: the policies, keys and costs of one request.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,32 +11,33 @@ use crate::{
     store::{AdjustmentKind, ChargeAdjustment, ChargeItem, CounterName},
 };
 
-/// For how long a refusal is remembered that may end sooner than the store said.
+/// Maximum time for which a refusal is cached if it may end sooner than the store has said.
 const UNSTABLE_REFUSAL_TTL: Duration = Duration::from_millis(100);
 
-/// One policy, and for whom.
+/// One policy, applied to one key.
 #[derive(Debug, Clone)]
 pub(in crate::rate_limit) struct PolicyCheck {
     pub(in crate::rate_limit) policy: Arc<Policy>,
     pub(in crate::rate_limit) key: Key,
-    /// The policy's own, or that of this request.
+    /// Quota of this request; may differ from the policy's own.
     pub(in crate::rate_limit) quota: Quota,
     pub(in crate::rate_limit) cost: u64,
-    /// Which of its layer's policies it is about.
+    /// Index of the policy in its layer.
     pub(in crate::rate_limit) policy_index: usize,
-    /// Its refusals may end sooner than the store says: charges are given back, or the quota changes.
+    /// True if a refusal may end sooner than the store says, because charges are refunded or the
+    /// quota depends on the request.
     pub(in crate::rate_limit) may_end_early: bool,
 }
 
-/// All that is asked at once: let in by all, or charged to none.
+/// All checks of a request: admitted by all policies, or charged to none.
 #[derive(Debug, Clone, Default)]
 pub(in crate::rate_limit) struct CheckRequest {
     pub(in crate::rate_limit) checks: SmallVec<[PolicyCheck; 1]>,
-    /// Under which all of them are counted together.
+    /// Key under which all counters are stored.
     pub(in crate::rate_limit) group: Option<Key>,
 }
 
-/// Questions of one tag, by their places.
+/// Checks with one tag, by their indices.
 pub(super) type CheckGroup<'a> = (&'a Key, SmallVec<[usize; 2]>);
 pub(super) type CheckGroups<'a> = SmallVec<[CheckGroup<'a>; 1]>;
 
@@ -46,12 +47,12 @@ impl PolicyCheck {
         Self { policy, key, quota, cost, policy_index: 0, may_end_early: false }
     }
 
-    /// Whether there is anything to be charged.
+    /// Returns true if there is anything to charge.
     pub(in crate::rate_limit) fn is_counted(&self) -> bool {
         self.cost > 0 && !self.quota.is_unlimited()
     }
 
-    /// Whether it can keep the request out.
+    /// Returns true if the check can refuse the request.
     pub(in crate::rate_limit) fn is_enforced(&self) -> bool {
         self.is_counted() && !self.policy.is_shadow()
     }
@@ -60,7 +61,7 @@ impl PolicyCheck {
         self.is_counted() && self.cost > self.quota.capacity()
     }
 
-    /// What a quota of 0 says.
+    /// Returns the reading of a quota of 0.
     pub(super) fn zero_quota_reading(&self) -> QuotaReading {
         let reset = self.quota.window();
         QuotaReading {
@@ -70,23 +71,23 @@ impl PolicyCheck {
         }
     }
 
-    /// Whether it is charged in advance; by how much at once.
+    /// Returns the size of the policy's lease, if the check can spend a leased unit.
     pub(super) fn lease_size(&self) -> Option<u32> {
         Some(self.policy.lease_size_for(self.quota))
             .filter(|n| *n > 1 && self.cost == 1 && self.is_enforced())
     }
 
-    /// The longest time for which a refusal is remembered. `given_back`: the engine itself may give back
-    /// what it has charged here.
+    /// Returns the maximum time for which a refusal is cached. `given_back` is true if the engine
+    /// itself may refund this charge.
     pub(super) fn max_refusal_ttl(&self, given_back: bool) -> Duration {
-        // What others have leased may be given back, too, whatever this one costs.
+        // Other requests may return leased units, whatever this one costs.
         let leases = self.policy.lease_size_for(self.quota) > 1;
         let unsteady = self.may_end_early || given_back || leases;
         let usual = if unsteady { UNSTABLE_REFUSAL_TTL } else { Duration::MAX };
         self.policy.max_refusal_ttl().unwrap_or(usual)
     }
 
-    /// Whether both are about one counter, if they are of one ask.
+    /// Returns true if both checks of one request have the same counter.
     pub(super) fn shares_counter(&self, other: &Self) -> bool {
         let kind = |each: &Self| each.quota.to_rule().map(|rule| rule.algorithm());
         self.key == other.key
@@ -109,7 +110,7 @@ impl PolicyCheck {
         Some(CounterName { policy, subject, algorithm: self.quota.to_rule()?.algorithm() })
     }
 
-    /// A change of what was charged.
+    /// Returns the adjustment of this check's charge.
     pub(super) fn adjustment(&self, by: AdjustmentKind) -> Option<ChargeAdjustment> {
         let (policy, subject) = (Arc::clone(self.policy.counter_name()), self.key.clone());
         Some(ChargeAdjustment::new(policy, subject, self.quota.to_rule()?, by))
@@ -117,7 +118,7 @@ impl PolicyCheck {
 }
 
 impl CheckRequest {
-    /// What decides where a question's counter is.
+    /// Returns the key that decides the shard of the check's counter.
     pub(super) fn tag<'a>(&'a self, question: &'a PolicyCheck) -> &'a Key {
         self.group.as_ref().unwrap_or(&question.key)
     }
@@ -131,7 +132,7 @@ impl CheckRequest {
         }
     }
 
-    /// What is charged to the question's counter in all: two questions may be about one.
+    /// Returns the sum of all charges to the check's counter: two checks may share one.
     pub(super) fn total_cost(&self, question: &PolicyCheck) -> u64 {
         let same = |other: &&PolicyCheck| other.shares_counter(question);
         match &self.checks[..] {
@@ -142,7 +143,7 @@ impl CheckRequest {
         }
     }
 
-    /// These questions by their tags, in the order of their first.
+    /// Groups these checks by tag, in the order of the first check of each group.
     #[expect(clippy::indexing_slicing, reason = "places are those of its own questions")]
     pub(super) fn group_by_tag(&self, members: impl Iterator<Item = usize>) -> CheckGroups<'_> {
         let mut groups = CheckGroups::new();
@@ -156,7 +157,7 @@ impl CheckRequest {
         groups
     }
 
-    /// The one question that there is, if it binds and is to be asked of the store: the usual case.
+    /// Returns the only check, if it is enforced and has no lease: the common case.
     pub(super) fn single_store_check(&self) -> Option<&PolicyCheck> {
         match &self.checks[..] {
             [question] if question.is_enforced() && question.lease_size().is_none() => {
@@ -166,7 +167,7 @@ impl CheckRequest {
         }
     }
 
-    /// Those that can keep the request out.
+    /// Returns the checks that can refuse the request.
     pub(super) fn enforced_checks(&self) -> impl Iterator<Item = (usize, &PolicyCheck)> {
         self.checks.iter().enumerate().filter(|(_, question)| question.is_enforced())
     }

@@ -1,8 +1,8 @@
-//! Bounded map of what this process knows of the store's counters.
+//! Bounded map of the local states of the store's counters.
 //!
-//! Clients choose the keys, so neither their number nor their spread can be relied on. A full shard
-//! evicts by CLOCK-Pro ([`quick_cache`]): a flood of keys that are each seen once does not displace
-//! the keys in use. A pinned entry is never evicted.
+//! Clients choose the keys, so neither their number nor their distribution is under control. A full
+//! shard evicts by CLOCK-Pro ([`quick_cache`]): a flood of keys that each occur once does not
+//! displace the keys in use. A pinned entry is never evicted.
 
 mod counter_ref;
 #[cfg(test)]
@@ -19,13 +19,13 @@ use self::counter_ref::CounterKey;
 pub(in crate::rate_limit) use self::counter_ref::CounterRef;
 use crate::rate_limit::quota::Quota;
 
-/// Locks per map.
+/// Number of shards, each with its own mutex.
 const SHARD_COUNT: usize = 64;
 
-/// Most counters under one lock.
+/// Maximum number of counters in a shard.
 const SHARD_CAPACITY: usize = 1024;
 
-/// Most quotas remembered for one counter.
+/// Maximum number of quotas of a counter.
 const MAX_QUOTAS_PER_COUNTER: usize = 8;
 
 /// State of a counter under one quota.
@@ -35,7 +35,7 @@ pub(in crate::rate_limit) trait CounterState {
         false
     }
 
-    /// Takes over from another quota of the same counter when this state is created.
+    /// Copies from the state under another quota when this state is created.
     fn inherit(&mut self, _other: &Self) {}
 }
 
@@ -44,11 +44,11 @@ pub(in crate::rate_limit) struct CounterMap<V> {
     shards: Box<[Mutex<CounterMapShard<V>>]>,
 }
 
-/// The cell lets `Cache::retain` change what it looks at.
+/// `Cache::retain` passes shared references; the cell allows changes.
 type CounterMapShard<V> =
     Cache<CounterKey, RefCell<StatesByQuota<V>>, UnitWeighter, DefaultHashBuilder, PinLifecycle>;
 
-/// Almost all counters have one quota.
+/// States of a counter by quota; nearly always one.
 struct StatesByQuota<V>(SmallVec<[(Quota, V); 1]>);
 
 struct PinLifecycle;
@@ -82,7 +82,7 @@ impl<V: CounterState> StatesByQuota<V> {
 }
 
 impl<V: CounterState> CounterMap<V> {
-    /// Applies `act` to the state of this spot, if there is one.
+    /// Applies `act` to the state of this counter under its quota, if there is one.
     pub(in crate::rate_limit) fn with<R>(
         &self,
         spot: CounterRef<'_>,
@@ -93,7 +93,7 @@ impl<V: CounterState> CounterMap<V> {
         states.get_mut(spot.quota).map(act)
     }
 
-    /// Applies `act` to the states of this spot's counter under all quotas.
+    /// Applies `act` to the states of this counter under all quotas.
     pub(super) fn for_each_quota(&self, spot: CounterRef<'_>, mut act: impl FnMut(&mut V)) {
         let shard = self.shard_for(spot).lock();
         if let Some(states) = shard.get(&spot) {
@@ -101,8 +101,8 @@ impl<V: CounterState> CounterMap<V> {
         }
     }
 
-    /// Applies `act` to the state of this spot, which `make` creates if there is none. Returns `None`
-    /// if there is no room for it, because all others are pinned.
+    /// Like `with`, but creates a missing state by `make`. Returns `None` if there is no room for
+    /// it, because all others are pinned.
     pub(in crate::rate_limit) fn with_or_insert<R>(
         &self,
         spot: CounterRef<'_>,
@@ -117,7 +117,7 @@ impl<V: CounterState> CounterMap<V> {
         let result = act(&mut state);
         let states = StatesByQuota(smallvec::smallvec![(spot.quota, state)]);
         shard.insert(CounterKey::from_ref(spot), RefCell::new(states));
-        // The cache exceeds its capacity rather than evict what is pinned.
+        // The cache exceeds its capacity rather than evict a pinned entry.
         if shard.len() > SHARD_CAPACITY {
             shard.remove(&spot);
             return None;
@@ -143,7 +143,7 @@ impl<V: CounterState> CounterMap<V> {
 
     #[expect(clippy::indexing_slicing, reason = "the index is a remainder of the length")]
     fn shard_for(&self, spot: CounterRef<'_>) -> &Mutex<CounterMapShard<V>> {
-        // The cache itself uses the lowest bits of the same hash, and the highest.
+        // The cache uses the lowest and the highest bits of the same hash.
         let middle = self.hasher.hash_one(spot) >> 32;
         let index = (middle % SHARD_COUNT as u64) as usize;
         &self.shards[index]

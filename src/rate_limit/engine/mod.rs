@@ -1,9 +1,13 @@
-//! Deciding, and remembering what was decided. One engine for each store handle.
+//! Engine of the rate limits, one for each store handle: it decides, and caches decisions.
 //!
-//! In the order in which a check comes by: what is [`known`] may refuse it at once; a [`lease`] may have
-//! been charged for it already; else [`check`] asks the store, and notes on a [`receipt`] what may have to be
-//! given back or put right ([`settle`]); and while the store is [`away`], this process decides by itself. [`tend`]
-//! does what has to be done without being asked.
+//! The modules, in the order in which a check meets them:
+//!
+//! - [`refusal_cache`] may refuse at once.
+//! - [`quota_lease`] may have a unit that was charged in advance.
+//! - [`rate_check`] asks the store. It records in a [`charge_receipt`] the charges that may have to
+//!   be refunded or adjusted, which [`pending_settlement`] does.
+//! - [`outage_state`] and [`outage_limiter`] decide in this process while the store is unavailable.
+//! - [`background_task`] does the work that no check triggers.
 
 mod background_task;
 mod background_work;
@@ -45,22 +49,23 @@ pub(super) struct RateLimitEngine {
     outage: OutageState,
     background_work: BackgroundWork,
     background_task: BackgroundTaskState,
-    /// Set once the store knows of it: whether the store's clock is moved by hand. What is kept here goes by this
-    /// process's, so nothing is repeated, or charged in advance, beside such a one.
+    /// Set once the store is known; true if the store has a manual clock. The times of this engine
+    /// follow the process's clock, so with a manual clock no refusal is cached and no unit is
+    /// leased.
     manual_clock: OnceLock<bool>,
 }
 
-/// The task in the background.
+/// State of the background task.
 #[derive(Default)]
 struct BackgroundTaskState {
     running: AtomicBool,
-    /// There were checks since it looked last.
+    /// True if there were checks since the task's last tick.
     used_since_tick: AtomicBool,
     wake: Arc<Notify>,
 }
 
 impl RateLimitEngine {
-    /// The one of this store handle.
+    /// Returns the engine of this store handle.
     pub(super) fn for_store(store: &Store) -> Arc<Self> {
         let engine = store.extension::<Self>();
         engine.manual_clock.get_or_init(|| {
@@ -82,14 +87,14 @@ impl RateLimitEngine {
         self.manual_clock.get() == Some(&true)
     }
 
-    /// Forgets what was spent.
+    /// Resets the usage of these counters.
     pub(super) async fn reset_counters(
         &self,
         store: &Store,
         ask: &CheckRequest,
     ) -> Result<(), Error> {
         for question in &ask.checks {
-            // Units of the lease are of what is forgotten, whatever the quota they were charged by.
+            // Leased units are part of the usage to be reset, whatever quota they were charged by.
             self.leases.for_each_quota(ask.counter_ref(question), QuotaLease::invalidate);
             let Some(counter) = question.counter() else { continue };
             let _forgets = InvalidateOnDrop(self, ask.counter_ref(question));
@@ -99,13 +104,14 @@ impl RateLimitEngine {
     }
 }
 
-/// What was remembered, or charged in advance, before a reset. Whatever became of that, and also if nobody waits
-/// for it: the store knows.
+/// Invalidates everything cached or leased before a reset. It does so when dropped, even if the
+/// reset has failed or was cancelled: the store may have run it.
 struct InvalidateOnDrop<'a>(&'a RateLimitEngine, CounterRef<'a>);
 
 impl Drop for InvalidateOnDrop<'_> {
     fn drop(&mut self) {
-        // Also what was fetched meanwhile: whether that was before or after, only the store knows.
+        // Units fetched meanwhile are included: only the store knows if they were charged before
+        // the reset.
         self.0.leases.for_each_quota(self.1, QuotaLease::invalidate);
         self.0.invalidate_all_quotas(self.1);
     }

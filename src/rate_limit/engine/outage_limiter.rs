@@ -1,4 +1,4 @@
-//! A limit in this process alone: its share of a quota, and what is left of that.
+//! Outage limiter: the share of a quota that one process enforces.
 
 use std::{num::NonZeroU32, time::Duration};
 
@@ -14,30 +14,30 @@ use tokio::time::Instant;
 use super::{check_request::PolicyCheck, counter_map::CounterState};
 use crate::rate_limit::decision::QuotaReading;
 
-/// Two centuries in nanoseconds: there is room to add a few of them.
+/// Two centuries in nanoseconds, so that sums of a few such times do not overflow.
 const MAX_NANOS: u64 = u64::MAX / 3;
 
-/// What one process may let in of a quota.
+/// Part of a quota that one process may admit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct QuotaShare {
-    /// The most at once.
+    /// Maximum at once.
     burst: NonZeroU32,
-    /// Between one request and the next.
+    /// Time between two requests.
     period: Duration,
 }
 
-/// What this process lets in without the store. However often the store comes and goes, it is never more than
-/// the share: what is heard takes away from it, and gives nothing.
+/// Limiter of one counter while the store is unavailable. It never admits more than its share,
+/// however often the store fails: an answer of the store can only reduce the remaining units.
 pub(super) struct OutageLimiter {
     share: QuotaShare,
     limiter: RateLimiter<NotKeyed, InMemoryState, TokioClock, NoOpMiddleware<Nanos>>,
-    /// When that was asked for which was heard of last.
+    /// Time at which the call of the last applied answer was sent.
     last_answer_sent_at: Option<Instant>,
 }
 
 impl CounterState for OutageLimiter {}
 
-/// Tokio's clock, which tests can stop.
+/// Tokio's clock, which tests can pause.
 #[derive(Debug, Clone)]
 struct TokioClock(Instant);
 
@@ -55,7 +55,7 @@ impl QuotaShare {
         let nanos = quota.window().as_nanos() * u128::from(processes);
         let period = nanos.div_ceil(u128::from(quota.limit().max(1))).max(1);
         let period = u64::try_from(period).unwrap_or(u64::MAX).min(MAX_NANOS);
-        // All of it refilled is a time that fits into nanoseconds, too.
+        // The time of a full refill must fit into nanoseconds, too.
         let burst = saturating_u32((quota.capacity() / processes).min(MAX_NANOS / period));
         let burst = NonZeroU32::new(burst).unwrap_or(NonZeroU32::MIN);
         Self { burst, period: Duration::from_nanos(period) }
@@ -64,7 +64,7 @@ impl QuotaShare {
     fn build_limiter(
         &self,
     ) -> RateLimiter<NotKeyed, InMemoryState, TokioClock, NoOpMiddleware<Nanos>> {
-        // Not zero, so there is one.
+        // `with_period` returns `None` only for zero.
         let rate = governor::Quota::with_period(self.period)
             .unwrap_or(governor::Quota::per_second(NonZeroU32::MIN));
         RateLimiter::direct_with_clock(rate.allow_burst(self.burst), TokioClock(Instant::now()))
@@ -76,7 +76,8 @@ impl OutageLimiter {
         Self { share, limiter: share.build_limiter(), last_answer_sent_at: None }
     }
 
-    /// There are more processes than there were, or fewer. What was spent of the old share is spent of the new one.
+    /// Changes the share after a change of the number of processes. The remaining units do not
+    /// grow.
     pub(super) fn set_share(&mut self, share: QuotaShare) {
         if self.share == share {
             return;
@@ -86,7 +87,7 @@ impl OutageLimiter {
         self.cap_remaining(left);
     }
 
-    /// The store has told what is left, of which so much is this process's.
+    /// Applies an answer of the store, of which `left` units are this process's share.
     pub(super) fn apply_answer(&mut self, sent: Instant, left: Option<u32>) {
         if self.last_answer_sent_at.is_none_or(|heard| heard < sent) {
             self.last_answer_sent_at = Some(sent);
@@ -96,20 +97,20 @@ impl OutageLimiter {
         }
     }
 
-    /// If not, for how long at least.
+    /// Admits a request of this cost, or returns its minimum wait.
     pub(super) fn try_admit(&mut self, cost: NonZeroU32) -> Result<(), Duration> {
-        // No share is so small that the dearest request could never pass.
+        // The cost is capped: even the most expensive request must fit into the smallest share.
         match self.limiter.check_n(cost.min(self.share.burst)) {
             Ok(Ok(())) => Ok(()),
-            // It can't be: that is no more than its burst.
+            // Unreachable: the cost is at most the burst.
             Err(_) => Err(self.share.period),
             Ok(Err(until)) => Err(Duration::max(self.wait_time(&until), Duration::from_millis(1))),
         }
     }
 
-    /// What is told of a refusal that lasts for so long.
+    /// Returns the reading of a refusal with this wait.
     pub(super) fn refusal_reading(&mut self, retry: Duration) -> QuotaReading {
-        // There is one more within a period at most.
+        // The next unit is available within a period.
         QuotaReading {
             remaining: self.remaining().into(),
             reset_after: retry.min(self.share.period),
@@ -117,7 +118,8 @@ impl OutageLimiter {
         }
     }
 
-    /// Whether nothing is spent of it any more. It must not be used after a yes, which spends it.
+    /// Returns true if no unit is spent. In that case the call spends all of them, so the limiter
+    /// must not be used afterwards.
     pub(super) fn is_full(&self) -> bool {
         matches!(self.limiter.check_n(self.share.burst), Ok(Ok(())))
     }
@@ -125,21 +127,21 @@ impl OutageLimiter {
     fn cap_remaining(&mut self, most: u32) {
         let left = self.remaining();
         if let Some(spent) = NonZeroU32::new(left.saturating_sub(most)) {
-            // There is as much.
+            // That many units remain, so this succeeds.
             let _ = self.limiter.check_n(spent);
         }
     }
 
-    /// How much could be let in now. Nothing is spent by it.
+    /// Returns the remaining units, without spending any.
     fn remaining(&mut self) -> u32 {
         let burst = self.share.burst;
         match self.limiter.check_n(burst) {
-            // A limiter can't be asked without letting in what is asked for, unless that is too much. This one was full.
+            // A successful check spends the units, so the limiter, which was full, is built anew.
             Ok(Ok(())) => {
                 self.limiter = self.share.build_limiter();
                 burst.get()
             }
-            // For as long as the whole burst has to wait, that much of it is spent.
+            // The wait for a full burst tells the number of spent units.
             Ok(Err(until)) => {
                 let spent =
                     self.wait_time(&until).as_nanos().div_ceil(self.share.period.as_nanos().max(1));

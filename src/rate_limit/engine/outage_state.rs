@@ -1,4 +1,5 @@
-//! While the store is away: a limit in this process alone, at its share of the quota.
+//! Outage state: the parts of the store that are unavailable, and the limits of this process
+//! meanwhile.
 
 use std::{
     collections::HashMap,
@@ -23,58 +24,59 @@ use crate::{
     store::Store,
 };
 
-/// So long the store must have answered before it is asked again: a store that comes and goes would have
-/// every key limited by both, in turns.
+/// Time for which the store must have answered before it decides again. With an unstable store,
+/// each key would otherwise be limited by the store and by this process in turn.
 const RECOVERY_PERIOD: Duration = Duration::from_secs(1);
 
-/// Failures without a success between them, after which the store counts as away.
+/// Number of consecutive timeouts after which a part of the store counts as unavailable.
 const FAILURE_THRESHOLD: u32 = 3;
 
-/// Whether the store is away, and what is decided meanwhile.
+/// Availability of the store, and the limiters of this process.
 #[derive(Default)]
 pub(super) struct OutageState {
-    /// Some part of it is not well; otherwise nobody has to look for one.
+    /// True if `shards` has an entry. Otherwise no request takes the lock.
     has_failures: AtomicBool,
     shards: Mutex<HashMap<u16, ShardOutage>>,
     processes: AtomicU64,
     limiters: CounterMap<OutageLimiter>,
 }
 
-/// What goes away by itself: a shard of a cluster, whose other nodes are still there, or else the whole store. One that
-/// is well has no entry.
+/// Failures of a part of the store: a shard of a cluster, since other cluster nodes may still
+/// answer, or else the whole store. A healthy part has no entry.
 #[derive(Default)]
 struct ShardOutage {
     failures: u32,
-    /// Requests are decided here.
+    /// Requests are decided in this process.
     unavailable: bool,
-    /// Since when it has answered again.
+    /// Start of the current series of successful probes.
     healthy_since: Option<Instant>,
 }
 
-/// The part that a key is of. The processes are counted in the first one.
+/// Returns the part of the store that has this tag. The processes are counted in `COMMON_SHARD`.
 fn outage_shard(store: &Store, tag: &Key) -> u16 {
     if store.backend().is_clustered() { tag.shard() } else { COMMON_SHARD }
 }
 
 impl OutageState {
-    /// How many processes share the quotas, this one included, as far as is known.
+    /// Returns the last known number of processes that share the quotas, including this one.
     pub(super) fn process_count(&self) -> u64 {
         self.processes.load(Ordering::Relaxed).max(1)
     }
 
-    /// So many have been counted: the part in which they are has answered.
+    /// Records the number of processes. It also proves that `COMMON_SHARD` has answered.
     pub(super) fn set_process_count(&self, processes: usize) {
         self.record_probe_success(COMMON_SHARD);
         let processes = processes as u64;
         if self.lock_shards().get(&COMMON_SHARD).is_some_and(|part| part.unavailable) {
-            // Who was away for long is not counted any more until he has told that he is there, too.
+            // The number must not fall yet: a process that was cut off is counted again only after
+            // its next heartbeat.
             self.processes.fetch_max(processes, Ordering::Relaxed);
         } else {
             self.processes.store(processes, Ordering::Relaxed);
         }
     }
 
-    /// The parts that are away.
+    /// Returns the parts that are unavailable.
     pub(super) fn unavailable_shards(&self) -> Vec<u16> {
         self.lock_shards()
             .iter()
@@ -83,7 +85,7 @@ impl OutageState {
             .collect()
     }
 
-    /// This part has answered a call that is made every now and then.
+    /// Records that a part has answered a probe.
     pub(super) fn record_probe_success(&self, part: u16) {
         let now = Instant::now();
         let since = match self.lock_shards().get_mut(&part) {
@@ -93,8 +95,9 @@ impl OutageState {
         if now - since < RECOVERY_PERIOD {
             return;
         }
-        // What was let in here is not charged there. It still counts here, should the store go again at once:
-        // else each time it comes and goes would be another burst. They are many: not while requests look.
+        // Requests admitted here are not charged in the store. Limiters in use stay, in case the
+        // store fails again at once: otherwise each failure would allow another burst. There may be
+        // many, so `retain` runs before the lock is taken, for which requests wait.
         self.limiters.retain(|_, _, alone| !alone.is_full());
         let mut parts = self.lock_shards();
         self.clear_shard(&mut parts, part);
@@ -120,7 +123,8 @@ impl OutageState {
 }
 
 impl RateLimitEngine {
-    /// Whether policies that can do without the store should, for keys of this tag.
+    /// Returns true if this process should decide about keys of this tag, as far as their policies
+    /// allow.
     pub(super) fn is_store_unavailable(&self, store: &Store, tag: &Key) -> bool {
         let gone = || {
             self.outage
@@ -131,7 +135,7 @@ impl RateLimitEngine {
         self.outage.has_failures.load(Ordering::Acquire) && gone()
     }
 
-    /// A charge was answered.
+    /// Records that a charge was answered.
     pub(super) fn record_charge_success(&self, store: &Store, tag: &Key) {
         if !self.outage.has_failures.load(Ordering::Relaxed) {
             return;
@@ -142,7 +146,7 @@ impl RateLimitEngine {
         }
     }
 
-    /// A charge has failed. Whoever complains of it is there.
+    /// Records that a charge has failed. Errors of other kinds prove that the store answers.
     pub(super) fn record_charge_failure(&self, store: &Store, tag: &Key, error: &Error) {
         if !matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout) {
             return;
@@ -153,7 +157,7 @@ impl RateLimitEngine {
         self.outage.has_failures.store(true, Ordering::Release);
         found.failures = found.failures.saturating_add(1);
         let gone = error.kind() == ErrorKind::Unavailable || found.failures >= FAILURE_THRESHOLD;
-        // Without anybody to find out that it is back, each request has to.
+        // Without the background task, nothing detects the recovery, so each request has to try.
         if !gone || found.unavailable || !self.has_background_task() {
             return;
         }
@@ -165,7 +169,8 @@ impl RateLimitEngine {
         self.wake_background_task();
     }
 
-    /// Decides by this process's share of the quota. A refusal says what is left of that, and how long it lasts at least.
+    /// Decides by this process's share of the quota. A refusal reports the remaining units of the
+    /// share and the minimum wait.
     pub(super) fn decide_locally(
         &self,
         ask: &CheckRequest,
@@ -174,7 +179,7 @@ impl RateLimitEngine {
         let processes = self.outage.process_count();
         let share = QuotaShare::for_process(question, processes);
         let seen = self.last_reading(ask, question);
-        // The store has counted them as spent. They are of this process alone, and nobody spends them meanwhile.
+        // The store counts leased units as spent, but this process alone can spend them.
         let units = self.leased_units(ask.counter_ref(question));
         let cost = NonZeroU32::new(saturating_u32(question.cost)).unwrap_or(NonZeroU32::MIN);
         let decided = self.outage.limiters.with_or_insert(

@@ -1,10 +1,12 @@
-//! Putting charges right in the background, where nobody's leaving ends it.
+//! Adjustment of charges in the background, independent of the request's future.
 //!
-//! What the store does not answer may have been done: it is not sent again, since a refund that ran twice would
-//! let somebody in. What can't have been done, because the store was away or refused its login, is tried again until the
-//! window is over that it is about, for [`MAX_RETRY_TIME`] at most, and while no more than
-//! [`Pending::MAX_RETRYING_COUNTERS`](super::pending::Pending::MAX_RETRYING_COUNTERS) counters wait for that. Whatever else happens to it, it
-//! stays charged as it is until its window ends. A shutdown tries once more and does not wait.
+//! - An adjustment without an answer may have run. It is not sent again, since a second refund
+//!   would admit a further request.
+//! - An adjustment that can't have run, because the store was unavailable or refused the login, is
+//!   retried until its window ends, for at most [`MAX_RETRY_TIME`]. At most
+//!   `BackgroundWork::MAX_RETRYING_COUNTERS` counters are retried.
+//! - In all other cases the charge stays until its window ends.
+//! - A shutdown makes one more attempt, and does not wait for further ones.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,33 +20,33 @@ use crate::{
     store::{QuotaSnapshot, SettleChargeCommand, Store, WeakStore},
 };
 
-/// Most calls that are under way together: the leases of many keys may have to go back.
+/// Maximum number of concurrent calls: the leases of many keys may be returned at once.
 const MAX_CONCURRENT_CALLS: usize = 64;
 
-/// Before it is tried again; twice as long each time.
+/// Delay before the first retry; it doubles with each further one.
 const INITIAL_RETRY_DELAY: Duration = Duration::from_millis(250);
 
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
 
-/// For how long it is tried at most.
+/// Maximum time for retries.
 const MAX_RETRY_TIME: Duration = Duration::from_secs(300);
 
-/// Charges that are changed, whether that is awaited or not.
+/// Adjustments that run to their end even if this is dropped.
 pub(in crate::rate_limit) struct PendingSettlement {
     store: Store,
     completion: oneshot::Receiver<()>,
 }
 
 impl PendingSettlement {
-    /// Resolves when they are, or have to wait, or never will be.
+    /// Resolves when the adjustments are made, are to be retried, or were given up.
     pub(in crate::rate_limit) async fn wait(self) {
-        // It is done, or its runtime has ended, or keeps nobody here for longer than a store does.
+        // An error means that the runtime has ended, or that the store's wait has timed out.
         let _ = self.store.await_reply(self.completion).await;
     }
 }
 
 impl RateLimitEngine {
-    /// In the background.
+    /// Starts the adjustments in the background.
     pub(super) fn settle_charges(
         self: &Arc<Self>,
         store: &Store,
@@ -56,7 +58,8 @@ impl RateLimitEngine {
         store.spawn_background(async move {
             let since = Instant::now();
             let left = engine.send_settlements(&with, calls).await;
-            // A response may wait for this, but not for a store that is away; and no handle is kept for it.
+            // A response may wait for the first attempt, but not for an unavailable store. The
+            // retries keep no store handle.
             let store = with.downgrade();
             drop((done, with));
             if !left.is_empty() {
@@ -66,7 +69,7 @@ impl RateLimitEngine {
         PendingSettlement { store: store.clone(), completion: settled }
     }
 
-    /// Makes the changes; returns those that were not made.
+    /// Sends the adjustments, and returns those that have not run.
     async fn send_settlements(
         &self,
         store: &Store,
@@ -80,7 +83,7 @@ impl RateLimitEngine {
             for (call, answer) in some.iter().zip(answers) {
                 match answer {
                     Ok(states) => self.record_settled_states(sent, call, &states),
-                    // Neither has been run. A login that is refused now may be taken in a while.
+                    // Neither has run. A login that is refused now may succeed later.
                     Err(error)
                         if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Config) =>
                     {
@@ -95,7 +98,8 @@ impl RateLimitEngine {
         left
     }
 
-    /// Notes what is left: an outage begins with that, and not with what the request was charged when it came.
+    /// Records the remaining units, so that an outage starts from them and not from the original
+    /// charge.
     fn record_settled_states(
         &self,
         sent: Instant,
@@ -110,7 +114,7 @@ impl RateLimitEngine {
     }
 }
 
-/// Holds no store while it waits: it ends with the last handle.
+/// Retries adjustments. It holds no store handle between attempts, and ends with the last handle.
 async fn retry_settlements(
     engine: &RateLimitEngine,
     store: WeakStore,
@@ -136,7 +140,7 @@ async fn retry_settlements(
     }
 }
 
-/// Whether there may be a window still that it is about.
+/// Returns true if a window that the call adjusts may not have ended yet.
 fn is_within_retry_time(call: &SettleChargeCommand, after: Duration) -> bool {
     let longest = call.items.iter().map(|item| item.rule.window()).max();
     after < MAX_RETRY_TIME.min(longest.unwrap_or_default())

@@ -1,9 +1,10 @@
-//! Charges that were taken in advance, to be spent without asking the store.
+//! Quota leases: units charged in advance, and spent without a call.
 //!
-//! A unit is good for the window it was charged in, which ends at a moment that is counted from before the
-//! call was sent: so whoever is let in by a unit is let in within the window that has counted him. Who
-//! finds no unit fetches some more; who comes while that is under way asks for himself alone. Of a key that is
-//! asked for so often that this would be many, more is [fetched ahead](ahead).
+//! A unit is valid for the window in which it was charged. The end of that window counts from
+//! before the call was sent, so a request that spends a unit is admitted in the window that has
+//! counted it. A request that finds no unit refills the lease; a request that comes during the
+//! refill is charged on its own. For a key with many such requests, [`prefetch`] refills the lease
+//! earlier.
 
 mod lease_refill;
 mod prefetch;
@@ -27,44 +28,44 @@ use crate::{
     },
 };
 
-/// What is left of the charges that were taken of one counter.
+/// Units of one counter charged in advance.
 #[derive(Debug)]
 pub(super) struct QuotaLease {
     pub(super) units: u64,
-    /// When the window has ended in which they are good.
+    /// End of the window in which the units are valid.
     pub(super) valid_until: Instant,
     pub(super) window: ChargedWindow,
     pub(super) last_used: Instant,
     last_state: Option<QuotaSnapshot>,
     refilling: bool,
-    /// When it was filled the last time; `None` if what was asked for ahead did not come.
+    /// Time of the last refill; `None` once the prefetch after it has had its chance.
     filled_at: Option<Instant>,
-    /// How often what is left was made void: what was asked for before is void as well.
+    /// Number of invalidations. A refill that started before the last one is void.
     generation: u64,
 }
 
-/// A charge that was made in advance, in this window.
+/// Unit that was charged in advance, in this window.
 #[derive(Debug)]
 pub(super) struct LeasedUnit {
     window: ChargedWindow,
 }
 
-/// What a request has of a lease.
+/// Result of spending from a lease.
 #[derive(Debug)]
 pub(super) struct LeaseSpend {
-    /// When the store was asked, if it was.
+    /// Time before the call, if the store was asked.
     pub(super) sent_at: Option<Instant>,
     pub(super) state: QuotaSnapshot,
-    /// None if the quota is spent.
+    /// `None` if the quota is spent.
     pub(super) unit: Option<LeasedUnit>,
 }
 
 enum LeaseAction {
-    /// And so many are to be fetched ahead.
+    /// A unit was spent. The number of units to prefetch, if any.
     Spend(LeaseSpend, Option<u32>),
-    /// Nothing is left: fetch so many.
+    /// No unit is left: fetch this many.
     Refill(u32),
-    /// Ask for one.
+    /// Charge the request on its own.
     ChargeOne,
 }
 
@@ -89,7 +90,7 @@ impl QuotaLease {
         }
     }
 
-    /// What is left is worth nothing any more, and neither is what is under way.
+    /// Drops the units, and those of a refill in flight.
     pub(super) fn invalidate(&mut self) {
         (self.units, self.last_state, self.window) = (0, None, ChargedWindow::default());
         self.generation += 1;
@@ -99,12 +100,13 @@ impl QuotaLease {
         self.refilling
     }
 
-    /// Whether that is its window. The store tells a window by its end, to the millisecond or so.
+    /// Returns true if `window` is the lease's window. The store identifies a window by its end,
+    /// accurate to about a millisecond.
     fn is_in_window(&self, window: ChargedWindow) -> bool {
         self.window.boundary.abs_diff(window.boundary) <= 2
     }
 
-    /// Spends one that is there.
+    /// Spends a unit, if there is one.
     fn spend(&mut self, now: Instant) -> Option<LeaseSpend> {
         self.last_used = now;
         let state =
@@ -130,7 +132,8 @@ impl QuotaLease {
         }
     }
 
-    /// How much may be fetched: towards the end the others shall find something too.
+    /// Returns the maximum size of a refill. Towards the end of the quota, it leaves units to the
+    /// other processes.
     fn max_refill(&self, sharing: u64, now: Instant) -> u32 {
         let good = now < self.valid_until;
         let left =
@@ -140,8 +143,8 @@ impl QuotaLease {
 }
 
 impl RateLimitEngine {
-    /// Lets the request in by a charge that was made in advance, if that is all it needs: nobody is asked. It is spent,
-    /// and not given back.
+    /// Admits the request by a leased unit, if it has no other policy. No call is made, and the
+    /// unit is not returned later.
     pub(in crate::rate_limit) fn admit_from_lease(
         self: &Arc<Self>,
         store: &Store,
@@ -177,8 +180,8 @@ impl RateLimitEngine {
         })
     }
 
-    /// Spends a charge of this counter that was made in advance, or makes some. `None` if there is none,
-    /// and none is to be made: the store is to be asked for one.
+    /// Spends a leased unit of this counter, or refills its lease. Returns `None` if the store has
+    /// to charge the request on its own.
     pub(super) async fn acquire_leased_unit(
         self: &Arc<Self>,
         store: &Store,
@@ -195,7 +198,8 @@ impl RateLimitEngine {
             || QuotaLease::empty(now),
             |lease| lease.spend_or_refill(most, self.process_count()),
         );
-        // Without room beside leases in use, this key asks for one unit at a time.
+        // A map full of leases in use has no room for another: this key is charged one unit at a
+        // time.
         match taken.unwrap_or(LeaseAction::ChargeOne) {
             LeaseAction::Spend(spent, ahead) => {
                 if let Some(times) = ahead {
@@ -210,7 +214,8 @@ impl RateLimitEngine {
         }
     }
 
-    /// Fetches in the background: who asks may leave, and what was charged must not be lost.
+    /// Refills in the background: the caller may be dropped, but the charged units must not be
+    /// lost.
     async fn refill_lease(
         self: &Arc<Self>,
         store: &Store,
@@ -219,7 +224,7 @@ impl RateLimitEngine {
         times: u32,
     ) -> Result<Option<LeaseSpend>, Error> {
         let (tx, rx) = oneshot::channel();
-        // A shutdown waits for what comes, to give it back.
+        // A shutdown waits for the refill, in order to return its units.
         let (fetching, begun) = (LeaseRefill::new(self, spot), self.background_work.start());
         let charge = ChargeCommand {
             tag: spot.tag.clone(),
@@ -234,7 +239,7 @@ impl RateLimitEngine {
             }
             drop(begun);
         });
-        // Nobody fetches where there is no runtime, or where it stands still.
+        // There is no reply without a running runtime.
         store.await_reply(rx).await.unwrap_or(Ok(None))
     }
 
@@ -242,14 +247,15 @@ impl RateLimitEngine {
         self.leased_units(spot) > 0
     }
 
-    /// How many are there to be spent.
+    /// Returns the number of units to spend.
     pub(super) fn leased_units(&self, spot: CounterRef<'_>) -> u64 {
         let now = Instant::now();
         let good = |lease: &mut QuotaLease| if now < lease.valid_until { lease.units } else { 0 };
         self.leases.with(spot, good).unwrap_or(0)
     }
 
-    /// A unit that is not needed after all. If its lease has gone meanwhile, it is for the store to take back.
+    /// Returns an unused unit to its lease. If the lease is gone, returns the call that refunds the
+    /// unit.
     pub(super) fn return_leased_unit(
         &self,
         place: &CounterId,
@@ -271,7 +277,7 @@ impl RateLimitEngine {
         !self.leases.is_empty()
     }
 
-    /// How many processes share the quotas, as far as is known.
+    /// Returns the last known number of processes that share the quotas.
     fn process_count(&self) -> u64 {
         self.outage.process_count()
     }

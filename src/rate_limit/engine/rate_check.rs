@@ -1,4 +1,4 @@
-//! One check: what is asked of whom, in which order, and what is taken back.
+//! Rate check of one request: the calls, their order, and the rollback.
 
 mod charge_answer;
 mod outage;
@@ -24,11 +24,11 @@ use crate::{
     store::Store,
 };
 
-/// A decision, and what was paid for it.
+/// Decision, and the charges made for it.
 #[derive(Debug)]
 pub(in crate::rate_limit) struct RateCheckOutcome {
     pub(in crate::rate_limit) decision: Decision,
-    /// Dropped, it gives all of it back; see [`ChargeReceipt::commit`].
+    /// Dropping it refunds all charges; see [`ChargeReceipt::commit`].
     pub(in crate::rate_limit) receipt: ChargeReceipt,
 }
 
@@ -42,10 +42,10 @@ struct RateCheck<'a> {
 }
 
 impl RateLimitEngine {
-    /// Charges all or nothing. `receipts`: whether charges may be changed later.
+    /// Charges all policies or none. `receipts` is true if charges may be adjusted later.
     ///
-    /// Dropped at any point, it gives back what was charged, save by a call that is under way: whether
-    /// that one has run can't be known, and giving back what was never taken would let somebody in.
+    /// Dropped at any point, it refunds the charges made, except for a call in flight: that one may
+    /// not have run, and a refund without a charge would admit a further request.
     pub(in crate::rate_limit) async fn check(
         self: &Arc<Self>,
         store: &Store,
@@ -58,7 +58,7 @@ impl RateLimitEngine {
         }
     }
 
-    /// As `check`, for who has looked already whether the answer is known.
+    /// Like `check`, for a caller that has looked at the refusal cache already.
     pub(in crate::rate_limit) async fn check_uncached(
         self: &Arc<Self>,
         store: &Store,
@@ -66,7 +66,7 @@ impl RateLimitEngine {
         receipts: bool,
     ) -> Result<RateCheckOutcome, Error> {
         self.ensure_background_task(store, ask);
-        // What few requests need has a box of its own: the futures of all are moved about.
+        // Uncommon paths are boxed, since the futures of all requests are moved.
         let is_asked = |q: &&PolicyCheck| {
             !self.is_store_unavailable(store, ask.tag(q)) && !q.exceeds_capacity()
         };
@@ -100,7 +100,8 @@ impl RateLimitEngine {
         Ok(checking.finish(admitted))
     }
 
-    /// What `check` would say now. Charges nothing, and asks the store whatever is remembered.
+    /// Returns the decision that `check` would make now. Charges nothing, and asks the store even
+    /// if a refusal is cached.
     pub(in crate::rate_limit) async fn peek(
         self: &Arc<Self>,
         store: &Store,
@@ -111,7 +112,8 @@ impl RateLimitEngine {
             let RateCheck { policies: each, .. } = checking;
             return Ok(Decision { admitted: false, decided_locally: false, policies: each });
         }
-        // What costs nothing is a look at what is left, and at whether the key is blocked.
+        // A check of cost 0 reads the remaining units and the block of its key. A quota of 0 has no
+        // counter.
         for (each, question) in checking.policies.iter_mut().zip(&ask.checks) {
             if question.quota.is_zero() {
                 (each.reading, each.violated) =
@@ -158,8 +160,8 @@ impl<'a> RateCheck<'a> {
         }
     }
 
-    /// Whether a policy can never let the request in, since it costs more than that ever has. A quota of 0 is not the
-    /// request's fault, and may be that of a plan that changes: its refusal has an end.
+    /// Marks the policies with a capacity below the request's cost. Returns true if there is one. A
+    /// quota of 0 has a refusal that ends: it may belong to a plan that changes.
     #[expect(
         clippy::indexing_slicing,
         reason = "places are those of its own questions, and there is one of each for each of them"
@@ -169,7 +171,7 @@ impl<'a> RateCheck<'a> {
         for (at, question) in
             self.request.enforced_checks().filter(|(_, question)| question.exceeds_capacity())
         {
-            // Others may be within what is left.
+            // Cheaper requests may still fit, so the remaining units are reported.
             let (remaining, reset) = self.engine.last_known_remaining(self.request, question);
             let each = &mut self.policies[at];
             let told = QuotaReading { remaining, reset_after: reset, retry_after: Duration::MAX };
@@ -180,7 +182,7 @@ impl<'a> RateCheck<'a> {
         hopeless
     }
 
-    /// What this process has charged in advance is there for whoever asks it, whatever the store has left.
+    /// Adds the units leased by this process: they admit its requests, whatever the store has left.
     fn add_leased_units(&mut self) {
         for (each, question) in self.policies.iter_mut().zip(&self.request.checks) {
             if question.cost > 0 && question.lease_size().is_none() {
@@ -194,7 +196,7 @@ impl<'a> RateCheck<'a> {
         }
     }
 
-    /// Charges the policies that count; true if all of them let the request in.
+    /// Charges the enforced policies. Returns true if all of them admit the request.
     async fn charge_enforced(&mut self, receipts: bool) -> Result<bool, Error> {
         let ask = self.request;
         let is_alone = |(at, question)| self.is_decided_locally(ask.tag(question), &[at]);
@@ -210,7 +212,7 @@ impl<'a> RateCheck<'a> {
             match self.spend_lease(at, question, most).await? {
                 Some(true) => settled.push(at),
                 Some(false) => {
-                    // Nobody else was asked yet, and somebody may have to be waited for longer.
+                    // The other policies were not asked yet, and may have a longer wait.
                     let others = ask.enforced_checks().filter(|(other, question)| {
                         let has_units = self.engine.has_leased_units(ask.counter_ref(question));
                         *other != at && !settled.contains(other) && !has_units
@@ -223,7 +225,7 @@ impl<'a> RateCheck<'a> {
         }
         let unpaid = ask.enforced_checks().filter(|(at, _)| !settled.contains(at));
         let groups = ask.group_by_tag(unpaid.map(|(at, _)| at));
-        // Calls that come after a charge, in which it may have to be given back.
+        // A refusal by a later call requires a refund.
         let watched = ask.checks.iter().any(|each| each.policy.is_shadow());
         let more = groups.len() > 1 || watched;
         let mut rest = &groups[..];
@@ -237,7 +239,8 @@ impl<'a> RateCheck<'a> {
         Ok(true)
     }
 
-    /// From a lease: whether the quota is spent. `None` leaves the question to the store.
+    /// Spends a leased unit. Returns false if the quota is spent, and `None` if the store has to
+    /// charge the check.
     #[expect(
         clippy::indexing_slicing,
         reason = "places are those of its own questions, and there is one of each for each of them"

@@ -1,10 +1,10 @@
-//! What the store has said of late: refusals, to be repeated without asking, and what was left of the
-//! others, to begin with if the store goes away.
+//! Refusal cache: the last answers of the store, by counter. Refusals are repeated without a call;
+//! the remaining units are the start of the outage limiter.
 //!
-//! A refusal is good until the moment the store named, counted from before it was asked: at that moment
-//! its own clock has come further. So repeating it is exact, unless something gives quota back sooner; what
-//! may do so makes it unsteady, and then it is repeated for a short time only. Refusing a cost says
-//! nothing of lesser ones, and of greater ones no more than that they have to wait longer still.
+//! A refusal lasts for the time that the store has given, counted from before the call was sent.
+//! The store's clock is ahead by then, so the repetition is exact unless units are refunded sooner.
+//! If they may be, the refusal is cached for a short time only. A refusal of one cost says nothing
+//! about lower costs; a higher cost waits at least as long.
 
 use std::time::Duration;
 
@@ -23,34 +23,34 @@ use crate::{
 
 #[derive(Debug)]
 pub(super) struct RefusalCacheEntry {
-    /// When the call was sent that said so.
+    /// Time at which the call was sent.
     sent_at: Instant,
     remaining: u64,
     reset_at: Instant,
-    /// When all of it will be there, whatever is charged no more.
+    /// Time at which the whole quota is available again, if nothing more is charged.
     full_at: Instant,
     refusal: Option<CachedRefusal>,
-    /// What was said in answer to calls sent before is void.
+    /// Answers to calls sent before this time are ignored.
     invalid_before: Option<Instant>,
 }
 
-/// An answer of the store.
+/// Last answer of the store about a counter.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LastReading {
-    /// When it was asked for.
+    /// Time at which the call was sent.
     pub(super) sent_at: Instant,
-    /// What was left, if that is worth anything still.
+    /// The remaining units, unless the quota is full again by now.
     pub(super) remaining: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct CachedRefusal {
     cost: u64,
-    /// Whoever costs more has to wait as long, and not longer.
+    /// True if higher costs have the same wait.
     covers_higher_costs: bool,
-    /// To be repeated until then.
+    /// End of the repetition.
     cached_until: Instant,
-    /// When the store will let it in.
+    /// Time at which the store will admit the request.
     admitted_at: Instant,
 }
 
@@ -66,12 +66,12 @@ impl RefusalCacheEntry {
         }
     }
 
-    /// What was said in answer to calls sent before this is worth nothing.
+    /// Drops the refusal, and ignores answers to calls sent before `now`.
     fn invalidate(&mut self, now: Instant) {
         (self.refusal, self.invalid_before) = (None, Some(now));
     }
 
-    /// What is left, if nothing newer is known of that.
+    /// Sets the remaining units, unless those of a later call are known.
     fn update(&mut self, sent: Instant, state: &QuotaSnapshot) {
         if self.sent_at <= sent {
             (self.sent_at, self.remaining) = (sent, state.remaining);
@@ -80,7 +80,7 @@ impl RefusalCacheEntry {
         }
     }
 
-    /// What is left to tell of it.
+    /// Returns the reading for a request of this cost, or `None` if it has expired.
     fn reading(&self, cost: u64, now: Instant) -> Option<QuotaReading> {
         let refusal = self.refusal_for(cost, now);
         let retry = refusal.map_or(Duration::ZERO, |refusal| refusal.admitted_at - now);
@@ -95,7 +95,7 @@ impl RefusalCacheEntry {
         self.refusal.filter(|refusal| refusal.applies_to(cost) && now < refusal.cached_until)
     }
 
-    /// Whether it may well be refused still, which is no longer repeated without asking.
+    /// Returns true if the store may still refuse, although the refusal is not repeated any more.
     fn may_refuse(&self, cost: u64, now: Instant) -> bool {
         let lapsed =
             |refusal: CachedRefusal| refusal.cached_until <= now && now < refusal.admitted_at;
@@ -116,13 +116,14 @@ impl CounterState for RefusalCacheEntry {
     }
 }
 
-/// A moment so far away that it need not be told apart from others.
+/// Adds a time, at most `MAX_DURATION`: the distinction between later instants does not matter.
 pub(super) fn add_capped(moment: Instant, time: Duration) -> Instant {
     moment + time.min(crate::clock::MAX_DURATION)
 }
 
 impl RateLimitEngine {
-    /// Notes what the store said: also whoever was let in knows how long the next one has to wait.
+    /// Records an answer of the store. An admission counts too: it says how long the next request
+    /// has to wait.
     pub(super) fn record_answer(
         &self,
         ask: &CheckRequest,
@@ -132,17 +133,19 @@ impl RateLimitEngine {
         given_back: bool,
     ) {
         let (sent, most) = (answer.sent_at, question.max_refusal_ttl(given_back));
-        // The store has run in between. Nobody is refused for longer than it said, nor told a time that is too short.
+        // The store has run the call between `sent` and now. Refusals count from `sent`, so that
+        // none lasts too long. Reported times count from now, so that none is too short.
         let heard = Instant::now();
-        // Each refusal counts towards a penalty, so the store has to see them all, until it blocks.
+        // Each refusal counts towards a penalty, so the store must see all of them until it blocks
+        // the key.
         let counted = question.policy.penalty_rule().is_some() && state.blocked_for.is_none();
         let lasts = !state.retry_after.is_zero() && state.retry_after < Duration::MAX;
         let keep = lasts && !counted && !self.has_manual_clock();
         let refused = keep.then(|| CachedRefusal {
             cost: ask.total_cost(question),
-            // Until the window ends, whatever it costs.
+            // Every cost waits for the end of the window.
             covers_higher_costs: question.quota.is_fixed_window() && state.blocked_for.is_none(),
-            // And again when it blocks no more.
+            // The store is asked again when the block ends.
             cached_until: add_capped(
                 sent,
                 state.retry_after.min(most).min(state.blocked_for.unwrap_or(most)),
@@ -162,7 +165,8 @@ impl RateLimitEngine {
                     remaining: state.remaining,
                     reset_at: add_capped(heard, state.reset_after),
                     full_at: add_capped(sent, state.full_after),
-                    // Who was refused for less knows too little now: somebody has spent since.
+                    // A refusal of a lower cost is dropped: units were spent since, so its wait is
+                    // too short.
                     refusal: refused,
                     invalid_before: known.invalid_before,
                 };
@@ -170,8 +174,8 @@ impl RateLimitEngine {
         );
     }
 
-    /// A lease was filled: this is what the store has left beside it. Whoever was refused before may have a unit now, so
-    /// that is void, as by [`invalidate_counter`](Self::invalidate_counter).
+    /// Records the remaining units after the refill of a lease. A request refused before may have a
+    /// unit now, so the refusal is dropped as by [`invalidate_counter`](Self::invalidate_counter).
     pub(super) fn record_lease_refill(
         &self,
         spot: CounterRef<'_>,
@@ -185,7 +189,7 @@ impl RateLimitEngine {
         self.refusal_cache.with_or_insert(spot, || RefusalCacheEntry::empty(sent), rest);
     }
 
-    /// Charges were changed, and this is left. Who was refused before is as he was.
+    /// Records the remaining units after an adjustment. Refusals stay.
     pub(super) fn record_settled(
         &self,
         spot: CounterRef<'_>,
@@ -200,7 +204,7 @@ impl RateLimitEngine {
         self.refusal_cache.with(spot, changed);
     }
 
-    /// So much of what was said to be spent is given back.
+    /// Adds refunded units to the remaining units.
     pub(super) fn record_refund(&self, spot: CounterRef<'_>, units: u64) {
         let most = spot.quota.capacity();
         let back = |known: &mut RefusalCacheEntry| {
@@ -209,7 +213,7 @@ impl RateLimitEngine {
         self.refusal_cache.with(spot, back);
     }
 
-    /// The quota of this counter is larger than was said, from now on.
+    /// Drops the refusal of this counter, because more units are available from now on.
     pub(super) fn invalidate_counter(&self, spot: CounterRef<'_>) {
         let now = Instant::now();
         self.refusal_cache.with_or_insert(
@@ -219,18 +223,18 @@ impl RateLimitEngine {
         );
     }
 
-    /// Nor is anything spent of it by any other quota.
+    /// Drops the refusals of this counter under all quotas.
     pub(super) fn invalidate_all_quotas(&self, spot: CounterRef<'_>) {
         let now = Instant::now();
         self.refusal_cache.for_each_quota(spot, |known| known.invalidate(now));
         self.invalidate_counter(spot);
     }
 
-    /// The refusal of all of this, if it need not be asked for.
+    /// Returns the refusal of the whole request, if it needs no call.
     pub(in crate::rate_limit) fn cached_refusal(&self, ask: &CheckRequest) -> Option<Decision> {
         let now = Instant::now();
         let each = match &ask.checks[..] {
-            // One look is enough for most.
+            // The common case needs a single lookup.
             [question] if question.is_enforced() => {
                 let told = self
                     .cached_reading(ask, question, now)
@@ -246,7 +250,7 @@ impl RateLimitEngine {
                         question,
                         self.cached_reading(ask, question, now),
                     )?;
-                    // It may have to be waited for longer than those that refuse for sure.
+                    // This policy may have a longer wait than those with a cached refusal.
                     if self.may_still_refuse(ask, question, now) {
                         return None;
                     }
@@ -256,7 +260,7 @@ impl RateLimitEngine {
                         .is_enforced()
                         .then(|| self.cached_reading(ask, question, now))
                         .flatten();
-                    // What is left of a lease is not known of the store.
+                    // The store does not count leased units as remaining.
                     let leased = question
                         .lease_size()
                         .map_or(0, |_| self.leased_units(ask.counter_ref(question)));
@@ -270,7 +274,7 @@ impl RateLimitEngine {
         Some(Decision { admitted: false, decided_locally: false, policies: each })
     }
 
-    /// What is told of a question that is refused for sure, by what is known.
+    /// Returns the reading of a check that the cache refuses.
     pub(super) fn certain_refusal(
         &self,
         ask: &CheckRequest,
@@ -280,7 +284,8 @@ impl RateLimitEngine {
         told.filter(|_| self.is_certainly_refused(ask, question, told) == Some(true))
     }
 
-    /// Whether what is known refuses the question. `None`: the store has to be asked, whoever else refuses.
+    /// Returns true if the cache refuses the check. `None` means that the store has to be asked,
+    /// even if another policy refuses.
     fn is_certainly_refused(
         &self,
         ask: &CheckRequest,
@@ -288,7 +293,7 @@ impl RateLimitEngine {
         told: Option<QuotaReading>,
     ) -> Option<bool> {
         let refused = told.is_some_and(|told| !told.retry_after.is_zero());
-        // It might be its turn to say that no waiting helps, or to count this refusal.
+        // The check may have to be refused permanently, or its refusal counted towards a penalty.
         if question.exceeds_capacity() || (!refused && question.policy.penalty_rule().is_some()) {
             return None;
         }
@@ -306,7 +311,7 @@ impl RateLimitEngine {
             .unwrap_or(false)
     }
 
-    /// What is left to tell of a question.
+    /// Returns the cached reading of a check.
     fn cached_reading(
         &self,
         ask: &CheckRequest,
@@ -319,7 +324,8 @@ impl RateLimitEngine {
             .flatten()
     }
 
-    /// What is left of a question's quota, and until there is more, as far as is known: what it costs does not matter.
+    /// Returns the last known remaining units of a check's quota, leased ones included, and the
+    /// time until there are more. The check's cost does not matter.
     pub(super) fn last_known_remaining(
         &self,
         ask: &CheckRequest,
@@ -330,14 +336,14 @@ impl RateLimitEngine {
             let reset = known.reset_at.saturating_duration_since(now);
             (known.full_at > now).then_some((known.remaining, reset))
         };
-        // As the store tells of a key that has spent nothing.
+        // The store reports the same for an unused key.
         let whole = if quota.is_fixed_window() { quota.window() } else { Duration::ZERO };
         let known = self.refusal_cache.with(spot, left).flatten();
         let (remaining, reset) = known.unwrap_or((quota.capacity(), whole));
         (remaining.saturating_add(self.leased_units(spot)).min(quota.capacity()), reset)
     }
 
-    /// What the store has said last, if anything was spent by then.
+    /// Returns the store's last answer, if it counted any usage.
     pub(super) fn last_reading(
         &self,
         ask: &CheckRequest,
@@ -346,7 +352,7 @@ impl RateLimitEngine {
         let now = Instant::now();
         let seen = |known: &mut RefusalCacheEntry| {
             let left = (known.full_at > now).then_some(known.remaining);
-            // A place that was made to forget something has heard of nothing.
+            // An entry that was created by an invalidation holds no answer.
             (known.full_at > known.sent_at)
                 .then_some(LastReading { sent_at: known.sent_at, remaining: left })
         };
@@ -363,5 +369,5 @@ fn cached_policy_decision(question: &PolicyCheck, told: Option<QuotaReading>) ->
     }
 }
 
-/// What is told of a window that ends this instant.
+/// Reported reset time of a window that ends right now.
 const MIN_RESET: Duration = Duration::from_millis(1);

@@ -1,4 +1,4 @@
-//! `RateLimitGate`: the limits in front of a request.
+//! `RateLimitGate`: the policies of a layer, applied to requests.
 
 mod quota_lookup;
 mod rate_limit_context;
@@ -37,7 +37,7 @@ use crate::{
     reply::{HeaderSet, Reply},
 };
 
-/// The policies of a `RateLimitLayer`.
+/// Gate of a `RateLimitLayer`.
 pub struct RateLimitGate<N: ?Sized>(Arc<RateLimitSettings<N>>);
 
 impl<N: ?Sized> RateLimitGate<N> {
@@ -103,7 +103,8 @@ impl<N: ?Sized> RateLimitGate<N> {
         }
     }
 
-    /// What a request that was let in is told. Nothing is known of the quotas while the store is away.
+    /// Returns the headers for an admitted request. Without the store the quotas are unknown, so
+    /// there are none.
     fn response_headers(&self, status: Option<&RateStatus>) -> HeaderSet {
         let told =
             |status: &RateStatus| self.0.response.headers_for(&policy_statuses(status.decision()));
@@ -114,7 +115,7 @@ impl<N: ?Sized> RateLimitGate<N> {
 impl<N: ?Sized + 'static> Gate<N> for RateLimitGate<N> {
     type EntryContext = RateLimitContext;
     type Ticket = RateLimitTicket;
-    /// Nothing is changed about its charges any more.
+    /// Status of a request with final charges.
     type LightTicket = Option<RateStatus>;
     type AcceptTicket = Infallible;
 
@@ -188,7 +189,7 @@ impl<N: ?Sized + 'static> Gate<N> for RateLimitGate<N> {
                 return Verdict::Pass(RateLimitTicket::for_run(RunCharge::new(to, facts)));
             }
             let checked = if asked {
-                // What is remembered was looked at.
+                // `inspect` has looked at the refusal cache.
                 engine.check_uncached(store, &facts.request, settles).await
             } else {
                 Box::pin(engine.check(store, &facts.request, settles)).await
@@ -216,7 +217,7 @@ impl<N: ?Sized + 'static> Gate<N> for RateLimitGate<N> {
         mut ticket: RateLimitTicket,
         outcome: ServiceOutcome,
     ) -> LeaveAction<Self::Ticket, Self::AcceptTicket> {
-        // An error of the inner service becomes a 500 further out, if it becomes anything.
+        // An error of the inner service becomes a 500 further out, if it becomes a response at all.
         let status = outcome.status().unwrap_or(500);
         let refunds =
             |at: usize| self.0.policies[at].refund_on.as_ref().is_some_and(|refund| refund(status));

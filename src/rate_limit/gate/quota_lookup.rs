@@ -1,4 +1,4 @@
-//! Quotas that differ by request, and are remembered by key.
+//! Quotas that depend on the request, cached by key.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -17,7 +17,7 @@ use crate::{
 
 type QuotaFn<N> = dyn Fn(&N) -> BoxFuture<'static, Quota> + Send + Sync;
 
-/// For how long a quota is used without asking for it again.
+/// Default time for which a quota is used before the next lookup.
 const DEFAULT_QUOTA_TTL: Duration = Duration::from_secs(10);
 
 pub(super) struct QuotaLookup<N: ?Sized> {
@@ -33,7 +33,7 @@ struct CachedQuota {
 
 impl CounterState for CachedQuota {}
 
-/// The quota of a request.
+/// Quota of a request.
 pub(super) enum QuotaLookupResult {
     Cached(Quota),
     Pending(BoxFuture<'static, Quota>),
@@ -44,7 +44,7 @@ impl<N: ?Sized> QuotaLookup<N> {
         Self { lookup: by, ttl: DEFAULT_QUOTA_TTL, cache: Arc::default() }
     }
 
-    /// What was seen so far is not known to the copy.
+    /// Returns a copy with another TTL and an empty cache.
     pub(super) fn with_ttl(&self, fresh: Duration) -> Self {
         Self {
             lookup: Arc::clone(&self.lookup),

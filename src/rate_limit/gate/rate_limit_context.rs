@@ -1,4 +1,4 @@
-//! What is read of a request before anything is awaited.
+//! Data read from a request before anything is awaited.
 
 use std::{
     fmt,
@@ -30,19 +30,19 @@ use crate::{
 
 const LAYER_NAME: &str = "RateLimitLayer";
 
-/// What the limits need of a request.
+/// Data of a request that the gate needs.
 pub struct RateLimitContext {
-    /// What the application gave to the request, if the layer has none of its own.
+    /// Store of the request, if the layer has none of its own.
     request_store: Option<(Store, Arc<RateLimitEngine>)>,
-    /// Of that, or the layer's own.
+    /// Identity of that store, or of the layer's own.
     pub(super) store_identity: StoreIdentity,
     pub(super) request: CheckRequest,
-    /// Quotas that have to be asked for, and of which policy.
+    /// Policies with a quota to be looked up, by index, and the lookups.
     pub(super) pending_quotas: Vec<(usize, BoxFuture<'static, Quota>)>,
     pub(super) outer_status: Option<RateStatus>,
-    /// A run of a deferred request that was not charged yet.
+    /// Run of a deferred request that was not charged yet.
     pub(super) replay: Option<ReplayMarker>,
-    /// The remembered run that the request belongs to.
+    /// Direct run that the request belongs to.
     pub(super) remembered_run: Option<RefusalTracker>,
 }
 
@@ -53,7 +53,8 @@ impl<N: ?Sized> RateLimitSettings<N> {
         view: &mut V,
     ) -> InitialVerdict<RateLimitContext, Option<RateStatus>> {
         let run = current_replay(view);
-        // Outside of its lock it was asked when it was accepted; to what is within nobody comes while that is held.
+        // A layer outside of the lock has decided when the request was accepted. A layer inside it
+        // is not reached while the lock is held.
         if run.as_ref().is_some_and(|run| !run.has_passed_lock()) {
             return InitialVerdict::Skip;
         }
@@ -61,11 +62,11 @@ impl<N: ?Sized> RateLimitSettings<N> {
         if let Some(asked) = self.response.check_before_keys(view, sources) {
             return asked;
         }
-        // What was accepted is refused by no quota any more.
+        // No quota refuses an accepted request any more.
         let asks = run.is_none();
         let mut ask = match self.build_check_request(view) {
             Ok(read) => read,
-            // It comes without credentials.
+            // A run has no credentials.
             Err(_) if !asks => return InitialVerdict::Skip,
             Err(fault) => {
                 return fault
@@ -102,7 +103,7 @@ impl<N: ?Sized> RateLimitSettings<N> {
         {
             return InitialVerdict::Skip;
         }
-        // Nothing is waited for, and nothing else is done, for what is refused already, or was charged in advance.
+        // A leased unit or a cached refusal decides without a wait.
         if asks && quotas.is_empty() {
             if !self.may_settle()
                 && let Some(decision) = engine.admit_from_lease(store, &ask)
@@ -129,7 +130,7 @@ impl<N: ?Sized> RateLimitSettings<N> {
 
     fn refusal<F, T>(&self, standings: &[PolicyStatus<'_>]) -> InitialVerdict<F, T> {
         match standings {
-            // Its answer hangs on nothing else.
+            // The reply depends on nothing but this status.
             [one] if self.policies.len() == 1 && !self.response.has_responder() => {
                 InitialVerdict::SharedAnswer(
                     self.reply_cache.get_or_build(one, || self.response.refusal_reply(standings)),
@@ -139,7 +140,7 @@ impl<N: ?Sized> RateLimitSettings<N> {
         }
     }
 
-    /// The policies that have a key here, and the key of the group.
+    /// Reads the keys of the policies that have one, and the key of the group.
     fn build_check_request<V: GateRequest<NativeRequest = N>>(
         &self,
         view: &mut V,
@@ -170,7 +171,7 @@ impl<N: ?Sized> RateLimitSettings<N> {
 }
 
 impl<N: ?Sized> RateLimitSettings<N> {
-    /// Takes out what a layer further out has charged already; true if nothing is left to be asked.
+    /// Removes the checks that an outer layer has charged already. Returns true if none is left.
     fn remove_already_charged(
         &self,
         ask: &mut CheckRequest,
@@ -179,7 +180,8 @@ impl<N: ?Sized> RateLimitSettings<N> {
         quotas: &[(usize, BoxFuture<'static, Quota>)],
     ) -> bool {
         let differs = |place: usize| {
-            // A quota that is not known yet might be another one; and nobody else changes what is charged here.
+            // A pending quota may differ from the charged one, and no other layer adjusts the
+            // charges of this one.
             quotas.iter().any(|(asked, _)| *asked == place)
                 || self.policies.get(place).is_some_and(LayerPolicy::may_settle)
         };
@@ -197,7 +199,8 @@ impl<N: ?Sized> RateLimitSettings<N> {
 }
 
 impl<N: ?Sized> LayerPolicy<N> {
-    /// What depends on the request; the quota, if it has to be asked for.
+    /// Sets the cost and quota that depend on the request. Returns the lookup if the quota is not
+    /// cached.
     fn resolve_cost_and_quota<V: GateRequest<NativeRequest = N>>(
         &self,
         question: &mut PolicyCheck,
@@ -221,7 +224,7 @@ impl<N: ?Sized> LayerPolicy<N> {
     }
 }
 
-/// Logged once in a process.
+/// Logs a warning, once per process.
 fn warn_duplicate_policy(policy: &str) {
     static WARNED: AtomicBool = AtomicBool::new(false);
     if !WARNED.swap(true, Ordering::Relaxed) {
@@ -234,7 +237,7 @@ fn warn_duplicate_policy(policy: &str) {
     }
 }
 
-/// Where the requests of this layer are counted, or those with this store.
+/// Returns the layer's own store, or else the one found in the request.
 fn find_store_and_engine<'a, N: ?Sized>(
     plan: &'a RateLimitSettings<N>,
     found: &'a Option<(Store, Arc<RateLimitEngine>)>,
@@ -247,7 +250,7 @@ pub(super) fn missing_store_reply() -> Reply {
 }
 
 impl RateLimitContext {
-    /// There is one: it was asked.
+    /// Returns the store and engine; `read_request` has checked that there is one.
     pub(super) fn store_and_engine<'a, N: ?Sized>(
         &'a self,
         plan: &'a RateLimitSettings<N>,
@@ -255,7 +258,7 @@ impl RateLimitContext {
         find_store_and_engine(plan, &self.request_store)
     }
 
-    /// Asks for the quotas.
+    /// Awaits the pending quotas.
     pub(super) async fn resolve_quotas(&mut self) {
         for (place, quota) in self.pending_quotas.drain(..) {
             let (quota, all) = (quota.await, self.request.checks.iter_mut());

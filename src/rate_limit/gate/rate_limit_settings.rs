@@ -1,4 +1,4 @@
-//! What a layer is set to: its policies, and how each is asked.
+//! Settings of a layer: its policies, and the sources of their inputs.
 
 use std::{
     fmt,
@@ -12,23 +12,23 @@ use crate::{
     store::Store,
 };
 
-/// All of a layer's settings.
+/// All settings of a layer.
 pub(super) struct RateLimitSettings<N: ?Sized> {
-    /// One at least.
+    /// At least one.
     pub(super) policies: Vec<LayerPolicy<N>>,
     pub(super) group_source: Option<KeySource<N>>,
     pub(super) store: Option<Store>,
-    /// That store's.
+    /// Engine of `store`.
     pub(super) engine: OnceLock<Arc<RateLimitEngine>>,
     pub(super) response: ResponseOptions,
-    /// What was answered with these settings.
+    /// Replies made with these settings.
     pub(super) reply_cache: RefusalReplyCache,
 }
 
 type CostFn<N> = dyn Fn(&N) -> u64 + Send + Sync;
 type RefundPredicate = dyn Fn(u16) -> bool + Send + Sync;
 
-/// One policy of it.
+/// One policy of a layer.
 pub(super) struct LayerPolicy<N: ?Sized> {
     pub(super) key_source: KeySource<N>,
     pub(super) policy: Arc<Policy>,
@@ -52,7 +52,7 @@ impl<N: ?Sized> LayerPolicy<N> {
         }
     }
 
-    /// Whether charges may be changed after the response.
+    /// Returns true if charges may be adjusted after the response.
     pub(super) fn may_settle(&self) -> bool {
         self.refund_on.is_some() || self.handler_sets_cost
     }
@@ -63,15 +63,15 @@ impl<N: ?Sized> RateLimitSettings<N> {
         self.policies.iter().any(LayerPolicy::may_settle)
     }
 
-    /// Its own store, if it has one, and that one's engine. It is lent, and not looked for: all requests share what
-    /// would be locked and counted for that.
+    /// Returns the layer's own store, if it has one, and its engine. They are borrowed: a clone or
+    /// a lookup would touch a reference count or a lock shared by all requests.
     pub(super) fn configured_store(&self) -> Option<StoreAndEngine<'_>> {
         let store = self.store.as_ref()?;
         Some((store, self.engine.get_or_init(|| RateLimitEngine::for_store(store))))
     }
 }
 
-/// Where it is counted.
+/// Store that counts the requests, and its engine.
 pub(super) type StoreAndEngine<'a> = (&'a Store, &'a Arc<RateLimitEngine>);
 
 impl<N: ?Sized> Clone for LayerPolicy<N> {

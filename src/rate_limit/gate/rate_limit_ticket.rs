@@ -1,4 +1,4 @@
-//! What a request that was let in brings back.
+//! Ticket of an admitted request.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -9,16 +9,19 @@ use crate::rate_limit::{
     policy_status::PolicyStatus,
 };
 
-/// A request that was let in. Dropped with it, what it was charged stays charged, but for what the handler has
-/// said: whether the handler has run can't be told, and who breaks off must not get it for nothing.
+/// Ticket of an admitted request.
+///
+/// Dropping it keeps the charge, adjusted to the cost set by the handler. The handler may have run,
+/// and a client that disconnects must not get its work for free.
 #[derive(Debug)]
 pub struct RateLimitTicket {
     pub(super) status: Option<RateStatus>,
-    /// There while charges may still be changed.
+    /// Present while charges may still be adjusted.
     receipt: Option<ChargeReceipt>,
-    /// Of each question, which of the layer's policies it is about, and whether the handler has a say.
+    /// For each check, the index of its policy in the layer, and true if the handler can set its
+    /// cost.
     check_policies: Vec<(usize, bool)>,
-    /// What a run is to be charged.
+    /// Charge of a run of a deferred request.
     run_charge: Option<Box<RunCharge>>,
 }
 
@@ -31,7 +34,7 @@ impl RateLimitTicket {
         Self { status, receipt, check_policies: places, run_charge: None }
     }
 
-    /// Of a run that is charged when it has run.
+    /// Creates the ticket of a run, which is charged after it has run.
     pub(super) fn for_run(charge: RunCharge) -> Self {
         Self {
             status: None,
@@ -41,7 +44,7 @@ impl RateLimitTicket {
         }
     }
 
-    /// A run was answered by this status.
+    /// Charges a run that was answered with this status.
     pub(super) fn settle_run(
         &mut self,
         status: u16,
@@ -50,7 +53,7 @@ impl RateLimitTicket {
         self.run_charge.take()?.charge_answered(status, refunds)
     }
 
-    /// What is left of it if there is nothing to settle.
+    /// Returns the status, if there is nothing to settle.
     pub(super) fn try_into_status(mut self) -> Result<Option<RateStatus>, Self> {
         if self.receipt.is_some() || self.run_charge.is_some() {
             Err(self)
@@ -59,8 +62,8 @@ impl RateLimitTicket {
         }
     }
 
-    /// Puts the charges right, in the background; `None` if there is nothing to do. `refunds`: by the
-    /// place of the policy.
+    /// Adjusts the charges, in the background. Returns `None` if there is nothing to adjust.
+    /// `refunds` takes the index of a policy.
     pub(super) fn settle_charges(
         &mut self,
         refunds: impl Fn(usize) -> bool,
@@ -85,10 +88,10 @@ impl Drop for RateLimitTicket {
     }
 }
 
-/// What clients are told of a decision. Policies that are only watched are nobody's business.
+/// Returns the policies reported to clients. Shadow policies are not reported.
 pub(super) fn policy_statuses(decision: &Decision) -> SmallVec<[PolicyStatus<'_>; 1]> {
     if let [one] = decision.policies() {
-        // Nearly always. Who collects does not know how many there will be.
+        // The common case. Collecting an iterator does not know its length.
         let told = (!one.policy().is_shadow()).then(|| policy_status(one)).flatten();
         return told.map_or_else(SmallVec::new, |standing| smallvec![standing]);
     }

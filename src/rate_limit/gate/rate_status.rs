@@ -1,4 +1,4 @@
-//! What the handler may know of its quotas, and may do about them.
+//! Quotas of a request, as its handler sees them.
 
 use std::{
     fmt,
@@ -19,29 +19,34 @@ use crate::{
     store::Store,
 };
 
-/// What the handler may know of the quotas its request was charged to. Absent if nothing is known of them: in a
-/// deferred run, which was charged before; for a client on the allow list, and a preflight; while the store is away.
+/// Quotas that a request was charged to, for its handler.
+///
+/// Absent if the quotas are unknown:
+///
+/// - in a deferred run, which was charged before;
+/// - for a client on the allow list, and a preflight;
+/// - while the store is unavailable.
 #[derive(Clone)]
 pub struct RateStatus(Arc<RateStatusInner>);
 
 struct RateStatusInner {
     decision: Decision,
-    /// What was charged.
+    /// The checks that were charged.
     request: CheckRequest,
     store_identity: StoreIdentity,
-    /// What the handler has set; [`COST_UNSET`] until then, and [`COST_SETTLED`] when it is too late for it.
+    /// Cost set by the handler: [`COST_UNSET`] before, and [`COST_SETTLED`] when it is too late.
     handler_cost: AtomicU64,
-    /// The most that it may set; `None` if that has no consequences.
+    /// Maximum cost that the handler may set; `None` if the layer does not use it.
     max_cost: Option<u64>,
-    /// Of the layer further out.
+    /// Status of the next layer further out.
     outer_status: Option<RateStatus>,
 }
 
-/// A handler has set a cost that is too large to be counted.
+/// The cost set by a handler is too high to be counted in full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ChargeCappedError {
-    /// The largest cost that all of the layer's policies count.
+    /// The highest cost that all of the layer's policies count.
     pub max: u64,
 }
 
@@ -53,8 +58,8 @@ impl fmt::Display for ChargeCappedError {
 
 impl std::error::Error for ChargeCappedError {}
 
-/// What a layer has let in without the store: for layers further in, and not for handlers. Where it is there, it is of
-/// the layer that was passed last.
+/// Status of a request admitted without the store, for inner layers and not for handlers. If
+/// present, it is that of the layer passed last.
 #[derive(Clone)]
 struct LocalRateStatus(RateStatus);
 
@@ -62,8 +67,8 @@ const COST_UNSET: u64 = u64::MAX;
 
 const COST_SETTLED: u64 = u64::MAX - 1;
 
-/// Which store it was charged in: by where that is. Handles are counted by all threads, and it is there for as long as
-/// the layers that ask.
+/// Identity of the store of a charge: the address of its backend. A cloned handle would touch a
+/// reference count shared by all threads. The backend lives as long as the layers that compare it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct StoreIdentity(usize);
 
@@ -73,18 +78,20 @@ impl StoreIdentity {
     }
 }
 
-/// How a question relates to what layers further out have charged.
+/// Relation of a check to the charges of outer layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PriorCharge {
     NotCharged,
-    /// To the same counter, by the same quota.
+    /// Charged to the same counter, by the same quota.
     Equivalent,
-    /// To the same counter, but by another quota, for less, without being held to it, or without the same penalty.
+    /// Charged to the same counter, but by another quota, for less, in shadow mode, or without the
+    /// same penalty.
     Different,
 }
 
 impl RateStatus {
-    /// `heeded`: the most that the handler may set, if that has consequences.
+    /// Creates a status. `heeded` is the maximum cost that the handler may set, if the layer uses
+    /// it.
     pub(super) fn new(
         decision: Decision,
         (ask, at): (CheckRequest, StoreIdentity),
@@ -102,14 +109,14 @@ impl RateStatus {
         }))
     }
 
-    /// That of the layer that was passed last, also if it decided without the store.
+    /// Returns the status of the layer passed last, even if it decided without the store.
     pub(super) fn from_outer_layer<V: GateRequest>(view: &V) -> Option<Self> {
         view.extension::<LocalRateStatus>()
             .map(|LocalRateStatus(status)| status)
             .or_else(|| view.extension())
     }
 
-    /// Puts it into the request: for the handler, if it knows anything of the quotas.
+    /// Inserts the status into the request. The handler sees it only if the store has decided.
     pub(super) fn insert_into<V: GateRequest>(&self, view: &mut V) {
         if self.is_local() {
             view.insert_extension(LocalRateStatus(self.clone()));
@@ -121,12 +128,12 @@ impl RateStatus {
         view.insert_extension(self.clone());
     }
 
-    /// Whether it was decided without the store: then nothing is known of the quotas, and nobody is told.
+    /// Returns true if the store did not decide: the quotas are unknown, and not reported.
     pub(super) fn is_local(&self) -> bool {
         self.0.decision.is_local()
     }
 
-    /// The policy that leaves least, which is the one to mind.
+    /// Returns the policy that the client must obey first, the one with the least remaining.
     #[must_use]
     #[expect(clippy::indexing_slicing, reason = "a decision is about at least one question")]
     pub fn binding_policy(&self) -> &Policy {
@@ -134,34 +141,36 @@ impl RateStatus {
         self.0.decision.binding_policy().map_or_else(first, |each| each.policy())
     }
 
-    /// How it was decided, by all policies of the layer.
+    /// Returns the decision over all policies of the layer.
     #[must_use]
     pub fn decision(&self) -> &Decision {
         &self.0.decision
     }
 
-    /// The status of the next `RateLimitLayer` further out.
+    /// Returns the status of the next `RateLimitLayer` further out.
     #[must_use]
     pub fn outer(&self) -> Option<&Self> {
         let outer = self.0.outer_status.as_ref()?;
         if outer.is_local() { outer.outer() } else { Some(outer) }
     }
 
-    /// Makes the request cost this in all, instead of what it was charged when it came. It is put right when
-    /// the response is there, or the request is dropped; more than is left is charged all the same. The
-    /// last call counts.
+    /// Sets the total cost of the request, in place of the charge at its arrival.
     ///
-    /// If the store is away then, it is tried again for as long as the window lasts, five minutes at most; if there is no
-    /// answer in time, it is not: it may have been done, and the request may then cost what it was charged when it came.
+    /// The charge is adjusted when the response is ready or the request is dropped, even beyond the
+    /// remaining units. The last call counts. If the store is unavailable at that time, the
+    /// adjustment is retried until the window ends, at most for five minutes. An adjustment without
+    /// an answer is not retried, since it may have run; the request may then keep the charge at its
+    /// arrival.
     ///
-    /// False, and without consequences, if the layer isn't set to `settle_by_handler`, or if it is too late: the response
-    /// is there, or the request was dropped.
+    /// Returns false, without consequences, if the layer is not set to `handler_sets_cost`, or if
+    /// it is too late: the response is ready, or the request was dropped.
     ///
     /// # Errors
     ///
-    /// [`ChargeCappedError`] if it is more than [`Quota::max_charge`](crate::Quota::max_charge) of one of the policies
-    /// that heed it: ten times what the quota lets in. The request is charged that instead, in each policy, so that
-    /// a cost that a client has a say in is no way around the quota, and no way to block a key for years.
+    /// [`ChargeCappedError`] if the cost exceeds [`Quota::max_charge`](crate::Quota::max_charge) of
+    /// one of the policies that use it: ten times the limit, or the burst if that is larger. The
+    /// request is then charged this maximum, in each policy. A client that influences the cost can
+    /// therefore neither avoid the quota nor block a key for years.
     pub fn set_cost(&self, cost: u64) -> Result<bool, ChargeCappedError> {
         let set = |was: u64| (was != COST_SETTLED).then(|| cost.min(COST_SETTLED - 1));
         let set = self.0.handler_cost.fetch_update(Ordering::AcqRel, Ordering::Acquire, set);
@@ -171,13 +180,13 @@ impl RateStatus {
         }
     }
 
-    /// What the handler has set; from now on it can't any more.
+    /// Returns the cost set by the handler, which can't be changed any more.
     pub(super) fn take_handler_cost(&self) -> Option<u64> {
         let set = self.0.handler_cost.swap(COST_SETTLED, Ordering::AcqRel);
         Some(set).filter(|cost| *cost < COST_SETTLED)
     }
 
-    /// What this layer or one further out has charged to the question's counter already.
+    /// Returns the charge that this layer or an outer one has made to the check's counter.
     pub(super) fn prior_charge(
         &self,
         at: StoreIdentity,
@@ -199,14 +208,15 @@ impl RateStatus {
         }
     }
 
-    /// Whether who was held to the one is held to all that the other is about.
+    /// Returns true if `charged` has enforced everything that `question` would enforce.
     fn covers(&self, charged: &PolicyCheck, question: &PolicyCheck) -> bool {
         let penalty = question.policy.penalty_rule();
         charged.quota == question.quota
             && charged.cost >= question.cost
             && (charged.is_enforced() || !question.is_enforced())
             && (penalty.is_none() || penalty == charged.policy.penalty_rule())
-            // One may let everybody pass where the other counts, or refuses.
+            // During an outage, one policy may admit all requests where the other counts or
+            // refuses.
             && (!self.is_local() || charged.policy.outage() == question.policy.outage())
     }
 }

@@ -1,8 +1,8 @@
-//! What is told again: refusals that a client gets within one second are the same, and so is the field that names
-//! the policies.
+//! Cached refusals of a layer, and its cached policy header.
 //!
-//! A flood is refused from memory, and then it is the answer itself that costs: half of the instructions of a
-//! refusal went into making the same fields and the same document anew.
+//! All refusals of a client within one second are equal. During a flood the refusal cache decides,
+//! and building the reply dominates: half of the instructions of a refusal were spent on the same
+//! headers and document.
 
 use std::{
     fmt,
@@ -19,11 +19,11 @@ use crate::{
     reply::{Reply, SharedReply},
 };
 
-/// Clients that are to come back at different times get different answers; so many are kept, by the
-/// seconds they are told. What finds no place is made anew.
+/// Number of cached replies, by the seconds of the wait: clients with different waits get different
+/// replies. A reply without a free slot is built anew.
 const SLOT_COUNT: usize = 8;
 
-/// What an answer of a layer with one policy is made of, and nothing else.
+/// All inputs of the reply of a layer with one policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct RefusalReplyKey {
     limit: u64,
@@ -35,16 +35,17 @@ struct RefusalReplyKey {
 
 type RefusalReplySlot = Option<(RefusalReplyKey, Arc<SharedReply>)>;
 
-/// The last answers of a layer.
+/// Last replies of a layer.
 #[derive(Default)]
 pub(super) struct RefusalReplyCache {
     refusals: [Mutex<RefusalReplySlot>; SLOT_COUNT],
-    /// The first one's limit and window: nearly always those of all.
+    /// Limit and window of the first request, which nearly all requests share, and the header
+    /// value.
     policy_header: OnceLock<(u64, Duration, Bytes)>,
 }
 
 impl RefusalReplyCache {
-    /// The answer to who stands so, made if it was not the last one of its place.
+    /// Returns the reply for this status. It is built unless it is the last one of its slot.
     #[expect(clippy::indexing_slicing, reason = "a remainder is below that number")]
     pub(super) fn get_or_build(
         &self,
@@ -59,7 +60,7 @@ impl RefusalReplyCache {
             wait_secs: wait,
             permanent: standing.is_permanent(),
         };
-        // Any number will do, as long as it is the same for the same wait.
+        // Any index will do, as long as it is the same for the same wait.
         let mut place = self.refusals[usize::try_from(wait).unwrap_or(0) % SLOT_COUNT].lock();
         match &*place {
             Some((last, reply)) if *last == told => Arc::clone(reply),
@@ -73,7 +74,8 @@ impl RefusalReplyCache {
 }
 
 impl RefusalReplyCache {
-    /// The value of the field that names the policies, of a layer with so many. (One has one name for it.)
+    /// Returns the value of `RateLimit-Policy` for a layer with `limits` policies. It is cached for
+    /// one policy only, since the name is the same in all requests then.
     pub(super) fn policy_header(&self, standings: &[PolicyStatus<'_>], limits: usize) -> Bytes {
         let ([one], 1) = (standings, limits) else { return format_policy_header(standings) };
         let (limit, window, text) = self

@@ -1,5 +1,5 @@
-//! What a run of a deferred request is charged by a layer within its lock, to which the request did not come while that was
-//! held.
+//! Charge of a run of a deferred request, by a layer inside its lock. The request did not reach
+//! that layer while the lock was held.
 
 use std::{fmt, sync::Arc};
 
@@ -10,8 +10,9 @@ use crate::{
     store::Store,
 };
 
-/// Charged when it has run, and whatever is left of the quota: it was accepted, so it is refused no more, and who meets
-/// another busy lock comes again.
+/// Charge that is made after the run, even beyond the remaining units: the request was accepted, so
+/// it is not refused any more. A run that meets another busy lock is not charged, since it runs
+/// again.
 pub(super) struct RunCharge {
     replay: Option<ReplayMarker>,
     store_and_engine: (Store, Arc<RateLimitEngine>),
@@ -23,7 +24,8 @@ impl RunCharge {
         Self { replay: facts.replay, store_and_engine: to, request: facts.request }
     }
 
-    /// It was answered by this status. `refunds`: which of the layer's policies give that back.
+    /// Charges a run that was answered with this status. `refunds` returns true for the policies
+    /// that refund it.
     pub(super) fn charge_answered(
         self,
         status: u16,
@@ -35,8 +37,9 @@ impl RunCharge {
         self.settle_in_background(|place| !refunds(place))
     }
 
-    /// It was dropped before it had an answer: by a panic, a timeout further out, the loss of its lock. Whether the handler
-    /// has run can't be told. A drain that cuts it off hands it back, and the next run is charged too.
+    /// Charges a run that was dropped before its answer: by a panic, an outer timeout or the loss
+    /// of its lock. Its handler may have run. A drain that cuts it off returns the job, and the
+    /// next run is charged as well.
     pub(super) fn charge_dropped(self) {
         if self.replay.as_ref().is_some_and(|run| !run.met_busy_lock()) {
             let _ = self.settle_in_background(|_| true);

@@ -1,4 +1,4 @@
-//! How a layer is built.
+//! Setters of `RateLimitGate`.
 
 use std::{
     sync::{Arc, OnceLock},
@@ -21,7 +21,7 @@ use crate::{
 };
 
 impl<N: ?Sized> RateLimitGate<N> {
-    /// This policy for each key.
+    /// Applies this policy to each key.
     #[must_use]
     pub fn new(source: KeySource<N>, policy: impl Into<Policy>) -> Self {
         Self(Arc::new(RateLimitSettings {
@@ -46,7 +46,7 @@ impl<N: ?Sized> RateLimitGate<N> {
         })
     }
 
-    /// See `RateLimitLayer::group_by_...`.
+    /// See `RateLimitLayer::group_by`.
     #[must_use]
     pub fn group_by(self, source: KeySource<N>) -> Self {
         self.update(|plan| plan.group_source = Some(source))
@@ -58,7 +58,7 @@ impl<N: ?Sized> RateLimitGate<N> {
         self.update(|plan| (plan.store, plan.engine) = (Some(store.clone()), OnceLock::new()))
     }
 
-    /// Sets what has nothing to do with how it counts.
+    /// Changes the settings that do not affect the counting.
     #[must_use]
     pub fn response_options(self, set: impl FnOnce(ResponseOptions) -> ResponseOptions) -> Self {
         self.update(|plan| plan.response = set(std::mem::take(&mut plan.response)))
@@ -102,7 +102,7 @@ impl<N: ?Sized> RateLimitGate<N> {
     ///
     /// # Panics
     ///
-    /// If there is no `quota_by` before it.
+    /// If no `quota_by` precedes it.
     #[must_use]
     #[expect(
         clippy::expect_used,
@@ -115,15 +115,15 @@ impl<N: ?Sized> RateLimitGate<N> {
         })
     }
 
-    /// See `RateLimitLayer::refund_on`. Inside another layer that is alike otherwise, this one charges the request as well,
-    /// and gives back what it has charged itself.
+    /// See `RateLimitLayer::refund_on`. Inside another layer that is otherwise alike, this layer
+    /// charges the request too, and refunds its own charge.
     #[must_use]
     pub fn refund_on(self, refund: impl Fn(u16) -> bool + Send + Sync + 'static) -> Self {
         self.update_last_policy(|limit| limit.refund_on = Some(Arc::new(refund)))
     }
 
-    /// See `RateLimitLayer::handler_sets_cost`. Inside another layer that is alike otherwise, this one charges the request
-    /// as well, and the handler says what it costs here.
+    /// See `RateLimitLayer::handler_sets_cost`. Inside another layer that is otherwise alike, this
+    /// layer charges the request too, and the handler sets its cost here.
     #[must_use]
     pub fn handler_sets_cost(self) -> Self {
         self.update_last_policy(|limit| limit.handler_sets_cost = true)
@@ -135,7 +135,7 @@ impl<N: ?Sized> RateLimitGate<N> {
         Self(Arc::new(plan))
     }
 
-    /// Settings are those of the policy that was named last.
+    /// Changes the policy that was added last.
     fn update_last_policy(self, change: impl FnOnce(&mut LayerPolicy<N>)) -> Self {
         self.update(|plan| {
             if let Some(last) = plan.policies.last_mut() {

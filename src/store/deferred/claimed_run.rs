@@ -1,4 +1,4 @@
-//! A run: it is claimed, and settled.
+//! Runs of jobs: their claim and their settlement.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::{
     store::{backend::LockToken, job_id::JobId},
 };
 
-/// `claim.lua`.
+/// Arguments of `JobBackend::claim`.
 #[derive(Debug, Clone)]
 pub(crate) struct ClaimCommand {
     pub(crate) key: Key,
@@ -27,11 +27,12 @@ pub(crate) enum ClaimOutcome {
     NotDue(Duration),
     NotFirst(JobId),
     QueueEmpty,
-    /// Its worker died, or its time was over: it has ended, and another one is first now.
+    /// The job has ended without another run: its worker crashed, or its deadline passed. Another
+    /// job is first now.
     Ended(JobId),
 }
 
-/// A run that has begun.
+/// Run that has started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ClaimedRun {
     pub(crate) id: JobId,
@@ -39,30 +40,31 @@ pub(crate) struct ClaimedRun {
     pub(crate) attempt: u32,
     pub(crate) envelope: Bytes,
     pub(crate) accepted_us: u64,
-    /// Another job stood behind it then.
+    /// Another job was queued behind it at the start.
     pub(crate) has_next: bool,
 }
 
-/// A run that is under way, on a lock that is held.
+/// Run that is in progress, under a lock that is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ActiveRun {
     pub(crate) attempt: u32,
-    /// The first fence that the run was given; that of every earlier run is smaller.
+    /// First fence of the run. All earlier runs had smaller ones.
     pub(crate) first_fence: u64,
 }
 
-/// `settle.lua`.
+/// Arguments of `JobBackend::settle`.
 #[derive(Debug, Clone)]
 pub(crate) struct SettleCommand {
     pub(crate) key: Key,
     pub(crate) id: JobId,
     pub(crate) token: LockToken,
     pub(crate) settlement: Settlement,
-    /// The caller has room for the next job of this line, if it is its turn: claims it in the same step.
+    /// Claims the next job of this lock in the same operation, if it may run: the caller has a free
+    /// run slot.
     pub(crate) next_claim: Option<NextClaim>,
 }
 
-/// The claim that goes along with a settlement.
+/// Claim that is sent with a settlement.
 #[derive(Debug, Clone)]
 pub(crate) struct NextClaim {
     pub(crate) token: LockToken,
@@ -72,9 +74,10 @@ pub(crate) struct NextClaim {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum SettleOutcome {
-    /// The run had been lost: nothing was written.
+    /// The run had been lost, so nothing was written.
     RunLost,
-    /// The verdict stands; the run of the next job, if it was asked for and there is one.
+    /// The settlement is stored. Contains the run of the next job, if it was requested and there is
+    /// one.
     Settled(Option<ClaimedRun>),
 }
 
@@ -82,7 +85,7 @@ pub(crate) enum SettleOutcome {
 pub(crate) enum Settlement {
     Done {
         response: Bytes,
-        /// Of that response, for who is told.
+        /// Status of the response, for the job's webhook.
         status: u16,
         retention: Duration,
     },
@@ -94,25 +97,25 @@ pub(crate) enum Settlement {
         delay: Duration,
         reason: &'static str,
     },
-    /// Not charged as an attempt, and to be tried again after this time, as a retry is: where others may pass one
-    /// that waits, they do. The reason `busy` is counted apart.
+    /// Retry after `delay`, without charging the attempt. Other jobs may overtake it if they may
+    /// overtake a retry. The reason `busy` is counted separately.
     Postpone {
         delay: Duration,
         reason: &'static str,
     },
-    /// As `Postpone`, for whoever comes next: nothing is the matter with the job, and so nobody passes it.
+    /// Like `Postpone`, for the next worker. The job is not at fault, so no other job overtakes it.
     ReturnToQueue {
         delay: Duration,
         reason: &'static str,
     },
-    /// Of a call: it ends. Unless another end than the one it was about is to be told by now: then it goes back, and
-    /// tells of that, with all attempts to come.
+    /// End of a webhook job. If the reported job has ended again meanwhile, the webhook job returns
+    /// to the queue instead, with all its attempts, and reports the new end.
     WebhookSettled {
-        /// When that one was.
+        /// Time of the end that was reported.
         ended_us: u64,
-        /// The response, and its status: it is done. `None`: it is dead.
+        /// Response and status, if the job is done. `None`: it is dead.
         response: Option<(Bytes, u16)>,
-        /// Of a dead one.
+        /// Reason, if the job is dead.
         reason: &'static str,
         retention: Duration,
     },

@@ -1,4 +1,4 @@
-//! What goes in: a request, its policy, and what bounds the line it stands in.
+//! `EnqueueCommand`: a request to be stored as a job, its policy, and the limits of its queue.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,32 +12,32 @@ use crate::{
     },
 };
 
-/// `enqueue.lua`.
+/// Arguments of `JobBackend::enqueue`.
 #[derive(Debug, Clone)]
 pub(crate) struct EnqueueCommand {
     pub(crate) key: Key,
     pub(crate) id: JobId,
     pub(crate) envelope: Bytes,
     pub(crate) policy: JobPolicy,
-    /// Idempotency record, the request's fingerprint, and how long the record lives.
+    /// Idempotency record: its name, the request's fingerprint, and its TTL.
     pub(crate) idempotency_record: Option<(Arc<str>, String, Duration)>,
     pub(crate) merge: Option<MergePolicy>,
     pub(crate) limits: StorageLimits,
-    /// Whom the job belongs to, for `visible_to`; empty = nobody in particular.
+    /// Owner of the job, for `visible_to`; empty if it has none.
     pub(crate) owner: String,
-    /// Who is told when it has ended, however it has.
+    /// Webhook that reports the job's end, in any state.
     pub(crate) webhook: Option<WebhookJobSpec>,
 }
 
 impl EnqueueCommand {
-    /// What it takes, with the call that tells of its end.
+    /// Returns the stored bytes of the request and its webhook.
     pub(crate) fn stored_bytes(&self) -> u64 {
         let call = self.webhook.as_ref().map_or(0, |call| call.envelope.len());
         (self.envelope.len() + call) as u64
     }
 }
 
-/// A job that there is from the end of another one on: it has to lie in the shard of that one.
+/// Webhook job, which is created when the job that it reports ends, in the shard of that job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct WebhookJobSpec {
     pub(crate) key: Key,
@@ -46,19 +46,19 @@ pub(crate) struct WebhookJobSpec {
     pub(crate) max_attempts: u32,
 }
 
-/// How a job runs, as it was decided when it was accepted.
+/// Policy of a job's runs, fixed when the job is accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct JobPolicy {
-    /// May run again after a crash.
+    /// The job may run again after a crash.
     pub(crate) retry_after_crash: bool,
-    /// At least one.
+    /// At least 1.
     pub(crate) max_attempts: u32,
-    /// Not before: until then it is late.
+    /// Time before the first run. Until then the job is delayed.
     pub(crate) delay: Duration,
-    /// No run of it begins after this time; it is expired then, unless it runs.
+    /// Time after which no run starts. A job that is not running then expires.
     pub(crate) deadline: Option<Duration>,
     pub(crate) on_failure: OnFailure,
-    /// Not stored unless a live worker watches the shard.
+    /// The job is stored only if a live worker watches the shard.
     pub(crate) needs_worker: bool,
 }
 
@@ -75,44 +75,54 @@ impl Default for JobPolicy {
     }
 }
 
-/// What the later jobs of a resource do while one waits to be tried again: after a failure, or because no worker
-/// that is there can run it yet. That is so for one of a newer version of this library, one that is sealed with a
-/// key or carries a snapshot that the worker does not know, and one whose route it does not have. Such a job waits
-/// uncharged, with that reason in its status, and runs when a worker comes that can; one that nobody could ever
-/// read, because it was cut off or swapped with another, is dead at once, and the line goes on in either case.
+/// Behavior of the later jobs of a resource while one waits to be tried again.
+///
+/// A job waits after a failure, or because no present worker can run it yet:
+///
+/// - it comes from a newer version of this library
+/// - it is sealed with a key, or carries a snapshot, that the worker does not know
+/// - the worker does not have its route
+///
+/// Such a job waits without being charged an attempt, with that reason in its status, and runs when
+/// a worker comes that can run it. A job that no worker could ever read, because it was truncated
+/// or swapped with another, is dead at once, and the queue continues in either mode.
 ///
 /// Live requests wait for none of them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnFailure {
-    /// They wait too. The order holds also across a deployment of which half of the workers know the newer
-    /// requests: were those passed, an older change of a resource could undo a newer one. Who does not want to
-    /// wait cancels the job, or gives it a deadline.
+    /// Later jobs wait too. The order holds even during a deployment in which only half of the
+    /// workers know the newer requests: if those were overtaken, an older change of a resource
+    /// could undo a newer one. To end the wait, cancel the job or give it a deadline.
     #[default]
     Block,
-    /// They pass; the one that waits comes back to its place, before those that are left. Not one that a worker
-    /// hands over as it stops: that is taken up at once.
+    /// Later jobs overtake it. The waiting job then returns to its position, ahead of those that
+    /// are left. A job that a worker returns as it stops is not overtaken, because it is taken up
+    /// at once.
     Skip,
 }
 
-/// Of the queued jobs of one resource and group only one is kept.
+/// Merge of queued jobs: of one resource and group only one is kept.
 #[derive(Debug, Clone)]
 pub(crate) struct MergePolicy {
-    /// Hex: what is the same request.
+    /// Group of equal requests, in hex.
     pub(crate) group: Arc<str>,
     pub(crate) mode: MergeMode,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MergeMode {
-    /// The queued one stays, and the new one is it.
+    /// The queued job stays, and the new request is merged into it.
     Coalesce,
-    /// The new one is stored at the tail, and the queued one is cancelled: `superseded`.
+    /// The new job is stored at the tail, and the queued one is cancelled as `superseded`.
     Supersede,
 }
 
-/// Most jobs and bytes, of one resource and of one shard; and of one owner in one shard. And most bytes that a shard
-/// keeps of jobs that are done, and of dead ones; and most idempotency records of one owner in one shard.
+/// Limits of stored jobs:
+///
+/// - jobs and bytes of one resource, of one shard, and of one owner in a shard
+/// - bytes that a shard keeps of done jobs, and of dead ones
+/// - idempotency records of one owner in a shard
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StorageLimits {
     pub(crate) resource_jobs: u64,
@@ -125,32 +135,37 @@ pub(crate) struct StorageLimits {
     pub(crate) owner_records: u64,
 }
 
-/// Part of a shard's jobs and bytes that is reserved, for locks with short queues and owners with few jobs: the name of a lock
-/// says in which shard it lies, so a client can choose names that fill the shard of another one. A job without an owner may
-/// be of that client, and gets half of it.
+/// Divisor of the reserve: this part of a shard's jobs and bytes is kept for locks with short
+/// queues and owners with few jobs. The name of a lock determines its shard, so a client can choose
+/// names that fill the shard of another one.
 pub(crate) const RESERVED_PART: u64 = 4;
+/// Divisor of the reserve for jobs without an owner. They may belong to such a client, so they get
+/// half of it.
 pub(crate) const OWNERLESS_RESERVED_PART: u64 = 2 * RESERVED_PART;
 
-/// Jobs of a lock and of an owner from which on they get nothing of the reserve.
+/// Jobs of a lock from which on its queue is not short, and gets nothing of the reserve.
 pub(crate) const SHORT_QUEUE_JOBS: u64 = 4;
+/// Jobs of an owner from which on it gets nothing of the reserve.
 pub(crate) const SMALL_OWNER_JOBS: u64 = 16;
 
-/// Parts of the shard's bytes that such a lock and such an owner have with the new job, unless it is their first.
+/// Divisor of the shard's bytes: the part that a short queue may have, including the new job,
+/// unless that is its first.
 pub(crate) const SHORT_QUEUE_BYTES_PART: u64 = 64;
+/// The same divisor for a small owner.
 pub(crate) const SMALL_OWNER_BYTES_PART: u64 = 16;
 
-/// Nothing is reserved of fewer jobs or bytes.
+/// A shard with fewer jobs or bytes has no reserve of them.
 const MIN_RESERVABLE: (u64, u64) = (64, 1 << 20);
 
-/// What an ended job takes besides its request or its response, about: its facts, and its entries here and there.
+/// Approximate bytes of an ended job besides its request or response: its fields and index entries.
 pub(crate) const ENDED_JOB_OVERHEAD: u64 = 512;
 
 impl StorageLimits {
-    /// No bounds: all that a number of the scripts can hold.
+    /// No limits: the largest number that the scripts can hold.
     #[cfg(test)]
     pub(crate) const NONE: Self = Self::uniform(u64::MAX >> 12);
 
-    /// The same bound for everything.
+    /// Returns the same limit for everything.
     pub(crate) const fn uniform(most: u64) -> Self {
         Self {
             resource_jobs: most,
@@ -164,7 +179,7 @@ impl StorageLimits {
         }
     }
 
-    /// Most jobs and bytes of a shard without this part of them.
+    /// Returns the shard's limits of jobs and bytes, less `1 / part` of each.
     pub(crate) fn shard_limits_without(&self, part: u64) -> (u64, u64) {
         let but_for = |most: u64, least| if most < least { most } else { most - most / part };
         (but_for(self.shard_jobs, MIN_RESERVABLE.0), but_for(self.shard_bytes, MIN_RESERVABLE.1))
@@ -173,51 +188,52 @@ impl StorageLimits {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum EnqueueOutcome {
-    /// The position is from 1; 0 = late.
+    /// The position counts from 1; 0 for a delayed job.
     Stored {
         position: u64,
     },
     Duplicate(JobId),
     FingerprintMismatch,
     Full,
-    /// The owner has as many idempotency records as it may, until the first of them ends.
+    /// The owner has as many idempotency records as it may, until the first of them expires after
+    /// this time.
     TooManyRecords(Duration),
-    /// Nobody watches the shard, and it was wanted that somebody does.
+    /// A worker is required, and none watches the shard.
     NoWorker,
-    /// The queued job that this request was merged into.
+    /// Queued job that this request was merged into.
     Merged(JobId),
 }
 
-/// What beginning one that runs at once comes to.
+/// Outcome of the start of a direct run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum BeginDirectOutcome {
     Started,
     /// This job has the record.
     RecordTaken(JobId),
-    /// Its lock is not held: nothing was taken.
+    /// The lock is not held. Nothing was taken.
     LockLost,
-    /// The owner has as many idempotency records as it may, until the first of them ends: nothing was taken.
+    /// As [`EnqueueOutcome::TooManyRecords`]. Nothing was taken.
     TooManyRecords(Duration),
 }
 
-/// A request under an idempotency record that ran at once: `direct.lua`.
+/// Arguments of the operations on a direct run under an idempotency record.
 #[derive(Debug, Clone)]
 pub(crate) struct DirectRunCommand {
     pub(crate) key: Key,
-    /// Who holds its lock, in this mode. A call that comes when that is over takes nothing any more.
+    /// Holder of its lock, in this mode. A call that arrives after the release takes nothing.
     pub(crate) token: LockToken,
     pub(crate) mode: LockMode,
     pub(crate) record_name: Arc<str>,
     pub(crate) id: JobId,
     pub(crate) owner: String,
-    /// How long record and job are kept.
+    /// Retention of the record and the job.
     pub(crate) retention: Duration,
-    /// How long the run lasts unless it is renewed.
+    /// Length of the run, unless it is renewed.
     pub(crate) lease: Duration,
-    /// It may run again after a crash.
+    /// The request may run again after a crash.
     pub(crate) retry_after_crash: bool,
-    /// Of these, what is kept of ended jobs and records.
+    /// Only the limits of ended jobs and records apply.
     pub(crate) limits: StorageLimits,
-    /// The request's fingerprint, once it is known, which is not before its end.
+    /// Fingerprint of the request, which is known only at its end.
     pub(crate) fingerprint: Option<String>,
 }

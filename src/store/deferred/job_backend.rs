@@ -1,4 +1,4 @@
-//! The steps themselves, as both stores have them.
+//! `JobBackend`: operations on deferred requests, implemented by both backends.
 
 use std::time::Duration;
 
@@ -18,21 +18,24 @@ use crate::{
     },
 };
 
-/// The steps of deferred requests.
+/// Operations on deferred requests.
 pub(crate) trait JobBackend {
     fn enqueue(&self, call: EnqueueCommand) -> StoreFuture<'_, EnqueueOutcome>;
-    /// Before the handler runs, under its lock.
+    /// Starts a direct run, before the handler runs and under its lock.
     fn begin_direct(&self, call: DirectRunCommand) -> StoreFuture<'_, BeginDirectOutcome>;
-    /// After it: `Some` keeps this stored response as that of a job that is done, `None` forgets the record, so that
-    /// a retry runs again. Ends nothing but what began with this id; false if nothing of it ran any more.
+    /// Ends a direct run. `Some` stores the response as that of a done job; `None` deletes the
+    /// record, so that a retry runs again. It affects only the run that began with this id; returns
+    /// false if nothing of it was running.
     fn finish_direct(
         &self,
         call: DirectRunCommand,
         response: Option<Bytes>,
     ) -> StoreFuture<'_, bool>;
-    /// Prolongs the run that began with this id by its lease; false if nothing of it runs any more.
+    /// Renews the run that began with this id by its lease. Returns false if nothing of it is
+    /// running.
     fn renew_direct(&self, call: DirectRunCommand) -> StoreFuture<'_, bool>;
-    /// Ends the run that began with this id as dead, since it is unknown how far it came; false as above.
+    /// Ends the run that began with this id as dead, since it is unknown how far it came. Returns
+    /// false if nothing of it was running.
     fn mark_direct_dead(
         &self,
         call: DirectRunCommand,
@@ -40,8 +43,9 @@ pub(crate) trait JobBackend {
     ) -> StoreFuture<'_, bool>;
     fn claim(&self, call: ClaimCommand) -> StoreFuture<'_, ClaimOutcome>;
     fn settle(&self, call: SettleCommand) -> StoreFuture<'_, SettleOutcome>;
-    /// Cancels a job that waits, as it was seen: the last run began then, or never (0). The state afterwards, `Queued`
-    /// if it has run since and waits again; `None` for an unknown job.
+    /// Cancels a waiting job if its last run began at `began_us` (0 = no run yet), as the caller
+    /// has seen. Returns the state afterwards: `Queued` if it has run since and waits again, `None`
+    /// for an unknown job.
     fn cancel_waiting_job(
         &self,
         id: JobId,
@@ -49,31 +53,31 @@ pub(crate) trait JobBackend {
         retention: Duration,
     ) -> StoreFuture<'_, Option<JobState>>;
     fn job_view(&self, id: JobId) -> StoreFuture<'_, Option<JobView>>;
-    /// The run of a job that is under way: `running.lua`, reads only. `None` if there is none, or if the lock under it
-    /// has lapsed or was given back.
+    /// Returns the run of a job that is in progress. `None` if there is none, or if its lock has
+    /// expired or was released. Reads only.
     #[cfg_attr(
         not(feature = "http-replay"),
         allow(dead_code, reason = "nobody else asks whether a run is one")
     )]
     fn active_run(&self, id: JobId) -> StoreFuture<'_, Option<ActiveRun>>;
-    /// The envelope of a job, as long as it is kept: until it has ended well.
+    /// Returns the request envelope of a job while it is stored: until the job is done.
     fn job_envelope(&self, id: JobId) -> StoreFuture<'_, Option<Bytes>>;
-    /// The store's clock, in microseconds since 1970: what ages of jobs are told by.
+    /// Returns the store's clock in microseconds since 1970, from which ages of jobs are computed.
     fn server_time_us(&self) -> StoreFuture<'_, u64>;
-    /// The first jobs of these lines, none where a line has none. All of one shard.
+    /// Returns the first job of each queue, `None` for an empty one. All keys are in one shard.
     #[cfg(test)]
     fn heads(&self, keys: Vec<Key>) -> StoreFuture<'_, Vec<Option<JobId>>>;
-    /// Moves what is late and has come due into its line, expires what is past its deadline, and says
-    /// which locks are worth a visit.
+    /// Returns the locks that a worker has to poll, for each shard. It also moves delayed jobs that
+    /// are due into their queues, and expires jobs that are past their deadline.
     fn poll_due(&self, shards: Vec<u16>, most: usize) -> StoreFuture<'_, Vec<DueLocks>>;
-    /// Undoes the claim under this token, whose caller has gone: the job waits again, uncharged. It may not be
-    /// known which job it was. False if the token runs none, or none any more.
+    /// Undoes the claim under this token after its caller was dropped: the job is queued again and
+    /// the attempt is not charged. The job may be unknown. Returns false if the token has no run.
     fn unclaim(&self, key: Key, me: LockToken, id: Option<JobId>) -> StoreFuture<'_, bool>;
-    /// A worker's sign of life: it is counted, and keeps its part of the shards. A lease of zero: it leaves.
+    /// Renews the membership of a worker and its share of the shards. A lease of zero removes it.
     fn heartbeat(&self, node: NodeId, lease: Duration) -> StoreFuture<'_, Heartbeat>;
-    /// Sends a hint to one process.
+    /// Sends a wake-up to one process.
     fn send_wakeup(&self, node: NodeId, hint: WakeupMessage) -> StoreFuture<'_, ()>;
-    /// Ended jobs of a shard, from a mark on (0 = the first), at most 100.
+    /// Lists ended jobs of a shard from a mark on (0 = the first), at most 100.
     fn list_ended(
         &self,
         shard: u16,
@@ -81,19 +85,21 @@ pub(crate) trait JobBackend {
         from: u64,
         most: usize,
     ) -> StoreFuture<'_, JobListPage>;
-    /// Jobs of a shard that wait or run, from behind a mark, at most 100.
+    /// Lists waiting and running jobs of a shard from a cursor on, at most 100.
     fn list_pending(
         &self,
         shard: u16,
         from: PendingCursor,
         most: usize,
     ) -> StoreFuture<'_, JobListPage<PendingCursor>>;
-    /// Puts a job that died then back, at the tail of its line, with its attempts to come. The state afterwards.
+    /// Returns a job that died at `ended_us` to the tail of its queue, with all its attempts.
+    /// Returns the state afterwards.
     fn redrive_job(&self, id: JobId, ended_us: u64) -> StoreFuture<'_, Option<JobState>>;
-    /// Forgets a job that ended then, with all that is kept of it. False if there is none that has.
+    /// Purges a job that ended at `ended_us`. Returns false if there is none.
     fn purge_job(&self, id: JobId, ended_us: u64) -> StoreFuture<'_, bool>;
     fn shard_stats(&self, shard: u16) -> StoreFuture<'_, ShardStats>;
-    /// While paused, no worker watches: jobs are kept, and live requests pass them.
+    /// Pauses or resumes deferred requests. While paused, no worker watches a shard: jobs are kept,
+    /// and live requests overtake them.
     fn set_jobs_paused(&self, paused: bool) -> StoreFuture<'_, ()>;
     fn are_jobs_paused(&self) -> StoreFuture<'_, bool>;
 }

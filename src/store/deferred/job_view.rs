@@ -1,4 +1,4 @@
-//! What can be told of jobs, of what is due, and of workers.
+//! Views of jobs, of due locks, and of workers.
 
 use std::time::Duration;
 
@@ -12,47 +12,48 @@ use crate::{
     },
 };
 
-/// What can be told of a job: `job.lua`, one call, reads only.
+/// State of a job, read in one call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct JobView {
     pub(crate) state: JobState,
     pub(crate) attempts: u32,
-    /// From 1; `None` once it has left the line, and while it is late.
+    /// Counts from 1. `None` once the job has left the queue, and while it is delayed.
     pub(crate) position: Option<u64>,
     pub(crate) reason: Option<String>,
     pub(crate) owner: String,
-    /// Whether any worker watches the job's shard.
+    /// A worker watches the job's shard.
     pub(crate) is_watched: bool,
     pub(crate) response: Option<Bytes>,
-    /// It was evicted or purged: state, owner, times and reason are all that is left.
+    /// The job was evicted or purged: only its state, owner, times and reason are left.
     pub(crate) is_tombstone: bool,
     pub(crate) history: JobHistory,
 }
 
-/// What has happened to a job.
+/// Events of a job.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct JobHistory {
     pub(crate) lock: Option<Key>,
     pub(crate) bytes: u64,
     pub(crate) accepted_us: u64,
-    /// 0 = not yet; the last run.
+    /// Start of the last run; 0 = none yet.
     pub(crate) started_us: u64,
     pub(crate) ended_us: u64,
-    /// Runs whose worker died, and runs that met another busy lock.
+    /// Runs that ended with a crash of their worker.
     pub(crate) crash_count: u32,
+    /// Runs that met another busy lock.
     pub(crate) busy_count: u32,
-    /// Until it may run (delay, backoff), if that is to come.
+    /// Time until the job may run, after a delay or a backoff.
     pub(crate) due_in: Option<Duration>,
-    /// The last runs, at most 20: `<attempt> <began us> <ended us> <outcome>`, oldest first.
+    /// The last runs, at most 20, oldest first: `<attempt> <began us> <ended us> <outcome>`.
     pub(crate) recent_runs: Vec<String>,
-    /// The job that has superseded it.
+    /// Job that superseded this one.
     pub(crate) superseded_by: Option<JobId>,
-    /// Of a call: the end of another job that it tells of, `<state> <attempts> <ended us> <status or 0> <reason>`. In no
-    /// list.
+    /// In a webhook job, the end that it reports: `<state> <attempts> <ended us> <status or 0>
+    /// <reason>`. Not set in lists.
     pub(crate) webhook_event: Option<String>,
 }
 
-/// One row of `due.lua`.
+/// Due locks of one shard, returned by `JobBackend::poll_due`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct DueLocks {
     /// Locks that are due, each with its first job.
@@ -60,61 +61,66 @@ pub(crate) struct DueLocks {
     pub(crate) next_due_in: Option<Duration>,
 }
 
-/// What a sign of life is answered with.
+/// Reply to a heartbeat.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Heartbeat {
-    /// The shards this node watches now.
+    /// Shards that this node watches now.
     pub(crate) own_shards: Vec<u16>,
-    /// Those of them that have something due, or to come.
+    /// Those of `own_shards` with a job that is due, or will be.
     pub(crate) busy_shards: Vec<u16>,
-    /// Other live workers, at most 100 of them.
+    /// Other live workers, at most 100.
     pub(crate) peers: Vec<NodeId>,
-    /// The queue is paused: nobody watches.
+    /// The queue is paused, and no worker watches a shard.
     pub(crate) is_paused: bool,
-    /// How soon the lease of one of the others ends, if it does not live: the one after this node, in a ring of all.
+    /// Time until the lease of the next worker in the ring of all workers ends, if it is not
+    /// renewed.
     pub(crate) peer_expires_in: Option<Duration>,
 }
 
-/// Which jobs are listed.
+/// Filter of listed jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EndedFilter {
     Dead,
     Done,
 }
 
-/// One page of `list.lua` or `pending.lua`: ids and facts, never bodies.
+/// Page of a list of jobs. It contains no requests and no responses.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct JobListPage<M = u64> {
     pub(crate) jobs: Vec<(JobId, JobView)>,
-    /// Where the next page begins; `None` = that was all of this shard.
+    /// Start of the next page; `None` = this was the last of the shard.
     pub(crate) next_mark: Option<M>,
 }
 
-/// Behind what a page of `pending.lua` begins. The default is the beginning.
+/// Position behind which a page of pending jobs begins; the default is the beginning. Jobs outside
+/// of queues come first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PendingCursor {
-    /// Among the lines; before, among those that wait outside of them.
+    /// The position is in the queues, and no longer among the delayed jobs.
     pub(crate) in_queues: bool,
-    /// Where the store's scan of them stands.
+    /// Cursor of the store's scan.
     pub(crate) scan_cursor: u64,
-    /// Of what it finds there, by the hash of a line's name or of a job's id: behind this one.
+    /// Position in the result of that scan step, by the hash of a queue's name or of a job's id:
+    /// behind this one.
     pub(crate) after_hash: u64,
-    /// Or in this one, behind this sequence.
+    /// Or in the queue with this hash, behind this sequence.
     pub(crate) after_seq: u64,
 }
 
-/// What a shard has counted: `tally.lua`.
+/// Counters of a shard.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct ShardStats {
-    /// Queued, late and running.
+    /// Jobs that are queued, delayed or running.
     pub(crate) pending: u64,
     pub(crate) bytes: u64,
     pub(crate) delayed: u64,
-    /// Kept at this moment.
+    /// Done jobs that are kept at present.
     pub(crate) done: u64,
+    /// Dead jobs that are kept at present.
     pub(crate) dead: u64,
-    /// Since the beginning: ended as such, and no longer kept.
+    /// Done jobs that are not kept any more, since the start of the data.
     pub(crate) trimmed_done: u64,
+    /// Dead jobs that are not kept any more, since the start of the data.
     pub(crate) trimmed_dead: u64,
     pub(crate) expired: u64,
     pub(crate) cancelled: u64,

@@ -1,7 +1,7 @@
-//! Steps of deferred requests: what goes in, and what comes out.
+//! Operations on deferred requests: their commands and outcomes, and the trait `JobBackend`.
 //!
-//! A job is queued in the line of its lock, or *late* (it waits for a time outside of any line: a delay, a
-//! retry that others may pass), or running, or has ended. Each step is the script of the same name.
+//! A job is queued behind its lock, delayed, running, or ended. A delayed job waits for a time
+//! outside of any queue: for its delay, or for a retry that other jobs may overtake.
 
 mod claimed_run;
 mod enqueue_command;

@@ -1,66 +1,71 @@
-//! What can be found.
+//! Findings of a store check.
 
 use std::fmt;
 
 use crate::key::LogHash;
 
-/// What is wrong with something in the store.
+/// Kind of a problem in the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum FindingKind {
-    /// A request waits or runs by its facts, and stands in no line and outside of none. Mended, it stands in its line
-    /// again, where it stood.
+    /// A job is queued or running by its record, but is neither in its lock's queue nor delayed.
+    /// Repair: it returns to its place in the queue.
     JobNotQueued,
-    /// A place in a line or in an index names a request of which nothing is known. Mended, it is a dead letter
-    /// (`lost`), or an entry less.
+    /// An entry of a queue or an index names a job without a record. Repair: the job becomes a dead
+    /// letter (`lost`), or the entry is removed.
     IndexEntryWithoutJob,
-    /// A request stands in its line and outside of it at once. Mended, it stands in its line.
+    /// A job is in its lock's queue and delayed at once. Repair: it stays in the queue.
     JobIndexedTwice,
-    /// An index has a request that has ended, or ended otherwise. Mended, it has left the index.
+    /// An index contains a job that has ended, or has ended in another state. Repair: the entry is
+    /// removed.
     EndedJobInIndex,
-    /// A request that is done or dead is in no listing. Mended, it is listed.
+    /// A done or dead job is in no listing. Repair: it is listed.
     EndedJobNotIndexed,
-    /// A request waits and its envelope is gone, so it can't run. Mended, it is a dead letter (`lost`).
+    /// The envelope of a pending job is missing, so it cannot run. Repair: the job becomes a dead
+    /// letter (`lost`).
     JobWithoutEnvelope,
-    /// An envelope without an end whose request has ended. Mended, it has a day left.
+    /// The envelope of an ended job has no expiry. Repair: it expires in a day.
     EnvelopeWithoutJob,
-    /// A request runs, its lock is not its run's any more, and no worker comes for it: none is to look in time, or
-    /// none has for a minute. Mended, it runs again if it may, else it is a dead letter (`crashed, may have run`).
+    /// A job is running, its run has lost the lock, and no worker will take it back: none is
+    /// scheduled to poll in time, or none has polled for a minute. Repair: it runs again if it may,
+    /// or else becomes a dead letter (`crashed, may have run`).
     OrphanedRun,
-    /// The deadline of a request is in no index. Mended, it is.
+    /// The deadline of a job is in no index. Repair: it is indexed.
     DeadlineNotIndexed,
-    /// A lock has requests, and nobody is to look at it. Mended, a worker looks at once.
+    /// A lock has jobs and no due time. Repair: a worker polls at once.
     LockNotScheduled,
-    /// A lock is free, has requests, and is looked at too late. Mended, a worker looks at once.
+    /// A lock is free, has jobs, and its due time is too late. Repair: a worker polls at once.
     LockScheduledTooLate,
-    /// A lock is to be looked at for its requests, and has none. Mended, it is not.
+    /// A lock has a due time and no jobs. Repair: the due time is removed.
     ScheduledLockWithoutJobs,
-    /// A number of requests or bytes is not what is there, so caps are met too early or too late. Mended, it is.
+    /// A count of jobs or bytes is wrong, so limits apply too early or too late. Repair: it is
+    /// corrected.
     WrongCount,
-    /// A key that has to end by itself has no end. Mended, it has one.
+    /// A key that has to expire has no expiry. Repair: it gets one.
     MissingExpiry,
-    /// A key that something waits for ends by itself. Mended, it stays.
+    /// A key that is still needed will expire. Repair: the expiry is removed.
     UnexpectedExpiry,
-    /// A task is in no index of its queue. Mended, it waits at once, or is a dead letter if it must not run twice.
+    /// A task is in no index of its queue. Repair: it is due at once, or becomes a dead letter if
+    /// it must not run twice.
     TaskNotIndexed,
-    /// An index of a queue names a task of which nothing is known. Mended, it does not.
+    /// An index of a queue names a task without a record. Repair: the entry is removed.
     IndexEntryWithoutTask,
-    /// A task is in two indexes at once. Mended, it runs, else it waits, else it is dead.
+    /// A task is in two indexes at once. Repair: it stays in the first of running, waiting, dead.
     TaskIndexedTwice,
-    /// A key is of another type than those of its name. Left to a person: its lock, request or quota fails until it
-    /// is deleted.
+    /// The type of a key does not match its name. Not repaired: its lock, job or quota fails until
+    /// an operator deletes the key.
     WrongKeyType,
-    /// No version known here writes a key of that name. Left to a person.
+    /// No known version of lockgate writes a key of this name. Not repaired.
     UnknownKey,
-    /// A fact that can't be understood, or belongs elsewhere. Left to a person.
+    /// A value that cannot be parsed, or belongs elsewhere. Not repaired.
     InvalidValue,
-    /// A note, no fault: an idempotency record outlives what is kept of its request. A client that repeats its
-    /// request is told so, until the record ends.
+    /// An idempotency record outlives its job. This is a note and no fault: a client that repeats
+    /// its request learns so until the record expires.
     IdempotencyRecordWithoutJob,
 }
 
 impl FindingKind {
-    /// All of them, with their word on the wire.
+    /// All kinds, with their names on the wire.
     const WIRE_NAMES: [(&'static str, Self); 22] = [
         ("no_place", Self::JobNotQueued),
         ("no_job", Self::IndexEntryWithoutJob),
@@ -90,7 +95,7 @@ impl FindingKind {
         Self::WIRE_NAMES.iter().find(|(known, _)| *known == word).map(|(_, kind)| *kind)
     }
 
-    /// What it means, in a sentence.
+    /// Returns a sentence that describes the kind.
     #[must_use]
     pub fn description(self) -> &'static str {
         match self {
@@ -125,27 +130,29 @@ impl FindingKind {
         }
     }
 
-    /// False for what may well be so.
+    /// Returns false for a note, which needs no action.
     #[must_use]
     pub fn is_fault(self) -> bool {
         self != Self::IdempotencyRecordWithoutJob
     }
 }
 
-/// One thing that was found. Its `Display` names keys, and so what is in them (ids, addresses, accounts): it is for
-/// operators, not for logs that travel. Its `Debug` hashes them, as logs do.
+/// One finding of a check.
+///
+/// Its `Display` names keys, and so their content (ids, addresses, accounts). It is for operators
+/// and not for logs that are forwarded. Its `Debug` hashes the names, as log records do.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub struct CheckFinding {
-    /// What is wrong.
+    /// Kind of the problem.
     pub kind: FindingKind,
-    /// The shard it is in; `None` = what all shards share, or the embedded store's.
+    /// Shard of the finding; `None` for data that all shards share.
     pub shard: Option<u16>,
-    /// What it is about: a request's id, a lock, or a key without the shard's prefix.
+    /// Id of a job, name of a lock, or a key without the shard's prefix.
     pub name: String,
-    /// What was seen, where there is more to tell.
+    /// Observed values, if there is more to report.
     pub detail: String,
-    /// It was mended in the same step.
+    /// True if the problem was repaired in the same operation.
     pub repaired: bool,
 }
 
@@ -165,7 +172,8 @@ impl fmt::Display for CheckFinding {
 
 impl fmt::Debug for CheckFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A report ends up in `tracing::warn!(?report)` sooner or later. `Display` is for those who mean it.
+        // A report ends up in `tracing::warn!(?report)` sooner or later. `Display` must be chosen
+        // on purpose.
         let Self { kind, shard, name, detail: _, repaired: mended } = self;
         f.debug_struct("CheckFinding")
             .field("kind", kind)

@@ -1,54 +1,56 @@
-//! What a pass tells.
+//! Report of a store check.
 
 use std::fmt;
 
 use super::{CheckFinding, FindingKind};
 
-/// What [`Check::run`](super::Check::run) has found.
+/// Report of [`StoreCheck::run`](super::StoreCheck::run).
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct CheckReport {
-    /// Each once, by kind and place. Notes are among them ([`FindingKind::is_fault`]).
+    /// All findings, each once by kind and name, including notes ([`FindingKind::is_fault`]).
     pub findings: Vec<CheckFinding>,
-    /// Names, entries of indexes and requests that were looked at; one may count several times.
+    /// Number of examined keys, index entries and jobs; one may count several times.
     pub examined: u64,
-    /// Keys that were met, but for the one that every connection leaves in a new namespace. Where all names were looked
-    /// at and it is 0, nobody has used the namespace yet, or its name is mistyped.
+    /// Number of keys found, except the one that every connection leaves in a new namespace. If the
+    /// scan is complete and this is 0, the namespace was never used, or its name is mistyped.
     pub namespace_keys: u64,
-    /// Shards whose sums were not compared: more than a hundred of their lines and late requests are too many for one
-    /// step; or, where not all names were looked at, more was counted than the indexes name, and the rest may be in
-    /// lines that none of them has.
+    /// Number of shards whose totals were not compared. A shard is skipped if
+    ///
+    /// - it has more than 100 locks with jobs and delayed jobs, too many for one operation, or
+    /// - the scan is incomplete and more was counted than the indexes name: the rest may belong to
+    ///   locks that no index names.
     pub unsummed_shards: u64,
-    /// Whether all names of the namespace were looked at. Otherwise shards of a cluster have moved meanwhile, and keys
-    /// that no index names may have been passed over: run it again.
+    /// True if all keys of the namespace were examined. Otherwise shards of a cluster have moved
+    /// meanwhile, and keys that no index names may have been missed: run the check again.
     pub is_complete_scan: bool,
 }
 
 impl CheckReport {
-    /// Those that are faults.
+    /// Iterates over the findings that are faults.
     pub fn faults(&self) -> impl Iterator<Item = &CheckFinding> {
         self.findings.iter().filter(|finding| finding.kind.is_fault())
     }
 
-    /// Nothing is wrong, mended or not.
+    /// Returns true if there are no faults, repaired or not.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.faults().next().is_none()
     }
 
-    /// Nothing is wrong any more.
+    /// Returns true if all faults were repaired.
     #[must_use]
     pub fn is_repaired(&self) -> bool {
         self.faults().all(|finding| finding.repaired)
     }
 
-    /// Whether all names were looked at, and there was none to look at.
+    /// Returns true if all keys were examined and there were none.
     #[must_use]
     pub fn is_namespace_empty(&self) -> bool {
         self.is_complete_scan && self.namespace_keys == 0
     }
 
-    /// How many there are of a kind.
+    /// Returns the number of findings of a kind.
     #[must_use]
     pub fn count(&self, kind: FindingKind) -> usize {
         self.findings.iter().filter(|finding| finding.kind == kind).count()

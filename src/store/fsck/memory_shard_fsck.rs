@@ -1,6 +1,6 @@
-//! `fsck.lua`: the same looks, on structures of this process. They find what a step has done wrong.
+//! Checks of `fsck.lua` on the data of this process. They find bugs of the operations.
 //!
-//! A module of `memory_shard_fsck`, whose structures it reads.
+//! A submodule of `store::memory`, because it reads private data of the embedded store.
 
 use super::{
     job_record::JobRecord,
@@ -15,7 +15,7 @@ use crate::{
     },
 };
 
-/// How late a look at a free lock may be, ms.
+/// Maximum delay of a poll of a free lock, in ms.
 const MAX_DUE_DELAY_MS: u64 = 10_000;
 
 struct MemoryShardFsck<'a> {
@@ -27,7 +27,7 @@ struct MemoryShardFsck<'a> {
 }
 
 impl MemoryShard {
-    /// How much was looked at, and what is wrong.
+    /// Returns the number of examined values, and the findings.
     pub(super) fn check_consistency(
         &self,
         number: u16,
@@ -153,7 +153,7 @@ impl MemoryShardFsck<'_> {
         for (index, state) in
             [(&facts.done_jobs, JobState::Done), (&facts.dead_jobs, JobState::Dead)]
         {
-            // As in the script: what ends in this moment may have gone before its entry.
+            // As in the script: a job that ends at this moment may expire before its entry.
             let kept = index.iter_from(now.us + 1_000_000, now.us).map(|(_, id)| id);
             let is_right = |job: &JobRecord| job.state == state && !job.is_tombstone;
             lost.extend(kept.filter(|id| !job(id).is_some_and(is_right)).cloned());

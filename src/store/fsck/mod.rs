@@ -1,23 +1,31 @@
-//! Whether all that the store keeps belongs to something: [`Store::check`](crate::Store::check).
+//! Store check: examines all data of a namespace for consistency
+//! ([`Store::check`](crate::Store::check)).
 //!
-//! One bounded pass over a namespace. It proves that each deferred request is in exactly one state, that each key
-//! has an owner or an end, and that what is counted is what is there; on request it mends what it understands.
+//! The check is one bounded pass. It proves that each deferred request is in exactly one state,
+//! that each key has an owner or an expiry, and that the counts are right. On request it repairs
+//! the problems that it understands.
 //!
-//! - **It may run while the fleet works.** Each look is one step of the store and compares only what it has read in
-//!   that step, so a request that moves between two looks is never taken for one that is lost.
-//! - **It is bounded.** A look reads at most a hundred names; a pass is as many looks as there are names. Nothing is
-//!   held between two of them.
-//! - **It loses nothing.** A request that can still run is put back into its line; one that can't (its facts or its
-//!   envelope are gone) is a dead letter, as a worker's visit would make it. Keys it does not know, and those of
-//!   another type, are told of and left to a person.
+//! - **It may run beside live processes.** Each step is one operation of the store and compares
+//!   only data read in that operation. So a job that moves between two steps is never reported as
+//!   lost.
+//! - **It is bounded.** A step reads at most a hundred names, and the number of steps follows from
+//!   the number of names. Nothing is locked between two steps.
+//! - **It loses nothing.** A job that can still run returns to its queue. A job without its record
+//!   or its envelope becomes a dead letter, as a worker's claim would make it. Unknown keys, and
+//!   keys of another type, are reported and left to an operator.
 //!
-//! On a cluster each node that has shards is asked for its names. If shards move meanwhile, some may be passed over: that
-//! is told ([`CheckReport::is_complete_scan`]), and sums that may be larger by them are not compared.
+//! In a cluster, each cluster node that owns shards is asked for its keys. If shards move
+//! meanwhile, some keys may be missed. The report says so ([`CheckReport::is_complete_scan`]), and
+//! totals that might include them are not compared.
 //!
-//! What it does not see: sums over more than a hundred lines of one shard ([`CheckReport::unsummed_shards`]), or a hundred
-//! requests of one line; and what one owner has.
+//! The check does not cover
 //!
-//! `redis.rs` and `memory.rs` are modules of the two stores: what they read is private there.
+//! - totals over more than a hundred locks of one shard ([`CheckReport::unsummed_shards`]);
+//! - totals over more than a hundred jobs of one lock;
+//! - the usage of single owners.
+//!
+//! `redis_shard_fsck.rs` and `memory_shard_fsck.rs` are submodules of the two stores, because the
+//! data that they read are private there.
 
 mod check_finding;
 mod check_report;
@@ -31,42 +39,43 @@ pub use self::{
 
 use crate::key::Key;
 
-/// What one step of a pass is about.
+/// Subject of one step of a check.
 #[derive(Debug, Clone)]
 pub(crate) enum FsckPart {
-    /// A page of all names there are.
+    /// Page of all keys.
     KeyPage(KeyScanCursor),
-    /// All indexes of a shard, and these lines besides: `are_all_locks` that have jobs, or only some.
+    /// All indexes of a shard, and the given locks: all locks that have jobs (`are_all_locks`), or
+    /// only some.
     Shard { shard: u16, locks: Vec<String>, are_all_locks: bool },
-    /// A queue of tasks.
+    /// Task queue.
     TaskQueue(Key),
 }
 
-/// Where a page of names begins; by default, the first.
+/// Start of a page of keys; by default, the first.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct KeyScanCursor {
-    /// The server that has this shard is asked.
+    /// Shard by which the server to scan is chosen.
     pub(crate) shard: u16,
     pub(crate) cursor: u64,
-    /// What tells whether shards have moved since the first page.
+    /// Version of the shard map at the first page, to detect shards that have moved since.
     pub(crate) topology_version: u64,
 }
 
-/// What it has found.
+/// Result of one step.
 #[derive(Debug, Default)]
 pub(crate) struct FsckPartResult {
     pub(crate) findings: Vec<CheckFinding>,
-    /// Names, entries and jobs that were looked at.
+    /// Number of examined keys, index entries and jobs.
     pub(crate) examined: u64,
-    /// Of those, names that not every connection writes: of `Names` alone.
+    /// Number of those keys, without the one that every connection writes; only of `KeyPage`.
     pub(crate) namespace_keys: u64,
-    /// Lines that have jobs, by name, and queues of tasks: of `Names` alone.
+    /// Names of locks with jobs, and task queues; only of `KeyPage`.
     pub(crate) locks_with_jobs: Vec<(u16, String)>,
     pub(crate) task_queues: Vec<Key>,
-    /// Where the next page begins.
+    /// Start of the next page.
     pub(crate) next_page: Option<KeyScanCursor>,
-    /// There was too much to be summed up.
+    /// The totals were not compared, because there was too much data.
     pub(crate) sums_skipped: bool,
-    /// No name that is there all the while is passed over: of `Names` alone.
+    /// True if no key that existed all the time was missed; only of `KeyPage`.
     pub(crate) is_complete_scan: bool,
 }

@@ -1,9 +1,10 @@
-//! Looks at the store as a whole, page by page: `fsck.lua`, `fsck_tasks.lua`.
+//! Checks of a Redis store, page by page: `fsck.lua`, `fsck_tasks.lua`.
 //!
-//! Each call of a script is about one shard, so it is one slot of a cluster. Names are asked for with SCAN, where there are
-//! several servers of one after the other: by a shard that it has ([`KeyScanCursor`]).
+//! Each script call is about one shard, and so about one slot of a cluster. Keys are listed by
+//! SCAN. If there are several servers, they are scanned one after the other, each chosen by a shard
+//! that it owns ([`KeyScanCursor`]).
 //!
-//! A module of `redis::steps`, whose connections it uses.
+//! A submodule of `redis::operations`, because it uses the connections there.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +20,8 @@ use crate::{
     },
 };
 
-/// Looks at names, indexes and sums of a shard. It ends and hands on jobs as `claim.lua` does.
+/// Checks keys, indexes and totals of a shard. It ends jobs and advances queues as `claim.lua`
+/// does.
 static SHARD_SCRIPT: LuaScript = LuaScript::new(
     "fsck",
     concat!(
@@ -36,7 +38,7 @@ static SHARD_SCRIPT: LuaScript = LuaScript::new(
     true,
 );
 
-/// Looks at a queue of tasks.
+/// Checks a task queue.
 static TASKS_SCRIPT: LuaScript = LuaScript::new(
     "fsck_tasks",
     concat!(
@@ -48,17 +50,18 @@ static TASKS_SCRIPT: LuaScript = LuaScript::new(
     true,
 );
 
-/// Names in a call.
+/// Number of names in one call.
 const PAGE_SIZE: usize = 100;
 
-/// Whoever connects writes it.
+/// Key that every connection writes.
 const NAMESPACE_META: &str = "{0}:meta";
 
-/// What stands for the first page of an index, and for the first job of a line.
+/// Cursors of the first page of an index, and of the first job of a lock.
 const FIRST_PAGE: &str = "0";
 const BEFORE_FIRST_JOB: &str = "-inf";
 
-/// Most calls for what one index or one set of lines has: whatever is added meanwhile, a pass ends.
+/// Maximum number of calls for one index or one set of locks, so that a check ends even if entries
+/// are added meanwhile.
 const MAX_PAGES: usize = 10_000;
 
 impl RedisBackend {
@@ -122,12 +125,12 @@ impl RedisBackend {
         Ok(found)
     }
 
-    /// A shard of the next server, if there is one.
+    /// Returns a shard of the next server, if there is one.
     fn first_shard_of_next_server(&self, shard: u16) -> Option<u16> {
         self.lanes.representative_shards().into_iter().find(|other| *other > shard)
     }
 
-    /// A page of the names that the server of this shard has, without the prefix of the namespace.
+    /// Returns a page of the keys on the server of this shard, without the namespace's prefix.
     async fn scan_keys(&self, shard: u16, from: u64) -> Result<(Option<u64>, Vec<String>), Error> {
         let prefix = self.keys.channel_prefix();
         let plain = |c: char| !matches!(c, '*' | '?' | '[' | ']' | '\\');
@@ -140,7 +143,7 @@ impl RedisBackend {
         let (next, mut page) = (row.read_number()?, row.read_list()?);
         let mut names = Vec::new();
         while !page.is_empty() {
-            // One that is no text is none of ours, and can't be named.
+            // A name that is no UTF-8 was not written by lockgate. It is replaced lossily.
             let name = page.read_bytes()?;
             let name = String::from_utf8_lossy(&name);
             names.extend(name.strip_prefix(prefix).map(str::to_owned));
@@ -148,7 +151,7 @@ impl RedisBackend {
         Ok((Some(next).filter(|next| *next > 0), names))
     }
 
-    /// A name that is about no shard, which the server of this one has.
+    /// Checks a key that belongs to no shard, on the server of the shard `at`.
     async fn fsck_shared_key(
         &self,
         at: u16,
@@ -174,7 +177,7 @@ impl RedisBackend {
         let mended = mend && what == FindingKind::MissingExpiry;
         if mended {
             let mut pipe = redis::pipe();
-            // The next sign of life gives it the right one.
+            // The next heartbeat sets the right one.
             pipe.cmd("PEXPIRE").arg(&key).arg(60_000);
             self.run_read_pipeline(at, "fsck", &pipe).await?;
         }
@@ -190,7 +193,7 @@ impl RedisBackend {
     ) -> Result<FsckPartResult, Error> {
         let mut found = FsckPartResult::default();
         let mut look = RedisShardFsck { redis: self, shard, repair: mend, result: &mut found };
-        // Lines that no index knows are looked at with the others.
+        // Locks that no index names are checked with the others.
         let mut all = BTreeSet::from_iter(lines.clone());
         all.extend(look.check_index("due").await?);
         let all = Vec::from_iter(all);
@@ -200,7 +203,7 @@ impl RedisBackend {
         for index in ["late", "exp", "done", "dead"] {
             look.check_index(index).await?;
         }
-        // So many are too many in any case, and a part of them is no sum.
+        // More than one call can sum, and a part of them is no total.
         if lines.len() > PAGE_SIZE {
             found.sums_skipped = true;
             return Ok(found);
@@ -236,7 +239,7 @@ impl RedisBackend {
     }
 }
 
-/// Looks at one shard.
+/// Check of one shard.
 struct RedisShardFsck<'a> {
     redis: &'a RedisBackend,
     shard: u16,
@@ -245,7 +248,7 @@ struct RedisShardFsck<'a> {
 }
 
 impl RedisShardFsck<'_> {
-    /// One look; where the next begins, and names.
+    /// Runs one step. Returns the start of the next page, and names.
     async fn run_script(
         &mut self,
         what: &str,
@@ -268,7 +271,7 @@ impl RedisShardFsck<'_> {
         Ok((next, names))
     }
 
-    /// All pages of an index; the names in it.
+    /// Checks all pages of an index. Returns the names in it.
     async fn check_index(&mut self, index: &str) -> Result<Vec<String>, Error> {
         let (mut from, mut all) = (FIRST_PAGE.to_owned(), Vec::new());
         for _ in 0..MAX_PAGES {
@@ -282,7 +285,7 @@ impl RedisShardFsck<'_> {
         Ok(all)
     }
 
-    /// Lines with all their jobs.
+    /// Checks locks with all their jobs.
     async fn check_locks(&mut self, mut lines: &[String]) -> Result<(), Error> {
         let mut after = BEFORE_FIRST_JOB.to_owned();
         for _ in 0..MAX_PAGES {
@@ -310,14 +313,14 @@ fn parse_finding(row: &mut ReplyReader, shard: u16) -> Result<CheckFinding, Erro
     Ok(CheckFinding { kind, shard: Some(shard), name, detail, repaired: found.read_number()? == 1 })
 }
 
-/// What somebody has written by hand may be no text.
+/// Values written by hand may be no UTF-8.
 fn read_lossy(row: &mut ReplyReader) -> Result<String, Error> {
     row.read_bytes().map(|read_bytes| String::from_utf8_lossy(&read_bytes).into_owned())
 }
 
-/// Of what type a name is that is about no shard, and whether it must have an end.
+/// Returns the type of a key that belongs to no shard, and true if it must expire.
 fn expected_type(name: &str) -> Option<(&'static str, bool)> {
-    // They carry the tag of COMMON.
+    // They carry the hash tag of `COMMON_SHARD`.
     match name.strip_prefix("{0}:")? {
         "meta" => Some(("hash", false)),
         "paused" | "workers" => Some(("string", false)),
@@ -326,14 +329,14 @@ fn expected_type(name: &str) -> Option<(&'static str, bool)> {
     }
 }
 
-/// `{<shard>}:..`
+/// Parses `{<shard>}:..`.
 fn shard_of(name: &str) -> Option<u16> {
     let (text, _) = name.strip_prefix('{')?.split_once("}:")?;
     let shard: u16 = text.parse().ok()?;
     (shard < SHARD_COUNT && shard.to_string() == text).then_some(shard)
 }
 
-/// The queue of tasks whose records or numbers these are.
+/// Returns the task queue that a key of records or counts belongs to.
 fn task_queue_of(name: &str) -> Option<Key> {
     let (_, name) = name.split_once("}:")?;
     let queue = name.strip_prefix("zt:").or_else(|| name.strip_prefix("zf:"))?;

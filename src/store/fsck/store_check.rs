@@ -1,4 +1,4 @@
-//! The pass: all names, then each shard's indexes, then the queues.
+//! Check of a store: all keys, then the indexes of each shard, then the task queues.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -9,7 +9,7 @@ use crate::{
     store::Store,
 };
 
-/// A pass over a store: [`Store::check`].
+/// Check of a store, returned by [`Store::check`].
 #[must_use = "nothing is looked at before `run`"]
 #[derive(Clone)]
 pub struct StoreCheck {
@@ -18,17 +18,18 @@ pub struct StoreCheck {
 }
 
 impl Store {
-    /// Checks that each deferred request is in exactly one state and that each key has an owner or an end, and repairs
-    /// the rest on request.
+    /// Creates a check of the namespace: each deferred request must be in exactly one state, and
+    /// each key must have an owner or an expiry. The check can repair faults.
     ///
-    /// It may run while the fleet works, and is made for operators and tests: it looks at every name of the namespace,
-    /// 100 at a time. Operators have it as the program `lockgate-fsck`. ([`Store::ping`] is the health check.)
+    /// The check may run beside live processes. It is made for operators and tests, since it
+    /// examines every key of the namespace, 100 at a time. Operators have it as the program
+    /// `lockgate-fsck`. ([`Store::ping`] is the health check.)
     ///
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
     /// # let store = lockgate::Store::memory();
     /// let report = store.check().repair(true).run().await?;
-    /// assert!(report.is_mended(), "{report}");
+    /// assert!(report.is_repaired(), "{report}");
     /// # Ok::<(), lockgate::Error>(()) }).unwrap();
     /// ```
     pub fn check(&self) -> StoreCheck {
@@ -37,25 +38,26 @@ impl Store {
 }
 
 impl StoreCheck {
-    /// Mends what can be mended without losing a request. Off unless asked for: a fault is worth a look before its
-    /// traces are gone.
+    /// Repairs the faults that can be repaired without losing a request. Off by default: examine a
+    /// fault before its traces are gone.
     pub fn repair(mut self, repair: bool) -> Self {
         self.repair = repair;
         self
     }
 
-    /// Makes the pass.
+    /// Runs the check.
     ///
-    /// It takes some calls a shard and one for each hundred names, one after the other, so that a server at work
-    /// hardly notices. Dropped, it has mended what it has found so far, and nothing by half.
+    /// It makes some calls for each shard and one for each hundred keys, one after the other, so
+    /// that the load on the server is low. A dropped check has repaired the faults found so far,
+    /// each completely.
     ///
     /// # Errors
     ///
-    /// As any call to the store. What was found until then is not told: run it again.
+    /// The errors of any call to the store. The findings up to then are lost: run the check again.
     pub async fn run(self) -> Result<CheckReport, Error> {
         let mut pass = FsckPass::default();
         pass.report.is_complete_scan = true;
-        // The names go first: they tell of lines that no index has.
+        // Keys first: they reveal locks that no index names.
         let mut next = Some(KeyScanCursor::default());
         while let Some(from) = next {
             let found = pass.run_part(&self, FsckPart::KeyPage(from)).await?;
@@ -85,14 +87,14 @@ impl std::fmt::Debug for StoreCheck {
 #[derive(Default)]
 struct FsckPass {
     report: CheckReport,
-    /// Some are met twice: by their name, and by what names them.
+    /// A problem may be found twice: by its key, and by an entry that names it.
     findings: BTreeSet<CheckFinding>,
     locks_with_jobs: HashMap<u16, BTreeSet<String>>,
     task_queues: BTreeSet<Key>,
 }
 
 impl FsckPass {
-    /// What is left of it is about the names.
+    /// Runs one step and merges its result; the rest of the returned result is about the keys.
     async fn run_part(
         &mut self,
         fsck: &StoreCheck,

@@ -16,10 +16,10 @@ use crate::{
     },
 };
 
-/// Heads of a line that one settlement may find to have ended.
+/// Maximum number of jobs at the queue head that one settlement may end.
 const MAX_ENDED_HEADS: usize = 8;
 
-/// Longest time between two looks of a worker, whatever it hears.
+/// Longest time between two polls of a worker, with or without wake-ups.
 const MAX_POLL_INTERVAL: Duration = Duration::from_secs(10);
 
 impl LockTransaction<'_> {
@@ -31,15 +31,15 @@ impl LockTransaction<'_> {
             return ClaimOutcome::QueueEmpty;
         };
         if first != call.id {
-            // An older job has come back in front of a run that goes on: a repeated claim is that run's all the
-            // same, or it would be nobody's.
+            // An older job has returned in front of a running one. A repeated claim still belongs
+            // to that run, which no worker would execute otherwise.
             let begun = self.renew_active_run(&call.id, &call.token, call.lease);
             return begun.map_or(ClaimOutcome::NotFirst(first), ClaimOutcome::Claimed);
         }
         let job = self.jobs.get(&first, self.now.ms);
         if job.is_some_and(|job| job.run_token.as_ref() == Some(&call.token)) {
-            // A token starts one run. It comes again, late, after that run was settled, given back or
-            // lost: nobody would execute another one.
+            // A token starts one run. This call is a late copy, after the run was settled, returned
+            // or lost: no worker would execute another run.
             let again = self.renew_active_run(&first, &call.token, call.lease);
             return again.map_or(ClaimOutcome::Busy(OFFER_TIMEOUT), ClaimOutcome::Claimed);
         }
@@ -58,7 +58,8 @@ impl LockTransaction<'_> {
         }
     }
 
-    /// Why the first job can not start now: its backoff, a holder, or a live place before it.
+    /// Returns the reason why the first job cannot start now: its backoff, a holder, or a live
+    /// waiter before it.
     fn claim_obstacle(&mut self, seq: u64, id: &JobId) -> Option<ClaimOutcome> {
         let last = self.expire_holders();
         if let Some(back) = self.backoff_end(id) {
@@ -72,9 +73,9 @@ impl LockTransaction<'_> {
                 self.shard.due_index.set(self.key, last);
                 return Some(ClaimOutcome::Busy(Duration::from_millis(last - self.now.ms)));
             }
-            // A live place stands before the job: a worker's visit moves the line on for it too.
+            // A live waiter precedes the job: the worker's claim advances the queue for it too.
             None if self.first_live_waiter().is_some_and(|place| place.seq < seq) => {
-                // A visit has to move what is due, or it would be due at once again.
+                // The due time must move, or the lock would be due at once again.
                 self.shard.due_index.set(self.key, self.offer_deadline());
                 self.offer_next();
                 return Some(ClaimOutcome::Busy(OFFER_TIMEOUT));
@@ -85,7 +86,7 @@ impl LockTransaction<'_> {
         None
     }
 
-    /// The run that this token has begun, if it goes on.
+    /// Renews and returns the run that this token has started, if it continues.
     fn renew_active_run(
         &mut self,
         id: &JobId,
@@ -109,7 +110,7 @@ impl LockTransaction<'_> {
         Some(ClaimedRun { fence: self.grant(me, LockMode::Exclusive, lease), ..run })
     }
 
-    /// Starts a run of the first job, or ends the job if it may have none.
+    /// Starts a run of the first job, or ends the job if it must not run.
     fn start_run(&mut self, id: &JobId, next: &NextClaim) -> Option<ClaimedRun> {
         let now = self.now;
         let job = self.jobs.get_mut(id, now.ms)?;
@@ -126,7 +127,7 @@ impl LockTransaction<'_> {
         job.attempts += 1;
         job.started_us = now.us;
         job.reason = "";
-        // As in claim.lua: a beat comes before what is further away.
+        // As in claim.lua: a later end needs no wake-up, because a heartbeat comes first.
         match next.lease < MAX_POLL_INTERVAL {
             true => self.schedule(now.deadline_after(next.lease)),
             false => self.shard.due_index.set(self.key, now.deadline_after(next.lease)),
@@ -151,11 +152,12 @@ impl LockTransaction<'_> {
         let mut end = now.deadline_after(retention);
         if let Some(job) = self.jobs.get_mut(id, now.ms) {
             job.set_ended(state, reason, now.us);
-            // Its last run may still be alive somewhere: it must learn that its verdict is void.
+            // The last run may still be alive in some process, and must learn that its settlement
+            // is void.
             job.run_token = None;
             if state == JobState::Expired {
                 end = now.deadline_after(super::pending_jobs::DROPPED_JOB_RETENTION);
-                // Nobody runs it again.
+                // An expired job never runs again.
                 job.envelope = Bytes::new();
             }
             (seq, bytes) = (job.seq, job.bytes);
@@ -163,8 +165,7 @@ impl LockTransaction<'_> {
         self.finish_job(seq, id, bytes, state, end);
     }
 
-    /// Takes a job that has ended with its turn out of the line for good; `due` is for those who see what comes
-    /// next.
+    /// Removes an ended job from the queue for good. Its callers schedule the rest of the queue.
     fn finish_job(&mut self, seq: u64, id: &JobId, bytes: u64, state: JobState, end: u64) {
         self.jobs.set_expiry(id, Some(end));
         self.shard.deadline_index.remove(id);
@@ -204,13 +205,13 @@ impl LockTransaction<'_> {
         }
         let begun = next.as_ref().and_then(|next| self.start_next_run(next));
         if begun.is_none() {
-            // The lock is free: moving on says when a worker should look again.
+            // The lock is free: the next offer sets the time of the next poll.
             self.offer_next();
         }
         SettleOutcome::Settled(begun)
     }
 
-    /// Writes the verdict down. False if that has moved the line on.
+    /// Applies the settlement. Returns false if that has advanced the queue already.
     fn apply_settlement(&mut self, id: &JobId, verdict: Settlement) -> bool {
         let now = self.now;
         let Some(job) = self.jobs.get_mut(id, now.ms) else {
@@ -245,8 +246,8 @@ impl LockTransaction<'_> {
         true
     }
 
-    /// The job runs again after a while: at its place, and the others wait, or they pass it meanwhile, if they may and
-    /// it is `passed`.
+    /// Schedules another run after a delay. The job keeps its place and later jobs wait; they may
+    /// overtake it if the job allows that and `passed` is set.
     fn schedule_retry(
         &mut self,
         id: &JobId,
@@ -278,7 +279,7 @@ impl LockTransaction<'_> {
         true
     }
 
-    /// The run of the next job that may have one, if it is in turn.
+    /// Starts the next job that may run, if it is first.
     fn start_next_run(&mut self, next: &NextClaim) -> Option<ClaimedRun> {
         for _ in 0..MAX_ENDED_HEADS {
             let (seq, first) = self.lock.first_job().cloned()?;
@@ -287,7 +288,7 @@ impl LockTransaction<'_> {
             if before || !watched || self.backoff_end(&first).is_some() {
                 return None;
             }
-            // A dead one is left to a visit, which tells of it.
+            // A dead one is left to a claim, which reports it.
             let job = self.jobs.get(&first, self.now.ms)?;
             if job.unrunnable_outcome(self.now.ms).is_some_and(|(state, _)| state == JobState::Dead)
             {
@@ -301,8 +302,8 @@ impl LockTransaction<'_> {
         None
     }
 
-    /// The job in this line whose run has this token. A running one stands at the front: only those that come
-    /// back to an older place can be before it.
+    /// Returns the job of this queue that runs under this token. A running job is at the front:
+    /// only jobs that return to an older place can precede it.
     fn find_job_by_run(&self, me: &LockToken) -> Option<JobId> {
         let mut jobs = self.lock.jobs.iter().take(SCAN_LIMIT).map(|(_, id)| id);
         jobs.find(|id| self.is_run_by(id, me)).cloned()
@@ -312,14 +313,14 @@ impl LockTransaction<'_> {
         self.jobs.get(id, self.now.ms).is_some_and(|job| job.run_token.as_ref() == Some(me))
     }
 
-    /// What a call with these tokens has begun before. It begins nothing: it may be a late one, whose caller
-    /// has gone.
+    /// Returns the run that a call with this token has started before. Starts none: this may be a
+    /// late call without a caller.
     fn find_repeated_claim(&mut self, next: &NextClaim) -> Option<ClaimedRun> {
         let id = self.find_job_by_run(&next.token)?;
         self.renew_active_run(&id, &next.token, next.lease)
     }
 
-    /// The undo of a claim, whichever job it was about.
+    /// Undoes a claim, for any job of this lock.
     pub(super) fn unclaim(&mut self, me: &LockToken, id: Option<JobId>) -> bool {
         let now = self.now.ms;
         let Some(id) = id.filter(|id| self.is_run_by(id, me)).or_else(|| self.find_job_by_run(me))
@@ -337,7 +338,7 @@ impl LockTransaction<'_> {
             return false;
         }
         self.lock.remove_holder(&holds);
-        // What never began was no run.
+        // A run that never began is not counted as an attempt.
         if job.deadline_ms.is_some_and(|exp| exp <= now) {
             job.attempts = job.attempts.saturating_sub(1);
             self.expire_job(&id);

@@ -1,4 +1,4 @@
-//! Requests under an idempotency record that run at once: `direct.lua` on Redis.
+//! Direct runs of requests with an idempotency record: `direct.lua` of the embedded store.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use super::{job_record::JobRecord, lock_state::HolderEntry, lock_transaction::Lo
 use crate::clock::ceil_millis;
 use crate::store::backend::{BeginDirectOutcome, DirectRunCommand, JobId, JobState};
 
-/// What is found of a run whose process did not renew it in time.
+/// State of a direct run that its process has not renewed in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CrashedRun {
-    /// It may run again, and was forgotten with its record.
+    /// It may run again; it was deleted with its record.
     MayRunAgain,
     MustNotRunAgain,
 }
@@ -100,7 +100,7 @@ impl LockTransaction<'_> {
             return false;
         };
         job.direct_lease_ms = until;
-        // Its life may be shorter than its run.
+        // The retention may be shorter than the run.
         let end = self.jobs.expiry_of(&call.id).map(|end| end.max(until));
         self.jobs.set_expiry(&call.id, end);
         self.extend_record(&call.record_name, &call.id, until);
@@ -126,7 +126,7 @@ impl LockTransaction<'_> {
         runs
     }
 
-    /// Forgets the run that has the record if its process is gone and it may run again.
+    /// Deletes the run that has the record if its lease has expired and it may run again.
     fn reap_crashed_run(&mut self, record: &Arc<str>, id: &JobId) -> Option<CrashedRun> {
         let job = self.jobs.get(id, self.now.ms)?;
         let runs = job.is_direct && job.state == JobState::Running;
@@ -144,12 +144,12 @@ impl LockTransaction<'_> {
         Some(CrashedRun::MayRunAgain)
     }
 
-    /// True if the record was that of a run that crashed and may run again: it is free now.
+    /// Returns true if the record belonged to a crashed run that may run again: it is free now.
     pub(super) fn reclaim_crashed_record(&mut self, record: &Arc<str>, id: &JobId) -> bool {
         self.reap_crashed_run(record, id) == Some(CrashedRun::MayRunAgain)
     }
 
-    /// The same; a run that crashed and must not run again is dead then.
+    /// Like `reclaim_crashed_record`, but ends a crashed run that must not run again as dead.
     pub(super) fn settle_crashed_run(&mut self, record: &Arc<str>, id: &JobId) -> bool {
         let crashed = self.reap_crashed_run(record, id);
         if crashed == Some(CrashedRun::MustNotRunAgain) {
@@ -179,7 +179,7 @@ impl LockTransaction<'_> {
         self.publish_job_change(id);
     }
 
-    /// The record of this job is there until then at least.
+    /// Extends the record of this job to `until` at least.
     fn extend_record(&mut self, record: &Arc<str>, id: &JobId, until: u64) {
         let name = (self.key.clone(), Arc::clone(record));
         if self.idempotency_records.get(&name, self.now.ms).is_some_and(|(whose, _)| whose == id) {

@@ -1,30 +1,30 @@
-//! Ended jobs that are kept: the indexes done and dead, and their books (`kept.lua`).
+//! Indexes of ended jobs, done and dead, with their totals (`kept.lua`).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::store::backend::{ENDED_JOB_OVERHEAD, JobId};
 
-/// Most dead jobs that a shard keeps.
+/// Maximum number of dead jobs in a shard.
 pub(super) const MAX_DEAD_JOBS: usize = 10_000;
 
-/// Most bytes that a shard keeps of done jobs, and of dead ones, where no layer has said it.
+/// Default limit of the bytes of done jobs in a shard, and of dead ones; a layer may set another.
 pub(super) const DEFAULT_RETAINED_BYTES: u64 = 16 << 20;
 
-/// Jobs that one step evicts at most to make room for another one.
+/// Maximum number of jobs that one operation evicts to make room for another one.
 const MAX_EVICTIONS_PER_STEP: usize = 96;
 
-/// One index: when each job is forgotten, in microseconds, each of its own.
+/// Index of ended jobs by expiry in microseconds, which is unique in it.
 #[derive(Default)]
 pub(super) struct EndedJobIndex {
     by_expiry: BTreeMap<u64, JobId>,
-    /// Of the last that was filed.
+    /// Expiry of the entry inserted last.
     last_expiry_us: u64,
     entries: HashMap<JobId, EndedJobEntry>,
     total_bytes: u64,
     owners: HashMap<String, OwnerUsage>,
-    /// Owners by their bytes; the common owner, whose name is empty, is not among them.
+    /// Owners by their bytes, without the common owner, which has an empty name.
     owners_by_bytes: BTreeSet<(u64, String)>,
-    /// Ever filed, and taken out again by hand.
+    /// Number of entries ever inserted, and of those removed by hand.
     inserted_count: u64,
     pub(super) removed_count: u64,
 }
@@ -35,7 +35,7 @@ struct EndedJobEntry {
     owner: String,
 }
 
-/// What one owner has in an index.
+/// Usage of one owner.
 #[derive(Default)]
 struct OwnerUsage {
     bytes: u64,
@@ -45,7 +45,7 @@ struct OwnerUsage {
 impl EndedJobIndex {
     pub(super) fn insert(&mut self, id: &JobId, owner: &str, mut until: u64, bytes: u64) {
         self.remove(id);
-        // Those of one moment keep their order, also where one of them has gone.
+        // Entries of one moment keep their order, even if one of them was removed.
         if self.last_expiry_us.checked_sub(until).is_some_and(|ahead| ahead < 1000) {
             until = self.last_expiry_us + 1;
         }
@@ -80,7 +80,7 @@ impl EndedJobIndex {
         }
     }
 
-    /// Forgets those whose time is over.
+    /// Removes expired entries.
     pub(super) fn remove_expired(&mut self, now_us: u64) {
         while let Some((_, id)) = self.by_expiry.first_key_value().filter(|(at, _)| **at <= now_us)
         {
@@ -89,7 +89,8 @@ impl EndedJobIndex {
         }
     }
 
-    /// Evicts jobs until no more than so many, and so many bytes, are left; the newest, of this owner, stays in any case.
+    /// Evicts jobs until at most `most` jobs and `most_bytes` bytes are left, within
+    /// `MAX_EVICTIONS_PER_STEP`. The newest job, of this owner, always stays.
     pub(super) fn evict_excess(
         &mut self,
         newest: &JobId,
@@ -115,8 +116,8 @@ impl EndedJobIndex {
         gone
     }
 
-    /// The job that makes room for the newest, which stays: the first of the largest owner, or, if that has no other one,
-    /// of all.
+    /// Returns the job to evict for the newest, which stays: the first one of the chosen owner, or
+    /// the first of all if that owner has no other.
     fn choose_eviction(&self, newest: &JobId, owner: &str, most: u64) -> Option<JobId> {
         let largest = self.owners.get(self.owner_to_evict_from(owner, most));
         let of_largest = largest.into_iter().flat_map(|share| share.by_expiry.values());
@@ -124,8 +125,8 @@ impl EndedJobIndex {
         all.find(|id| *id != newest).cloned()
     }
 
-    /// The owner that makes room: that of the newest, if it has more than an equal share of `most`, else the one that has
-    /// the most. So no owner drives out others by what is its own.
+    /// Returns the owner to evict from: the owner of the newest if it has more than an equal share
+    /// of `most`, else the one with the most bytes. So no owner evicts others' jobs with its own.
     fn owner_to_evict_from<'a>(&'a self, owner: &'a str, most: u64) -> &'a str {
         let bytes = |owner: &str| self.owners.get(owner).map_or(0, |share| share.bytes);
         if bytes(owner).saturating_mul(self.owners.len() as u64) > most {
@@ -151,24 +152,24 @@ impl EndedJobIndex {
         true
     }
 
-    /// From a mark on.
+    /// Iterates from a mark.
     pub(super) fn iter_from(&self, mark: u64, now_us: u64) -> impl Iterator<Item = (u64, &JobId)> {
         let live = self.by_expiry.range(mark.max(now_us + 1)..);
         live.map(|(until, id)| (*until, id))
     }
 
-    /// Taken out by hand.
+    /// Removes an entry by hand.
     pub(super) fn remove_manually(&mut self, id: &JobId) {
         self.removed_count += u64::from(self.remove(id));
     }
 
-    /// How many are kept, and how many are kept no more.
+    /// Returns the number of stored entries, and of those that have expired or were evicted.
     pub(super) fn count_retained_and_trimmed(&self, now_us: u64) -> (u64, u64) {
         let kept = self.iter_from(0, now_us).count() as u64;
         (kept, self.inserted_count.saturating_sub(self.removed_count + kept))
     }
 
-    /// Whether the sums are those of the entries.
+    /// Returns true if the totals match the entries.
     #[cfg(any(test, feature = "fsck"))]
     pub(super) fn is_consistent(&self) -> bool {
         let all = self.entries.values().map(|entry| entry.bytes).sum::<u64>();

@@ -13,14 +13,15 @@ use crate::store::{
     },
 };
 
-/// How long a group's latest job is known from when it may run, and what a request was merged into.
+/// Retention of a merge group's latest job, from the time at which it may run; and of the target of
+/// a merge.
 const GROUP_RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
 const MERGE_RETENTION: Duration = Duration::from_secs(60);
 
-/// Records that end with a job.
+/// Maximum number of idempotency records that end with a job.
 const MAX_RECORDS_PER_JOB: usize = 32;
 
-/// How long a record is there whose job waits: as long as that, but not for ever.
+/// Retention of the record of a pending job: longer than any usual wait, but bounded.
 pub(super) const MAX_PENDING_RECORD_RETENTION: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 impl LockTransaction<'_> {
@@ -64,7 +65,7 @@ impl LockTransaction<'_> {
         EnqueueOutcome::Stored { position: self.job_position(&id).unwrap_or(1) }
     }
 
-    /// What was made of the request before.
+    /// Returns the outcome of an earlier copy of the request.
     fn earlier_reply(&mut self, call: &EnqueueCommand) -> Option<EnqueueOutcome> {
         if self.jobs.get(&call.id, self.now.ms).is_some() {
             let position = self.job_position(&call.id).unwrap_or(1);
@@ -81,20 +82,21 @@ impl LockTransaction<'_> {
         if self.settle_crashed_run(record, &id) {
             return None;
         }
-        // Of a request that ran at once it is known when it has ended, if its handler has read all of it.
+        // The fingerprint of a direct run is known at its end, if its handler has read the whole
+        // body. Until then it is `-`, which matches every request.
         let same = old == *print || old == "-";
         Some(if same { EnqueueOutcome::Duplicate(id) } else { EnqueueOutcome::FingerprintMismatch })
     }
 
-    /// From 1; 0 = late; `None` = it does not wait.
+    /// Returns the position from 1, 0 for a delayed job, `None` for a job that does not wait.
     fn job_position(&self, id: &JobId) -> Option<u64> {
         let job = self.jobs.get(id, self.now.ms)?;
         let late = self.shard.delayed_jobs.get(id).map(|_| 0);
         self.lock.job_position(job.seq, id).or(late)
     }
 
-    /// The job that waits and is of this group, and its bytes. One whose time is over ends here: where no worker has seen
-    /// to that yet, the new one would end with it.
+    /// Returns the queued job of this group, and its bytes. A job past its deadline ends here: if
+    /// no worker has ended it yet, the new request would end with it.
     fn queued_job_of_group(&mut self, group: &Arc<str>) -> Option<(JobId, u64)> {
         let name = (self.key.clone(), Arc::clone(group));
         let id = self.shard.latest_by_group.get(&name, self.now.ms)?.clone();
@@ -128,8 +130,8 @@ impl LockTransaction<'_> {
         Some(EnqueueOutcome::TooManyRecords(left))
     }
 
-    /// A request was merged into a job. Its record is there as long as that waits, as the job's own is; of more than a few
-    /// for its own time alone.
+    /// Adds a merged request's record to the job, so that it lives as long as the job's own. Beyond
+    /// `MAX_RECORDS_PER_JOB`, a record lives only for its own retention.
     fn merge_into_job(&mut self, call: &EnqueueCommand, id: &JobId) {
         let now = self.now;
         let job = self
@@ -143,7 +145,7 @@ impl LockTransaction<'_> {
         self.insert_request_record(call, id, joins);
     }
 
-    /// `old`: the bytes of one that goes at the same time.
+    /// Returns true if a limit is reached. `old` is the size in bytes of a job that is replaced.
     fn is_full(&self, call: &EnqueueCommand, old: Option<u64>) -> bool {
         let (caps, bytes) = (&call.limits, call.stored_bytes());
         let (late, late_bytes) =
@@ -166,8 +168,8 @@ impl LockTransaction<'_> {
                 || used + bytes > caps.owner_bytes.saturating_add(less))
     }
 
-    /// Returns true if the shard takes the job without this part of its room. One that takes the place of another needs room
-    /// only for the bytes that it has more.
+    /// Returns true if the shard has room for the job outside of the reserved part. A job that
+    /// replaces another one needs room only for its additional bytes.
     fn fits_outside_reserve(&self, part: u64, call: &EnqueueCommand, old: Option<u64>) -> bool {
         let (jobs, bytes) = call.limits.shard_limits_without(part);
         let more = call.stored_bytes().saturating_sub(old.unwrap_or(0));
@@ -175,7 +177,7 @@ impl LockTransaction<'_> {
             && (more == 0 || self.shard.job_bytes + more <= bytes)
     }
 
-    /// Returns true if its lock has a short queue, and its owner few jobs.
+    /// Returns true if the job's lock has a short queue and its owner few jobs.
     fn may_use_reserve(&self, call: &EnqueueCommand, old: Option<u64>) -> bool {
         let (most, bytes) = (call.limits.shard_bytes, call.stored_bytes());
         let (one, less) = (u64::from(old.is_some()), old.unwrap_or(0));

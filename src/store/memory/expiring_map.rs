@@ -1,11 +1,11 @@
-//! Things that end at a known time: found by name, and by what ends first.
+//! Maps of values that expire: by name, and by expiry.
 
 use std::{
     collections::{BTreeSet, HashMap},
     hash::Hash,
 };
 
-/// Names in order of a time, as a Redis ZSET has them.
+/// Names ordered by a time, like a Redis ZSET.
 pub(super) struct TimeIndex<K> {
     times: HashMap<K, u64>,
     by_time: BTreeSet<(u64, K)>,
@@ -33,7 +33,7 @@ impl<K: Clone + Eq + Hash + Ord> TimeIndex<K> {
         self.times.get(name).copied()
     }
 
-    /// In order of time, names of the same time in their own order.
+    /// Iterates by time, names of the same time in their own order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &K)> {
         self.by_time.iter().map(|(at, name)| (*at, name))
     }
@@ -42,7 +42,7 @@ impl<K: Clone + Eq + Hash + Ord> TimeIndex<K> {
         self.by_time.first().cloned()
     }
 
-    /// The latest time.
+    /// Returns the latest time.
     pub(super) fn last(&self) -> Option<u64> {
         self.by_time.last().map(|(at, _)| *at)
     }
@@ -51,7 +51,7 @@ impl<K: Clone + Eq + Hash + Ord> TimeIndex<K> {
         self.times.len()
     }
 
-    /// Takes out names whose time has come.
+    /// Removes names that are due.
     pub(super) fn remove_due(&mut self, now: u64) {
         while self.pop_before(now + 1).is_some() {}
     }
@@ -72,8 +72,8 @@ impl<K> Default for TimeIndex<K> {
     }
 }
 
-/// Values that are gone once their time is over, as a Redis key with a TTL is. Those without an end
-/// stay until they are removed.
+/// Map of values that are absent after their expiry, like Redis keys with a TTL. Values without an
+/// expiry stay until they are removed.
 pub(super) struct ExpiringMap<K, V> {
     values: HashMap<K, V>,
     expiries: TimeIndex<K>,
@@ -94,7 +94,8 @@ impl<K: Clone + Eq + Hash + Ord, V> ExpiringMap<K, V> {
         self.set_expiry(name, end);
     }
 
-    /// The value, made if there is none. The caller sets its end afterwards.
+    /// Returns the value; inserts a default if there is none. The caller sets its expiry
+    /// afterwards.
     pub(super) fn get_or_insert_default(&mut self, name: &K) -> &mut V
     where
         V: Default,
@@ -109,13 +110,13 @@ impl<K: Clone + Eq + Hash + Ord, V> ExpiringMap<K, V> {
         }
     }
 
-    /// Those that are there.
+    /// Iterates over the values that have not expired.
     #[cfg(any(test, feature = "fsck"))]
     pub(super) fn iter_live(&self, now: u64) -> impl Iterator<Item = (&K, &V)> {
         self.values.iter().filter(move |(name, _)| self.is_live(name, now))
     }
 
-    /// When a value that is there ends.
+    /// Returns the expiry of a value.
     pub(super) fn expiry_of(&self, name: &K) -> Option<u64> {
         self.expiries.get(name)
     }
@@ -125,7 +126,7 @@ impl<K: Clone + Eq + Hash + Ord, V> ExpiringMap<K, V> {
         self.expiries.remove(name);
     }
 
-    /// Takes out up to `most` values whose time is over.
+    /// Removes at most `most` expired values.
     pub(super) fn sweep(&mut self, now: u64, most: usize) {
         for _ in 0..most {
             let Some(name) = self.expiries.pop_before(now) else {
@@ -133,7 +134,7 @@ impl<K: Clone + Eq + Hash + Ord, V> ExpiringMap<K, V> {
             };
             self.values.remove(&name);
         }
-        // After a flood the table would stay as large as the flood was.
+        // After a peak the table would keep the capacity of the peak.
         if self.values.capacity() > 1024 && self.values.len() < self.values.capacity() / 8 {
             let room = self.values.len() * 2;
             self.values.shrink_to(room);
@@ -146,13 +147,13 @@ impl<K: Clone + Eq + Hash + Ord, V> ExpiringMap<K, V> {
         self.values.len()
     }
 
-    /// How many have no end.
+    /// Returns the number of values without an expiry.
     #[cfg(test)]
     pub(super) fn persistent_len(&self) -> usize {
         self.values.len() - self.expiries.times.len()
     }
 
-    /// A key whose TTL is n lives for its n-th millisecond too.
+    /// A key with a TTL of n is alive in its n-th millisecond too.
     fn is_live(&self, name: &K, now: u64) -> bool {
         self.expiries.get(name).is_none_or(|end| now <= end)
     }

@@ -1,4 +1,4 @@
-//! Idempotency records, counted for their owner: what `kept.lua` does to `i` and `n`.
+//! Idempotency records, counted for their owner: the operations of `kept.lua` on `i` and `n`.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,7 +6,8 @@ use super::lock_transaction::{LockScopedName, LockTransaction};
 use crate::store::backend::JobId;
 
 impl LockTransaction<'_> {
-    /// The idempotency records of a job are there until then, or for their own time if that is longer.
+    /// Sets the expiry of a job's idempotency records to `until`, or to their own minimum if that
+    /// is later.
     pub(super) fn extend_job_records(&mut self, id: &JobId, until: u64) {
         let Some(job) = self.jobs.get(id, self.now.ms) else { return };
         for (record, least) in &job.idempotency_records {
@@ -22,7 +23,7 @@ impl LockTransaction<'_> {
         }
     }
 
-    /// Keeps an idempotency record, and counts it for its owner.
+    /// Stores an idempotency record, and counts it for its owner.
     pub(super) fn insert_record(
         &mut self,
         name: &LockScopedName,
@@ -34,7 +35,7 @@ impl LockTransaction<'_> {
         self.shard.owner_records.set(owner, name, end, self.now);
     }
 
-    /// How long until the first record of this owner ends, if it has as many as it may.
+    /// Returns the time until the owner's first record expires, if the owner has reached its limit.
     pub(super) fn record_limit_wait(&mut self, owner: &str, most: u64) -> Option<Duration> {
         let (count, first) = self.shard.owner_records.count_with_first_expiry(owner, self.now);
         let left = || Duration::from_millis(first.saturating_sub(self.now.ms).max(1));

@@ -74,7 +74,7 @@ impl MemoryShard {
         JobListPage { jobs, next_mark: marks.next().map(|(mark, _)| mark) }
     }
 
-    /// In the order of marks, whatever comes and goes meanwhile.
+    /// Lists in the order of marks, which concurrent changes do not affect.
     pub(super) fn list_pending(
         &self,
         from: PendingCursor,
@@ -153,11 +153,11 @@ fn hash_prefix(name: &str) -> u64 {
     u64::from_be_bytes([a, b, c, d, e, f, g, h])
 }
 
-/// Runs of a job that are told of.
+/// Maximum number of runs in a job's history.
 const MAX_RECENT_RUNS: usize = 20;
 
 impl JobRecord {
-    /// One more run, for the history.
+    /// Adds a run to the history.
     pub(super) fn record_run(&mut self, now_us: u64, outcome: &str) {
         if self.recent_runs.len() == MAX_RECENT_RUNS {
             self.recent_runs.remove(0);
@@ -165,7 +165,8 @@ impl JobRecord {
         self.recent_runs.push(format!("{} {} {now_us} {outcome}", self.attempts, self.started_us));
     }
 
-    /// What ends it instead of a run: it was running, and its worker died, or its deadline has passed.
+    /// Returns the state and reason that end the job instead of a run: it was running and its
+    /// worker crashed, or its deadline has passed.
     pub(super) fn unrunnable_outcome(&self, now: u64) -> Option<(JobState, &'static str)> {
         if self.state == JobState::Running
             && (!self.retry_after_crash || self.attempts >= self.max_attempts)
@@ -175,7 +176,7 @@ impl JobRecord {
         self.deadline_ms.is_some_and(|exp| exp <= now).then_some((JobState::Expired, "deadline"))
     }
 
-    /// What it tells by itself.
+    /// Returns the part of the view that the record contains.
     fn to_view(&self) -> JobView {
         JobView {
             state: self.state,

@@ -1,4 +1,4 @@
-//! The steps of deferred requests.
+//! Operations of deferred requests.
 
 use std::time::Duration;
 

@@ -1,23 +1,23 @@
-//! Jobs of one line that are in backoff: mostly one, the first.
+//! Jobs of one lock that are in backoff: mostly one, the first.
 
 use crate::store::backend::JobId;
 
-/// Most that are known of a line: those that have failed last.
+/// Maximum number of backoffs per lock; the latest failures stay.
 const MAX_BACKOFFS: usize = 16;
 
-/// Until when each of them is, the one that has failed last first.
+/// End of each backoff, the latest failure first.
 #[derive(Debug, Default)]
 pub(super) struct JobBackoffs(Vec<(u64, JobId)>);
 
 impl JobBackoffs {
-    /// Those that are over at this time are forgotten.
+    /// Adds a backoff, and removes those that have ended.
     pub(super) fn set(&mut self, id: &JobId, at: u64, now: u64) {
         self.0.retain(|(until, whose)| *until > now && whose != id);
         self.0.insert(0, (at, id.clone()));
         self.0.truncate(MAX_BACKOFFS);
     }
 
-    /// A backoff is a job's own and ends with it.
+    /// Removes the backoff of a job that has ended.
     pub(super) fn remove(&mut self, id: &JobId) {
         self.0.retain(|(_, whose)| whose != id);
     }

@@ -1,4 +1,4 @@
-//! A job, as a shard keeps it.
+//! Job as stored in a shard.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,59 +11,59 @@ use crate::{
     store::backend::{JobId, JobState, LockToken, Settlement, WebhookJobSpec},
 };
 
-/// How long it is known of a job at least that it was stored.
+/// Minimum time for which a stored job is remembered.
 const DUPLICATE_CALL_WINDOW: Duration = Duration::from_secs(60);
 
-/// The keys j, b and r of a job in one: they get their TTL together.
+/// The key kinds j, b and r of a job in one value: they expire together.
 pub(super) struct JobRecord {
     pub(super) lock: Key,
     pub(super) seq: u64,
     pub(super) state: JobState,
-    /// The run token; it stays when the run has ended, so that settling twice is the same as once.
+    /// Token of the last run. It stays after the run, so that settling is idempotent.
     pub(super) run_token: Option<LockToken>,
-    /// The first that its last run was given.
+    /// First fence of the last run.
     pub(super) first_fence: u64,
     pub(super) attempts: u32,
     pub(super) max_attempts: u32,
     pub(super) retry_after_crash: bool,
     pub(super) reason: &'static str,
     pub(super) owner: String,
-    /// Its idempotency record, and those of requests that were merged into it; until when each is there at least,
+    /// The job's idempotency record, and those of merged requests, each with its minimum expiry,
     /// whatever becomes of the job.
     pub(super) idempotency_records: Vec<(Arc<str>, u64)>,
-    /// Who is told of its end.
+    /// Webhook that reports the end.
     pub(super) webhook: Option<WebhookJobSpec>,
     pub(super) accepted_us: u64,
     pub(super) bytes: u64,
     pub(super) envelope: Bytes,
     pub(super) response: Option<Bytes>,
-    /// Of that response, or 0.
+    /// Status of `response`; 0 without one.
     pub(super) response_status: u16,
-    /// Of a call: the end that it tells of.
+    /// For a webhook job: the end that it reports.
     pub(super) webhook_event: Option<String>,
-    /// Its deadline.
+    /// Deadline, if any.
     pub(super) deadline_ms: Option<u64>,
-    /// Others may pass it while it waits for its retry.
+    /// Other jobs may overtake it while it waits for a retry.
     pub(super) allows_overtaking: bool,
-    /// The job that has superseded it.
+    /// Job that has superseded this one.
     pub(super) superseded_by: Option<JobId>,
-    /// It ran at once, and stands in no line.
+    /// Direct run, which is in no queue.
     pub(super) is_direct: bool,
-    /// Of such a run: by when its process renews it, in ms.
+    /// For a direct run: deadline of its next renewal, in ms.
     pub(super) direct_lease_ms: u64,
-    /// It was evicted or purged: this is its tombstone.
+    /// Tombstone of an evicted or purged job.
     pub(super) is_tombstone: bool,
-    /// When its last run began, and when it ended for good.
+    /// Start of the last run, and end of the job.
     pub(super) started_us: u64,
     pub(super) ended_us: u64,
     pub(super) crash_count: u32,
     pub(super) busy_count: u32,
-    /// Its history.
+    /// History of runs, at most `MAX_RECENT_RUNS`.
     pub(super) recent_runs: Vec<String>,
 }
 
 impl JobRecord {
-    /// What is the same of all at first.
+    /// Creates a record with default values.
     pub(super) fn new(lock: &Key, now: ServerTime) -> Self {
         Self {
             lock: lock.clone(),
@@ -102,7 +102,7 @@ impl JobRecord {
         (self.state, self.reason, self.ended_us) = (state, reason, now_us);
     }
 
-    /// Drops all that a tombstone does not tell.
+    /// Removes all data that a tombstone does not report.
     pub(super) fn reduce_to_tombstone(&mut self, now: ServerTime) {
         let Self { state, reason, accepted_us, ended_us, .. } = *self;
         let owner = std::mem::take(&mut self.owner);
@@ -110,18 +110,20 @@ impl JobRecord {
         *self = Self { accepted_us, ended_us, ..tomb };
     }
 
-    /// Until when it must stay known that it was stored: a copy of the call that stored it may come yet.
+    /// Returns the time until which the job must be remembered: a copy of the call that stored it
+    /// may still arrive.
     pub(super) fn duplicate_window_end(&self) -> u64 {
         self.accepted_us / 1000 + ceil_millis(DUPLICATE_CALL_WINDOW)
     }
 
-    /// What a call tells of its end.
+    /// Returns the description of the end that a webhook reports.
     pub(super) fn end_event(&self) -> String {
         let Self { state, attempts, ended_us, response_status: status, reason, .. } = self;
         format!("{} {attempts} {ended_us} {status} {reason}", state.as_str())
     }
 
-    /// What the end of a call comes to: another end may have come that it has to tell of.
+    /// Resolves the settlement of a webhook job: if the reported job has ended again meanwhile, the
+    /// webhook is postponed and reports that end too.
     pub(super) fn resolve_settlement(&self, verdict: Settlement) -> Settlement {
         let last = self.webhook_event.as_ref().and_then(|end| end.split(' ').nth(2)?.parse().ok());
         match verdict {
@@ -137,7 +139,7 @@ impl JobRecord {
         }
     }
 
-    /// It will run again; what is not charged was no attempt.
+    /// Returns the job to its queue. A run that is not charged does not count as an attempt.
     pub(super) fn return_to_queue(&mut self, reason: &'static str, charged: bool) {
         (self.state, self.reason) = (JobState::Queued, reason);
         self.attempts = self.attempts.saturating_sub(u32::from(!charged));

@@ -1,4 +1,4 @@
-//! Messages between the store handles of this process: what PUBLISH and SUBSCRIBE are on Redis.
+//! Messages between the store handles of this process: PUBLISH and SUBSCRIBE of the embedded store.
 
 use std::{
     collections::HashMap,
@@ -12,10 +12,10 @@ use crate::store::{
     wakeups::{WakeupMessage, Wakeups},
 };
 
-/// A message on its way. A step collects its messages; they go out when its shard is unlocked, since
-/// a listener is code of its own.
+/// Message to be sent. An operation collects its messages; they are sent after its shard is
+/// unlocked, because a subscriber runs code of its own.
 pub(super) struct OutgoingWakeup {
-    /// The node it is for; `None` = every node.
+    /// Receiving node; `None` for every node.
     pub(super) recipient: Option<Arc<str>>,
     pub(super) message: WakeupMessage,
 }
@@ -28,12 +28,12 @@ pub(super) struct LocalPubsub {
 impl LocalPubsub {
     pub(super) fn subscribe(&self, node: &NodeId, hints: &Arc<Wakeups>) {
         let mut listeners = self.subscribers.lock();
-        // Handles come and go: those that have gone are swept by those that come.
+        // Handles come and go: a new subscriber removes the dropped ones.
         listeners.retain(|_, hints| hints.strong_count() > 0);
         listeners.insert(node.as_str().into(), Arc::downgrade(hints));
     }
 
-    /// Whether a message to this node would reach somebody.
+    /// Returns true if a message to this node would be received.
     pub(super) fn has_subscriber(&self, node: &str) -> bool {
         self.subscribers_of(Some(node)).len() == 1
     }

@@ -21,7 +21,7 @@ impl LockTransaction<'_> {
         if mine || self.lock.remove_holder(&HolderEntry::offer(*mode, me)) {
             return self.grant_and_reply(call);
         }
-        // Who has a place has no other: also where this call comes a second time.
+        // A token has at most one queue entry, even if this call is repeated.
         let has_place = self.lock.waiter_of(me).is_some();
         let mut old_seq = if has_place { 0 } else { call.resume_seq };
         let exclusive = LockMode::Exclusive.wire_letter();
@@ -33,8 +33,9 @@ impl LockTransaction<'_> {
             if let Some(place) = self.lock.waiter_of(me) {
                 self.lock.remove_waiter(&place);
             }
-            // Jobs that are passed over keep their turn: their lock has an end to wait for again.
-            // (One that is due already stays so: a worker's look ends the passing over.)
+            // Jobs that are overtaken keep their place: the due time of their lock is now the end
+            // of this lease. (An entry that is due already stays due: the worker's poll ends the
+            // skipping.)
             let due = self.shard.due_index.get(self.key);
             if !self.lock.jobs.is_empty() && due.is_none_or(|due| due > self.now.ms) {
                 self.schedule(self.now.deadline_after(call.lease));
@@ -43,8 +44,8 @@ impl LockTransaction<'_> {
         }
         let joined = call.max_wait.is_some() && self.lock.waiter_of(me).is_none();
         let seq = call.max_wait.map_or(0, |wait| self.join_queue(call, old_seq, wait));
-        // Every visit to a lock with room moves its line on. Those before the caller may have been of its
-        // mode: then it is among those who come in.
+        // Every operation on a lock with room advances its queue. The entries before the caller may
+        // have its mode: then the caller is granted with them.
         self.offer_next();
         if *mode != LockMode::Exclusive && self.lock.remove_holder(&HolderEntry::offer(*mode, me)) {
             return self.grant_and_reply(call);
@@ -53,7 +54,8 @@ impl LockTransaction<'_> {
         AcquireReply::Busy { lease_remaining: left, queue_length: line, seq, has_joined: joined }
     }
 
-    /// Before a free lock is taken: a retry after a lost 202 must find its job, not run again.
+    /// Returns true if the request was accepted before. Checked before a free lock is granted: a
+    /// retry after a lost 202 must find its job instead of running again.
     fn has_live_record(&mut self, call: &AcquireCommand) -> bool {
         let Some(record) = &call.record_name else { return false };
         let name = (self.key.clone(), Arc::clone(record));
@@ -63,7 +65,8 @@ impl LockTransaction<'_> {
 
     fn grant_and_reply(&mut self, call: &AcquireCommand) -> AcquireReply {
         let fence = self.grant(&call.token, call.mode, call.lease);
-        // Others of its mode may stand next, and nobody else will tell them.
+        // Waiters of the same mode may be next, and no other operation would offer the lock to
+        // them.
         if call.mode != LockMode::Exclusive {
             self.offer_next();
         }
@@ -76,7 +79,7 @@ impl LockTransaction<'_> {
         }
     }
 
-    /// `None` if it was not held any more.
+    /// Returns the next fence and the contenders; `None` if the lock is not held any more.
     pub(super) fn refresh_grant(&mut self, me: &LockToken) -> Option<GrantRefresh> {
         let held = self.lock.deadline_of(&HolderEntry::holder(LockMode::Exclusive, me));
         held.filter(|deadline| *deadline > self.now.ms)?;
@@ -94,7 +97,7 @@ impl LockTransaction<'_> {
         )
     }
 
-    /// Whether nobody stands before the caller.
+    /// Returns true if no entry precedes the caller.
     fn is_first_in_queue(&mut self, me: &LockToken, old_seq: u64) -> bool {
         match self.queue_head() {
             None => true,
@@ -104,10 +107,11 @@ impl LockTransaction<'_> {
         }
     }
 
-    /// Whether somebody of this old sequence would pass the first in line, and those before him have done
-    /// so for one accept window already: see `acquire.lua`.
+    /// Returns true if an entry of this old sequence would overtake the queue head, and others have
+    /// done so for one offer timeout already: see `acquire.lua`.
     fn is_barging_expired(&mut self, old_seq: u64) -> bool {
-        // Looking for the head drops dead places: the script does not look without need, either.
+        // The search for the head removes expired entries, so it is skipped without need, as in the
+        // script.
         let first = if old_seq > 0 { self.queue_head() } else { None };
         let Some((first, _)) = first.filter(|(first, _)| old_seq < *first) else {
             return false;
@@ -121,7 +125,7 @@ impl LockTransaction<'_> {
         }
     }
 
-    /// Takes a place in the line, or keeps the one it has for longer; returns its sequence.
+    /// Joins the queue, or extends the entry that is there. Returns its sequence.
     fn join_queue(&mut self, call: &AcquireCommand, old_seq: u64, wait: Duration) -> u64 {
         let AcquireCommand { token: me, mode, .. } = call;
         let seq = match self.lock.waiter_of(me) {
@@ -144,7 +148,7 @@ impl LockTransaction<'_> {
     }
 
     pub(super) fn next_seq(&mut self) -> u64 {
-        // A time, for the same reason as a fence is: see `line.lua`.
+        // A time, for the same reason as a fence: see `line.lua`.
         self.shard.last_seq = (self.shard.last_seq + 1).max(self.now.us);
         self.shard.last_seq
     }
@@ -153,8 +157,9 @@ impl LockTransaction<'_> {
         self.release_before_acquire(me, mode, 0)
     }
 
-    /// In front of an acquisition in the same call, of one who came at this time of the store, if it is known: a lock that
-    /// was had alone is left to it if nobody in line came before.
+    /// Releases the lock in front of an acquire in the same call. `came` is the server time at
+    /// which that caller arrived, or 0 if unknown. An exclusive lock is left to this caller if no
+    /// contender arrived before it.
     pub(super) fn release_before_acquire(
         &mut self,
         me: &LockToken,
@@ -167,7 +172,7 @@ impl LockTransaction<'_> {
         let shared = HolderEntry::holder(LockMode::Shared, me);
         let none = self.lock.deadline_of(&holds).is_none();
         if none && mode == LockMode::Exclusive && self.lock.deadline_of(&shared).is_some() {
-            // What a downgrade has made of it, whose answer was lost.
+            // The lock was downgraded, and the reply was lost.
             (mode, holds) = (LockMode::Shared, shared);
         }
         let held = self.lock.deadline_of(&holds);
@@ -175,7 +180,7 @@ impl LockTransaction<'_> {
         if let Some(place) = &place {
             self.lock.remove_waiter(place);
         }
-        // Of both modes: who was downgraded may have asked again before that was over.
+        // Offers of both modes: a downgraded holder may have asked again before the downgrade.
         let offered = self.lock.remove_holder(&HolderEntry::offer(mode, me))
             | self.lock.remove_holder(&asked);
         let taken = self.lock.remove_holder(&holds) | offered;
@@ -193,14 +198,14 @@ impl LockTransaction<'_> {
         }
     }
 
-    /// Whether somebody can be served, and all of them came later; 0: at no time that is known. Not while sequences are
-    /// ahead of the clock: see `release.lua`.
+    /// Returns true if there are contenders, and all of them arrived later than `came`; 0 means an
+    /// unknown time. False while sequences are ahead of the clock: see `release.lua`.
     fn precedes_all_contenders(&mut self, came: u64) -> bool {
         let told_by_the_clock = came > 0 && self.shard.last_seq <= self.now.us;
         told_by_the_clock && self.queue_head().is_some_and(|(first, _)| came < first)
     }
 
-    /// False if it was not held any more.
+    /// Returns false if the lock was not held any more.
     pub(super) fn downgrade(&mut self, me: &LockToken, lease: Duration) -> bool {
         let now = self.now.ms;
         let (shared, held) = (

@@ -1,4 +1,4 @@
-//! What is kept of one lock: the keys h, l, q and g.
+//! State of one lock: the key kinds h, l, q and g.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -6,7 +6,7 @@ use super::job_backoffs::JobBackoffs;
 use super::memory_shard::ServerTime;
 use crate::store::backend::{JobId, LockMode, LockToken};
 
-/// Who stands in h: holders, and those who have been offered the lock; with the letter of their mode.
+/// Member of h: a holder, or an offer of the lock, with the wire letter of its mode.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum HolderEntry {
     Holder(&'static str, LockToken),
@@ -31,7 +31,7 @@ impl HolderEntry {
     }
 }
 
-/// A place in q, in its order.
+/// Entry of q; the order of the fields is the order of the queue.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct MemoryQueueEntry {
     pub(super) seq: u64,
@@ -40,28 +40,28 @@ pub(super) struct MemoryQueueEntry {
     pub(super) mode: LockMode,
 }
 
-/// The keys h, l, q and g of one lock.
+/// State of one lock: the key kinds h, l, q and g.
 #[derive(Default)]
 pub(super) struct LockState {
-    /// h: mostly one member, so a list is enough. All are of one mode.
+    /// h: mostly one member, so a list is enough. All have the same mode.
     pub(super) holders: Vec<(HolderEntry, u64)>,
-    /// When h ends: with its latest member ever, until it was empty.
+    /// Expiry of h: the latest deadline of all members since it was empty.
     holders_expiry: u64,
     pub(super) waiters: BTreeSet<MemoryQueueEntry>,
     waiters_expiry: u64,
-    /// The fields '@<place>' of l.
+    /// The hash fields `@<token>` of l.
     waiters_by_token: HashMap<LockToken, MemoryQueueEntry>,
     pub(super) jobs: BTreeSet<(u64, JobId)>,
-    /// From when on the jobs are passed over, because the offer to them has lapsed.
+    /// Time from which the jobs are skipped, because the offer to them was not taken.
     pub(super) job_offer_deadline: Option<u64>,
     pub(super) backoffs: JobBackoffs,
-    /// Whom old sequences have passed, and until when they may.
+    /// Sequence of the queue head that older sequences have overtaken, and until when they may.
     pub(super) barging_window: Option<(u64, u64)>,
     pub(super) job_bytes: u64,
 }
 
 impl LockState {
-    /// Drops what a key's TTL would have taken away by now.
+    /// Removes the state that a key's TTL would have removed by now.
     pub(super) fn drop_expired(&mut self, now: ServerTime) {
         if now.ms > self.holders_expiry {
             self.holders.clear();
@@ -76,7 +76,7 @@ impl LockState {
         self.holders.is_empty() && self.waiters.is_empty() && self.jobs.is_empty()
     }
 
-    /// When nothing of it is left; `None` while jobs wait, which have no end.
+    /// Returns the time at which no state is left; `None` while jobs wait, which do not expire.
     pub(super) fn expiry(&self) -> Option<u64> {
         let mut end = 0;
         if !self.holders.is_empty() {
@@ -96,7 +96,7 @@ impl LockState {
         self.jobs.first()
     }
 
-    /// From 1.
+    /// Returns the position of a job in the queue, from 1.
     pub(super) fn job_position(&self, seq: u64, id: &JobId) -> Option<u64> {
         let at = (seq, id.clone());
         let before = || self.jobs.range(..&at).count() as u64;
@@ -108,7 +108,7 @@ impl LockState {
         found.map(|(_, deadline)| *deadline)
     }
 
-    /// Takes a member out of h; true if it was there.
+    /// Removes a member of h. Returns true if it was there.
     pub(super) fn remove_holder(&mut self, member: &HolderEntry) -> bool {
         let before = self.holders.len();
         self.holders.retain(|(m, _)| m != member);
@@ -123,12 +123,13 @@ impl LockState {
             Some((_, old)) => *old = deadline,
             None => self.holders.push((member, deadline)),
         }
-        // Who is in mode x is alone, and the key ends with him.
+        // An exclusive holder is alone, and the key expires with it.
         let alone = matches!(&self.holders[..], [(HolderEntry::Holder("x", _), _)]);
         self.holders_expiry = if alone { deadline } else { self.holders_expiry.max(deadline) };
     }
 
-    /// Moves the deadline of a live holder, and never back: what it is then. `None` if it is none.
+    /// Extends the deadline of a live holder, never backwards. Returns the resulting deadline, or
+    /// `None` if the token holds nothing.
     pub(super) fn extend_holder(
         &mut self,
         me: &LockToken,
@@ -142,7 +143,7 @@ impl LockState {
         Some(end)
     }
 
-    /// This nonce's place, if it has one.
+    /// Returns the queue entry of this token, if any.
     pub(super) fn waiter_of(&self, me: &LockToken) -> Option<MemoryQueueEntry> {
         self.waiters_by_token.get(me).cloned()
     }

@@ -1,4 +1,5 @@
-//! One step at a line: what `line.lua` is on Redis. Names and order of steps are the same there.
+//! Operation on one lock: `line.lua` of the embedded store. The order of its parts is the same
+//! there.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -18,13 +19,14 @@ use crate::{
     },
 };
 
-/// Rows that one step may look at: a bound on its running time, not on the line.
+/// Maximum number of entries that one operation examines. It bounds the running time of the
+/// operation, not the length of the queue.
 pub(super) const SCAN_LIMIT: usize = 100;
 
-/// An idempotency record is kept beside the lock it is about: of another lock it is another record.
+/// Name of an idempotency record with its lock: the same name under another lock is another record.
 pub(super) type LockScopedName = (Key, Arc<str>);
 
-/// One step at one line.
+/// Operation on one lock.
 pub(super) struct LockTransaction<'a> {
     pub(super) key: &'a Key,
     pub(super) lock: &'a mut LockState,
@@ -50,20 +52,21 @@ impl LockTransaction<'_> {
         self.outbox.push(OutgoingWakeup { recipient: None, message: hint });
     }
 
-    /// Takes expired holders and offers out; the latest deadline that is left, or `None` if free.
+    /// Removes expired holders and offers. Returns the latest remaining deadline, or `None` if the
+    /// lock is free.
     pub(super) fn expire_holders(&mut self) -> Option<u64> {
         let now = self.now.ms;
         self.lock.holders.retain(|(_, deadline)| *deadline > now);
         self.lock.holders.iter().map(|(_, deadline)| *deadline).max()
     }
 
-    /// The mode of those who have it; `None` if it is free.
+    /// Returns the mode of the current holders; `None` if the lock is free.
     pub(super) fn held_mode(&mut self) -> Option<&'static str> {
         self.expire_holders()?;
         self.lock.holders.first().map(|(member, _)| member.mode_letter())
     }
 
-    /// Whether one more of this mode may come in.
+    /// Returns true if one more holder of this mode is admissible.
     pub(super) fn allows_mode(&mut self, mode: LockMode) -> bool {
         match self.held_mode() {
             None => true,
@@ -76,8 +79,9 @@ impl LockTransaction<'_> {
         }
     }
 
-    /// What a request that was not let in is told: until when, and the length of the line. Where nothing
-    /// but permits is wanting, it waits for the one that leaves fewer than there may be.
+    /// Returns the time until the deadline that a busy request waits for, and the length of the
+    /// queue. If only permits are missing, that is the deadline after which fewer than the maximum
+    /// are held.
     pub(super) fn estimate_wait(&mut self, mode: LockMode) -> (Duration, u64) {
         let mut until = self.expire_holders();
         if let LockMode::Permits(most) = mode
@@ -92,10 +96,11 @@ impl LockTransaction<'_> {
         (Duration::from_millis(left.max(1)), self.lock.queue_len())
     }
 
-    /// A fence above every fence ever given in this shard; the spare ones are the holder's too.
+    /// Grants the lock with a fence above every fence ever given in this shard; the holder owns the
+    /// spare fences too.
     pub(super) fn grant(&mut self, me: &LockToken, mode: LockMode, lease: Duration) -> u64 {
         let (fence, member) = (self.next_fence(), HolderEntry::holder(mode, me));
-        // A copy of a call that was late shortens nothing.
+        // A delayed copy of a call must not shorten the lease.
         let until = self.lock.deadline_of(&member).unwrap_or(0).max(self.now.deadline_after(lease));
         self.lock.insert_holder(member, until);
         fence
@@ -107,8 +112,9 @@ impl LockTransaction<'_> {
         fence
     }
 
-    /// Sets when a worker should look at this lock, and tells the watcher if it must wake sooner. Another lock
-    /// that is overdue is no reason to be silent: the worker has been there, and may not look again for its sake.
+    /// Sets the time at which a worker has to poll this lock, and wakes the watching node if that
+    /// is earlier than its next poll. An overdue other lock does not suppress the wake-up: the
+    /// worker has polled it already, and may not poll again because of it.
     pub(super) fn schedule(&mut self, at: u64) {
         let first = self.shard.due_index.iter().next().map(|(first, _)| first);
         self.shard.due_index.set(self.key, at);
@@ -118,15 +124,15 @@ impl LockTransaction<'_> {
         }
     }
 
-    /// As `schedule`, but a look that is due already stays so, and one that comes sooner too: it ends the
-    /// passing over of jobs, and traffic must not put it off.
+    /// Like `schedule`, but never moves a poll to a later time. The poll ends the skipping of jobs,
+    /// and traffic must not postpone it.
     pub(super) fn schedule_no_later(&mut self, at: u64) {
         if self.shard.due_index.get(self.key).is_none_or(|due| due > at) {
             self.schedule(at);
         }
     }
 
-    /// Tells the processes of all holders who joined the line, each once.
+    /// Announces an arrival in the queue to the processes of all holders, once each.
     pub(super) fn announce_join(&mut self, who: Contenders) {
         let mut told = HashSet::new();
         for (member, _) in self.lock.holders.iter().take(SCAN_LIMIT) {
@@ -140,8 +146,8 @@ impl LockTransaction<'_> {
         }
     }
 
-    /// First place whose process may still be waiting. (All the dead ones before it go: here that is
-    /// cheap. The script looks at so many, and lets nobody past the rest.)
+    /// Returns the first entry that has not expired. (Removes all expired ones before it, which is
+    /// cheap here. The script examines at most `SCAN_LIMIT`, and lets no entry overtake the rest.)
     pub(super) fn first_live_waiter(&mut self) -> Option<MemoryQueueEntry> {
         loop {
             let place = self.lock.waiters.first()?.clone();
@@ -152,13 +158,13 @@ impl LockTransaction<'_> {
         }
     }
 
-    /// Until when this job is in backoff.
+    /// Returns the end of this job's backoff, if it lasts.
     pub(super) fn backoff_end(&self, job: &JobId) -> Option<u64> {
         self.lock.backoffs.end_of(job).filter(|at| *at > self.now.ms)
     }
 
-    /// First job, unless the jobs are passed over: an offer to them lapsed, the first one is in
-    /// backoff, or no worker watches the shard.
+    /// Returns the first job, unless the jobs are skipped: an offer to them was not taken, the
+    /// first one is in backoff, or no worker watches the shard.
     pub(super) fn first_available_job(&self) -> Option<(u64, JobId)> {
         let lapsed = self.lock.job_offer_deadline.is_some_and(|park| park <= self.now.ms);
         let watched = self.shard.watching_node(self.now).is_some();
@@ -166,7 +172,8 @@ impl LockTransaction<'_> {
         self.lock.first_job().filter(|(_, id)| seen && self.backoff_end(id).is_none()).cloned()
     }
 
-    /// Who stands at the head of the line, and whose place that is; `None` if nobody can be served.
+    /// Returns the sequence of the queue head, and its entry unless it is a job; `None` if no entry
+    /// can be served.
     pub(super) fn queue_head(&mut self) -> Option<(u64, Option<MemoryQueueEntry>)> {
         let place = self.first_live_waiter();
         match (place, self.first_available_job()) {
@@ -177,10 +184,10 @@ impl LockTransaction<'_> {
         }
     }
 
-    /// The lock is offered for one accept window to whoever is at the head of its line and fits beside
-    /// those who are in: one writer, the leading run of readers, as many as there are permits. A live
-    /// place leaves the line (a dead one would block everybody); a job stays, and is parked unless a
-    /// worker claims it.
+    /// Offers the lock, for one offer timeout, to the entries at the head of the queue that are
+    /// admissible beside the holders: one exclusive waiter, all leading shared ones, or as many as
+    /// there are permits. The entry of a waiter leaves the queue, since a dead one would block it.
+    /// A job stays, and is skipped unless a worker claims it in time.
     pub(super) fn offer_next(&mut self) {
         for _ in 0..SCAN_LIMIT {
             let held = self.held_mode();
@@ -200,8 +207,8 @@ impl LockTransaction<'_> {
                 _ if held.is_some() => return,
                 Some((_, None)) => return self.offer_to_first_job(),
                 None => {
-                    // Hidden jobs on a free lock: a worker looks when it comes, or when the backoff is
-                    // over.
+                    // Skipped jobs on a free lock: a worker polls when it arrives, or when the
+                    // backoff ends.
                     if let Some((_, first)) = self.lock.first_job() {
                         self.schedule(self.backoff_end(first).unwrap_or(self.now.ms));
                     }

@@ -1,4 +1,4 @@
-//! One shard: everything that one step may touch, behind one mutex.
+//! Shard of the embedded store: all data that one operation may touch, behind one mutex.
 
 use std::time::Duration;
 
@@ -18,11 +18,11 @@ use crate::{
     store::backend::{JobId, LeaseRenewal, LockMode, LockToken},
 };
 
-/// Values of each kind that a step looks at for their end. It makes fewer, so what has ended goes
-/// away faster than it comes.
+/// Number of values of each kind that an operation checks for expiry. It creates fewer, so expired
+/// values are removed faster than they appear.
 pub(super) const SWEEP_LIMIT: usize = 4;
 
-/// The time of a step: TIME is read once, at its beginning.
+/// Time of an operation; the clock is read once, at its beginning.
 #[derive(Clone, Copy)]
 pub(super) struct ServerTime {
     pub(super) us: u64,
@@ -34,12 +34,12 @@ impl ServerTime {
         Self { us, ms: us / 1000 }
     }
 
-    /// When this time has passed: what is delayed must not come sooner.
+    /// Returns the first ms after a delay: a delayed entry must not come early.
     pub(super) fn earliest_after(self, delay: Duration) -> u64 {
         self.us.div_ceil(1000).saturating_add(crate::clock::ceil_millis(delay))
     }
 
-    /// The deadline of what lasts this long from now.
+    /// Returns the deadline, in ms, of a time that begins now.
     pub(super) fn deadline_after(self, time: Duration) -> u64 {
         self.ms.saturating_add(crate::clock::ceil_millis(time))
     }
@@ -49,16 +49,17 @@ impl ServerTime {
 pub(super) struct MemoryShard {
     pub(super) locks: ExpiringMap<Key, LockState>,
     pub(super) jobs: ExpiringMap<JobId, JobRecord>,
-    /// Idempotency records: the job, and the fingerprint of the request that made it.
+    /// Idempotency records: the job, and the fingerprint of the request that created it.
     pub(super) idempotency_records: ExpiringMap<LockScopedName, (JobId, String)>,
     pub(super) counters: ExpiringMap<StoredCounterKey, StoredCounter>,
-    /// How many debts have begun: their names.
+    /// Number of GCRA debts begun, which names the next one.
     pub(super) last_debt_id: u64,
     pub(super) state: ShardState,
 }
 
 impl MemoryShard {
-    /// A step about one line: makes it if need be, and removes it if the step has left nothing.
+    /// Runs an operation on one lock. Creates its state if needed, and removes the state if the
+    /// operation has left it empty.
     pub(super) fn with_lock<T>(
         &mut self,
         key: &Key,
@@ -89,7 +90,8 @@ impl MemoryShard {
         answer
     }
 
-    /// What the step before has ended is told of: each call has a line of its own.
+    /// Enqueues the webhook jobs of the jobs that the operation before has ended: each has a lock
+    /// of its own.
     fn enqueue_webhooks(&mut self, now: ServerTime, post: &mut Vec<OutgoingWakeup>) {
         for (call, end, owner) in std::mem::take(&mut self.state.pending_webhooks) {
             self.with_lock(&call.key.clone(), now, post, |visit| {
@@ -148,7 +150,8 @@ impl MemoryShard {
         held
     }
 
-    /// Nothing once the job has ended well, as where the request has a key of its own.
+    /// Returns the stored request. There is none once the job is done, as on Redis, where the
+    /// request has a key of its own.
     pub(super) fn job_envelope(&self, id: &JobId, now: ServerTime) -> Option<Bytes> {
         let envelope = &self.jobs.get(id, now.ms)?.envelope;
         Some(envelope.clone()).filter(|envelope| !envelope.is_empty())
@@ -163,7 +166,7 @@ impl MemoryShard {
         Some(id.clone())
     }
 
-    /// Values in here, of all kinds.
+    /// Returns the number of values of all kinds.
     #[cfg(test)]
     pub(super) fn value_count(&self) -> usize {
         let (groups, merged) = (self.state.latest_by_group.len(), self.state.merged_into.len());

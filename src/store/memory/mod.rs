@@ -1,12 +1,19 @@
-//! The embedded store: the steps of `lua/*.lua` on data of this process.
+//! Embedded store: the operations of `lua/*.lua` on data of this process.
 //!
-//! A step locks its shard, reads the clock once, does what the script does, and unlocks; then its
-//! messages go out. It never waits, so the future it returns is ready at once. The scripts are the
-//! specification: [`visit`] is `line.lua`, [`pending`] is `jobs.lua`, [`ended`] is `kept.lua`, [`locks`], [`enqueue`] and [`runs`] are the scripts
-//! about a line, [`listed`] those about jobs wherever they are, [`live_workers`] what workers say of themselves, [`rate`]
-//! those about quotas, [`tasks`] those about queues of tasks, [`due`] the look for what is due; the rest is in [`shard`].
+//! An operation locks its shard, reads the clock once, does the same as its script, and unlocks;
+//! then its messages are sent. It never waits, so the future that it returns is ready at once. The
+//! scripts are the specification:
 //!
-//! Whatever is over is gone at once for every step, and its memory is freed by later steps.
+//! - [`lock_transaction`] is `line.lua`, [`pending_jobs`] is `jobs.lua`, and [`ended_job_index`] is
+//!   `kept.lua`.
+//! - [`lock_commands`], [`enqueue`], [`direct_run`] and [`claim_and_settle`] are the scripts about
+//!   one lock.
+//! - [`job_admin`] has the scripts about single jobs and their listings.
+//! - [`worker_heartbeat`] is the workers' membership, and [`poll_due`] the search for due work.
+//! - [`rate_counters`] has the scripts about quotas, and [`tasks`] those about task queues.
+//! - The rest is in [`memory_shard`] and [`shard_state`].
+//!
+//! An expired value is absent at once for every operation; later operations free its memory.
 
 mod claim_and_settle;
 mod direct_run;
@@ -72,20 +79,20 @@ use crate::{
     key::{Key, SHARD_COUNT},
 };
 
-/// The store of [`Store::memory`](crate::Store::memory).
+/// Backend of [`Store::memory`](crate::Store::memory).
 pub(crate) struct MemoryBackend {
     clock: Clock,
     identity: Arc<str>,
-    /// One for each shard number.
+    /// Indexed by shard number.
     shards: Vec<Mutex<MemoryShard>>,
-    /// Live workers, and when each one's lease ends.
+    /// Live workers, with the end of each lease in ms.
     live_workers: Mutex<HashMap<NodeId, u64>>,
-    /// Live limiters.
+    /// Live rate limiters, with the end of each lease in ms.
     live_limiters: Mutex<HashMap<NodeId, u64>>,
     jobs_paused: AtomicBool,
     task_queues: tasks::MemoryTaskQueues,
     pubsub: LocalPubsub,
-    /// Locks are busy for all but jobs.
+    /// All acquires are busy; jobs still run.
     #[cfg(any(test, feature = "test-kit"))]
     simulates_busy_locks: AtomicBool,
 }
@@ -106,7 +113,8 @@ impl MemoryBackend {
         }
     }
 
-    /// Runs a step on a shard. The time is read under the lock, so that steps see it in their order.
+    /// Runs an operation on a shard. The time is read under the lock, so that operations see it in
+    /// their order.
     #[expect(
         clippy::indexing_slicing,
         reason = "a shard is below their number, which is the length"
@@ -117,7 +125,7 @@ impl MemoryBackend {
         step(&mut shard, ServerTime::from_micros(self.clock.now_us()))
     }
 
-    /// Runs a step on a line, then sends its messages.
+    /// Runs an operation on a lock, then sends its messages.
     fn with_lock<T>(&self, key: &Key, step: impl FnOnce(&mut LockTransaction<'_>) -> T) -> T {
         let mut post = Vec::new();
         let answer =
@@ -126,19 +134,21 @@ impl MemoryBackend {
         answer
     }
 
-    /// From now on, every lock is busy for those who ask for it: jobs, which claim theirs, run.
+    /// Makes every acquire busy from now on. Jobs run, because a claim takes its lock itself.
     #[cfg(any(test, feature = "test-kit"))]
     pub(crate) fn simulate_busy_locks(&self, busy: bool) {
         self.simulates_busy_locks.store(busy, Ordering::SeqCst);
     }
 
-    /// Taken and given back, so that whatever goes before a free lock has its say.
+    /// Makes a grant busy if the simulation is on. The lock is acquired and released, so that
+    /// everything that precedes the grant of a free lock takes effect.
     #[cfg(any(test, feature = "test-kit"))]
     fn apply_busy_simulation(&self, call: &AcquireCommand, acquired: AcquireReply) -> AcquireReply {
         let AcquireReply::Granted { queue_length: line, .. } = acquired else {
             return acquired;
         };
-        // What workers share among them is no resource: those that can't have a permit run nothing.
+        // The lock of the workers' shared limits is exempt: a worker without a run permit runs
+        // nothing.
         if !self.simulates_busy_locks.load(Ordering::SeqCst) || call.key == Key::for_queue_workers()
         {
             return acquired;
@@ -152,13 +162,14 @@ impl MemoryBackend {
         }
     }
 
-    /// Locks, jobs, records, counters and due entries, those that are over but not yet swept included.
+    /// Returns the number of locks, jobs, records, counters and index entries, including expired
+    /// ones that were not swept yet.
     #[cfg(test)]
     pub(super) fn stored_value_count(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().value_count()).sum()
     }
 
-    /// Takes out the counters that are over: as long as they lie there, a clock that is put back would bring them back.
+    /// Removes expired counters. If one stayed, a clock that is set back would revive it.
     #[cfg(test)]
     pub(super) fn sweep_counters(&self) {
         let now = ServerTime::from_micros(self.clock.now_us());
@@ -167,7 +178,8 @@ impl MemoryBackend {
         }
     }
 
-    /// Puts jobs among a shard's dead ones, of which nothing else is kept; when each is forgotten, in microseconds.
+    /// Adds entries without jobs to a shard's index of dead jobs, with the given expiry times in
+    /// microseconds.
     #[cfg(test)]
     pub(super) fn fill_dead_index(&self, shard: u16, times: std::ops::Range<u64>) {
         self.with_shard(shard, |shard_of, now| {
@@ -178,13 +190,14 @@ impl MemoryBackend {
         });
     }
 
-    /// Those of them that nothing will end by itself: lines with jobs, pending jobs, due entries.
+    /// Returns the number of entries that never expire: locks with jobs, pending jobs, index
+    /// entries.
     #[cfg(test)]
     pub(super) fn persistent_entry_count(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().persistent_entry_count()).sum()
     }
 
-    /// What is counted: jobs and bytes of the key's shard, bytes of its line.
+    /// Returns the counts of jobs and bytes of the key's shard, and of bytes of its lock.
     #[cfg(test)]
     pub(super) fn usage_counts(&self, key: &Key) -> [u64; 3] {
         self.with_shard(key.shard(), |shard, _| shard.usage_counts(key))
@@ -298,10 +311,11 @@ impl Backend for MemoryBackend {
         ready_ok(update_live_nodes(&mut self.live_limiters.lock(), node, lease, now).1)
     }
 
-    /// Ignores `mend`: data of this process can't be broken by hand, so a finding is a fault of this store.
+    /// Ignores `mend`: data of this process cannot be edited by hand, so a finding is a bug of this
+    /// store.
     #[cfg(any(test, feature = "fsck"))]
     fn fsck(&self, part: FsckPart, _mend: bool) -> StoreFuture<'_, FsckPartResult> {
-        // Nobody has mistyped its name.
+        // The scan is complete and the namespace never empty: its name cannot be mistyped.
         let mut found = FsckPartResult {
             is_complete_scan: true,
             namespace_keys: 1,
@@ -326,12 +340,13 @@ impl Backend for MemoryBackend {
 
 impl fmt::Debug for MemoryBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // None of the data: keys and requests are the users'.
+        // Omits the data: keys and requests belong to users.
         f.debug_struct("MemoryBackend").field("clock", &self.clock).finish_non_exhaustive()
     }
 }
 
-/// `living.lua`: whether one has come, left or died, and how many there are.
+/// `living.lua`: registers a node, or removes it if the lease is zero. Returns true if a node has
+/// joined, left or expired, and the number of live nodes.
 fn update_live_nodes(
     nodes: &mut HashMap<NodeId, u64>,
     node: NodeId,

@@ -1,4 +1,4 @@
-//! For the exhaustive model: what a line's shard looks like, and faults that are planted in it.
+//! Support of the exhaustive model: snapshots of a lock's shard, and planted faults.
 
 use std::fmt::Write as _;
 
@@ -8,34 +8,35 @@ use crate::{
     store::backend::{JobId, LockToken},
 };
 
-/// What the clients of a test call tokens and jobs, so that two stores that differ in random names alone have the
-/// same picture.
+/// Numbers of the tokens and jobs of a test's clients, so that stores that differ only in random
+/// names have the same snapshot.
 pub(in crate::store) trait ModelNames {
     fn token_number(&self, token: &LockToken) -> usize;
     fn job_number(&self, id: &JobId) -> usize;
 }
 
-/// What a store that is wrong would do. Each is caught.
+/// Deliberate error of the store. The model must detect each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::store) enum PlantedFault {
-    /// A job is stored, and nobody is to look at its lock.
+    /// A stored job has no due entry of its lock.
     DueEntryMissing,
-    /// A job leaves its line when it is claimed.
+    /// A claimed job leaves its queue.
     ClaimedJobDequeued,
-    /// A job that has ended still counts.
+    /// An ended job is still counted.
     EndedJobCounted,
     /// The fence does not grow.
     FenceNotAdvanced,
-    /// A lease ends before its time.
+    /// A lease ends early.
     LeaseEndsEarly,
-    /// The second job stands before the first.
+    /// The second job precedes the first.
     QueueOutOfOrder,
-    /// A verdict counts whoever gives it.
+    /// A settlement counts under any token.
     RunTokenIgnored,
 }
 
 impl MemoryBackend {
-    /// All that steps about this lock depend on, with times as from now and sequences as ranks.
+    /// Returns all state that operations on this lock depend on, with times relative to now and
+    /// sequences as ranks.
     pub(in crate::store) fn model_snapshot(
         &self,
         key: &Key,
@@ -44,7 +45,7 @@ impl MemoryBackend {
     ) -> String {
         self.with_shard(key.shard(), |shard, now| {
             let from_now = |at: u64| i128::from(at) - i128::from(now.ms);
-            // What is over is over, however long ago.
+            // A time in the past counts as now.
             let to_come = |at: u64| from_now(at).max(0);
             let (mut out, mut seqs) = (String::new(), told.to_vec());
             let line = shard.locks.get(key, now.ms);
@@ -91,7 +92,7 @@ impl MemoryBackend {
             jobs.sort_unstable_by_key(|(name, ..)| *name);
             for (name, id, job) in jobs {
                 let run = job.run_token.as_ref().map(|run| names.token_number(run));
-                // What counts of them is whether there is one more to come.
+                // Only the presence of another attempt matters.
                 let attempts = job.attempts.min(job.max_attempts + 1);
                 let times =
                     [job.deadline_ms, shard.state.delayed_jobs.get(id)].map(|at| at.map(to_come));
@@ -101,8 +102,8 @@ impl MemoryBackend {
         })
     }
 
-    /// What a picture leaves out: the last fence and the last sequence of a lock's shard, and when watches and the leases
-    /// of workers end.
+    /// Returns the state that a snapshot omits: the last fence and the last sequence of a lock's
+    /// shard, and the ends of watches and of workers' leases.
     pub(in crate::store) fn unmodeled_state(&self, key: &Key) -> Vec<u64> {
         let mut marks = self.with_shard(key.shard(), |shard, _| {
             vec![shard.state.highest_fence, shard.state.last_seq]
@@ -116,7 +117,7 @@ impl MemoryBackend {
         marks
     }
 
-    /// Who holds it exclusively.
+    /// Returns the exclusive holder.
     pub(in crate::store) fn exclusive_holder(&self, key: &Key) -> Option<LockToken> {
         self.with_shard(key.shard(), |shard, now| {
             let mut holders = shard.locks.get(key, now.ms)?.holders.iter();
@@ -127,7 +128,7 @@ impl MemoryBackend {
         })
     }
 
-    /// Breaks what a step has just left.
+    /// Plants a fault in the state after an operation.
     pub(in crate::store) fn plant_fault(&self, key: &Key, planted: PlantedFault) {
         self.with_shard(key.shard(), |shard, now| {
             let running = |id: &JobId| {

@@ -1,4 +1,4 @@
-//! Names that count for their owner until they end, as the indexes `n` and `e` of `kept.lua`.
+//! Names that count for their owner until they expire, like the indexes `n` and `e` of `kept.lua`.
 
 use std::hash::Hash;
 
@@ -7,11 +7,11 @@ use super::{
     memory_shard::ServerTime,
 };
 
-/// Names with their ends, by owner.
+/// Names with their expiries, by owner.
 pub(super) struct OwnerExpiryIndex<K>(ExpiringMap<String, TimeIndex<K>>);
 
 impl<K: Clone + Eq + Hash + Ord> OwnerExpiryIndex<K> {
-    /// Counts a name until its end, also if it was counted with another one.
+    /// Counts a name until its expiry; replaces an earlier one.
     pub(super) fn set(&mut self, owner: &str, name: &K, end: u64, now: ServerTime) {
         let owner = owner.to_owned();
         let names = self.0.get_or_insert_default(&owner);
@@ -27,14 +27,14 @@ impl<K: Clone + Eq + Hash + Ord> OwnerExpiryIndex<K> {
         }
     }
 
-    /// How many names of the owner have not ended, and the end of the first.
+    /// Returns the number of the owner's live names, and the first expiry.
     pub(super) fn count_with_first_expiry(&mut self, owner: &str, now: ServerTime) -> (u64, u64) {
         let Some(names) = self.0.get_mut(&owner.to_owned(), now.ms) else { return (0, 0) };
         names.remove_due(now.ms);
         (names.len() as u64, names.first().map_or(0, |(end, _)| end))
     }
 
-    /// Takes out the name that ends first.
+    /// Removes and returns the name that expires first.
     pub(super) fn pop_first(&mut self, owner: &str, now: ServerTime) -> Option<K> {
         let names = self.0.get_mut(&owner.to_owned(), now.ms)?;
         let (_, name) = names.first()?;
@@ -46,7 +46,7 @@ impl<K: Clone + Eq + Hash + Ord> OwnerExpiryIndex<K> {
         self.0.sweep(now, most);
     }
 
-    /// How many owners there are.
+    /// Returns the number of owners.
     #[cfg(test)]
     pub(super) fn owner_count(&self) -> usize {
         self.0.len()

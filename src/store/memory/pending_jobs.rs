@@ -1,4 +1,4 @@
-//! What `jobs.lua` is on Redis, with `cancel.lua` and what `due.lua` does to jobs.
+//! Pending jobs: `jobs.lua` of the embedded store, with `cancel.lua` and the job part of `due.lua`.
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ use crate::store::{
     wakeups::WakeupMessage,
 };
 
-/// How long it is known of a job that it was superseded, or that its time was over.
+/// Retention of a superseded or expired job.
 pub(super) const DROPPED_JOB_RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
 
 impl LockTransaction<'_> {
-    /// Sets when the watcher has to see to a job that is in one of the shard's indexes, and tells it if it must
-    /// wake sooner for that.
+    /// Adds a job to one of the shard's time indexes, and wakes the watching node if it is the
+    /// earliest entry.
     pub(super) fn schedule_job(
         &mut self,
         at: u64,
@@ -34,14 +34,15 @@ impl LockTransaction<'_> {
         }
     }
 
-    /// Puts a job outside of its line until a time. What is kept of it in the line is the caller's.
+    /// Moves a job outside of its lock's queue until a time. The caller removes its state in the
+    /// queue.
     pub(super) fn delay_job(&mut self, id: &JobId, at: u64, bytes: u64) {
         self.schedule_job(at, |facts| &mut facts.delayed_jobs, id);
         let (jobs, used) = self.shard.delayed_totals.entry(self.key.clone()).or_default();
         (*jobs, *used) = (*jobs + 1, *used + bytes);
     }
 
-    /// Takes a job out of those that wait outside, if it is one of them.
+    /// Removes a job from the delayed jobs, if it is one.
     fn remove_delayed_job(&mut self, id: &JobId, bytes: u64) {
         if self.shard.delayed_jobs.get(id).is_none() {
             return;
@@ -55,7 +56,7 @@ impl LockTransaction<'_> {
         }
     }
 
-    /// Puts a job into the line at its sequence. If the lock is free, it is offered to whoever is first now.
+    /// Inserts a job into the queue at its sequence. A free lock is offered to the queue head.
     pub(super) fn insert_into_queue(&mut self, seq: u64, id: &JobId, bytes: u64) {
         self.lock.job_bytes += bytes;
         self.lock.jobs.insert((seq, id.clone()));
@@ -70,7 +71,7 @@ impl LockTransaction<'_> {
         }
     }
 
-    /// A job has left the line: what was kept for it goes.
+    /// Cleans up the queue's state of a job that has left it.
     pub(super) fn clean_up_after_dequeue(&mut self, id: &JobId, bytes: u64) {
         if self.lock.jobs.is_empty() {
             self.shard.due_index.remove(self.key);
@@ -87,8 +88,8 @@ impl LockTransaction<'_> {
         self.shard.uncount_job(owner, bytes);
     }
 
-    /// Takes a job out of the line, or out of those that are late, for good. The job itself keeps what the
-    /// status tells.
+    /// Removes a job from the queue or from the delayed jobs, for good. The job itself keeps the
+    /// data of its status.
     pub(super) fn remove_pending_job(&mut self, seq: u64, id: &JobId, bytes: u64) {
         self.shard.deadline_index.remove(id);
         self.uncount_job(id, bytes);
@@ -96,13 +97,13 @@ impl LockTransaction<'_> {
             return self.remove_delayed_job(id, bytes);
         }
         self.clean_up_after_dequeue(id, bytes);
-        // It may have been its backoff that the lock is due at the end of.
+        // The lock may be due at the end of this job's backoff.
         if !self.lock.jobs.is_empty() {
             self.shard.due_index.set(self.key, self.now.ms);
         }
     }
 
-    /// A job has ended: who is told of it is, also once more if it was put back and ends again.
+    /// Schedules the webhook of an ended job, also once more if it is redriven and ends again.
     pub(super) fn schedule_webhook(&mut self, id: &JobId, may_be_put_back: bool) {
         let kept = self.jobs.expiry_of(id);
         self.extend_job_records(id, kept.unwrap_or(0));
@@ -115,7 +116,8 @@ impl LockTransaction<'_> {
         }
     }
 
-    /// A call becomes a job, unless it is one already: then it tells of the last end, with all attempts to come.
+    /// Enqueues a webhook job. If it is pending already, it reports the latest end, with all its
+    /// attempts left.
     pub(super) fn enqueue_webhook(&mut self, call: WebhookJobSpec, end: String, owner: String) {
         let WebhookJobSpec { id, envelope, max_attempts, .. } = call;
         let waits = self.jobs.get_mut(&id, self.now.ms).filter(|job| job.state.is_pending());
@@ -128,7 +130,8 @@ impl LockTransaction<'_> {
         let (seq, bytes) = (self.next_seq(), envelope.len() as u64);
         let (tells, again) = (Some(end), true);
         let job = JobRecord::new(self.key, self.now);
-        // It counts as the request did: who says whom to call is not to fill the queue for the others.
+        // Counts against the owner of the request, which chose the receiver: its webhooks must not
+        // fill the queue for others.
         self.shard.count_job(&owner, bytes);
         let job = JobRecord {
             seq,
@@ -144,7 +147,7 @@ impl LockTransaction<'_> {
         self.insert_into_queue(seq, &id, bytes);
     }
 
-    /// Ends a job that waits, for a reason if there is one.
+    /// Ends a pending job, with a new reason if there is one.
     pub(super) fn end_pending_job(
         &mut self,
         id: &JobId,
@@ -169,7 +172,7 @@ impl LockTransaction<'_> {
         self.publish_job_change(id);
     }
 
-    /// Ends a job that waits past its deadline.
+    /// Ends a pending job past its deadline.
     pub(super) fn expire_job(&mut self, id: &JobId) {
         self.end_pending_job(id, JobState::Expired, "deadline", DROPPED_JOB_RETENTION, None);
     }
@@ -188,7 +191,7 @@ impl LockTransaction<'_> {
         Some(JobState::Cancelled)
     }
 
-    /// A late job is in time again.
+    /// Returns a delayed job to its queue.
     pub(super) fn requeue_delayed_job(&mut self, id: &JobId) {
         let now = self.now.ms;
         let Some(job) = self.jobs.get(id, now) else {
@@ -202,7 +205,7 @@ impl LockTransaction<'_> {
             return self.expire_job(id);
         }
         self.remove_delayed_job(id, bytes);
-        // An offer to the job that was first is nobody's yet.
+        // An offer to the former first job is unclaimed, so it can be withdrawn.
         if let Some((other, first)) = self.lock.first_job().cloned()
             && seq < other
         {
@@ -211,7 +214,8 @@ impl LockTransaction<'_> {
         self.insert_into_queue(seq, id, bytes);
     }
 
-    /// A job's deadline has passed. One that runs is left: if it has to run again, that is looked at then.
+    /// Handles the deadline of a job. A running job continues; the deadline is checked again if it
+    /// has to run again.
     pub(super) fn expire_if_queued(&mut self, id: &JobId) {
         self.shard.deadline_index.remove(id);
         let job = self.jobs.get(id, self.now.ms);

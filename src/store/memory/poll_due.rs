@@ -1,4 +1,4 @@
-//! What is due in a shard, and who watches it.
+//! Due work of a shard: `due.lua` of the embedded store.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use crate::{
     store::backend::{DueLocks, JobId},
 };
 
-/// After how many ms the line of a callback comes again.
+/// Delay, in ms, after which the lock of a webhook is due again.
 const WEBHOOK_QUEUE_DELAY_MS: u64 = 1_000;
 
-/// What one call of `due.lua` may still do.
+/// Remaining work of one call of `due.lua`.
 pub(super) struct PollBudget {
     pub(super) locks: usize,
     delayed_jobs: usize,
@@ -30,7 +30,7 @@ impl PollBudget {
     }
 }
 
-/// Jobs of an index whose time has come.
+/// Returns the due jobs of an index.
 fn take_due(index: &TimeIndex<JobId>, most: &mut usize, now: ServerTime) -> Vec<JobId> {
     let ripe = index.iter().take_while(|(at, _)| *at <= now.ms).take(*most);
     let ripe = Vec::from_iter(ripe.map(|(_, id)| id.clone()));
@@ -39,7 +39,7 @@ fn take_due(index: &TimeIndex<JobId>, most: &mut usize, now: ServerTime) -> Vec<
 }
 
 impl MemoryShard {
-    /// `due.lua`, one shard. What is left to be done is for the next call.
+    /// `due.lua`, one shard. The next call does the remaining work.
     pub(super) fn poll_due(
         &mut self,
         left: &mut PollBudget,
@@ -47,7 +47,7 @@ impl MemoryShard {
         post: &mut Vec<OutgoingWakeup>,
     ) -> DueLocks {
         if left.locks == 0 {
-            // Its turn is the next time.
+            // Left to the next call.
             return DueLocks { locks: Vec::new(), next_due_in: Some(Duration::ZERO) };
         }
         self.sweep_expired(now);
@@ -96,7 +96,7 @@ impl MemoryShard {
         }
     }
 
-    /// Whether anything is due, or will be.
+    /// Returns true if anything is due or will be.
     pub(super) fn has_work(&self) -> bool {
         let ShardState { due_index: due, delayed_jobs: late, deadline_index: exp, .. } =
             &self.state;

@@ -1,4 +1,4 @@
-//! `charge.lua`, `settle_charge.lua` and `reset_charges.lua`: what was spent of quotas.
+//! Counters of quotas: `charge.lua`, `settle_charge.lua` and `reset_charges.lua`.
 
 mod counter_usage;
 
@@ -16,16 +16,16 @@ use crate::{
     },
 };
 
-/// A counter during a step.
+/// Counter during an operation.
 struct OpenCounter {
     name: StoredCounterKey,
     usage: CounterUsage,
-    /// Ms for which a penalty blocks it.
+    /// Remaining time of a penalty block, in ms.
     blocked_ms: u64,
 }
 
 impl MemoryShard {
-    /// `charge.lua`: no counter is named twice.
+    /// `charge.lua`: every counter appears once in the call.
     pub(super) fn charge(&mut self, call: &ChargeCommand, now: ServerTime) -> ChargeOutcome {
         let mut open: Vec<_> =
             call.items.iter().map(|item| self.open_counter(&call.tag, item, now)).collect();
@@ -58,7 +58,7 @@ impl MemoryShard {
             item.evaluate(open.usage.to_value(now), now.us, open.blocked_ms)
         };
         let states = call.items.iter().zip(&open).map(state).collect();
-        // No more than `times`.
+        // At most `times`.
         let admitted = u32::try_from(admitted).unwrap_or(call.repetitions);
         ChargeOutcome { admitted, snapshots: states }
     }
@@ -122,8 +122,9 @@ impl MemoryShard {
         };
         let window = item.rule.window();
         let kept = self.stored_counter(&name, now);
-        // Another quota, or a clock that was put back: what was spent counts from now on by what is so now, also
-        // if nothing is charged. What is told would not come true otherwise.
+        // After a change of the quota or a clock that was set back, the usage is converted to the
+        // current quota and time, and stored even if nothing is charged. Otherwise the reported
+        // times would not come true.
         let mut repair = false;
         let at = match item.rule {
             QuotaRule::Fixed { .. } => {
@@ -133,7 +134,7 @@ impl MemoryShard {
                     _ => (0, whole),
                 };
                 if end > whole {
-                    // A window of a quota that was longer, or of a clock that was put back.
+                    // The window of a longer quota, or of a clock that was set back.
                     self.counters.set_expiry(&name, Some(whole));
                 }
                 CounterUsage::Fixed { spent, end_ms: end.min(whole) }
@@ -165,8 +166,8 @@ impl MemoryShard {
                     repair = since > now.us || !old.has_same_rate(&pace);
                     parts =
                         [debt, gross].map(|parts| remaining_debt(parts, since, &old, &pace, now));
-                    // One that is brought to what is so now is another one: refunds know when the old one
-                    // would be paid off, not this one.
+                    // A converted debt gets a new id: a refund knows when the old debt would have
+                    // been paid off, and nothing about the new one.
                     which = if parts[1] > 0 && !repair { kept } else { 0 };
                 }
                 let [debt, gross] = parts;
@@ -207,7 +208,7 @@ impl MemoryShard {
                 }
                 let (debt, gross, which, pace) = (*debt, *gross, *which, *pace);
                 let since = now.us - now.us % pace.tick_us;
-                // It lives through the millisecond in which the last of it is paid.
+                // Kept through the millisecond in which the last part is paid off.
                 let end = since.saturating_add(pace.drain_time_us(gross)).div_ceil(1000);
                 (
                     StoredCounter::Gcra {
@@ -238,7 +239,7 @@ impl MemoryShard {
         let name = refusals_key(name);
         let Some((kept, end)) = self.stored_counter(&name, now) else { return 0 };
         let blocks = matches!(kept, StoredCounter::Blocked);
-        // Neither counts, nor blocks, for longer than from now on.
+        // Neither a count nor a block may last longer than one that begins now.
         let longest = now.deadline_after(if blocks { penalty.block_for } else { rule.window() });
         if end > longest {
             self.counters.set_expiry(&name, Some(longest));
@@ -246,7 +247,7 @@ impl MemoryShard {
         if blocks { end.min(longest) - now.ms } else { 0 }
     }
 
-    /// Counts refusals; how long the counter is blocked for, in ms.
+    /// Counts refusals. Returns the time for which the counter is blocked, in ms.
     fn count_refusals(
         &mut self,
         name: &StoredCounterKey,
@@ -279,7 +280,7 @@ fn refusals_key(name: &StoredCounterKey) -> StoredCounterKey {
     StoredCounterKey { is_refusal_count: true, ..name.clone() }
 }
 
-/// Whether such a cost can never be let in.
+/// Returns true if such a cost can never be admitted.
 fn exceeds_quota(rule: &QuotaRule, cost: u64) -> bool {
     match *rule {
         QuotaRule::Fixed { limit, .. } | QuotaRule::Sliding { limit, .. } => cost > limit,

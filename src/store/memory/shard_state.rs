@@ -1,4 +1,4 @@
-//! What the lines of a shard share: its counts, its indexes and its watch.
+//! State that the locks of a shard share: counts, indexes, and the shard watch.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -15,44 +15,45 @@ use crate::{
     store::backend::{JobId, JobState, WebhookJobSpec},
 };
 
-/// Most tombstones of one owner in a shard.
+/// Maximum number of tombstones of one owner in a shard.
 const MAX_OWNER_TOMBSTONES: u64 = 16_384;
 
-/// What the lines of a shard share.
+/// State that the locks of a shard share.
 #[derive(Default)]
 pub(super) struct ShardState {
-    /// When a worker should look at a lock that has jobs.
+    /// Time at which a worker has to poll a lock with jobs.
     pub(super) due_index: TimeIndex<Key>,
-    /// The highest fence given, with the spare ones.
+    /// Highest fence given, including spare fences.
     pub(super) highest_fence: u64,
     pub(super) last_seq: u64,
     pub(super) job_count: u64,
     pub(super) job_bytes: u64,
-    /// The node whose worker watches this shard, and until when.
+    /// Node of the worker that watches this shard, and the end of the watch.
     watch: Option<(Arc<str>, u64)>,
-    /// Left to the other workers, one of which will have taken it by then.
+    /// End of the time in which another worker is expected to take a released watch.
     vacant_until: u64,
-    /// Jobs that wait outside of any line, and when they come back.
+    /// Jobs outside of their lock's queue, by the time of their return.
     pub(super) delayed_jobs: TimeIndex<JobId>,
-    /// Number and bytes of those, of each lock that has any.
+    /// Number and bytes of the delayed jobs of each lock.
     pub(super) delayed_totals: HashMap<Key, (u64, u64)>,
-    /// Jobs that have a deadline.
+    /// Jobs by deadline.
     pub(super) deadline_index: TimeIndex<JobId>,
-    /// Number and bytes of the jobs of each owner that wait or run.
+    /// Number and bytes of each owner's queued and running jobs.
     pub(super) owner_totals: HashMap<String, (u64, u64)>,
-    /// The latest job of each group of a lock.
+    /// Latest job of each merge group of a lock.
     pub(super) latest_by_group: ExpiringMap<LockScopedName, JobId>,
-    /// Tombstones, and idempotency records, of each owner.
+    /// Tombstones and idempotency records of each owner.
     pub(super) owner_tombstones: OwnerExpiryIndex<JobId>,
     pub(super) owner_records: OwnerExpiryIndex<LockScopedName>,
-    /// What requests were merged into.
+    /// Jobs that requests were merged into, by the id of the merged request.
     pub(super) merged_into: ExpiringMap<JobId, JobId>,
-    /// Calls about jobs that this step has ended; each becomes a job when the step has left its line.
+    /// Webhooks of the jobs that this operation has ended, each with the end and the owner. Each
+    /// becomes a job when the operation has left its lock.
     pub(super) pending_webhooks: Vec<(WebhookJobSpec, String, String)>,
-    /// Ended jobs that are kept.
+    /// Ended jobs within their retention.
     pub(super) done_jobs: EndedJobIndex,
     pub(super) dead_jobs: EndedJobIndex,
-    /// Most bytes of each, if a layer has said it.
+    /// Maximum bytes of each of these indexes, if a layer has set it.
     pub(super) max_retained_bytes: Option<u64>,
     pub(super) expired_count: u64,
     pub(super) cancelled_count: u64,
@@ -64,19 +65,19 @@ impl ShardState {
         live.map(|(node, _)| node)
     }
 
-    /// Whether a worker watches the shard, or is about to.
+    /// Returns true if a worker watches the shard or is about to.
     pub(super) fn has_worker(&self, now: ServerTime) -> bool {
         self.watching_node(now).is_some() || now.ms < self.vacant_until
     }
 
-    /// When its watch ends, and until when it is left to others.
+    /// Returns the end of the watch and the end of the vacancy.
     #[cfg(test)]
     pub(super) fn watch_deadlines(&self) -> [u64; 2] {
         [self.watch.as_ref().map_or(0, |(_, end)| *end), self.vacant_until]
     }
 
-    /// `beat.lua`: keeps the watch of this node, or gives it up, to those who have until `left` to take it;
-    /// `None` if it has none. True if kept.
+    /// `beat.lua`: renews the watch of this node, or releases it to other workers, which have until
+    /// `left` to take it. Returns true if it was renewed, and `None` if the node has no watch.
     pub(super) fn renew_or_release_watch(
         &mut self,
         node: &str,
@@ -92,7 +93,7 @@ impl ShardState {
         Some(keep)
     }
 
-    /// Takes a watch that nobody has. True if taken.
+    /// Takes the watch if no node has it. Returns true if taken.
     pub(super) fn take_watch_if_vacant(&mut self, node: &str, until: u64, now: ServerTime) -> bool {
         let free = self.watching_node(now).is_none();
         if free {
@@ -107,7 +108,7 @@ impl ShardState {
         self.vacant_until = 0;
     }
 
-    /// One job more of the shard, and of its owner if it has one.
+    /// Adds a job to the counts of the shard and of its owner, if it has one.
     pub(super) fn count_job(&mut self, owner: &str, bytes: u64) {
         self.job_count += 1;
         self.job_bytes += bytes;
@@ -117,7 +118,7 @@ impl ShardState {
         }
     }
 
-    /// One job less.
+    /// Removes a job from the counts.
     pub(super) fn uncount_job(&mut self, owner: &str, bytes: u64) {
         self.job_count = self.job_count.saturating_sub(1);
         self.job_bytes = self.job_bytes.saturating_sub(bytes);
@@ -129,8 +130,8 @@ impl ShardState {
         }
     }
 
-    /// Counts a job that has ended, and puts it into its index, with the bytes that are kept of it. Returns those
-    /// that are evicted for it.
+    /// Counts an ended job, and adds it to its index with the bytes that stay stored. Returns the
+    /// jobs that are evicted to make room.
     pub(super) fn index_ended_job(
         &mut self,
         state: JobState,
@@ -160,8 +161,8 @@ impl ShardState {
         )
     }
 
-    /// Leaves a tombstone of an ended job, for the rest of its time: a client that finds nothing would take the request for
-    /// one that was never accepted.
+    /// Reduces an ended job to a tombstone for the rest of its retention. Without one, a client
+    /// would take the request for one that was never accepted.
     pub(super) fn leave_tombstone(
         &mut self,
         jobs: &mut ExpiringMap<JobId, JobRecord>,
@@ -188,7 +189,7 @@ impl ShardState {
         }
     }
 
-    /// Entries that somebody has to take out.
+    /// Returns the number of index entries that an operation has to remove.
     #[cfg(test)]
     pub(super) fn index_entry_count(&self) -> usize {
         let jobs = self.delayed_jobs.iter().count()

@@ -11,7 +11,7 @@ use crate::{
     },
 };
 
-/// Other workers that one is told of.
+/// Maximum number of peers reported to a worker.
 const MAX_REPORTED_PEERS: usize = 100;
 
 impl MemoryBackend {
@@ -27,7 +27,7 @@ impl MemoryBackend {
         let (mine, gave_up) = self.assign_shards(node, lease, (most, heirs));
         told |= gave_up;
         if lease.is_zero() && living == 0 {
-            // Nobody comes for what was left.
+            // No worker is left to take the released shards.
             (0..SHARD_COUNT)
                 .for_each(|shard| self.with_shard(shard, |shard, _| shard.state.end_watch()));
         }
@@ -45,8 +45,12 @@ impl MemoryBackend {
         }
     }
 
-    /// Whether this one has come or left, or another one has died; the others that live, and how many live; how soon the lease of the one
-    /// that this one looks after ends.
+    /// Registers the heartbeat of a worker. Returns:
+    ///
+    /// - true if this worker has joined or left, or another one has expired;
+    /// - the live peers;
+    /// - the number of live workers;
+    /// - the time until the lease of the peer that this worker observes ends.
     fn register_worker(
         &self,
         node: &NodeId,
@@ -56,7 +60,7 @@ impl MemoryBackend {
         let mut workers = self.live_workers.lock();
         let (changed, living) = super::update_live_nodes(&mut workers, node.clone(), lease, now);
         let others = || workers.iter().filter(|(other, _)| *other != node);
-        // In a ring: behind the last comes the first.
+        // A ring: the last worker observes the first.
         let next =
             others().min_by_key(|(other, _)| (other.as_str() < node.as_str(), other.as_str()));
         let lapse = next.map(|(_, end)| Duration::from_millis(end - now.ms));
@@ -64,7 +68,7 @@ impl MemoryBackend {
         (changed, others, living, lapse)
     }
 
-    /// The shards of this node from now on, and whether it gave some up.
+    /// Assigns shards to this node. Returns them, and true if it has released any.
     fn assign_shards(
         &self,
         node: &NodeId,

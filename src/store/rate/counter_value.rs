@@ -1,26 +1,27 @@
-//! From what a counter holds to what it says.
+//! `CounterValue`: value of a counter, from which its quota snapshot is computed.
 
 use std::time::Duration;
 
 use super::{ChargeItem, ChargedWindow, GcraRate, QuotaRule, QuotaSnapshot};
 use crate::clock::ceil_millis;
 
-/// The last moment, in microseconds: Lua counts no further.
+/// Latest time in microseconds that Lua counts exactly.
 const MAX_TIME_US: u64 = (1 << 53) - 1;
 
-/// What a counter holds after a call.
+/// Value of a counter after a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CounterValue {
-    /// `left`: ms of the window; of a whole one, if none has begun.
+    /// `left_ms` is the time left in the window, or a whole window if none has begun.
     Fixed { spent: u64, left_ms: u64 },
-    /// `left`: ms of the present window, at least 1.
+    /// `left_ms` is the time left in the current window, at least 1.
     Sliding { previous: u64, spent: u64, left_ms: u64 },
-    /// Parts. `gross`: what the debt would be if nothing had been given back. `which` debt it is, 0 if there is none.
+    /// Debts in parts of a unit. `gross_debt` is the debt without refunds. `debt_id` is 0 if there
+    /// is no debt.
     Gcra { debt: u64, gross_debt: u64, debt_id: u64 },
 }
 
 impl CounterValue {
-    /// What it was when so many units fewer had been charged in the same call.
+    /// Returns the value as if `units` fewer had been charged in the same call.
     pub(crate) fn without_units(self, rule: &QuotaRule, units: u64) -> Self {
         match (self, rule) {
             (Self::Fixed { spent, left_ms: left }, _) => {
@@ -44,22 +45,22 @@ impl CounterValue {
     }
 }
 
-/// When a call ran, by the server's clock, and for how long the counter is blocked from then on.
+/// Time of a call by the server's clock, and the block of the counter from then on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EvaluationContext {
     pub(crate) now_us: u64,
-    /// Milliseconds; 0 = it is not.
+    /// Milliseconds left in the block; 0 = not blocked.
     pub(crate) blocked_ms: u64,
 }
 
 impl ChargeItem {
-    /// What the counter says to this item.
+    /// Returns the snapshot of the counter for this item.
     pub(crate) fn evaluate(&self, count: CounterValue, now_us: u64, blocked: u64) -> QuotaSnapshot {
         evaluate(&self.rule, self.cost, count, EvaluationContext { now_us, blocked_ms: blocked })
     }
 }
 
-/// What a counter says to whoever would spend `cost`.
+/// Returns the snapshot of a counter for a charge of `cost`.
 pub(crate) fn evaluate(
     rule: &QuotaRule,
     cost: u64,
@@ -86,7 +87,7 @@ pub(crate) fn evaluate(
             QuotaRule::Gcra { limit, window, burst },
             CounterValue::Gcra { debt, gross_debt: gross, debt_id: which },
         ) => evaluate_gcra(&GcraRate::new(limit, window, burst), cost, [debt, gross, which], at),
-        // No store mixes them up.
+        // No store mixes algorithms.
         _ => evaluate_fixed(0, cost, [0, 0], at),
     };
     if at.blocked_ms > 0 {
@@ -122,7 +123,7 @@ fn evaluate_fixed(
     }
 }
 
-/// Two windows of a sliding counter.
+/// Current and previous window of a sliding counter.
 #[derive(Debug, Clone, Copy)]
 struct SlidingWindow {
     window_ms: u64,
@@ -136,13 +137,13 @@ impl SlidingWindow {
         self.spent.saturating_add(scale_ceil(self.previous, self.left_ms, self.window_ms))
     }
 
-    /// Milliseconds until at most so much is used.
+    /// Returns the milliseconds until at most `most` units are used.
     fn millis_until_at_most(&self, most: u64) -> u64 {
         if self.used_units() <= most {
             return 0;
         }
         if self.spent <= most {
-            // Within this window: the previous one moves out of reach.
+            // Within the current window: the previous one slides out of reach.
             let reach = scale_floor(most - self.spent, self.window_ms, self.previous);
             return self.left_ms - reach.min(self.left_ms);
         }
@@ -210,12 +211,12 @@ fn evaluate_gcra(
     }
 }
 
-/// Whole milliseconds, rounded up: nothing is told more finely.
+/// Rounds up to whole milliseconds, the resolution of snapshots.
 fn round_up_to_millis(us: u64) -> Duration {
     Duration::from_millis(us.div_ceil(1000))
 }
 
-/// `count * left / window`, rounded up.
+/// Returns `count * left / window`, rounded up.
 pub(crate) fn scale_ceil(count: u64, left: u64, window: u64) -> u64 {
     let whole = u128::from(count) * u128::from(left);
     u64::try_from(whole.div_ceil(u128::from(window.max(1)))).unwrap_or(u64::MAX)

@@ -1,31 +1,34 @@
-//! An even rate in whole numbers.
+//! `GcraRate`: an even rate in integers.
 
 use std::time::Duration;
 
 use crate::clock::saturating_micros;
 
-/// Most parts of a debt: half of what Lua counts exactly, so that two can be added.
+/// Maximum debt in parts: half of the range that Lua counts exactly, so that two debts can be
+/// added.
 pub(crate) const MAX_DEBT_PARTS: u64 = 1 << 52;
 
-/// Parts that a tick has to give back at least where the rate is not exact: so it is too low by less than a
+/// Minimum of parts per tick if the rate is not exact, so that it is too low by less than a
 /// millionth.
 const MIN_PARTS_PER_TICK: u128 = 1 << 20;
 
-/// How the debt of a GCRA counter grows and falls. A unit is so many parts, and each tick gives some back: with
-/// limit and window reduced by their greatest common divisor both are integers, and nothing drifts.
+/// Growth and decline of a GCRA counter's debt. A charge adds `parts_per_unit` for each unit, and
+/// each tick pays off `parts_per_tick`. Limit and window are divided by their greatest common
+/// divisor, so both numbers are integers and nothing drifts.
 ///
-/// A tick is the shortest of 1 µs, 1 ms and 1 s with which a whole burst stays within 2^52 parts. Where 1 ms is
-/// too short for that, the rate is rounded down, by less than a millionth; where it can't be (a small limit, a
-/// long window and a burst beyond 2^27), ticks are seconds and the burst is cut to what fits.
+/// A tick is the shortest of 1 µs, 1 ms and 1 s for which a whole burst is at most
+/// [`MAX_DEBT_PARTS`]. If 1 ms is too short, the rate is rounded down instead, by less than a
+/// millionth. If that is impossible (a small limit, a long window and a burst beyond 2^27), a tick
+/// is 1 s and the burst is capped at the maximum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct GcraRate {
     /// Parts of one unit.
     pub(crate) parts_per_unit: u64,
-    /// Parts that a tick gives back.
+    /// Parts that a tick pays off.
     pub(crate) parts_per_tick: u64,
-    /// Microseconds of a tick.
+    /// Length of a tick in microseconds.
     pub(crate) tick_us: u64,
-    /// Most parts of a debt with which a charge is let in: the burst.
+    /// Maximum debt with which a charge is admitted: the burst, in parts.
     pub(crate) max_debt: u64,
 }
 
@@ -35,7 +38,7 @@ impl GcraRate {
         let burst = burst.min(super::MAX_UNITS);
         let window = saturating_micros(window).max(1);
         let reduced = |tick: u64| {
-            // A window that is no whole number of ticks is lengthened: fewer are let in.
+            // A window that is not a whole number of ticks is lengthened, which admits fewer.
             let ticks = window.div_ceil(tick);
             let common = gcd(limit, ticks);
             (ticks / common, limit / common)
@@ -69,7 +72,7 @@ impl GcraRate {
         Self { parts_per_unit: unit, parts_per_tick: drain, tick_us: 1_000_000, max_debt: most }
     }
 
-    /// Parts of so many units, as far as they can be counted.
+    /// Converts units to parts, saturating.
     pub(crate) fn units_to_parts(&self, units: u64) -> u64 {
         units.saturating_mul(self.parts_per_unit).min(2 * MAX_DEBT_PARTS - 1)
     }
@@ -79,7 +82,7 @@ impl GcraRate {
             == (other.parts_per_unit, other.parts_per_tick, other.tick_us)
     }
 
-    /// Microseconds until a debt has fallen by so much.
+    /// Returns the microseconds until a debt has fallen by `parts`.
     pub(crate) fn drain_time_us(&self, parts: u64) -> u64 {
         parts.div_ceil(self.parts_per_tick).saturating_mul(self.tick_us)
     }

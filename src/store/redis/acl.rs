@@ -1,7 +1,7 @@
-//! What the store's user may do.
+//! Check of the permissions of the store's user.
 //!
-//! A user who may not do all that scripts do meets that in the middle of one, when a lock is contended or a request
-//! deferred for the first time. So it is asked for when a connection is made, and by each ping.
+//! Without the check, a missing permission would show up in the middle of a script, at the first
+//! contended lock or deferred request. So each new connection and each ping checks it.
 
 use std::error::Error as _;
 
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::error::Error;
 
-/// An error if not.
+/// Builds the check; it fails if a permission is missing.
 pub(super) fn check_command(keys: &KeyNames) -> Cmd {
     let mut question = redis::cmd("EVAL");
     question
@@ -33,7 +33,7 @@ pub(super) async fn check_permissions(
     answer.map_err(|error| ConnectError::from_redis(&error))
 }
 
-/// What the question was told, in the words of [`check_permissions`].
+/// Converts the error of a check to the one that [`check_permissions`] would return.
 pub(super) fn explain_denial(error: Error) -> Error {
     let answer = error.source().and_then(|source| source.downcast_ref::<RedisError>());
     match answer.and_then(missing_permission) {

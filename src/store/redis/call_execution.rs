@@ -1,4 +1,5 @@
-//! One call: past the breaker, within the deadline, once more where that can do no harm.
+//! Execution of one call: past the circuit breaker, within the deadline, and again where that is
+//! safe.
 
 use std::sync::Arc;
 
@@ -21,32 +22,33 @@ use crate::{
     store::backend::StoreFuture,
 };
 
-/// How far a call has come.
+/// Progress of a call.
 #[derive(Default)]
 struct SendProgress {
-    /// A copy of it was lost with its connection, and may have run.
+    /// A copy was lost with its connection, and may have run.
     copy_lost: bool,
-    /// The socket it waits on for an answer.
+    /// Connection on which a reply is awaited.
     pending_connection: Option<TrackedConnection>,
 }
 
 impl SendProgress {
-    /// What has reached no socket, and what the server would not run, has not run.
+    /// Returns true if the call may have run. Copies that reached no connection, or that the server
+    /// refused to run, have not.
     fn may_have_executed(&self) -> bool {
         self.copy_lost || self.pending_connection.is_some()
     }
 }
 
-/// How often plain commands may be sent.
+/// Number of times that plain commands may be sent.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum ResendPolicy {
-    /// Until they are answered: they may run twice.
+    /// Sent until they are answered: they may run twice.
     UntilAnswered,
     Never,
 }
 
 impl RedisBackend {
-    /// Sends a step of `calls.lua`, with others that go the same way.
+    /// Sends a lock command, batched with others of its lane.
     pub(super) async fn call_lock_command(
         &self,
         ask: LockCommand,
@@ -59,8 +61,8 @@ impl RedisBackend {
         outcome
     }
 
-    /// As [`RedisBackend::call_lock_command`], but the step stands in its lane's queue when this returns, and is sent whatever
-    /// becomes of the future. `None` if there is no runtime that would send it.
+    /// Like [`RedisBackend::call_lock_command`], but queues the command before it returns: it is
+    /// sent even if the future is dropped. `None` if there is no runtime to send it.
     pub(super) fn submit_lock_command(
         &self,
         ask: LockCommand,
@@ -79,7 +81,7 @@ impl RedisBackend {
         }))
     }
 
-    /// Calls a script by its hash; sends its text once if the server does not know it.
+    /// Calls a script by its hash, or by its text if the server does not know it.
     pub(super) async fn call_script(
         &self,
         shard: u16,
@@ -111,7 +113,7 @@ impl RedisBackend {
         };
         let by_hash = command("EVALSHA", script.sha1());
         loop {
-            // Once it may have run, no later error can say that it has not.
+            // Once a copy may have run, no later error may claim that none has.
             let before = progress.copy_lost;
             let doubtful = |error| if before { in_doubt_error(script.name, error) } else { error };
             progress.pending_connection = None;
@@ -125,7 +127,8 @@ impl RedisBackend {
             progress.pending_connection = None;
             match answer {
                 Ok(value) => return Ok(value),
-                // The deadline around this ends it. A new socket is made before each turn.
+                // Ends with the deadline around this loop. Each iteration asks for a connection
+                // again.
                 Err((CallFault::NotExecuted, _)) => tokio::time::sleep(RETRY_PAUSE).await,
                 Err((CallFault::ConnectionLost, _)) if script.repeatable => {
                     progress.copy_lost = true;
@@ -138,8 +141,8 @@ impl RedisBackend {
         }
     }
 
-    /// Plain reads, and messages, in one round trip. A server that answers them may still run no script: that is not
-    /// said of it by them.
+    /// Sends plain reads, or messages, in one round trip. Their success does not close the circuit
+    /// breaker: a server that answers them may still run no scripts.
     pub(super) async fn run_read_pipeline(
         &self,
         shard: u16,
@@ -150,13 +153,13 @@ impl RedisBackend {
         self.check_breaker(shard, name)?;
         let outcome = self.run_pipeline(shard, name, pipeline, ResendPolicy::UntilAnswered).await;
         if !self.lane_health(shard).record_failure(&outcome) && trial {
-            // It was let through in place of one that would show it.
+            // The trial must show that the server runs scripts, and this call could not.
             let _ = self.probe_write(shard).await;
         }
         outcome
     }
 
-    /// A write that changes nothing, which is answered where scripts are run.
+    /// Sends a write that changes nothing, and that only a server that runs scripts answers.
     pub(super) async fn probe_write(&self, shard: u16) -> Result<(), Error> {
         let mut pipe = redis::pipe();
         match self.keys.slot_guard_key(shard) {
@@ -168,7 +171,7 @@ impl RedisBackend {
         outcome.map(drop)
     }
 
-    /// Plain writes, in one round trip.
+    /// Sends plain writes in one round trip.
     pub(super) async fn run_write_pipeline(
         &self,
         shard: u16,
@@ -210,7 +213,7 @@ impl RedisBackend {
             progress.pending_connection = None;
             match answer {
                 Ok(values) => return Ok(values),
-                // Of several commands others may have run.
+                // Other commands of the pipeline may have run.
                 Err((fault, error)) if copies == ResendPolicy::Never => {
                     return Err(fault.into_error(name, error));
                 }
@@ -224,7 +227,7 @@ impl RedisBackend {
         }
     }
 
-    /// While the breaker is open nothing is sent.
+    /// Fails while the breaker is open.
     pub(super) fn check_breaker(&self, shard: u16, name: &'static str) -> Result<(), Error> {
         self.lane_health(shard).admit(name)
     }
@@ -238,12 +241,12 @@ impl RedisBackend {
         reason = "a remainder is below that number, and there is at least one"
     )]
     fn lane_health(&self, shard: u16) -> &Arc<LaneHealth> {
-        // One for all, or as many as lanes.
+        // One for all lanes, or one per lane.
         &self.lane_health[usize::from(shard) % self.lane_health.len()]
     }
 }
 
-/// The outcome of a call with its deadline, which is around everything it does, connecting included.
+/// Returns the outcome of a call with its deadline, which covers everything including connecting.
 fn resolve_outcome<T>(
     name: &'static str,
     outcome: Result<Result<T, Error>, Elapsed>,
@@ -267,7 +270,7 @@ async fn send_command(
     classify_reply(socket, answer)
 }
 
-/// An error of a call that had been sent before: that one may have run.
+/// Error of a call that was sent before: an earlier copy may have run.
 fn in_doubt_error(name: &'static str, error: Error) -> Error {
     Error::new(ErrorKind::Timeout, name).with_source(error)
 }

@@ -1,28 +1,29 @@
-//! What an error means for the call that met it, and for its socket.
+//! Classification of errors: their meaning for the call and for its connection.
 
 use redis::{ErrorKind as RedisErrorKind, RedisError, ServerErrorKind, Value, parse_redis_value};
 
 use super::connection_lanes::TrackedConnection;
 use crate::error::{Error, ErrorKind};
 
-/// What an error of the server or of the socket means for the call that met it.
+/// Fault of a call, by the reaction that it allows.
 pub(super) enum CallFault {
-    /// The server does not know the script; it has not run.
+    /// The server does not know the script, which has not run.
     NoScript,
-    /// The server would not run it: no master, still loading or busy, or another node has the shard.
+    /// The server did not run it: it is no master, is loading or busy, or another cluster node owns
+    /// the shard.
     NotExecuted,
-    /// The server would not run it, and will not for a while: it has no room, or may not write.
+    /// The server did not run it and will not for some time: it is out of memory, or may not write.
     WritesRejected,
     /// The connection broke: it may have run.
     ConnectionLost,
-    /// No answer within the deadline: it may have run, or may yet.
+    /// No reply within the deadline: it may have run, or may run later.
     TimedOut,
-    /// The server ran it and did not like it.
+    /// The server rejected it.
     Rejected,
 }
 
-/// An answer that came, an error of the server included. (A call whose caller has gone away tells nothing
-/// about the socket.)
+/// Classifies a reply, which may be an error of the server, and records it for the connection. (A
+/// dropped call says nothing about its connection.)
 pub(super) fn classify_reply(
     socket: &TrackedConnection,
     answer: Result<Value, RedisError>,
@@ -34,8 +35,9 @@ pub(super) fn classify_reply(
     classify_outcome(socket, answer.map_err(unwrap_script_error))
 }
 
-/// What a command was told within a script. Before Redis 7.0 it stands in the text of another error, as in
-/// `ERR Error running script (call to f_..): @user_script:1: @user_script: 1: -OOM command not allowed ..`.
+/// Returns the error that a command met inside of a script. Before Redis 7.0 it is part of the text
+/// of another error, such as
+/// `ERR Error running script (call to f_..): @user_script:1: @user_script: 1: -OOM command ..`.
 fn unwrap_script_error(error: RedisError) -> RedisError {
     let inner = error.detail().and_then(|text| {
         let (_, inner) = text.strip_prefix("Error running script")?.split_once("@user_script: ")?;
@@ -55,7 +57,7 @@ pub(super) fn classify_outcome<T>(
     answer: Result<T, RedisError>,
 ) -> Result<T, (CallFault, RedisError)> {
     match &answer {
-        // That is no answer: the connection may be half open.
+        // No reply came: the connection may be half open.
         Err(error) if error.is_timeout() => socket.record_timeout(),
         _ => socket.record_answer(),
     }
@@ -66,7 +68,8 @@ pub(super) fn classify_outcome<T>(
     answer.map_err(first_server_error).map_err(|error| (CallFault::classify(&error, socket), error))
 }
 
-/// What the first that failed of several commands was told: of all together the library knows neither code nor text.
+/// Returns the error of the first command that failed. For a pipeline as a whole, redis-rs reports
+/// neither code nor text.
 fn first_server_error(error: RedisError) -> RedisError {
     match error.clone().into_server_errors().as_deref() {
         Some([(_, first), ..]) => first.clone().into(),
@@ -86,8 +89,9 @@ impl CallFault {
                 socket.mark_dead();
                 Self::NotExecuted
             }
-            // Of a cluster. The slot has moved (the map learns where to), is on its way (nothing is begun there: see
-            // `target::cluster`), or nobody answers for it. The node itself is well.
+            // Only in a cluster. The slot has moved (the map learns where), is migrating (no script
+            // is started there, see `target::cluster`), or has no owner. The cluster node itself
+            // works.
             RedisErrorKind::Server(
                 ServerErrorKind::Moved
                 | ServerErrorKind::Ask
@@ -101,10 +105,10 @@ impl CallFault {
                 socket.mark_dead();
                 Self::NotExecuted
             }
-            // Codes the library has no name for come as extensions. A script of somebody else's takes its time; the
-            // connection is well.
+            // redis-rs reports codes that it has no name for as extensions. A script of another
+            // client is running; the connection works.
             _ if error.code() == Some("BUSY") => Self::NotExecuted,
-            // Before the first write of a script, or not at all.
+            // Refused before the first write of the script, or before its start.
             _ if matches!(error.code(), Some("OOM" | "MISCONF" | "NOREPLICAS")) => {
                 Self::WritesRejected
             }

@@ -1,5 +1,5 @@
-//! Flights of `charge.lua` on one lane: which charges are one step, how they are written, and what of the
-//! answer is whose.
+//! Transport of charges: batches of `CHARGE_BATCH` on one lane. Groups equal charges, encodes the
+//! groups, and divides the reply among the charges.
 
 mod charge_groups;
 
@@ -27,20 +27,19 @@ use crate::{
     },
 };
 
-/// Bytes and arguments that a counter takes, about.
+/// Approximate bytes and arguments of one counter.
 const SIZE_HINT: (usize, usize) = (128, 8);
 
-/// Where a lane's charges go.
+/// Transport of one lane.
 pub(super) struct ChargeTransport {
     pub(super) lanes: Arc<ConnectionLanes>,
     pub(super) lane: usize,
     pub(super) keys: KeyNames,
 }
 
-/// A charge on its way.
+/// Charge waiting to be sent.
 pub(super) struct QueuedCharge {
     pub(super) charge: ChargeCommand,
-    /// Of the tag.
     tag_hash: u64,
 }
 
@@ -57,8 +56,10 @@ impl QueuedCharge {
         self.tag_hash == other.tag_hash && self.charge.tag == other.charge.tag
     }
 
-    /// Whether both can be made in one step. Not looks and charges: a look is told what there was
-    /// before. Not those with a penalty: each refusal would have to be told apart.
+    /// Returns true if both charges can be one step of the script.
+    ///
+    /// - A query (no repetitions) does not merge with a charge: it reports the state before.
+    /// - Charges with a penalty do not merge: each refusal would have to be told apart.
     fn can_merge_with(&self, other: &Self) -> bool {
         let (a, b) = (&self.charge, &other.charge);
         (a.repetitions == 0) == (b.repetitions == 0)
@@ -80,7 +81,7 @@ impl BatchTransport for ChargeTransport {
     type Payload = ChargePayload;
 
     const MAX_WEIGHT: usize = MAX_ITEMS_PER_CHARGE;
-    // It would be charged twice.
+    // A repeated charge would count twice.
     const REPEATABLE: bool = false;
 
     fn weight(step: &QueuedCharge) -> usize {
@@ -130,7 +131,7 @@ impl BatchTransport for ChargeTransport {
 }
 
 impl ChargePayload {
-    /// To each charge its own.
+    /// Splits the reply of a batch into one reply per charge.
     #[expect(clippy::indexing_slicing, reason = "places are those of the groups that were counted")]
     fn split_reply(&self, reply: Value) -> Result<Vec<Result<RawChargeReply, Error>>, Error> {
         let odd = || Error::new(ErrorKind::Protocol, CHARGE_BATCH.name);
@@ -143,7 +144,7 @@ impl ChargePayload {
             let counted = group(only)?;
             return Ok(self.members.iter().map(|place| place.extract_reply(&counted)).collect());
         }
-        // As many as there are: collected as results, nobody knows how many that will be.
+        // Allocated once; `collect` into a `Result` does not know the length.
         let mut counted = Vec::with_capacity(self.groups.len());
         for each in &self.groups {
             counted.push(group(each)?);
@@ -152,8 +153,8 @@ impl ChargePayload {
     }
 }
 
-/// The call of these steps, in this order. One server takes steps of any shards in one call; in a cluster they
-/// are of one.
+/// Builds one call of these groups, in this order. On a single server they may be of any shards, in
+/// a cluster they are of one.
 fn build_command(keys: &KeyNames, groups: &[(&QueuedCharge, ChargeGroup)], by_text: bool) -> Cmd {
     let counters: usize = groups.iter().map(|(step, _)| step.charge.items.len()).sum();
     let names: usize = groups.iter().map(|(step, _)| key_count(&step.charge)).sum();
@@ -174,7 +175,8 @@ fn build_command(keys: &KeyNames, groups: &[(&QueuedCharge, ChargeGroup)], by_te
     out
 }
 
-/// What is charged as the one before it, by one fixed window, is told in one number with those that follow.
+/// Writes the groups. Consecutive groups of one charge each, by one fixed window with the terms of
+/// the group before them, are written as their number.
 fn write_groups(groups: &[(&QueuedCharge, ChargeGroup)], out: &mut Cmd) {
     let (mut last, mut alike) = (None, 0);
     for (step, group) in groups {
@@ -197,7 +199,7 @@ fn write_repeats(alike: &mut u64, out: &mut Cmd) {
     }
 }
 
-/// Rule and cost of a charge that is no more than one fixed window.
+/// Returns rule and cost of a charge of one fixed window and nothing else.
 fn single_fixed_window(charge: &ChargeCommand) -> Option<(QuotaRule, u64)> {
     match &*charge.items {
         [ChargeItem { rule: rule @ QuotaRule::Fixed { .. }, cost, penalty: None, .. }] => {
@@ -246,9 +248,9 @@ fn write_args(charge: &ChargeCommand, times: u64, out: &mut Cmd) {
     }
 }
 
-/// One counter, as `rate.lua` reads it: what it counts, and how much is asked of it.
+/// Writes one counter as the charge scripts read it: its rule, and the units to take.
 pub(super) fn write_counter(rule: &QuotaRule, cost: u64, out: &mut Cmd) {
-    // More than any limit: it is refused, and Lua can count it.
+    // More than any limit, so that it is refused, and within the integers of Lua.
     let units = cost.min(crate::store::rate::MAX_UNITS + 1);
     match *rule {
         QuotaRule::Fixed { limit, window } => {

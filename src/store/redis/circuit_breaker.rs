@@ -1,10 +1,10 @@
-//! The breaker: after repeated failures calls are answered at once, and a probe in the background
-//! looks when the server is back. No request waits for a server that is known to be away.
+//! Circuit breaker: after repeated failures calls fail at once, until a background probe finds that
+//! the server is back. No request waits for a server that is known to be unavailable.
 //!
-//! The probe runs where the call ran that asked for it, and that runtime may stand still: a handler blocks its
-//! thread, or a program awaits its calls one by one with `block_on` and nothing between. So a probe gives signs of
-//! life; where they stay out, another one is started, and one call is let through in its place. One that succeeds
-//! closes the breaker.
+//! The probe runs on the runtime of the call that started it, and that runtime may be blocked: a
+//! handler occupies its thread, or a program awaits its calls one by one with `block_on` and
+//! nothing in between. So a probe leaves signs of life. Where they are missing, another probe is
+//! started, and one call is let through as a trial. A trial that succeeds closes the breaker.
 
 use std::{
     future::Future,
@@ -20,40 +20,41 @@ use tokio::{runtime::Handle, task::JoinHandle, time::Instant};
 
 use super::jitter::with_jitter;
 
-/// Failures in a row that open it.
+/// Consecutive failures that open the breaker.
 const FAILURE_THRESHOLD: u32 = 5;
 
-/// They are in a row if no longer than this is between two of them. Reads that go well are no success, and a process that
-/// only reads would else count failures over days.
+/// Longest time between two consecutive failures. Successful reads do not end a series, so a
+/// process that only reads would otherwise add up failures over days.
 const FAILURE_WINDOW: Duration = Duration::from_secs(60);
 
-/// Pause between two probes, at first.
+/// Pause between the first probes.
 const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How many of them are that short: most outages are over by then.
+/// Number of probes at `PROBE_INTERVAL`: most outages are over by then.
 const FAST_PROBES: u32 = 10;
 
-/// And in the end, about.
+/// Longest pause between probes, before jitter.
 const MAX_PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(super) struct CircuitBreaker {
     consecutive_failures: AtomicU32,
-    /// When there was the last one.
     last_failure_at: Mutex<Option<Instant>>,
     open: AtomicBool,
-    /// A call is under way that was let through while it was open. Not since another one has failed: what succeeds
-    /// then may have been answered before all that, and heard late.
+    /// A trial call, let through while the breaker was open, is in flight. Cleared by the failure
+    /// of another call: a success after that may have been answered before the failure and received
+    /// late.
     trial_in_flight: AtomicBool,
     probe_task: Mutex<Option<JoinHandle<()>>>,
-    /// When it opened, or a probe last did something, or a call was let through in its place.
+    /// Time when the breaker opened, the probe was last active, or a trial was let through.
     last_probe_at: Arc<Mutex<Instant>>,
-    /// How long there may be no sign.
+    /// Time without a sign of life after which the probe counts as stalled.
     probe_timeout: Duration,
 }
 
 impl CircuitBreaker {
-    /// A look of its probe takes `look` at most. Calls take less than that, so that one which was sent before it
-    /// opened has ended when the first is let through, unless its runtime stood still.
+    /// `look` is the longest duration of one probe. Calls take less, so a call sent before the
+    /// breaker opened has ended when the first trial is let through, unless its runtime was
+    /// blocked.
     pub(super) fn new(look: Duration) -> Self {
         Self {
             consecutive_failures: AtomicU32::new(0),
@@ -81,7 +82,7 @@ impl CircuitBreaker {
         }
     }
 
-    /// True if the breaker is open after this failure.
+    /// Returns true if the breaker is open after this failure.
     pub(super) fn record_failure(&self) -> bool {
         let last = self.last_failure_at.lock().replace(Instant::now());
         if last.is_some_and(|last| last.elapsed() > FAILURE_WINDOW) {
@@ -90,7 +91,8 @@ impl CircuitBreaker {
         let failures = self.consecutive_failures.fetch_add(1, Ordering::Relaxed).saturating_add(1);
         self.trial_in_flight.store(false, Ordering::Release);
         if failures >= FAILURE_THRESHOLD && !self.is_open() {
-            // Before anybody sees it open, who would take what was long ago for silence.
+            // Set before the breaker reads as open: a caller would take an old time for a stalled
+            // probe.
             *self.last_probe_at.lock() = Instant::now();
             if !self.open.swap(true, Ordering::AcqRel) {
                 tracing::warn!(failures, "the store is away: calls are refused until it answers");
@@ -107,15 +109,17 @@ impl CircuitBreaker {
         }
     }
 
-    /// As if nobody had given a sign for longer than there may be none.
+    /// Makes the probe look stalled.
     #[cfg(test)]
     pub(super) fn stall_probe(&self) {
         *self.last_probe_at.lock() = Instant::now() - self.probe_timeout - PROBE_INTERVAL;
     }
 
-    /// Makes sure a probe runs. `look` says whether the server answers, or nobody asks any more; a probe whose
-    /// runtime ended, or stands still, is replaced by the next call. True if that call is to look itself: nobody else
-    /// may ever do.
+    /// Ensures that a probe runs. `look` resolves to true if the server answers, or if the probe is
+    /// no longer needed.
+    ///
+    /// A probe on a runtime that has ended or is blocked is replaced by the next call. Returns true
+    /// if that call is let through as a trial, since there may never be another probe.
     pub(super) fn ensure_probe<F, L>(&self, look: L) -> bool
     where
         L: Fn() -> F + Send + 'static,
@@ -137,7 +141,7 @@ impl CircuitBreaker {
                 if look().await {
                     return;
                 }
-                // What is due later is no silence before that.
+                // A pause longer than `PROBE_INTERVAL` must not count as a stall.
                 *sign.lock() = Instant::now() + pause.saturating_sub(PROBE_INTERVAL);
                 tokio::time::sleep(pause).await;
             }
@@ -146,7 +150,8 @@ impl CircuitBreaker {
             before.abort();
         }
         if silent {
-            // One call in so long: each of them waits for its deadline if the server is still away.
+            // One trial per `probe_timeout`: each waits for its deadline if the server is still
+            // unavailable.
             *self.last_probe_at.lock() = Instant::now();
             self.trial_in_flight.store(true, Ordering::Release);
         }
@@ -154,7 +159,7 @@ impl CircuitBreaker {
     }
 }
 
-/// For as long as somebody looks.
+/// Pauses between probes, without an end.
 fn probe_intervals() -> impl Iterator<Item = Duration> {
     let longer = |pause: &Duration| Some((*pause * 3 / 2).min(MAX_PROBE_INTERVAL));
     let later = std::iter::successors(longer(&PROBE_INTERVAL), longer).map(with_jitter);

@@ -1,15 +1,19 @@
-//! Connections: a few sockets, many requests on each.
+//! Connection lanes: few sockets, many concurrent requests on each.
 //!
-//! A lane is a `bb8` pool of one multiplexed connection. Calls clone its handle, so they pipeline; the
-//! pool is asked again when that connection is dead. All calls about one shard go through one lane: that is
-//! what orders an undo after the call it undoes. Validity is a flag that is read, never a `PING`: it
-//! is set by the disconnect push, by a run of timeouts, and by answers of a server that is no master.
-//! In a cluster each node has lanes of its own, and a shard's lane is one of those of the node that has it
-//! ([`nodes`](super::nodes)).
+//! A lane is a `bb8` pool of one multiplexed connection. Calls clone its handle, so they are
+//! pipelined; the pool is used again only when that connection is dead. All calls about one shard
+//! use one lane, which orders an undo after its call. In a cluster, each cluster node has lanes of
+//! its own, and a shard uses a lane of its owner ([`node_lanes`](super::node_lanes)).
 //!
-//! Where a server may be replaced while it stands still (behind sentinels, in a cluster), and wake as if nothing had
-//! happened, a connection is left at the first timeout and when it has been silent for too long ([`life`]), and what it
-//! answers afterwards is not believed.
+//! Validity is a flag that is read, never a `PING`. It is cleared by:
+//!
+//! - the disconnect push;
+//! - `MAX_CONSECUTIVE_TIMEOUTS` timeouts in a row;
+//! - answers of a server that is no master.
+//!
+//! Behind sentinels and in a cluster, a server may be replaced while it is paused, and resume as if
+//! nothing had happened. There a connection is abandoned at the first timeout and after a silence
+//! ([`liveness`]), and its later answers are rejected.
 
 mod connection_factory;
 mod connection_lane;
@@ -45,24 +49,25 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-/// Timeouts in a row after which a socket counts as dead: a half-open one would time out for ever.
+/// Consecutive timeouts after which a socket counts as dead: a half-open one would time out for
+/// ever.
 const MAX_CONSECUTIVE_TIMEOUTS: u32 = 3;
 
-/// One connection and its flags.
+/// Connection with its flags.
 #[derive(Clone)]
 pub(super) struct TrackedConnection {
     pub(super) connection: RedisConnection,
-    /// Where it goes, if it is a node of a cluster.
+    /// Cluster node at the other end, if any.
     pub(super) node: Option<Arc<ClusterNode>>,
-    /// Of the node, if it tells.
+    /// Run id of the cluster node, if it reports one.
     pub(super) run_id: Option<Arc<str>>,
     dead: Arc<AtomicBool>,
     consecutive_timeouts: Arc<AtomicU32>,
-    /// If its server may be replaced while it stands still.
+    /// Present if the server may be replaced while it is paused.
     liveness: Option<Arc<Liveness>>,
-    /// When whoever has this was given it: what he sends is sent later. As long as it has a life.
+    /// Time of the checkout; calls are sent after it. Current only if there is a `liveness`.
     checked_out_at: Instant,
-    /// As [`ConnectionLanes::connection_resets`].
+    /// Counter of [`ConnectionLanes::connection_resets`].
     connection_resets: Arc<AtomicU64>,
 }
 
@@ -74,7 +79,7 @@ impl TrackedConnection {
         self.dead.load(Ordering::Acquire)
     }
 
-    /// For somebody who sends something now; `None` if it must not be used.
+    /// Returns a clone to send a call on now; `None` if the connection must not be used.
     pub(super) fn checkout(&self) -> Option<Self> {
         let Some(life) = &self.liveness else { return (!self.is_dead()).then(|| self.clone()) };
         let given = Instant::now();
@@ -84,7 +89,8 @@ impl TrackedConnection {
         (!self.dead.load(Ordering::Acquire)).then(|| Self { checked_out_at: given, ..self.clone() })
     }
 
-    /// It was left, and its server may be one that was replaced: what it says now is not to be believed.
+    /// Returns true if the connection was abandoned and its server may have been replaced: its
+    /// answers must be rejected.
     pub(super) fn is_untrusted(&self) -> bool {
         self.liveness.is_some() && self.dead.load(Ordering::Acquire)
     }
@@ -93,18 +99,19 @@ impl TrackedConnection {
         self.dead.store(true, Ordering::Release);
     }
 
-    /// A call on it was not answered. It may be delivered yet, by whatever stands between here and there; and is sent again.
+    /// Marks the connection as dead after a call without an answer. The call is sent again, but its
+    /// first copy may still be delivered by the network.
     pub(super) fn mark_broken(&self) {
         self.mark_dead();
         self.connection_resets.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// It takes the place of one that has ended.
+    /// Counts a reset, because this connection replaces one that has ended.
     fn record_replacement(&self) {
         self.connection_resets.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// What was sent on it is answered, whatever the answer.
+    /// Records an answer of any kind to a call on this connection.
     pub(super) fn record_answer(&self) {
         if self.liveness.as_ref().is_some_and(|life| !life.record_answer(self.checked_out_at)) {
             self.abandon();
@@ -116,7 +123,8 @@ impl TrackedConnection {
 
     pub(super) fn record_timeout(&self) {
         let timeouts = self.consecutive_timeouts.fetch_add(1, Ordering::Relaxed) + 1;
-        // Calls may lie there, and be run when it wakes.
+        // With a liveness, one timeout is enough: calls may lie in the socket and run when the
+        // server resumes.
         if timeouts >= MAX_CONSECUTIVE_TIMEOUTS || self.liveness.is_some() {
             self.abandon();
         }
@@ -132,18 +140,19 @@ impl TrackedConnection {
         }
     }
 
-    /// Whether it is answered as a call would be that writes this.
+    /// Returns true if the write succeeds as a call would.
     pub(super) async fn accepts_write(mut self, write: &Cmd, within: Duration) -> bool {
         let answer = timeout(within, write.query_async::<u64>(&mut self.connection)).await;
         let Ok(answer) = answer else {
-            // The next look is for another one: this may be broken where the server is well.
+            // The next check uses another connection: this one may be broken although the server is
+            // well.
             self.abandon();
             return false;
         };
         classify_outcome(&self, answer).is_ok()
     }
 
-    /// Asks for a sign of life, if there was none for a while and one is needed.
+    /// Sends a `PING` if the connection has been silent and needs a sign of life.
     async fn ping_if_idle(self, within: Duration) {
         let Some(mut own) = self.checkout() else { return };
         let Some(life) = own.liveness.clone().filter(|life| life.needs_ping(own.checked_out_at))
@@ -154,7 +163,7 @@ impl TrackedConnection {
         let ping = redis::cmd("PING");
         match timeout(within, own.connection.send_packed_command(&ping)).await {
             Ok(Ok(_)) => own.record_answer(),
-            // Whatever is wrong, the next one is made to whoever is the master then.
+            // After any error, the next connection goes to the master of that time.
             Ok(Err(_)) => own.mark_dead(),
             Err(_) => own.record_timeout(),
         }
@@ -164,12 +173,12 @@ impl TrackedConnection {
 pub(super) struct ConnectionLanes {
     routing: LaneRouting,
     server_tracker: Arc<ServerTracker>,
-    /// Makes connections that are no lane's.
+    /// Makes connections outside of the lanes.
     probe: ConnectionFactory,
 }
 
 enum LaneRouting {
-    /// To one server.
+    /// Lanes to one server.
     SingleServer(Vec<ConnectionLane>),
     ClusterNodes(NodeLanes),
 }
@@ -230,30 +239,33 @@ impl ConnectionLanes {
         self.server_tracker.on_change(tell);
     }
 
-    /// How many of their connections were left because they were silent, and how many calls met one that broke. What had
-    /// been sent on them may arrive yet, behind what is sent on others now.
+    /// Returns the number of connections abandoned after a silence, plus the number of calls on
+    /// connections that broke. Calls sent on them may still arrive, after calls that are sent on
+    /// others now.
     pub(super) fn connection_resets(&self) -> u64 {
         self.probe.connection_resets.load(Ordering::Acquire)
     }
 
-    /// Which server the lanes lead to.
+    /// Returns the tracker of the servers that the lanes lead to.
     pub(super) fn server_tracker(&self) -> &ServerTracker {
         &self.server_tracker
     }
 
-    /// Whether calls of this lane would be answered. It tells nobody of a new server: calls are still refused.
+    /// Returns true if calls on this lane would be answered. Does not report a new server, because
+    /// calls are still refused.
     pub(super) async fn is_lane_healthy(&self, lane: usize, keys: &KeyNames) -> bool {
         match &self.routing {
             LaneRouting::SingleServer(lanes) => {
                 let living = lanes.iter().find_map(|lane| lane.current_connection()?.checkout());
                 match living {
-                    // What is refused there is refused on another one, too.
+                    // A write refused on this connection would be refused on another one too.
                     Some(socket) => {
                         let mut write = redis::cmd("HDEL");
                         write.arg(keys.namespace_meta()).arg("never");
                         socket.accepts_write(&write, self.probe.deadline).await
                     }
-                    // A new connection can be made and written to.
+                    // Without a live connection, a new one must be accepted and pass its checks,
+                    // which include a write.
                     None => server_responded(&bb8::ManageConnection::connect(&self.probe).await),
                 }
             }
@@ -261,7 +273,7 @@ impl ConnectionLanes {
         }
     }
 
-    /// Why the server takes no connections, if it said so.
+    /// Returns the reason with which the server refuses connections, if it gave one.
     pub(super) fn last_refusal(&self) -> Option<Error> {
         match &self.routing {
             LaneRouting::SingleServer(lanes) => lanes.iter().find_map(ConnectionLane::last_refusal),
@@ -269,7 +281,6 @@ impl ConnectionLanes {
         }
     }
 
-    /// How many there are.
     pub(super) fn lane_count(&self) -> usize {
         match &self.routing {
             LaneRouting::SingleServer(lanes) => lanes.len(),
@@ -277,12 +288,13 @@ impl ConnectionLanes {
         }
     }
 
-    /// The lane of calls about this shard. In a cluster each has its own: a call is about one.
+    /// Returns the lane of a shard. In a cluster, each shard has a lane of its own, since a call is
+    /// about one shard.
     pub(super) fn lane_of_shard(&self, shard: u16) -> usize {
         usize::from(shard) % self.lane_count()
     }
 
-    /// A shard of each server that has any, and those that nobody is known to have.
+    /// Returns one shard of each server that owns any, and the shards without a known owner.
     pub(super) fn representative_shards(&self) -> Vec<u16> {
         match &self.routing {
             LaneRouting::SingleServer(_) => vec![COMMON_SHARD],
@@ -290,7 +302,7 @@ impl ConnectionLanes {
         }
     }
 
-    /// Another one after shards have moved.
+    /// Returns a number that changes when shards have moved.
     #[cfg(any(test, feature = "fsck"))]
     pub(super) fn map_version(&self) -> u64 {
         match &self.routing {
@@ -299,8 +311,8 @@ impl ConnectionLanes {
         }
     }
 
-    /// Asks all connections that have been silent for a sign of life, if any is needed: how long to wait before the
-    /// next time.
+    /// Pings all connections that have been silent, if the target needs it. Returns the pause until
+    /// the next round.
     pub(super) async fn ping_idle_connections(&self) -> Option<Duration> {
         let sockets: Vec<TrackedConnection> = match &self.routing {
             LaneRouting::SingleServer(lanes) => {
@@ -312,12 +324,12 @@ impl ConnectionLanes {
         self.ping_interval()
     }
 
-    /// Between two rounds of signs of life, if any is needed.
+    /// Returns the pause between two rounds of pings, if the target needs them.
     pub(super) fn ping_interval(&self) -> Option<Duration> {
         self.probe.max_silence().map(liveness::ping_interval)
     }
 
-    /// A lane's connection. While it lives, this asks nobody and does not wait.
+    /// Returns the connection of a lane, without a call or a wait while it is alive.
     #[expect(clippy::indexing_slicing, reason = "who asks has the lane from `of`")]
     pub(super) async fn connection(&self, lane: usize) -> Result<TrackedConnection, Error> {
         match &self.routing {
@@ -327,7 +339,7 @@ impl ConnectionLanes {
     }
 }
 
-/// Whether there is somebody to tell callers how it is: what is configured wrongly is no outage.
+/// Returns true if a server answered: a configuration error is no outage.
 pub(super) fn server_responded<T>(met: &Result<T, Error>) -> bool {
     met.as_ref().map_or_else(|error| error.kind() == ErrorKind::Config, |_| true)
 }

@@ -1,4 +1,4 @@
-//! What the application has said of the servers, in whichever way.
+//! Servers and overrides as given by the application, in any of the supported forms.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use super::target::{
 };
 use crate::error::Error;
 
-/// Where servers listen, unless told otherwise.
+/// Port of servers with none in their URL.
 const DEFAULT_PORT: u16 = 6379;
 
 #[derive(Clone)]
@@ -22,19 +22,19 @@ pub(super) enum ConnectionSource {
     Pool(super::target::ApplicationPool),
 }
 
-/// What stands above an address, whatever that says.
+/// Settings that take precedence over those of the URL.
 #[derive(Clone, Default)]
 pub(super) struct ConnectionOverrides {
     pub(super) credentials: Option<LoginCredentials>,
     pub(super) database: Option<u32>,
     pub(super) tls: RedisTlsSettings,
-    /// Of a pool: where its messages come from.
+    /// Only for a pool: URL of the servers that messages come from.
     #[cfg(feature = "bb8-redis")]
     pub(super) pubsub_url: Option<String>,
 }
 
 impl ConnectionSource {
-    /// Where that leads, and the namespace it names.
+    /// Returns the connection target, and the namespace of the URL.
     pub(super) fn into_target(
         self,
         given: ConnectionOverrides,

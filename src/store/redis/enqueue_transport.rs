@@ -1,7 +1,7 @@
-//! Flights of `enqueue.lua` on one lane: requests that are deferred at the same time go together.
+//! Transport of enqueues: batches of `ENQUEUE_BATCH` on one lane.
 //!
-//! A step is sent for nobody who is gone before it is on the wire. It needs no undo: a request whose caller left
-//! later is stored and runs, as one whose 202 was lost on its way.
+//! A command is sent only if its caller still waits. It needs no undo: if its caller leaves later,
+//! the request is stored and runs, as after a lost 202.
 
 use std::sync::Arc;
 
@@ -21,13 +21,14 @@ use crate::{
     store::backend::{EnqueueCommand, MergeMode, OnFailure, WebhookJobSpec},
 };
 
-/// Bytes and arguments that a job takes besides its request, about.
+/// Approximate bytes and arguments of one job, without its request.
 const SIZE_HINT: (usize, usize) = (240, 7);
 
-/// Bytes of a request that weigh as much as another request: a flight is a megabyte at most, or one request.
+/// Envelope bytes that weigh as much as another request. A batch is about a megabyte at most, or
+/// one request.
 const ENVELOPE_BYTES_PER_WEIGHT: usize = 64 * 1024;
 
-/// Where a lane's requests go.
+/// Transport of one lane.
 pub(super) struct EnqueueTransport {
     pub(super) lanes: Arc<ConnectionLanes>,
     pub(super) lane: usize,
@@ -88,8 +89,8 @@ impl BatchTransport for EnqueueTransport {
     }
 }
 
-/// The call of these steps, in this order. One server takes steps of any shards in one call; in a cluster they
-/// are of one.
+/// Builds one call of these commands, in this order. On a single server they may be of any shards,
+/// in a cluster they are of one.
 fn build_command<'a>(
     keys: &KeyNames,
     steps: impl Iterator<Item = &'a EnqueueCommand> + Clone,
@@ -112,7 +113,8 @@ fn build_command<'a>(
     out
 }
 
-/// The record of a request that has a fingerprint, the fingerprint, and the record's life.
+/// Returns the record's name, the fingerprint and the record's TTL in ms, if the request has a
+/// fingerprint.
 fn fingerprint(step: &EnqueueCommand) -> Option<(&str, &str, u64)> {
     let (record, print, life) = step.idempotency_record.as_ref()?;
     (!print.is_empty()).then(|| (&**record, &**print, ceil_millis(*life)))
@@ -134,7 +136,7 @@ fn write_args(step: &EnqueueCommand, out: &mut Cmd) {
         policy.max_attempts.into(),
         (policy.on_failure == OnFailure::Skip).into(),
         policy.needs_worker.into(),
-        // Of both, 0 says that there is none; a time of no length is a millisecond.
+        // For both, 0 means none; a deadline of zero is sent as one millisecond.
         if policy.delay.is_zero() { 0 } else { ceil_millis(policy.delay) },
         policy.deadline.map_or(0, ceil_millis),
         print.map_or(0, |(.., life)| life),

@@ -1,11 +1,12 @@
-//! What goes on beside the calls where a master may be replaced: lanes give signs of life, and the words of sentinels are
-//! heard.
+//! Background task for servers that may be replaced: it pings idle connections and follows the
+//! messages of sentinels.
 //!
-//! One task a store, from when it is made until it is dropped. Should its runtime end before, connections are made anew
-//! where they would have been asked for a sign of life (`connect::life`), and words are missed: after a master stood
-//! still that costs time alone. After a failover that somebody asked for, or one by sentinels that do not see what
-//! clients see, nothing stood still, and the words are what there is: a subscription may be away just then, so with each
-//! round of signs the sentinels are asked as well.
+//! There is one task per store, from its creation until it is dropped. If its runtime ends earlier,
+//! connections that are due for a ping are made anew instead (`connection_lanes::liveness`), and
+//! messages are missed. After a master was suspended, that only costs time. In a manual failover,
+//! or one by sentinels that do not see the outage that clients see, no server is suspended, and the
+//! messages are the only sign. A subscription may be interrupted just then, so the sentinels are
+//! also polled with each round of pings.
 
 use std::{
     sync::{Arc, Weak},
@@ -21,7 +22,7 @@ use super::{
     target::{ConnectionTarget, SentinelTarget},
 };
 
-/// Until it is known how long lanes may be silent.
+/// Pause while the longest silence of lanes is not known yet.
 const INITIAL_PAUSE: Duration = Duration::from_millis(500);
 
 pub(super) struct FailoverMonitor(JoinHandle<()>);
@@ -44,7 +45,7 @@ impl FailoverMonitor {
             let all =
                 sentinels.iter().flat_map(|all| (0..all.sentinel_count()).map(move |n| (all, n)));
             let words = all.map(|(sentinels, number)| follow_sentinel(sentinels, number, deadline));
-            // Sentinels that do not answer keep no lane waiting for its sign of life.
+            // Apart from the pings: sentinels that do not answer must not delay them.
             let looks = poll_sentinels(lanes.clone(), sentinels.as_ref(), deadline);
             tokio::join!(join_all(words), ping_idle_connections(lanes), looks);
         };
@@ -66,7 +67,7 @@ async fn ping_idle_connections(lanes: Weak<ConnectionLanes>) {
     }
 }
 
-/// As often as lanes are asked for signs of life.
+/// Polls the sentinels as often as idle connections are pinged.
 async fn poll_sentinels(
     lanes: Weak<ConnectionLanes>,
     sentinels: Option<&SentinelTarget>,
@@ -79,7 +80,8 @@ async fn poll_sentinels(
     }
 }
 
-/// For ever. After a silence somebody looks, since words may have been missed.
+/// Follows one sentinel, without an end. After each new subscription the sentinels are polled,
+/// since messages may have been missed.
 async fn follow_sentinel(sentinels: &SentinelTarget, number: usize, deadline: Duration) {
     let mut pause = RetryDelay::default();
     loop {

@@ -1,7 +1,8 @@
-//! Fences after a failover: a server that did not give the last ones is told to begin far above them (`fences.lua`).
+//! Fences after a failover: a server that did not grant the last fences continues far above them.
 //!
-//! A connection to one server asks for that before its first grant. In a cluster each shard does, by the first call about
-//! it and again after each change of the map: a connection may be older than what its node has.
+//! A connection to a single server sends this before its first grant. In a cluster the first call
+//! about each shard sends it, and again after each change of the shard map: a connection may be
+//! older than the data of its cluster node.
 
 use redis::Cmd;
 
@@ -12,7 +13,7 @@ use super::{
 };
 use crate::key::SHARD_COUNT;
 
-/// Of all shards, which are on one server.
+/// Advances the fences of all shards of a single server.
 pub(super) async fn advance_all_shards(
     connection: &mut RedisConnection,
     keys: &KeyNames,
@@ -24,7 +25,7 @@ pub(super) async fn advance_all_shards(
     answer.map_err(|error| ConnectError::from_redis(&error))
 }
 
-/// Of one shard, whose node it is sent to.
+/// Builds the command for one shard, to be sent to the cluster node that owns it.
 pub(super) fn shard_command(keys: &KeyNames, shard: u16, run_id: &str) -> Cmd {
     let f = keys.shard_key(shard, "f");
     let mut all = vec![f.clone(), f];

@@ -1,14 +1,20 @@
-//! Work on the runtime that the store was made on.
+//! Execution of work on the runtime on which the store was created.
 //!
-//! What reads a connection is a task of the runtime that it was opened on. That of whoever asked first may be one thread, as
-//! of a worker of actix; while a handler has that, nobody in the process would hear an answer.
+//! A connection is read by a task of the runtime that opened it. If that were the runtime of the
+//! first caller, it might have a single thread, such as that of an actix worker. While a handler
+//! blocked that thread, no reply would reach any caller in the process.
 
 use std::{future::Future, time::Duration};
 
 use tokio::{runtime::Handle, sync::oneshot, task::JoinSet, time::timeout};
 
-/// Does it there; `None` if that is where the caller is, or it has ended, or stands still for so long. Dropped, it ends the
-/// work.
+/// Runs `work` on the runtime `home`. Dropping the future aborts the work.
+///
+/// Returns `None` if
+///
+/// - there is no such runtime, or it has ended,
+/// - the caller runs on it already,
+/// - it did not start the work within `patience`.
 pub(super) async fn run_on_home_runtime<T: Send + 'static>(
     home: Option<&Handle>,
     patience: Duration,

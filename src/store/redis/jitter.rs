@@ -1,14 +1,14 @@
-//! Pauses that processes which failed together do not end together.
+//! Random spread of pauses: processes that failed together do not retry together.
 
 use std::time::Duration;
 
 use uuid::Uuid;
 
-/// From a quarter less to a quarter more.
+/// Returns a random duration between 75 % and 125 % of `pause`.
 pub(super) fn with_jitter(pause: Duration) -> Duration {
     let (_, dice) = Uuid::new_v4().as_u64_pair();
     let micros = u64::try_from((pause / 2).as_micros()).unwrap_or(u64::MAX);
-    // 62 random bits: a part of the half, as a fraction of 2^64.
+    // 62 random bits as a fraction of 2^64, without the two bits of the UUID's variant.
     let part = (u128::from(micros) * u128::from(dice << 2)) >> 64;
     pause - pause / 4 + Duration::from_micros(u64::try_from(part).unwrap_or(0))
 }

@@ -1,7 +1,8 @@
-//! Whether calls go out at all: the breaker of a lane, and what it looks at.
+//! Circuit breaker of a lane, and the probe that closes it.
 //!
-//! One server has one, in front of all its lanes. In a cluster each shard has one: a node may be away while others
-//! are there, and a call about a shard that nobody answers for must not wait for its deadline each time.
+//! A single server has one breaker for all lanes. In a cluster each shard has one: a cluster node
+//! may be unavailable while others work, and calls about its shards must not wait for their
+//! deadlines each time.
 
 use std::{error::Error as _, sync::Arc, time::Duration};
 
@@ -23,7 +24,7 @@ impl LaneHealth {
         keys: &KeyNames,
         deadline: Duration,
     ) -> Vec<Arc<Self>> {
-        // A look makes a connection, and writes: a deadline each.
+        // A probe connects and writes; each may take one deadline.
         let number = if keys.is_clustered() { lanes.lane_count() } else { 1 };
         let one = |lane| {
             let (lanes, keys) = (Arc::clone(lanes), keys.clone());
@@ -41,7 +42,7 @@ impl LaneHealth {
         self.breaker.is_open()
     }
 
-    /// While the breaker is open nothing is sent, unless nobody else looks whether the server is back.
+    /// Fails while the breaker is open, unless this call has to serve as the probe.
     pub(super) fn admit(self: &Arc<Self>, name: &'static str) -> Result<(), Error> {
         if self.breaker.is_open() && !self.ensure_probe() {
             let unavailable = || Error::new(ErrorKind::Unavailable, name);
@@ -50,17 +51,18 @@ impl LaneHealth {
         Ok(())
     }
 
-    /// Tells the breaker how a call went that is answered where scripts are run.
+    /// Records the outcome of a call that only a server that runs scripts can answer.
     pub(super) fn record_outcome<T>(self: &Arc<Self>, outcome: &Result<T, Error>) {
         if !self.record_failure(outcome) {
             self.breaker.record_success();
         }
     }
 
-    /// As [`LaneHealth::record_outcome`], of a call that is answered where no script is run, too; true if it was a failure.
+    /// Like [`LaneHealth::record_outcome`], but ignores successes: for calls that a server answers
+    /// even if it runs no scripts. Returns true if the outcome is a failure.
     pub(super) fn record_failure<T>(self: &Arc<Self>, outcome: &Result<T, Error>) -> bool {
         match outcome {
-            // It is there, and takes what makes room.
+            // The server is available, and still executes calls that free memory.
             Err(e) if is_out_of_memory(e) => false,
             Err(e) if matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::Timeout) => {
                 tracing::debug!(error = %e, "store call failed");
@@ -69,13 +71,14 @@ impl LaneHealth {
                 }
                 true
             }
-            // A configuration fault is no outage: it is told to every caller, at the same price.
+            // A configuration error is not an outage. Each caller gets it at the cost of a call.
             _ => false,
         }
     }
 
-    /// Looks whether the lane could work again: connect and write, as it does. A server that only answers
-    /// pings (a replica, one that is loading) is still away. Nobody looks for a store that is gone.
+    /// Ensures that a probe runs, which connects and writes as calls of the lane do. A server that
+    /// only answers pings (a replica, or one that is loading) is still unavailable. The probe ends
+    /// with the store. Returns true as [`CircuitBreaker::ensure_probe`] does.
     fn ensure_probe(self: &Arc<Self>) -> bool {
         let health = Arc::downgrade(self);
         self.breaker.ensure_probe(move || {

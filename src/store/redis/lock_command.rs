@@ -1,4 +1,4 @@
-//! A step of `calls.lua`, and how it is written on the wire.
+//! Commands of `LOCK_BATCH`, and their encoding.
 
 use std::{io::Write as _, time::Duration};
 
@@ -14,14 +14,14 @@ use crate::{
     },
 };
 
-/// Bytes and arguments that a step takes, about.
+/// Approximate bytes and arguments of one command.
 const SIZE_HINT: (usize, usize) = (190, 4);
 
-/// What is asked of a lock.
+/// Call of the lock script.
 #[derive(Debug)]
 pub(super) enum LockCommand {
     Acquire(AcquireCommand),
-    /// Of a lock that is held in mode exclusive.
+    /// Refreshes the grant of a lock held in exclusive mode.
     RefreshGrant {
         key: Key,
         token: LockToken,
@@ -31,7 +31,7 @@ pub(super) enum LockCommand {
         token: LockToken,
         mode: LockMode,
     },
-    /// Two steps.
+    /// Counts as two steps of the script.
     ReleaseAndReacquire {
         token: LockToken,
         mode: LockMode,
@@ -128,7 +128,8 @@ fn write_acquire(call: &AcquireCommand, out: &mut Cmd) {
     write_number(out, ceil_millis(*lease));
 }
 
-/// `came`: when whoever asks in the next step came; 0: nobody does.
+/// Writes a release. `came` is the sequence of the acquire that follows in the same call, or 0. If
+/// that acquire precedes all waiters, the script leaves the freed lock to it.
 fn write_release(me: &LockToken, mode: LockMode, came: u64, out: &mut Cmd) {
     match came {
         0 => write_concatenated(out, &["r", mode.wire_letter()]),
@@ -140,7 +141,7 @@ fn write_release(me: &LockToken, mode: LockMode, came: u64, out: &mut Cmd) {
     write_holder(me, mode, out);
 }
 
-/// What a holder is called in h.
+/// Writes the member of a holder in the lock's sorted set.
 fn write_holder(me: &LockToken, mode: LockMode, out: &mut Cmd) {
     write_concatenated(out, &["h", mode.member_tag(), me.as_str()]);
 }
@@ -149,10 +150,10 @@ pub(super) fn write_number(out: &mut Cmd, n: u64) {
     out.write_arg(itoa::Buffer::new().format(n).as_bytes());
 }
 
-/// The call of all these steps, in this order.
+/// Builds one call of all these commands, in this order.
 ///
-/// One server takes steps of any shards in one call. A cluster does not: there each shard has a queue of its
-/// own, so that all of them are of one.
+/// On a single server a call may contain commands of any shards. In a cluster each shard has a lane
+/// of its own, so all commands are of one shard.
 pub(super) fn build_command<'a>(
     keys: &KeyNames,
     asks: impl Iterator<Item = &'a LockCommand> + Clone,
@@ -177,16 +178,16 @@ pub(super) fn write_texts<const N: usize>(out: &mut Cmd, texts: [&str; N]) {
     texts.iter().for_each(|text| out.write_arg(text.as_bytes()));
 }
 
-/// One argument, of these parts.
+/// Writes one argument, the concatenation of `parts`.
 pub(super) fn write_concatenated(out: &mut Cmd, parts: &[&str]) {
     let mut arg = out.writer_for_next_arg();
     for part in parts {
-        // Into memory: it can't fail.
+        // Writing into memory can't fail.
         let _ = arg.write_all(part.as_bytes());
     }
 }
 
-/// One argument: a word, and numbers.
+/// Writes one argument: a verb and numbers, separated by spaces.
 pub(super) fn write_verb_and_numbers<const N: usize>(out: &mut Cmd, verb: &str, numbers: [u64; N]) {
     let mut arg = out.writer_for_next_arg();
     let _ = arg.write_all(verb.as_bytes());

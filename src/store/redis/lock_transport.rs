@@ -1,4 +1,4 @@
-//! Flights of `calls.lua` on one lane.
+//! Transport of lock commands: batches of `LOCK_BATCH` on one lane.
 
 use std::sync::Arc;
 
@@ -15,17 +15,17 @@ use super::{
 };
 use crate::error::{Error, ErrorKind};
 
-/// Where a lane's calls go.
+/// Transport of one lane.
 pub(super) struct LockTransport {
     pub(super) lanes: Arc<ConnectionLanes>,
     pub(super) lane: usize,
     pub(super) keys: KeyNames,
 }
 
-/// What the server says to one step.
+/// Server's reply to one command.
 #[derive(Debug)]
 pub(super) enum RawReply {
-    /// A text: what is usual, and then part of that for all steps.
+    /// Text, the usual case; often a slice of one text for the whole batch.
     Text(Bytes),
     Value(Value),
 }
@@ -75,7 +75,7 @@ impl BatchTransport for LockTransport {
         let answer = path.connection.send_packed_command(load).await;
         match classify_reply(path, answer) {
             Ok(Value::Array(replies)) => Ok(replies.into_iter().map(RawReply::from).collect()),
-            // All of them were usual.
+            // The fast path of the script has executed all commands.
             Ok(Value::BulkString(text)) => Ok(split_replies(&Bytes::from(text))),
             Ok(_) => {
                 Err(batcher::BatchFault::Failed(Error::new(ErrorKind::Protocol, LOCK_BATCH.name)))

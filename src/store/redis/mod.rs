@@ -1,11 +1,17 @@
-//! Redis or Valkey as the store: what a step of an engine goes through on its way to the server.
+//! Store backend on Redis or Valkey.
 //!
-//! [`steps`] turns a typed step into one script call; [`call`] sends it, within the deadline, past the
-//! breaker, again where that is safe. Steps about one lock ([`ask`]) go together with others that wait
-//! ([`combine`]) over a lane's [`wire`], and so do those of quotas ([`charge_batchers`]), of requests that are
-//! deferred ([`enqueue_batchers`]) and of their runs ([`run_batchers`]). [`target`] knows where the servers are, [`connect`] keeps the
-//! connections; [`listen`] has a connection of its own for messages. In a cluster every shard has a lane, to
-//! whichever of the [`nodes`] has it, and steps about several shards are several calls (`steps::apart`).
+//! - [`operations`] turns each typed operation into one script call.
+//! - [`call_execution`] sends a call within its deadline, past the circuit breaker, and again where
+//!   that is safe.
+//! - [`batcher`] sends concurrent calls of one lane together. Each kind has a transport:
+//!   [`lock_transport`], [`charge_transport`], [`enqueue_transport`], [`run_transport`] and
+//!   [`push_transport`].
+//! - [`connection_lanes`] keeps the connections, and [`target`] finds the servers.
+//! - [`subscriber`] receives messages on connections of its own.
+//!
+//! In a cluster every shard has a lane, on a connection to the cluster node that owns the shard
+//! ([`node_lanes`]). An operation on several shards is several calls there
+//! (`operations::cluster_fan_out`).
 
 mod acl;
 mod batcher;
@@ -68,19 +74,20 @@ use crate::error::{Error, ErrorKind};
 pub(crate) use self::operations::BatchedCharge;
 pub use self::store_builder::StoreBuilder;
 
-/// What a [`ConnectionTarget`] leads to, as a store.
+/// Store backend on the servers of a [`ConnectionTarget`].
 pub(super) struct RedisBackend {
     target: ConnectionTarget,
     lanes: Arc<ConnectionLanes>,
-    /// One for each lane, as the others are.
+    /// One per lane, like the other batchers except `charge_batchers`.
     lock_batchers: Vec<CallBatcher<LockTransport>>,
-    /// Charges go with charges: of one server all of them, by its first lane. Nothing undoes them that would have to go
-    /// the same way, and who is alone in half of the flights pays for a whole one. In a cluster one for each lane.
+    /// In a cluster one per lane, on a single server one in all: its charges go over the first
+    /// lane. No undo has to follow a charge on the same lane, and batches split over several lanes
+    /// would cost more per charge.
     charge_batchers: Vec<CallBatcher<ChargeTransport>>,
     run_batchers: Vec<CallBatcher<RunTransport>>,
     enqueue_batchers: Vec<CallBatcher<EnqueueTransport>>,
     push_batchers: Vec<CallBatcher<PushTransport>>,
-    /// Number of the next push.
+    /// Sequence number of the next push.
     next_push: AtomicU64,
     lane_health: Vec<Arc<LaneHealth>>,
     replica_acks: Arc<ReplicaAcks>,
@@ -90,20 +97,19 @@ pub(super) struct RedisBackend {
 }
 
 impl RedisBackend {
-    /// Where a step waits for others. All about one shard go the same way.
+    /// Returns the batcher of a command. All calls about one shard use one lane.
     #[expect(clippy::indexing_slicing, reason = "there are as many as lanes")]
     fn lock_batcher(&self, ask: &LockCommand) -> &CallBatcher<LockTransport> {
-        // Lanes and combiners are as many.
         &self.lock_batchers[self.lanes.lane_of_shard(ask.key().shard())]
     }
 
-    /// Where a charge under a tag of this shard waits for others.
+    /// Returns the batcher of charges under a tag of this shard.
     #[expect(clippy::indexing_slicing, reason = "there is one, or as many as lanes")]
     fn charge_batcher(&self, shard: u16) -> &CallBatcher<ChargeTransport> {
         &self.charge_batchers[self.lanes.lane_of_shard(shard) % self.charge_batchers.len()]
     }
 
-    /// Sends a claim or a settlement, with others that go the same way.
+    /// Sends a claim or a settlement, batched with others of its lane.
     #[expect(clippy::indexing_slicing, reason = "there are as many as lanes")]
     async fn send_run_command(&self, ask: RunCommand) -> Result<redis::Value, Error> {
         let shard = ask.key().shard();
@@ -111,7 +117,7 @@ impl RedisBackend {
         let until = Instant::now() + self.deadline;
         let lane = &self.run_batchers[self.lanes.lane_of_shard(shard)];
         let outcome = if ask.frees_run_slot() {
-            // What begins in the room that its run leaves comes at once, and goes with it.
+            // The run that starts in the freed slot calls at once, and shares the batch.
             match lane.submit(ask, until) {
                 Some(outcome) => outcome.await,
                 None => Err(Error::new(ErrorKind::Unavailable, scripts::RUN_BATCH.name)),
@@ -126,7 +132,7 @@ impl RedisBackend {
 
 impl fmt::Debug for RedisBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Neither address nor user: this ends in other people's logs.
+        // Neither address nor user: this output ends up in the application's logs.
         f.debug_struct("RedisBackend").field("keys", &self.keys).finish_non_exhaustive()
     }
 }

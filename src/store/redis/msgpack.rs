@@ -1,20 +1,19 @@
-//! A list of numbers and texts that a script has packed (`cmsgpack`): one value on the wire. The client makes some
-//! thousand instructions of each number that comes as a value of its own.
+//! Reader of a list of numbers and texts packed by a script (`cmsgpack`), which is one value on the
+//! wire. The client spends some thousand instructions on each number that is a value of its own.
 
-/// What is left of the list.
+/// Rest of the list.
 pub(super) struct MsgpackReader<'a>(&'a [u8]);
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum MsgpackValue<'a> {
-    /// One below zero counts as zero, and one that is not whole as what it is rounded down to.
+    /// Negative numbers read as zero, and fractions are rounded down.
     Number(u64),
     Text(&'a [u8]),
-    /// No number, and no text.
     True,
 }
 
 impl<'a> MsgpackReader<'a> {
-    /// `None` if it is no list.
+    /// Opens a packed list; `None` if it is no list.
     pub(super) fn from_array(packed: &'a [u8]) -> Option<Self> {
         let (kind, mut rest) = packed.split_first()?;
         match kind {
@@ -26,7 +25,7 @@ impl<'a> MsgpackReader<'a> {
         Some(Self(rest))
     }
 
-    /// `None` at the end, and if it is neither a number nor a text, nor true.
+    /// Returns the next value; `None` at the end, and for a value of any other type.
     pub(super) fn next_value(&mut self) -> Option<MsgpackValue<'a>> {
         let (kind, rest) = self.0.split_first()?;
         self.0 = rest;
@@ -36,7 +35,7 @@ impl<'a> MsgpackReader<'a> {
             0xcd => take_uint(&mut self.0, 2)?,
             0xce => take_uint(&mut self.0, 4)?,
             0xcf => take_uint(&mut self.0, 8)?,
-            // With a sign: those that have none are packed as above.
+            // Signed, hence negative: others are packed as above.
             width @ 0xd0..=0xd3 => {
                 take_bytes(&mut self.0, 1 << (width - 0xd0))?;
                 0
@@ -86,7 +85,8 @@ mod tests {
 
     #[test]
     fn reads_what_is_packed() {
-        // cmsgpack.pack({0, 127, 128, 255, 256, 65535, 65536, 2^32, 2^53 - 1, -1, -200, 'a', ('b'):rep(40), true})
+        // cmsgpack.pack({0, 127, 128, 255, 256, 65535, 65536, 2^32, 2^53 - 1, -1, -200, 'a',
+        // ('b'):rep(40), true})
         let mut packed = vec![0x9e, 0, 127, 0xcc, 128, 0xcc, 255, 0xcd, 1, 0, 0xcd, 255, 255];
         packed.extend([0xce, 0, 1, 0, 0, 0xcf, 0, 0, 0, 1, 0, 0, 0, 0]);
         packed.extend([0xcf, 0, 0x1f, 255, 255, 255, 255, 255, 255, 0xff, 0xd1, 255, 0x38]);
@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(words.next_value(), None);
     }
 
-    /// What Lua counts with may be any double, and is packed as the shorter of two kinds that holds it.
+    /// A number of Lua may be any double, and is packed as the shorter of two types that hold it.
     #[test]
     fn reads_what_is_no_whole_number() {
         // cmsgpack.pack({150.5, -0.5, 1/0, 0/0, 0.1 + 150, 1e20, -1e20, 7})

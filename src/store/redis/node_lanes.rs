@@ -1,7 +1,7 @@
-//! Lanes to each node of a cluster.
+//! Lanes to the nodes of a cluster.
 //!
-//! A shard has a lane of its own in all respects but one: its socket is one of those to the node that has it, which
-//! it shares with other shards. When the shard moves, so does its lane.
+//! Each shard has a lane. Its connection is one of those to the cluster node that owns the shard,
+//! and is shared with other shards. When the shard moves, its lane moves too.
 
 use std::{collections::HashMap, io, sync::Arc, time::Duration};
 
@@ -20,7 +20,7 @@ use super::{
 };
 use crate::error::{Error, ErrorKind};
 
-/// One node of a cluster.
+/// Cluster node at one address.
 pub(super) struct ClusterNode {
     pub(super) address: Endpoint,
     pub(super) cluster: ClusterTarget,
@@ -32,19 +32,22 @@ impl ClusterNode {
         format!("{host}:{port}")
     }
 
-    /// It has not answered in time. It may have a successor, or get one.
+    /// Reports a call that was not answered in time. The cluster node may have a successor, or get
+    /// one.
     pub(super) fn report_timeout(&self) {
         self.cluster.request_refresh();
     }
 
-    /// Whether the cluster still finds that it has shards, now that it has answered. One that stood still until it
-    /// had a successor answers, and takes writes until it hears of that.
+    /// Refreshes the shard map and returns true if this cluster node still owns shards.
+    ///
+    /// To be called after it has answered: a node that was suspended until it was replaced answers,
+    /// and accepts writes until it learns of its successor.
     pub(super) async fn owns_shards(&self) -> bool {
         self.cluster.refresh_now().await;
         self.cluster.owner_endpoints().contains(&self.address)
     }
 
-    /// It would not run a call: the shard is elsewhere, on its way, or nobody's.
+    /// Handles a refused call: the shard has another owner, is migrating, or has none.
     pub(super) fn handle_redirect(&self, error: &RedisError) {
         match (error.kind(), error.redirect_node()) {
             (RedisErrorKind::Server(ServerErrorKind::Moved), Some((to, slot))) => {
@@ -53,7 +56,7 @@ impl ClusterNode {
             (RedisErrorKind::Server(ServerErrorKind::ClusterDown | ServerErrorKind::Moved), _) => {
                 self.cluster.request_refresh();
             }
-            // Until it has arrived, nobody can do anything about it.
+            // The slot is migrating; nothing can be done until it has arrived.
             _ => {}
         }
     }
@@ -65,12 +68,11 @@ type LaneFactory =
 pub(super) struct NodeLanes {
     cluster: ClusterTarget,
     keys: KeyNames,
-    /// Sockets to each of them.
     lanes_per_node: usize,
     make_lane: LaneFactory,
     deadline: Duration,
     lanes: Mutex<HashMap<Endpoint, Arc<[ConnectionLane]>>>,
-    /// The socket of each shard, and which map that was by.
+    /// Connection of each shard, and the version of the shard map that it belongs to.
     shard_connections: Vec<Mutex<Option<(u64, TrackedConnection)>>>,
 }
 
@@ -98,13 +100,14 @@ impl NodeLanes {
         self.cluster.representative_shards()
     }
 
-    /// Another one after shards have moved.
+    /// Returns the version of the shard map, which changes when shards move.
     #[cfg(any(test, feature = "fsck"))]
     pub(super) fn map_version(&self) -> u64 {
         self.cluster.map_version()
     }
 
-    /// A shard's connection. While it lives and the shard stays, this asks nobody and does not wait.
+    /// Returns the connection of a shard. As long as it is alive and the shard stays, this neither
+    /// waits nor asks a server.
     #[expect(clippy::indexing_slicing, reason = "a shard is below their number")]
     pub(super) async fn connection(&self, shard: usize) -> Result<TrackedConnection, Error> {
         let version = self.cluster.map_version();
@@ -123,13 +126,13 @@ impl NodeLanes {
                     *self.shard_connections[shard].lock() = Some((version, socket.clone()));
                     return Ok(socket);
                 }
-                // What would not run this would run nothing else about the shard.
+                // A node that does not run this command runs no other call about the shard either.
                 Err((CallFault::NotExecuted | CallFault::ConnectionLost, _))
                     if Instant::now() < until =>
                 {
                     sleep(RETRY_PAUSE).await;
                 }
-                // No call was sent.
+                // The caller's command was not sent.
                 Err((_, error)) => {
                     return Err(Error::new(
                         ErrorKind::Unavailable,
@@ -141,7 +144,8 @@ impl NodeLanes {
         }
     }
 
-    /// Sees that the node gives no fence below those of the one before, since the map has changed.
+    /// Ensures that the cluster node grants no fence below those of its predecessor, after the
+    /// shard map has changed.
     async fn advance_fences(
         &self,
         socket: &mut TrackedConnection,
@@ -156,7 +160,7 @@ impl NodeLanes {
         classify_reply(socket, answer.unwrap_or_else(|_| late())).map(drop)
     }
 
-    /// A connection to the node that has the shard.
+    /// Returns a connection to the owner of the shard.
     #[expect(
         clippy::indexing_slicing,
         reason = "a remainder below their number, of which there is one"
@@ -166,7 +170,8 @@ impl NodeLanes {
         let owner = self.cluster.owner(number).await.map_err(ConnectError::into_error)?;
         let lanes = self.lanes_to(owner).map_err(ConnectError::into_error)?;
         lanes[shard % lanes.len()].connection().await.inspect_err(|error| {
-            // Who refuses the login may be another one at that address: that is no reason to be refused all the time.
+            // Another server may have taken over the address and refuse the login. That must not
+            // cause a stream of refreshes.
             if error.kind() == ErrorKind::Config {
                 self.cluster.request_refresh_throttled();
             } else {
@@ -175,7 +180,7 @@ impl NodeLanes {
         })
     }
 
-    /// Those to nodes that have shards.
+    /// Returns the connections to cluster nodes that own shards.
     pub(super) fn connections(&self) -> Vec<TrackedConnection> {
         let owners = self.cluster.owner_endpoints();
         let lanes = self.lanes.lock();
@@ -192,15 +197,16 @@ impl NodeLanes {
         let lanes: Result<Arc<[_]>, _> =
             (0..self.lanes_per_node).map(|_| (self.make_lane)(&place)).collect();
         let lanes = lanes?;
-        // Those that have no shards any more are left to close when nobody uses them.
+        // Lanes to nodes without shards close when their last user drops them.
         let owners = self.cluster.owner_endpoints();
         all.retain(|address, _| owners.contains(address));
         all.insert(owner, Arc::clone(&lanes));
         Ok(lanes)
     }
 
-    /// Whether a call about this shard would be answered. A node that has just been told that it has the shard, or that
-    /// is giving it away, would not.
+    /// Returns true if a call about this shard would be executed, or would fail because of the
+    /// configuration. A node that has just been assigned the shard, or is migrating it, executes
+    /// none.
     pub(super) async fn is_lane_healthy(&self, shard: usize, keys: &KeyNames) -> bool {
         let socket = match self.connection(shard).await {
             Ok(socket) => socket,

@@ -1,4 +1,4 @@
-//! Flights of `tasks_push.lua` on one lane: pushes that wait together go together.
+//! Transport of pushes: batches of `TASKS_PUSH` on one lane.
 
 use std::sync::Arc;
 
@@ -19,26 +19,27 @@ use crate::{
     store::tasks::{MAX_TASKS_PER_STEP, TaskId, TaskPushCommand, TaskPushOutcome, TaskRecord},
 };
 
-/// Bytes that count as much as a task: a flight of large ones is shorter.
+/// Record bytes that weigh as much as another task, so that batches of large tasks are shorter.
 const RECORD_BYTES_PER_WEIGHT: usize = 8192;
 
-/// Numbers of a process's pushes that the store remembers. As many slots lie behind that of its first second.
+/// Slots in which the store remembers the latest pushes of a process. Slot 0, before them, holds
+/// the time at which their key was last renewed.
 const DEDUP_SLOTS: u64 = 4096;
 
-/// Where a lane's pushes go.
+/// Transport of one lane.
 pub(super) struct PushTransport {
     pub(super) lanes: Arc<ConnectionLanes>,
     pub(super) lane: usize,
     pub(super) keys: KeyNames,
-    /// Whose numbers its pushes have.
+    /// Identity under which the store remembers sequence numbers.
     pub(super) process_id: Arc<str>,
 }
 
-/// A push on its way.
+/// Push waiting to be sent.
 pub(super) struct QueuedPush {
     pub(super) push: TaskPushCommand,
     record: Bytes,
-    /// Of this process: by it the store knows a push that it has had.
+    /// Number within this process, by which the store recognizes a repeated push.
     sequence: u64,
 }
 
@@ -64,7 +65,8 @@ impl BatchTransport for PushTransport {
     type Payload = Cmd;
 
     const MAX_WEIGHT: usize = MAX_TASKS_PER_STEP;
-    /// Producers of one process that all wait for one flight leave the server idle while they make the next ready.
+    /// If all producers of a process waited for one batch, the server would be idle while they
+    /// prepare the next.
     const PIPELINE_THRESHOLD: usize = 8;
 
     fn weight(step: &QueuedPush) -> usize {
@@ -138,7 +140,7 @@ impl PushTransport {
     }
 }
 
-/// Steps of one queue that come one after the other.
+/// Groups consecutive pushes to one queue of one capacity.
 #[expect(clippy::indexing_slicing, reason = "a group has at least one")]
 fn group_by_queue<'a>(steps: impl Iterator<Item = &'a QueuedPush>) -> Vec<Vec<&'a QueuedPush>> {
     let mut groups: Vec<Vec<&QueuedPush>> = Vec::new();
@@ -171,7 +173,7 @@ fn write_args(group: &[&QueuedPush], out: &mut Cmd) {
     }
 }
 
-/// To each push its own.
+/// Parses the reply of a batch into one result per push.
 fn parse_replies(reply: Value) -> Option<Vec<Result<TaskPushOutcome, Error>>> {
     let words = match reply {
         Value::Array(words) => words,

@@ -1,4 +1,4 @@
-//! What `charge.lua` and `settle_charge.lua` answer about counters.
+//! Replies of `CHARGE_BATCH` and `SETTLE_CHARGE` about counters.
 
 use std::sync::Arc;
 
@@ -14,27 +14,27 @@ use crate::{
     store::rate::{ChargeItem, CounterValue, QuotaRule, QuotaSnapshots},
 };
 
-/// The numbers of one step.
+/// Reply to one step of the script.
 #[derive(Debug, Clone)]
 pub(super) struct RawChargeReply {
     pub(super) now_us: u64,
     pub(super) admitted: u64,
-    /// How many of the same step were admitted after it.
+    /// Charges of the same step that were admitted after this one.
     pub(super) admitted_later: u64,
     values: CounterValues,
 }
 
-/// Most steps are about one counter.
+/// Numbers about the counters. Most steps have one counter, which is kept inline.
 #[derive(Debug, Clone)]
 enum CounterValues {
     Inline([u64; INLINE_VALUES]),
     Shared(Arc<[u64]>),
 }
 
-/// Most numbers of one counter.
+/// Most numbers about one counter.
 const INLINE_VALUES: usize = 4;
 
-/// How many numbers tell of a counter.
+/// Returns how many numbers describe a counter in a reply.
 pub(super) fn value_count(item: &ChargeItem) -> usize {
     let spent = match item.rule {
         QuotaRule::Fixed { .. } => 2,
@@ -44,13 +44,13 @@ pub(super) fn value_count(item: &ChargeItem) -> usize {
 }
 
 impl RawChargeReply {
-    /// What a step comes to that was let in as often as it was asked, by the first charge of a window.
+    /// Creates the reply to a step that was admitted in full and began its window.
     fn new_window([cost, window]: [u64; 2], times: u64, now_us: u64) -> Self {
         let words = CounterValues::Inline([cost.saturating_mul(times), window, 0, 0]);
         Self { now_us, admitted: times, admitted_later: 0, values: words }
     }
 
-    /// What each of its counters says.
+    /// Evaluates each counter of a charge.
     pub(super) fn counter_states(&self, items: &[ChargeItem]) -> QuotaSnapshots {
         let mut words = self.values.as_slice();
         let mut state = |item: &ChargeItem| {
@@ -68,11 +68,11 @@ impl RawChargeReply {
     }
 }
 
-/// The list of a call, step by step.
+/// Reader of a batch's reply, one step after the other.
 pub(super) struct ChargeReplyReader<'a> {
     input: msgpack::MsgpackReader<'a>,
     now_us: u64,
-    /// Of the steps to come, how many began a window.
+    /// Number of coming steps that were admitted in full and began their windows.
     new_windows_left: u64,
 }
 
@@ -87,8 +87,9 @@ impl<'a> ChargeReplyReader<'a> {
         }
     }
 
-    /// The next step, of so many numbers and so many charges; an error inside is the step's own, one outside is that
-    /// of all. `fixed`: cost and ms of the window, if it is about one fixed window and nothing else.
+    /// Reads the reply to the next step, of `count` numbers and `times` charges. The inner error
+    /// belongs to this step, the outer one to the whole batch. `fixed` has cost and window (ms) of
+    /// a step of one fixed window and nothing else.
     pub(super) fn next_reply(
         &mut self,
         count: usize,
@@ -149,7 +150,7 @@ impl CounterValues {
     }
 }
 
-/// What a counter holds, by what was told of it.
+/// Decodes the value of a counter.
 pub(super) fn decode_count(rule: &QuotaRule, words: &[u64]) -> CounterValue {
     let word = |at: usize| words.get(at).copied().unwrap_or(0);
     match rule {
@@ -167,7 +168,7 @@ fn protocol_error() -> Error {
     Error::new(ErrorKind::Protocol, CHARGE_BATCH.name)
 }
 
-/// A counter that somebody has set below zero counts as zero.
+/// Decodes a number. A counter that was set below zero by hand counts as zero.
 pub(super) fn decode_number(script: &'static str, word: Option<&Value>) -> Result<u64, Error> {
     match word {
         Some(Value::Int(n)) => Ok(u64::try_from(*n).unwrap_or(0)),
@@ -175,7 +176,7 @@ pub(super) fn decode_number(script: &'static str, word: Option<&Value>) -> Resul
     }
 }
 
-/// What one of several ran into.
+/// Logs the error of one item of a batch and returns it.
 pub(super) fn item_error(script: &'static str, text: &[u8]) -> Error {
     let error = String::from_utf8_lossy(text);
     crate::throttle::throttled!(error, %error, script, "the store refused a step");

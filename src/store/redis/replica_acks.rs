@@ -1,11 +1,12 @@
-//! `WAIT`: how many replicas have a grant; or `WAITAOF`: how many have it on their disks, as the master has.
+//! Acknowledgements of replicas: how many have a grant in memory (`WAIT`), or on disk with the
+//! master (`WAITAOF`).
 //!
-//! `WAIT` holds up its connection, and counts what was written on that connection: so it has one of its
-//! own, and writes something there first. What was written before, on any connection, stands before it
-//! in the stream that replicas get.
+//! `WAIT` blocks its connection and covers the writes of that connection only. So it has a
+//! connection of its own and writes a key on it first. Earlier writes on other connections precede
+//! that key in the replication stream.
 //!
-//! It must be the same server, though: the replicas of a successor have never heard of what was written to
-//! the one before and not passed on.
+//! The server must still be the same: replicas of a successor never receive writes that its
+//! predecessor had not replicated.
 
 use std::{
     collections::HashMap,
@@ -35,7 +36,7 @@ use crate::{
     error::{Error, ErrorKind},
 };
 
-/// A connection to a server.
+/// Connection reserved for `WAIT`.
 struct WaitConnection {
     connection: RedisConnection,
     /// As [`ConnectionSettings::disconnected`].
@@ -44,14 +45,14 @@ struct WaitConnection {
     uses_waitaof: bool,
 }
 
-/// What is known of one server's replicas; whoever asks it holds this.
+/// State of one server's replicas. A call holds its mutex while it waits.
 #[derive(Default)]
 struct NodeReplicas {
     connection: Option<WaitConnection>,
     last_wait: Option<CompletedWait>,
 }
 
-/// A `WAIT` that was answered. It tells of all that was written before it was begun.
+/// Completed `WAIT`. It covers all writes that preceded its start.
 struct CompletedWait {
     started_at: Instant,
     wanted: u32,
@@ -60,7 +61,7 @@ struct CompletedWait {
 }
 
 impl CompletedWait {
-    /// Whether it answers somebody who has asked for so many since then.
+    /// Returns true if this result answers a call made at `called` for `wanted` replicas.
     fn satisfies(&self, called: Instant, wanted: u32) -> bool {
         self.started_at > called && (self.acknowledged >= wanted || self.wanted >= wanted)
     }
@@ -68,15 +69,16 @@ impl CompletedWait {
 
 type NodeReplicasMap = HashMap<Option<Endpoint>, Arc<tokio::sync::Mutex<NodeReplicas>>>;
 
-/// In a cluster a slot for each node: one whose replicas lag holds up nobody who asks another.
+/// Counter of replica acknowledgements. Each cluster node has an entry of its own, so that its
+/// lagging replicas delay no call about other nodes.
 pub(super) struct ReplicaAcks {
     target: ConnectionTarget,
     lanes: Arc<ConnectionLanes>,
     keys: KeyNames,
     deadline: Duration,
-    /// What is on a disk counts, where the server can tell.
+    /// Counts replicas that have the data on disk, if the server supports it.
     requires_disk: bool,
-    /// The runtime it was made on.
+    /// Runtime on which the store was created.
     home_runtime: Option<Handle>,
     nodes: Mutex<NodeReplicasMap>,
 }
@@ -127,8 +129,8 @@ impl RedisBackend {
         let (replicas, deadline) = (Arc::clone(&self.replica_acks), self.deadline);
         let wait = move || {
             let replicas = Arc::clone(&replicas);
-            // A task of its own: whoever waits for its slot does not wait for this caller to be polled, and it keeps its
-            // connection where he leaves.
+            // In a task of its own: the next caller of this server must not depend on this future
+            // being polled, and the connection outlives a dropped caller.
             async move {
                 let waits = async move { replicas.await_acks(shard, wanted, since).await };
                 let waited = tokio::spawn(timeout(deadline, waits)).await;
@@ -137,7 +139,8 @@ impl RedisBackend {
                     .map_err(|_| late())?
             }
         };
-        // Nor for his thread. By his own clock: that one may stand still, too.
+        // On the home runtime, so that the task does not depend on the caller's thread either.
+        // Timed here, since the home runtime may be blocked too.
         let patience = deadline / 4;
         let there = run_on_home_runtime(self.replica_acks.home_runtime.as_ref(), patience, wait());
         match timeout(deadline + patience, there).await {
@@ -164,7 +167,8 @@ impl ReplicaAcks {
         {
             return Ok(last.acknowledged);
         }
-        // Taken out: a call that is dropped half way leaves no connection with a reply on its way.
+        // Taken out of the entry: a call dropped half way must not leave a connection with a
+        // pending reply.
         let mut kept = match slot
             .connection
             .take()
@@ -177,7 +181,7 @@ impl ReplicaAcks {
         let answer = self.send_wait(&mut kept, shard, wanted).await;
         let have = answer.inspect_err(|_| self.target.request_refresh()).map_err(away)?;
         if !is_still(&kept.server_id) {
-            // The lanes or this connection lead to a successor: the next one is made anew.
+            // The lanes or this connection lead to a successor. The next call connects again.
             return Err(Error::new(ErrorKind::Unavailable, "replicas"));
         }
         slot.last_wait = Some(CompletedWait {
@@ -212,12 +216,13 @@ impl ReplicaAcks {
         }
         pipe.cmd("WAITAOF").arg(1).arg(wanted).arg(patience);
         let ((here, have),): ((u32, u32),) = pipe.query_async(&mut kept.connection).await?;
-        // What the master itself has not on its disk may be gone when it starts again, and its replicas follow it.
+        // The master may lose data that are not on its own disk in a restart, and its replicas
+        // follow it.
         Ok(if here > 0 { have } else { 0 })
     }
 
     async fn connect(&self, shard: u16, as_node: bool) -> Result<WaitConnection, Error> {
-        // The deadline is ours, around all of it.
+        // Without limits of its own: the caller has a deadline around everything.
         let settings = ConnectionSettings::default();
         let connected = self.target.open(shard, &settings).await;
         let OpenedConnection { mut connection, endpoint: at } =

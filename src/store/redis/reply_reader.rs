@@ -1,4 +1,4 @@
-//! Reading replies. An answer of another shape is a protocol error, never a panic.
+//! Parser of script replies. A reply of an unexpected shape is a protocol error, never a panic.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use redis::Value;
 
 use crate::error::{Error, ErrorKind};
 
-/// The parts of a script's reply, taken one by one.
+/// Parts of a script's reply, read one after the other.
 pub(super) struct ReplyReader {
     script: &'static str,
     parts: std::vec::IntoIter<Value>,
 }
 
 impl ReplyReader {
-    /// A reply that is a list; a single word is a list of one.
+    /// Reads a list; any other reply is a list of one, and nil an empty one.
     pub(super) fn new(script: &'static str, reply: Value) -> Self {
         let parts = match reply {
             Value::Array(parts) => parts,
@@ -58,7 +58,7 @@ impl ReplyReader {
         self.read_number().map(Duration::from_millis)
     }
 
-    /// A list inside the list.
+    /// Reads a nested list.
     pub(super) fn read_list(&mut self) -> Result<Self, Error> {
         match self.parts.next() {
             Some(reply) => Ok(Self::new(self.script, reply)),
@@ -66,7 +66,7 @@ impl ReplyReader {
         }
     }
 
-    /// What a step of several ran into.
+    /// Returns the error of one command of a batch, if this is its reply.
     pub(super) fn item_error(&self) -> Option<Error> {
         let [Value::BulkString(word), Value::BulkString(text), ..] = self.parts.as_slice() else {
             return None;
@@ -76,7 +76,7 @@ impl ReplyReader {
         }
         let error = String::from_utf8_lossy(text);
         crate::throttle::throttled!(error, %error, script = self.script, "the store refused a step");
-        // It says so before the first write of a script: nothing has been done.
+        // Scripts report a lack of memory before their first write, so nothing was changed.
         let kind =
             if error.contains("OOM ") { ErrorKind::Unavailable } else { ErrorKind::Protocol };
         Some(Error::new(kind, self.script))

@@ -1,6 +1,6 @@
-//! Flights of `runs.lua` on one lane: claims and settlements of this process that go together.
+//! Transport of claims and settlements: batches of `RUN_BATCH` on one lane.
 //!
-//! The undo of a claim goes the same way, so it never overtakes what it undoes (see [`combine`]).
+//! The undo of a claim goes over the same lane, so it never overtakes the claim (see [`batcher`]).
 
 use std::sync::Arc;
 
@@ -22,17 +22,19 @@ use crate::{
     store::backend::{ClaimCommand, JobId, LockToken, NextClaim, SettleCommand, Settlement},
 };
 
-/// Bytes and arguments that a step takes besides a response, about.
+/// Approximate bytes and arguments of one command, without its response.
 const SIZE_HINT: (usize, usize) = (320, 11);
 
-/// Bytes of a response that weigh as much as another step: a flight is a megabyte at most, or one response.
+/// Response bytes that weigh as much as another command. A batch is about a megabyte at most, or
+/// one response.
 const RESPONSE_BYTES_PER_WEIGHT: usize = 32 * 1024;
 
-/// What is asked about a run.
+/// Command about a run.
 pub(super) enum RunCommand {
     Claim(ClaimCommand),
     Settle(SettleCommand),
-    /// The claim under this token had nobody to run it; which job it was may not be known.
+    /// Undoes the claim under this token, because no caller is left to run the job. `id` is `None`
+    /// if the claimed job is not known.
     UndoClaim {
         key: Key,
         id: Option<JobId>,
@@ -49,7 +51,7 @@ impl RunCommand {
         }
     }
 
-    /// A run is over, and nothing of its line goes on.
+    /// Returns true if the command ends a run and claims no further job of the lock.
     pub(super) fn frees_run_slot(&self) -> bool {
         matches!(self, Self::Settle(SettleCommand { next_claim: None, .. }))
     }
@@ -131,7 +133,7 @@ fn write_next_run(next: Option<&NextClaim>, out: &mut Cmd) {
     }
 }
 
-/// Where a lane's claims and settlements go.
+/// Transport of one lane.
 pub(super) struct RunTransport {
     pub(super) lanes: Arc<ConnectionLanes>,
     pub(super) lane: usize,
@@ -144,8 +146,9 @@ impl BatchTransport for RunTransport {
     type BatchConnection = TrackedConnection;
     type Payload = Cmd;
 
-    /// While the server is at one flight the runs of the one before end here: half of what a worker has room for by
-    /// default goes then, or the server and the worker would wait for each other in turn.
+    /// While the server executes one batch, the runs of the batch before end in this process. A
+    /// second batch leaves with half as many commands as a worker has run slots by default. With a
+    /// higher threshold, the server and the worker would take turns waiting for each other.
     const PIPELINE_THRESHOLD: usize = 8;
 
     fn weight(step: &RunCommand) -> usize {
@@ -193,8 +196,8 @@ impl BatchTransport for RunTransport {
     }
 }
 
-/// The call of these steps, in this order. One server takes steps of any shards in one call; in a cluster they
-/// are of one.
+/// Builds one call of these commands, in this order. On a single server they may be of any shards,
+/// in a cluster they are of one.
 fn build_command<'a>(
     keys: &KeyNames,
     steps: impl Iterator<Item = &'a RunCommand> + Clone,

@@ -1,20 +1,21 @@
-//! The scripts, with the hash each is called by. Those that tell somebody of something have `channel.lua` in front,
-//! those about a line `line.lua` behind it, those about
-//! deferred requests `kept.lua` and `jobs.lua` too.
+//! Lua scripts, and the hashes by which they are called.
+//!
+//! Scripts that share functions start with the same preludes: for messages, for the wait queue, for
+//! stored jobs, for tasks.
 
 use std::sync::OnceLock;
 
-/// One script of `lua/`.
+/// One script, assembled from files of `lua/`.
 pub(super) struct LuaScript {
     pub(super) name: &'static str,
     pub(super) source: &'static str,
     sha1: OnceLock<String>,
-    /// May be sent again when it is not known whether it has run.
+    /// The script may be sent again if it may have run already.
     pub(super) repeatable: bool,
 }
 
 impl LuaScript {
-    /// The script of this code. It is hashed at its first call.
+    /// Creates a script; its hash is computed with the first call.
     pub(super) const fn new(name: &'static str, code: &'static str, repeatable: bool) -> Self {
         Self { name, source: code, sha1: OnceLock::new(), repeatable }
     }
@@ -171,7 +172,7 @@ script!(
 );
 script!(CHECK_ACL, "may", include_str!("../lua/may.lua"), repeatable: true);
 script!(REGISTER_MEMBER, "present", include_str!("../lua/present.lua"), repeatable: true);
-// A charge that may have run is never sent again: it would be charged twice.
+// Not repeatable: a repeated charge would count twice.
 script!(
     CHARGE_BATCH,
     "charge",
@@ -209,7 +210,7 @@ script!(
 );
 task_script!(TASKS_POLL, "tasks_turn", repeatable: true);
 task_script!(TASKS_INSPECT, "tasks_look", repeatable: true);
-// What may have run is not run again: it would meet other tasks.
+// Not repeatable: a second run would meet other tasks.
 task_script!(TASKS_ADMIN, "tasks_edit", repeatable: false);
 script!(
     TASKS_RENEW,
@@ -231,7 +232,7 @@ mod tests {
         },
     };
 
-    /// Scripts repeat constants of each other and of the library, since they share no code at run time.
+    /// Scripts repeat constants of each other and of the library: they share no code at run time.
     #[test]
     fn all_scripts_have_the_numbers_of_this_library() {
         let window = ceil_millis(OFFER_TIMEOUT);

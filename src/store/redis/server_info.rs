@@ -1,7 +1,7 @@
-//! What a server tells of itself when a connection to it is made.
+//! Properties that a server reports when a connection is made.
 //!
-//! One `INFO`. Where that is not allowed, nothing is known and nothing is refused; that is said, and a server is known
-//! by its address, where there may be several.
+//! One `INFO`. If the user may not call it, a warning is logged, nothing is refused, and servers of
+//! which there may be several are told apart by address.
 
 use std::{collections::HashMap, fmt};
 
@@ -9,33 +9,35 @@ use redis::RedisError;
 
 use super::target::{ConnectError, Endpoint, RedisConnection};
 
-/// Oldest that has all commands the scripts need.
+/// Oldest version with all commands that the scripts need.
 const MIN_VERSION: (u32, u32) = (6, 2);
 
-/// First that has `WAITAOF`.
+/// First version with `WAITAOF`.
 const WAITAOF_VERSION: (u32, u32) = (7, 2);
 
-/// Not for good: a connection that breaks, or a server that is held up by somebody's script.
+/// Returns true if the error is temporary: the connection broke, or the server is loading or busy
+/// with a script.
 fn is_transient(error: &RedisError) -> bool {
     error.is_io_error() || error.is_timeout() || matches!(error.code(), Some("BUSY" | "LOADING"))
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct ServerInfo {
-    /// It tells nothing: all of the others are as unknown.
+    /// `INFO` was refused; everything else is unknown.
     info_denied: bool,
-    /// Another one after each start.
+    /// Changes with each start of the server.
     run_id: Option<String>,
     version: Option<(u32, u32)>,
     is_replica: bool,
     is_cluster: bool,
-    /// How it makes room when its memory is full; `None` if its memory is not bounded, or it refuses then.
+    /// `None` if memory is unbounded, or the policy is `noeviction`.
     eviction_policy: Option<String>,
     aof_enabled: Option<bool>,
 }
 
 impl ServerInfo {
-    /// An error is that it can't answer now: one that may not, or does not know the question, tells nothing.
+    /// Calls `INFO`. Fails only if the server can't answer now. If it refuses the command or does
+    /// not know it, the properties are unknown.
     pub(super) async fn fetch(connection: &mut RedisConnection) -> Result<Self, ConnectError> {
         match redis::cmd("INFO").query_async::<String>(connection).await {
             Ok(text) => Ok(Self::parse(&text)),
@@ -44,13 +46,14 @@ impl ServerInfo {
         }
     }
 
-    /// What tells it from the one before: its own word, or else where it is, if it was asked for by that.
+    /// Returns the id that tells this server from its predecessor: its run id, or else the address
+    /// that it was found by, if any.
     pub(super) fn identity(&self, at: Option<&Endpoint>) -> Option<String> {
         let address = || at.map(|(host, port)| format!("{host}:{port}"));
         self.run_id.clone().or_else(address)
     }
 
-    /// Another one after each start; `None` if it is not told.
+    /// Returns the run id, which changes with each start, if it is reported.
     pub(super) fn run_id(&self) -> Option<&str> {
         self.run_id.as_deref()
     }
@@ -65,11 +68,11 @@ impl ServerInfo {
             field("maxmemory_policy").filter(|policy| bounded && *policy != "noeviction");
         Self {
             info_denied: false,
-            // Some services have one for all of their servers.
+            // Some services report zeros for all of their servers.
             run_id: field("run_id")
                 .filter(|id| id.bytes().any(|byte| byte != b'0'))
                 .map(str::to_owned),
-            // Valkey has one of its own beside it, and this one for the sake of clients.
+            // Valkey reports its own version elsewhere, and this one for clients.
             version: field("redis_version").and_then(parse_version),
             is_replica: field("role") == Some("slave"),
             is_cluster: field("redis_mode") == Some("cluster"),
@@ -78,7 +81,7 @@ impl ServerInfo {
         }
     }
 
-    /// Whether it can be a store, or one node of it.
+    /// Fails if the server can't be a store, or a cluster node of one (`as_node`).
     pub(super) fn check_usable(&self, as_node: bool) -> Result<(), ConnectError> {
         if self.is_cluster && !as_node {
             let sentence = "the store's server is a node of a cluster; use redis+cluster://host:port,host:port";
@@ -96,14 +99,14 @@ impl ServerInfo {
         Ok(())
     }
 
-    /// Whether it can tell what is on its disk, and on those of its replicas. Where nothing is appended to a file, it
-    /// refuses to wait for that.
+    /// Returns true if the server can report writes that are on its disk and on those of its
+    /// replicas. Without an append-only file it refuses `WAITAOF`.
     pub(super) fn supports_waitaof(&self) -> bool {
         self.aof_enabled == Some(true)
             && self.version.is_some_and(|version| version >= WAITAOF_VERSION)
     }
 
-    /// What its operator should know. Said once for each server.
+    /// Logs the concerns about this server for its operator. Called once per server.
     pub(super) async fn log_concerns(&self, connection: &mut RedisConnection) {
         for concern in self.concerns(connection).await {
             tracing::warn!("the store's server {concern}");
@@ -127,14 +130,14 @@ impl ServerInfo {
     }
 }
 
-/// Why a server that can be used is not a good one.
+/// Reason why a usable server is not a good one.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ServerConcern {
-    /// By this policy.
+    /// Holds the eviction policy.
     EvictsKeys(String),
     NotPersistent,
     PersistenceUnknown,
-    /// It has no `run_id`.
+    /// `INFO` has no `run_id`.
     MissingRunId,
     InfoDenied,
 }
@@ -168,13 +171,13 @@ impl fmt::Display for ServerConcern {
     }
 }
 
-/// `7.0.15`
+/// Parses a version such as `7.0.15`.
 fn parse_version(text: &str) -> Option<(u32, u32)> {
     let mut numbers = text.split('.').map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
-/// Whether it makes snapshots; `None` if that is not told.
+/// Returns true if the server makes snapshots; `None` if it does not tell.
 async fn has_snapshots(connection: &mut RedisConnection) -> Option<bool> {
     let mut command = redis::cmd("CONFIG");
     let told = command.arg("GET").arg("save").query_async::<HashMap<String, String>>(connection);

@@ -1,4 +1,6 @@
-//! Which server it is, and which data it has: after a restart, a failover or a flush, what was held may be gone.
+//! Tracker of the servers and the data behind a store's connections.
+//!
+//! After a restart, a failover or a flush, locks and leases may be gone.
 
 use std::{
     collections::HashMap,
@@ -11,46 +13,45 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-/// Who wants to know.
+/// Callback for changes. Weak, so that it ends with its owner.
 type ChangeCallback = Weak<dyn Fn() + Send + Sync>;
 
 #[derive(Default)]
 pub(super) struct ServerTracker {
-    /// By address, if there are several.
+    /// By address in a cluster; otherwise under one key.
     servers: Mutex<HashMap<String, TrackedServer>>,
     callbacks: Mutex<Vec<ChangeCallback>>,
-    /// How many there have been after the first.
+    /// Number of changes after the first connection.
     changes: watch::Sender<u64>,
-    /// The namespace was seen to have the layout of this version.
+    /// Set once the namespace was found to have the key layout of this version.
     layout_verified: AtomicBool,
     /// See [`Backend::identities`](crate::store::backend::Backend::identities).
     identities: Mutex<Vec<Arc<str>>>,
 }
 
-/// Most identities that are kept: a server that is flushed again and again adds one each time.
+/// Bound on `identities`: each flush of a server adds one.
 const MAX_IDENTITIES: usize = 8;
 
 #[derive(Default)]
 struct TrackedServer {
-    /// There has been a connection before.
     connected_before: bool,
     server_id: Option<String>,
     data: Option<DataIdentity>,
-    /// Of each connection: to whom, and what makes it dead.
+    /// Server id of each connection, and the flag that marks it dead.
     connections: Vec<(Option<String>, Weak<AtomicBool>)>,
 }
 
-/// The identity of the data that a server has: whoever finds none there gives them a random one, once. `None` if an earlier
-/// version has written there, which did not.
+/// Identity of the data on a server: a random name, stored once by the first connection that finds
+/// none. `None` if an earlier version wrote the data, which stored no name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct DataIdentity(pub(super) Option<String>);
 
-/// What is new about the server that a connection leads to.
+/// Change that a new connection reveals about its server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ServerChange {
     FirstContact,
     Unchanged,
-    /// Without the data it had.
+    /// Same server, without the data that it had.
     DataLost,
     Replaced,
 }
@@ -60,18 +61,18 @@ impl ServerTracker {
         self.callbacks.lock().push(tell);
     }
 
-    /// Tells of each change from now on.
+    /// Returns a receiver that is notified of each later change.
     pub(super) fn subscribe_changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
 
-    /// How many there have been after the first.
+    /// Returns the number of changes after the first connection.
     pub(super) fn server_generation(&self) -> u64 {
         *self.changes.borrow()
     }
 
-    /// Whether the lanes still lead where they did at that count, and this is the server they know there. One that is
-    /// known is not one that does not say who it is.
+    /// Returns true if there were `count` changes, and the lanes know the server at `place` by
+    /// `id`. A server without an id differs from one with an id.
     pub(super) fn is_same_server(&self, count: u64, place: &str, id: Option<&str>) -> bool {
         let places = self.servers.lock();
         let known = places.get(place).and_then(|seen| seen.server_id.as_deref());
@@ -86,8 +87,10 @@ impl ServerTracker {
         self.layout_verified.store(true, Ordering::Release);
     }
 
-    /// A lane has a new connection, which ends when `dead` is set: to the server of this id, if it tells, which has these
-    /// data, if it is the one to be asked for their name.
+    /// Records a new connection of a lane and returns the change that it reveals.
+    ///
+    /// `id` is the server's id, if it reports one. `data` is set if the server is the one that
+    /// stores the identity of the data. Setting `dead` ends the connection.
     pub(super) fn record_connection(
         &self,
         place: &str,
@@ -98,8 +101,8 @@ impl ServerTracker {
         let mut places = self.servers.lock();
         let seen = places.entry(place.to_owned()).or_default();
         let differs = id.is_some() && seen.server_id.is_some() && id != seen.server_id;
-        // By their name, and not by who finds none: lanes that look at one moment would each tell of it, and other
-        // processes none.
+        // Compares identities. If finding none were the criterion, lanes that connect at the same
+        // moment would each report the change, and other processes would miss it.
         let emptied = data.is_some() && seen.data.is_some() && data != seen.data;
         let met = match (seen.connected_before, differs || emptied) {
             (false, _) => ServerChange::FirstContact,
@@ -130,13 +133,13 @@ impl ServerTracker {
         met
     }
 
-    /// Identities of the data that were met, the current one last.
+    /// Returns the identities of the data seen so far, the current one last.
     pub(super) fn identities(&self) -> Vec<Arc<str>> {
         self.identities.lock().clone()
     }
 
-    /// Notes the identity of the data that a node without a lane told. A lane of that node has the last word: if there is
-    /// an identity already, it stays.
+    /// Records an identity that was read without a lane. A lane of that cluster node takes
+    /// precedence: an identity that is already recorded stays.
     pub(super) fn learn_identity(&self, space: &str) {
         let mut spaces = self.identities.lock();
         if spaces.is_empty() {
@@ -144,7 +147,8 @@ impl ServerTracker {
         }
     }
 
-    /// Data that a known server has anew belong to the same store; those of another server do not.
+    /// Records an identity. Data that replace lost data of a known server belong to the same store.
+    /// Data of another server do not, and clear the earlier identities.
     fn record_identity(&self, space: &str, met: ServerChange) {
         let mut spaces = self.identities.lock();
         if spaces.last().is_some_and(|last| **last == *space) {
@@ -161,7 +165,7 @@ impl ServerTracker {
         spaces.push(space.into());
     }
 
-    /// Something is elsewhere than it was, and what was held may be gone.
+    /// Records a change that was found without a connection: leases may be gone.
     pub(super) fn record_change(&self) {
         self.changes.send_modify(|changes| *changes += 1);
         self.notify_callbacks();
@@ -173,14 +177,14 @@ impl ServerTracker {
             living.extend(tell.upgrade());
             tell.strong_count() > 0
         });
-        // Outside the lock: they may do what they like.
+        // Outside of the lock: a callback may use the tracker.
         living.iter().for_each(|tell| tell());
     }
 }
 
 impl TrackedServer {
-    /// Ends the connections to the server before this one. It may still answer reads, out of what it had when
-    /// it was replaced.
+    /// Marks the connections to earlier servers as dead. Such a server may still answer reads, from
+    /// the data that it had when it was replaced.
     fn close_stale_connections(&self, id: &Option<String>) {
         let others = self.connections.iter().filter(|(other, _)| other.is_some() && other != id);
         for dead in others.filter_map(|(_, dead)| dead.upgrade()) {
@@ -242,7 +246,7 @@ mod tests {
         assert_eq!((met(None, data("z")), told()), (ServerChange::Replaced, 2));
         met(id("b"), data("z"));
         assert_eq!(told(), 2);
-        // The same server, which has lost its data: what was held is gone, but all else of it is known.
+        // The same server, which has lost its data: leases are gone, its identity stays.
         assert_eq!((met(id("b"), data("u")), told()), (ServerChange::DataLost, 3));
         // By a version that gives them no name, and back.
         assert_eq!((met(id("b"), Some(DataIdentity(None))), told()), (ServerChange::DataLost, 4));

@@ -1,4 +1,4 @@
-//! From a URL to a store.
+//! Builder of stores on Redis or Valkey, and the constructors of [`Store`] for them.
 
 mod build;
 
@@ -14,7 +14,7 @@ use crate::{
     store::{Store, backend::Backend as _},
 };
 
-/// How to reach a Redis or Valkey server (6.2 or newer), and how to use it.
+/// Connection settings of a store on Redis or Valkey (6.2 or newer).
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), lockgate::Error> {
@@ -22,7 +22,7 @@ use crate::{
 ///
 /// let store = lockgate::Store::builder("redis://127.0.0.1/")
 ///     .namespace("shop")
-///     .deadline(Duration::from_millis(100))
+///     .call_timeout(Duration::from_millis(100))
 ///     .connect()
 ///     .await?;
 /// # Ok(()) }
@@ -39,61 +39,72 @@ pub struct StoreBuilder {
 }
 
 impl Store {
-    /// Connects to a URL:
+    /// Connects to the servers of a URL:
     ///
     /// | Servers | URL |
     /// |---|---|
-    /// | one | `redis://[user:password@]host[:port][/db]` |
-    /// | one, on a unix socket | `unix:///path[?db=&user=&pass=]` |
-    /// | a master that sentinels watch | `redis+sentinel://[user:password@]host[:port],host[:port]/master[/db]` |
-    /// | a cluster, by some of its nodes | `redis+cluster://[user:password@]host[:port],host[:port]` |
+    /// | single server | `redis://[user:password@]host[:port][/db]` |
+    /// | on a unix socket | `unix:///path[?db=&user=&pass=]` |
+    /// | Sentinel | `redis+sentinel://[user:password@]host[:port],host[:port]/master[/db]` |
+    /// | cluster, by some nodes | `redis+cluster://[user:password@]host[:port],host[:port]` |
     ///
-    /// with `?ns=namespace` behind it. `rediss` instead of `redis` is TLS (feature `tls`; certificates by
-    /// [`Store::builder`]), `valkey` and `valkeys` mean the same as `redis` and `rediss`. User and password
-    /// are those of the servers, percent-encoded; sentinels that want a login of their own get it from
-    /// `sentinel_user=` and `sentinel_password=`.
+    /// - `?ns=namespace` at the end sets the namespace.
+    /// - `rediss` instead of `redis` uses TLS (feature `tls`; certificates are set with
+    ///   [`Store::builder`]).
+    /// - `valkey` and `valkeys` mean the same as `redis` and `rediss`.
+    /// - User and password are those of the servers, percent-encoded. For sentinels with a login of
+    ///   their own, add `sentinel_user=` and `sentinel_password=`.
     ///
-    /// A server that is away is no error here: it is an outage like any later one, and the layers
-    /// answer by their policy until it is back.
+    /// An unavailable server is not an error here. It is an outage like any later one: the layers
+    /// respond by their policy until the server is back.
     ///
     /// # Errors
     ///
-    /// Of kind `Config` alone: a URL that can't be read, a wrong password, a user who may not do what is needed
-    /// ([`StoreBuilder::login`]), a server older than Redis 6.2, a namespace that a version with another
-    /// layout uses; for `rediss` also a certificate that is not trusted and a
-    /// missing crypto provider, for sentinels a master of whom they do not know.
+    /// Only errors of kind `Config`:
+    ///
+    /// - The URL can't be parsed.
+    /// - The password is wrong, or the user lacks a permission ([`StoreBuilder::login`]).
+    /// - The server is older than Redis 6.2.
+    /// - The namespace is in use by a version with another key layout.
+    /// - With `rediss`: the certificate is not trusted, or there is no crypto provider.
+    /// - With sentinels: they do not know the master.
     pub async fn connect(url: &str) -> Result<Self, Error> {
         Self::builder(url).connect().await
     }
 
-    /// As [`Store::connect`], with settings.
+    /// Like [`Store::connect`], with settings.
     pub fn builder(url: &str) -> StoreBuilder {
         StoreBuilder::new(ConnectionSource::Url(url.to_owned()))
     }
 
-    /// The master of this name, as these sentinels know it at the time; each is
-    /// `redis://[user:password@]host[:port]`, with the login of the sentinels. That of the servers is given by
-    /// [`StoreBuilder::login`].
+    /// Connects to the master of this name, as reported by the sentinels.
+    ///
+    /// Each sentinel is `redis://[user:password@]host[:port]`, with the login of the sentinels.
+    /// [`StoreBuilder::login`] sets that of the servers.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), lockgate::Error> {
     /// let sentinels = ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"];
-    /// let store = lockgate::Store::sentinel(sentinels, "mymaster").namespace("shop").connect().await?;
+    /// let store =
+    ///     lockgate::Store::sentinel(sentinels, "mymaster").namespace("shop").connect().await?;
     /// # Ok(()) }
     /// ```
     ///
-    /// Each new connection asks all of them at once. When a master is replaced, its sockets are left as soon as one
-    /// sentinel says so, and at the latest at the first write that it refuses; leases that are held are checked
-    /// against the new master, and those who wait look again. What the old master had not yet passed on is lost: see
+    /// Each new connection asks all sentinels at once. When a master is replaced, its connections
+    /// are given up as soon as one sentinel reports it, at the latest with the first write that it
+    /// refuses. Leases are then checked against the new master, and waiters poll again. Writes that
+    /// the old master had not replicated are lost: see
     /// [`LockRequest::min_replicas`](crate::lock::LockRequest::min_replicas).
     ///
-    /// From when sentinels are about to promote the successor until they know that it is one (a second, about), no
-    /// master is used, so that nothing is written to one that is thrown away. What a master acknowledges that stood
-    /// still until it was replaced is not believed, however long the [deadline](StoreBuilder::call_timeout) is, and it is
-    /// not connected to either, if `down-after-milliseconds` is four deadlines or more: as it is by default. What
-    /// clients still write to a master that is cut off from all sentinels, as they themselves are, nobody can tell:
-    /// `min-replicas-to-write` bounds it. Before version 7.0, Redis applies that setting to plain
-    /// commands only and not to scripts, so it has no effect on this crate.
+    /// - No master is used during a promotion (about a second), so that no write goes to one that
+    ///   is being replaced.
+    /// - A master may be suspended until it has a successor. Its acknowledgements after that are
+    ///   not trusted, whatever the [call timeout](StoreBuilder::call_timeout). It is not connected
+    ///   to either, if `down-after-milliseconds` is at least four call timeouts, as it is by
+    ///   default.
+    /// - Writes to a master that is cut off from all sentinels, together with its clients, can't be
+    ///   detected. `min-replicas-to-write` bounds them. Before version 7.0, Redis applies that
+    ///   setting to plain commands only and not to scripts, so it has no effect on this crate.
     pub fn sentinel<U: AsRef<str>>(
         sentinels: impl IntoIterator<Item = U>,
         master: &str,
@@ -102,7 +113,7 @@ impl Store {
         StoreBuilder::new(ConnectionSource::Sentinels { urls, master: master.to_owned() })
     }
 
-    /// Takes its connections out of a pool that the application has.
+    /// Takes connections from a pool of the application.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -114,18 +125,19 @@ impl Store {
     /// # Ok(()) }
     /// ```
     ///
-    /// [`Store::connect`] does better in all but the number of sockets. Of a pool
+    /// [`Store::connect`] is better in everything but the number of connections. With a pool:
     ///
-    /// - as many connections as [`StoreBuilder::connections_per_node`] says are taken and kept, since what is shared
-    ///   with others may be in the middle of their transaction; a grant for `replicas` takes one more, and so
-    ///   does, for a moment, the look whether a server is back. Let the pool be larger than that.
-    /// - each one that is taken costs a `PING`, which is why they are kept;
-    /// - a connection that has died is noticed by the first call that fails on it, and not before: nobody
-    ///   tells of a disconnect. It goes back to the pool, which finds out at its next `PING`;
-    /// - nothing can be heard, unless [`StoreBuilder::pubsub_url`] says where messages come from. Who waits for a lock looks
-    ///   every 300 ms instead of being told. Workers are not told of work: one of a queue that has nothing to do finds a
-    ///   task up to 5 s after it was pushed, and one of deferred requests up to 5 s after it can run, or 10 s where there
-    ///   are several.
+    /// - [`StoreBuilder::connections_per_node`] connections are taken and kept, since a shared one
+    ///   may be in the middle of another user's transaction. Acquires with `min_replicas` take one
+    ///   more, and so does, for a moment, the probe after an outage. Make the pool larger than
+    ///   that.
+    /// - Taking a connection costs a `PING`, which is why they are kept.
+    /// - A dead connection is noticed by the first call that fails on it, since the pool reports no
+    ///   disconnects. It goes back to the pool, which finds out with its next `PING`.
+    /// - No messages are received without [`StoreBuilder::pubsub_url`]. Waiters for a lock then
+    ///   poll every 300 ms. An idle worker of a queue finds a task up to 5 s after its push. A
+    ///   worker of deferred requests finds a job up to 5 s after it can run, or 10 s if there are
+    ///   several workers.
     #[cfg(feature = "bb8-redis")]
     pub fn from_pool(pool: bb8::Pool<bb8_redis::RedisConnectionManager>) -> StoreBuilder {
         StoreBuilder::new(ConnectionSource::Pool(pool))
@@ -133,8 +145,8 @@ impl Store {
 }
 
 impl Store {
-    /// The cluster that these nodes belong to; each is `redis://[user:password@]host[:port]`. One that answers is
-    /// enough: the others are found by it.
+    /// Connects to the cluster that these nodes belong to; each is
+    /// `redis://[user:password@]host[:port]`. One node that answers is enough to find the others.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), lockgate::Error> {
@@ -143,15 +155,20 @@ impl Store {
     /// # Ok(()) }
     /// ```
     ///
-    /// Locks, quotas and deferred requests are divided into 64 shards, which are spread over the nodes. All that
-    /// is promised about one lock, one resource or one subject holds as on one server. While a node is away, what it has
-    /// is away, and only that, as far as the cluster goes on without it (`cluster-require-full-coverage no`); while a slot
-    /// moves to another node, calls about its shard are tried again until their deadline. What a node had not yet passed
-    /// on to its replica when it died is lost: see [`LockRequest::min_replicas`](crate::lock::LockRequest::min_replicas).
+    /// Locks, quotas and deferred requests are divided into 64 shards, which are spread over the
+    /// nodes. All guarantees about one lock, one resource or one subject are those of a single
+    /// server.
     ///
-    /// What a node acknowledges that stood still until its replica took over is not believed. For that, nodes are asked
-    /// for their `cluster-node-timeout` (`CONFIG GET`), and idle connections for a sign of life in an eighth of it to a
-    /// quarter. Where they do not tell, 5 s is what it is taken for.
+    /// - While a node is unavailable, so are its shards. The others stay available, if the cluster
+    ///   continues without it (`cluster-require-full-coverage no`).
+    /// - While a slot migrates, calls about its shard are sent again until their deadlines.
+    /// - Writes that a node had not replicated when it died are lost: see
+    ///   [`LockRequest::min_replicas`](crate::lock::LockRequest::min_replicas).
+    ///
+    /// A node may be suspended until its replica has taken over. Its acknowledgements after that
+    /// are not trusted. For that purpose the nodes are asked for `cluster-node-timeout`
+    /// (`CONFIG GET`), and connections are pinged when they were idle for an eighth to a quarter of
+    /// it. For nodes that do not tell, 5 s is assumed.
     pub fn cluster<U: AsRef<str>>(nodes: impl IntoIterator<Item = U>) -> StoreBuilder {
         let urls = nodes.into_iter().map(|url| url.as_ref().to_owned()).collect();
         StoreBuilder::new(ConnectionSource::Cluster(urls))
@@ -170,27 +187,33 @@ impl StoreBuilder {
         }
     }
 
-    /// The user (of an ACL) and the password to log in with, instead of those of the URL. The user
-    /// `default` is the one of servers that have a password alone.
+    /// Sets the ACL user and the password, instead of those of the URL. Servers with only a
+    /// password have the user `default`.
     ///
-    /// A user needs the keys and the channels of the namespace, and what is not for operators:
+    /// A user needs the keys and channels of the namespace, and the commands that are not for
+    /// operators:
     ///
     /// ```text
     /// ACL SETUSER app on >secret ~lg:1:shop:* resetchannels &lg:1:shop:* +@all -@dangerous +info
     /// ```
     ///
-    /// One category at a time, that is `+@read +@write +@scripting +@pubsub +@connection +time +wait -@dangerous`. In a
-    /// cluster `+cluster|slots` besides (`+cluster` before Redis 7.0), behind the rest. Who may not run scripts, ask for
-    /// the time in them or publish is told when it connects. Not needed, but of use, behind that:
+    /// By category, that is
+    /// `+@read +@write +@scripting +@pubsub +@connection +time +wait -@dangerous`. A cluster also
+    /// needs `+cluster|slots` (`+cluster` before Redis 7.0), after the rest.
+    /// [`connect`](Self::connect) fails if the user may not run scripts, or use `TIME` or publish
+    /// in them.
     ///
-    /// - `+info`: a server that is too old, a replica, or one that drops keys is told, and one that was started again is
-    ///   known as such at once. Without it fences may go back after a failover to a replica that lacks the last grants
-    ///   and whose clock is behind: nothing tells that it is another server. A warning says so when it connects;
-    /// - `+config|get`: whether snapshots are made, and in a cluster its `cluster-node-timeout`.
+    /// Optional, after that:
     ///
-    /// The login stays as it is given here. For another password, let the user have both (`ACL SETUSER app >new`), start
-    /// the processes again one by one, and take the old one away (`<old`). What is connected stays so; a connection that
-    /// is made with a password that is gone is refused.
+    /// - `+info`: reports servers that are too old, are replicas or evict keys, and detects a
+    ///   restarted server at once. Without it fences may go back after a failover to a replica that
+    ///   lacks the last grants and has a clock that is behind, since nothing tells that it is
+    ///   another server. A warning says so on connect.
+    /// - `+config|get`: tells if snapshots are made, and in a cluster the `cluster-node-timeout`.
+    ///
+    /// The login of a store never changes. To change a password, give the user both
+    /// (`ACL SETUSER app >new`), restart the processes one by one, and remove the old one (`<old`).
+    /// Existing connections stay. A new connection with a removed password is refused.
     pub fn login(mut self, user: &str, password: &str) -> Self {
         let login =
             LoginCredentials { user: Some(user.to_owned()), password: Some(password.to_owned()) };
@@ -198,70 +221,82 @@ impl StoreBuilder {
         self
     }
 
-    /// Number of the database, instead of that of the URL. Default 0. A cluster has no other.
+    /// Sets the number of the database, instead of that of the URL. Default 0, the only one of a
+    /// cluster.
     pub fn database(mut self, number: u32) -> Self {
         self.overrides.database = Some(number);
         self
     }
 
-    /// Who may vouch for the servers with `rediss://`, instead of those that the system trusts: one or more
-    /// certificates, as PEM.
+    /// Sets the certificate authorities for `rediss://`, as one or more PEM certificates. Default:
+    /// those that the system trusts.
     #[cfg(feature = "tls")]
     pub fn ca_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.overrides.tls.ca_certificate = Some(pem.into());
         self
     }
 
-    /// What is shown to servers that ask for a certificate (`tls-auth-clients`): the chain and its private
-    /// key, as PEM.
+    /// Sets the certificate chain and private key, as PEM, for servers that ask clients for one
+    /// (`tls-auth-clients`).
     #[cfg(feature = "tls")]
     pub fn client_certificate(mut self, pem: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
         self.overrides.tls.client_identity = Some((pem.into(), key.into()));
         self
     }
 
-    /// Where messages come from, for [`Store::from_pool`]: the URL of the same servers. A pool has no
-    /// connection that could hear them; without this, who waits for a lock looks every 300 ms instead of being told, and
-    /// workers that have nothing to do every 5 to 10 s, as said there.
+    /// Sets the source of messages for [`Store::from_pool`]: a URL of the same servers.
+    ///
+    /// A pool has no connection that can receive them. Without this setting, waiters for a lock
+    /// poll every 300 ms and idle workers every 5 to 10 s.
     #[cfg(feature = "bb8-redis")]
     pub fn pubsub_url(mut self, url: &str) -> Self {
         self.overrides.pubsub_url = Some(url.to_owned());
         self
     }
 
-    /// Nothing is shared across namespaces: locks, quotas and jobs of two services on one Redis stay
-    /// apart. 1 to 32 of `a-z A-Z 0-9 _ -`. Default: `ns` of the URL, else `default`.
+    /// Sets the namespace: 1 to 32 of `a-z A-Z 0-9 _ -`. Default: `ns` of the URL, else `default`.
+    ///
+    /// Namespaces share nothing: the locks, quotas and jobs of two services on one Redis stay
+    /// apart.
     pub fn namespace(mut self, namespace: &str) -> Self {
         self.namespace = Some(namespace.to_owned());
         self
     }
 
-    /// How long any one call may take, at most a year. Default 250 ms: far above a healthy round trip, far below what
-    /// a user would wait. A call that takes longer counts as an outage, with its outcome unknown.
+    /// Sets the timeout of each call, capped at a year. Default 250 ms: far above a healthy round
+    /// trip, far below the patience of a user. A call that takes longer counts as an outage, with
+    /// an unknown outcome.
     ///
-    /// A connection has to be made in two of them: 7 round trips with TLS, in a cluster up to 17. Give more to a server that is
-    /// 30 ms away or further.
+    /// A connection has to be made within two timeouts: that is 7 round trips with TLS, and up to
+    /// 17 in a cluster. Set more for a server at a distance of 30 ms or more.
     ///
-    /// After 5 failures in a row no call is sent any more, and each fails at once; a probe looks whether the server is
-    /// back: every 100 ms, after a second less and less often, and in the end every second, about.
+    /// After 5 consecutive failures calls fail at once, without being sent. A probe checks if the
+    /// server is back: every 100 ms in the first second, then less often, at last about every
+    /// second.
     pub fn call_timeout(mut self, deadline: Duration) -> Self {
         self.deadline = deadline.min(MAX_DURATION);
         self
     }
 
-    /// Number of sockets, 1 to 8; in a cluster, to each node. Default 2: requests pipeline, so few sockets carry many requests.
+    /// Sets the number of connections, 1 to 8; in a cluster, to each node. Default 2: requests are
+    /// pipelined, so few connections carry many of them.
     pub fn connections_per_node(mut self, connections: usize) -> Self {
         self.connections = connections;
         self
     }
 
-    /// What [`replicas`](crate::lock::LockRequest::min_replicas) counts, of locks and of deferred requests: with `true`
-    /// those that have it on their disk, and none unless the server itself has (`WAITAOF`). Default `false`: those
-    /// that have it in their memory (`WAIT`), which takes a round trip and not a disk's time.
+    /// Selects the replicas that count for [`min_replicas`](crate::lock::LockRequest::min_replicas)
+    /// of locks and of deferred requests.
     ///
-    /// It needs Redis 7.2 or newer, or Valkey, and `appendonly yes` there and on the replicas, or none of them will
-    /// count. With `appendfsync everysec` disks are up to a second behind, so the [`deadline`](Self::call_timeout) has to
-    /// be 2 s or more. Where the server can't tell, that is logged and what is in memory counts.
+    /// - `false` (default): those that have the data in memory (`WAIT`), which takes a round trip
+    ///   and no disk access.
+    /// - `true`: those that have it on disk, and none unless the master has it on disk too
+    ///   (`WAITAOF`).
+    ///
+    /// `true` needs Redis 7.2 or newer, or Valkey, and `appendonly yes` on the master and the
+    /// replicas; a replica without it never counts. With `appendfsync everysec` disks are up to a
+    /// second behind, so set a [call timeout](Self::call_timeout) of at least 2 s. If the server
+    /// does not support it, a warning is logged, and memory counts.
     pub fn replicas_on_disk(mut self, on_disk: bool) -> Self {
         self.replicas_on_disk = on_disk;
         self
@@ -269,11 +304,11 @@ impl StoreBuilder {
 
     /// Connects; see [`Store::connect`].
     ///
-    /// Cancel safe: a dropped future closes what it has opened.
+    /// Cancel safe: a dropped future closes the connections that it has opened.
     ///
     /// # Errors
     ///
-    /// Of kind `Config` alone, with a sentence that says what is wrong.
+    /// Only errors of kind `Config`, with a message that names the problem.
     pub async fn connect(self) -> Result<Store, Error> {
         let redis = self.build()?;
         match redis.ping().await {

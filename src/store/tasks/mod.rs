@@ -1,7 +1,7 @@
-//! Tasks of a queue that stands by itself, seen from its worker: the steps, and what they carry.
+//! Operations on task queues: their commands and outcomes, and the trait [`TaskBackend`].
 //!
-//! Each method of [`TaskBackend`] is one atomic step, as those of `Backend` are; `lua/tasks_*.lua` has them for
-//! Redis. Everything of a queue is in one shard, that of its name.
+//! Each method of [`TaskBackend`] is one atomic operation, like those of `Backend`; on Redis they
+//! are scripts `lua/tasks_*.lua`. All data of a queue is in one shard, that of its name.
 
 mod task_backend;
 mod task_id;

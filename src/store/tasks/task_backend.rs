@@ -1,4 +1,4 @@
-//! The steps.
+//! `TaskBackend`: operations on task queues.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,21 +13,27 @@ use crate::{
     store::backend::{NodeId, StoreFuture},
 };
 
-/// Most tasks that one step starts, ends or renews.
+/// Maximum number of tasks that one operation starts, settles or renews.
 pub(crate) const MAX_TASKS_PER_STEP: usize = 100;
 
-/// Most bytes of the records that a turn starts, unless one alone has more: they have to come within a call's deadline. And of
-/// those that any step reads for each thing that it does, while the server does nothing else.
+/// Maximum bytes of the records that a poll starts, unless a single one is larger: they have to
+/// arrive within the call's deadline. Also the maximum that an operation reads for each of its
+/// parts, since the server does nothing else meanwhile.
 pub(crate) const MAX_BYTES_PER_STEP: u64 = 4 << 20;
 
-/// The steps. Those that a lost reply would leave in doubt are idempotent: a turn by its number, renewal by what
-/// it does; a push is sent again under a number of its own, but each call is another push, with an id of its own.
+/// Operations on task queues.
+///
+/// An operation that a lost reply would leave in doubt is idempotent: a poll by its number, a
+/// renewal by its effect. A push is sent again under its own number, but each call is another push,
+/// with another id.
 pub(crate) trait TaskBackend {
     fn push_task(&self, call: TaskPushCommand) -> StoreFuture<'_, TaskPushOutcome>;
     fn poll_tasks(&self, call: TaskPollCommand) -> StoreFuture<'_, TaskPollOutcome>;
-    /// Whether nothing waits or runs while this worker stands among the idle, where it has its place for so much longer.
-    /// It is what a turn would find there, for two commands and not nine. Sent twice, the place is prolonged twice: of
-    /// a worker that dies then, it is there for longer, and passed over as ever.
+    /// Returns true if no task waits or runs and this worker is listed as idle, and prolongs its
+    /// idle time by `longer`. It replaces an idle poll, at two commands instead of nine.
+    ///
+    /// If it is sent twice, the idle time is prolonged twice: a worker that dies then is listed for
+    /// longer, and skipped as usual.
     fn poll_idle(
         &self,
         queue: Key,
@@ -35,7 +41,8 @@ pub(crate) trait TaskBackend {
         worker: Arc<str>,
         longer: Duration,
     ) -> StoreFuture<'_, bool>;
-    /// Whether each run is still its owner's; at most [`MAX_TASKS_PER_STEP`].
+    /// Renews runs, at most [`MAX_TASKS_PER_STEP`]. Returns, for each, true if its owner still has
+    /// it.
     fn renew_runs(
         &self,
         queue: Key,
@@ -44,19 +51,22 @@ pub(crate) trait TaskBackend {
     ) -> StoreFuture<'_, Vec<bool>>;
     fn task_view(&self, queue: Key, id: TaskId) -> StoreFuture<'_, Option<TaskView>>;
     fn task_payload(&self, queue: Key, id: TaskId) -> StoreFuture<'_, Option<Bytes>>;
-    /// Where it was found; it is gone if it waited. NOT idempotent, nor are those below.
+    /// Cancels a task, which is deleted if it waited. Returns the state in which it was found. NOT
+    /// idempotent, nor are the methods below.
     fn cancel_task(&self, queue: Key, id: TaskId) -> StoreFuture<'_, Option<TaskState>>;
-    /// The next of them behind this one, the oldest first; no more than [`MAX_BYTES_PER_STEP`] of records, but one in any case.
+    /// Lists dead letters behind `after`, the oldest first: at most [`MAX_BYTES_PER_STEP`] of
+    /// records, but at least one.
     fn list_dead_letters(
         &self,
         queue: Key,
         after: u64,
         most: usize,
     ) -> StoreFuture<'_, DeadLetterPage>;
-    /// Puts a dead letter at the tail; false if it is none.
+    /// Puts a dead letter at the tail of the queue. Returns false if it is not a dead letter.
     fn redrive_dead_letter(&self, queue: Key, id: TaskId) -> StoreFuture<'_, bool>;
-    /// Puts the oldest dead letters at the tail, the first one after `first`, each by `spacing` later; how many. They are no
-    /// more than [`MAX_BYTES_PER_STEP`], but one in any case.
+    /// Puts the oldest dead letters at the tail of the queue, and returns their number. The first
+    /// one is delayed by `first`, each following one by `spacing` more. There are at most
+    /// [`MAX_BYTES_PER_STEP`] of them, but at least one.
     fn redrive_dead_letters(
         &self,
         queue: Key,
@@ -64,12 +74,13 @@ pub(crate) trait TaskBackend {
         first: Duration,
         spacing: Duration,
     ) -> StoreFuture<'_, usize>;
-    /// Throws a dead letter away; false if it is none.
+    /// Deletes a dead letter. Returns false if it is not one.
     fn purge_dead_letter(&self, queue: Key, id: TaskId) -> StoreFuture<'_, bool>;
-    /// Throws away at most [`MAX_TASKS_PER_STEP`] of the dead letters; how many.
+    /// Deletes at most [`MAX_TASKS_PER_STEP`] dead letters, and returns their number.
     fn purge_dead_letters(&self, queue: Key) -> StoreFuture<'_, usize>;
-    /// Throws away what waits and was pushed before the walk began, of at most `most` (to [`MAX_TASKS_PER_STEP`]), and [`MAX_BYTES_PER_STEP`], that
-    /// it comes by; without one, it begins.
+    /// Deletes waiting tasks that were pushed before the walk began. One call examines at most
+    /// `most` tasks (up to [`MAX_TASKS_PER_STEP`]) and [`MAX_BYTES_PER_STEP`] of records. Without
+    /// `walk`, a walk begins.
     fn purge_waiting(
         &self,
         queue: Key,

@@ -1,4 +1,4 @@
-//! The id of a task.
+//! `TaskId`: the id of a task.
 
 use std::{fmt, sync::Arc};
 
@@ -7,7 +7,7 @@ use crate::key::LogHash;
 /// Length of the text of a [`TaskId`].
 const ID_LEN: usize = 22;
 
-/// The id of a task: 128 bits, of which 122 are random, as 22 letters of `A-Z a-z 0-9 - _`.
+/// Id of a task: 128 bits, of which 122 are random, as 22 characters of `A-Z a-z 0-9 - _`.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TaskId(Arc<str>);
 
@@ -25,14 +25,14 @@ impl TaskId {
         Self(String::from_utf8_lossy(&text).into())
     }
 
-    /// Reads an id; `None` if the text can't be one.
+    /// Parses an id. Returns `None` if the text is not an id.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
         (text.len() == ID_LEN && text.bytes().all(plain)).then(|| Self(text.into()))
     }
 
-    /// The id as text.
+    /// Returns the id as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

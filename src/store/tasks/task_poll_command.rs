@@ -1,4 +1,4 @@
-//! A worker's turn: the runs that it ends and those that it starts.
+//! `TaskPollCommand`: poll of a queue worker, which settles runs and starts others.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -7,16 +7,16 @@ use bytes::Bytes;
 use super::{TaskFault, TaskId};
 use crate::{key::Key, store::backend::NodeId};
 
-/// One run of a task: who owns it while it runs.
+/// Run of a task, identified by its owner.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct RunToken {
     pub(crate) id: TaskId,
-    /// `<worker>.<turn>`: no two runs of a task have the same.
+    /// `<worker>.<poll number>`, unique among the runs of a task.
     pub(crate) owner: Arc<str>,
 }
 
 impl RunToken {
-    /// The member of `zl`.
+    /// Returns the member of the Redis key `zl`.
     pub(crate) fn to_member(&self) -> String {
         [self.id.as_str(), &self.owner].concat()
     }
@@ -28,56 +28,57 @@ impl fmt::Debug for RunToken {
     }
 }
 
-/// `tasks_turn.lua`.
+/// Arguments of `TaskBackend::poll_tasks`.
 #[derive(Debug, Clone)]
 pub(crate) struct TaskPollCommand {
     pub(crate) queue: Key,
     pub(crate) node: NodeId,
-    /// The worker: random, 16 hex digits.
+    /// Id of the worker: 16 random hex digits.
     pub(crate) worker: Arc<str>,
-    /// Counts the worker's turns. One that is sent again has the same number, and the same answer.
+    /// Number of the worker's poll. A poll that is sent again has the same number, and the same
+    /// reply.
     pub(crate) poll_number: u64,
-    /// Runs that it would start at once.
+    /// Number of runs that the worker can start now.
     pub(crate) max_runs: usize,
     pub(crate) lease: Duration,
     pub(crate) limits: TaskRunLimits,
-    /// How long it may be idle without another turn; zero: it is not to be woken.
+    /// Time that the worker may be idle without another poll; zero = it must not be woken.
     pub(crate) idle_timeout: Duration,
-    /// It may stand among the idle ones.
+    /// The worker may be listed as idle by an earlier poll.
     pub(crate) can_stay_idle: bool,
     pub(crate) dead_letter_limits: DeadLetterLimits,
     pub(crate) settlements: Vec<TaskSettlement>,
 }
 
-/// What binds all workers of a queue together.
+/// Limits shared by all workers of a queue.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct TaskRunLimits {
-    /// Runs at once; 0 = any number.
+    /// Maximum number of concurrent runs; 0 = no limit.
     pub(crate) max_running: u64,
-    /// Between two starts, in us; 0 = no limit.
+    /// Time between two starts, in us; 0 = no limit.
     pub(crate) start_interval_us: u64,
-    /// Starts that may come at once.
+    /// Number of starts that may come at once.
     pub(crate) start_burst: u64,
 }
 
-/// What becomes of dead letters, and when a task is one.
+/// Limits of dead letters, and the number of crashes that makes a task one.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DeadLetterLimits {
     pub(crate) retention: Duration,
     pub(crate) max_count: u64,
-    /// Most bytes of their records.
+    /// Maximum bytes of their records.
     pub(crate) max_bytes: u64,
-    /// Crashes after which a task is dead.
+    /// Number of crashes after which a task is dead.
     pub(crate) max_crashes: u32,
 }
 
-/// How a run ended.
+/// End of a run.
 #[derive(Debug, Clone)]
 pub(crate) struct TaskSettlement {
     pub(crate) run: RunToken,
-    /// Length of the record, which the queue's bytes are counted by.
+    /// Length of the record, by which the queue's bytes are counted.
     pub(crate) record_bytes: u64,
-    /// The unique key to be given up, if it is kept as long as the task.
+    /// Unique key to release, if it is kept as long as the task.
     pub(crate) unique_key: Option<Arc<str>>,
     pub(crate) outcome: TaskOutcome,
 }
@@ -94,7 +95,8 @@ pub(crate) enum TaskOutcome {
         fault: TaskFault,
         reason: String,
     },
-    /// Not started, or not to be blamed: no attempt is charged, and it is first again.
+    /// The task was not started, or is not at fault. The attempt is not charged; without a delay
+    /// the task is first again.
     ReturnToQueue {
         delay: Duration,
     },
@@ -102,29 +104,29 @@ pub(crate) enum TaskOutcome {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct TaskPollOutcome {
-    /// Whether each end stands; if not, the run had been lost.
+    /// For each settlement, true if it is stored, and false if the run had been lost.
     pub(crate) settled: Vec<bool>,
     pub(crate) started: Vec<StartedTask>,
-    /// When to look again; `None` = when told.
+    /// Time until the next poll; `None` = when woken.
     pub(crate) next_poll_in: Option<Duration>,
-    /// It stands among the idle ones now.
+    /// The worker is listed as idle.
     pub(crate) is_listed_idle: bool,
-    /// And nothing waits, runs, or is to be thrown away.
+    /// The worker is listed as idle, and no task waits, runs, or is to be deleted.
     pub(crate) is_queue_idle: bool,
 }
 
-/// A run that has begun.
+/// Run that has started.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct StartedTask {
     pub(crate) id: TaskId,
-    /// From 1.
+    /// Counts from 1.
     pub(crate) attempt: u32,
     pub(crate) record: Bytes,
 }
 
 impl fmt::Debug for StartedTask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The record is the user's.
+        // The record is user data and is not printed.
         f.debug_tuple("StartedTask").field(&self.id).field(&self.attempt).finish()
     }
 }

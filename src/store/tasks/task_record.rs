@@ -1,4 +1,4 @@
-//! What is kept of a task, as text.
+//! Stored forms of a task: its record, and the history of its failures.
 
 use std::{fmt, sync::Arc};
 
@@ -7,23 +7,23 @@ use bytes::Bytes;
 use super::TaskPushCommand;
 use crate::clock::saturating_micros;
 
-/// Entries of a task's history that are kept: the last ones.
+/// Maximum number of failures in a task's history; the latest are kept.
 pub(crate) const MAX_HISTORY: usize = 8;
 
-/// Longest reason in bytes that is kept of a failure.
+/// Maximum length of the reason of a failure, in bytes.
 pub(crate) const MAX_REASON_BYTES: usize = 200;
 
-/// What went wrong with an attempt of a task.
+/// Fault that ended an attempt of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum TaskFault {
-    /// The handler answered with an error.
+    /// The handler returned an error.
     Failed,
     /// The handler panicked.
     Panicked,
-    /// Its worker ended, or stood still, for longer than the lease.
+    /// The worker ended or stalled for longer than the lease.
     Crashed,
-    /// The payload could not be read as what the worker expects.
+    /// The payload could not be decoded as the type that the worker expects.
     Undecodable,
 }
 
@@ -54,11 +54,11 @@ impl fmt::Display for TaskFault {
     }
 }
 
-/// What is kept of a task as one text: `<pushed us> <again> <max attempts> <unique>[ <delay us>]\n<payload>`. The
-/// first part is the store's.
+/// Record of a task, stored as one text: `<pushed us> <retry after crash> <max attempts> <unique>[
+/// <delay us>]\n<payload>`. The store writes `<pushed us>`.
 pub(crate) struct TaskRecord {
     pub(crate) pushed_us: u64,
-    /// When it was due for the first time.
+    /// Time at which the task was due for the first time.
     pub(crate) due_us: u64,
     pub(crate) retry_after_crash: bool,
     pub(crate) max_attempts: u32,
@@ -67,7 +67,7 @@ pub(crate) struct TaskRecord {
 }
 
 impl TaskRecord {
-    /// The part of it that the store does not write.
+    /// Encodes the record without its first part, which the store writes.
     pub(crate) fn encode_tail(push: &TaskPushCommand) -> Vec<u8> {
         let unique = push.unique.as_ref().filter(|unique| unique.window.is_none());
         let unique = unique.map_or("", |unique| unique.name.as_str());
@@ -103,7 +103,7 @@ impl TaskRecord {
     }
 }
 
-/// One attempt that went wrong.
+/// Failed attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AttemptFailure {
     pub(crate) at_us: u64,
@@ -111,8 +111,8 @@ pub(crate) struct AttemptFailure {
     pub(crate) reason: String,
 }
 
-/// What is kept beside the record once an attempt has gone wrong: `<attempts> <crashes>\n`, and a line for
-/// each of the last ones.
+/// History of a task with a failed attempt, stored beside the record: `<attempts> <crashes>\n`,
+/// then a line for each of the latest failures.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct TaskHistory {
     pub(crate) attempts: u32,

@@ -1,4 +1,4 @@
-//! What is known of all requests and runs, put together from what client and handlers wrote down.
+//! `DeferredHistory`, the merged records of the clients and handlers of a test run.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -12,21 +12,21 @@ use super::{
 };
 use crate::{ProcessIncarnation, Violation, locks::FencedRegister};
 
-/// What was promised for a request when it was accepted.
+/// Terms under which a request was accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AcceptedTerms {
-    /// It may run again after a crash (PUT, DELETE).
+    /// True if it may run again after a crash (PUT, DELETE).
     pub retry_after_crash: bool,
     /// Most runs that are charged.
     pub max_runs: u32,
-    /// While it waits for a retry, later ones pass it.
+    /// True if later requests may overtake it while it waits for a retry.
     pub allows_overtaking: bool,
-    /// Its place in the order is not judged: it was delayed, or put back by hand.
+    /// True if its order is not checked, since it was delayed or redriven.
     pub is_unordered: bool,
 }
 
 impl AcceptedTerms {
-    /// Of a POST: one run, in its turn.
+    /// Terms of a POST: one run, in order.
     pub const SINGLE_RUN: Self = Self {
         retry_after_crash: false,
         max_runs: 1,
@@ -34,178 +34,179 @@ impl AcceptedTerms {
         is_unordered: false,
     };
 
-    /// Of a PUT or DELETE: up to so many runs, and later ones wait for them.
+    /// Terms of a PUT or DELETE: several runs, for which later requests wait.
     #[must_use]
     pub fn retryable(most: u32) -> Self {
         Self { retry_after_crash: true, max_runs: most, ..Self::SINGLE_RUN }
     }
 }
 
-/// A line of the client's log: a 202.
+/// A 202 in the client's log.
 #[derive(Debug, Clone)]
 pub struct AcceptedJob {
     /// The id in its `Location`.
     pub id: String,
-    /// Whose line it stands in.
+    /// Resource of the request.
     pub resource: String,
-    /// When the client began to send it, ns.
+    /// Time in ns at which the client began to send the request.
     pub sent_at: u64,
-    /// When it had the answer, ns.
+    /// Time in ns at which the client had the response.
     pub answered_at: u64,
-    /// What holds for it.
+    /// Terms of the request.
     pub terms: AcceptedTerms,
-    /// False: 503 with a `Location`, so it may have been stored or not.
+    /// False for a 503 with a `Location`, after which the request may have been stored or not.
     pub is_certain: bool,
 }
 
-/// A line of the client's log: what it was told.
+/// A request and its response in the client's log.
 #[derive(Debug, Clone)]
 pub struct ClientExchange {
-    /// Whose lock or line it was about.
+    /// Resource of the request.
     pub resource: String,
-    /// Who was asked; `None`: a process that is not known.
+    /// Process that received the request; `None` if it is unknown.
     pub incarnation: Option<ProcessIncarnation>,
-    /// When the client began to send it, ns.
+    /// Time in ns at which the client began to send the request.
     pub sent_at: u64,
-    /// When it had the answer, or knew that there will be none, ns.
+    /// Time in ns at which the client had the response, or knew that there will be none.
     pub answered_at: u64,
-    /// The answer.
+    /// Response to the client.
     pub answer: ClientAnswer,
 }
 
-/// What a client was told.
+/// Response to a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClientAnswer {
-    /// 202: more of it is in [`Accepted`].
+    /// 202; the details are in [`AcceptedJob`].
     Accepted,
-    /// 503 with a `Location`: it may have been stored.
+    /// 503 with a `Location`: the request may have been stored.
     PossiblyAccepted,
-    /// Status and body of any other answer.
+    /// Status and body of any other response.
     Response(u16, String),
-    /// The connection ended without one.
+    /// The connection ended without a response.
     NoResponse,
 }
 
-/// A run, as its handler wrote it down.
+/// A run in its handler's log.
 #[derive(Debug, Clone)]
 pub struct RecordedRun {
-    /// The process.
+    /// Process of the run.
     pub incarnation: ProcessIncarnation,
-    /// Whose lock it ran under.
+    /// Resource of the lock that it ran under.
     pub resource: String,
-    /// `None`: a request that ran at once.
+    /// Job of the run; `None` for a request that ran directly.
     pub job_id: Option<String>,
-    /// From 1; 0 for one that ran at once.
+    /// Number of the attempt, from 1; 0 for a request that ran directly.
     pub attempt: u32,
-    /// Of its lock.
+    /// Fence of its lock.
     pub fence: u64,
-    /// When it began, ns.
+    /// Start in ns.
     pub started_at: u64,
-    /// Until when it was sure of its lock, as it last knew, ns.
+    /// Last known end of the validity time of its lock in ns.
     pub valid_until: u64,
-    /// When it ended, if it did.
+    /// End of the run, if it ended.
     pub end: Option<RunEnd>,
-    /// It ended its own process then.
+    /// Time at which it aborted its own process.
     pub aborted_at: Option<u64>,
-    /// It was given up then: its lock was lost, its worker told to stop.
+    /// Time at which it was dropped, because its lock was lost or its worker was stopped.
     pub dropped_at: Option<u64>,
 }
 
-/// How a run ended.
+/// End of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunEnd {
-    /// When, ns.
+    /// Time of the end in ns.
     pub ended_at: u64,
-    /// What it answered.
+    /// Status of the response.
     pub status: u16,
-    /// Of one word.
+    /// Body of the response, one word.
     pub body: String,
 }
 
 impl RunEnd {
-    /// As the worker judges it.
+    /// Returns true if the worker classifies the response as a success.
     #[must_use]
     pub fn is_success(&self) -> bool {
         !matches!(self.status, 401 | 403 | 408 | 425 | 429 | 500..=599)
     }
 }
 
-/// What the status resource said of a job once.
+/// One response of the status resource about a job.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ObservedStatus {
-    /// `done`, `dead`, `cancelled`, `expired`; or what it still waits for. Empty: there is no such job.
+    /// `done`, `dead`, `cancelled` or `expired`, or a pending state. Empty if there is no such job.
     pub state: String,
-    /// Why.
+    /// Reason of the state.
     pub reason: String,
     /// Status and body of the stored response.
     pub response: Option<(u16, String)>,
 }
 
 impl ObservedStatus {
-    /// Whether it stays so.
+    /// Returns true if the state does not change any more.
     #[must_use]
     pub fn is_final(&self) -> bool {
         matches!(&*self.state, "done" | "dead" | "cancelled" | "expired")
     }
 }
 
-/// A time in which something was done to a process, or to all of them.
+/// Period in which a process, or all of them, were disturbed.
 #[derive(Debug, Clone, Copy)]
 pub struct ProcessDisturbance {
-    /// `None`: to all.
+    /// Disturbed process; `None` for all of them.
     pub incarnation: Option<ProcessIncarnation>,
-    /// From then, ns.
+    /// Start in ns.
     pub from: u64,
-    /// Until then, with what it takes to get over it.
+    /// End in ns, including the time for the recovery.
     pub to: u64,
 }
 
-/// All that was written down.
+/// Merged records of a test run.
 #[derive(Debug, Default)]
 pub struct DeferredHistory {
-    /// The client's log.
+    /// Accepted requests in the client's log.
     pub accepted: Vec<AcceptedJob>,
-    /// The handlers' logs.
+    /// Runs in the handlers' logs.
     pub runs: Vec<RecordedRun>,
-    /// What was said of each id, in the order it was asked.
+    /// Statuses of each job, in the order in which they were read.
     pub observed: BTreeMap<String, Vec<ObservedStatus>>,
-    /// When each process was ended, or a moment before.
+    /// Time at which each process was killed, or shortly before.
     pub killed_at: HashMap<ProcessIncarnation, u64>,
-    /// Those that were told to stop.
+    /// Processes that got a stop signal.
     pub drained: BTreeSet<ProcessIncarnation>,
-    /// What was done to them.
+    /// Disturbances that the test caused.
     pub disturbances: Vec<ProcessDisturbance>,
-    /// When the machine had no time for a process, or for all of them: nobody did that to them, but it has the same
-    /// traces.
+    /// Periods in which the machine stalled a process, or all of them. They have the same effects
+    /// as a disturbance, but the test did not cause them.
     pub stalls: Vec<ProcessDisturbance>,
-    /// When each process that was told to stop was.
+    /// Time of the stop signal of each process.
     pub stop_requested_at: HashMap<ProcessIncarnation, u64>,
-    /// Requests of each resource that were sent and not answered: they may have been stored.
+    /// Number of unanswered requests for each resource, which may have been stored.
     pub unanswered: BTreeMap<String, usize>,
-    /// Registers of resources that look at fences: each run reads its resource's when it begins, and writes when it ends.
+    /// Registers of resources that check fences. Each run reads the register of its resource at its
+    /// start, and writes it at its end.
     pub registers: Vec<FencedRegister>,
-    /// All that clients were told, if all of them have written it down.
+    /// All responses to clients, if all clients have logged them.
     pub exchanges: Vec<ClientExchange>,
-    /// How long a client waits for its answer at most if nothing is done to those it asks, ns. Then it is served, accepted
-    /// or refused because its resource is busy. Zero: not judged.
+    /// Longest time in ns that a client waits for its response if the processes that it asks are
+    /// not disturbed. By then it is served, accepted, or refused because its resource is busy. Zero
+    /// skips the check.
     pub max_wait: u64,
 }
 
 impl DeferredHistory {
-    /// Adds the runs that one process has written down, and where it stood still; a last line without its end is
-    /// left out.
+    /// Adds the runs and the stalls in the log of one process; an incomplete last line is ignored.
     pub fn add_log(&mut self, life: ProcessIncarnation, text: &str) {
         self.runs.extend(run_event::parse_runs(life, text));
         self.stalls.extend(run_event::parse_stalls(life, text));
     }
 
-    /// D1, D2, D3 and D4, and M1 and M2 of the runs of each resource.
+    /// Checks D1, D2, D3 and D4, M1, M2 and M3 of the runs, and L1 of the clients.
     #[must_use]
     pub fn check(&self) -> (DeferredCheckStats, Vec<Violation>) {
         check::check_history(self)
     }
 
-    /// When the run was over, as far as anybody can say.
+    /// Returns the time at which the run was certainly over.
     pub(super) fn end_of_run(&self, run: &RecordedRun) -> u64 {
         let killed = self.killed_at.get(&run.incarnation).copied();
         let ends =
@@ -213,16 +214,16 @@ impl DeferredHistory {
         ends.into_iter().flatten().fold(run.valid_until, u64::min)
     }
 
-    /// Whether what became of a run may be due to something that was done to it, or to the machine.
+    /// Returns true if the outcome of a run may be due to a disturbance or to a stall.
     pub(super) fn is_disturbed(&self, run: &RecordedRun) -> bool {
         let (from, to) = self.judged_span(run);
         self.is_disturbed_on_purpose(run) || overlaps(&self.stalls, run.incarnation, from, to)
     }
 
-    /// Whether it may be due to something that was done to it on purpose.
+    /// Returns true if the outcome of a run may be due to a disturbance that the test caused.
     pub(super) fn is_disturbed_on_purpose(&self, run: &RecordedRun) -> bool {
         let (from, to) = self.judged_span(run);
-        // Who ends without its lock is not heard.
+        // A run that ends without its lock cannot be settled.
         let late = run.end.as_ref().is_some_and(|end| end.ended_at >= run.valid_until);
         let killed =
             self.killed_at.get(&run.incarnation).is_some_and(|at| (from..=to).contains(at));
@@ -232,10 +233,10 @@ impl DeferredHistory {
             || overlaps(&self.disturbances, run.incarnation, from, to)
     }
 
-    /// From its start until the store has surely heard of its end.
+    /// Returns the period from the start of a run until the store has certainly learned of its end.
     fn judged_span(&self, run: &RecordedRun) -> (u64, u64) {
         const SETTLE_GRACE_NANOS: u64 = 1_000_000_000;
-        // While it is sure of its lock, its worker tells the store again and again that it has ended.
+        // While the lock is valid, the worker retries to settle the run.
         let to = run
             .end
             .as_ref()
@@ -243,7 +244,7 @@ impl DeferredHistory {
         (run.started_at, to)
     }
 
-    /// Whether anything was done in this time to a process, or to all.
+    /// Returns true if a process, or all of them, were disturbed within this period.
     pub(super) fn is_process_disturbed(
         &self,
         life: Option<ProcessIncarnation>,
@@ -256,7 +257,7 @@ impl DeferredHistory {
             || overlaps(&self.disturbances, life, from, to)
     }
 
-    /// Whether the machine had no time in it for a process, or for all.
+    /// Returns true if the machine stalled this process, or all of them, within this period.
     pub(super) fn was_stalled(&self, life: Option<ProcessIncarnation>, from: u64, to: u64) -> bool {
         life.is_some_and(|life| overlaps(&self.stalls, life, from, to))
     }
@@ -266,7 +267,7 @@ impl DeferredHistory {
         accepted.chain(self.runs.iter().map(|run| &*run.resource)).collect()
     }
 
-    /// Runs a line each, for who has to find out.
+    /// Formats runs, one line each.
     pub(super) fn format_runs<'a>(
         &self,
         runs: impl IntoIterator<Item = &'a RecordedRun>,
@@ -282,7 +283,7 @@ fn overlaps(troubles: &[ProcessDisturbance], life: ProcessIncarnation, from: u64
     })
 }
 
-/// A history, and which runs are whose.
+/// A history with an index of the runs of each job.
 pub(super) struct JobRunIndex<'a> {
     history: &'a DeferredHistory,
     runs_by_job: HashMap<&'a str, Vec<&'a RecordedRun>>,
@@ -300,7 +301,7 @@ impl<'a> JobRunIndex<'a> {
         Self { history, runs_by_job: runs }
     }
 
-    /// The runs of a job, in the order they began.
+    /// Returns the runs of a job, in the order of their start.
     pub(super) fn runs_of(&self, id: &str) -> &[&'a RecordedRun] {
         self.runs_by_job.get(id).map_or(&[], Vec::as_slice)
     }

@@ -1,8 +1,13 @@
-//! Histories of deferred requests: what was accepted, what ran, and what became of it.
+//! Histories of deferred requests: acceptances, runs and outcomes.
 //!
-//! A client writes down each 202 ([`AcceptedJob`]) and whatever else it is told ([`ClientExchange`]), handlers each start and end ([`RunEvent`], a line each), and when all is
-//! quiet each id is asked about ([`ObservedStatus`]). A run is `[its start, min(its end, its being given up, its process's
-//! death, the last time it was sure of its lock))`.
+//! Three kinds of records are combined:
+//!
+//! - A client logs each 202 ([`AcceptedJob`]) and every other response ([`ClientExchange`]).
+//! - Handlers log the start and the end of each run, one line each ([`RunEvent`]).
+//! - At the end of the test the status of each job is read ([`ObservedStatus`]).
+//!
+//! A run is the interval
+//! `[start, min(end, abort, drop, death of its process, validity time of its lock))`.
 
 mod check;
 mod deferred_history;

@@ -1,25 +1,25 @@
-//! What a handler writes down, a line each: so that a kill loses none that was written.
+//! Events that handlers log, one line each, so that a kill loses no written event.
 
 use std::{collections::HashMap, fmt, str::FromStr};
 
 use super::deferred_history::{ProcessDisturbance, RecordedRun, RunEnd};
 use crate::{ProcessIncarnation, parse_lines};
 
-/// Something that a handler did. The number is that of the run within its process; times are those of the
-/// history's clock, ns. Written and read as one line of words.
+/// Event of one handler, written and parsed as one line of words. The first number identifies the
+/// run within its process; times are those of the history's clock in ns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RunEvent {
-    /// Resource, job or `-`, attempt, fence, sure until then.
+    /// The run started: resource, job or `-`, attempt, fence, end of the validity time.
     Started(u64, String, String, u32, u64, u64),
-    /// Still sure, until then.
+    /// The lock was renewed: end of the validity time.
     Renewed(u64, u64),
-    /// Answers with this status and this body, which is one word.
+    /// The run responded: status, and a body of one word.
     Ended(u64, u16, String),
-    /// Ends its process now.
+    /// The run aborts its process.
     Aborted(u64),
-    /// Was given up before its end.
+    /// The run was dropped before its end.
     Dropped(u64),
-    /// No run: the process has stood still since then, and until then its traces are looked for.
+    /// The process was stalled: start of the stall, and end of its effects. It is not about a run.
     Stalled(u64, u64),
 }
 
@@ -68,7 +68,7 @@ impl FromStr for RunEvent {
     }
 }
 
-/// The runs that one process has written down; a line that was cut off by a kill is none.
+/// Parses the runs in the log of one process; a line that a kill has cut off is ignored.
 pub(super) fn parse_runs(life: ProcessIncarnation, text: &str) -> Vec<RecordedRun> {
     let mut runs: HashMap<u64, RecordedRun> = HashMap::new();
     let events =
@@ -121,7 +121,7 @@ pub(super) fn parse_runs(life: ProcessIncarnation, text: &str) -> Vec<RecordedRu
     runs
 }
 
-/// Where one process has stood still.
+/// Parses the stalls in the log of one process.
 pub(super) fn parse_stalls(
     life: ProcessIncarnation,
     text: &str,

@@ -1,17 +1,17 @@
-//! What a process writes down about its locks, a line each: so that a kill loses none that was written.
+//! Events of locks that processes log, one line each, so that a kill loses no written event.
 
 use std::{fmt, str::FromStr};
 
 use crate::parse_lines;
 
-/// How a lock is asked for.
+/// Requested mode of a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RecordedLockMode {
-    /// Nobody else.
+    /// One holder.
     Exclusive,
-    /// Together with other readers.
+    /// Any number of readers.
     Shared,
-    /// So many at once.
+    /// This number of holders.
     Permits(u32),
 }
 
@@ -38,31 +38,31 @@ impl FromStr for RecordedLockMode {
     }
 }
 
-/// Something that one process did or saw. The number is that of the acquisition it is about, within its
-/// process; times are those of the history's clock, ns. Written and read as one line of words.
+/// Event of one process, written and parsed as one line of words. The first number identifies the
+/// acquisition within its process; times are those of the history's clock in ns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LockEvent {
-    /// About to ask.
+    /// About to acquire: lock, mode.
     Requested(u64, String, RecordedLockMode),
-    /// Granted, with this fence, sure until then.
+    /// Granted: fence, end of the validity time.
     Granted(u64, u64, u64),
-    /// Refused: somebody else has it, or the wait is over.
+    /// Refused, because the lock is busy or the wait has timed out.
     Refused(u64),
-    /// The store was away.
+    /// The store was unavailable.
     Failed(u64),
     /// The future was dropped.
     Cancelled(u64),
-    /// Still held, sure until then.
+    /// Renewed: end of the validity time.
     Renewed(u64, u64),
-    /// Told that it is lost.
+    /// The loss was reported to the holder.
     LossReported(u64),
-    /// The fenced register has taken this value.
+    /// The fenced register took this value.
     Written(u64, u64),
-    /// About to release or drop it.
+    /// About to release or drop the lock.
     Releasing(u64),
     /// Released, with this outcome.
     Released(u64, String),
-    /// Nothing has run in this process since then.
+    /// The process was stalled since this time.
     Stalled(u64),
 }
 
@@ -110,7 +110,7 @@ impl FromStr for LockEvent {
     }
 }
 
-/// All lines of a file; one that was cut off by a kill is none.
+/// Parses the events of a log; a line that a kill has cut off is ignored.
 pub(super) fn parse_events(text: &str) -> Vec<(u64, LockEvent)> {
     parse_lines(text).filter_map(|(at, event)| Some((at, event.parse().ok()?))).collect()
 }

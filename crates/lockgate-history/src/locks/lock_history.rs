@@ -1,4 +1,4 @@
-//! What is known of each acquisition, put together from the logs.
+//! `LockHistory`, the merged logs of all processes, with one entry for each acquisition.
 
 use std::{collections::HashMap, fmt};
 
@@ -15,7 +15,7 @@ pub(super) struct LockAcquisition {
     pub(super) lock: String,
     pub(super) mode: RecordedLockMode,
     pub(super) requested_at: u64,
-    /// When it was answered, or given up.
+    /// Time of the response, or of the cancellation.
     pub(super) answered_at: Option<u64>,
     pub(super) grant: Option<RecordedGrant>,
 }
@@ -24,7 +24,7 @@ pub(super) struct LockAcquisition {
 pub(super) struct RecordedGrant {
     pub(super) granted_at: u64,
     pub(super) fence: u64,
-    /// The latest that its process was sure of.
+    /// Last known end of the validity time.
     pub(super) valid_until: u64,
     pub(super) lost_at: Option<u64>,
     pub(super) release_started_at: Option<u64>,
@@ -32,7 +32,7 @@ pub(super) struct RecordedGrant {
     pub(super) written_values: Vec<u64>,
 }
 
-/// A time during which somebody was sure to hold a lock.
+/// Interval in which a holder had a valid lock.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct HoldInterval<'a> {
     pub(super) acquisition: &'a LockAcquisition,
@@ -40,62 +40,62 @@ pub(super) struct HoldInterval<'a> {
     pub(super) to: u64,
 }
 
-/// A time in which order and speed are not judged: something was done to a process, or to the store.
+/// Period in which order and speed are not checked, since a process or the store was disturbed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DisturbedInterval {
-    /// From then, ns.
+    /// Start in ns.
     pub from: u64,
-    /// Until then, with what it takes to get over it, ns.
+    /// End in ns, including the time for the recovery.
     pub to: u64,
 }
 
-/// A register that is changed under a lock and looks at fences: what became of it.
+/// Register that is changed under a lock and checks fences.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FencedRegister {
-    /// The lock.
+    /// Name of the lock.
     pub lock: String,
-    /// Fence and value of each write that it took, in their order. Each value is to be the one before plus
-    /// one.
+    /// Fence and value of each write that it took, in order. Each value must be the previous one
+    /// plus one.
     pub writes: Vec<(u64, u64)>,
 }
 
-/// All that was written down about locks of one name space, on one clock.
+/// Merged logs of the locks of one namespace, on one clock.
 #[derive(Debug, Default)]
 pub struct LockHistory {
     pub(super) acquisitions: Vec<LockAcquisition>,
-    /// When something was done to them.
+    /// Disturbances that the test caused.
     pub disturbances: Vec<DisturbedInterval>,
-    /// When each process was ended, or a moment before, ns.
+    /// Time in ns at which each process was killed, or shortly before.
     pub killed_at: HashMap<ProcessIncarnation, u64>,
-    /// When the last fault was over, ns: L1 counts from then on.
+    /// End of the last fault in ns, from which L1 counts.
     pub last_fault_end: u64,
-    /// When it began, ns: told times count from it.
+    /// Start of the history in ns; formatted times are relative to it.
     pub started_at: u64,
-    /// How long somebody may wait after the last fault, ns. Zero: not judged.
+    /// Longest time in ns that a request may wait after the last fault. Zero skips the check.
     pub max_wait: u64,
-    /// What was changed under the locks.
+    /// Registers that were changed under the locks.
     pub registers: Vec<FencedRegister>,
 }
 
 impl LockHistory {
-    /// Adds what one process has written to its file; a last line without its end is left out.
+    /// Adds the log of one process; an incomplete last line is ignored.
     pub fn add_log(&mut self, life: ProcessIncarnation, text: &str) {
         self.add_events(life, lock_event::parse_events(text));
     }
 
-    /// M1, M2, M3, P1, R1, F1 and L1.
+    /// Checks M1, M2, M3, P1, R1, F1 and L1.
     #[must_use]
     pub fn check(&self) -> (LockCheckStats, Vec<Violation>) {
         check::check_history(self)
     }
 
-    /// How often a lock was granted.
+    /// Returns the number of grants.
     #[must_use]
     pub fn grant_count(&self) -> usize {
         self.acquisitions.iter().filter(|op| op.grant.is_some()).count()
     }
 
-    /// Adds what one process has seen, with the time of each event, ns.
+    /// Adds the events of one process, with the time of each of them in ns.
     pub fn add_events(&mut self, life: ProcessIncarnation, events: Vec<(u64, LockEvent)>) {
         let mut ops = HashMap::new();
         for (at, event) in events {
@@ -116,7 +116,7 @@ impl LockHistory {
                     );
                 }
                 LockEvent::Stalled(since) => {
-                    // Messages that came meanwhile are heard late, and those who wait look late.
+                    // After a stall, messages are received late and waiters poll late.
                     self.disturbances
                         .push(DisturbedInterval { from: since, to: at + 400 * NANOS_PER_MILLI });
                 }
@@ -138,7 +138,7 @@ impl LockHistory {
         self.acquisitions.extend(ops.into_values());
     }
 
-    /// The holds of a lock that its holders were sure of, in the order they began.
+    /// Returns the holds of a lock, in the order of their start.
     pub(super) fn hold_intervals(&self, lock: &str) -> Vec<HoldInterval<'_>> {
         let ops = self.acquisitions.iter().filter(|op| op.lock == lock);
         let mut holds: Vec<_> = ops.filter_map(|op| self.hold_interval(op)).collect();
@@ -165,7 +165,7 @@ impl LockHistory {
         locks
     }
 
-    /// These acquisitions, a line each, with times from the beginning.
+    /// Formats acquisitions, one line each, with times relative to the start.
     pub(super) fn format_acquisitions<'a>(
         &self,
         ops: impl IntoIterator<Item = &'a LockAcquisition>,

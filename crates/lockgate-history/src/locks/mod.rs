@@ -1,9 +1,11 @@
-//! Histories of locks: who asked, who was granted what, until when they were sure of it.
+//! Histories of locks: requests, grants, and their validity times.
 //!
-//! A hold is `[granted, min(release asked, loss told, end of the validity that the guard last told, death))`. Each of
-//! these is late or early by less than what makes a hold shorter than it was, so an overlap is real. Where a process
-//! was killed or stopped, say so in [`LockHistory::killed_at`] and [`LockHistory::disturbances`]: order and speed are judged only
-//! where nothing was amiss.
+//! A hold is the interval
+//! `[grant, min(release, reported loss, validity time of the guard, death))`. Inaccuracies of these
+//! times only shorten it, so an overlap of two holds is real.
+//!
+//! A test records the processes that it kills or stops in [`LockHistory::killed_at`] and
+//! [`LockHistory::disturbances`]. Order and speed are checked only in undisturbed periods.
 
 mod check;
 mod lock_event;

@@ -1,34 +1,34 @@
-//! L1: after the faults each client that lives is served or refused by the store, and soon.
+//! L1: after the faults the store serves or refuses each living client within the time limit.
 
 use std::collections::BTreeMap;
 
 use super::QuotaHistory;
 use crate::{Guarantee, NANOS_PER_MILLI, ProcessIncarnation, Violation};
 
-/// How long after a time in which a process did not run it is not to blame for what failed.
+/// Time after a stall in which a process is not blamed for failures.
 const STALL_GRACE: u64 = 500 * NANOS_PER_MILLI;
 
-/// Who answered a client.
+/// Source of the response to a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AnswerSource {
-    /// The store: it was let in, or refused.
+    /// The store admitted or refused the request.
     Store,
-    /// Its own process.
+    /// The process admitted it on its own.
     Process,
-    /// Nobody.
+    /// An error: neither decided.
     Failed,
 }
 
-/// One thing that a client has asked.
+/// Request of a client.
 #[derive(Debug, Clone)]
 pub(super) struct ClientRequest {
     key: String,
     sent_at: u64,
-    /// When, and by whom.
+    /// Time of the response, and its source.
     answer: Option<(u64, AnswerSource)>,
 }
 
-/// What each client of each process has asked, one after the other.
+/// Requests of each client of each process, in order.
 #[derive(Debug, Default)]
 pub(super) struct ClientRequests(BTreeMap<(ProcessIncarnation, u64), Vec<ClientRequest>>);
 
@@ -62,7 +62,7 @@ impl ClientRequests {
 }
 
 impl QuotaHistory {
-    /// The longest that a client has waited after the last fault, and what is wrong.
+    /// Returns the longest wait of a client after the last fault, and the violations.
     pub(super) fn check_all_served(&self) -> (u64, Vec<Violation>) {
         if self.max_wait == 0 {
             return (0, Vec::new());
@@ -93,7 +93,8 @@ impl QuotaHistory {
         (longest, wrong.into_iter().map(|told| Violation::new(Guarantee::L1, told)).collect())
     }
 
-    /// How long this client waited for the store after the last fault, and for each answer since then.
+    /// Returns the longest wait of this client: for its first reply of the store after the last
+    /// fault, and for each response since then.
     fn check_client(&self, turns: &[ClientRequest]) -> Result<u64, String> {
         let (calm, mut longest, mut served) = (self.last_fault_end, 0, false);
         for ClientRequest { key, sent_at: asked, answer: answered } in turns {
@@ -124,7 +125,7 @@ impl QuotaHistory {
         Err(format!("first served {} ms after the faults", longest / NANOS_PER_MILLI))
     }
 
-    /// Whether somebody did not run in this time.
+    /// Returns true if a process was stalled in this period.
     fn is_stalled(&self, from: u64, to: u64) -> bool {
         let near = |&(began, ended): &(u64, u64)| from < ended + STALL_GRACE && began < to;
         self.stalls.iter().any(near)
@@ -141,7 +142,7 @@ mod tests {
 
     const LIFE: ProcessIncarnation = ProcessIncarnation { process: 0, generation: 0 };
 
-    /// The last fault was over at 1,000; somebody may wait for 100.
+    /// The last fault ended at 1,000 ms, and a client may wait for 100 ms.
     fn judged(clients: u64, events: &[(u64, QuotaEvent)]) -> Vec<String> {
         let mut history = QuotaHistory::default();
         (history.last_fault_end, history.max_wait) =
@@ -183,7 +184,7 @@ mod tests {
         assert_eq!(judged(1, &[ask(1010), out(1020), ask(1030), out(1140)]).len(), 1);
     }
 
-    /// Nobody is outvoted: one client that gets errors alone is enough.
+    /// A single client that gets only errors is a violation.
     #[test]
     fn l1_errors_that_go_on() {
         let mut events = vec![ask(900), out(1001)];

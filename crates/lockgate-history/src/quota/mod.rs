@@ -1,17 +1,18 @@
-//! Histories of quotas: who was let in, when, at which cost.
+//! Histories of quotas: admissions, their times and their costs.
 //!
-//! Whatever the algorithm, a quota bounds what may be let in within a time of any length: fixed windows of length
-//! `w` let in `limit` for each window that the time touches, sliding windows and GCRA less ([`QuotaBound`]). A request
-//! that was let in was charged between its being sent and its being answered; so of all that was sent and answered
-//! within a time, no more may have been let in than that. What was refused, or was not answered, counts for nothing:
-//! it may have been charged, but nobody was let in by it.
+//! With any algorithm, a quota bounds the admissions within a period of any length. Fixed windows
+//! of length `w` admit `limit` for each window that the period touches; sliding windows and GCRA
+//! admit less ([`QuotaBound`]). An admitted request was charged between its call and the reply. The
+//! requests that were sent and answered within a period must therefore not exceed that bound (RL1).
+//! Refused and unanswered requests do not count: they may have been charged, but were not admitted.
 //!
-//! What the store tells of a key that is [spent](QuotaEvent::LeaseSpend) is held against both: no less than what was let in costs
-//! at least, or something was given back twice; no more than what all that was asked for [may](QuotaEvent::CostLimit) cost, or something was
-//! charged twice (RL2). Of a key whose charges are put right after the response the one shows what the other can't: a
-//! quota that is not spent yet, and charges beyond it.
+//! A [reading](QuotaEvent::SpentRead) of the units spent of a key is compared with two bounds
+//! (RL2). If it is below the least cost of the admissions, a charge was refunded twice. If it is
+//! above the most that all requests [may cost](QuotaEvent::CostLimit), a request was charged twice.
+//! This covers keys whose charges are adjusted after the response, where RL1 shows nothing: quotas
+//! that are not exhausted, and charges beyond the quota.
 //!
-//! And each client that lives is let in or refused by the store again, soon after the last fault (L1).
+//! Each living client is admitted or refused by the store again soon after the last fault (L1).
 
 mod client_requests;
 mod quota_bound;

@@ -1,31 +1,31 @@
-//! What quotas let in.
+//! Bounds on the admissions of a quota.
 
-/// What a quota lets in.
+/// Bound on the admissions of a quota, in units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QuotaBound {
-    /// So much in each window, ns.
+    /// `limit` in each fixed window.
     Fixed {
-        /// Most per window.
+        /// `limit` by the formula of sliding windows, which counts the previous window by its
+        /// overlap. It admits less than two limits within the length of a window, and within
+        /// several windows a limit for each and one more.
         limit: u64,
-        /// Its length, ns.
+        /// Most units of a window.
         window: u64,
     },
-    /// So much in any time of this length by the sliding window's formula, which counts the last window by the
-    /// part of it that is still in sight: what it lets in within a window's length is less than two limits, and
-    /// within many windows a limit for each, and one more.
+    /// Length of a window in ns.
     Sliding {
-        /// Most per window.
+        /// `burst` at once, and after that `limit` for each window, evenly.
         limit: u64,
-        /// Its length, ns.
+        /// Most units at once.
         window: u64,
     },
-    /// So much at once, and from then on evenly `limit` for each window.
+    /// Most units of a window.
     Gcra {
-        /// Most at once.
+        /// Length of a window in ns.
         burst: u64,
-        /// Per window.
+        /// Units of a window.
         limit: u64,
-        /// Its length, ns.
+        /// Length of a window in ns.
         window: u64,
     },
 }
@@ -39,11 +39,12 @@ impl QuotaBound {
         }
     }
 
-    /// The most that is let in within a time of this length, ns.
+    /// Returns the most units that are admitted within a period of this length in ns.
     #[must_use]
     pub fn max_admitted(&self, time: u64) -> u64 {
         match *self {
-            // Windows that such a time touches: the one it begins in, and each that begins within it.
+            // Windows that such a period touches: the one in which it begins, and each that begins
+            // within it.
             Self::Fixed { limit, window } | Self::Sliding { limit, window } => {
                 limit.saturating_mul(time / window.max(1) + 2)
             }

@@ -1,26 +1,29 @@
-//! What processes write down.
+//! Events of rate limits that processes log.
 
 use std::{fmt, str::FromStr};
 
-/// Something that one process did or saw. Written and read as one line of words. Clients are numbered by their process;
-/// each asks for one thing after the other.
+/// Event of one process, written and parsed as one line of words. The first number identifies the
+/// client within its process; each client makes one request after the other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum QuotaEvent {
-    /// A client asks: its number, the key.
+    /// A client sends a request: client, key.
     Requested(u64, String),
-    /// It is let in: the key, when it was asked (ns), the cost; the least that it may come to, if it is put right later.
+    /// The store admitted it: client, key, time of the call in ns, and the least cost that may
+    /// remain after later adjustments.
     Admitted(u64, String, u64, u64),
-    /// Refused.
+    /// The store refused it: client, key.
     Refused(u64, String),
-    /// Let in by the process itself, while the store was away.
+    /// The process admitted it on its own while the store was unavailable: fields as in
+    /// [`Admitted`](Self::Admitted).
     AdmittedLocally(u64, String, u64, u64),
-    /// An error: it may have been charged, and was not let in.
+    /// Error: it was not admitted, but may have been charged: client, key.
     Failed(u64, String),
-    /// What it asks for may cost so much in all, whatever becomes of it: the key, the most. Written before it is sent.
+    /// Most that a request may cost with any outcome: client, key, cost. Logged before the request
+    /// is sent.
     CostLimit(u64, String, u64),
-    /// The store told how much of a key is spent: the key, when it was asked (ns), how much.
+    /// The store reported the units spent of a key: client, key, time of the call in ns, units.
     SpentRead(u64, String, u64, u64),
-    /// The process did not run since then, ns.
+    /// The process was stalled since this time in ns.
     Stalled(u64),
 }
 

@@ -1,4 +1,4 @@
-//! All that was written down, and RL1: never more is let in than the quotas allow.
+//! `QuotaHistory`, the merged logs of rate limits, and RL1: admissions never exceed the quotas.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,8 @@ use super::{
 };
 use crate::{Guarantee, NANOS_PER_MILLI, ProcessIncarnation, Violation, parse_lines};
 
-/// Windows that are looked at together: from each request on, and once all of them.
+/// Length of the periods that are checked from each request on, in windows. The complete history is
+/// checked too.
 const MAX_WINDOWS: u64 = 4;
 
 #[derive(Debug, Clone, Copy)]
@@ -20,25 +21,27 @@ pub(super) struct QuotaAdmission {
     pub(super) cost: u64,
 }
 
-/// All that was written down about quotas, on one clock.
+/// Merged logs of rate limits on one clock.
 #[derive(Debug, Default)]
 pub struct QuotaHistory {
-    /// How many clients each process has. With [`max_wait`](Self::max_wait) each of them has to be served in the end.
+    /// Number of clients of each process. With [`max_wait`](Self::max_wait) each of them has to be
+    /// served in the end.
     pub clients_per_process: BTreeMap<ProcessIncarnation, u64>,
-    /// Processes that were ended: nobody has to answer their clients.
+    /// Processes that were killed; their clients need no response.
     pub killed: BTreeSet<ProcessIncarnation>,
-    /// When the last fault was over, ns: L1 counts from then on.
+    /// End of the last fault in ns, from which L1 counts.
     pub last_fault_end: u64,
-    /// How long a client may wait after the last fault until the store lets it in or refuses it, ns. From then on it
-    /// has no answer but those. Zero: not judged.
+    /// Longest time in ns from the last fault until the store admits or refuses a client. After
+    /// that a client gets no other response. Zero skips the check.
     pub max_wait: u64,
-    /// When somebody did not run, ns, as far as they have not written it down themselves.
+    /// Periods in ns in which a process was stalled, besides those in the logs.
     pub stalls: Vec<(u64, u64)>,
-    /// The quota of each key. Keys without one are not judged.
+    /// Quota of each key. Keys without a quota are not checked.
     pub quotas: BTreeMap<String, QuotaBound>,
-    /// What a process may let in by itself in any one outage, of each key; without it, a whole quota.
+    /// Most that one process may admit on its own in one outage, for each key. `None` is the whole
+    /// quota.
     pub local_quota: Option<u64>,
-    /// When the store has lost all it knew, ns: it begins anew.
+    /// Times in ns at which the store lost its data, so that quotas start again.
     pub data_losses: Vec<u64>,
     pub(super) admitted: BTreeMap<String, Vec<QuotaAdmission>>,
     admitted_locally: BTreeMap<String, Vec<QuotaAdmission>>,
@@ -48,31 +51,31 @@ pub struct QuotaHistory {
     pub(super) ledger: QuotaLedger,
 }
 
-/// What was looked at.
+/// Statistics of a check.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct QuotaCheckStats {
-    /// Requests that the store has let in.
+    /// Requests admitted by the store.
     pub admitted: u64,
-    /// Those that processes have let in by themselves.
+    /// Requests that processes admitted on their own.
     pub admitted_locally: u64,
-    /// Refusals.
+    /// Refused requests.
     pub refused: u64,
-    /// Errors.
+    /// Requests with an error.
     pub errors: u64,
-    /// What was let in beyond a quota, in the worst case. Zero for a good history.
+    /// Largest excess over a quota; zero in a correct history.
     pub max_excess: u64,
-    /// Keys of which as much was let in as their quotas allow at once: only these show that it is not more.
+    /// Keys with as many admissions as their quotas allow at once; only these keys test the limit.
     pub exhausted_keys: u64,
-    /// How often the store has told what is spent of a key.
+    /// Readings of the units spent of a key.
     pub readings: u64,
-    /// How often that was just the least or just the most that it may be: only these show that nothing was done twice.
+    /// Readings at one of their bounds; only these readings test RL2.
     pub tight_readings: u64,
-    /// The longest that a client was without an answer of the store after the last fault, ns.
+    /// Longest time in ns that a client was without a reply of the store after the last fault.
     pub longest_wait: u64,
 }
 
 impl QuotaHistory {
-    /// Adds what one process has written to its file; a last line without its end is left out.
+    /// Adds the log of one process; an incomplete last line is ignored.
     pub fn add_log(&mut self, life: ProcessIncarnation, text: &str) {
         self.clients_per_process.entry(life).or_default();
         for (told, event) in parse_lines(text) {
@@ -115,7 +118,7 @@ impl QuotaHistory {
         }
     }
 
-    /// RL1, RL2 and L1.
+    /// Checks RL1, RL2 and L1.
     #[must_use]
     pub fn check(&self) -> (QuotaCheckStats, Vec<Violation>) {
         let count = |all: &BTreeMap<String, Vec<QuotaAdmission>>| {
@@ -158,7 +161,7 @@ impl QuotaHistory {
         (looked, wrong)
     }
 
-    /// What one process may do while the store is away.
+    /// Returns the bound of one process on its own while the store is unavailable.
     fn local_limit(&self, limit: &QuotaBound) -> QuotaBound {
         let part = |limit: u64| self.local_quota.map_or(limit, |share| share.min(limit));
         match *limit {
@@ -172,7 +175,7 @@ impl QuotaHistory {
         }
     }
 
-    /// By how much the worst time is over its quota, and a sentence about it.
+    /// Returns the largest excess of any period, and a sentence about it.
     #[expect(
         clippy::indexing_slicing,
         reason = "a point of partition is a place in it, or its end"
@@ -231,7 +234,7 @@ mod tests {
         history
     }
 
-    /// So many at that time, each sent a ms before it was answered.
+    /// This number of admissions at a time, each sent 1 ms before its response.
     fn at(ms: u64, many: u64) -> Vec<(usize, u64, QuotaEvent)> {
         let one = |n| {
             (
@@ -276,7 +279,7 @@ mod tests {
         assert_eq!(over(PACED, &[at(50, 5), at(550, 9)].concat()), 3);
     }
 
-    /// Neither who was refused nor who had no answer was let in.
+    /// Refused and unanswered requests were not admitted.
     #[test]
     fn rl1_refusals_and_errors_count_for_nothing() {
         let none = |event: QuotaEvent| (0..100).map(|_| (0, 60, event.clone())).collect::<Vec<_>>();
@@ -299,7 +302,7 @@ mod tests {
         assert_eq!(history.check().0.max_excess, 0);
     }
 
-    /// While the store is away each process has its share, and no more.
+    /// While the store is unavailable, each process is limited to its share.
     #[test]
     fn rl1_a_process_alone() {
         let local = |process, many| {

@@ -1,11 +1,11 @@
-//! RL2: what the store has counted, held against what was let in and what was asked for.
+//! RL2: compares the units that the store has counted with the admissions and the requests.
 
 use std::collections::BTreeMap;
 
 use super::{QuotaCheckStats, QuotaHistory};
 use crate::{Guarantee, NANOS_PER_MILLI, Violation};
 
-/// What the store told of a key.
+/// Reply of the store about the units spent of a key.
 #[derive(Debug)]
 struct SpentReading {
     sent_at: u64,
@@ -15,7 +15,7 @@ struct SpentReading {
 
 #[derive(Debug, Default)]
 pub(super) struct QuotaLedger {
-    /// When that was written down, before it was asked for.
+    /// Time of the log entry, which precedes the request, and the most that the request may cost.
     cost_limits: BTreeMap<String, Vec<(u64, u64)>>,
     readings: BTreeMap<String, Vec<SpentReading>>,
 }
@@ -35,7 +35,8 @@ impl QuotaLedger {
 }
 
 impl QuotaHistory {
-    /// RL2. A key's window must not have ended between the first that was let in and the last look.
+    /// Checks RL2. The window of a key must not end between its first admission and the last
+    /// reading.
     pub(super) fn check_ledger(&self, looked: &mut QuotaCheckStats) -> Vec<Violation> {
         let mut wrong = Vec::new();
         for (key, looks) in &self.ledger.readings {
@@ -59,7 +60,8 @@ impl QuotaHistory {
         wrong
     }
 
-    /// What was let in before the store was asked, and is not forgotten, is charged, or given back once.
+    /// Returns the least that must be spent: admissions before the reading was requested, unless
+    /// the store has lost them. Each is charged and at most adjusted once.
     fn min_spent(&self, key: &str, look: &SpentReading) -> u64 {
         let kept = self.data_losses.iter().filter(|at| **at <= look.answered_at).max();
         let known = self.admitted.get(key).into_iter().flatten().filter(|entry| {
@@ -69,7 +71,7 @@ impl QuotaHistory {
         known.map(|entry| entry.cost).sum()
     }
 
-    /// What had not been asked for when the store answered can't be charged.
+    /// Returns the most that may be spent: requests sent after the store replied cannot be charged.
     fn max_spent(&self, key: &str, look: &SpentReading) -> u64 {
         let asked = self.ledger.cost_limits.get(key).into_iter().flatten();
         asked.filter(|(at, _)| *at <= look.answered_at).map(|(_, most)| most).sum()
@@ -103,14 +105,14 @@ mod tests {
         history
     }
 
-    /// How many looks are wrong, and how many show something.
+    /// Returns the number of violations and of tight readings.
     fn judged(events: &[(u64, QuotaEvent)]) -> (usize, u64) {
         let (looked, wrong) = history(events).check();
         assert!(wrong.iter().all(|wrong| wrong.guarantee == Guarantee::RL2));
         (wrong.len(), looked.tight_readings)
     }
 
-    /// One of which one is given back, and one that costs three: between one and four, by what has been put right.
+    /// One request may be refunded by one unit, the other one costs 1 to 3: 1 to 4 may be spent.
     #[test]
     fn rl2_a_look_between_what_was_let_in_and_what_may_be() {
         let asked = [may(10, 1), entered(10, 20, 0), may(30, 3), entered(30, 40, 1)];
@@ -122,7 +124,7 @@ mod tests {
         assert_eq!(told(5), (1, 0), "charged twice");
     }
 
-    /// Who has not been answered yet, or never is, may have been charged or not.
+    /// A request without a response may have been charged or not.
     #[test]
     fn rl2_what_is_under_way_counts_or_not() {
         let asked = [may(10, 2), entered(10, 55, 2)];

@@ -1,4 +1,4 @@
-//! How it is set: what the names mean is told where the layers have them.
+//! Setters of `DeferGate`. The layers of the integrations document them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,13 +10,13 @@ use crate::{
     store::{MergeMode, OnFailure},
 };
 
-// Which requests, and whose.
+// Selection and owner.
 impl<N: ?Sized> DeferGate<N> {
     /// See `DeferLayer::status_path`.
     ///
     /// # Panics
     ///
-    /// If it is not as a URL has it: other characters percent-encoded, without a query.
+    /// Panics unless it is a path as in a URL: other characters percent-encoded, without a query.
     #[must_use]
     pub fn status_path(self, path: &str) -> Self {
         let is_path = path.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#".contains(&byte));
@@ -24,7 +24,7 @@ impl<N: ?Sized> DeferGate<N> {
             is_path,
             "DeferLayer::status_at: {path:?} is no path like /deferred; it goes into `Location`"
         );
-        // The root is no segment: `//id` would be another path.
+        // The root adds no segment: `//id` would be another path.
         let path = path.trim_matches('/');
         let path = if path.is_empty() { String::new() } else { format!("/{path}") };
         self.with_settings(|settings| settings.status_path = path)
@@ -34,7 +34,7 @@ impl<N: ?Sized> DeferGate<N> {
     ///
     /// # Panics
     ///
-    /// If there are none, or one of them is no method's name, or safe.
+    /// Panics if there are none, or one of them is invalid or safe.
     #[must_use]
     pub fn methods<M: AsRef<str>>(self, methods: impl IntoIterator<Item = M>) -> Self {
         let methods = MethodFilter::listed("DeferLayer", methods);
@@ -65,7 +65,7 @@ impl<N: ?Sized> DeferGate<N> {
     }
 }
 
-// When.
+// Trigger.
 impl<N: ?Sized> DeferGate<N> {
     /// See `DeferLayer::wait_up_to`.
     #[must_use]
@@ -98,7 +98,7 @@ impl<N: ?Sized> DeferGate<N> {
     }
 }
 
-// What, and how much of it.
+// Storage.
 impl<N: ?Sized> DeferGate<N> {
     /// See `DeferLayer::body_limit`.
     #[must_use]
@@ -134,7 +134,7 @@ impl<N: ?Sized> DeferGate<N> {
     ///
     /// # Panics
     ///
-    /// If the name is none that a field can have.
+    /// Panics if the name is not a valid header name.
     #[must_use]
     pub fn keep_header(self, name: &str) -> Self {
         let name = parse_header_name("DeferLayer::keep_header", name);
@@ -145,14 +145,14 @@ impl<N: ?Sized> DeferGate<N> {
     ///
     /// # Panics
     ///
-    /// If the name is none that a field can have.
+    /// Panics if the name is not a valid header name.
     #[must_use]
     pub fn credential_header(self, name: &str) -> Self {
         let name = parse_header_name("DeferLayer::credential_header", name);
         self.with_settings(|settings| settings.storage.header_filter.credential_headers.push(name))
     }
 
-    /// See `DeferLayer::carry_extension`; `find` looks into the request's extensions.
+    /// See `DeferLayer::carry_extension`. `find` reads the value from the request's extensions.
     #[must_use]
     pub fn carry_extension<T: ExtensionSnapshot>(
         self,
@@ -161,7 +161,7 @@ impl<N: ?Sized> DeferGate<N> {
         self.with_settings(|settings| settings.snapshot_extractors.add(find, None))
     }
 
-    /// See `DeferLayer::carry_identity`; `find` looks into the request's extensions.
+    /// See `DeferLayer::carry_identity`. `find` reads the value from the request's extensions.
     #[must_use]
     pub fn carry_identity<T: ExtensionSnapshot>(
         self,
@@ -216,7 +216,7 @@ impl<N: ?Sized> DeferGate<N> {
     }
 }
 
-// What is kept of it.
+// Retention.
 impl<N: ?Sized> DeferGate<N> {
     /// See `DeferLayer::max_ended_bytes`.
     #[must_use]
@@ -231,7 +231,7 @@ impl<N: ?Sized> DeferGate<N> {
     }
 }
 
-// How it runs.
+// Runs.
 impl<N: ?Sized> DeferGate<N> {
     /// See `DeferLayer::max_attempts`.
     #[must_use]

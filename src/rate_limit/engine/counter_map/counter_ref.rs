@@ -1,4 +1,4 @@
-//! The counter that an entry is about: borrowed by a question, owned, and as a key of the map.
+//! Identity of a counter: borrowed from a check, owned, and as a key of the map.
 
 use std::{
     hash::{Hash, Hasher},
@@ -13,8 +13,8 @@ use crate::{
     store::{AdjustmentKind, ChargeAdjustment, SettleChargeCommand},
 };
 
-/// A counter and a quota. A changed quota is another spot, although the counter in the store may be
-/// the same: an answer for one limit says nothing of the next.
+/// Counter and quota. A changed quota has a state of its own, even if the counter in the store is
+/// the same: an answer about one limit says nothing about another.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::rate_limit) struct CounterRef<'a> {
     pub(in crate::rate_limit) policy: &'a Arc<str>,
@@ -23,14 +23,14 @@ pub(in crate::rate_limit) struct CounterRef<'a> {
     pub(in crate::rate_limit) quota: Quota,
 }
 
-/// An owned spot.
+/// Owned form of [`CounterRef`].
 #[derive(Debug, Clone)]
 pub(in crate::rate_limit::engine) struct CounterId {
     key: CounterKey,
     quota: Quota,
 }
 
-/// Key of the map: a spot without its quota.
+/// Key of the map: a counter without its quota.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::rate_limit::engine) struct CounterKey {
     policy: Arc<str>,
@@ -38,7 +38,7 @@ pub(in crate::rate_limit::engine) struct CounterKey {
     subject: Key,
 }
 
-/// The tag is left to the comparison: it is the subject itself, or shared by a few.
+/// The tag is compared but not hashed: it is the subject itself, or shared by few.
 impl Hash for CounterRef<'_> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.policy, self.subject).hash(state);
@@ -75,7 +75,7 @@ impl CounterId {
         Self { key: CounterKey::from_ref(spot), quota: spot.quota }
     }
 
-    /// Returns the call that changes a charge made here.
+    /// Returns the call that adjusts a charge to this counter.
     pub(in crate::rate_limit::engine) fn settle_command(
         &self,
         by: AdjustmentKind,

@@ -1,4 +1,4 @@
-//! Charges that are on their way into a lease.
+//! Refills of quota leases.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,11 +15,11 @@ use crate::{
     store::{ChargeCommand, QuotaSnapshot, Store},
 };
 
-/// While more is fetched. Others fetch again when it has gone.
+/// Refill in flight. Dropping it allows the next refill.
 pub(super) struct LeaseRefill {
     engine: Arc<RateLimitEngine>,
     counter: CounterId,
-    /// How often the lease had been made void when it was asked for.
+    /// Generation of the lease when the refill started.
     generation: u64,
 }
 
@@ -29,7 +29,7 @@ impl LeaseRefill {
         Self { engine: Arc::clone(engine), counter: CounterId::from_ref(spot), generation: voids }
     }
 
-    /// Asks the store for as many, and keeps them but one.
+    /// Charges the units of `charge`. Returns one of them and puts the others into the lease.
     pub(super) async fn fetch(
         &self,
         store: &Store,
@@ -41,27 +41,28 @@ impl LeaseRefill {
         Ok(state.map(|state| self.fill_lease(sent, state, charged.admitted)))
     }
 
-    /// The lease is there for as long as it is fetched, unless what was charged is forgotten by a reset.
+    /// Returns a unit to the lease. The lease exists during its refill; if a reset has invalidated
+    /// it, the unit is dropped.
     pub(super) fn return_unit(&self, unit: &LeasedUnit) {
         let _ = self.engine.return_leased_unit(&self.counter, unit);
     }
 
-    /// Puts what was let in into the lease, but one.
+    /// Puts all admitted units but one into the lease.
     fn fill_lease(&self, sent: Instant, state: QuotaSnapshot, admitted: u32) -> LeaseSpend {
         let Some(more) = admitted.checked_sub(1) else {
             return LeaseSpend { sent_at: Some(sent), state, unit: None };
         };
-        // Refused were those at the end, whom nobody has asked for yet.
+        // The refused units are the last ones, which no request has asked for yet.
         let state = QuotaSnapshot { retry_after: Duration::ZERO, ..state };
-        // The store's windows are of whole milliseconds, and may begin in the middle of the first.
+        // Windows of the store are whole milliseconds, and may start in the middle of the first.
         let until = add_capped(sent, state.reset_after.saturating_sub(Duration::from_millis(1)));
         let (window, units) = (state.charged_window, u64::from(more));
         let filled = self.engine.leases.with(self.counter.to_ref(), |lease| {
             if lease.generation != self.generation {
-                // The reset has forgotten them, if they were charged before it; if not, they stay charged.
+                // A reset has deleted units charged before it. Units charged after it stay charged.
                 return false;
             }
-            // What is left, or was put back meanwhile, is good as well.
+            // Units that are left or were returned meanwhile are valid, too.
             let back = if lease.is_in_window(window) { lease.units } else { 0 };
             let used = Instant::now();
             (lease.units, lease.valid_until, lease.window) = (units + back, until, window);

@@ -1,8 +1,10 @@
-//! More of a lease before all of it is spent, so that nobody waits for it, or asks for himself alone meanwhile.
+//! Prefetch of a quota lease: a refill before its last unit is spent, so that no request waits for
+//! it or is charged on its own meanwhile.
 //!
-//! Only of a key that spends half of a lease within moments: of others it is one request in a lease's length that
-//! waits, and what is fetched too early is not there for other processes. A process never has more of a key than its
-//! policy says: it fetches at most what it has spent.
+//! Only a key that spends half of its lease within [`MAX_HALF_SPEND_TIME`] is prefetched. For other
+//! keys a single request for each lease waits, and units fetched too early are missing for other
+//! processes. A process never holds more units of a key than its policy allows: it fetches at most
+//! the units spent.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,20 +16,22 @@ use crate::{
     store::{ChargeCommand, ChargeItem, Store},
 };
 
-/// Half of a smaller lease is hardly worth a call.
+/// Minimum size of a lease for a prefetch. Half of a smaller one is hardly worth a call.
 const MIN_PREFETCHED_LEASE: u32 = 32;
 
-/// Within this time half of it has to be spent: some round trips to a store that is near.
+/// Maximum time in which half of a lease is spent: some round trips to a nearby store.
 const MAX_HALF_SPEND_TIME: Duration = Duration::from_millis(25);
 
 impl QuotaLease {
-    /// How much is to be fetched now, before anybody needs it; whoever is told has to see to it.
+    /// Returns the number of units to prefetch now. The lease then counts as refilling, and the
+    /// caller must start the refill.
     pub(super) fn start_prefetch(&mut self, most: u32, sharing: u64, now: Instant) -> Option<u32> {
         let half = u64::from(most / 2);
         if most < MIN_PREFETCHED_LEASE || self.units > half || self.refilling {
             return None;
         }
-        // Asked for once: what does not come, for whatever reason, is fetched by who finds no unit.
+        // One attempt for each refill. If it fails, the next request without a unit refills the
+        // lease.
         self.filled_at.take().filter(|filled| now - *filled <= MAX_HALF_SPEND_TIME)?;
         let room = most - u32::try_from(self.units).unwrap_or(most);
         let fetch = room.min(self.max_refill(sharing, now));
@@ -37,7 +41,7 @@ impl QuotaLease {
 }
 
 impl RateLimitEngine {
-    /// Fetches what nobody waits for. A shutdown waits for it, and gives it back.
+    /// Refills a lease without a waiting request. A shutdown waits for it, and returns the units.
     pub(super) fn prefetch_lease(
         self: &Arc<Self>,
         store: &Store,

@@ -1,4 +1,4 @@
-//! What the store is asked, and what becomes of its answer.
+//! Calls of a rate check to the store, and the handling of their answers.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,10 +15,10 @@ use crate::{
     store::{ChargeCommand, ChargeFuture, ChargeOutcome, ChargedWindow, QuotaSnapshots, Store},
 };
 
-/// What the store said.
+/// Answer of the store to a charge.
 #[derive(Debug)]
 pub(in crate::rate_limit::engine) struct ChargeAnswer {
-    /// A moment before it was asked.
+    /// Time before the call was sent.
     pub(in crate::rate_limit::engine) sent_at: Instant,
     pub(in crate::rate_limit::engine) admitted: bool,
     pub(in crate::rate_limit::engine) states: QuotaSnapshots,
@@ -34,7 +34,7 @@ impl ChargeAnswer {
     }
 }
 
-/// The charge of one question, and the moment before it.
+/// Starts the charge of one check. Returns the time before the call, and the call.
 pub(super) fn start_charge<'a>(
     store: &'a Store,
     question: &PolicyCheck,
@@ -47,7 +47,7 @@ pub(super) fn start_charge<'a>(
 }
 
 impl RateCheck<'_> {
-    /// Charges a group, in the store if that is there.
+    /// Charges a group, in the store unless its shard is unavailable.
     pub(super) async fn charge_group(
         &mut self,
         group: &CheckGroup<'_>,
@@ -61,7 +61,7 @@ impl RateCheck<'_> {
         self.apply_answer(group, answer, given_back, receipt)
     }
 
-    /// Takes what the store said to the charge of a group.
+    /// Applies the answer to the charge of a group.
     pub(super) fn apply_answer(
         &mut self,
         group: &CheckGroup<'_>,
@@ -82,7 +82,7 @@ impl RateCheck<'_> {
         }
     }
 
-    /// Notes what was charged, so that it can be changed.
+    /// Records the charges, so that they can be adjusted.
     #[expect(clippy::indexing_slicing, reason = "places are those of its own questions")]
     pub(super) fn record_receipt(&mut self, group: &CheckGroup<'_>, answer: &ChargeAnswer) {
         let (tag, members) = group;
@@ -92,7 +92,7 @@ impl RateCheck<'_> {
         }
     }
 
-    /// Notes also what has cost nothing so far: the handler may find that it does.
+    /// Records the checks without a cost too, since the handler may set one.
     pub(super) fn record_zero_cost_checks(&mut self) {
         let (ask, all) = (self.request, self.request.checks.iter().enumerate());
         for (at, question) in all.filter(|(_, each)| each.cost == 0 && !each.quota.is_unlimited()) {
@@ -118,8 +118,8 @@ impl RateCheck<'_> {
         ChargeAnswer::from_result(sent, self.store.backend().charge(charge).await)
     }
 
-    /// Notes what was said, of which those are refused that say they have to wait, unless all are admitted: then it
-    /// is the next who would have to.
+    /// Records the states of the counters. If the charge was refused, the policies with a wait are
+    /// violated. If it was admitted, a wait is that of the next request.
     #[expect(
         clippy::indexing_slicing,
         reason = "places are those of its own questions, and there is one of each for each of them"

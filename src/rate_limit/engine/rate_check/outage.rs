@@ -1,4 +1,4 @@
-//! What is decided without the store, because it did not answer, or is known to be away.
+//! Decisions without the store, because a call has failed or its shard is unavailable.
 
 use super::RateCheck;
 use crate::{
@@ -6,7 +6,7 @@ use crate::{
 };
 
 impl RateCheck<'_> {
-    /// Errors of the store are decided by the policies it was asked about.
+    /// Decides about a failed call by the outage settings of its policies.
     #[expect(
         clippy::indexing_slicing,
         reason = "places are those of its own questions, and there is one of each for each of them"
@@ -31,7 +31,8 @@ impl RateCheck<'_> {
         Ok(self.decide_locally(local.into_iter()))
     }
 
-    /// Whether a policy is known to refuse. It was asked nevertheless, for the sake of those that may be named as well.
+    /// Marks the policies with a cached refusal. Returns true if there is one. Such policies are
+    /// asked if another policy might refuse as well and has to be reported.
     #[expect(
         clippy::indexing_slicing,
         reason = "places are those of its own questions, and there is one of each for each of them"
@@ -46,7 +47,8 @@ impl RateCheck<'_> {
         refused
     }
 
-    /// Whether all of these are decided here, as their part of the store is away.
+    /// Returns true if all of these checks are decided in this process, since their shard is
+    /// unavailable.
     #[expect(
         clippy::indexing_slicing,
         reason = "places are those of its own questions, and there is one of each for each of them"
@@ -57,7 +59,7 @@ impl RateCheck<'_> {
         self.engine.is_store_unavailable(self.store, tag) && members.iter().all(is_local)
     }
 
-    /// Decides without the store.
+    /// Decides in this process. Returns true if all of these checks are admitted.
     #[expect(
         clippy::indexing_slicing,
         reason = "places are those of its own questions, and there is one of each for each of them"

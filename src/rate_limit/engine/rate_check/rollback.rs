@@ -1,4 +1,4 @@
-//! What becomes of a check that was refused when something was charged for it.
+//! Rollback of a check that was refused after some policies were charged.
 
 use futures_util::future::join_all;
 use smallvec::SmallVec;
@@ -7,7 +7,7 @@ use super::RateCheck;
 use crate::rate_limit::engine::check_request::CheckGroup;
 
 impl RateCheck<'_> {
-    /// Takes back what was charged, and finds out who else would have refused. Always false.
+    /// Refunds all charges, and finds the other policies that refuse. Always returns false.
     pub(super) async fn roll_back(&mut self, unasked: &[CheckGroup<'_>]) -> bool {
         self.restore_remaining();
         let back = self.receipt.refund_all();
@@ -15,7 +15,7 @@ impl RateCheck<'_> {
         let asked: SmallVec<[_; 4]> = asked.collect();
         let answers = join_all(asked.iter().map(|group| self.call_store(group, 0))).await;
         for ((_, members), answer) in asked.into_iter().zip(answers) {
-            // Who can't be asked is not named.
+            // A policy that does not answer is not reported.
             if let Ok(answer) = answer {
                 self.record_states(members, &answer, true);
             }
@@ -26,7 +26,7 @@ impl RateCheck<'_> {
         false
     }
 
-    /// What is about to be given back is told, and remembered, as left.
+    /// Adds the units of the coming refund to the reported readings and to the refusal cache.
     #[expect(
         clippy::indexing_slicing,
         reason = "places are those of its own questions, and there is one of each for each of them"
@@ -39,7 +39,8 @@ impl RateCheck<'_> {
             let same = charged.iter().filter(|(other, _)| alike(at, *other));
             let units = same.fold(0, |sum: u64, (_, cost)| sum.saturating_add(*cost));
             self.add_remaining(at, units);
-            // What is known of a counter is known of each quota once.
+            // The cache has one entry for each counter and quota, to which the units are added
+            // once.
             let twice = |(other, _): &(usize, u64)| {
                 alike(at, *other) && questions[at].quota == questions[*other].quota
             };

@@ -1,4 +1,4 @@
-//! Policies that are only watched.
+//! Policies in shadow mode.
 
 use futures_util::future::join_all;
 use smallvec::smallvec;
@@ -7,8 +7,8 @@ use super::RateCheck;
 use crate::rate_limit::engine::check_request::CheckGroups;
 
 impl RateCheck<'_> {
-    /// Charges the policies that are only watched, each on its own; nothing they say has consequences.
-    /// But that what they were charged is put right as that of the others is, if `receipts`.
+    /// Charges the shadow policies, each in a call of its own. Their results have no consequences.
+    /// With `receipts`, their charges are adjusted after the response like those of other policies.
     pub(super) async fn charge_shadow_policies(&mut self, receipts: bool) {
         let ask = self.request;
         let watched = ask.checks.iter().enumerate().filter(|(_, question)| {

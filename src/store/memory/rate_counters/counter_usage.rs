@@ -1,4 +1,4 @@
-//! What is kept of a counter, and what that is at a moment.
+//! Stored form of a counter, and its value at a moment.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::{
     },
 };
 
-/// What a counter, or what is kept of its refusals, is named by.
+/// Key of a counter, or of its count of refusals.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(in crate::store::memory) struct StoredCounterKey {
     pub(super) algorithm: Algorithm,
@@ -24,7 +24,8 @@ pub(in crate::store::memory) struct StoredCounterKey {
     pub(super) tag: Key,
 }
 
-/// What is kept under a name. Unlike other things, it is over at its end, not after it: then `left` is exact.
+/// Stored value of a counter. Unlike other values it expires at its end, not after it: so the
+/// remaining time in a reply is exact.
 #[derive(Clone, Copy)]
 pub(in crate::store::memory) enum StoredCounter {
     Fixed { spent: u64 },
@@ -34,7 +35,7 @@ pub(in crate::store::memory) enum StoredCounter {
     Blocked,
 }
 
-/// Two windows that follow one another; times in ms.
+/// Two consecutive windows; times in ms.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::store::memory) struct SlidingWindowPair {
     pub(super) start_ms: u64,
@@ -48,9 +49,9 @@ impl SlidingWindowPair {
         Self { start_ms: now, length_ms: length, previous: 0, spent }
     }
 
-    /// As they are now, where a window has this length.
+    /// Advances the windows to the current time and a window length.
     pub(super) fn advanced_to(mut self, now: u64, length: u64) -> Self {
-        // The clock was put back: what lies in the future begins now.
+        // The clock was set back: a start in the future becomes now.
         self.start_ms = self.start_ms.min(now);
         let since = now - self.start_ms;
         if since >= self.length_ms.saturating_mul(2) {
@@ -67,7 +68,7 @@ impl SlidingWindowPair {
         if self.length_ms == length {
             return self;
         }
-        // What counts now falls from now on, as if it had been spent in the window before.
+        // The current usage decays from now on, as if it had been spent in the previous window.
         Self { start_ms: now, length_ms: length, previous: self.used_units(now), spent: 0 }
     }
 
@@ -79,22 +80,22 @@ impl SlidingWindowPair {
         (self.spent + scale_ceil(self.previous, self.left_ms(now), self.length_ms)).min(MAX_UNITS)
     }
 
-    /// When nothing of it counts any more.
+    /// Returns the time from which no part of the usage counts.
     pub(super) fn expiry_ms(&self) -> u64 {
         self.start_ms + if self.spent > 0 { self.length_ms * 2 } else { self.length_ms }
     }
 }
 
-/// What a counter holds at the moment of a step.
+/// Usage of a counter at the moment of an operation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum CounterUsage {
-    /// `end` of the window; of the one that would begin now.
+    /// `end_ms` is the end of the window, or of the one that would begin now.
     Fixed {
         spent: u64,
         end_ms: u64,
     },
     Sliding(SlidingWindowPair),
-    /// `gross`: without refunds. `which` debt it is; 0 until it is kept.
+    /// `gross_debt` ignores refunds. `debt_id` is 0 until the debt is stored.
     Gcra {
         debt: u64,
         gross_debt: u64,
@@ -120,7 +121,7 @@ impl CounterUsage {
         }
     }
 
-    /// How often `cost` fits in.
+    /// Returns how many times `cost` can be charged.
     pub(super) fn times_affordable(&self, rule: &QuotaRule, cost: u64, now: ServerTime) -> u64 {
         let fits = |most: u64, used: u64, cost: u64| most.saturating_sub(used).checked_div(cost);
         let room = match (self, rule) {
@@ -152,7 +153,7 @@ impl CounterUsage {
         }
     }
 
-    /// Gives back what is still there of that window, or that debt.
+    /// Refunds the units that are still part of that window, or of that debt.
     pub(super) fn refund(
         &mut self,
         units: u64,
@@ -160,7 +161,8 @@ impl CounterUsage {
         rule: &QuotaRule,
         now: ServerTime,
     ) {
-        // Two readings of a clock, each rounded; and no mistaking a very short window for the next one.
+        // Tolerance for two clock readings, each rounded; limited, so that a very short window is
+        // not mistaken for the next one.
         let near = ((ceil_millis(rule.window()) - 1) / 2).min(2);
         match self {
             Self::Fixed { spent, end_ms: end } if end.abs_diff(window.boundary) <= near => {
@@ -172,8 +174,8 @@ impl CounterUsage {
             Self::Sliding(windows) if windows.start_ms == window.boundary + windows.length_ms => {
                 windows.previous = windows.previous.saturating_sub(units);
             }
-            // No more than is sure to be owed still: if debts are paid off in the order they were made, and all
-            // that was given back was of those before this one.
+            // At most the units that are certainly unpaid, if debts are paid off in order and all
+            // refunds were for earlier debts.
             Self::Gcra { debt, gross_debt: gross, debt_id: which, pace }
                 if *which == window.debt_id && *gross < MAX_DEBT_PARTS =>
             {
@@ -186,7 +188,7 @@ impl CounterUsage {
     }
 }
 
-/// What is left of a debt, in the parts of a pace that may be another by now: until now the old one counts.
+/// Returns the rest of a debt in the parts of a new pace; until now the old pace applies.
 pub(super) fn remaining_debt(
     debt: u64,
     since: u64,

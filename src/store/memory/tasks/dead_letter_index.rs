@@ -1,11 +1,11 @@
-//! Dead letters.
+//! Index of dead letters.
 
 use std::collections::{BTreeMap, HashMap};
 
 use crate::store::tasks::TaskId;
 
-/// Letters by the time at which they are thrown away. Each has a microsecond of its own: a page ends behind one, and
-/// another of the same would be on none.
+/// Dead letters by expiry in microseconds, unique for each: a page ends after an expiry, and
+/// another letter with the same one would be on no page.
 #[derive(Default)]
 pub(super) struct DeadLetterIndex {
     expiries: HashMap<TaskId, u64>,
@@ -13,7 +13,7 @@ pub(super) struct DeadLetterIndex {
 }
 
 impl DeadLetterIndex {
-    /// At this time, or at the first one after it that is no other letter's.
+    /// Inserts a letter at this expiry, or at the first later one that is free.
     pub(super) fn insert(&mut self, id: &TaskId, at: u64) {
         self.remove(id);
         let taken =
@@ -33,17 +33,18 @@ impl DeadLetterIndex {
         self.expiries.contains_key(id)
     }
 
-    /// Those that are thrown away after this time, the oldest first.
+    /// Iterates over letters that expire after a time, the oldest first.
     pub(super) fn iter_after(&self, at: u64) -> impl Iterator<Item = (u64, &TaskId)> {
         self.by_expiry.range(at.saturating_add(1)..).map(|(at, id)| (*at, id))
     }
 
-    /// The oldest first.
+    /// Iterates over all letters, the oldest first.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &TaskId)> {
         self.by_expiry.iter().map(|(at, id)| (*at, id))
     }
 
-    /// The oldest, but the newest only where there is no other: its time may end before theirs.
+    /// Returns the oldest letter, and the newest only if there is no other: it may expire before
+    /// the others.
     pub(super) fn oldest_except(&self, newest: Option<&TaskId>) -> Option<&TaskId> {
         let mut ids = self.by_expiry.values();
         let first = ids.next()?;

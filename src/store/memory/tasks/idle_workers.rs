@@ -1,4 +1,4 @@
-//! What becomes of a worker that has nothing to do: the end of `tasks_turn.lua`, and `poll_idle`.
+//! Idle workers: the end of `tasks_turn.lua`, and `poll_idle`.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,7 +9,8 @@ use crate::{
 };
 
 impl QueueTransaction<'_> {
-    /// What becomes of the worker now, and who else has something to do.
+    /// Lists the worker as idle or removes it, and wakes another worker if there is work for it.
+    /// Returns the time until the worker's next poll, and true if it is listed as idle.
     pub(super) fn update_idle_worker(
         &mut self,
         call: &TaskPollCommand,
@@ -24,7 +25,7 @@ impl QueueTransaction<'_> {
                 event = Some(event.map_or(lapse, |event| event.min(lapse)));
             }
             let until = self.now_us.saturating_add(saturating_micros(call.idle_timeout));
-            // Also if it stands there: else its time would be over before its next look.
+            // Also if it is listed already: otherwise the entry would expire before its next poll.
             self.queue.idle_workers.set(&me, until);
             let takes = |event: &u64| guarded.is_none_or(|(own, known)| own || *event < known);
             let event = event.filter(takes);
@@ -51,7 +52,7 @@ impl QueueTransaction<'_> {
         (due.is_truncated.then_some(Duration::ZERO), false)
     }
 
-    /// Two plain commands on the server.
+    /// Two plain commands on Redis.
     pub(super) fn poll_idle(&mut self, node: &NodeId, worker: &str, longer: Duration) -> bool {
         let me = idle_worker_name(node, worker);
         let Some(until) = self.queue.idle_workers.get(&me) else { return false };
@@ -59,7 +60,7 @@ impl QueueTransaction<'_> {
         self.is_drained()
     }
 
-    /// Nothing waits or runs.
+    /// Returns true if no task waits or runs.
     pub(super) fn is_drained(&self) -> bool {
         self.queue.waiting.iter().next().is_none() && self.queue.running.len() == 0
     }
@@ -69,7 +70,7 @@ pub(super) fn polling_worker(call: &TaskPollCommand) -> Arc<str> {
     idle_worker_name(&call.node, &call.worker)
 }
 
-/// What a worker is called among the idle.
+/// Returns the name of a worker in the list of idle workers.
 fn idle_worker_name(node: &NodeId, worker: &str) -> Arc<str> {
     format!("{node}:{worker}").into()
 }

@@ -1,4 +1,4 @@
-//! `tasks_*.lua`: tasks of queues that stand by themselves.
+//! Task queues of the embedded store: `tasks_*.lua`.
 
 mod dead_letter_index;
 mod idle_workers;
@@ -52,15 +52,15 @@ pub(super) struct MemoryTaskQueue {
     last_polls: ExpiringMap<Arc<str>, LastPollReply>,
     stats: QueueStats,
     last_wakeup_us: u64,
-    /// No further push is of an earlier time: those are for the last walk to throw away.
+    /// Earliest push time of new tasks: earlier ones belong to the last purge.
     next_push_us: u64,
-    /// The debt of the limit of starts, as a time.
+    /// Debt of the limit of starts, as the theoretical arrival time of GCRA.
     start_tat_us: u64,
     last_sweep_us: u64,
 }
 
-/// Tasks that wait, by the time from which they may be run; of the same time, the one that came first. (The scripts
-/// give each a microsecond of its own instead; here the clock may stand still.)
+/// Waiting tasks by due time; those of the same time in their order of arrival. (The scripts give
+/// each task a microsecond of its own instead; here the clock may stand still.)
 #[derive(Default)]
 struct WaitingTasks {
     by_due: TimeIndex<(u64, TaskId)>,
@@ -74,7 +74,7 @@ impl WaitingTasks {
         self.insert_with_rank(id, at, self.last_rank);
     }
 
-    /// Before all others of its time.
+    /// Inserts a task before all others of its due time.
     fn insert_first(&mut self, id: &TaskId, at: u64) {
         self.insert_with_rank(id, at, 0);
     }
@@ -103,7 +103,7 @@ impl WaitingTasks {
         self.by_due.iter().map(|(at, (_, id))| (at, id))
     }
 
-    /// When the last of them is due.
+    /// Returns the due time of the last task.
     fn last_due(&self) -> Option<u64> {
         self.by_due.iter().last().map(|(at, _)| at)
     }
@@ -113,14 +113,14 @@ impl WaitingTasks {
     }
 }
 
-/// The worker that has the timer of what comes next.
+/// Worker that polls at the next event of the queue.
 struct TimerWorker {
     idle_until_us: u64,
     next_event_us: u64,
     worker: Arc<str>,
 }
 
-/// A step about one queue.
+/// Operation on one queue.
 struct QueueTransaction<'a> {
     queue: &'a mut MemoryTaskQueue,
     pubsub: &'a LocalPubsub,
@@ -134,7 +134,8 @@ impl MemoryBackend {
         self.run_on_queue(&queue, step)
     }
 
-    /// As `with_queue`, for a step that changes nothing: a queue that is not there is not made by it.
+    /// Like `with_queue`, for an operation that changes nothing: it does not create a missing
+    /// queue.
     fn read_queue<T>(&self, name: &Key, step: impl FnOnce(&mut QueueTransaction<'_>) -> T) -> T {
         let queue = self.task_queues.lock().get(name).cloned().unwrap_or_default();
         self.run_on_queue(&queue, step)
@@ -179,7 +180,7 @@ impl QueueTransaction<'_> {
         }
     }
 
-    /// False if nobody hears it.
+    /// Returns false if the node has no subscriber.
     fn send_wakeup(&mut self, who: &str) -> bool {
         let (node, worker) = who.split_once(':').unwrap_or((who, ""));
         let heard = self.pubsub.has_subscriber(node);

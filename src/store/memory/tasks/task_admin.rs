@@ -20,7 +20,7 @@ impl QueueTransaction<'_> {
         Some(state)
     }
 
-    /// A task that waits no more, and is not to be run.
+    /// Removes a waiting task that is not to run.
     fn discard_waiting_task(&mut self, id: &TaskId) {
         self.queue.waiting.remove(id);
         let record = self.queue.task_records.remove(id).unwrap_or_default();
@@ -52,7 +52,7 @@ impl QueueTransaction<'_> {
             return;
         };
         let length = record.len() as u64;
-        // It waits under its key again, unless that is another's by now.
+        // Takes back its unique key, unless another task has it now.
         if let Some(unique) = TaskRecord::decode(record).and_then(|record| record.unique) {
             self.queue.unique_keys.entry(unique).or_insert_with(|| id.clone());
         }
@@ -118,7 +118,8 @@ impl QueueTransaction<'_> {
         let (mut gone, mut bytes, mut cut, mut last) = (0, 0, false, None);
         for (at, id) in &page {
             bytes += self.record_len(id);
-            // A page that ends here has thrown something away, or has come on: else the next would be the same.
+            // A page that ends here must have removed a task or advanced; otherwise the next page
+            // would be the same.
             let may_end = last.is_some_and(|last| gone > 0 || last > walk.from_us);
             cut = bytes > MAX_BYTES_PER_STEP && may_end;
             if cut {
@@ -132,7 +133,8 @@ impl QueueTransaction<'_> {
             last = Some(*at);
         }
         let last = last.filter(|_| cut || page.len() == most);
-        // Others may be due at the same time; where all of a page are, and stay, it would be the same page again.
+        // Others may be due at the same time. If all tasks of a page are due then and stay, the
+        // next page would be the same.
         let stays = |at: u64| at == walk.from_us && gone == 0;
         let from = last.map(|at| at.saturating_add(u64::from(stays(at))));
         let next = from
@@ -141,7 +143,7 @@ impl QueueTransaction<'_> {
         PurgePage { purged: gone, next }
     }
 
-    /// One that begins now: what is pushed later comes behind it. `None` if nothing waits.
+    /// Starts a purge that ignores tasks pushed from now on. Returns `None` if no task waits.
     fn start_purge(&mut self) -> Option<PurgeCursor> {
         let til = self.queue.waiting.last_due()?;
         let pushed = self.now_us.max(self.queue.next_push_us);
@@ -171,7 +173,8 @@ impl QueueTransaction<'_> {
         self.queue.task_records.get(id).map_or(0, |record| record.len() as u64)
     }
 
-    /// How many of the first of them have no more than `MAX_BYTES_PER_STEP` of records: one in any case.
+    /// Returns the number of leading tasks with at most `MAX_BYTES_PER_STEP` bytes of records, at
+    /// least one.
     pub(super) fn count_within_byte_limit<'a>(
         &self,
         ids: impl Iterator<Item = &'a TaskId>,

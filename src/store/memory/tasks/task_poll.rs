@@ -12,34 +12,34 @@ use crate::{
     },
 };
 
-/// What was told of a worker's last turn.
+/// Reply to a worker's last poll.
 pub(super) struct LastPollReply {
     poll_number: u64,
     settled: Vec<bool>,
     started: Vec<TaskId>,
 }
 
-/// A turn under way.
+/// Poll in progress.
 struct PollState<'a> {
     command: &'a TaskPollCommand,
     run_owner: Arc<str>,
-    /// The soonest of the times at which something is to be tried again.
+    /// Earliest time of a task that was scheduled again.
     earliest_retry_us: Option<u64>,
-    /// Dead letters that may still be thrown away for being too many, or too large.
+    /// Number of dead letters that may still be evicted because of their number or size.
     trims_left: usize,
-    /// There may be more to throw away.
+    /// More dead letters may have to be deleted.
     has_more_to_trim: bool,
 }
 
-/// What there is to be started.
+/// Tasks that can be started.
 pub(super) struct DueTasks {
     ids: Vec<TaskId>,
-    /// When the next one is due.
+    /// Due time of the next task.
     pub(super) next_event_us: Option<u64>,
-    /// More is due than may be started now.
+    /// More tasks are due than may be started now.
     pub(super) has_more_due: bool,
     pub(super) is_at_limit: bool,
-    /// More could be started, and are too many bytes for one answer; or more leases are over.
+    /// More tasks could be started but exceed the bytes of one reply, or more leases have expired.
     pub(super) is_truncated: bool,
 }
 
@@ -88,7 +88,8 @@ impl QueueTransaction<'_> {
         }
     }
 
-    /// The answer that this turn, or its successor, had before.
+    /// Returns the reply to an earlier copy of this poll. A poll older than the last one gets an
+    /// empty reply.
     fn repeated_reply(
         &mut self,
         call: &TaskPollCommand,
@@ -170,7 +171,7 @@ impl QueueTransaction<'_> {
         step.earliest_retry_us = Some(step.earliest_retry_us.map_or(at, |sooner| sooner.min(at)));
     }
 
-    /// Notes what went wrong.
+    /// Records a failed attempt.
     fn record_failure(&mut self, id: &TaskId, fault: TaskFault, reason: &str) {
         let numbers = &mut self.queue.stats;
         match fault {
@@ -204,7 +205,8 @@ impl QueueTransaction<'_> {
         self.evict_dead_letters(Some(id), step);
     }
 
-    /// The oldest go while there are too many, or too large ones; the newest stays where there is another one.
+    /// Evicts the oldest letters while there are too many or too large ones; the newest stays if
+    /// there is another.
     fn evict_dead_letters(&mut self, newest: Option<&TaskId>, step: &mut PollState<'_>) {
         let graves = step.command.dead_letter_limits;
         while step.trims_left > 0
@@ -228,7 +230,7 @@ impl QueueTransaction<'_> {
         }
     }
 
-    /// True if there may be more of them.
+    /// Takes back runs with an expired lease. Returns true if there may be more.
     fn reap_expired_runs(&mut self, step: &mut PollState<'_>) -> bool {
         let over = self.queue.running.iter().take_while(|(end, _)| *end <= self.now_us);
         let mut over: Vec<_> = over.take(MAX_TASKS_PER_STEP).map(|(_, run)| run.clone()).collect();
@@ -261,7 +263,8 @@ impl QueueTransaction<'_> {
         more
     }
 
-    /// How many may be started now, and when there may be more if that is known.
+    /// Returns the number of tasks that may be started now, and the time of the next start if a
+    /// limit of starts applies.
     fn start_capacity(&mut self, call: &TaskPollCommand) -> (usize, Option<u64>) {
         if self.queue.stats.paused {
             return (0, None);

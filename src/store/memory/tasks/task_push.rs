@@ -17,7 +17,7 @@ impl QueueTransaction<'_> {
         let length = rest.len() as u64 + 16;
         let (tasks, room) = call.capacity;
         let waiting = self.queue.waiting.len() as u64;
-        // A full queue has those that it has: whoever pushes one of them is told so.
+        // A full queue still reports duplicates of the tasks that it has.
         let fits = waiting < tasks && self.queue.stats.bytes + length <= room;
         if let Some(unique) = &call.unique
             && let Some(other) = self.claim_unique_key(unique, &call.id, fits)
@@ -40,7 +40,8 @@ impl QueueTransaction<'_> {
         TaskPushOutcome::Stored
     }
 
-    /// The task that has what is this one's alone, if it is another; if none has, this one has it, where there is room.
+    /// Returns the other task that has the unique key. If there is none, this task takes the key,
+    /// provided that it fits.
     fn claim_unique_key(&mut self, unique: &UniqueKey, id: &TaskId, fits: bool) -> Option<TaskId> {
         let now = ServerTime::from_micros(self.now_us);
         if let Some(window) = unique.window {

@@ -1,9 +1,9 @@
-//! What is in memory only.
+//! Tests of rules that only the embedded store has.
 
 use super::*;
 use crate::{clock::Clock, store::tasks::TaskId};
 
-/// Whoever may name a queue could fill the memory with queues.
+/// Otherwise a client that chooses queue names could fill the memory.
 #[tokio::test]
 async fn a_look_at_a_queue_that_is_not_there_makes_none() {
     let memory = MemoryBackend::new(Clock::manual());

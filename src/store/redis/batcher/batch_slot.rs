@@ -1,4 +1,4 @@
-//! Flights of several, in a task of their own.
+//! Batches of several calls, sent by a task or by a leader.
 
 use std::{
     future::{Future, poll_fn},
@@ -19,23 +19,23 @@ use super::{
 };
 use crate::error::{Error, ErrorKind};
 
-/// Steps of a flight after which it is worth while to wait for those that follow them.
+/// Size of a batch after which it pays to wait for the next calls of its callers.
 const FOLLOW_UP_THRESHOLD: usize = 4;
 
-/// The right to be under way on a lane. Dropped, it lets the next ones go.
+/// Right to be in flight on a lane. Dropping it lets the next calls go.
 pub(super) struct BatchSlot<F: BatchTransport> {
     pub(super) inner: Arc<BatcherInner<F>>,
     id: u64,
-    /// The task it was made for runs.
+    /// The task of this slot runs.
     task_started: bool,
-    /// It has steps in hand that are not on the wire yet.
+    /// It has taken calls that are not on the wire yet.
     dequeuing: bool,
-    /// Steps that go together, until they are answered.
+    /// Calls of the batch, until they are answered.
     batch: Vec<QueuedCall<F>>,
 }
 
 impl<F: BatchTransport> BatchSlot<F> {
-    /// For a caller that goes now.
+    /// Creates the slot of a caller that sends now.
     pub(super) fn for_caller(shared: &Arc<BatcherInner<F>>, lane: &mut LaneQueue<F>) -> Self {
         let id = lane.register_batch(true, shared.batch_expiry());
         Self {
@@ -47,7 +47,7 @@ impl<F: BatchTransport> BatchSlot<F> {
         }
     }
 
-    /// For a task that will come and take what stands in the queue.
+    /// Creates the slot of a task that will take calls from the queue.
     pub(super) fn for_task(shared: &Arc<BatcherInner<F>>, lane: &mut LaneQueue<F>) -> Self {
         let id = lane.register_batch(false, shared.batch_expiry());
         Self {
@@ -59,8 +59,9 @@ impl<F: BatchTransport> BatchSlot<F> {
         }
     }
 
-    /// For a caller that goes now with all that stand in the queue, its own step among them; `None` if they
-    /// go without it, or there is no way yet. They are to be put on the wire before anything is awaited.
+    /// Creates the slot of a leader, with all calls of the queue including its own. `None` if
+    /// another sender takes them, or no connection is ready. The leader has to put them on the wire
+    /// before it awaits anything.
     pub(super) fn for_leader(shared: &Arc<BatcherInner<F>>) -> Option<(Self, F::BatchConnection)> {
         let path = shared.transport.connection().now_or_never()?.ok()?;
         let mut lane = shared.queue.lock();
@@ -75,8 +76,8 @@ impl<F: BatchTransport> BatchSlot<F> {
         Some((slot, path))
     }
 
-    /// One flight, in the future of a caller. What has not arrived when it ends, or is dropped, goes on with
-    /// somebody else.
+    /// Sends one batch in the future of a caller. Calls without a reply when it ends or is dropped
+    /// continue with another sender.
     pub(super) async fn send_as_leader(mut self, mut path: F::BatchConnection) {
         match self.send(&mut path, false).await {
             Ok(Ok(replies)) => self.deliver_replies(replies),
@@ -92,7 +93,7 @@ impl<F: BatchTransport> BatchSlot<F> {
         }
     }
 
-    /// Flights of those in the queue, one after the other, until there are none.
+    /// Sends batches until the queue is empty.
     pub(super) async fn run(mut self) {
         self.task_started = true;
         let mut by_text = false;
@@ -101,7 +102,7 @@ impl<F: BatchTransport> BatchSlot<F> {
         }
     }
 
-    /// Whether there is anything to do. If not, the lane is free.
+    /// Returns true if there are calls to send. Otherwise the batch is no longer in flight.
     fn has_work(&mut self) -> bool {
         let mut lane = self.inner.queue.lock();
         if self.batch.is_empty() && lane.calls.is_empty() {
@@ -112,7 +113,8 @@ impl<F: BatchTransport> BatchSlot<F> {
         true
     }
 
-    /// Sends those it has, or else the next of the queue; true if the server wants the script's text.
+    /// Sends the calls that it has, or else the next of the queue. Returns true if the server needs
+    /// the text of the script.
     async fn send_next_batch(&mut self, by_text: bool) -> bool {
         let (shared, name) = (Arc::clone(&self.inner), self.inner.script_name);
         let path = timeout(shared.deadline, shared.transport.connection()).await;
@@ -146,7 +148,7 @@ impl<F: BatchTransport> BatchSlot<F> {
         false
     }
 
-    /// Puts what was taken on the wire, and waits for the answer for as long as any of its callers.
+    /// Puts the taken calls on the wire, and waits for the reply until the last of their deadlines.
     async fn send(
         &mut self,
         path: &mut F::BatchConnection,
@@ -156,8 +158,8 @@ impl<F: BatchTransport> BatchSlot<F> {
         let until = self.batch.iter().map(|entry| entry.deadline).max();
         let load = shared.transport.encode(self.batch.iter().map(|entry| &entry.command), by_text);
         let mut sent = pin!(shared.transport.send(path, &load));
-        // The first poll puts it on the wire, whatever is left of tokio's budget. Nothing is awaited
-        // between the taking and this.
+        // The first poll puts the batch on the wire, whatever is left of tokio's budget. Nothing is
+        // awaited between taking the calls and this.
         let first = poll_fn(|cx| Poll::Ready(pin!(unconstrained(sent.as_mut())).poll(cx))).await;
         self.finish_dequeue();
         match first {
@@ -189,7 +191,8 @@ impl<F: BatchTransport> BatchSlot<F> {
         false
     }
 
-    /// Takes what goes now: what it has of those that still wait, or else the front of the queue.
+    /// Takes the calls to send now: those of its last batch that still wait, or else the front of
+    /// the queue.
     async fn dequeue_batch(&mut self) {
         loop {
             if self.try_dequeue_batch() {
@@ -210,7 +213,7 @@ impl<F: BatchTransport> BatchSlot<F> {
         }
         let unawaited = self.batch.iter().all(|entry| entry.detached);
         lane.mark_sent(self.id, unawaited, self.inner.batch_expiry());
-        // Callers are woken below, which may run anything: not under the lock.
+        // Outside of the lock: the next call wakes callers, which may run any code.
         drop(lane);
         self.retain_sendable();
         true
@@ -221,7 +224,7 @@ impl<F: BatchTransport> BatchSlot<F> {
         self.batch.retain_mut(|entry| entry.try_mark_sent(name, now));
     }
 
-    /// What it took is on the wire; others may take now.
+    /// Lets other senders take calls, since those taken here are on the wire.
     fn finish_dequeue(&mut self) {
         self.dequeuing = false;
         let mut lane = self.inner.queue.lock();
@@ -243,13 +246,13 @@ impl<F: BatchTransport> BatchSlot<F> {
         }
     }
 
-    /// Those who got their answers often have another call at once: let them come first.
+    /// Lets the callers go first that have just received replies: they often call again at once.
     async fn yield_to_callers(&mut self) {
         self.inner.queue.lock().mark_returned(self.id, self.inner.batch_expiry());
         yield_once().await;
     }
 
-    /// None of them goes on.
+    /// Fails all calls of the batch.
     fn fail_all(&mut self, error: &Error) {
         for entry in self.batch.drain(..) {
             entry.fail_last_attempt(self.inner.script_name, error);
@@ -264,7 +267,8 @@ impl<F: BatchTransport> Drop for BatchSlot<F> {
         if self.dequeuing {
             lane.end_dequeue();
         }
-        // The task ended early: its runtime did. Those who still wait go on with somebody else.
+        // The task ended early, with its runtime. Calls that still wait continue with another
+        // sender.
         let mut doubtful = Vec::new();
         for entry in self.batch.drain(..).rev() {
             if F::REPEATABLE || entry.attempts == 0 {
@@ -303,7 +307,8 @@ pub(super) fn pair_replies<F: BatchTransport>(
     }
 }
 
-/// Lets the others run that are ready; not tokio's, which also looks at the sockets before.
+/// Yields once to tasks that are ready. Unlike tokio's `yield_now`, it does not poll the sockets
+/// first.
 async fn yield_once() {
     let mut first = true;
     poll_fn(|context| {

@@ -1,4 +1,4 @@
-//! A step on its way, as its caller waits for it.
+//! Future of a call, as its caller awaits it.
 
 use std::{
     mem,
@@ -11,20 +11,20 @@ use tokio::time::Instant;
 
 use super::{BatchTransport, CallOutcome, outcome_cell::OutcomeReceiver};
 
-/// What a step comes to. Those who wait in the queue, under load nearly all, have nothing on the heap for that but their
-/// place in it.
+/// Outcome of a call. A call that waits in the queue, as nearly all do under load, allocates
+/// nothing for it but its entry there.
 pub(in super::super) struct BatchedCall<F: BatchTransport>(pub(super) BatchedCallState<F>);
 
 pub(super) enum BatchedCallState<F: BatchTransport> {
-    /// It goes alone, leads those who stood in the queue, or looks at the clock itself.
+    /// The caller sends it alone, leads the queue, or has a timer of its own.
     Boxed(BoxFuture<'static, CallOutcome<F>>),
-    /// Somebody rings for it when its time is over.
+    /// The shared timer signals the deadline.
     Queued {
         receiver: OutcomeReceiver<CallOutcome<F>>,
         deadline: Instant,
         script_name: &'static str,
     },
-    /// Not to be polled again.
+    /// Completed; not to be polled again.
     Finished,
 }
 

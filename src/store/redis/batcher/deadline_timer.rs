@@ -1,9 +1,11 @@
-//! One timer for all that wait on a lane.
+//! Shared timer for the callers of a lane.
 //!
-//! Nearly every call is answered long before its deadline, and a timer for each is what the runtime's workers would
-//! take turns at. So callers of one runtime stand in a list, in the order of their deadlines, and a task of that
-//! runtime rings for whose deadline has come: that caller then looks at his own clock, as does everybody if the task
-//! ends early. It looks now and then whether somebody comes for them at all. Callers of other runtimes have timers of their own, since one that stands still rings for nobody.
+//! Nearly every call is answered long before its deadline, and the runtime's workers would contend
+//! for a timer per call. So the callers of one runtime are listed in the order of their deadlines,
+//! and a task of that runtime signals each deadline. A caller that is signaled then uses a timer of
+//! its own, as do all callers if the task ends early. The task also checks at intervals that the
+//! queue has a sender. Callers on other runtimes have timers of their own, since a runtime that is
+//! blocked signals nothing.
 
 use std::{
     collections::VecDeque,
@@ -21,27 +23,28 @@ use super::{
 
 type TimedCell<F> = (Instant, Arc<OutcomeCell<CallOutcome<F>>>);
 
-/// So many tickets are kept to be used again: two flights of callers.
+/// Most cells kept for reuse: those of two batches.
 const MAX_SPARE_CELLS: usize = 2 * MAX_BATCH_WEIGHT;
 
-/// Whom a lane has to ring for.
+/// Deadlines of a lane's callers.
 pub(super) struct DeadlineTimer<F: BatchTransport> {
-    /// By deadline.
+    /// Ordered by deadline.
     by_deadline: VecDeque<TimedCell<F>>,
-    /// Tickets that are over, or about to be fetched. Where many wait, allocators have few blocks of a size at hand for
-    /// each thread, and a ticket is made by one and dropped by another.
+    /// Cells that are finished, or about to be read. With many callers, allocators have few blocks
+    /// of one size at hand for each thread, and a cell is allocated by one thread and freed by
+    /// another.
     spare_cells: VecDeque<Arc<OutcomeCell<CallOutcome<F>>>>,
-    /// The runtime on which somebody rings.
+    /// Runtime of the timer task, if it runs.
     runtime: Option<Id>,
 }
 
-/// Who rings for a caller.
+/// Timer of a caller.
 pub(super) enum TimerAssignment {
-    /// Somebody does.
+    /// The timer task.
     Shared,
-    /// Somebody will, once the task is begun.
+    /// The timer task, which has to be started on this runtime.
     StartShared(Handle),
-    /// He himself.
+    /// A timer of its own.
     Own,
 }
 
@@ -52,9 +55,9 @@ impl<F: BatchTransport> Default for DeadlineTimer<F> {
 }
 
 impl<F: BatchTransport> DeadlineTimer<F> {
-    /// One that nobody has any more, or a new one.
+    /// Returns a spare cell that is not in use any more, or a new one.
     pub(super) fn take_cell(&mut self) -> Arc<OutcomeCell<CallOutcome<F>>> {
-        // The oldest: its caller is the likeliest to have gone.
+        // The oldest one is the likeliest to have no user left.
         let mut used = self.spare_cells.pop_front().unwrap_or_default();
         match Arc::get_mut(&mut used) {
             Some(ticket) => {
@@ -65,7 +68,7 @@ impl<F: BatchTransport> DeadlineTimer<F> {
         }
     }
 
-    /// Those in front that are done need nobody to go through them later.
+    /// Removes finished cells from the front, so that no later scan meets them.
     fn recycle_finished(&mut self) {
         while self.by_deadline.front().is_some_and(|(_, ticket)| ticket.is_finished()) {
             if let Some((_, ticket)) = self.by_deadline.pop_front()
@@ -76,7 +79,7 @@ impl<F: BatchTransport> DeadlineTimer<F> {
         }
     }
 
-    /// Puts a caller into the list, if he can stand there.
+    /// Adds a caller to the list, if its runtime and its deadline fit.
     pub(super) fn register(
         &mut self,
         until: Instant,
@@ -95,7 +98,7 @@ impl<F: BatchTransport> DeadlineTimer<F> {
         }
     }
 
-    /// Takes out whose time has come, and says when the next one's does.
+    /// Removes the cells that are due, and returns them with the next deadline.
     fn take_due(&mut self, now: Instant) -> (Vec<TimedCell<F>>, Option<Instant>) {
         let count = self.by_deadline.partition_point(|(until, _)| *until <= now);
         let due = self.by_deadline.drain(..count).collect();
@@ -104,15 +107,15 @@ impl<F: BatchTransport> DeadlineTimer<F> {
     }
 }
 
-/// Whoever rings. If it ends early, everybody is rung for.
+/// Task that signals deadlines. If it ends early, it signals all callers.
 struct TimerTask<F: BatchTransport> {
     inner: Weak<BatcherInner<F>>,
-    /// There was nobody left.
+    /// The list was empty.
     finished: bool,
 }
 
 impl<F: BatchTransport> BatcherInner<F> {
-    /// Begins to ring on this runtime. (One that has ended drops the task at once.)
+    /// Starts the timer task on this runtime. (A runtime that has ended drops it at once.)
     pub(super) fn spawn_timer(self: &Arc<Self>, runtime: &Handle) {
         let ringing = TimerTask { inner: Arc::downgrade(self), finished: false };
         runtime.spawn(ringing.run());
@@ -132,13 +135,13 @@ impl<F: BatchTransport> TimerTask<F> {
     async fn run(mut self) {
         while let Some(shared) = self.inner.upgrade() {
             let (due, next) = self.take_due(&shared);
-            // Who is woken may run anything: not under the lock.
+            // Outside of the lock: a woken task may run any code.
             due.iter().for_each(|(_, ticket)| ticket.signal_deadline());
             let look = Instant::now() + shared.stall_timeout;
             drop((due, shared));
             let Some(next) = next else { return };
             sleep_until(next.min(look)).await;
-            // Not at once: who stands in the queue then has just seen to it himself.
+            // Only after the sleep: calls that were just queued have checked this themselves.
             if let Some(shared) = self.inner.upgrade() {
                 shared.ensure_batch_task();
             }

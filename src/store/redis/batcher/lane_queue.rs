@@ -1,4 +1,4 @@
-//! Who stands before a lane, and who is under way on it.
+//! Queue of a lane, and its batches in flight.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -10,28 +10,28 @@ use super::{
 };
 use crate::error::{Error, ErrorKind};
 
-/// Flights under way at most, and lively ones where the way to the server is very long.
+/// Most batches in flight, and most active ones if the server is very far.
 const MAX_IN_FLIGHT: usize = 64;
 
-/// Lively flights at most where the server is near: one that it is at, and those that it reads next. More would only lie in
-/// the buffers of the connection, from where nothing comes back: when their deadline passes, nobody knows whether they
-/// have run. What stands in the queue then was not sent.
+/// Most active batches if the server is near: one that it executes, and those that it reads next.
+/// More would only fill the buffers of the connection, and calls that time out there are in doubt.
+/// Calls that time out in the queue were not sent.
 const MIN_ACTIVE_LIMIT: usize = 4;
 
-/// Lively flights more for each ms of the way.
+/// Additional active batches for each millisecond of round trip.
 const ACTIVE_PER_RTT_MS: usize = 4;
 
-/// Flights under way up to which nobody waits for company, where the way to the server is very long.
+/// Most batches in flight without waiting for company, if the server is very far.
 const MAX_IMMEDIATE: usize = 8;
 
-/// A step and who waits for it.
+/// Command, and the cell of its caller.
 pub(super) struct QueuedCall<F: BatchTransport> {
     pub(super) command: F::Command,
     pub(super) cell: Arc<OutcomeCell<CallOutcome<F>>>,
     pub(super) deadline: Instant,
-    /// It was put, and is sent whoever listens.
+    /// It was submitted, and is sent even if the caller is gone.
     pub(super) detached: bool,
-    /// How often it was sent, and may have run.
+    /// Number of times that it was sent and may have run.
     pub(super) attempts: u32,
 }
 
@@ -40,10 +40,11 @@ impl<F: BatchTransport> QueuedCall<F> {
         self.cell.complete(Err(in_doubt_error(name, self.attempts, error)));
     }
 
-    /// The last time it was sent came to this.
+    /// Fails the call with the error of its last attempt.
     pub(super) fn fail_last_attempt(mut self, name: &'static str, error: &Error) {
         if matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Protocol) {
-            // It may have run. Whoever leaves before this is delivered is to leave what was sent.
+            // It may have run. The cell stays marked as sent, for a caller that is dropped before
+            // it gets this error.
             self.attempts -= 1;
         } else {
             self.undo_attempt();
@@ -51,7 +52,7 @@ impl<F: BatchTransport> QueuedCall<F> {
         self.fail(name, error.clone());
     }
 
-    /// It was not sent after all, or has not run.
+    /// Takes back an attempt that was not sent, or has not run.
     pub(super) fn undo_attempt(&mut self) {
         self.attempts -= 1;
         if self.attempts == 0 {
@@ -59,10 +60,10 @@ impl<F: BatchTransport> QueuedCall<F> {
         }
     }
 
-    /// Whether it may be put on the wire now. From here on it counts as sent.
+    /// Returns true if the call may be put on the wire now, and marks it as sent.
     pub(super) fn try_mark_sent(&mut self, name: &'static str, now: Instant) -> bool {
         if now >= self.deadline {
-            // Its caller's timer is late, or nobody looks at it.
+            // The caller's timer is late, or its future is not polled.
             self.fail(name, Error::new(ErrorKind::Unavailable, name));
             return false;
         }
@@ -76,35 +77,35 @@ pub(super) struct LaneQueue<F: BatchTransport> {
     pub(super) calls: VecDeque<QueuedCall<F>>,
     pub(super) timer: DeadlineTimer<F>,
     in_flight: Vec<InFlightBatch>,
-    /// Somebody has steps in hand that are not on the wire yet.
+    /// A sender has taken calls that are not on the wire yet.
     dequeuing: bool,
     last_id: u64,
     round_trips: RoundTripStats,
-    /// How long nobody waits for one that is under way.
+    /// Time after which a batch no longer holds up others.
     stall_timeout: Duration,
 }
 
 struct InFlightBatch {
     id: u64,
     started_at: Instant,
-    /// When it took off; `None`: it has taken nothing from the queue yet, but will.
+    /// `None` until the batch takes calls from the queue.
     sent_at: Option<Instant>,
-    /// It has been under way before: those who had its answers may be about to come.
+    /// It was in flight before: the callers that have its replies may be about to call again.
     returned: bool,
-    /// Nobody waits for any of its steps: they were put.
+    /// All of its calls were submitted; no caller waits for them.
     unawaited: bool,
-    /// It is over by then, or stands still.
+    /// Time by which it is over, unless its runtime is blocked.
     expires_at: Instant,
 }
 
-/// How long flights take: the least of the last ones, which is the way there and back, and not the work of
-/// a server or a process that has much to do.
+/// Shortest durations of recent batches: the round trip, without the work of a busy server or
+/// process.
 #[derive(Default)]
 struct RoundTripStats {
     window_min: Option<Duration>,
     previous_min: Option<Duration>,
     samples: u32,
-    /// Of all: a server that has much to do is no longer way.
+    /// Of all batches: a busy server does not lengthen the round trip.
     overall_min: Option<Duration>,
 }
 
@@ -122,7 +123,7 @@ impl RoundTripStats {
         self.window_min.into_iter().chain(self.previous_min).min().unwrap_or_default()
     }
 
-    /// Lively flights at most.
+    /// Returns the most active batches.
     fn max_active(&self) -> usize {
         let millis = self.overall_min.unwrap_or_default().as_millis();
         let more =
@@ -130,8 +131,9 @@ impl RoundTripStats {
         MIN_ACTIVE_LIMIT.saturating_add(more).min(MAX_IN_FLIGHT)
     }
 
-    /// Flights up to which nobody waits for company. To wait for one that is back within a millisecond
-    /// spares the server more than it costs the caller; on a longer way it is the other way round.
+    /// Returns the number of batches in flight up to which no call waits for company. Waiting for a
+    /// batch that returns within a millisecond saves the server more than it costs the caller. With
+    /// a longer round trip it is the other way round.
     fn max_immediate(&self) -> usize {
         let millis = usize::try_from(self.recent_min().as_millis()).unwrap_or(usize::MAX);
         millis.saturating_add(1).min(MAX_IMMEDIATE)
@@ -152,14 +154,15 @@ impl<F: BatchTransport> LaneQueue<F> {
         }
     }
 
-    /// Those that somebody may wait for. One that takes long may have been answered long ago: nobody looks at its
-    /// future, or its thread is at something else. The others do not wait for that.
+    /// Returns the batches that others may wait for. One that takes long may have been answered
+    /// already, if its future is not polled or its thread is busy. Others do not wait for that.
     fn active_batches(&self, now: Instant) -> impl Iterator<Item = &InFlightBatch> + Clone {
         let stall = self.stall_timeout.max(4 * self.round_trips.recent_min());
         self.in_flight.iter().filter(move |flight| flight.started_at + stall > now)
     }
 
-    /// Whether a call may go by itself. (If somebody is about to take the queue, it has company.)
+    /// Returns true if a call may be sent alone. (If a sender is about to take the queue, the call
+    /// has company.)
     pub(super) fn is_idle(&mut self, now: Instant) -> bool {
         self.calls.is_empty()
             && !self.dequeuing
@@ -167,8 +170,9 @@ impl<F: BatchTransport> LaneQueue<F> {
             && self.has_capacity(now, true)
     }
 
-    /// Whether as few are under way as may be without company. A caller does not wait for one flight that nobody waits
-    /// for: behind a lock that was given back in the background the next call would take two ways instead of one.
+    /// Returns true if few enough batches are active to send another without company. A caller does
+    /// not wait for an unawaited batch: a call after a release in the background would otherwise
+    /// take two round trips instead of one.
     fn has_capacity(&self, now: Instant, for_a_caller: bool) -> bool {
         let unawaited = for_a_caller && self.active_batches(now).any(|flight| flight.unawaited);
         self.in_flight.len() < MAX_IN_FLIGHT
@@ -176,14 +180,14 @@ impl<F: BatchTransport> LaneQueue<F> {
                 < self.round_trips.max_immediate() + usize::from(unawaited)
     }
 
-    /// How many are about to take something out of the queue. Those that stand still are left out.
+    /// Returns how many batches are about to take calls from the queue, without the stalled ones.
     fn pending_dequeues(&mut self, now: Instant) -> usize {
         self.in_flight.retain(|flight| flight.expires_at > now);
         self.active_batches(now).filter(|flight| flight.sent_at.is_none()).count()
     }
 
-    /// Whether another flight should be made for those in the queue. While somebody is taking steps out of
-    /// it the answer is no: he asks again.
+    /// Returns true if the queue needs another batch. While a sender takes calls from it, the
+    /// answer is no: that sender asks again.
     pub(super) fn needs_batch(&mut self, now: Instant) -> bool {
         if self.calls.is_empty() || self.dequeuing {
             return false;
@@ -201,10 +205,12 @@ impl<F: BatchTransport> LaneQueue<F> {
             && self.has_capacity(now, self.calls.iter().any(|entry| !entry.detached)))
     }
 
-    /// Whether a caller whose step stands last may go now with the others, before whoever was called for them
-    /// comes. Not before one that is back: that one waits for company. And not with callers: they would hear
-    /// of their answers only when this one is polled again, which nobody has promised. What was merely put
-    /// is done when it is on the wire.
+    /// Returns true if the caller of the last call may send the queue now, instead of the task that
+    /// was started for it.
+    ///
+    /// - It does not precede a batch that has returned, which waits for company.
+    /// - It sends no calls of other callers. They would get their replies only when this caller is
+    ///   polled again, which is not certain. A submitted call is settled once it is on the wire.
     pub(super) fn allows_leader(&self, now: Instant) -> bool {
         if !F::REPEATABLE || self.dequeuing {
             return false;
@@ -216,18 +222,18 @@ impl<F: BatchTransport> LaneQueue<F> {
         if back || in_the_air.count() >= self.round_trips.max_immediate() + usize::from(unawaited) {
             return false;
         }
-        // Under load there are many, and most of them are callers.
+        // From the back: under load the queue is long, and most calls in it have callers.
         let callers = self.calls.iter().rev().filter(|entry| !entry.detached).take(2).count();
         let weight = || self.calls.iter().map(|entry| F::weight(&entry.command)).sum::<usize>();
         callers == 1 && weight() <= F::MAX_WEIGHT
     }
 
-    /// Whether somebody will look at the queue again.
+    /// Returns true if there is a batch that will check the queue again.
     pub(super) fn has_in_flight(&self) -> bool {
         !self.in_flight.is_empty()
     }
 
-    /// A flight that takes off now, or one that will come and take what stands in the queue.
+    /// Adds a batch that is sent now, or one that will take calls from the queue.
     pub(super) fn register_batch(&mut self, now: bool, over: Instant) -> u64 {
         self.last_id += 1;
         let begun = Instant::now();
@@ -252,7 +258,7 @@ impl<F: BatchTransport> LaneQueue<F> {
         }
     }
 
-    /// It takes off with what it has.
+    /// Marks a batch as sent with the calls that it has.
     pub(super) fn mark_sent(&mut self, id: u64, unawaited: bool, over: Instant) {
         self.in_flight.retain(|flight| flight.id != id);
         let begun = Instant::now();
@@ -267,7 +273,7 @@ impl<F: BatchTransport> LaneQueue<F> {
         });
     }
 
-    /// It is back, and will look at the queue again.
+    /// Marks a batch as returned; it will check the queue again.
     pub(super) fn mark_returned(&mut self, id: u64, over: Instant) {
         self.finish_batch(id);
         let begun = Instant::now();
@@ -281,17 +287,17 @@ impl<F: BatchTransport> LaneQueue<F> {
         });
     }
 
-    /// Begins to take; false if somebody else does.
+    /// Begins to take calls; false if another sender does.
     pub(super) fn begin_dequeue(&mut self) -> bool {
         !std::mem::replace(&mut self.dequeuing, true)
     }
 
-    /// What was taken is on the wire.
+    /// Called when the taken calls are on the wire.
     pub(super) fn end_dequeue(&mut self) {
         self.dequeuing = false;
     }
 
-    /// Takes out the front of the queue, as much as one flight takes.
+    /// Takes the front of the queue, as much as fits in one batch.
     pub(super) fn drain_batch(&mut self) -> Vec<QueuedCall<F>> {
         let (mut count, mut weight) = (0, 0);
         for entry in &self.calls {

@@ -1,31 +1,34 @@
-//! Calls that wait together go together.
+//! Batching of calls: calls that wait for the same lane are sent together.
 //!
-//! A [`CallBatcher`] stands before one lane. A call that finds it idle is sent by the caller itself, in its
-//! own task. Those that come while others are under way stand in a queue, and leave together when one of
-//! them returns, or when they fill a flight. A caller who finds nothing in it but what was put, and
-//! that nobody has come for yet, takes it along, and is spared the way through another task. What a flight is, and how it is sent, is a
-//! [`BatchTransport`]'.
+//! A [`CallBatcher`] serves one lane. A call that finds the lane idle is sent by its caller, in the
+//! caller's own task. Calls that arrive while batches are in flight wait in a queue, and are sent
+//! together when a batch returns or when they fill one. A caller leads the queue if it contains
+//! only submitted calls besides its own, and no task has come for it yet: it sends them along,
+//! which saves the detour through another task. A [`BatchTransport`] encodes and sends the batches.
 //!
-//! # Why an undo never overtakes what it undoes
+//! # An undo never overtakes its call
 //!
-//! A caller that is dropped, or was told that its time is over, is followed by an undo, on the same lane.
+//! A caller that was dropped or timed out is followed by an undo on the same lane.
 //!
-//! - Steps are taken from the queue and put on the wire in one go, one flight after the other
-//!   (`taking`); whatever is called meanwhile stands behind them.
-//! - Nothing is sent, the first time or again, for a caller that is gone: so when there is an undo, what
-//!   it undoes was put on the wire before, or never will be. That is why several flights may be under way.
-//! - A caller that flies alone, or leads others, sends by its own future, which ends with it: the others then
-//!   stand in front of the queue again.
+//! - Calls are taken from the queue and put on the wire in one go, one batch after the other
+//!   (`dequeuing`). Later calls follow them.
+//! - No call is sent, for the first time or again, after its caller is gone. So when there is an
+//!   undo, its call is on the wire already or never will be. That is why several batches may be in
+//!   flight.
+//! - A caller that sends alone, or leads others, does so in its own future, which ends with it. The
+//!   other calls then return to the front of the queue.
+//! - In a cluster a lane belongs to a shard, and the shard may move to another cluster node.
+//!   `target::cluster` explains why the order holds.
 //!
-//! - In a cluster a lane is a shard's, and its node may change. Why that is no way past each other is told in
-//!   `target::cluster`.
+//! # Deadlines and stalls
 //!
-//! # What ends what
+//! A caller waits until its own deadline, which the [`deadline_timer`] signals. A batch of several
+//! calls has a task of its own and depends on none of its callers. If the task ends early, with its
+//! runtime, its pending calls return to the queue.
 //!
-//! A caller waits until its own deadline, of which somebody reminds him ([`watch`]). A flight of several runs in a task of its own and depends on
-//! none of them. Should the task end early (its runtime does), those who still wait go back into the
-//! queue. One that takes a good part of the deadline is no reason for others to wait: nobody has promised that the future
-//! it is in is polled, or that its thread is at nothing else. One of far too long counts no more at all.
+//! A batch that takes longer than `stall_timeout`, and than four round trips, does not hold up
+//! other calls: its future may not be polled, or its thread may be blocked. A batch past
+//! `batch_expiry` is not counted at all.
 
 mod batch_slot;
 mod batched_call;
@@ -54,36 +57,37 @@ use self::{
 };
 use crate::error::{Error, ErrorKind};
 
-/// Steps of one flight at most, for those that are as large as those of `calls.lua`.
+/// Largest weight of a batch of commands like those of `LOCK_BATCH`.
 pub(super) const MAX_BATCH_WEIGHT: usize = 32;
 
-/// Part of the deadline after which nobody waits for a flight of others: whoever has its answer may not come for it.
+/// Divisor of the deadline, for the time after which other calls do not wait for a batch any more:
+/// the future that has its reply may not be polled.
 const STALL_DIVISOR: u32 = 4;
 
-/// Pause before another socket is tried, where the last one did not help.
+/// Pause before another connection is tried, where the last one did not help.
 pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
-/// How steps are sent.
+/// Encoding and sending of batches.
 pub(super) trait BatchTransport: Send + Sync + 'static {
     type Command: Send + Sync + 'static;
     type Reply: Send + 'static;
-    /// A way to the server.
+    /// Connection to the server.
     type BatchConnection: Send;
-    /// Steps made ready to be sent.
+    /// Encoded batch.
     type Payload: Send;
 
-    /// How much a flight takes: bounded as its script is.
+    /// Largest weight of a batch, bounded as its script is.
     const MAX_WEIGHT: usize = MAX_BATCH_WEIGHT;
-    /// How many steps need not wait for the one flight that is under way: while the server is at that one, the next
-    /// is made ready.
+    /// Number of waiting calls that are sent although one batch is in flight: they are prepared
+    /// while the server executes it.
     const PIPELINE_THRESHOLD: usize = Self::MAX_WEIGHT;
-    /// Whether what may have run is sent again. If not, its caller is told that it may have.
+    /// Sends calls again that may have run. If false, their callers get a timeout.
     const REPEATABLE: bool = true;
 
-    /// How much of a flight it takes, at least 1.
+    /// Returns the weight of a command in a batch, at least 1.
     fn weight(step: &Self::Command) -> usize;
 
-    /// How many replies it gets: 1 or 2.
+    /// Returns the number of replies to a command: 1 or 2.
     fn reply_count(step: &Self::Command) -> usize;
 
     fn connection(&self) -> impl Future<Output = Result<Self::BatchConnection, Error>> + Send;
@@ -94,30 +98,31 @@ pub(super) trait BatchTransport: Send + Sync + 'static {
         by_text: bool,
     ) -> Self::Payload;
 
-    /// Sends it. Loads are on the wire in the order of the first polls.
+    /// Sends a batch. Payloads are put on the wire in the order of the first polls.
     fn send<'a>(
         &'a self,
         path: &'a mut Self::BatchConnection,
         load: &'a Self::Payload,
     ) -> impl Future<Output = Result<Vec<Self::Reply>, BatchFault>> + Send + 'a;
 
-    /// No answer came on this path in time.
+    /// Handles the timeout of a batch on this connection.
     fn handle_timeout(&self, path: &Self::BatchConnection);
 }
 
-/// Why a flight has not arrived.
+/// Reason why a batch failed.
 pub(super) enum BatchFault {
-    /// The server does not know the script; it has not run.
+    /// The server does not know the script, which has not run.
     NoScript,
-    /// The server would not run it: no master, or still loading.
+    /// The server did not run it: it is no master, or is still loading.
     NotExecuted,
     /// The connection broke: it may have run.
     ConnectionLost,
-    /// What every step of it is told.
+    /// Holds the error for each call of the batch.
     Failed(Error),
 }
 
-/// The replies to a step, and how often it was sent: more than once, and an earlier one may have run.
+/// Replies to a command, and the number of times that it was sent. With more than one, an earlier
+/// copy may have run.
 #[derive(Debug)]
 pub(super) struct CallReply<R> {
     pub(super) first: R,
@@ -127,16 +132,17 @@ pub(super) struct CallReply<R> {
 
 type CallOutcome<F> = Result<CallReply<<F as BatchTransport>::Reply>, Error>;
 
-/// The calls of one lane.
+/// Batcher of the calls of one lane.
 pub(super) struct CallBatcher<F: BatchTransport>(Arc<BatcherInner<F>>);
 
 struct BatcherInner<F: BatchTransport> {
     transport: F,
     script_name: &'static str,
     deadline: Duration,
-    /// The runtime it was made on.
+    /// Runtime on which the store was created.
     home_runtime: Option<Handle>,
-    /// Who stands in the queue for so long looks whether those under way do too.
+    /// Time after which a batch counts as stalled, and interval at which waiting callers check for
+    /// that.
     stall_timeout: Duration,
     queue: Mutex<LaneQueue<F>>,
 }
@@ -155,9 +161,10 @@ impl<F: BatchTransport> CallBatcher<F> {
         }))
     }
 
-    /// Sends a step, alone or with others.
+    /// Sends a command, alone or with others.
     ///
-    /// Dropping the future may leave the step unsent, or run; see above.
+    /// If the future is dropped, the command may stay unsent or may run; see the module's
+    /// documentation.
     #[expect(
         clippy::manual_async_fn,
         reason = "what an async fn is given lies in its future twice"
@@ -170,8 +177,8 @@ impl<F: BatchTransport> CallBatcher<F> {
         async move { self.start_call(step, Instant::now(), until).await }
     }
 
-    /// Puts a step into the queue at once; it goes with the next flight, whatever becomes of the future.
-    /// `None` if nothing would ever send it: there is no runtime here, and nobody else is under way.
+    /// Queues a command at once. It is sent with the next batch, even if the future is dropped.
+    /// `None` if nothing would ever send it: there is no runtime, and no batch is in flight.
     pub(super) fn submit(
         &self,
         step: F::Command,
@@ -194,8 +201,8 @@ impl<F: BatchTransport> CallBatcher<F> {
         Some(waiting.outcome_by(until, name))
     }
 
-    /// As `call`, but a step that waits for others stands in the queue when this returns. To be polled at once: who goes
-    /// alone, or leads, holds the lane, and sends with the first poll.
+    /// Like `call`, but a command that has to wait is queued when this returns. Poll the result at
+    /// once: a caller that sends alone, or leads, occupies the lane and sends with its first poll.
     pub(super) fn start_call(
         &self,
         step: F::Command,
@@ -223,7 +230,8 @@ impl<F: BatchTransport> CallBatcher<F> {
         let (waiting, name) = (OutcomeReceiver::new(ticket), self.0.script_name);
         if led && let Some((slot, path)) = BatchSlot::for_leader(&self.0) {
             return BatchedCall(BatchedCallState::Boxed(Box::pin(async move {
-                // It tells this caller too; if it takes too long, the others go on with somebody else.
+                // Completes this call too. After the deadline the other calls continue with another
+                // sender.
                 let _ = timeout_at(until, slot.send_as_leader(path)).await;
                 waiting.outcome_by(until, name).await
             })));
@@ -249,7 +257,7 @@ impl<F: BatchTransport> CallBatcher<F> {
 }
 
 impl<F: BatchTransport> BatcherInner<F> {
-    /// What a caller waits for who has his own clock.
+    /// Waits for the outcome with a timer of its own, and checks for stalled batches.
     async fn await_with_own_timer(
         self: Arc<Self>,
         until: Instant,
@@ -267,7 +275,7 @@ impl<F: BatchTransport> BatcherInner<F> {
         }
     }
 
-    /// Sees to it that somebody takes what stands in the queue; false if nobody will.
+    /// Ensures that a task takes the calls of the queue. Returns false if none will.
     fn ensure_batch_task(self: &Arc<Self>) -> bool {
         let here = Handle::try_current().ok();
         for runtime in here.iter().chain(&self.home_runtime) {
@@ -277,7 +285,7 @@ impl<F: BatchTransport> BatcherInner<F> {
             }
             let slot = BatchSlot::for_task(self, &mut lane);
             drop(lane);
-            // A runtime that has ended drops what is spawned on it at once.
+            // A runtime that has ended drops the task at once.
             if !runtime.spawn(slot.run()).is_finished() {
                 return true;
             }
@@ -286,13 +294,14 @@ impl<F: BatchTransport> BatcherInner<F> {
         !lane.needs_batch(Instant::now()) || lane.has_in_flight()
     }
 
-    /// When a flight that was begun now is surely over, if its runtime runs at all.
+    /// Returns the time by which a batch that starts now is over, if its runtime makes progress.
     fn batch_expiry(&self) -> Instant {
         Instant::now() + self.deadline * 2 + RETRY_PAUSE
     }
 }
 
-/// An error of a step that had been sent before: that one may have run.
+/// Returns the error of a call that was sent `sent` times before. If any, a copy may have run, and
+/// the error is a timeout.
 fn in_doubt_error(name: &'static str, sent: u32, error: Error) -> Error {
     match (sent, error.kind()) {
         (0, _) | (_, ErrorKind::Timeout) => error,

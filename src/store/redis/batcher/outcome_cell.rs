@@ -1,4 +1,4 @@
-//! What a caller and a flight know of each other.
+//! State shared by a caller and the batch that sends its call.
 
 use std::{
     future::poll_fn,
@@ -11,14 +11,14 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::error::{Error, ErrorKind};
 
-/// One caller's wait for the outcome of its step.
+/// Outcome of one call, and the waker of its caller.
 pub(super) struct OutcomeCell<T>(Mutex<CellState<T>>);
 
 struct CellState<T> {
     phase: CellPhase<T>,
-    /// It is on the wire, or was.
+    /// It is or was on the wire.
     sent: bool,
-    /// Its caller has to look at the clock himself.
+    /// The caller has to use a timer of its own.
     deadline_signaled: bool,
     waker: Option<Waker>,
 }
@@ -26,17 +26,17 @@ struct CellState<T> {
 enum CellPhase<T> {
     Waiting,
     Done(T),
-    /// Nobody waits any more, or the outcome was fetched.
+    /// The caller is gone, or has taken the outcome.
     Closed,
 }
 
-/// What a caller leaves behind.
+/// State of a call at the moment when its caller leaves.
 pub(super) enum AbandonedCall<T> {
-    /// A step that was not sent, and will not be.
+    /// It was not sent, and will not be.
     Unsent,
-    /// A step that may have run.
+    /// It may have run.
     Sent,
-    /// Nothing: its outcome had come.
+    /// The outcome had arrived.
     Done(T),
 }
 
@@ -52,7 +52,7 @@ impl<T> Default for OutcomeCell<T> {
 }
 
 impl<T> OutcomeCell<T> {
-    /// Marks it as sent, for good; false if nobody waits, and it must not be.
+    /// Marks the call as sent. Returns false if its caller is gone, and it must not be sent.
     pub(super) fn mark_sent(&self) -> bool {
         let mut state = self.0.lock();
         let waits = matches!(state.phase, CellPhase::Waiting);
@@ -60,7 +60,7 @@ impl<T> OutcomeCell<T> {
         waits
     }
 
-    /// The server says that it has not run.
+    /// Called when the server has not run the call.
     pub(super) fn mark_unsent(&self) {
         self.0.lock().sent = false;
     }
@@ -77,7 +77,7 @@ impl<T> OutcomeCell<T> {
         }
     }
 
-    /// The caller's time may be over.
+    /// Tells the caller that its deadline may have passed.
     pub(super) fn signal_deadline(&self) {
         let mut state = self.0.lock();
         state.deadline_signaled = true;
@@ -88,15 +88,15 @@ impl<T> OutcomeCell<T> {
         }
     }
 
-    /// Nobody waits for anything.
+    /// Returns true if no caller waits for an outcome.
     pub(super) fn is_finished(&self) -> bool {
         !matches!(self.0.lock().phase, CellPhase::Waiting)
     }
 
-    /// The caller waits no more.
+    /// Ends the wait of the caller.
     pub(super) fn abandon(&self) -> AbandonedCall<T> {
         let mut state = self.0.lock();
-        // It may keep a whole task in memory, and is dropped outside of the lock.
+        // Dropped outside of the lock: a waker may be the last reference to a whole task.
         let _waker = state.waker.take();
         let left = match std::mem::replace(&mut state.phase, CellPhase::Closed) {
             CellPhase::Done(outcome) => AbandonedCall::Done(outcome),
@@ -132,17 +132,18 @@ impl<T> OutcomeCell<T> {
         }
         let known = state.waker.as_ref().is_some_and(|known| known.will_wake(waker));
         let old = if known { None } else { state.waker.replace(waker.clone()) };
-        // It may be the last of a task, with whatever that has: not under the lock.
+        // Outside of the lock: the waker may be the last reference to a task.
         drop(state);
         drop(old);
         Poll::Pending
     }
 }
 
-/// A caller in the queue. Dropped, it is gone, and its step is not sent if it has not been.
+/// Waiting caller of a queued call. Dropping it keeps the call from being sent, if it was not sent
+/// yet.
 pub(super) struct OutcomeReceiver<T> {
     cell: Arc<OutcomeCell<T>>,
-    /// Nothing is to be left when this is dropped: its step is sent whoever waits, or its outcome was fetched.
+    /// Dropping this changes nothing: the call is sent in any case, or the outcome was taken.
     detached: bool,
 }
 
@@ -155,7 +156,8 @@ impl<T> OutcomeReceiver<T> {
         Self { cell: ticket, detached: true }
     }
 
-    /// The outcome; `None` if it is [rung](OutcomeCell::signal_deadline) before.
+    /// Polls for the outcome; `None` if the [deadline was signaled](OutcomeCell::signal_deadline)
+    /// first.
     pub(super) fn poll_outcome(&mut self, context: &Context<'_>) -> Poll<Option<T>> {
         let polled = self.cell.poll_outcome(context.waker(), true);
         self.detached |= matches!(polled, Poll::Ready(Some(_)));
@@ -164,7 +166,7 @@ impl<T> OutcomeReceiver<T> {
 }
 
 impl<R> OutcomeReceiver<Result<R, Error>> {
-    /// The outcome, if it comes before that moment.
+    /// Waits for the outcome until the deadline, then abandons the call.
     #[expect(
         clippy::manual_async_fn,
         reason = "what an async fn is given lies in its future twice"
@@ -182,12 +184,13 @@ impl<R> OutcomeReceiver<Result<R, Error>> {
         }
     }
 
-    /// The outcome, if it comes by then. One that has not come may be waited for again.
+    /// Waits for the outcome until `moment`. `None` leaves the call as it is, to be awaited again.
     pub(super) async fn try_outcome_by(&self, moment: Instant) -> Option<Result<R, Error>> {
         timeout_at(moment, self.cell.outcome()).await.ok()
     }
 
-    /// It is not waited for any more.
+    /// Abandons the call. Returns its outcome if it has arrived, else an error that tells if it was
+    /// sent.
     pub(super) fn abandon(&self, name: &'static str) -> Result<R, Error> {
         match self.cell.abandon() {
             AbandonedCall::Unsent => Err(Error::new(ErrorKind::Unavailable, name)),

@@ -1,4 +1,4 @@
-//! A flight of one, by its caller.
+//! Calls that are sent alone, by their callers.
 
 use std::iter;
 
@@ -11,14 +11,14 @@ use super::{
 };
 use crate::error::{Error, ErrorKind};
 
-/// How far a lone call has come.
+/// Progress of a call that is sent alone.
 struct SingleCall<P> {
     attempts: u32,
     connection: Option<P>,
 }
 
 impl<F: BatchTransport> BatchSlot<F> {
-    /// Sends the step in its caller's own future.
+    /// Sends the call in the caller's own future.
     pub(super) async fn send_single(self, step: F::Command, until: Instant) -> CallOutcome<F> {
         let (flights, name) = (&self.inner.transport, self.inner.script_name);
         let mut lone = SingleCall { attempts: 0, connection: None };

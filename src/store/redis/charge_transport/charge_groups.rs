@@ -1,4 +1,4 @@
-//! Which charges of a flight are one step.
+//! Grouping of a batch's charges into steps of the script.
 
 use super::{QueuedCharge, single_fixed_window};
 use crate::{
@@ -10,35 +10,35 @@ use crate::{
     },
 };
 
-/// One step of the script: charges that are the same, and come one after the other as far as their
-/// counters are concerned.
+/// Equal charges that the script executes as one step. No other charge of their counters lies
+/// between them.
 pub(super) struct ChargeGroup {
-    /// Numbers that are answered.
+    /// Numbers in the reply to the step.
     pub(super) value_count: usize,
     pub(super) times: u64,
-    /// Cost and ms of the window, if it is about one fixed window and nothing else.
+    /// Cost and window (ms), if the charge is of one fixed window and nothing else.
     pub(super) fixed_window: Option<[u64; 2]>,
 }
 
-/// Which group a charge is in, and after how many others of it.
+/// Group of a charge, and its position there.
 pub(super) struct GroupMember {
     pub(super) group: usize,
     charged_before: u64,
     times: u32,
 }
 
-/// The groups of a flight, in order; by tag, which one was the last.
+/// Groups of a batch, in order, with an index of the last group of each tag.
 ///
-/// Charges under different tags have no counter in common, so only those under the same tag have an order that
-/// counts: a charge joins the last group of its tag, or begins a new one.
+/// Charges under different tags have no counter in common, so their order does not matter. A charge
+/// joins the last group of its tag, or begins a new one.
 #[derive(Default)]
 pub(super) struct ChargeGroups<'a> {
     pub(super) groups: Vec<(&'a QueuedCharge, ChargeGroup)>,
-    /// By hash of the tag, with the next free slot for those that meet. Made for the second group.
+    /// Index by hash of the tag, with linear probing. Created with the second group.
     last_by_tag: Vec<u8>,
 }
 
-/// More than twice as many as there are groups.
+/// More than twice the largest number of groups.
 const TABLE_SIZE: usize = 256;
 const EMPTY: u8 = u8::MAX;
 
@@ -88,7 +88,7 @@ impl<'a> ChargeGroups<'a> {
             _ => None,
         };
         self.groups.push((step, ChargeGroup { value_count: words, times: 0, fixed_window: fixed }));
-        // A flight has fewer than 255 groups.
+        // A batch has fewer than 255 groups.
         let number = u8::try_from(group).unwrap_or(EMPTY);
         match group {
             0 => {}
@@ -105,12 +105,13 @@ impl<'a> ChargeGroups<'a> {
 }
 
 fn slot_index(step: &QueuedCharge) -> usize {
-    // All of a lane have the last bits in common.
+    // The last bits are common to all tags of a lane.
     usize::try_from((step.tag_hash >> 8) % TABLE_SIZE as u64).unwrap_or(0)
 }
 
 impl GroupMember {
-    /// What it would have been told if it had been sent by itself, after those before it.
+    /// Returns the reply that this charge would have received if it had been sent alone, after the
+    /// charges before it.
     pub(super) fn extract_reply(
         &self,
         group: &Result<RawChargeReply, Error>,

@@ -1,4 +1,4 @@
-//! Making a connection: it is opened, and the server at its end is looked at.
+//! Connection factory: opens a connection and checks the server at its end.
 
 use std::{
     sync::{Arc, atomic::AtomicU64},
@@ -32,13 +32,14 @@ use crate::{
     },
 };
 
-/// For how long a mistake is what all are told, about: each attempt is a login, which may be counted.
+/// Time for which a configuration error is repeated without another attempt: each attempt is a
+/// login, which the server may count. Jitter is added.
 const CONFIG_ERROR_TTL: Duration = Duration::from_millis(500);
 
-/// Why connections could not be made, and word of it to those who wait.
+/// Failures of connection attempts, and a notification of the callers that wait.
 #[derive(Default)]
 pub(super) struct ConnectFailures {
-    /// And until when none is made, if it is a mistake.
+    /// Last failure; for a configuration error, also the time of the next attempt.
     last: Mutex<Option<(ConnectError, Option<Instant>)>>,
     pub(super) failure_notify: Notify,
 }
@@ -52,7 +53,7 @@ impl ConnectFailures {
         failure.into_error()
     }
 
-    /// One could be made: what was wrong is not what will be.
+    /// Forgets the failure after a successful attempt.
     fn clear(&self) {
         *self.last.lock() = None;
     }
@@ -65,14 +66,15 @@ impl ConnectFailures {
             .into_error()
     }
 
-    /// What the server said the last time that it was there and took no connection.
+    /// Returns the last failure if the server answered and refused the connection.
     pub(super) fn last_refusal(&self) -> Option<Error> {
         let last = self.last.lock().clone();
         last.filter(|(failure, _)| matches!(failure, ConnectError::Refused(_)))
             .map(|(why, _)| why.into_error())
     }
 
-    /// What an attempt would be told again, most likely: a moment ago it was a mistake, and that is mended by hand.
+    /// Returns a configuration error that is younger than `CONFIG_ERROR_TTL`. Another attempt would
+    /// most likely fail too, since such an error is fixed by hand.
     pub(super) fn config_error(&self) -> Option<Error> {
         let last = self.last.lock().clone();
         let (failure, _) = last.filter(|(_, again)| again.is_some_and(|at| Instant::now() < at))?;
@@ -80,7 +82,7 @@ impl ConnectFailures {
     }
 }
 
-/// An attempt to connect, until it ends or its runtime does.
+/// Connection attempt in progress, until it ends or its runtime does.
 struct ConnectAttempt<'a>(&'a Mutex<Option<Instant>>);
 
 impl<'a> ConnectAttempt<'a> {
@@ -96,7 +98,7 @@ impl Drop for ConnectAttempt<'_> {
     }
 }
 
-/// Makes connections, and sees that they lead to a server that can be used, with this layout.
+/// Makes connections, and checks that the server is usable and the namespace has this layout.
 #[derive(Clone)]
 pub(super) struct ConnectionFactory {
     pub(super) target: ConnectionTarget,
@@ -105,11 +107,11 @@ pub(super) struct ConnectionFactory {
     pub(super) failures: Arc<ConnectFailures>,
     pub(super) server_tracker: Option<Arc<ServerTracker>>,
     pub(super) node: Option<Arc<ClusterNode>>,
-    /// Connections of all lanes that were left because they were silent.
+    /// Number of connections of all lanes that were abandoned or broke.
     pub(super) connection_resets: Arc<AtomicU64>,
-    /// Since when its pool's connection is being made.
+    /// Start of the attempt in progress, if any, for the pool of this factory.
     pub(super) attempt_started_at: Arc<Mutex<Option<Instant>>>,
-    /// The runtime that the store was made on.
+    /// Runtime that the store was created on.
     pub(super) home_runtime: Option<Handle>,
 }
 
@@ -119,7 +121,8 @@ impl bb8::ManageConnection for ConnectionFactory {
 
     async fn connect(&self) -> Result<TrackedConnection, Error> {
         let _making = ConnectAttempt::start(&self.attempt_started_at);
-        // Bounded as a whole: an attempt that never ends would keep its lane from making another.
+        // The whole attempt has a timeout: one that never ends would keep its lane from making
+        // another.
         let opened = timeout(self.deadline * 2, self.open_on_home_runtime()).await;
         let opened =
             opened.unwrap_or(Err(ConnectError::Unavailable)).inspect(|_| self.failures.clear());
@@ -140,7 +143,7 @@ impl bb8::ManageConnection for ConnectionFactory {
 }
 
 impl ConnectionFactory {
-    /// For a lane to this target.
+    /// Returns a factory for the lanes to a target.
     pub(super) fn for_target(
         &self,
         target: ConnectionTarget,
@@ -175,10 +178,10 @@ impl ConnectionFactory {
             self.target.open(COMMON_SHARD, &settings).await?;
         let facts = ServerInfo::fetch(&mut connection).await?;
         facts.check_usable(self.node.is_some())?;
-        // It answers, so it was alive after this.
+        // The server has answered, so it was alive at a later moment than this.
         let alive = Instant::now();
         let mut own = connection.clone();
-        // Both at once: that takes no longer.
+        // Run concurrently, to save a round trip.
         let (data, may) = tokio::join!(
             self.verify_layout(&mut connection),
             acl::check_permissions(&mut own, &self.keys)
@@ -222,7 +225,7 @@ impl ConnectionFactory {
         })
     }
 
-    /// How long a connection may have been silent, and still be used; however long, if `None`.
+    /// Returns how long a connection may be silent and still be used; `None` means any time.
     pub(super) fn max_silence(&self) -> Option<Duration> {
         match &self.node {
             Some(place) => Some(place.cluster.max_silence()),
@@ -230,8 +233,9 @@ impl ConnectionFactory {
         }
     }
 
-    /// Fails unless the namespace has the layout of this version. Returns the name of the data, unless another node has
-    /// it. (A probe leaves it to the lanes to name them.)
+    /// Returns an error unless the namespace has the layout of this version. Returns the identity
+    /// of the data, unless another node has it. (A probe does not create it; that is left to the
+    /// lanes.)
     async fn verify_layout(
         &self,
         connection: &mut RedisConnection,
@@ -243,7 +247,8 @@ impl ConnectionFactory {
         let (Some(incarnation), Some(place)) = (&self.server_tracker, &self.node) else {
             return Ok(data);
         };
-        // A node without `meta` can't tell which layout the namespace has: until it is known, its node is asked.
+        // A node without the key `meta` cannot report the layout. Until the layout is verified, the
+        // node with that key is asked.
         if data.is_none() && !incarnation.is_layout_verified() {
             let settings = ConnectionSettings {
                 connect_timeout: Some(self.deadline),
@@ -252,7 +257,7 @@ impl ConnectionFactory {
             let mut common = place.cluster.open(COMMON_SHARD, &settings).await?.connection;
             let common =
                 namespace_layout::check_layout(&mut common, &self.keys, false, writes).await?;
-            // Before a lane of that node connects, headers are signed with it.
+            // Delegation headers are signed with the identity before a lane of that node connects.
             if let Some(DataIdentity(Some(space))) = common {
                 incarnation.learn_identity(&space);
             }

@@ -1,4 +1,4 @@
-//! A lane's one connection: a pool of one, which makes another when it is dead.
+//! Lane of one connection: a pool of one, which makes a new connection when the old one is dead.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use super::{
 };
 use crate::error::Error;
 
-/// A pool of one, and word of the connections that could not be made: `bb8` makes them in a task of its
-/// own, and would leave those who wait to their timeout.
+/// Pool of one connection, with a notification of failed attempts. `bb8` connects in a task of its
+/// own, and would let the callers wait until their timeout.
 pub(in super::super) struct ConnectionLane {
     pool: Mutex<LanePool>,
     /// The pool's one connection, once it is known.
@@ -20,7 +20,7 @@ pub(in super::super) struct ConnectionLane {
     failures: Arc<ConnectFailures>,
 }
 
-/// A pool, and what tells it from those that were there before.
+/// Pool with its generation, which tells it from earlier pools of the lane.
 #[derive(Clone)]
 struct LanePool {
     pool: bb8::Pool<ConnectionFactory>,
@@ -34,17 +34,17 @@ impl ConnectionLane {
         Self { pool: Mutex::new(LanePool::new(manager, 0)), connection: Mutex::new(None), failures }
     }
 
-    /// Its connection, if it has one.
+    /// Returns the current connection, if any.
     pub(in super::super) fn current_connection(&self) -> Option<TrackedConnection> {
         self.connection.lock().clone()
     }
 
-    /// Why the server takes no connection, if it said so.
+    /// Returns the reason with which the server refuses connections, if it gave one.
     pub(in super::super) fn last_refusal(&self) -> Option<Error> {
         self.failures.last_refusal()
     }
 
-    /// Its connection. While that lives, this asks nobody and does not wait.
+    /// Returns the connection, without a call or a wait while it is alive.
     pub(in super::super) async fn connection(&self) -> Result<TrackedConnection, Error> {
         let Self { pool, connection: known, failures } = self;
         if let Some(socket) = known.lock().as_ref().and_then(TrackedConnection::checkout) {
@@ -69,8 +69,8 @@ impl ConnectionLane {
         }
     }
 
-    /// Takes a socket for the lane's; not one of a pool that was given up: a lane has one at a time, which
-    /// is what orders its calls.
+    /// Makes a socket the lane's connection, unless it belongs to a replaced pool. A lane has one
+    /// connection at a time, which orders its calls.
     fn adopt_connection(
         &self,
         socket: &TrackedConnection,
@@ -79,7 +79,8 @@ impl ConnectionLane {
         let pool = self.pool.lock();
         (pool.generation == number).then(|| {
             let before = self.connection.lock().replace(socket.clone());
-            // Also where nobody waited on it: what was sent there may be delivered yet, after what goes here.
+            // Also if no call waited on the old one: calls sent there may be delivered after those
+            // sent here.
             if before.is_some_and(|before| before.checkout().is_none()) {
                 socket.record_replacement();
             }
@@ -87,8 +88,8 @@ impl ConnectionLane {
         })
     }
 
-    /// `bb8` connects on the runtime of whoever asked first. If that ends meanwhile, the pool waits for ever
-    /// for a connection that nobody makes.
+    /// Replaces a stalled pool. `bb8` connects on the runtime of its first caller; if that runtime
+    /// ends, the pool waits for ever.
     fn replace_stalled_pool(&self, number: u64) {
         let mut pool = self.pool.lock();
         if pool.generation == number && pool.is_stalled() {
@@ -110,8 +111,8 @@ impl LanePool {
         Self { pool, factory: manager, generation: number }
     }
 
-    /// It has no connection and nobody makes one, or who makes it should have ended long ago: its runtime
-    /// stands still.
+    /// Returns true if the pool has no connection and no attempt is in progress, or the attempt is
+    /// overdue because its runtime is blocked.
     fn is_stalled(&self) -> bool {
         let begun = *self.factory.attempt_started_at.lock();
         let stands = |begun: Instant| begun.elapsed() > self.factory.deadline * 3;

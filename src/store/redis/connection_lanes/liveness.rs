@@ -1,18 +1,21 @@
-//! Signs of life of a connection whose server may be replaced while it stands still.
+//! Signs of life of a connection to a server that may be replaced while it is paused.
 //!
-//! # Why nothing is acknowledged by a master that stood still until it had a successor
+//! # Why a replaced master acknowledges nothing after a pause
 //!
-//! Sentinels, and nodes of a cluster, replace a master that has been silent for a time *d* (`down-after-milliseconds`,
-//! `cluster-node-timeout`). An answer proves that its server did not stand still at some moment after the call was sent.
-//! So an answer is believed if not more than *d* ago a call was sent that has been answered: between that one and this
-//! one it can't have stood still for *d*, and before there can be no successor. However long a call may take: what a
-//! server says that wakes after *d* is not believed, and its connection is left.
+//! Sentinels and cluster nodes replace a master that has been silent for a time *d*
+//! (`down-after-milliseconds`, `cluster-node-timeout`). An answer proves that its server was
+//! running at some moment after the call was sent. So an answer is accepted if the latest answered
+//! call was sent at most *d* ago: since that call, the server cannot have been paused for *d*, and
+//! before such a pause there is no successor. A call may take any time. An answer from a server
+//! that resumes after *d* is rejected, and its connection is abandoned.
 //!
-//! So that this is rare, a connection that has no sign of life for *d* / 2 takes no new calls. The calls themselves are such
-//! signs. A connection that has none is asked for one, in the background, so that no request waits for another
-//! connection; if that is not done (its runtime has ended), it is made anew.
+//! To make this rare, a connection without a sign of life for *d* / 2 takes no new calls. Ordinary
+//! calls are signs of life. An idle connection is pinged in the background, so that no request
+//! waits for a new connection. If the ping is missing (its runtime has ended), the connection is
+//! replaced.
 //!
-//! The first sign is that it was made: to whom, sentinels or the other nodes have said ([`target`](super::super::target)).
+//! The first sign of life is the connect: sentinels or other nodes have confirmed the server
+//! ([`target`](super::super::target)).
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -23,25 +26,25 @@ use tokio::time::Instant;
 
 pub(super) struct Liveness {
     connected_at: Instant,
-    /// When the last call was sent that was answered, in ms since then.
+    /// Time at which the latest answered call was sent, in ms since `connected_at`.
     last_alive_ms: AtomicU64,
     pub(super) max_silence: Duration,
 }
 
-/// Between two rounds of asking: a connection is asked at the second one after its last answer, and has half of its
-/// patience left to answer.
+/// Returns the pause between two rounds of pings. A connection is pinged at the latest in the
+/// second round after its last answer, with half of the maximum silence left for the reply.
 pub(super) fn ping_interval(patience: Duration) -> Duration {
     patience / 4
 }
 
 impl Liveness {
-    /// Of a connection by which something has been answered that was sent at this moment; it is used for so long
-    /// without another answer.
+    /// Creates the state of a connection on which an answer to a call sent at `made` has arrived.
+    /// Without another answer it is used for `patience`.
     pub(super) fn new(made: Instant, patience: Duration) -> Self {
         Self { connected_at: made, last_alive_ms: AtomicU64::new(0), max_silence: patience }
     }
 
-    /// What was sent then is answered now; false if that is not to be believed.
+    /// Records an answer to a call sent at `sent`. Returns false if the answer must be rejected.
     pub(super) fn record_answer(&self, sent: Instant) -> bool {
         let believed = self.silent_for(Instant::now()) <= self.max_silence * 2;
         if believed {
@@ -51,12 +54,12 @@ impl Liveness {
         believed
     }
 
-    /// It must not be used any more.
+    /// Returns true if the connection must not be used any more.
     pub(super) fn is_expired(&self, now: Instant) -> bool {
         self.silent_for(now) > self.max_silence
     }
 
-    /// It should be asked.
+    /// Returns true if the connection should be pinged.
     pub(super) fn needs_ping(&self, now: Instant) -> bool {
         self.silent_for(now) >= ping_interval(self.max_silence)
     }
@@ -95,7 +98,7 @@ mod tests {
         let sent = Instant::now();
         tokio::time::advance(5 * S).await;
         assert!(life.record_answer(sent), "it was alive 8 s ago");
-        // It was alive when that was sent; when it was answered nobody knows.
+        // The server was alive when this was sent; the time of the answer is unknown.
         assert!(life.is_expired(Instant::now()));
         let sent = Instant::now();
         tokio::time::advance(4 * S).await;

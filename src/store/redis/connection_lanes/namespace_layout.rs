@@ -1,9 +1,11 @@
-//! Agreement of all processes of a namespace on its layout: the keys, the records, what headers sign.
+//! Layout of a namespace, on which all its processes agree: keys, records, and the content of
+//! signed headers.
 //!
-//! The field `shards` of `meta` says which layout a namespace has. The first process writes it with `HSETNX`, and each
-//! connection compares it. Layout 1 wrote the bare number of shards and refuses any other number with a sentence, so
-//! the field holds a number that encodes both: processes of two layouts that start at an empty store at the same
-//! moment write the same field, and one of them is refused.
+//! The hash field `shards` of the key `meta` encodes the layout. The first process writes it with
+//! `HSETNX`, and each connection compares it. Layout 1 wrote the bare number of shards and refuses
+//! any other number with a message. So the value is a number that encodes both layout and shards:
+//! when processes of two layouts start on an empty store at once, they write the same hash field,
+//! and one of them is refused.
 
 use redis::{Pipeline, RedisResult, aio::ConnectionLike as _};
 use uuid::Uuid;
@@ -19,20 +21,22 @@ use crate::{
     },
 };
 
-/// Raised by each change that processes of the layout before would misread.
+/// Layout of this version; raised by each change that older processes would misread.
 const LAYOUT_REVISION: u16 = 2;
 
-/// More than there can be shards: the number of shards is the remainder. Layout 1 reads it as 16 bits.
+/// Multiplier of the layout; the number of shards is the remainder. Layout 1 reads the value as 16
+/// bits.
 const REVISION_FACTOR: u16 = 1000;
 
-/// As the field has it.
+/// Value of the hash field `shards`.
 const ENCODED_LAYOUT: u16 = LAYOUT_REVISION * REVISION_FACTOR + SHARD_COUNT;
 
-/// The layout, once it is written, and the identity of the data.
+/// Layout, once it is written, and identity of the data.
 type StoredLayout = (Option<String>, DataIdentity);
 
-/// Fails if the namespace has another layout. Returns the identity of the data, and `None` if another node of the cluster
-/// has `meta` (`as_node`). Where there is no layout, writes it, or returns `None` unless `writes`.
+/// Returns an error if the namespace has another layout. Returns the identity of the data, or
+/// `None` if another cluster node has `meta` (`as_node`). If there is no layout, writes it, or
+/// returns `None` unless `writes` is set.
 pub(super) async fn check_layout(
     connection: &mut RedisConnection,
     keys: &KeyNames,
@@ -40,7 +44,8 @@ pub(super) async fn check_layout(
     writes: bool,
 ) -> Result<Option<DataIdentity>, ConnectError> {
     let mut pipe = redis::pipe();
-    // A write, which a replica refuses. One that a server without room takes: calls that make room go through here.
+    // A write, which a replica refuses. A server without memory accepts it: calls that free memory
+    // pass here too.
     pipe.cmd("HDEL").arg(keys.namespace_meta()).arg("never").ignore();
     let written = match read_layout(pipe, connection, keys).await {
         Err(error) if as_node && error.is_cluster_error() => return Ok(None),
@@ -58,8 +63,8 @@ pub(super) async fn check_layout(
     }
 }
 
-/// Writes what no other process has written meanwhile. The layout comes last: a process that reads it can read the name
-/// as well.
+/// Writes the parts that no other process has written meanwhile. The layout comes last: a process
+/// that reads it can read the name as well.
 async fn write_layout(
     connection: &mut RedisConnection,
     keys: &KeyNames,
@@ -71,7 +76,7 @@ async fn write_layout(
     read_layout(pipe, connection, keys).await
 }
 
-/// Reads both fields after these commands.
+/// Reads layout and identity after the given commands.
 async fn read_layout(
     mut pipe: Pipeline,
     connection: &mut RedisConnection,
@@ -83,13 +88,13 @@ async fn read_layout(
     Ok((layout, DataIdentity(identity)))
 }
 
-/// Tells these data from those of every other server, database and namespace.
+/// Returns an identity that differs for every server, database and namespace.
 fn data_identity(keys: &KeyNames, name: &str, database: i64) -> String {
     let parts = [keys.channel_prefix().as_bytes(), name.as_bytes(), &database.to_be_bytes()];
     hex(&digest_parts(&parts)[..16])
 }
 
-/// Why this version can not use a namespace of that layout; `None` if it can.
+/// Returns the reason why this version cannot use a namespace of that layout; `None` if it can.
 fn mismatch_message(layout: &str, prefix: &str) -> Option<String> {
     let number = layout.parse::<u32>().ok();
     if number == Some(ENCODED_LAYOUT.into()) {

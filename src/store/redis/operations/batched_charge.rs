@@ -1,4 +1,4 @@
-//! Steps of quotas.
+//! Operations on quotas.
 
 use std::{
     pin::Pin,
@@ -34,7 +34,7 @@ use crate::{
     },
 };
 
-/// A charge that goes with others.
+/// Charge that is sent with others.
 pub(crate) struct BatchedCharge<'a> {
     redis: &'a RedisBackend,
     shard: u16,
@@ -161,7 +161,7 @@ fn write_settlement(settled: &ChargeAdjustment, out: &mut Cmd) {
     write_counter(&settled.rule, units, out);
 }
 
-/// The arguments as a script call takes them.
+/// Converts encoded arguments to those of a script call.
 fn into_script_args(written: &Cmd) -> super::ScriptArgs {
     let simple = |arg: redis::Arg<&[u8]>| match arg {
         redis::Arg::Simple(bytes) => Some(bytes.to_vec()),

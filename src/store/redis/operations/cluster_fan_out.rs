@@ -1,5 +1,5 @@
-//! Steps about several shards, in a cluster: a call for each of them, all at once. A node that is away has its
-//! shards left out, and the others their due.
+//! Operations on several shards of a cluster: one call per shard, all at once. Shards of an
+//! unavailable cluster node are left out; the others are served.
 
 use std::time::Duration;
 
@@ -20,25 +20,25 @@ use crate::{
     },
 };
 
-/// How soon a shard that could not be asked is asked again.
+/// Time after which an unreachable shard is polled again.
 const UNREACHABLE_RETRY: Duration = Duration::from_millis(300);
 
-/// How soon it is asked again who lives.
+/// Time after which the registry of workers is asked again.
 const REGISTRY_RETRY: Duration = Duration::from_secs(1);
 
-/// Whose a shard is, as `watch.lua` says.
+/// Owner of a shard watch, as reported by `SHARD_WATCH`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ShardWatchOwner {
     ThisNode,
     OtherNode,
-    /// This node's, until it ended.
+    /// This node's, but expired.
     Lapsed,
-    /// Somebody's, once.
+    /// Given up, or expired as another node's.
     Released,
     Unassigned,
 }
 
-/// What becomes of them.
+/// Changes to the shard watches.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct ShardAssignment {
     keep: Vec<u16>,
@@ -46,7 +46,7 @@ struct ShardAssignment {
     clear: Vec<u16>,
 }
 
-/// As in `beat.lua`: at most so many are kept, the rest is given up.
+/// Assigns shards as the script `HEARTBEAT` does: keeps at most `most` and vacates the others.
 fn assign_shards(
     shards: impl Iterator<Item = (u16, ShardWatchOwner)> + Clone,
     most: usize,
@@ -119,7 +119,8 @@ impl RedisBackend {
         Ok(beat)
     }
 
-    /// Whose the shards are. Of one that can't be asked nothing is known: it is neither taken nor left.
+    /// Returns the owners of the shards. An unreachable shard is left out: it is neither taken nor
+    /// vacated.
     async fn watch_owners(&self, node: &NodeId) -> Vec<(u16, ShardWatchOwner)> {
         let looks =
             join_all((0..SHARD_COUNT).map(|shard| self.update_shard_watch(shard, node, "look", 0)))
@@ -127,7 +128,8 @@ impl RedisBackend {
         (0..).zip(looks).filter_map(|(shard, look)| Some((shard, look?.0))).collect()
     }
 
-    /// Keeps and takes these; those that are this node's then, and those of them that have something to do.
+    /// Keeps or takes these shards. Returns those that this node owns afterwards, and those of them
+    /// that have work to do.
     async fn keep_shards(
         &self,
         node: &NodeId,
@@ -149,10 +151,12 @@ impl RedisBackend {
         (mine, busy)
     }
 
-    /// A sign of life while nobody can say who else lives: the node that knows is away, and the shards of the others
-    /// must not go without a worker for that. What this one watches it keeps, also if this comes so late, for the sake of
-    /// those that do not answer, that it has lapsed: whoever else has come for it has it. None is taken and none is left. `None`
-    /// if there is nothing to keep.
+    /// Sends a heartbeat while the registry of workers is unavailable, so that the shards of the
+    /// other cluster nodes keep their workers.
+    ///
+    /// It keeps the watches of this node. A watch that lapsed while unreachable shards delayed this
+    /// call is kept too, unless another node has taken it. No shard is taken or vacated. `None` if
+    /// there is none to keep.
     async fn keep_current_shards(&self, node: &NodeId, lease: Duration) -> Option<Heartbeat> {
         if lease.is_zero() {
             return None;
@@ -171,7 +175,8 @@ impl RedisBackend {
         })
     }
 
-    /// Whose a shard is after this, and whether it has anything to do; `None` if it can't be asked.
+    /// Applies `verb` to a shard watch. Returns its owner afterwards, and true if the shard has
+    /// work to do; `None` if the shard is unreachable.
     async fn update_shard_watch(
         &self,
         shard: u16,
@@ -193,8 +198,8 @@ impl RedisBackend {
         Some((whose, row.read_number().ok()? == 1))
     }
 
-    /// Takes the watches of a queue that has just been paused. Whoever has taken one meanwhile hears of the
-    /// pause, and gives it up.
+    /// Deletes all shard watches after a pause. A worker that takes one meanwhile learns of the
+    /// pause and gives it up.
     pub(super) async fn delete_shard_watches(&self) -> Result<(), Error> {
         let deleted = join_all((0..SHARD_COUNT).map(async |shard| {
             let mut pipe = redis::pipe();
@@ -206,7 +211,7 @@ impl RedisBackend {
         deleted.await.into_iter().collect()
     }
 
-    /// Fails if none of them can be asked.
+    /// Polls each shard; fails if all of them are unreachable.
     pub(super) async fn due_per_shard(
         &self,
         shards: &[u16],
@@ -233,7 +238,7 @@ impl RedisBackend {
                 return DueLocks { locks: Vec::new(), next_due_in: Some(UNREACHABLE_RETRY) };
             };
             if due.locks.len() > room {
-                // They stay due.
+                // The rest stays due.
                 due.locks.truncate(room);
                 due.next_due_in = Some(Duration::ZERO);
             }

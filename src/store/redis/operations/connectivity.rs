@@ -1,4 +1,4 @@
-//! Steps of quotas, of workers and of the store as a whole.
+//! Operations on the store as a whole, and the registration of limiters.
 
 use std::{sync::Arc, time::Duration};
 
@@ -41,7 +41,8 @@ impl RedisBackend {
     pub(super) async fn do_ping(&self) -> Result<(), Error> {
         self.ping_node(COMMON_SHARD).await?;
         if self.keys.is_clustered() {
-            // Each node: one that refuses the password must be known before it is needed.
+            // Every cluster node: one that refuses the password must be noticed before it is
+            // needed.
             let nodes = self.lanes.representative_shards();
             let answers = join_all(nodes.into_iter().map(|shard| self.ping_node(shard))).await;
             answers.into_iter().collect::<Result<(), _>>()?;
@@ -56,7 +57,7 @@ impl RedisBackend {
         self.run_read_pipeline(shard, "ping", &pipe).await.map(drop).map_err(acl::explain_denial)
     }
 
-    /// Every connection to the node that has `meta` reads the identity.
+    /// Returns the store identity. Any new connection to the server of the common shard reads it.
     pub(super) async fn do_current_identity(&self) -> Result<Arc<str>, Error> {
         if let Some(space) = self.lanes.server_tracker().identities().pop() {
             return Ok(space);
@@ -66,7 +67,7 @@ impl RedisBackend {
         space.ok_or_else(|| Error::new(ErrorKind::Unavailable, "identify"))
     }
 
-    /// Who only answers pings counts nothing either.
+    /// Probes with a write: a server that only answers pings does not count as available.
     pub(super) async fn do_ping_shard(&self, shard: u16) -> Result<(), Error> {
         self.check_breaker(shard, "reaches")?;
         self.probe_write(shard).await

@@ -1,4 +1,4 @@
-//! Steps about jobs wherever they are: list, pending, redrive, purge, tally.
+//! Operations on jobs in any state: lists, redrive, purge and counts.
 
 use super::number_arg;
 use crate::{
@@ -99,7 +99,7 @@ impl RedisBackend {
     }
 }
 
-/// The rest of a page.
+/// Parses the rest of a page.
 fn parse_jobs(row: &mut ReplyReader) -> Result<Vec<(JobId, JobView)>, Error> {
     let mut jobs = Vec::new();
     while !row.is_empty() {
@@ -113,7 +113,7 @@ fn parse_jobs(row: &mut ReplyReader) -> Result<Vec<(JobId, JobView)>, Error> {
     Ok(jobs)
 }
 
-/// `None`: there is nothing more.
+/// Parses the cursor of the next page; `None` after the last.
 fn parse_pending_cursor(row: &mut ReplyReader) -> Result<Option<PendingCursor>, Error> {
     if row.is_empty() {
         return Ok(None);

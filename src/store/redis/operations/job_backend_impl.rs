@@ -1,4 +1,4 @@
-//! The steps of deferred requests, each as its script call.
+//! Implementation of [`JobBackend`]: each operation as its script call.
 
 use std::time::Duration;
 

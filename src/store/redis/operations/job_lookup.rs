@@ -1,4 +1,4 @@
-//! Steps of deferred requests.
+//! Reads of jobs: status, current run, envelope and server time.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ impl RedisBackend {
         }
         let mut view = parse_job_view(&mut row)?;
         view.is_watched = row.read_number()? == 1;
-        // Nil where the response has vanished.
+        // Nil if the response has vanished.
         view.response = row.read_bytes().ok().filter(|_| view.state == JobState::Done);
         view.history.webhook_event = Some(row.read_text()?).filter(|end| !end.is_empty());
         Ok(Some(view))
@@ -89,10 +89,10 @@ impl RedisBackend {
     }
 }
 
-/// What `view.lua` says.
+/// Parses a job as the scripts describe it.
 pub(super) fn parse_job_view(row: &mut ReplyReader) -> Result<JobView, Error> {
     let state = JobState::parse(&row.read_text()?).ok_or_else(|| row.protocol_error())?;
-    // A fact that was never written down is an empty text.
+    // A value that was never stored is an empty text.
     fn parse_or_default<T: std::str::FromStr + Default>(row: &mut ReplyReader) -> Result<T, Error> {
         Ok(row.read_text()?.parse().unwrap_or_default())
     }
@@ -112,7 +112,7 @@ pub(super) fn parse_job_view(row: &mut ReplyReader) -> Result<JobView, Error> {
         due_in: None,
     };
     let position = Some(row.read_number()?).filter(|position| *position > 0);
-    // -1: nothing to wait for.
+    // -1 if there is nothing to wait for.
     let due_in = row.read_text()?.parse().ok().map(Duration::from_millis);
     let past = JobHistory { due_in, ..past };
     let reason = Some(reason).filter(|reason| !reason.is_empty());

@@ -1,4 +1,4 @@
-//! Steps of runs: claim, settle, and the undo of a claim.
+//! Operations on runs: claim, settle, and the undo of a claim.
 
 use redis::Value;
 
@@ -54,7 +54,7 @@ impl RedisBackend {
     }
 }
 
-/// The reply to one step of several; an error if that step failed, which the others did not notice.
+/// Returns the reply to one command of a batch, or its error, which affects no other command.
 fn checked_reply(reply: Value) -> Result<ReplyReader, Error> {
     let row = ReplyReader::new(RUN_BATCH.name, reply);
     row.item_error().map_or(Ok(row), Err)

@@ -1,5 +1,4 @@
-//! Steps about requests that are deferred and wait: storing, cancelling, seeing to what comes due; and those
-//! that run at once.
+//! Operations on waiting jobs (enqueue, cancel, poll of due locks), and on direct runs.
 
 use std::time::Duration;
 
@@ -29,7 +28,6 @@ impl RedisBackend {
         self.check_breaker(shard, name)?;
         let until = Instant::now() + self.deadline;
         let stores = !call.envelope.is_empty();
-        // Lanes and combiners are as many.
         let outcome =
             self.enqueue_batchers[self.lanes.lane_of_shard(shard)].call(call, until).await;
         self.record_outcome(shard, &outcome);
@@ -42,7 +40,7 @@ impl RedisBackend {
                 | EnqueueOutcome::FingerprintMismatch
                 | EnqueueOutcome::TooManyRecords(_)
         );
-        // An earlier copy may be delivered yet, and be stored if there is room then.
+        // An earlier copy may still arrive, and be stored if there is room then.
         if refused && stores && sent > 1 {
             return Err(Error::new(ErrorKind::Timeout, name));
         }
@@ -81,7 +79,7 @@ impl RedisBackend {
         }
     }
 
-    /// False if nothing of it runs any more.
+    /// Updates a direct run; false if it no longer runs.
     pub(super) async fn do_update_direct(
         &self,
         verb: &'static str,
@@ -172,7 +170,7 @@ fn parse_enqueue_reply(reply: Value) -> Result<EnqueueOutcome, Error> {
 }
 
 pub(super) fn parse_due_locks(mut row: ReplyReader) -> Result<DueLocks, Error> {
-    // -1: nothing to come.
+    // -1 if no lock becomes due.
     let next = row.read_text()?.parse().ok().map(Duration::from_micros);
     let mut names = Vec::new();
     while !row.is_empty() {

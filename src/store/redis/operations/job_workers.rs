@@ -1,4 +1,4 @@
-//! Steps of workers: signs of life, words to each other, the pause.
+//! Operations of workers: heartbeats, wake-ups to each other, and the pause of jobs.
 
 use std::time::Duration;
 
@@ -55,12 +55,13 @@ impl RedisBackend {
         }
     }
 
-    /// Tells all workers that some have come or gone.
+    /// Notifies all workers that some have joined or left.
     pub(super) async fn notify_workers(&self) -> Result<(), Error> {
         self.publish(COMMON_SHARD, "e".to_owned(), "workers".to_owned()).await
     }
 
-    /// In a cluster by the node of a shard, which knows what kind of messages it has.
+    /// Publishes a message. In a cluster a script of the shard's cluster node does it, since the
+    /// kind of message depends on the server.
     async fn publish(&self, shard: u16, channel: String, text: String) -> Result<(), Error> {
         let prefix = self.keys.channel_prefix();
         if self.keys.is_clustered() {
@@ -95,7 +96,7 @@ impl RedisBackend {
     }
 }
 
-/// For how many ms a lease goes; 0: the worker leaves.
+/// Returns a lease in ms; 0 means that the worker leaves.
 pub(super) fn lease_millis(lease: Duration) -> u64 {
     if lease.is_zero() { 0 } else { ceil_millis(lease) }
 }

@@ -1,4 +1,4 @@
-//! Steps of a lock and its line.
+//! Operations on a lock and its wait queue.
 
 use std::time::Duration;
 
@@ -135,7 +135,7 @@ impl RedisBackend {
         for LeaseRenewal { key, token: me, mode, lease, job } in &items {
             keys.push(self.keys.holders(key));
             keys.push(self.keys.shard_key(key.shard(), "due"));
-            // A key that is not touched: it only has to carry the shard.
+            // Placeholder that is not accessed: it only has to be of the same shard.
             keys.push(job.as_ref().map_or_else(|| self.keys.holders(key), |id| self.keys.job(id)));
             let job = job.as_ref().map_or("", JobId::as_str);
             let lease = number_arg(ceil_millis(*lease));
@@ -163,8 +163,8 @@ impl RedisBackend {
     }
 }
 
-/// The reply to one step of several; an error if that step failed, which the others did not notice. One that was sent before
-/// may have run then, whatever this copy of it has met.
+/// Returns the reply to one command of a batch, or its error, which affects no other command. If
+/// the command was sent more than once, an earlier copy may have run, so the error is a timeout.
 fn checked_reply(reply: RawReply, sent: u32) -> Result<ReplyReader, Error> {
     let reply = match reply {
         RawReply::Text(words) => Value::BulkString(words.into()),
@@ -195,13 +195,13 @@ fn parse_acquire_reply(reply: RawReply, looks: bool, sent: u32) -> Result<Acquir
             seq: row.read_number()?,
             has_joined: row.read_number()? == 1,
         }),
-        // Only to those who asked: the engines rely on it.
+        // Only for calls with a record: the engines rely on it.
         "known" if looks => Ok(AcquireReply::AlreadyAccepted),
         _ => Err(row.protocol_error()),
     }
 }
 
-/// What follows `held`.
+/// Parses the rest of a reply `held`.
 fn parse_grant(row: &mut ReplyReader) -> Result<AcquireReply, Error> {
     Ok(AcquireReply::Granted {
         fence: row.read_number()?,
@@ -211,7 +211,7 @@ fn parse_grant(row: &mut ReplyReader) -> Result<AcquireReply, Error> {
     })
 }
 
-/// One of several, of which all are held.
+/// Parses the grant of one lock of a set, all of which were granted.
 fn parse_held(row: &mut ReplyReader) -> Result<AcquireReply, Error> {
     match row.read_text()?.as_str() {
         "held" => parse_grant(row),
@@ -219,7 +219,7 @@ fn parse_held(row: &mut ReplyReader) -> Result<AcquireReply, Error> {
     }
 }
 
-/// Parses an answer of `usual.lua`: a grant of a lock without waiters.
+/// Parses a reply of the fast path: a grant of a lock without waiters.
 fn parse_fast_grant(text: &[u8]) -> Option<AcquireReply> {
     let (fence, now) = std::str::from_utf8(text).ok()?.strip_prefix("held ")?.split_once(' ')?;
     let (fence, now) = (fence.parse().ok()?, now.parse().ok()?);

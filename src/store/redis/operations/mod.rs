@@ -1,4 +1,4 @@
-//! Each typed step as its script call: arguments in, typed reply out.
+//! Operations of the [`Backend`] as script calls: typed arguments in, typed reply out.
 
 mod batched_charge;
 mod cluster_fan_out;

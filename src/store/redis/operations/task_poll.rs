@@ -1,4 +1,4 @@
-//! A turn of a task worker, as `tasks_turn.lua` reads it, and what that answers.
+//! Task polls: the arguments of `TASKS_POLL`, and its reply.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ fn poll_header(call: &TaskPollCommand) -> String {
         ..
     } = call;
     let mixed = call.settlements.iter().any(|end| !is_plain_success(end));
-    // What was told of a turn is kept for ten minutes longer than its runs.
+    // The result of a poll is kept for ten minutes longer than the leases of its runs.
     format!(
         "{node}:{worker}.{number} {} {} {} {} {} {} {} {} {} {} {} {} {}",
         call.max_runs + 1,
@@ -88,7 +88,7 @@ fn write_settlement(end: &TaskSettlement, args: &mut PollScriptArgs) {
 
 fn parse_poll_reply(mut row: ReplyReader, ends: usize) -> Result<TaskPollOutcome, Error> {
     let mut stood: Vec<bool> = row.read_text()?.bytes().map(|b| b == b'1').collect();
-    // A turn that was too late is told nothing: it has nothing any more.
+    // A poll that arrives after its successor gets no results: its runs are over.
     stood.resize(ends, false);
     let wait = row.read_text()?.parse().ok().map(Duration::from_micros);
     let place = row.read_number()?;

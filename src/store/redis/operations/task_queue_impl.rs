@@ -1,4 +1,4 @@
-//! Steps of task queues.
+//! Implementation of [`TaskBackend`]: each operation as its script call.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -50,11 +50,11 @@ impl TaskBackend for RedisBackend {
             ["z", "zl", "zw"].map(|kind| self.keys.queue_key(&queue, kind, ""));
         let mut pipe = redis::pipe();
         pipe.cmd("EXISTS").arg(waiting).arg(running);
-        // Who is not among them any more was told of something, or passed over: that is not to be undone here.
+        // `XX`: a worker that is not in the set was woken or passed over, which must not be undone.
         pipe.cmd("ZADD").arg(idle).arg("XX").arg("INCR").arg(saturating_micros(longer));
         pipe.arg(format!("{node}:{worker}"));
         Box::pin(async move {
-            // A second copy would prolong it once more. The turn that follows an error finds out.
+            // A second copy would extend it once more. The poll that follows an error finds out.
             let answer = self
                 .run_write_pipeline(queue.shard(), "still_idle", &pipe, ResendPolicy::Never)
                 .await?;
@@ -222,12 +222,12 @@ impl RedisBackend {
         self.check_breaker(shard, scripts::TASKS_PUSH.name)?;
         let until = Instant::now() + self.deadline;
         let asked = QueuedPush::new(call, self.next_push.fetch_add(1, Ordering::Relaxed));
-        // Lanes and combiners are as many.
         let outcome = self.push_batchers[self.lanes.lane_of_shard(shard)].call(asked, until).await;
         self.record_outcome(shard, &outcome);
         let CallReply { first, attempts: sent, .. } = outcome?;
         match first {
-            // An earlier copy may be delivered yet, and be stored if there is room then, or nobody of that name.
+            // An earlier copy may still arrive, and be stored if by then there is room or the
+            // unique key is free.
             Ok(TaskPushOutcome::Full | TaskPushOutcome::Duplicate(_)) if sent > 1 => {
                 Err(Error::new(ErrorKind::Timeout, scripts::TASKS_PUSH.name))
             }

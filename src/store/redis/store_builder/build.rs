@@ -1,4 +1,4 @@
-//! What a store on Redis is made of: lanes, and a queue for each kind of call before each of them.
+//! Construction of the Redis backend: its lanes, and the batchers before each lane.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,7 +16,7 @@ use crate::{error::Error, store::backend::random_hex_id};
 const MAX_NAMESPACE_LEN: usize = 32;
 
 impl StoreBuilder {
-    /// Nothing is connected yet.
+    /// Creates the backend without connecting.
     pub(super) fn build(self) -> Result<RedisBackend, Error> {
         let (target, named) = self.source.into_target(self.overrides, self.deadline)?;
         let namespace = validate_namespace(self.namespace.or(named))?;
@@ -61,7 +61,7 @@ impl StoreBuilder {
             enqueue_batchers: (0..lanes.lane_count()).map(enqueues).collect(),
             run_batchers: (0..lanes.lane_count()).map(runs).collect(),
             push_batchers: (0..lanes.lane_count()).map(pushes).collect(),
-            // A slot that holds nothing holds 0.
+            // 0 marks an empty slot of the store's memory of pushes.
             next_push: 1.into(),
             charge_batchers: (0..together).map(charges).collect(),
             lock_batchers: (0..lanes.lane_count()).map(combiner).collect(),

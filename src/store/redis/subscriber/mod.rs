@@ -1,10 +1,15 @@
-//! Messages from other processes, on connections of their own.
+//! Subscriber: receives messages of other processes, on separate connections.
 //!
-//! They are made at the first wait, and made again whenever one breaks; after each time everybody is told
-//! to look again, since messages may have been missed. They are made again too when a lane has met another
-//! server: the one before may live on, and hear nothing of what is said on its successor; and once, when somebody waits
-//! for a job for the first time: until then a worker is spared a message for each of its own steps. In a cluster there is
-//! one to each node ([`apart`]).
+//! Subscriptions begin at the first wait and are renewed when:
+//!
+//! - a connection breaks;
+//! - a lane has met another server, since the old one may live on without the messages of its
+//!   successor;
+//! - a job is awaited for the first time. Before that, job events are not subscribed, which saves a
+//!   worker one message for each of its own operations.
+//!
+//! Messages may be missed meanwhile, so all waiters poll after each renewal. In a cluster, each
+//! cluster node has its own subscription ([`subscription`]).
 
 mod subscription;
 
@@ -26,7 +31,7 @@ use crate::store::{
     wakeups::{WakeupMessage, Wakeups},
 };
 
-/// Pause before another attempt to subscribe: the first, and the longest.
+/// First and longest pause between two attempts to subscribe.
 const RETRY_DELAYS: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(1)];
 
 pub(super) struct MessageSubscriber {
@@ -35,12 +40,12 @@ pub(super) struct MessageSubscriber {
     pub(super) node: NodeId,
     pub(super) connect_timeout: Duration,
     pub(super) server_changes: watch::Receiver<u64>,
-    /// Whether changes of jobs are heard.
+    /// True if job events are subscribed.
     pub(super) job_events_wanted: watch::Receiver<bool>,
 }
 
 impl MessageSubscriber {
-    /// Ends when the store handle is gone.
+    /// Runs until the store handle is dropped.
     pub(super) fn run(
         mut self,
         hints: &Arc<Wakeups>,
@@ -59,19 +64,20 @@ impl MessageSubscriber {
         }
     }
 
-    /// Delivers until the connection breaks; false if it could not be made. Another server ends it at once.
+    /// Delivers messages until the connection breaks or the server changes. Returns false if no
+    /// connection could be made.
     async fn deliver_until_disconnected(&mut self, hints: &Weak<Wakeups>) -> bool {
         loop {
-            // What changes from here on is not missed.
+            // Changes from here on are noticed.
             self.server_changes.mark_unchanged();
             self.job_events_wanted.mark_unchanged();
             let (mut servers, mut jobs) =
                 (self.server_changes.clone(), self.job_events_wanted.clone());
             tokio::select! {
                 biased;
-                // It ends when the store handle does, as `life` tells.
+                // The sender is dropped with the store handle; `run` then ends by `life`.
                 Ok(()) = servers.changed() => return true,
-                // No reason for a pause.
+                // Subscribes again without a pause.
                 Ok(()) = jobs.changed() => {}
                 heard = self.subscribe_and_deliver(hints) => return heard,
             }
@@ -97,7 +103,7 @@ impl MessageSubscriber {
     }
 }
 
-/// Until there are no more.
+/// Delivers messages until the stream ends.
 async fn deliver_messages(hints: &Weak<Wakeups>, mut messages: MessageStream) {
     while let Some(message) = messages.next().await {
         parse_message(&message, |hint| deliver_wakeup(hints, hint));
@@ -121,7 +127,8 @@ fn deliver_wakeup(hints: &Weak<Wakeups>, hint: Option<WakeupMessage>) {
     }
 }
 
-/// Longer each time that nothing could be heard.
+/// Pause between attempts; it doubles until a subscription succeeds, up to the longest of
+/// `RETRY_DELAYS`.
 pub(super) struct RetryDelay(Duration);
 
 impl RetryDelay {

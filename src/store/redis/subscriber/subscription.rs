@@ -1,13 +1,15 @@
-//! Messages in a cluster: an ear at each node that has shards.
+//! Subscriptions in a cluster: one for each cluster node that owns shards.
 //!
-//! A node of 7.0 or newer tells what is about a shard by a channel of that shard, to those who listen there: so its
-//! messages are no business of the other nodes, and who publishes learns how many hear it. Nodes before that pass
-//! all messages on to each other; one ear among them hears everything. Which kind a node has is asked of itself, here
-//! by subscribing and in the scripts by its version, so nobody has to agree on it, and the nodes of a cluster may be
-//! of several versions.
+//! A node of version 7.0 or newer publishes messages about a shard on a channel of that shard, only
+//! to its subscribers. The other nodes do not handle these messages, and the publisher learns the
+//! number of receivers. Older nodes forward all messages to each other, so one subscription among
+//! them receives everything. The kind of a node is determined at the node: here by subscribing, in
+//! scripts by its version. So processes need no agreement on it, and the nodes may have different
+//! versions.
 //!
-//! A node that is away makes nobody deaf for the others. When a shard has moved, its subscription is ended by the node
-//! that had it, and the map changes: then all ears are made anew, as they are for any change of it.
+//! An unavailable node does not affect the subscriptions to the others. When a shard has moved, its
+//! old owner ends the subscription and the map changes. Each change of the map renews all
+//! subscriptions.
 
 use std::sync::Weak;
 
@@ -24,27 +26,28 @@ use crate::store::{
     wakeups::{WakeupMessage, Wakeups},
 };
 
-/// A node, and the shards it has.
+/// Node with the shards that it owns.
 type NodeShards = (Endpoint, Vec<u16>);
 
-/// What an attempt to hear a node has come to.
+/// Result of an attempt to subscribe to a node.
 enum Subscription<'a> {
     ShardChannels(MessageStream),
-    /// And what all its kind have to say: the permit of that.
+    /// Channels of all nodes without shard channels, and the permit for this one subscription.
     AllChannels(MessageStream, SemaphorePermit<'a>),
-    /// It has nothing to tell that another does not.
+    /// Another subscription receives this node's messages.
     Covered,
     Failed,
 }
 
 impl MessageSubscriber {
-    /// Delivers for as long as the map stays; false at once if nobody could be heard.
+    /// Delivers messages until the map changes. Returns false at once if no subscription could be
+    /// made.
     pub(super) async fn deliver_from_nodes(
         &self,
         cluster: &ClusterTarget,
         hints: &Weak<Wakeups>,
     ) -> bool {
-        // Whoever has it, the map is known then.
+        // Afterwards the map is known.
         let _ = timeout(self.connect_timeout, cluster.owner(COMMON_SHARD)).await;
         let shares = cluster.shards_by_owner();
         let all = Semaphore::new(1);
@@ -53,7 +56,7 @@ impl MessageSubscriber {
         if ears.iter().all(|ear| matches!(ear, Subscription::Failed | Subscription::Covered)) {
             return false;
         }
-        // One for all of them.
+        // One resync for all subscriptions.
         deliver_wakeup(hints, Some(WakeupMessage::Resync));
         let heard = shares.iter().zip(ears).map(|(share, ear)| {
             let all = &all;
@@ -63,7 +66,7 @@ impl MessageSubscriber {
         true
     }
 
-    /// For ever: when it breaks it is made again, after which everybody looks.
+    /// Keeps one subscription for ever. After each renewal, all waiters poll.
     async fn keep_subscribed<'a>(
         &self,
         cluster: &ClusterTarget,
@@ -81,11 +84,11 @@ impl MessageSubscriber {
                 Subscription::AllChannels(messages, _all) => {
                     deliver_messages(hints, messages).await
                 }
-                // Whoever hears it may go.
+                // Waits until the subscription that covers this node ends.
                 Subscription::Covered => drop(all.acquire().await),
                 Subscription::Failed => {}
             }
-            // Whatever it was, a shard may be elsewhere.
+            // Whatever the cause, a shard may have moved.
             cluster.request_refresh();
             pause.record_outcome(heard);
             pause.sleep().await;

@@ -1,14 +1,14 @@
-//! Why a connection could not be made.
+//! Errors of connection attempts.
 
 use redis::{ErrorKind as RedisErrorKind, RedisError, ServerErrorKind};
 
 use crate::error::{Error, ErrorKind};
 
-/// Each caller gets an error of its own.
+/// Reason why a connection could not be made. Each caller gets a clone.
 #[derive(Clone)]
 pub(in super::super) enum ConnectError {
     Unavailable,
-    /// The server is there, and says why it takes nobody now.
+    /// The server answers and refuses the connection for now, with this reason.
     Refused(String),
     Config(String),
 }
@@ -24,14 +24,15 @@ impl ConnectError {
         }
     }
 
-    /// A client could not even be made: of an address that was read, by its certificates.
+    /// Returns the error of a client that could not be created. The address was parsed, so the
+    /// certificates are invalid.
     pub(super) fn invalid_certificates() -> Self {
         Self::Config(
             "the certificate or the key for the store can't be read; both are PEM".to_owned(),
         )
     }
 
-    /// An error before any call was sent: nothing has run.
+    /// Classifies an error that occurred before any call was sent: nothing has run.
     pub(in super::super) fn from_redis(error: &RedisError) -> Self {
         if let Some(sentence) = missing_permission(error) {
             return Self::Config(sentence);
@@ -47,7 +48,7 @@ impl ConnectError {
             _ if matches!(error.code(), Some("NOAUTH" | "WRONGPASS")) => {
                 config("the store needs another password")
             }
-            // `SELECT`; it will not have one later either.
+            // The reply to `SELECT`; a retry would get the same one.
             _ if error.detail().is_some_and(|text| text.contains("DB index")) => {
                 config("the store's server has no database of this number")
             }
@@ -63,31 +64,33 @@ impl ConnectError {
     }
 }
 
-/// Codes of refusals whose text is the server's own.
+/// Error codes of refusals with a fixed text.
 const REFUSAL_CODES: [&str; 6] =
     ["LOADING", "MASTERDOWN", "BUSY", "DENIED", "CLUSTERDOWN", "MISCONF"];
 
-/// Longest of them that is told. (That of the protected mode explains itself at length.)
+/// Maximum length of a refusal in messages. (The text of the protected mode is long.)
 const MAX_MESSAGE_CHARS: usize = 120;
 
-/// The server's words, where they are a fixed text: others may repeat what it was sent, the password with it.
+/// Returns the server's message if it is a fixed text. Other messages may repeat the input,
+/// including the password.
 fn refusal_message(error: &RedisError) -> Option<String> {
     let (code, text) = (error.code()?, error.detail().unwrap_or_default());
-    // Redis says `max number of clients reached`, in a cluster `max number of clients + cluster connections reached`.
+    // Redis says `max number of clients reached`, in a cluster `max number of clients + cluster
+    // connections reached`.
     let is_full = code == "ERR" && text.starts_with("max number of clients");
     let short: String = text.chars().take(MAX_MESSAGE_CHARS).collect();
     (is_full || REFUSAL_CODES.contains(&code)).then(|| format!("{code} {short}"))
 }
 
-/// It will not know it later either.
+/// Returns true if the server lacks a required command or protocol; a retry would fail too.
 fn is_unsupported(error: &RedisError) -> bool {
     error.kind() == RedisErrorKind::RESP3NotSupported
         || error.code() == Some("NOPROTO")
         || error.detail().is_some_and(|text| text.contains("unknown command"))
 }
 
-/// What the store's user would have to be allowed, if that is what is wrong. In a script the server says it in other
-/// words, which differ by its version.
+/// Returns a message that names the missing permission of the store's user, if that is the error.
+/// In scripts, the server's text differs, also between its versions.
 pub(in super::super) fn missing_permission(error: &RedisError) -> Option<String> {
     let text = error.detail().unwrap_or_default();
     let in_a_script = text.contains("The user executing the script can't")
@@ -113,7 +116,7 @@ fn log_failure(error: &RedisError) {
     if error.is_io_error() {
         tracing::debug!(%error, "no connection to the store");
     } else {
-        // What a server says may repeat what it was sent, the password with it.
+        // A message of the server may repeat the input, including the password.
         tracing::debug!(kind = ?error.kind(), code = ?error.code(), "no connection to the store");
     }
 }
@@ -131,7 +134,7 @@ mod tests {
         }
     }
 
-    /// As Redis 6.2, 7.0 and 7.2 say it.
+    /// Texts of Redis 6.2, 7.0 and 7.2.
     #[test]
     fn what_a_user_may_not_do_is_told_by_what_is_missing() {
         for (text, told) in [

@@ -1,8 +1,8 @@
-//! Where the servers are, and how one gets to them.
+//! Connection targets: the kinds of deployment, and how to connect to each.
 //!
-//! A [`ConnectionTarget`] is what the application has configured; [`ConnectionTarget::open`] makes one [`RedisConnection`] to
-//! it, [`ConnectionTarget::subscribe`] one stream of messages. Everybody else sees connections alone, so what a
-//! topology asks for stays here.
+//! A [`ConnectionTarget`] is built from the application's configuration. [`ConnectionTarget::open`]
+//! opens one [`RedisConnection`], and [`ConnectionTarget::subscribe`] one stream of messages. Other
+//! modules see only connections, so the rules of each topology stay in this module.
 
 mod cluster;
 mod connect_error;
@@ -38,7 +38,7 @@ pub(super) use self::{
 use self::{single_server::SingleServer, store_url::HostPort};
 use crate::error::Error;
 
-/// What the application has configured.
+/// Configured deployment.
 #[derive(Clone)]
 pub(super) enum ConnectionTarget {
     Single(SingleServer),
@@ -48,17 +48,17 @@ pub(super) enum ConnectionTarget {
     Cluster(ClusterTarget),
 }
 
-/// A new connection, and where it goes if that is not always the same place.
+/// New connection, and the address of its server if that can change.
 pub(super) struct OpenedConnection {
     pub(super) connection: RedisConnection,
     pub(super) endpoint: Option<Endpoint>,
 }
 
-/// Messages of the channels that were asked for, until the connection breaks.
+/// Messages of the subscribed channels, until the connection breaks.
 pub(super) type MessageStream = BoxStream<'static, Msg>;
 
 impl ConnectionTarget {
-    /// Asks nobody yet.
+    /// Validates the settings; opens no connection.
     pub(super) fn new(
         address: &StoreUrl,
         trust: &RedisTlsSettings,
@@ -103,12 +103,12 @@ impl ConnectionTarget {
         Self::Pool(pool_target::PoolTarget { pool, message_target: messages.map(Arc::new) })
     }
 
-    /// Whether different shards may be on different servers.
+    /// Returns true if shards may be on different servers.
     pub(super) fn is_clustered(&self) -> bool {
         matches!(self, Self::Cluster(_))
     }
 
-    /// Where this shard is, if there is more than one place.
+    /// Returns the cluster node that owns a shard; `None` unless the target is a cluster.
     pub(super) async fn owner_of_shard(
         &self,
         shard: u16,
@@ -119,7 +119,7 @@ impl ConnectionTarget {
         }
     }
 
-    /// All such places.
+    /// Returns all cluster nodes that own shards; empty unless the target is a cluster.
     pub(super) fn owner_endpoints(&self) -> Vec<Endpoint> {
         match self {
             Self::Cluster(cluster) => cluster.owner_endpoints(),
@@ -127,7 +127,7 @@ impl ConnectionTarget {
         }
     }
 
-    /// How long a connection may have been silent, and still be used; however long, if `None`.
+    /// Returns how long a connection may be silent and still be used; `None` means any time.
     pub(super) fn max_silence(&self) -> Option<Duration> {
         match self {
             Self::Sentinel(sentinels) => sentinels.max_silence(),
@@ -138,14 +138,15 @@ impl ConnectionTarget {
         }
     }
 
-    /// Something was not where it should be.
+    /// Requests a topology refresh, because a shard was not where the map has it. Does nothing
+    /// unless the target is a cluster.
     pub(super) fn request_refresh(&self) {
         if let Self::Cluster(cluster) = self {
             cluster.request_refresh();
         }
     }
 
-    /// A connection of its own, to where this shard is. Whoever calls puts a time limit around it.
+    /// Opens a connection to the server that owns a shard. The caller applies a timeout.
     pub(super) async fn open(
         &self,
         shard: u16,
@@ -161,8 +162,9 @@ impl ConnectionTarget {
         }
     }
 
-    /// Hears the channels from now on, on a connection of its own. Whoever calls puts a time limit
-    /// around it. (In a cluster each node has its own: `listen::apart`.)
+    /// Subscribes to the channels on a separate connection. The caller applies a timeout.
+    ///
+    /// In a cluster, each cluster node has its own subscription (`subscriber::subscription`).
     pub(super) async fn subscribe(
         &self,
         channels: &[String],
@@ -177,17 +179,20 @@ impl ConnectionTarget {
     }
 }
 
-/// What a connection is made with, whatever it goes to.
+/// Settings of a new connection, the same for every target.
 #[derive(Default)]
 pub(super) struct ConnectionSettings {
-    /// How long the network may take for one connection; no limit of its own if `None`.
+    /// Timeout of the network connection; `None` for no timeout.
     pub(super) connect_timeout: Option<Duration>,
-    /// Set when the server or the network ends the connection, or its driver ends with the runtime that it is on.
+    /// Set when the server or the network ends the connection, or when its driver ends with its
+    /// runtime.
     pub(super) disconnected: Arc<AtomicBool>,
 }
 
-/// Part of a connection's driver. A driver that is dropped reads and writes no more: a call that is not sent yet must
-/// go elsewhere, since one that fails here counts as one that may have run.
+/// Guard owned by the driver of a connection; marks the connection as disconnected when dropped.
+///
+/// A driver that is dropped reads and writes no more. A call that is not sent yet must use another
+/// connection, because a call that fails on this one counts as in doubt.
 struct DriverGuard(Arc<AtomicBool>);
 
 impl DriverGuard {
@@ -203,7 +208,7 @@ impl Drop for DriverGuard {
 }
 
 impl ConnectionSettings {
-    /// Deadlines of calls are ours, around each.
+    /// Sets no response timeout: every call has its own deadline.
     fn to_config(&self) -> AsyncConnectionConfig {
         AsyncConnectionConfig::new()
             .set_connection_timeout(self.connect_timeout)
@@ -211,7 +216,8 @@ impl ConnectionSettings {
             .set_push_sender(self.disconnect_handler())
     }
 
-    /// The driver task alone owns the function, so it is dropped with that.
+    /// Returns a handler of disconnect pushes. Only the driver task owns it, so it is dropped with
+    /// the driver.
     fn disconnect_handler(
         &self,
     ) -> impl Fn(PushInfo) -> Result<(), SendError> + Send + Sync + 'static {

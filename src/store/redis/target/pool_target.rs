@@ -1,10 +1,11 @@
-//! Connections out of a pool of the application's.
+//! Connections from a pool of the application.
 //!
-//! Each is taken for as long as it lives. A shared one would be in the way of whoever has checked it out:
-//! a transaction, a blocking call or another database is meant for them alone.
+//! Each connection is checked out for its whole life. A shared one would disturb its other users
+//! with transactions, blocking calls or another database.
 //!
-//! A pool keeps a connection to a master that has been demoted: it only asks whether somebody answers. Where it
-//! gives out one to a replica, a new one is made instead, beside the pool, to where its address leads by now.
+//! The pool keeps connections to a demoted master, because its check only tests for an answer. If
+//! it returns a connection to a replica, a new connection is made outside the pool, to the server
+//! at its address by now.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,16 +20,17 @@ use tokio::{sync::oneshot, time::sleep};
 use super::{ConnectError, ConnectionSettings, ConnectionTarget, MessageStream, RedisConnection};
 use crate::clock::MAX_DURATION;
 
-/// How long a check of the pool's may go on when nobody waits for it any more: longer than its `PING` may take.
+/// Time for which a checkout of the pool continues after its caller was dropped; longer than its
+/// `PING` may take.
 const CHECKOUT_GRACE: Duration = Duration::from_secs(1);
 
 pub(in super::super) type ApplicationPool = bb8::Pool<RedisConnectionManager>;
 
-/// A connection that goes back when the last of those that share it has ended.
+/// Connection that returns to the pool when its last clone is dropped.
 #[derive(Clone)]
 pub(in super::super) struct CheckedOutConnection {
     pub(super) connection: MultiplexedConnection,
-    /// `None` if it was made beside the pool.
+    /// `None` if the connection was made outside the pool.
     _pool_slot: Option<Arc<PooledConnection<'static, RedisConnectionManager>>>,
     _runtime_watch: Arc<oneshot::Sender<()>>,
 }
@@ -67,8 +69,9 @@ impl PoolTarget {
         }))
     }
 
-    /// In a task of its own: whoever waits may give up before the pool has found out that a connection is half open,
-    /// and then that would be put back.
+    /// Checks out a connection, in a task of its own. If the caller were to cancel the checkout
+    /// itself before the pool has detected a half-open connection, that connection would return to
+    /// the pool.
     async fn checkout(
         &self,
     ) -> Result<PooledConnection<'static, RedisConnectionManager>, ConnectError> {
@@ -92,7 +95,7 @@ impl PoolTarget {
         })
     }
 
-    /// Silence, if nobody has said where messages come from.
+    /// Subscribes through `message_target`; without one, the stream never yields a message.
     pub(super) async fn subscribe(
         &self,
         channels: &[String],
@@ -104,10 +107,11 @@ impl PoolTarget {
     }
 }
 
-/// Marks the connection as gone when this runtime ends, or the sender is dropped.
+/// Marks the connection as disconnected when this runtime ends or the returned sender is dropped.
 ///
-/// The driver of a pool's connection is a task of the pool's, and tells nobody of its end. It is on the runtime that had
-/// it made, which is this one unless the application has used the pool on another.
+/// The driver of a pooled connection is a task of the pool and does not report its end. It runs on
+/// the runtime that made the connection, which is this one unless the application has used the pool
+/// on another.
 fn disconnect_with_runtime(settings: &ConnectionSettings) -> Arc<oneshot::Sender<()>> {
     let (watched, dropped) = oneshot::channel::<()>();
     let driver = settings.driver_guard();
@@ -118,13 +122,14 @@ fn disconnect_with_runtime(settings: &ConnectionSettings) -> Arc<oneshot::Sender
     Arc::new(watched)
 }
 
-/// Deadlines of calls are ours, around each; the library's own is shorter than most. Other clones keep theirs.
+/// Disables the response timeout of redis-rs, which is shorter than most deadlines: every call has
+/// its own deadline. Other clones keep their timeout.
 fn without_response_timeout(mut connection: MultiplexedConnection) -> MultiplexedConnection {
     connection.set_response_timeout(MAX_DURATION);
     connection
 }
 
-/// False where that is not told.
+/// Returns true if the server reports that it is a replica; false if it reports nothing.
 async fn is_replica(connection: &mut MultiplexedConnection) -> bool {
     let told = redis::cmd("INFO").arg("replication").query_async::<String>(connection).await;
     told.is_ok_and(|text| text.lines().any(|line| line.trim_end() == "role:slave"))

@@ -1,11 +1,11 @@
-//! A connection, whatever it goes to.
+//! Connection of any target.
 
 use redis::{
     Cmd, Pipeline, RedisFuture, RedisResult, Value,
     aio::{ConnectionLike, MultiplexedConnection},
 };
 
-/// Clones share it; what they send at once is pipelined.
+/// Multiplexed connection. Clones share it, and their concurrent calls are pipelined.
 #[derive(Clone)]
 pub(in super::super) enum RedisConnection {
     Dedicated(MultiplexedConnection),
@@ -14,8 +14,8 @@ pub(in super::super) enum RedisConnection {
 }
 
 impl RedisConnection {
-    /// One command. As [`ConnectionLike::req_packed_command`], without a boxed future: each request comes
-    /// through here.
+    /// Sends one command. Like [`ConnectionLike::req_packed_command`], but without a boxed future,
+    /// because every request passes here.
     pub(in super::super) async fn send_packed_command(&mut self, cmd: &Cmd) -> RedisResult<Value> {
         match self {
             Self::Dedicated(one) => one.send_packed_command(cmd).await,

@@ -1,18 +1,18 @@
-//! TLS: whom to trust, and how to show who one is.
+//! TLS settings: trusted certificates, and the certificate of the client.
 //!
-//! rustls does the work; the cryptography behind it is the application's choice, made once for the
-//! whole process. A choice that nobody has made is told at the start, where it can be mended.
+//! rustls implements TLS. The application chooses its crypto provider, once for the whole process.
+//! A missing provider is reported at construction, where it can be fixed.
 
 use super::store_url::HostPort;
 use crate::error::Error;
 use redis::ConnectionAddr;
 
-/// Certificates of the application's own.
+/// Certificates that the application provides.
 #[derive(Clone, Default)]
 pub(in super::super) struct RedisTlsSettings {
-    /// PEM; those of the system if there is none.
+    /// CA certificates in PEM; `None` for those of the system.
     pub(in super::super) ca_certificate: Option<Vec<u8>>,
-    /// PEM: the chain and its key.
+    /// Certificate chain and private key, both in PEM.
     pub(in super::super) client_identity: Option<(Vec<u8>, Vec<u8>)>,
 }
 
@@ -21,7 +21,7 @@ impl RedisTlsSettings {
         self.ca_certificate.is_some() || self.client_identity.is_some()
     }
 
-    /// Whether connections can be made at all.
+    /// Returns an error if no connection could be made with these settings.
     #[cfg(feature = "tls")]
     pub(super) fn validate(&self, tls: bool) -> Result<(), Error> {
         if tls && rustls::crypto::CryptoProvider::get_default().is_none() {
@@ -60,7 +60,8 @@ impl RedisTlsSettings {
     }
 }
 
-/// What both sides have said is no outage: one does not trust the other.
+/// Returns a message if the error means that one side rejects the certificate of the other, which
+/// is a configuration error and no outage.
 #[cfg(feature = "tls")]
 pub(super) fn certificate_error(error: &redis::RedisError) -> Option<String> {
     use std::{error::Error as StdError, io, sync::Arc};
@@ -68,7 +69,7 @@ pub(super) fn certificate_error(error: &redis::RedisError) -> Option<String> {
     use rustls::{AlertDescription, Error as TlsError};
 
     let source = error.source()?;
-    // redis keeps it behind an `Arc`, and shows that.
+    // redis-rs wraps the error in an `Arc` and returns the `Arc` as the source.
     let shared = source.downcast_ref::<Arc<dyn StdError + Send + Sync>>();
     let source = match shared {
         Some(shared) => shared.downcast_ref::<io::Error>(),

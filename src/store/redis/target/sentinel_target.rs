@@ -1,22 +1,28 @@
-//! The master of a name, as sentinels know it at the time.
+//! Connection target behind sentinels: the current master of a name.
 //!
-//! Asked anew for each connection: a master that has been demoted refuses writes, its sockets are
-//! condemned, and the next connection goes to its successor. All sentinels are asked at once. The latest
-//! configuration is believed ([`named`]): its number is higher after each failover, and only a majority can
-//! begin one, so on the wrong side of a partition a sentinel has an old one. Who does not answer soon after the
-//! first is not waited for; so what one has told is kept ([`epoch_guard`]), and an older one is not gone back to while he
-//! is late.
+//! Each new connection asks all sentinels at once. A demoted master refuses writes, its connections
+//! are marked as dead, and the next connection goes to its successor.
 //!
-//! # A master that is replaced
+//! - The report with the highest configuration epoch wins ([`sentinel_reports`]). The epoch grows
+//!   with each failover, and only a majority can start one, so a sentinel on the minority side of a
+//!   partition reports an older epoch.
+//! - Sentinels that do not answer soon after the first are not awaited. So the highest epoch is
+//!   remembered ([`epoch_guard`]), and an older one is not accepted while the sentinel that
+//!   reported it is late.
 //!
-//! It may be alive: it stood still and wakes, or the failover was asked for. It takes writes until somebody tells it
-//! otherwise, eight seconds after its successor does, and what it took is thrown away. So
+//! # Replaced masters
 //!
-//! - no connection is made to a master whose failover is under way, as the sentinel that leads it tells;
-//! - connections are ended when sentinels say that a successor is about to be promoted, or is there
-//!   ([`SentinelTarget::handle_failover_message`]; a hint);
-//! - a connection that was silent for half the time after which sentinels take a master for gone is not used again
-//!   ([`SentinelTarget::max_silence`]). So whatever stood still long enough to be replaced is asked for anew, also if no hint came.
+//! A replaced master may be alive: it was paused and resumes, or the failover was requested. It
+//! accepts writes until it is reconfigured, which happens eight seconds after its successor starts
+//! to accept them, and these writes are discarded. Therefore:
+//!
+//! - No connection is made to a master during its failover, as reported by the sentinel that leads
+//!   it.
+//! - Connections end when sentinels announce that a successor is about to be promoted or was
+//!   promoted ([`SentinelTarget::handle_failover_message`]). An announcement may be lost.
+//! - A connection that was silent for half of `down-after-milliseconds` is not used again
+//!   ([`SentinelTarget::max_silence`]). A server that was paused long enough to be replaced is thus
+//!   looked up again, even if the announcement was lost.
 
 mod epoch_guard;
 mod sentinel_reports;
@@ -46,10 +52,10 @@ use super::{
 };
 use crate::clock::ceil_millis;
 
-/// How long the others may take when the first has answered, at most.
+/// Longest wait for the other sentinels after the first answer.
 const STRAGGLER_GRACE: Duration = Duration::from_millis(100);
 
-/// What they say when they have begun to replace a master, and when they have.
+/// Channels on which sentinels announce the promotion of a successor, and its completion.
 const FAILOVER_CHANNELS: [&str; 2] = ["+failover-state-send-slaveof-noone", "+switch-master"];
 
 #[derive(Clone)]
@@ -58,23 +64,24 @@ pub(in super::super) struct SentinelTarget(Arc<SentinelGroup>);
 struct SentinelGroup {
     sentinels: Vec<SentinelServer>,
     master_name: String,
-    /// How servers are talked to, whichever is the master.
+    /// Settings for all servers, whichever is the master.
     url: StoreUrl,
     tls: RedisTlsSettings,
     straggler_grace: Duration,
-    /// After how many ms of silence sentinels take the master for gone; 0 as long as none has told.
+    /// `down-after-milliseconds`: silence after which sentinels consider the master down. 0 until a
+    /// sentinel reports it.
     down_after_ms: AtomicU64,
-    /// Connections there are: to which master, and what makes them dead.
+    /// Open connections: their master, and the flag that marks each as dead.
     connections: Mutex<Vec<(HostPort, Weak<AtomicBool>)>>,
     epoch_guard: Mutex<EpochGuard>,
-    /// How many words there were.
+    /// Number of failover announcements received.
     failovers_announced: AtomicU64,
 }
 
-/// One of them.
+/// One of the sentinels.
 struct SentinelServer {
     server: SingleServer,
-    /// Taken out while in use: a question that is dropped half way leaves no connection that may be dead.
+    /// Taken out while in use, so that a cancelled query leaves no connection that may be dead.
     idle_connection: Mutex<Option<MultiplexedConnection>>,
 }
 
@@ -98,7 +105,7 @@ impl SentinelTarget {
             ..address.clone()
         };
         let sentinel = |node| {
-            // What can't be used is told now.
+            // Invalid settings are reported at construction.
             let server = SingleServer::new_sentinel(
                 redis_tls_settings::connection_addr(node, address.tls),
                 &own,
@@ -125,7 +132,7 @@ impl SentinelTarget {
     ) -> Result<OpenedConnection, ConnectError> {
         let before = self.0.failovers_announced.load(Ordering::Acquire);
         let master = self.current_master().await?;
-        // From here on it is ended when that is no master any more.
+        // From here on, the connection is ended when this server ceases to be the master.
         self.0.track_connection(&master, &settings.disconnected);
         if self.0.failovers_announced.load(Ordering::Acquire) != before {
             return Err(ConnectError::Unavailable);
@@ -141,18 +148,18 @@ impl SentinelTarget {
         self.0.server_at(&self.current_master().await?)?.subscribe(channels).await
     }
 
-    /// How long a connection may have been silent, and still be used: half of what a failover takes at least.
+    /// Returns how long a connection may be silent and still be used: half of the minimum time of a
+    /// failover.
     pub(super) fn max_silence(&self) -> Option<Duration> {
         let down_after = self.0.down_after_ms.load(Ordering::Relaxed);
         (down_after > 0).then(|| Duration::from_millis(down_after) / 2)
     }
 
-    /// How many there are.
     pub(in super::super) fn sentinel_count(&self) -> usize {
         self.0.sentinels.len()
     }
 
-    /// What this one says of failovers.
+    /// Subscribes to the failover announcements of one sentinel.
     pub(in super::super) async fn subscribe_to_failovers(
         &self,
         number: usize,
@@ -161,7 +168,7 @@ impl SentinelTarget {
         sentinel.server.subscribe(&FAILOVER_CHANNELS.map(str::to_owned)).await
     }
 
-    /// Ends connections to a master that is no more, or soon will not be.
+    /// Ends connections to a master that was replaced or is about to be.
     pub(in super::super) fn handle_failover_message(&self, message: &Msg) {
         let Ok(text) = std::str::from_utf8(message.get_payload_bytes()) else { return };
         let words: Vec<&str> = text.split(' ').collect();
@@ -173,7 +180,7 @@ impl SentinelTarget {
                     self.0.disconnect_all_but(Some(&HostPort { host: (*host).to_owned(), port }));
                 }
             }
-            // `slave <name> <address> <port> @ <master's name> <its address> <its port>`
+            // `slave <name> <address> <port> @ <master name> <master address> <master port>`
             ("+failover-state-send-slaveof-noone", [.., name, _, _])
                 if *name == self.0.master_name =>
             {
@@ -184,7 +191,8 @@ impl SentinelTarget {
         }
     }
 
-    /// As if it had been heard: what was said while nobody listened.
+    /// Queries the sentinels, and handles a failover that was announced while no subscription
+    /// existed.
     pub(in super::super) async fn check_for_failover(&self) {
         match self.query_sentinels().await {
             Ok(named) if named.is_failing_over() => {
@@ -229,7 +237,8 @@ impl SentinelTarget {
                 None => break,
             }
         }
-        // One that is away might know: what the others do not know is no mistake then.
+        // An unavailable sentinel might know the name. So its failure takes precedence over a
+        // configuration error, such as a name that the others do not know.
         let why = away.or(wrong).unwrap_or(ConnectError::Unavailable);
         if named.is_empty() {
             return Err(why);
@@ -269,7 +278,8 @@ impl SentinelGroup {
     async fn query(&self, sentinel: &SentinelServer) -> Result<SentinelReport, ConnectError> {
         let kept = sentinel.idle_connection.lock().take();
         let asked = match kept {
-            // It may have broken long ago, as where the sentinel was restarted: that is no word of the sentinel.
+            // An idle connection may be broken, for example after a restart of the sentinel. Its
+            // failure says nothing about the sentinel, so a new connection is tried.
             Some(kept) => Some(self.query_over(kept).await).filter(|asked| !is_io_failure(asked)),
             None => None,
         };
@@ -284,7 +294,7 @@ impl SentinelGroup {
         self.parse_replies(address.unwrap_or(Value::Nil), facts.unwrap_or(Value::Nil))
     }
 
-    /// What is answered by this connection, and the connection.
+    /// Sends the query on a connection, and returns the replies with the connection.
     async fn query_over(&self, mut connection: MultiplexedConnection) -> SentinelReply {
         let mut pipe = redis::pipe();
         pipe.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&self.master_name);
@@ -292,7 +302,8 @@ impl SentinelGroup {
         connection.send_packed_commands(&pipe, 0, 2).await.map(|answers| (answers, connection))
     }
 
-    /// A name that sentinels do not know is a mistake; a master that is down is an outage.
+    /// Parses the replies. A name that the sentinels do not know is a configuration error; a master
+    /// that is down is an outage.
     fn parse_replies(&self, address: Value, facts: Value) -> Result<SentinelReport, ConnectError> {
         let config = |sentence: &str| Err(ConnectError::Config(sentence.to_owned()));
         let address = match address {

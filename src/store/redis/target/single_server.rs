@@ -1,4 +1,4 @@
-//! One server, or what looks like one.
+//! Single server, or an endpoint that behaves like one.
 
 use std::{sync::Arc, time::Duration};
 
@@ -28,12 +28,12 @@ impl SingleServer {
         address: &StoreUrl,
         trust: &RedisTlsSettings,
     ) -> Result<Self, ConnectError> {
-        // RESP3, for the push that tells of a disconnect.
+        // RESP3 has the push that reports a disconnect.
         let client = build_client(server, address, trust, ProtocolVersion::RESP3);
         client.map(Self::from_client).map_err(|_| ConnectError::invalid_certificates())
     }
 
-    /// One that watches others. Those of 6.2 speak no RESP3.
+    /// Creates the client of a sentinel. Sentinels of version 6.2 do not support RESP3.
     pub(super) fn new_sentinel(
         server: ConnectionAddr,
         address: &StoreUrl,
@@ -54,7 +54,7 @@ impl SingleServer {
         self.connect(&settings.to_config()).await.map(RedisConnection::Dedicated)
     }
 
-    /// Without a limit of its own, and of which nobody is told when it ends.
+    /// Opens a connection without timeouts and without a report of its end.
     pub(super) async fn open_untracked(&self) -> Result<MultiplexedConnection, ConnectError> {
         let config = AsyncConnectionConfig::new();
         self.connect(&config.set_connection_timeout(None).set_response_timeout(None)).await
@@ -79,13 +79,14 @@ impl SingleServer {
         };
         let (sink, stream) =
             subscribed.await.map_err(|error| ConnectError::from_redis(&error))?.split();
-        // Both halves are the connection: neither may end before the other.
+        // The stream owns the sink: dropping either half ends the connection.
         Ok(stream.inspect(move |_| _ = &sink).boxed())
     }
 
-    /// Hears these channels of shards, all of which this node has; `None` if it has no such channels (before 7.0).
+    /// Subscribes to shard channels, all of shards that this node owns. Returns `None` if the
+    /// server has no shard channels (before 7.0).
     ///
-    /// The messages end when the connection does, or one of the shards is not this node's any more.
+    /// The stream ends with the connection, or when one of the shards moves to another node.
     pub(in super::super) async fn subscribe_to_shards(
         &self,
         channels: &[String],
@@ -93,10 +94,12 @@ impl SingleServer {
         let (pushed, pushes) = mpsc::unbounded_channel();
         let config = ConnectionSettings::default().to_config().set_push_sender(pushed);
         let mut connection = self.connect(&config).await?;
-        // One each: only those of one slot may go together, and a push is taken for the reply of one command.
+        // One command for each channel: the channels of one command must share a slot, and redis-rs
+        // takes each push as the reply to one command.
         let subscribe = |channel| redis::cmd("SSUBSCRIBE").arg(channel).to_owned();
         let Some((first, others)) = channels.split_first() else { return Ok(None) };
-        // The first by itself: of an error among several the library tells nothing.
+        // The first channel is subscribed alone, because redis-rs hides the error of one command
+        // among several.
         if let Err(error) = subscribe(first).query_async::<Value>(&mut connection).await {
             let unknown = error.detail().is_some_and(|text| text.contains("unknown command"));
             return if unknown { Ok(None) } else { Err(ConnectError::from_redis(&error)) };
@@ -130,8 +133,9 @@ fn build_client(
 ) -> Result<Client, RedisError> {
     let info = server.into_connection_info()?.set_tcp_settings(tcp_settings());
     let LoginCredentials { user, password } = &address.credentials;
-    // Of several commands the library tells an error of the connection alone: a server that is full answers the first
-    // and closes. So `HELLO` goes by itself, without the name of the library.
+    // `HELLO` is sent alone, without the command that sets the library's name. A server that is
+    // full answers the first command and closes; among several commands, redis-rs would report only
+    // the closed connection.
     let settings = info.redis_settings().clone().set_protocol(protocol);
     let mut settings = settings.set_skip_set_lib_name();
     settings = settings.set_db(address.database.unwrap_or(0).into());

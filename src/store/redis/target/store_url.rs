@@ -1,7 +1,7 @@
-//! Addresses: what a URL says of the servers and how to log in.
+//! Parser of store URLs: servers, credentials, database, namespace.
 //!
-//! Read by hand, since a URL has one host and several nodes are several. A sentence about a bad one names
-//! the part that is wrong and never its text, which may be a password.
+//! It is written by hand because a URL has one host, and Sentinel and cluster URLs list several
+//! nodes. An error message names the invalid part but never quotes it, since it may be a password.
 
 use std::path::PathBuf;
 
@@ -10,10 +10,10 @@ use url::Host;
 
 use crate::error::Error;
 
-/// Where sentinels listen, unless told otherwise.
+/// Default port of sentinels.
 pub(in super::super) const SENTINEL_PORT: u16 = 26379;
 
-/// Where a server listens.
+/// Address of a server.
 #[derive(Clone, PartialEq, Eq)]
 #[cfg_attr(test, derive(Debug))]
 pub(in super::super) struct HostPort {
@@ -30,7 +30,7 @@ pub(in super::super) enum ServerAddresses {
     Cluster(Vec<HostPort>),
 }
 
-/// A name and a password. Servers before ACLs have a password alone.
+/// User name and password. Servers without ACLs have only a password.
 #[derive(Clone, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(Debug))]
 pub(in super::super) struct LoginCredentials {
@@ -44,7 +44,7 @@ pub(in super::super) struct StoreUrl {
     pub(in super::super) servers: ServerAddresses,
     pub(in super::super) tls: bool,
     pub(in super::super) credentials: LoginCredentials,
-    /// How to log in to the sentinels themselves.
+    /// Credentials for the sentinels themselves.
     pub(in super::super) sentinel_credentials: LoginCredentials,
     pub(in super::super) database: Option<u32>,
     pub(in super::super) namespace: Option<String>,
@@ -122,8 +122,8 @@ impl StoreUrl {
         })
     }
 
-    /// The address of one node of several, which listens on `port` if it does not say; it says nothing but
-    /// how to reach it.
+    /// Parses the URL of one node of several. The port defaults to `port`, and the URL must contain
+    /// nothing but address and credentials.
     pub(in super::super) fn parse_node(
         url: &str,
         port: u16,
@@ -150,7 +150,7 @@ impl LoginCredentials {
     }
 }
 
-/// What stands behind the question mark.
+/// Query parameters of a URL.
 #[derive(Default)]
 struct UrlQuery {
     namespace: Option<String>,
@@ -160,10 +160,11 @@ struct UrlQuery {
 }
 
 impl UrlQuery {
-    /// A name that is not known is refused: a misspelt `ns` would be another namespace.
+    /// Parses the query. Unknown names are refused: a misspelt `ns` would select another namespace.
     fn parse(text: &str, kind: UrlScheme) -> Result<Self, Error> {
         let mut query = Self::default();
-        // Not as a form, in which a + is a blank: in a password it is what it is, here as before the host.
+        // Not parsed as a form, where `+` means a space: a `+` in a password stays, as in the part
+        // before the host.
         for part in text.split('&').filter(|part| !part.is_empty()) {
             let (name, value) = part.split_once('=').unwrap_or((part, ""));
             let value = percent_decode(value)?;
@@ -178,7 +179,7 @@ impl UrlQuery {
                 ("user", UrlScheme::UnixSocket) => query.credentials.user = Some(value),
                 ("pass", UrlScheme::UnixSocket) => query.credentials.password = Some(value),
                 ("db", UrlScheme::UnixSocket) => query.database = Some(parse_database(&value)?),
-                // What redis-rs reads; lockgate decides on its own which it is.
+                // Parameter of redis-rs; ignored, since lockgate chooses the protocol itself.
                 ("protocol", _) => {}
                 _ => {
                     return Err(url_error(
@@ -276,7 +277,7 @@ fn parse_host_port(text: &str, port: u16) -> Result<HostPort, Error> {
     Ok(HostPort { host, port })
 }
 
-/// The last colon stands before a port, and not inside an IPv6 address.
+/// Returns true if the last colon precedes a port and is no part of an IPv6 address.
 fn has_port(host: &str) -> bool {
     host.rsplit(']').next().is_some_and(|after| after.contains(':'))
 }

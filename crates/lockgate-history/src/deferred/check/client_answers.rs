@@ -1,4 +1,4 @@
-//! The clients' side: D4, D3 and L1 of what they were told at once.
+//! D4, D3 and L1 of the responses that clients got at once.
 
 use std::collections::BTreeSet;
 
@@ -8,10 +8,10 @@ use crate::{
     deferred::deferred_history::{ClientAnswer, ClientExchange, DeferredHistory, RecordedRun},
 };
 
-/// What a client is told whose resource is busy.
+/// Status of the busy response.
 const BUSY_STATUS: u16 = 409;
 
-/// D4: what a client was given as the response of a handler is that of one run, which came to its end with it.
+/// D4: each response of a handler to a client is that of exactly one run, which ended with it.
 pub(super) fn check_answers_match_runs(
     history: &DeferredHistory,
     resource: &str,
@@ -35,8 +35,8 @@ pub(super) fn check_answers_match_runs(
     None
 }
 
-/// D3: what ran at once is what one client was told, or what a client may have asked for that had no such answer. Judged if
-/// all clients have written down what they were told.
+/// D3: each direct run belongs to the response of one client, or to a request that may have run
+/// without such a response. Checked only if all clients have logged their responses.
 pub(super) fn check_direct_runs(history: &DeferredHistory, resource: &str) -> Option<Violation> {
     if history.max_wait == 0 {
         return None;
@@ -46,7 +46,8 @@ pub(super) fn check_direct_runs(history: &DeferredHistory, resource: &str) -> Op
     let heard = |run: &&RecordedRun| run.end.as_ref().is_some_and(|end| told.contains(&*end.body));
     let at_once = runs_for(history, resource).filter(|run| run.job_id.is_none());
     let strange: Vec<_> = at_once.filter(|run| !heard(run)).collect();
-    // It ran, and then its connection ended, or its lock was lost and that is what its client was told.
+    // The request may have run before its connection ended, or before its lock was lost, which was
+    // then the response.
     let may_be = |asked: &&ClientExchange| match asked.answer {
         ClientAnswer::NoResponse => true,
         ClientAnswer::Response(status, _) => status > 500,
@@ -61,9 +62,11 @@ pub(super) fn check_direct_runs(history: &DeferredHistory, resource: &str) -> Op
     })
 }
 
-/// L1: whom nobody does anything to answers in time, and with nothing but what a handler said, a 202, or that the
-/// resource is busy. Whom the machine has no time for may answer late, or that the store is away, and nothing else; how many
-/// do is counted.
+/// L1: an undisturbed process responds in time, with the response of a handler, a 202, or the busy
+/// response.
+///
+/// A process that the machine has stalled may also respond late, or report an unavailable store.
+/// Such responses are counted.
 pub(super) fn check_liveness(
     history: &DeferredHistory,
     looked: &mut DeferredCheckStats,
@@ -79,7 +82,7 @@ pub(super) fn check_liveness(
             answer,
             ClientAnswer::Response(200 | 500 | BUSY_STATUS, _) | ClientAnswer::Accepted
         );
-        // Whatever is done to anybody, no request that clients make has any other 4xx.
+        // No other 4xx is possible for the requests of the clients, even in a disturbance.
         let never = !served && matches!(answer, ClientAnswer::Response(400..=499, _));
         if !never && history.is_process_disturbed(*life, *sent, *told) {
             continue;
@@ -102,7 +105,8 @@ pub(super) fn check_liveness(
     wrong
 }
 
-/// Said by a process that had no answer from its store in time, or whose lock had ended by then.
+/// Returns true for the response of a process that got no reply from its store in time, or lost its
+/// lock meanwhile.
 fn is_outage_answer(answer: &ClientAnswer) -> bool {
     matches!(answer, ClientAnswer::Response(503, _) | ClientAnswer::PossiblyAccepted)
 }

@@ -1,4 +1,4 @@
-//! D1, D4: each accepted request ends once, as its runs say, with the response that was given.
+//! D1 and D4: each accepted request ends once, as its runs show, with the response of its handler.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ pub(super) fn check_ids_unique(history: &DeferredHistory) -> Option<Violation> {
     Some(Violation::new(Guarantee::D1, format!("one id for two requests: {}", twice.id)))
 }
 
-/// D1: it was asked about when all was quiet, and had ended; and it was never seen to have ended otherwise.
+/// D1: the status was read at the end of the test, is final, and never was another final one.
 pub(super) fn check_single_outcome(
     books: &JobRunIndex<'_>,
     accepted: &AcceptedJob,
@@ -43,7 +43,7 @@ pub(super) fn check_single_outcome(
     ))
 }
 
-/// D1 and D4.
+/// D1 and D4: the final status matches the runs, and the stored response is that of the last run.
 pub(super) fn check_outcome_matches_runs(
     books: &JobRunIndex<'_>,
     accepted: &AcceptedJob,
@@ -55,7 +55,7 @@ pub(super) fn check_outcome_matches_runs(
         return None;
     }
     if last.state != "done" {
-        // It has run to its end, nobody disturbed it, and it counts for nothing.
+        // A run that succeeded without a disturbance, but was not counted.
         let lost = runs.iter().find(|run| ended_in_success(run) && !books.is_disturbed(run));
         let (what, shown) = match lost {
             Some(lost) => ("was done", books.format_runs([*lost])),
@@ -88,9 +88,11 @@ pub(super) fn check_outcome_matches_runs(
     None
 }
 
-/// It is dead, although it may run again, has attempts left, and nothing was done to any of its runs. What ends a request all
-/// the same: that it is refused by authentication, that it can't be read, or crashes, some of them of runs of which nobody
-/// has written down that they began.
+/// Returns true if the request is dead although it may run again, has attempts left, and none of
+/// its runs was disturbed.
+///
+/// Legitimate reasons are a refusal by the authentication, an unreadable request, and crashes, some
+/// of them of runs that did not log their start.
 fn is_wrongly_dead(books: &JobRunIndex<'_>, accepted: &AcceptedJob, last: &ObservedStatus) -> bool {
     let (runs, terms) = (books.runs_of(&accepted.id), accepted.terms);
     let attempts = runs.iter().map(|run| run.attempt).max();

@@ -1,4 +1,5 @@
-//! The checks: each reads a history and says what is wrong with it, with the shortest part that shows it.
+//! Checks of deferred requests. Each of them reads a history, and reports violations with the
+//! shortest part that shows them.
 
 mod client_answers;
 mod job_outcomes;
@@ -11,32 +12,33 @@ mod tests;
 use super::deferred_history::{DeferredHistory, JobRunIndex, RecordedRun};
 use crate::Violation;
 
-/// What was looked at.
+/// Statistics of a check.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DeferredCheckStats {
-    /// 202s.
+    /// Accepted requests.
     pub accepted: usize,
-    /// Runs of them.
+    /// Runs of accepted requests.
     pub runs: usize,
-    /// Requests that ran at once.
+    /// Requests that ran directly.
     pub direct_runs: usize,
-    /// Pairs of neighbours in a line whose order was judged.
+    /// Pairs of neighbors in a queue that were checked for their order.
     pub ordered_pairs: usize,
     /// Runs of a request after its first.
     pub repeated_runs: usize,
-    /// Runs that nothing was done to, and that the machine had time for: these are judged by all checks.
+    /// Runs without a disturbance or a stall, which all checks cover.
     pub undisturbed_runs: usize,
-    /// Runs that nothing was done to on purpose.
+    /// Runs without a disturbance that the test caused.
     pub unfaulted_runs: usize,
-    /// Answers that were judged: nothing was done meanwhile to whoever gave them, and the machine had time for him.
+    /// Responses that were checked, of processes that were neither disturbed nor stalled.
     pub judged_answers: usize,
-    /// Answers that are excused by the machine alone: that the store is away, or what came late. None in a quiet run.
+    /// Late responses, and reports of an unavailable store, that are excused by a stall alone. None
+    /// in a run without stalls.
     pub excused_answers: usize,
-    /// The longest that one of them took, ns.
+    /// Longest time of a checked response in ns.
     pub longest_wait: u64,
 }
 
-/// All checks of a history; what is wrong is empty for a good one.
+/// Runs all checks. A correct history has no violations.
 #[must_use]
 pub(super) fn check_history(history: &DeferredHistory) -> (DeferredCheckStats, Vec<Violation>) {
     let direct = history.runs.iter().filter(|run| run.job_id.is_none()).count();

@@ -1,4 +1,4 @@
-//! M3: what runs write under their lock is neither lost nor undone by one that comes too late.
+//! M3: writes of runs under their lock are neither lost nor undone by a late write.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,8 @@ use crate::{
     locks::FencedRegister,
 };
 
-/// The register took each write after the one before, and that of each run to which nothing was done.
+/// Checks that each write follows the previous one, and that the write of each undisturbed run was
+/// taken.
 pub(super) fn check_register(
     history: &DeferredHistory,
     register: &FencedRegister,

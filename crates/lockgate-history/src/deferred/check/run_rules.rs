@@ -1,4 +1,4 @@
-//! M1, M2, D3, D3: runs of a resource do not overlap, their fences grow, and there are not too many.
+//! M1, M2 and D3: runs for a resource do not overlap, their fences grow, and none runs too often.
 
 use std::collections::BTreeSet;
 
@@ -8,8 +8,9 @@ use crate::{
     deferred::deferred_history::{AcceptedJob, DeferredHistory, JobRunIndex, RecordedRun},
 };
 
-/// Those that were sure of their lock when they began, in the order they did. One that was not (its process
-/// had been stopped before its first step) is shut out by its fence, and begins at any time.
+/// Returns the runs that started with a valid lock, in the order of their start. A run without a
+/// valid lock, because its process was stopped before its first step, is excluded by its fence and
+/// may start at any time.
 fn runs_under_lock<'a>(history: &'a DeferredHistory, resource: &str) -> Vec<&'a RecordedRun> {
     let of = |run: &&RecordedRun| run.resource == resource && run.started_at < run.valid_until;
     let mut runs: Vec<_> = history.runs.iter().filter(of).collect();
@@ -17,7 +18,7 @@ fn runs_under_lock<'a>(history: &'a DeferredHistory, resource: &str) -> Vec<&'a 
     runs
 }
 
-/// M1: also with requests that ran at once.
+/// M1, for deferred and direct runs.
 pub(super) fn check_exclusion(history: &DeferredHistory, resource: &str) -> Option<Violation> {
     let runs = runs_under_lock(history, resource);
     let mut last: Option<&RecordedRun> = None;
@@ -35,7 +36,7 @@ pub(super) fn check_exclusion(history: &DeferredHistory, resource: &str) -> Opti
     None
 }
 
-/// M2: from each run to the next.
+/// M2, from each run to the next.
 #[expect(clippy::indexing_slicing, reason = "each of them has two")]
 pub(super) fn check_fences(history: &DeferredHistory, resource: &str) -> Option<Violation> {
     let runs = runs_under_lock(history, resource);
@@ -47,7 +48,7 @@ pub(super) fn check_fences(history: &DeferredHistory, resource: &str) -> Option<
     ))
 }
 
-/// D3: nothing runs that nobody has sent.
+/// D3: each run belongs to a request that a client has sent.
 pub(super) fn check_jobs_known(history: &DeferredHistory, resource: &str) -> Option<Violation> {
     let known: BTreeSet<_> = history.accepted.iter().map(|accepted| &*accepted.id).collect();
     let runs = history.runs.iter().filter(|run| run.resource == resource);
@@ -64,8 +65,8 @@ pub(super) fn check_jobs_known(history: &DeferredHistory, resource: &str) -> Opt
     })
 }
 
-/// D3: another run needs one that failed, was handed back, or that a fault has touched; its method has to
-/// allow it; and each is charged.
+/// D3: a further run needs an earlier one that failed, was returned to the queue, or was affected
+/// by a fault. The method must permit it, and each run is charged.
 pub(super) fn check_reruns(
     books: &JobRunIndex<'_>,
     accepted: &AcceptedJob,

@@ -1,4 +1,4 @@
-//! D2: requests of a resource start in the order in which they were accepted.
+//! D2: requests for a resource start in the order of their acceptance.
 
 use super::DeferredCheckStats;
 use crate::{
@@ -6,8 +6,11 @@ use crate::{
     deferred::deferred_history::{AcceptedJob, JobRunIndex},
 };
 
-/// Who was told of a 202 before another request was sent was accepted before it. All of its runs begin
-/// before any of the other's, or where later ones may pass it while it waits for a retry, its first.
+/// Checks the start order of a resource.
+///
+/// If the 202 of a request arrived before another request was sent, the first one was accepted
+/// earlier. All of its runs must start before any run of the other one, or only its first run if
+/// later requests may overtake it while it waits for a retry.
 pub(super) fn check_start_order(
     books: &JobRunIndex<'_>,
     resource: &str,
@@ -20,7 +23,7 @@ pub(super) fn check_start_order(
     let mut told = line.clone();
     told.sort_by_key(|accepted| accepted.answered_at);
     let mut before = told.into_iter().peekable();
-    // Of all that were accepted before: the one whose turn was over last.
+    // Latest start among the requests accepted earlier, with its request.
     let mut latest: Option<(u64, &AcceptedJob)> = None;
     for accepted in line {
         while let Some(earlier) = before.next_if(|earlier| earlier.answered_at < accepted.sent_at) {

@@ -1,4 +1,4 @@
-//! M1, P1, R1: holds that exclude each other do not overlap.
+//! M1, P1 and R1: incompatible holds do not overlap.
 
 use crate::{
     Guarantee, Violation,
@@ -8,7 +8,7 @@ use crate::{
     },
 };
 
-/// The holds of one lock, in the order they began.
+/// Checks the holds of one lock, sorted by their start.
 pub(super) fn check_exclusion(
     history: &LockHistory,
     holds: &[HoldInterval<'_>],

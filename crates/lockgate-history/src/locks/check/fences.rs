@@ -31,9 +31,10 @@ fn check_fences_unique(
     })
 }
 
-/// Whoever asked after another had been granted has a larger fence: also where that one's lease was over
-/// when it heard of it. Not among permits: several are held at once, each with fences set aside for the
-/// next of its process, and these are used up in any order.
+/// Checks that a request made after a grant has a larger fence than that grant, even if the lease
+/// had ended when the grant was received.
+///
+/// Permits are compared only with the other modes, since several of them are held at once.
 #[expect(clippy::indexing_slicing, reason = "there are two kinds")]
 fn check_fences_increase(
     history: &LockHistory,
@@ -43,7 +44,7 @@ fn check_fences_increase(
     asked.sort_by_key(|(op, _)| op.requested_at);
     got.sort_by_key(|(_, grant)| grant.granted_at);
     let mut before = got.into_iter().peekable();
-    // Of permits, and of the other modes.
+    // Highest fences of permits, and of the other modes.
     let mut highest: [Option<(&LockAcquisition, u64)>; 2] = [None; 2];
     for (op, grant) in asked {
         while let Some((earlier, its)) =

@@ -1,4 +1,4 @@
-//! L1: after the faults everybody who lives is answered, and soon.
+//! L1: after the faults each request of a living process is answered within the time limit.
 
 use super::LockCheckStats;
 use crate::{Guarantee, NANOS_PER_MILLI, Violation, locks::lock_history::LockHistory};

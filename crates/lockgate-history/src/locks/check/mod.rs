@@ -1,4 +1,5 @@
-//! The checks: each reads a history and says what is wrong with it, with the shortest part that shows it.
+//! Checks of locks. Each of them reads a history, and reports violations with the shortest part
+//! that shows them.
 
 mod exclusion;
 mod fences;
@@ -11,20 +12,20 @@ mod tests;
 use super::LockHistory;
 use crate::Violation;
 
-/// What was looked at.
+/// Statistics of a check.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LockCheckStats {
-    /// Times in which somebody was sure to hold a lock.
+    /// Intervals in which a holder had a valid lock.
     pub hold_count: usize,
-    /// Waits that no trouble touched, so that their order could be judged.
+    /// Undisturbed waits, which were checked for their order.
     pub judged_waits: usize,
-    /// Most grants to one process by which a wait was passed.
+    /// Most grants to one other process that overtook a wait.
     pub max_overtakes: usize,
-    /// The longest wait after the faults, in ns.
+    /// Longest wait after the faults in ns.
     pub longest_wait: u64,
 }
 
-/// All checks of a history; what is wrong is empty for a good one.
+/// Runs all checks. A correct history has no violations.
 pub(super) fn check_history(history: &LockHistory) -> (LockCheckStats, Vec<Violation>) {
     let mut looked = LockCheckStats::default();
     let mut wrong = Vec::new();

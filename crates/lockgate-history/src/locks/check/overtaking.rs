@@ -1,10 +1,10 @@
-//! F1: nobody who stands in line is passed by more than a cohort of each other process.
+//! F1: a waiter is overtaken by at most one series of handovers of each other process.
 //!
-//! When a request has a place in the store's line is not seen from outside. It is taken to have one, and
-//! the holder to have been told, [`JOIN_DELAY`] after it asked: far more than it takes where nothing is
-//! amiss. Where something is (a fault, or a process that did not get to run for a while), it is not judged.
-//! By then a holder hands over to its own process at most 16 times without asking the store, which makes
-//! 17 holders with its own: more of one process, who asked later still, have barged in.
+//! The moment at which a request joins the store's wait queue is not visible. [`JOIN_DELAY`] after
+//! the request it is assumed to be in the queue and announced to the holder, which takes far less
+//! time in an undisturbed period; disturbed periods are not checked. After that a holder makes at
+//! most 16 handovers within its process before it calls the store, which gives 17 holders with
+//! itself. A larger number of later requests of one process have barged in.
 
 use std::collections::BTreeMap;
 
@@ -19,10 +19,10 @@ use crate::{
 
 const JOIN_DELAY: u64 = 150 * NANOS_PER_MILLI;
 
-/// H hand-overs after a word from the store.
+/// The holder and its 16 handovers after a queue snapshot.
 const MAX_OVERTAKES: usize = 17;
 
-/// Of locks that are exclusive for all; readers pass each other by design.
+/// Checks locks that are always exclusive, since readers overtake each other by design.
 pub(super) fn check_overtaking(
     history: &LockHistory,
     looked: &mut LockCheckStats,

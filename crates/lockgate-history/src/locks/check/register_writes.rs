@@ -32,7 +32,7 @@ pub(super) fn check_register(
             format!("the register of {lock} {what}, {last:?} then {fence}, {value}:{shown}"),
         ));
     }
-    // What a holder was told to be written is there.
+    // A write that was confirmed to a holder must be there.
     let written: HashSet<_> = register.writes.iter().copied().collect();
     let mut told = history.acquisitions.iter().filter(|op| op.lock == *lock);
     let missing = told.find(|op| {

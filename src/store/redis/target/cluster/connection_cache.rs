@@ -1,4 +1,5 @@
-//! Asking one node, by a connection that is kept: while a node is away, the others are asked again and again.
+//! Queries of single cluster nodes, over cached connections: while one node is unavailable, the
+//! others are queried repeatedly.
 
 use std::{collections::HashMap, sync::atomic::Ordering, time::Duration};
 
@@ -13,10 +14,11 @@ use super::{
 };
 use crate::store::redis::target::RedisConnection;
 
-/// For how long one that is idle is believed: whatever stands between may have forgotten it after that.
+/// Maximum idle time of a cached connection: a middlebox may have dropped it after that.
 pub(super) const MAX_IDLE: Duration = Duration::from_secs(10);
 
-/// One to a node, taken out while in use: a question that is dropped half way leaves none that may be dead.
+/// Cache of one connection for each node. A connection is taken out while in use, so that a
+/// cancelled query leaves none that may be dead.
 #[derive(Default)]
 pub(super) struct ConnectionCache(Mutex<HashMap<Endpoint, (Instant, RedisConnection)>>);
 
@@ -30,12 +32,12 @@ impl ConnectionCache {
         self.0.lock().insert(node.clone(), (Instant::now(), connection));
     }
 
-    /// Those that are not believed any more are closed.
+    /// Closes connections that have been idle for `MAX_IDLE`.
     pub(super) fn close_idle(&self) {
         self.0.lock().retain(|_, (since, _)| since.elapsed() < MAX_IDLE);
     }
 
-    /// Those to others are closed.
+    /// Closes connections to all other nodes.
     pub(super) fn retain_nodes(&self, nodes: &[Endpoint]) {
         self.0.lock().retain(|node, _| nodes.contains(node));
     }
@@ -47,7 +49,7 @@ fn is_io_failure(asked: &NodeReply) -> bool {
     asked.as_ref().is_err_and(RedisError::is_io_error)
 }
 
-/// What is answered by this connection, and the connection.
+/// Sends the query on a connection, and returns the replies with the connection.
 async fn query_over(mut connection: RedisConnection, tells: bool) -> NodeReply {
     let mut pipe = redis::pipe();
     pipe.cmd("CLUSTER").arg("SLOTS");
@@ -62,7 +64,7 @@ impl ClusterTarget {
     pub(super) async fn query_node(&self, node: &Endpoint) -> Result<TopologyView, ConnectError> {
         let tells = self.0.is_config_readable.load(Ordering::Relaxed);
         let asked = match self.0.connections.take(node) {
-            // It may have broken long ago: that is no word of the node.
+            // A cached connection may be broken; its failure says nothing about the node.
             Some(kept) => Some(query_over(kept, tells).await).filter(|asked| !is_io_failure(asked)),
             None => None,
         };

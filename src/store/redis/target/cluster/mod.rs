@@ -1,34 +1,42 @@
-//! A cluster: which node has which shard, and how that is found out.
+//! Connection target of a cluster: the map from shards to cluster nodes, and its refresh.
 //!
-//! # Why a map of our own
+//! # Why lockgate has its own map
 //!
-//! redis-rs has a `ClusterConnection`. It sends again by itself, after a redirect and after a connection that
-//! broke, and cannot be told to do one without the other: a quota would be charged twice. What it sends again
-//! may come after what was called later, also after the undo of the very call, which may leave a lock held by
-//! nobody for a lease. Here a redirect is an answer like any other: the map learns from it, and whoever sent the
-//! call sends it again, if somebody still waits for it. 64 shards are a small map.
+//! redis-rs has a `ClusterConnection`. It repeats calls by itself, both after a redirect and after
+//! a broken connection, and cannot be configured to do only the former: a quota would be charged
+//! twice. A repeated call may also arrive after later calls, even after its own undo: the lock
+//! would stay taken for one lease, without an owner that knows of it. Here a redirect is an
+//! ordinary reply: the map learns from it, and the sender repeats the call if its caller still
+//! waits. A map of 64 shards is small.
 //!
-//! # Why an undo still never overtakes what it undoes
+//! # Why an undo never overtakes its call
 //!
-//! All calls about a shard go over one socket to the node that has it. When its slot moves, a call may be on its way
-//! to the old node while its undo goes to the new one. The new one owns the slot only when the old one has stopped to
-//! serve it: for a slot on its way, scripts are not begun ([`Keys::slot_guard_key`](crate::store::keys::Keys::slot_guard_key)), so
-//! the call has either run before, and what it did has moved along, or it is redirected and never runs. When a
-//! replica takes over, what the old master did after that is lost with it.
+//! All calls about a shard use one socket to the node that owns it. While its slot moves, a call
+//! may be on its way to the old node and its undo on its way to the new one. The new node owns the
+//! slot only after the old one has stopped serving it, and scripts do not start for a slot that is
+//! migrating ([`KeyNames::slot_guard_key`](crate::store::key_names::KeyNames::slot_guard_key)). So
+//! the call either ran before, and its effects have moved along, or it is redirected and never
+//! runs. When a replica takes over, later writes of the old master are lost with it.
 //!
-//! # A master that is replaced while it stands still
+//! # Masters replaced during a pause
 //!
-//! When it wakes, it runs what lies in its sockets before it hears of its successor. So a connection that was silent for
-//! half of `cluster-node-timeout` is not used again, what is answered later than that after a sign of life is not believed
-//! (`connect::life`), and a connection that is made to a node is used when most nodes find, asked after it has answered,
-//! that it is a master. What is left is the time that the word of a promotion takes from node to node, milliseconds:
-//! a node that wakes in it, and is connected to in it, is believed.
+//! A master that resumes runs the commands in its sockets before it learns of its successor.
+//! Therefore:
 //!
-//! # What a slot on its way costs
+//! - A connection that was silent for half of `cluster-node-timeout` is not used again.
+//! - An answer is rejected if the last sign of life is older than `cluster-node-timeout`
+//!   (`connection_lanes::liveness`).
+//! - A new connection is used only if most nodes, queried after its first answer, consider the node
+//!   a master.
 //!
-//! From `SETSLOT MIGRATING` to `SETSLOT NODE` calls about its shard are not run, and are tried again until their
-//! deadline. Nothing runs half. Leases go on: a slot that is on its way for longer than a lease costs the
-//! locks of its shard their holders, who are told.
+//! One gap is left, the milliseconds in which news of a promotion spreads: a node that resumes and
+//! is connected to in this time is trusted.
+//!
+//! # Cost of a slot migration
+//!
+//! From `SETSLOT MIGRATING` to `SETSLOT NODE`, calls about the slot's shard do not run and are
+//! retried until their deadline. No call runs partially. Leases keep expiring: a migration that
+//! takes longer than a lease ends the locks of its shard, and their holders are notified.
 
 mod connection_cache;
 mod node_config;
@@ -53,36 +61,36 @@ use self::{
 use super::{ConnectError, ConnectionSettings, OpenedConnection, SingleServer};
 use crate::{key::SHARD_COUNT, store::redis::server_tracker::ServerTracker};
 
-/// What `cluster-node-timeout` is taken for where nodes do not tell: a third of Redis' default. What is shorter than in
-/// truth costs signs of life of idle connections.
+/// Assumed `cluster-node-timeout` if the nodes do not report it: a third of Redis' default. A value
+/// below the real one only costs pings on idle connections.
 const DEFAULT_NODE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Host and port.
 pub(in super::super) type Endpoint = (String, u16);
 
-/// How a node is reached.
+/// Creates the client of a node.
 pub(in super::super) type NodeFactory =
     Box<dyn Fn(&Endpoint) -> Result<SingleServer, ConnectError> + Send + Sync>;
 
-/// Clones share it.
+/// Clones share the state.
 #[derive(Clone)]
 pub(in super::super) struct ClusterTarget(Arc<ClusterState>);
 
 struct ClusterState {
-    /// What the application has named.
+    /// Nodes that the application configured.
     seeds: Vec<Endpoint>,
     make_node: NodeFactory,
     shard_slots: Vec<u16>,
     map: Mutex<ClusterShardMap>,
-    /// Another one after each change.
+    /// Changes with each change of the map.
     map_version: AtomicU64,
     refresh_state: Mutex<TopologyRefresh>,
-    /// Number of the last look that is over.
+    /// Number of the last finished refresh.
     refreshes_done: watch::Sender<u64>,
-    /// The next one is to begin at once.
+    /// Starts the next refresh without a pause.
     refresh_signal: Notify,
     connections: ConnectionCache,
-    /// Nodes may be asked for their settings, as far as is known.
+    /// False once the nodes refuse `CONFIG GET`.
     is_config_readable: AtomicBool,
     query_timeout: Duration,
     server_tracker: Arc<ServerTracker>,
@@ -90,18 +98,18 @@ struct ClusterState {
 
 #[derive(Default)]
 struct ClusterShardMap {
-    /// Of each shard, as far as is known.
+    /// Owner of each shard, if known.
     owners: Vec<Option<Endpoint>>,
-    /// All nodes that were named with them, masters first.
+    /// All nodes of the last refresh, masters first.
     nodes: Vec<Endpoint>,
     failure: Option<ConnectError>,
     refresh_count: usize,
-    /// The shortest of `cluster-node-timeout` that nodes have told.
+    /// The shortest reported `cluster-node-timeout`.
     node_timeout: Option<Duration>,
 }
 
 impl ClusterTarget {
-    /// Of these nodes, those that answer are asked for the others.
+    /// Creates a target from seed nodes; those that answer are asked for the other nodes.
     pub(in super::super) fn new(seeds: Vec<Endpoint>, make: NodeFactory, within: Duration) -> Self {
         let map = ClusterShardMap {
             owners: vec![None; usize::from(SHARD_COUNT)],
@@ -129,25 +137,25 @@ impl ClusterTarget {
         &self.0.server_tracker
     }
 
-    /// How long a connection may have been silent, and still be used: half of the time after which a node that stands
-    /// still may have a successor.
+    /// Returns how long a connection may be silent and still be used: half of the time after which
+    /// a paused node may have a successor.
     pub(in super::super) fn max_silence(&self) -> Duration {
         self.0.map.lock().node_timeout.unwrap_or(DEFAULT_NODE_TIMEOUT) / 2
     }
 
-    /// Another one after each change of the map.
+    /// Returns a number that changes with each change of the map.
     pub(in super::super) fn map_version(&self) -> u64 {
         self.0.map_version.load(Ordering::Acquire)
     }
 
-    /// Where a shard is. If nobody knows, this looks first.
+    /// Returns the owner of a shard. If it is unknown, waits for a topology refresh.
     pub(in super::super) async fn owner(&self, shard: u16) -> Result<Endpoint, ConnectError> {
         if let Some(owner) = self.known_owner(shard) {
             return Ok(owner);
         }
         let mut looked = self.0.refreshes_done.subscribe();
         if self.request_refresh() {
-            // Whoever waits has a deadline of his own.
+            // The caller has its own deadline.
             let _ = looked.changed().await;
         }
         let unknown = || self.0.map.lock().failure.clone().unwrap_or(ConnectError::Unavailable);
@@ -158,7 +166,7 @@ impl ClusterTarget {
         self.0.map.lock().owners.get(usize::from(shard))?.clone()
     }
 
-    /// One shard of each node that has any, and those that nobody has.
+    /// Returns one shard of each owner, and all shards without a known owner.
     pub(in super::super) fn representative_shards(&self) -> Vec<u16> {
         let map = self.0.map.lock();
         let mut seen = Vec::new();
@@ -174,7 +182,7 @@ impl ClusterTarget {
             .collect()
     }
 
-    /// Nodes that have shards.
+    /// Returns the nodes that own shards.
     pub(in super::super) fn owner_endpoints(&self) -> Vec<Endpoint> {
         let mut owners: Vec<_> = self.0.map.lock().owners.iter().flatten().cloned().collect();
         owners.sort_unstable();
@@ -182,7 +190,7 @@ impl ClusterTarget {
         owners
     }
 
-    /// Those nodes, each with its shards.
+    /// Returns the nodes that own shards, each with its shards.
     pub(in super::super) fn shards_by_owner(&self) -> Vec<(Endpoint, Vec<u16>)> {
         let map = self.0.map.lock();
         let mut shares = BTreeMap::<_, Vec<u16>>::new();
@@ -194,10 +202,10 @@ impl ClusterTarget {
         shares.into_iter().collect()
     }
 
-    /// The node at `from` says that a slot is elsewhere.
+    /// Records a redirect by the node `from`: the slot has moved.
     pub(in super::super) fn record_slot_move(&self, slot: u16, to: &str, from: Option<&Endpoint>) {
         let Some(to) = parse_redirect_target(to, from) else {
-            // Others may know.
+            // Other nodes may know the new owner.
             self.request_refresh();
             return;
         };
@@ -209,7 +217,7 @@ impl ClusterTarget {
         drop(map);
         if changed {
             self.0.notify_change();
-            // Others may have moved with it.
+            // Other slots may have moved with it.
             self.request_refresh();
         }
     }
@@ -221,7 +229,7 @@ impl ClusterTarget {
         (self.0.make_node)(node)
     }
 
-    /// A connection to the node that has this shard.
+    /// Opens a connection to the owner of a shard.
     pub(in super::super) async fn open(
         &self,
         shard: u16,
@@ -235,7 +243,7 @@ impl ClusterTarget {
 }
 
 impl ClusterState {
-    /// True if that changed anything.
+    /// Replaces the owners. Returns true if owners were known before and have changed.
     fn update_owners(&self, map: &mut ClusterShardMap, owners: Vec<Option<Endpoint>>) -> bool {
         let known = map.owners.iter().any(Option::is_some);
         let changed = map.owners != owners;
@@ -246,14 +254,14 @@ impl ClusterState {
         changed && known
     }
 
-    /// Some shards are elsewhere. If a replica has taken over, what was held may be gone.
+    /// Reports that shards have moved. If a replica took over, leases may be lost.
     fn notify_change(&self) {
         self.server_tracker.record_change();
     }
 }
 
-/// `host:port`, where an IPv6 address may have no brackets; without a host it is that of who says so, and `?` is a
-/// node whose name he does not know.
+/// Parses `host:port`. An IPv6 address may lack brackets. An empty host is the host of the
+/// redirecting node, and `?` is a node that it knows no name of.
 fn parse_redirect_target(text: &str, from: Option<&Endpoint>) -> Option<Endpoint> {
     let (host, port) = text.rsplit_once(':')?;
     let host = host.trim_start_matches('[').trim_end_matches(']');

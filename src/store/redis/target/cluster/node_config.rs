@@ -1,10 +1,10 @@
-//! What a node tells of its settings, by `CONFIG GET`.
+//! Replies to `CONFIG GET` of cluster nodes.
 
 use std::{collections::HashMap, time::Duration};
 
 use redis::Value;
 
-/// After how many ms of silence nodes take another one for gone.
+/// Setting with the silence, in ms, after which nodes consider another node failed.
 pub(super) const NODE_TIMEOUT_SETTING: &str = "cluster-node-timeout";
 
 pub(super) fn parse_node_timeout(answer: Value) -> Option<Duration> {
@@ -17,7 +17,8 @@ pub(super) fn parse_node_timeout(answer: Value) -> Option<Duration> {
         .map(Duration::from_millis)
 }
 
-/// It does not tell them, for good. One that is busy, or loads, may tell the next time.
+/// Returns true if the node will never report its settings. A node that is busy or loading may do
+/// so later.
 pub(super) fn is_permanently_refused(answer: &Value) -> bool {
     let Value::ServerError(error) = answer else { return false };
     let unknown = |text: &str| {

@@ -1,7 +1,8 @@
-//! Asking the nodes who has what.
+//! Refresh of the shard map.
 //!
-//! One that is cut off from the others would tell of days gone by: so several are asked at once, and what most of
-//! them say is believed; who does not answer soon after the first is not waited for. What is wrong with it is told by the next redirect.
+//! A node that is partitioned from the others would report an outdated map. So several nodes are
+//! queried at once, and the map that most of them report is used. Nodes that do not answer soon
+//! after the first are not awaited. The next redirect corrects a wrong map.
 
 use std::{
     future::{Future, ready},
@@ -21,37 +22,41 @@ use super::{
     topology_view::TopologyView,
 };
 
-/// Nodes that are asked at once, at most.
+/// Maximum number of nodes queried at once.
 const MAX_QUERIED_NODES: usize = 5;
 
-/// Pause between two looks, longer each time: a node that is away is away for each shard it has.
+/// First and longest pause between two refreshes; it doubles each time. Each shard of an
+/// unavailable node requests a refresh.
 const REFRESH_DELAYS: [Duration; 2] = [Duration::from_millis(25), Duration::from_millis(250)];
 
-/// How seldom one looks for what another look will hardly change.
+/// Minimum time between refreshes that are unlikely to change the map.
 const MIN_REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Who looks.
+/// State of the refresh task.
 #[derive(Default)]
 pub(super) struct TopologyRefresh {
     task: Option<JoinHandle<()>>,
-    /// Something has happened since the last look began.
+    /// A refresh was requested after the last one began.
     is_requested: bool,
     is_finished: bool,
-    /// Whose turn it is: one who is taken over may go on until he awaits something, and must leave all this alone.
+    /// Generation of the current task. A replaced task may run until its next `await`, and must not
+    /// change this state.
     generation: u64,
-    /// How many have begun.
+    /// Number of refreshes begun.
     started_count: u64,
-    /// When somebody who looks last did something.
+    /// Time of the last sign of progress.
     last_progress: Option<Instant>,
 }
 
 impl ClusterTarget {
-    /// Sees to it that somebody looks; false if there is no runtime to do it.
+    /// Requests a refresh, and starts a task unless one runs. Returns false if there is no runtime
+    /// for it.
     pub(in super::super::super) fn request_refresh(&self) -> bool {
         let mut looking = self.0.refresh_state.lock();
         looking.is_requested = true;
-        // A task whose runtime ended is finished, too. One whose runtime stands still, as where a handler blocks its
-        // thread, gives no sign: a look takes as long as its slowest node may.
+        // A task counts as finished if its runtime has ended. If its runtime is blocked, for
+        // example by a handler, it makes no progress and is replaced. `stall_timeout` allows for a
+        // refresh as long as its slowest node may take.
         let silent =
             looking.last_progress.is_some_and(|sign| sign.elapsed() > self.stall_timeout());
         let runs = looking.task.as_ref().is_some_and(|task| !task.is_finished());
@@ -68,7 +73,8 @@ impl ClusterTarget {
         true
     }
 
-    /// As [`request_refresh`](Self::request_refresh), unless somebody has just looked.
+    /// Like [`request_refresh`](Self::request_refresh), unless a refresh began within
+    /// `MIN_REFRESH_INTERVAL`.
     pub(in super::super::super) fn request_refresh_throttled(&self) {
         let last = self.0.refresh_state.lock().last_progress;
         if last.is_none_or(|last| last.elapsed() > MIN_REFRESH_INTERVAL) {
@@ -76,24 +82,24 @@ impl ClusterTarget {
         }
     }
 
-    /// How long one who looks may give no sign: a look, the pause behind it, and as much again.
+    /// Returns how long a task may make no progress: twice a refresh with the pause after it.
     fn stall_timeout(&self) -> Duration {
         let [_, pause] = REFRESH_DELAYS;
         self.0.query_timeout.saturating_add(pause).saturating_mul(2)
     }
 
-    /// Until a look is over that begins from now on, without a pause before it.
+    /// Waits for the end of a refresh that begins after this call, without a pause before it.
     pub(in super::super::super) async fn refresh_now(&self) {
         let mut looked = self.0.refreshes_done.subscribe();
         let next = self.0.refresh_state.lock().started_count + 1;
         if self.request_refresh() {
             self.0.refresh_signal.notify_one();
-            // Whoever waits has a deadline of his own.
+            // The caller has its own deadline.
             let _ = looked.wait_for(|done| *done >= next).await;
         }
     }
 
-    /// Until nobody wants it any more.
+    /// Refreshes the map until no refresh is requested.
     async fn run_refreshes(self, turn: u64) {
         let [mut pause, longest] = REFRESH_DELAYS;
         while let Some(number) = self.begin_refresh(turn) {
@@ -104,7 +110,8 @@ impl ClusterTarget {
         }
     }
 
-    /// The number of the look that begins now, if one is wanted.
+    /// Returns the number of the refresh that begins now; `None` if none is requested or the task
+    /// was replaced.
     fn begin_refresh(&self, turn: u64) -> Option<u64> {
         let mut looking = self.0.refresh_state.lock();
         if looking.generation != turn {
@@ -137,7 +144,7 @@ impl ClusterTarget {
         }
     }
 
-    /// What several nodes say, until most of them say the same.
+    /// Queries several nodes until most of them report the same map.
     async fn query_nodes(&self) -> TopologyVotes {
         let candidates = self.0.nodes_to_query();
         self.0.connections.retain_nodes(&candidates);
@@ -151,12 +158,12 @@ impl ClusterTarget {
         });
         let mut answers: FuturesUnordered<_> = asked.collect();
         let said = self.collect_majority(&mut answers, majority).await;
-        // Who is late is heard out, so that his connection is kept.
+        // Late answers are awaited too, so that their connections return to the cache.
         let (late, shared) = (answers.for_each(|_| ready(())), Arc::downgrade(&self.0));
         tokio::spawn(async move {
             late.await;
             sleep(connection_cache::MAX_IDLE).await;
-            // Unless there was another look.
+            // Keeps the connections that another refresh has used since.
             if let Some(shared) = shared.upgrade() {
                 shared.connections.close_idle();
             }
@@ -189,18 +196,18 @@ impl ClusterTarget {
     }
 }
 
-/// What nodes have said.
+/// Replies of the queried nodes.
 #[derive(Default)]
 struct TopologyVotes {
-    /// And how many say so.
+    /// Each distinct view, with its number of votes.
     views: Vec<(TopologyView, usize)>,
     failure: Option<ConnectError>,
-    /// The shortest.
+    /// The shortest reported `cluster-node-timeout`.
     node_timeout: Option<Duration>,
 }
 
 impl TopologyVotes {
-    /// How many say this by now.
+    /// Adds a view, and returns its number of votes.
     fn add_vote(&mut self, view: TopologyView) -> usize {
         self.node_timeout = self.node_timeout.into_iter().chain(view.node_timeout).min();
         match self.views.iter_mut().find(|(other, _)| other.owners == view.owners) {
@@ -215,7 +222,7 @@ impl TopologyVotes {
         }
     }
 
-    /// A configuration that is wrong is wrong everywhere.
+    /// Keeps the most severe failure: a configuration error concerns all nodes.
     fn record_failure(&mut self, failure: ConnectError) {
         let told = match (&self.failure, &failure) {
             (None | Some(ConnectError::Unavailable), _) => true,
@@ -227,7 +234,7 @@ impl TopologyVotes {
         }
     }
 
-    /// What most say; of those, who knows most.
+    /// Takes the view with the most votes; among equals, the one with the most known owners.
     fn take_winner(&mut self) -> Option<TopologyView> {
         let known = |view: &TopologyView| view.owners.iter().flatten().count();
         let views = self.views.drain(..);
@@ -236,7 +243,7 @@ impl TopologyVotes {
 }
 
 impl ClusterState {
-    /// Its user may not ask for settings: nobody asks again.
+    /// Stops queries of node settings, because the user lacks the permission.
     pub(super) fn mark_config_unreadable(&self) {
         if self.is_config_readable.swap(false, Ordering::Relaxed) {
             tracing::warn!(
@@ -246,7 +253,8 @@ impl ClusterState {
         }
     }
 
-    /// Known nodes and those that were named, others at each look if there are many.
+    /// Returns known nodes and seeds, at most `MAX_QUERIED_NODES`. If there are more, each refresh
+    /// takes others.
     fn nodes_to_query(&self) -> Vec<Endpoint> {
         let map = self.map.lock();
         let turned = |nodes: Vec<Endpoint>, from: usize, most: usize| {
@@ -270,7 +278,7 @@ mod tests {
 
     use super::*;
 
-    /// Where a handler blocks its thread, nothing else of its runtime is polled.
+    /// A handler that blocks its thread blocks everything else on its runtime.
     #[test]
     fn a_look_whose_runtime_stands_still_is_taken_over() {
         let nobody = ("127.0.0.1".to_owned(), 1);
@@ -291,7 +299,7 @@ mod tests {
         drop(still);
     }
 
-    /// It runs on until it awaits something.
+    /// The old task runs until its next `await`.
     #[test]
     fn a_look_that_was_taken_over_takes_nothing_from_its_successor() {
         let nobody = ("127.0.0.1".to_owned(), 1);

@@ -1,4 +1,4 @@
-//! Slots, and the nodes that say they have them.
+//! Hash slots, and their owners as one node reports them.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use redis::Value;
 
 use super::Endpoint;
 
-/// Number of slots of every cluster.
+/// Number of hash slots of every cluster.
 const SLOT_COUNT: u16 = 16_384;
 
-/// The slot of keys with this hash tag: CRC16 (XMODEM) by the cluster specification.
+/// Returns the slot of keys with this hash tag: CRC16 (XMODEM), by the cluster specification.
 pub(super) fn key_slot(tag: &[u8]) -> u16 {
     let crc = tag.iter().fold(0_u16, |crc, byte| {
         (0..8).fold(crc ^ (u16::from(*byte) << 8), |crc, _| {
@@ -19,19 +19,19 @@ pub(super) fn key_slot(tag: &[u8]) -> u16 {
     crc % SLOT_COUNT
 }
 
-/// What one node says of the cluster.
+/// View of one node on the cluster.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct TopologyView {
     pub(super) owners: Vec<Option<Endpoint>>,
     /// Masters first.
     pub(super) nodes: Vec<Endpoint>,
-    /// Its `cluster-node-timeout`, if it tells.
+    /// `cluster-node-timeout` of this node, if it reports it.
     pub(super) node_timeout: Option<Duration>,
 }
 
 impl TopologyView {
-    /// The reply to `CLUSTER SLOT_COUNT`: rows of first slot, last slot, master, replicas. `from` is who was asked:
-    /// a node that is known by no name is on the same host.
+    /// Parses the reply to `CLUSTER SLOTS`: entries of first slot, last slot, master, replicas.
+    /// `from` is the node that replied; a node without a name is on the same host.
     pub(super) fn parse(reply: Value, slots: &[u16], from: &Endpoint) -> Option<Self> {
         let Value::Array(rows) = reply else { return None };
         let (mut owners, mut masters, mut replicas) =
@@ -42,7 +42,7 @@ impl TopologyView {
             let (first, last) = (parse_u16(&row.next()?)?, parse_u16(&row.next()?)?);
             let master = row.next().and_then(|node| parse_endpoint(node, from));
             replicas.extend(row.filter_map(|node| parse_endpoint(node, from)));
-            // Nobody else has its slots: not its replica either.
+            // The slots have no reachable owner; their replica is none either.
             let Some(master) = master else { continue };
             let its = owners.iter_mut().zip(slots).filter(|(_, s)| (first..=last).contains(*s));
             its.for_each(|(owner, _)| *owner = Some(master.clone()));
@@ -74,7 +74,7 @@ fn parse_endpoint(node: Value, from: &Endpoint) -> Option<Endpoint> {
         Value::SimpleString(host) if !host.is_empty() => host,
         _ => from.0.clone(),
     };
-    // A node whose name nobody knows yet.
+    // `?` is a node without a known name yet.
     Some((host, parse_u16(&node.next()?)?)).filter(|(host, _)| host != "?")
 }
 
@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(TopologyView::parse(Value::Nil, &[], &("me".to_owned(), 9)), None);
     }
 
-    /// It can be asked, and has none of its slots.
+    /// The replica can be queried, but owns none of its slots.
     #[test]
     fn a_replica_of_a_master_whose_name_nobody_knows_is_not_the_owner() {
         let row = |first, last, nodes: [Value; 2]| {
@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(view.nodes, [("c".to_owned(), 3), ("b".to_owned(), 2)]);
     }
 
-    /// `cluster-preferred-endpoint-type unknown-endpoint`: whoever was asked is the way there.
+    /// `cluster-preferred-endpoint-type unknown-endpoint`: the host of the queried node applies.
     #[test]
     fn a_master_without_a_name_is_where_was_asked() {
         let nobody = Value::Array(vec![Value::Nil, Value::Int(3)]);

@@ -1,6 +1,7 @@
-//! The latest configuration that was known, which one that is told later may be older than.
+//! Memory of the highest configuration epoch, to detect outdated reports.
 //!
-//! Who knows it may be late with his answer, or away. What the others say then was so before.
+//! The sentinel that reported this epoch may answer late or be unavailable. The reports of the
+//! others then describe an earlier state.
 
 use std::time::Duration;
 
@@ -8,23 +9,29 @@ use tokio::time::Instant;
 
 use super::{super::store_url::HostPort, sentinel_reports::SentinelReports};
 
-/// For how long most sentinels have to say an older one until it is believed. A master that was replaced takes writes
-/// until it is told otherwise, by any of them, eight seconds after its successor; and what one of them knows, all that
-/// are there have heard within two. So whoever knew better is gone before he told anybody, or they were set up anew.
+/// Time for which most sentinels must report an older configuration until it is accepted.
+///
+/// A replaced master accepts writes until any sentinel reconfigures it, eight seconds after its
+/// successor. Knowledge of one sentinel reaches all connected ones within two seconds. So after
+/// this time, either the sentinel with the newer configuration was lost before it informed another
+/// one, or the sentinels were set up anew.
 const MAJORITY_OVERRIDE_AFTER: Duration = Duration::from_secs(10);
 
-/// Their words are the same ones still if there is no longer pause between them: nobody knows what was said in it.
+/// Longest gap between two reports of one series: other reports may have been missed in a longer
+/// one.
 const MAX_REPORT_GAP: Duration = Duration::from_secs(5);
 
 #[derive(Default)]
 pub(super) struct EpochGuard {
     latest: Option<(u64, HostPort)>,
-    /// When most of them have said an older one for the first and for the last time, if nobody has said this one since.
+    /// Times of the first and the last older report by most sentinels, if the latest configuration
+    /// was not reported since.
     older_reported: Option<(Instant, Instant)>,
 }
 
 impl EpochGuard {
-    /// Whether this is older than what was known, and names another master. If it does not, it is known from here on.
+    /// Returns true if the reports are older than the known configuration and name another master.
+    /// Otherwise accepts them.
     pub(super) fn rejects_as_outdated(
         &mut self,
         named: &SentinelReports,
@@ -34,7 +41,8 @@ impl EpochGuard {
         let Some((epoch, node)) = named.latest_master() else { return false };
         let later = self.latest.as_ref().filter(|(known, _)| epoch < *known);
         match later.map(|(known, master)| (*known, master == node)) {
-            // Not all may tell the number. Where most tell a lower one they were set up anew, and count from there.
+            // Some sentinels may report no epoch. If most report a lower one, they were set up anew
+            // and count from there.
             Some((known, true)) if named.count_older_than(known) <= sentinels / 2 => {
                 self.older_reported = None;
                 return false;
@@ -52,7 +60,8 @@ impl EpochGuard {
         false
     }
 
-    /// Whether most of them have said an older one for long enough.
+    /// Returns true if most sentinels have reported an older configuration for longer than
+    /// `MAJORITY_OVERRIDE_AFTER`.
     fn yields_to_majority(&mut self, most: bool, now: Instant) -> bool {
         if !most {
             return false;
@@ -79,7 +88,7 @@ mod tests {
         SentinelReport::new(HostPort { host: "h".to_owned(), port }, Value::Array(facts.to_vec()))
     }
 
-    /// Of three, after some time; and what they say.
+    /// Passes these reports, of three sentinels, to the guard.
     fn outdates(
         known: &mut EpochGuard,
         at: Instant,
@@ -99,7 +108,7 @@ mod tests {
         assert!(outdates(&mut known, now, [told(1, 5), told(1, 5)]));
         assert!(outdates(&mut known, now + S, [told(1, 5)]));
         assert!(!outdates(&mut known, now + S, [told(1, 5), told(2, 6)]));
-        // By hand, and by another failover.
+        // A manual change, and another failover.
         assert!(!outdates(&mut known, now + S, [told(3, 6)]));
         assert!(outdates(&mut known, now + S, [told(1, 5)]));
         assert!(!outdates(&mut known, now + S, [told(1, 7)]));
@@ -134,7 +143,7 @@ mod tests {
             assert!(outdates(&mut known, start + S * second, most()), "{second}");
         }
         assert!(!outdates(&mut known, start + S * 12, most()));
-        // From here on it is what is known.
+        // From here on this is the known configuration.
         assert!(!outdates(&mut known, start + S * 12, [told(1, 5)]));
     }
 
@@ -151,7 +160,7 @@ mod tests {
         for second in 31..41 {
             assert!(outdates(&mut known, start + S * second, most()), "{second}");
         }
-        // One of three is none that could have begun a failover.
+        // One of three sentinels is no majority.
         for second in 41..70 {
             assert!(outdates(&mut known, start + S * second, [told(1, 5)]), "{second}");
         }

@@ -1,4 +1,4 @@
-//! What several sentinels say, and whom to believe.
+//! Reports of several sentinels, and the choice of a master.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -6,29 +6,31 @@ use redis::Value;
 
 use super::super::store_url::HostPort;
 
-/// What one of them says of the master.
+/// Report of one sentinel about the master.
 pub(super) struct SentinelReport {
-    /// Whom it names.
+    /// Address of the master that the sentinel gives to clients.
     master: HostPort,
-    /// Number of the configuration that it names it by: higher after each failover.
+    /// Configuration epoch; it grows with each failover.
     epoch: u64,
-    /// It finds the master down.
+    /// The sentinel considers the master down.
     is_down: bool,
-    /// It replaces this one; the successor is not known to have been promoted, and may be.
+    /// The sentinel replaces this master. The successor may be promoted already, without the
+    /// sentinel knowing it.
     is_failing_over: bool,
     pub(super) down_after: Option<Duration>,
 }
 
 impl SentinelReport {
-    /// By its name for clients, and by what it tells of itself: nothing, if it may not.
+    /// Builds a report from the master's address for clients and the reply to `SENTINEL MASTER`,
+    /// which is empty if the user lacks the permission.
     pub(super) fn new(master: HostPort, facts: Value) -> Self {
         let facts: HashMap<String, String> = redis::from_redis_value(facts).unwrap_or_default();
         let fact = |name: &str| facts.get(name).map(String::as_str);
         let number = |name: &str| fact(name).and_then(|text| text.parse::<u64>().ok());
         let flags =
             |flag: &str| fact("flags").is_some_and(|flags| flags.split(',').any(|f| f == flag));
-        // While it replaces a master its facts are those of the old one, and its name for clients is the successor's
-        // as soon as that is known to be promoted.
+        // During a failover, `SENTINEL MASTER` describes the old master, and the address for
+        // clients is the successor's as soon as its promotion is known.
         let is_old = fact("port").is_none_or(|port| port == master.port.to_string())
             && fact("ip").is_none_or(|ip| ip == master.host);
         Self {
@@ -53,7 +55,7 @@ impl SentinelReports {
         self.0.is_empty()
     }
 
-    /// Whether the master of the latest configuration is being replaced.
+    /// Returns true if the master of the latest configuration is being replaced.
     pub(super) fn is_failing_over(&self) -> bool {
         let latest = self.latest_epoch();
         self.0.iter().any(|told| told.is_failing_over && Some(told.epoch) == latest)
@@ -63,9 +65,10 @@ impl SentinelReports {
         self.0.iter().map(|told| told.epoch).max()
     }
 
-    /// The master of the latest configuration. If there are several of one number (somebody has told them by hand), the
-    /// one that is named most often; of those that are named as often, the first. None that is being replaced, or that all
-    /// who name it find down.
+    /// Returns the master of the latest configuration; `None` while it is being replaced.
+    ///
+    /// Several masters can share an epoch after a manual reconfiguration. Then the one named most
+    /// often wins, and among equals the first. Reports that consider their master down are ignored.
     pub(super) fn into_master(self) -> Option<HostPort> {
         let latest = self.latest_epoch()?;
         if self.is_failing_over() {
@@ -74,18 +77,18 @@ impl SentinelReports {
         self.most_named(|told| told.epoch == latest && !told.is_down).cloned()
     }
 
-    /// Number of the latest configuration, and its master, in whatever state that is.
+    /// Returns the latest epoch and its master, in any state.
     pub(super) fn latest_master(&self) -> Option<(u64, &HostPort)> {
         let latest = self.latest_epoch()?;
         Some((latest, self.most_named(|told| told.epoch == latest)?))
     }
 
-    /// How many tell of a configuration before this one.
+    /// Returns the number of reports with an older epoch.
     pub(super) fn count_older_than(&self, epoch: u64) -> usize {
         self.0.iter().filter(|told| told.epoch < epoch).count()
     }
 
-    /// Whom those name most often; of several, the first.
+    /// Returns the master that the selected reports name most often; among equals, the first.
     fn most_named(&self, those: impl Fn(&SentinelReport) -> bool) -> Option<&HostPort> {
         let named = || self.0.iter().filter(|&told| those(told)).map(|told| &told.master);
         let times = |node: &HostPort| named().filter(|named| *named == node).count();
@@ -101,7 +104,7 @@ mod tests {
         told_of(port, port, epoch, flags)
     }
 
-    /// By a sentinel whose own master is another one still.
+    /// Report of a sentinel that names another master for clients than its own.
     fn told_of(named: u16, own: u16, epoch: u64, flags: &str) -> SentinelReport {
         let (own, epoch) = (own.to_string(), epoch.to_string());
         let facts = ["ip", "h", "port", &own, "flags", flags, "config-epoch", &epoch];
@@ -137,9 +140,9 @@ mod tests {
     fn a_master_that_is_replaced_is_none() {
         let (m, leads) = ("master", "master,failover_in_progress");
         assert_eq!(master([told(1, 4, m), told(1, 4, m), told(1, 4, leads)]), None);
-        // The successor is known to be promoted: its configuration has a number of its own already.
+        // The successor is known to be promoted: its configuration has its own epoch already.
         assert_eq!(master([told(1, 4, m), told(1, 4, m), told_of(2, 1, 5, leads)]), Some(2));
-        // Somebody who has slept through it, and is about to replace what is not there any more.
+        // A sentinel that missed the failover, and is about to replace the old master.
         assert_eq!(master([told(1, 4, leads), told(2, 5, m)]), Some(2));
     }
 

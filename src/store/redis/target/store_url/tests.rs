@@ -1,4 +1,4 @@
-//! Good and bad addresses.
+//! Valid and invalid URLs.
 
 use super::*;
 use crate::error::ErrorKind;
@@ -125,7 +125,7 @@ fn a_node_of_several() {
     }
 }
 
-/// Each with a word of its sentence. `secret` stands for what must not be in it.
+/// Each with a part of its message. `secret` stands for text that must not be in it.
 #[test]
 fn bad_ones() {
     let bad = [
@@ -176,7 +176,8 @@ fn bad_ones() {
     }
 }
 
-/// Whatever is written: it is read to something that can be reached, or refused without showing a password.
+/// Any input is parsed as an address that can be reached, or refused without showing a
+/// password.
 #[test]
 fn any_text_is_an_address_or_is_refused_without_its_password() {
     const SECRET: &str = "hunter2hunter2";
