@@ -110,7 +110,7 @@ impl JobChain {
             }
             match give_up {
                 Some(give_up) if Instant::now() < give_up => {
-                    tokio::time::sleep(CLAIM_RETRY_DELAY).await
+                    tokio::time::sleep(CLAIM_RETRY_DELAY).await;
                 }
                 _ => return None,
             }

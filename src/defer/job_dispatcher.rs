@@ -241,7 +241,7 @@ impl JobDispatcher {
             // Delayed, so that this worker's own announcement does not trigger heartbeat after
             // heartbeat.
             WakeupMessage::WorkersChanged => {
-                self.next_heartbeat = self.next_heartbeat.min(now + REBALANCE_DELAY)
+                self.next_heartbeat = self.next_heartbeat.min(now + REBALANCE_DELAY);
             }
             // The store may have restarted empty. It must learn of this worker first.
             WakeupMessage::Resync => self.next_heartbeat = now,

@@ -109,7 +109,7 @@ impl<I> BodyTicket<I> {
                     NextBodyItem::Item(item) => return Poll::Ready(Ok(Some(item))),
                     NextBodyItem::Last(last) => self.start_leaving(last, ServiceOutcome::BodyEnded),
                     NextBodyItem::Failed(error) => {
-                        self.start_leaving(Some(error), ServiceOutcome::BodyFailed)
+                        self.start_leaving(Some(error), ServiceOutcome::BodyFailed);
                     }
                 }
             }

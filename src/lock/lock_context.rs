@@ -238,7 +238,7 @@ impl<N: ?Sized> LockGate<N> {
                 }
                 // Tells the outer layer that the slot was read.
                 AttemptMode::ParkImmediately | AttemptMode::ParkOrRefuse => {
-                    found.mark_reached_lock()
+                    found.mark_reached_lock();
                 }
             }
             // The request may still have an idempotency record.

@@ -265,7 +265,7 @@ impl<N: ?Sized> LockGate<N> {
     #[must_use]
     pub fn retry(self, times: u32, every: Duration) -> Self {
         self.with_policy(|policy| {
-            policy.busy_strategy = BusyStrategy::Retry(LockRetry::new(times, every))
+            policy.busy_strategy = BusyStrategy::Retry(LockRetry::new(times, every));
         })
     }
 

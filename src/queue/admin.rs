@@ -19,7 +19,9 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TaskInfo {
+    /// Identifier, as returned by the push.
     pub id: TaskId,
+    /// Current state.
     pub state: TaskState,
     /// Time until the task is due; zero if it is due or not waiting.
     pub due_in: Duration,

@@ -157,8 +157,8 @@ impl Quota {
     }
 
     /// Returns the rule by which the store counts, or `None` for an unlimited quota.
-    pub(super) const fn to_rule(&self) -> Option<QuotaRule> {
-        let Self { limit, window, counting } = *self;
+    pub(super) const fn to_rule(self) -> Option<QuotaRule> {
+        let Self { limit, window, counting } = self;
         match counting {
             QuotaCounting::Fixed => Some(QuotaRule::Fixed { limit, window }),
             QuotaCounting::Sliding => Some(QuotaRule::Sliding { limit, window }),

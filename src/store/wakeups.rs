@@ -175,7 +175,7 @@ impl Wakeups {
             WakeupMessage::Offer(me) => wake(&self.offers, &me, Notify::notify_one),
             WakeupMessage::JobChanged(id) => wake(&self.job_watches, &id, JobWatch::notify_changed),
             WakeupMessage::TasksReady(worker) => {
-                wake(&self.task_workers, &worker, Notify::notify_one)
+                wake(&self.task_workers, &worker, Notify::notify_one);
             }
             WakeupMessage::QueueJoin(key, who) => {
                 let told = self.join_listener.lock().as_ref().and_then(Weak::upgrade);

@@ -90,7 +90,7 @@ pub(crate) async fn the_answer_can_be_ones_own(case: Case) {
     let answer = answer.expect(420);
     assert_eq!(
         (answer.field("content-type"), &*answer.text()),
-        ("text/plain", "Spent: [\"told\"]")
+        ("text/plain", "QuotaExceeded: [\"told\"]")
     );
     has(&answer, &[]);
 }

@@ -226,7 +226,7 @@ impl<S, G: Gate<HttpRequest>> LocalGateDriver<S, G> {
                 self.gate.observe_headers(&mut ticket, || response_headers(response));
             }
             CallCompletion::Completed(Err(error)) => {
-                self.gate.observe_headers(&mut ticket, || error_headers(error))
+                self.gate.observe_headers(&mut ticket, || error_headers(error));
             }
             CallCompletion::Stopped => {}
         }

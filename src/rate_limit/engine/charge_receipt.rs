@@ -99,7 +99,7 @@ impl ChargeReceipt {
                 0 => calls.extend(engine.return_leased_unit(&place, &unit)),
                 1 => {}
                 more => {
-                    calls.extend(place.settle_command(AdjustmentKind::Charge { units: more - 1 }))
+                    calls.extend(place.settle_command(AdjustmentKind::Charge { units: more - 1 }));
                 }
             }
         }

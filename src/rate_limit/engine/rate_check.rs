@@ -281,7 +281,7 @@ impl<'a> RateCheck<'a> {
                 self.policies[at].reading = Some(QuotaReading {
                     retry_after: Duration::ZERO,
                     ..QuotaReading::from_state(&state)
-                })
+                });
             }
         }
         Ok(Some(admitted))

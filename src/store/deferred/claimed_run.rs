@@ -20,7 +20,6 @@ pub(crate) struct ClaimCommand {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(clippy::enum_variant_names, reason = "the words of the script")]
 pub(crate) enum ClaimOutcome {
     Claimed(ClaimedRun),
     Busy(Duration),

@@ -95,7 +95,7 @@ impl MemoryShard {
     fn enqueue_webhooks(&mut self, now: ServerTime, post: &mut Vec<OutgoingWakeup>) {
         for (call, end, owner) in std::mem::take(&mut self.state.pending_webhooks) {
             self.with_lock(&call.key.clone(), now, post, |visit| {
-                visit.enqueue_webhook(call, end, owner)
+                visit.enqueue_webhook(call, end, owner);
             });
         }
     }

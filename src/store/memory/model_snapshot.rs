@@ -142,7 +142,7 @@ impl MemoryBackend {
                 (PlantedFault::EndedJobCounted, _) => facts.job_count += 1,
                 (PlantedFault::FenceNotAdvanced, _) => facts.highest_fence = 0,
                 (PlantedFault::ClaimedJobDequeued, Some(line)) => {
-                    line.jobs.retain(|(_, id)| !running(id))
+                    line.jobs.retain(|(_, id)| !running(id));
                 }
                 (PlantedFault::LeaseEndsEarly, Some(line)) => line.holders.clear(),
                 (PlantedFault::QueueOutOfOrder, Some(line)) if line.jobs.len() > 1 => {

@@ -54,7 +54,7 @@ impl MemoryShard {
         for id in take_due(&self.state.delayed_jobs, &mut left.delayed_jobs, now) {
             match self.lock_of(&id, now) {
                 Some(key) => {
-                    self.with_lock(&key, now, post, |visit| visit.requeue_delayed_job(&id))
+                    self.with_lock(&key, now, post, |visit| visit.requeue_delayed_job(&id));
                 }
                 None => self.state.delayed_jobs.remove(&id),
             }

@@ -55,7 +55,7 @@ impl MemoryShard {
         }
         self.counters.sweep(now.ms, SWEEP_LIMIT + call.items.len());
         let state = |(item, open): (&ChargeItem, &OpenCounter)| {
-            item.evaluate(open.usage.to_value(now), now.us, open.blocked_ms)
+            item.evaluate(open.usage.value_at(now), now.us, open.blocked_ms)
         };
         let states = call.items.iter().zip(&open).map(state).collect();
         // At most `times`.
@@ -92,7 +92,7 @@ impl MemoryShard {
                     }
                 }
             }
-            item.evaluate(open.usage.to_value(now), now.us, 0)
+            item.evaluate(open.usage.value_at(now), now.us, 0)
         };
         call.items.iter().map(one).collect()
     }

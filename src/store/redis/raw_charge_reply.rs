@@ -113,7 +113,7 @@ impl<'a> ChargeReplyReader<'a> {
                 }
                 Some(MsgpackValue::True) => match self.input.next_value() {
                     Some(MsgpackValue::Number(firsts)) if firsts > 0 => {
-                        self.new_windows_left = firsts
+                        self.new_windows_left = firsts;
                     }
                     _ => return Err(protocol_error()),
                 },

@@ -151,7 +151,7 @@ mod by_hand {
         let back = AcquireCommand { resume_seq: seq, ..wait_as(Exclusive, &key, &writer) };
         match rig.acquire(back).await {
             AcquireReply::Busy { seq: again, has_joined: true, queue_length: 1, .. } => {
-                assert_eq!(again, seq)
+                assert_eq!(again, seq);
             }
             other => panic!("{other:?}"),
         }

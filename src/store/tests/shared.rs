@@ -79,7 +79,7 @@ async fn a_run_of_many_is_let_in_together(rig: &Rig) {
         assert_eq!(rig.release(&key, &holder).await, ReleaseOutcome::Released);
         match rig.acquire(wait_as(Exclusive, &key, &writer)).await {
             AcquireReply::Busy { queue_length: 1, lease_remaining: left, .. } => {
-                assert!(left <= OFFER_TIMEOUT, "{left:?}")
+                assert!(left <= OFFER_TIMEOUT, "{left:?}");
             }
             other => panic!("{mode:?}: {other:?}"),
         }

@@ -58,7 +58,7 @@ async fn a_job_is_told_of_beside_who_stands_first(rig: &Rig) {
     assert_eq!(rig.release(&key, &me).await, ReleaseOutcome::Released);
     match rig.acquire(ask(&key, &first)).await {
         AcquireReply::Granted { queue_length: 1, contenders: others, .. } => {
-            assert_eq!(others, Contenders::from_job(told.job))
+            assert_eq!(others, Contenders::from_job(told.job));
         }
         other => panic!("{other:?}"),
     }

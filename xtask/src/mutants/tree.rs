@@ -148,8 +148,8 @@ fn planted(root: &Path, faults: &[&Fault]) -> Result<BTreeMap<String, String>, S
         let text = texts.get(&name).cloned().map_or_else(|| read(root, &name), Ok)?;
         texts.insert(name, with_planted_scripts(&text));
     }
-    let with = "redis::Script::new(crate::planted::script(self.code))".to_owned();
-    let text = edited(reader, &read(root, reader)?, &[("redis::Script::new(self.code)", with)])?;
+    let with = "redis::Script::new(crate::planted::script(self.source))".to_owned();
+    let text = edited(reader, &read(root, reader)?, &[("redis::Script::new(self.source)", with)])?;
     texts.insert(reader.to_owned(), text);
     for folder in CRATES {
         let lib = format!("{folder}/lib.rs");
@@ -160,9 +160,9 @@ fn planted(root: &Path, faults: &[&Fault]) -> Result<BTreeMap<String, String>, S
     Ok(texts)
 }
 
-/// Puts the planted text in the place of each `NAME.code` and `script.code`.
+/// Puts the planted text in the place of each `NAME.source` and `script.source`.
 fn with_planted_scripts(text: &str) -> String {
-    let mut parts = text.split(".code");
+    let mut parts = text.split(".source");
     let mut out = parts.next().unwrap_or_default().to_owned();
     for rest in parts {
         let begins = |c: char| c.is_ascii_alphanumeric() || c == '_';
@@ -171,8 +171,8 @@ fn with_planted_scripts(text: &str) -> String {
         let is_script = name == "script"
             || !name.is_empty() && name.chars().all(|c| c.is_ascii_uppercase() || c == '_');
         out += &match is_script && !rest.starts_with(|c| begins(c) || c == '(') {
-            true => format!("crate::planted::script({name}.code){rest}"),
-            false => format!("{name}.code{rest}"),
+            true => format!("crate::planted::script({name}.source){rest}"),
+            false => format!("{name}.source{rest}"),
         };
     }
     out
@@ -267,9 +267,9 @@ mod tests {
 
     #[test]
     fn the_texts_of_scripts_are_planted() {
-        let text = "[\"EVAL\", RUNS.code, script.code] error.code() self.codes";
-        let with = "[\"EVAL\", crate::planted::script(RUNS.code), crate::planted::script(script.code)] \
-                    error.code() self.codes";
+        let text = "[\"EVAL\", RUNS.source, script.source] error.source() self.sources";
+        let with = "[\"EVAL\", crate::planted::script(RUNS.source), crate::planted::script(script.source)] \
+                    error.source() self.sources";
         assert_eq!(with_planted_scripts(text), with);
     }
 

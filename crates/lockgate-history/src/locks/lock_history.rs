@@ -191,11 +191,11 @@ impl LockAcquisition {
                 });
             }
             (LockEvent::Refused(_) | LockEvent::Failed(_) | LockEvent::Cancelled(_), _) => {
-                self.answered_at = Some(at)
+                self.answered_at = Some(at);
             }
             (LockEvent::Renewed(_, valid), Some(grant)) => grant.valid_until = *valid,
             (LockEvent::LossReported(_), Some(grant)) => {
-                grant.lost_at = Some(grant.lost_at.unwrap_or(at))
+                grant.lost_at = Some(grant.lost_at.unwrap_or(at));
             }
             (LockEvent::Releasing(_), Some(grant)) => grant.release_started_at = Some(at),
             (LockEvent::Written(_, value), Some(grant)) => grant.written_values.push(*value),

@@ -111,7 +111,7 @@ impl QuotaHistory {
                 }
                 QuotaEvent::CostLimit(_, key, most) => self.ledger.add_cost_limit(key, told, most),
                 QuotaEvent::SpentRead(_, key, sent, spent) => {
-                    self.ledger.add_reading(key, sent, told, spent)
+                    self.ledger.add_reading(key, sent, told, spent);
                 }
                 QuotaEvent::Stalled(since) => self.stalls.push((since, told)),
             }

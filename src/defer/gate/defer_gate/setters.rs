@@ -169,7 +169,7 @@ impl<N: ?Sized> DeferGate<N> {
         identity: impl Fn(&T) -> String + Send + Sync + 'static,
     ) -> Self {
         self.with_settings(|settings| {
-            settings.snapshot_extractors.add(find, Some(Box::new(identity)))
+            settings.snapshot_extractors.add(find, Some(Box::new(identity)));
         })
     }
 
@@ -279,7 +279,7 @@ impl<N: ?Sized> DeferGate<N> {
     #[must_use]
     pub fn idempotency_ttl(self, life: Duration) -> Self {
         self.with_settings(|settings| {
-            settings.idempotency.ttl = life.clamp(Duration::from_secs(1), MAX_DURATION)
+            settings.idempotency.ttl = life.clamp(Duration::from_secs(1), MAX_DURATION);
         })
     }
 

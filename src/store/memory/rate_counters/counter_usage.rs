@@ -105,7 +105,7 @@ pub(super) enum CounterUsage {
 }
 
 impl CounterUsage {
-    pub(super) fn to_value(&self, now: ServerTime) -> CounterValue {
+    pub(super) fn value_at(&self, now: ServerTime) -> CounterValue {
         match self {
             Self::Fixed { spent, end_ms: end } => {
                 CounterValue::Fixed { spent: *spent, left_ms: end - now.ms }

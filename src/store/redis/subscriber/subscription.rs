@@ -82,7 +82,7 @@ impl MessageSubscriber {
             match ear {
                 Subscription::ShardChannels(messages) => deliver_messages(hints, messages).await,
                 Subscription::AllChannels(messages, _all) => {
-                    deliver_messages(hints, messages).await
+                    deliver_messages(hints, messages).await;
                 }
                 // Waits until the subscription that covers this node ends.
                 Subscription::Covered => drop(all.acquire().await),

@@ -37,7 +37,7 @@ impl RedisTlsSettings {
         if tls {
             return Err(Error::config("rediss:// needs lockgate's feature `tls`"));
         }
-        self.check_use(tls)
+        self.validate_use(tls)
     }
 
     fn validate_use(&self, tls: bool) -> Result<(), Error> {

@@ -231,7 +231,7 @@ impl SentinelTarget {
                     named.add(told);
                 }
                 Some(Err(failure @ (ConnectError::Unavailable | ConnectError::Refused(_)))) => {
-                    away = Some(failure)
+                    away = Some(failure);
                 }
                 Some(Err(failure)) => wrong = Some(failure),
                 None => break,

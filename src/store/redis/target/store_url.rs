@@ -171,10 +171,10 @@ impl UrlQuery {
             match (&*percent_decode(name)?, kind) {
                 ("ns", _) => query.namespace = Some(value),
                 ("sentinel_user", UrlScheme::Sentinels) => {
-                    query.sentinel_credentials.user = Some(value)
+                    query.sentinel_credentials.user = Some(value);
                 }
                 ("sentinel_password", UrlScheme::Sentinels) => {
-                    query.sentinel_credentials.password = Some(value)
+                    query.sentinel_credentials.password = Some(value);
                 }
                 ("user", UrlScheme::UnixSocket) => query.credentials.user = Some(value),
                 ("pass", UrlScheme::UnixSocket) => query.credentials.password = Some(value),

@@ -65,7 +65,7 @@ async fn one_that_fails_fails_alone() {
     for (n, outcome) in outcomes.into_iter().enumerate() {
         match outcome {
             Ok(stored) => {
-                assert_eq!((n == 7, stored), (false, EnqueueOutcome::Stored { position: 1 }))
+                assert_eq!((n == 7, stored), (false, EnqueueOutcome::Stored { position: 1 }));
             }
             Err(error) => assert_eq!((n, error.kind()), (7, ErrorKind::Protocol)),
         }

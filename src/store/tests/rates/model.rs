@@ -294,7 +294,7 @@ impl Model {
             match settled.kind {
                 AdjustmentKind::Charge { units } => self.spend(&name, &item.rule, units),
                 AdjustmentKind::Refund { units, window } => {
-                    self.refund(&name, &item.rule, units, window)
+                    self.refund(&name, &item.rule, units, window);
                 }
             }
             self.says(std::slice::from_ref(&item), &item, &call.tag, state);

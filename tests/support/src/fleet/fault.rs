@@ -84,7 +84,7 @@ mod tests {
     /// Tasks have no calls of several steps: a script that only stands before others is the name of no call.
     #[test]
     fn every_script_of_tasks_that_is_struck_is_called() {
-        let file = format!("{}/../../src/store/redis/script.rs", env!("CARGO_MANIFEST_DIR"));
+        let file = format!("{}/../../src/store/redis/scripts.rs", env!("CARGO_MANIFEST_DIR"));
         let scripts = std::fs::read_to_string(file).expect("the scripts are listed there");
         for script in Tasks::RULES.scripts {
             let is_called = scripts.contains(&format!("\"{script}\""));

@@ -45,7 +45,7 @@ pub(super) const LOCKS: &[Row] = &[
             (Unit, "lock::tests::cancel::dropped_at_any_await_nothing_is_left"),
             (Unit, "redis::tests::drops::dropped_at_any_await"),
             (Unit, "redis::tests::replies::dropped_while_a_reply_is_lost"),
-            (Unit, "combine::tests::drops::an_undo_is_behind_what_it_undoes_"),
+            (Unit, "batcher::tests::drops::an_undo_is_behind_what_it_undoes_"),
         ],
     ),
     lock(

@@ -20,7 +20,7 @@ pub(super) const FAULTS: &[Fault] = &[
         breaks: "actix-web: the lock ends with the head, while the body streams",
         edits: &[edit(
             "integrations/actix-web/src/gate_middleware.rs",
-            "LeaveAction::KeepTicket(ticket) => {\n                // Whoever says nothing",
+            "LeaveAction::KeepTicket(ticket) => {\n                // Silence on a socket",
             "LeaveAction::KeepTicket(ticket) if FAULT => {\n                drop(ticket);\n                None\n            }\n            ORIGINAL",
         )],
         suites: &[rows(&["hold_until::"])],

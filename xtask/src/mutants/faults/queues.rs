@@ -42,8 +42,8 @@ pub(super) const FAULTS: &[Fault] = &[
         breaks: "a task that may run once runs again after a crash",
         edits: &[edit(
             "src/store/memory/tasks/task_poll.rs",
-            "if !again || meta.attempts",
-            "if !again && !FAULT || meta.attempts",
+            "if !again\n                || meta.attempts",
+            "if !again && !FAULT\n                || meta.attempts",
         )],
         suites: &[unit(&["store::tests", "queue::"])],
     },

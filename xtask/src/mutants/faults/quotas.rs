@@ -31,8 +31,8 @@ pub(super) const FAULTS: &[Fault] = &[
         breaks: "a fixed window lets in one more",
         edits: &[edit(
             "src/store/memory/rate_counters/counter_usage.rs",
-            "fits(*limit, *spent, cost),",
-            "fits(*limit + u64::from(FAULT), *spent, cost),",
+            "fits(*limit, *spent, cost)\n",
+            "fits(*limit + u64::from(FAULT), *spent, cost)\n",
         )],
         suites: &[unit(&["store::tests", "rate_limit::"])],
     },
@@ -75,8 +75,8 @@ pub(super) const FAULTS: &[Fault] = &[
         breaks: "a refund of the window before is taken from this one",
         edits: &[edit(
             "src/store/memory/rate_counters/counter_usage.rs",
-            "Self::Fixed { spent, end } if end.abs_diff(window.at) <= near => {",
-            "Self::Fixed { spent, end } if FAULT || end.abs_diff(window.at) <= near => {",
+            "Self::Fixed { spent, end_ms: end } if end.abs_diff(window.boundary) <= near => {",
+            "Self::Fixed { spent, end_ms: end } if FAULT || end.abs_diff(window.boundary) <= near => {",
         )],
         suites: &[unit(&["store::tests", "rate_limit::"])],
     },

@@ -132,7 +132,7 @@ async fn what_may_have_run_counts_as_sent_to_the_end() {
         assert_eq!(ticket.is_sent(), may_have_run, "{kind:?}");
         match ticket.abandon() {
             AbandonedCall::Done(outcome) => {
-                assert_eq!(outcome.expect_err("it failed").kind(), kind)
+                assert_eq!(outcome.expect_err("it failed").kind(), kind);
             }
             _ => panic!("nobody was told of {kind:?}"),
         }

@@ -10,7 +10,6 @@ use crate::{
         AcceptedJob, AcceptedTerms, ClientAnswer, ClientExchange, DeferredHistory, ObservedStatus,
         ProcessDisturbance, RecordedRun, RunEnd, RunEvent,
     },
-    locks,
     locks::FencedRegister,
 };
 
