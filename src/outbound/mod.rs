@@ -10,12 +10,12 @@ mod tls {
     #[derive(Clone)]
     pub(crate) struct TlsClientConfig;
 
-    pub(crate) fn with_tls<T>(tcp: T, _: &Tls) -> T {
+    pub(crate) fn with_tls<T>(tcp: T, _: &TlsClientConfig) -> T {
         tcp
     }
 
-    pub(crate) fn system_tls_config(_: bool, _: &str) -> Tls {
-        Tls
+    pub(crate) fn system_tls_config(_: bool, _: &str) -> TlsClientConfig {
+        TlsClientConfig
     }
 }
 

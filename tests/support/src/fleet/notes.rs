@@ -53,7 +53,7 @@ impl<D, G> Fleet<D, G> {
         self.trouble(node, now, now + ns(time));
     }
 
-    /// Like [`trouble_for`](Self::trouble_for), from when it is called: for a [`QuotaRule`](crate::proxy::QuotaRule).
+    /// Like [`trouble_for`](Self::trouble_for), from when it is called: for a [`QuotaRule`](crate::proxy::Rule).
     pub fn troubler(&self, node: usize, time: Duration) -> impl Fn() + Send + Sync + 'static {
         let (life, notes) = (Some(self.seats[node].life), Arc::clone(&self.notes));
         move || {

@@ -212,7 +212,7 @@ impl<D, G> Fleet<D, G> {
         }
     }
 
-    /// SIGKILL from wherever it is called, without waiting: for a [`QuotaRule`](crate::proxy::QuotaRule).
+    /// SIGKILL from wherever it is called, without waiting: for a [`QuotaRule`](crate::proxy::Rule).
     pub fn killer(&self, node: usize) -> impl Fn() + Send + Sync + 'static {
         let (life, pid) = (self.life(node), self.seats[node].process.pid());
         let notes = Arc::clone(&self.notes);
