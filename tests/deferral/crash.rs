@@ -36,22 +36,22 @@ use Moment::{After, Before};
 
 /// A worker that dies around a script leaves the job as it was, or as the script has made it.
 const WORKER: [Case; 10] = [
-    case("claim", Before, true, 1, "done"),
-    case("claim", Before, false, 1, "done"),
+    case("claim_job", Before, true, 1, "done"),
+    case("claim_job", Before, false, 1, "done"),
     // Charged, and never begun: nobody can know that.
-    case("claim", After, true, 1, "done"),
-    case("claim", After, false, 0, "dead"),
-    case("settle", Before, true, 2, "done"),
-    case("settle", Before, false, 1, "dead"),
-    case("settle", After, true, 1, "done"),
-    case("settle", After, false, 1, "done"),
+    case("claim_job", After, true, 1, "done"),
+    case("claim_job", After, false, 0, "dead"),
+    case("settle_job", Before, true, 2, "done"),
+    case("settle_job", Before, false, 1, "dead"),
+    case("settle_job", After, true, 1, "done"),
+    case("settle_job", After, false, 1, "done"),
     // In the middle of a run.
     case("renew", Before, true, 2, "done"),
     case("renew", After, false, 1, "dead"),
 ];
 
 /// Those of a worker that has nothing to do: whoever comes next does it.
-const IDLE: [&str; 2] = ["due", "beat"];
+const IDLE: [&str; 2] = ["poll_due", "heartbeat"];
 
 #[tokio::test]
 async fn a_worker_is_killed_at_every_script() {
@@ -81,7 +81,7 @@ async fn killed_worker(framework: Framework, case: Case) {
     let proxy = fleet.proxy(victim);
     // Those of an idle worker come by the clock, whatever it does: in the middle of a run they would be that run's crash.
     match script {
-        "due" => {
+        "poll_due" => {
             lock.release().await;
             for id in [&first, &second] {
                 assert_eq!(fleet.outcome(web, id).await.state, "done", "{what}");
@@ -91,7 +91,7 @@ async fn killed_worker(framework: Framework, case: Case) {
             comes_due(&fleet, web).await;
             struck.happened().await;
         }
-        "beat" => {
+        "heartbeat" => {
             proxy.strike(rule).happened().await;
             lock.release().await;
         }
@@ -133,7 +133,7 @@ async fn killed_web(framework: Framework, moment: Moment, stored: usize) {
     let (mut fleet, web) = with_web(framework).await;
     let other = fleet.join(steady(framework.other())).await;
     let lock = fleet.hold("7").await;
-    let rule = Rule::new("enqueue", moment).act(fleet.killer(web));
+    let rule = Rule::new("enqueue_batch", moment).act(fleet.killer(web));
     let mut struck = fleet.proxy(web).strike(rule);
     let request = || fleet.later(web, "7").key("one");
     assert_eq!(request().send().await, Told::Nothing);
@@ -164,7 +164,7 @@ async fn a_web_node_is_killed_as_it_cancels() {
         let other = fleet.join(steady(Framework::Actix)).await;
         let lock = fleet.hold("7").await;
         let id = fleet.later(web, "7").accepted().await;
-        let rule = Rule::new("cancel", moment).act(fleet.killer(web));
+        let rule = Rule::new("cancel_job", moment).act(fleet.killer(web));
         let mut struck = fleet.proxy(web).strike(rule);
         assert_eq!(fleet.cancel(web, &id).await, 0);
         struck.happened().await;

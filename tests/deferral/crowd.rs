@@ -81,7 +81,7 @@ async fn a_hundred_thousand_on_one_resource_slow_nobody_down() {
         assert!(started.elapsed() < 20 * SECOND, "the crowd does not move");
         tokio::time::sleep(SECOND / 50).await;
     }
-    watch.none_was_long(&fleet, &["enqueue", "job", "cancel"]).await;
+    watch.none_was_long(&fleet, &["enqueue_batch", "read_job", "cancel_job"]).await;
     one_after_the_other(&fleet);
     fleet.leave();
 }
@@ -113,7 +113,7 @@ async fn a_hundred_thousand_due_at_once_are_taken_in_turn() {
     other.store(&fleet, last.iter().map(String::as_str)).await;
     let before = fleet.runs().len();
     have_run(&fleet, LOOKED_AT).await;
-    watch.none_was_long(&fleet, &["runs"]).await;
+    watch.none_was_long(&fleet, &["run_batch"]).await;
     in_turn(&fleet, &due).await;
     while runs(&fleet, |resource| last.iter().any(|name| name == resource)).await < last.len() {
         let meanwhile = fleet.runs().len() - before;

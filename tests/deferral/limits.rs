@@ -28,9 +28,9 @@ const fn call(script: &'static str, start: &'static str, number: usize) -> Call 
 /// In the order in which a worker makes them, for a row of two runs that take longer than the rate's pause.
 const CALLS: [Call; 5] = [
     call("acquire", "ap ", 0),
-    call("charges", "", 0),
+    call("charge_batch", "", 0),
     // For the second run, ahead of the call that settles the first one and claims it.
-    Call { between: true, ..call("charges", "", 1) },
+    Call { between: true, ..call("charge_batch", "", 1) },
     // What was charged for a third one, which there is not.
     call("settle_charge", "", 0),
     call("release", "rp", 0),

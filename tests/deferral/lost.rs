@@ -14,7 +14,8 @@ use super::{BOTH, SECOND, fleet, steady};
 /// Every reply of each script is lost once: nothing happens twice, and nobody is told of it.
 #[tokio::test]
 async fn lost_replies_are_not_noticed() {
-    let scripts = ["enqueue", "claim", "settle", "acquire", "renew", "due", "beat"];
+    let scripts =
+        ["enqueue_batch", "claim_job", "settle_job", "acquire", "renew", "poll_due", "heartbeat"];
     join_all(scripts.into_iter().enumerate().map(|(n, script)| async move {
         let mut fleet = fleet().await;
         let node = fleet.join(steady(BOTH[n % 2])).await;
@@ -48,7 +49,7 @@ async fn an_unknown_outcome_can_be_looked_up() {
             let mut fleet = fleet().await;
             let node = fleet.join(steady(framework)).await;
             let lock = fleet.hold("7").await;
-            let mut struck = fleet.proxy(node).strike(Rule::new("enqueue", moment).always());
+            let mut struck = fleet.proxy(node).strike(Rule::new("enqueue_batch", moment).always());
             let told = fleet.later(node, "7").key("one").send().await;
             struck.happened().await;
             let Told::Perhaps(id) = told else { panic!("{moment:?}: {told:?}") };

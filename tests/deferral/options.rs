@@ -79,7 +79,7 @@ async fn what_is_delayed_is_not_early() {
         lock.release().await;
         assert_eq!(fleet.outcome(web, &at_once).await.state, "done");
         if let Some(moment) = moment {
-            let rule = Rule::new("due", moment).act(fleet.killer(worker));
+            let rule = Rule::new("poll_due", moment).act(fleet.killer(worker));
             let mut struck = fleet.proxy(worker).strike(rule);
             // On a slow machine the others may have been due before there was the rule.
             let lock = fleet.hold("7").await;
@@ -112,7 +112,7 @@ async fn a_retry_that_others_pass_is_not_lost() {
         let lock = fleet.hold("7").await;
         let first = fleet.later(web, "7").put().skip().wish("fail=1").accepted().await;
         let passes = fleet.later(web, "7").put().accepted().await;
-        let rule = Rule::new("settle", moment).with(&first).act(fleet.killer(worker));
+        let rule = Rule::new("settle_job", moment).with(&first).act(fleet.killer(worker));
         let mut struck = fleet.proxy(worker).strike(rule);
         lock.release().await;
         struck.happened().await;

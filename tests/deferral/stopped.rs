@@ -60,7 +60,7 @@ async fn too_late(put: bool) {
     let lock = fleet.hold("7").await;
     let request = fleet.later(web, "7");
     let id = if put { request.put() } else { request }.accepted().await;
-    let mut struck = fleet.proxy(victim).strike(Rule::new("settle", Moment::Before));
+    let mut struck = fleet.proxy(victim).strike(Rule::new("settle_job", Moment::Before));
     lock.release().await;
     let call = struck.happened().await;
     fleet.pause(victim);
@@ -73,7 +73,7 @@ async fn too_late(put: bool) {
     let answer = fleet.command(&lockgate_tests::proxy::words(&call)).await;
     assert!(format!("{answer:?}").contains("lost"), "{answer:?}");
     // A sign of life comes by the clock: it goes on, with what it had in its hands.
-    let mut beats = fleet.proxy(victim).strike(Rule::new("beat", Moment::After));
+    let mut beats = fleet.proxy(victim).strike(Rule::new("heartbeat", Moment::After));
     fleet.resume(victim, paused.elapsed());
     beats.happened().await;
     assert_eq!(fleet.see(web, &id).await, before, "nothing of it counts");

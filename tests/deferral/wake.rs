@@ -182,7 +182,7 @@ async fn behind_the_dead(fleet: &mut Fleet, web: usize, [dies, other]: [usize; 2
         locks.push(fleet.hold(&resource).await);
         ids.push(fleet.later(web, &resource).accepted().await);
     }
-    let mut beat = fleet.proxy(dies).strike(Rule::new("beat", Moment::After));
+    let mut beat = fleet.proxy(dies).strike(Rule::new("heartbeat", Moment::After));
     beat.happened().await;
     let last = Instant::now();
     fleet.kill(dies).await;

@@ -1,4 +1,4 @@
-//! Checks of `fsck.lua` on the data of this process. They find bugs of the operations.
+//! Checks of `fsck_jobs.lua` on the data of this process. They find bugs of the operations.
 //!
 //! A submodule of `store::memory`, because it reads private data of the embedded store.
 

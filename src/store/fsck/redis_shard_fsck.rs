@@ -1,4 +1,4 @@
-//! Checks of a Redis store, page by page: `fsck.lua`, `fsck_tasks.lua`.
+//! Checks of a Redis store, page by page: `fsck_jobs.lua`, `fsck_tasks.lua`.
 //!
 //! Each script call is about one shard, and so about one slot of a cluster. Keys are listed by
 //! SCAN. If there are several servers, they are scanned one after the other, each chosen by a shard
@@ -20,19 +20,19 @@ use crate::{
     },
 };
 
-/// Checks keys, indexes and totals of a shard. It ends jobs and advances queues as `claim.lua`
+/// Checks keys, indexes and totals of a shard. It ends jobs and advances queues as `claim_job.lua`
 /// does.
 static SHARD_SCRIPT: LuaScript = LuaScript::new(
     "fsck",
     concat!(
-        include_str!("../lua/channel.lua"),
-        include_str!("../lua/line.lua"),
-        include_str!("../lua/kept.lua"),
-        include_str!("../lua/jobs.lua"),
-        include_str!("../lua/ends.lua"),
-        include_str!("../lua/claim.lua"),
-        include_str!("lua/fsck.lua"),
-        include_str!("lua/fsck_shard.lua"),
+        include_str!("../lua/publish_channel.lua"),
+        include_str!("../lua/wait_queue.lua"),
+        include_str!("../lua/ended_jobs.lua"),
+        include_str!("../lua/job_common.lua"),
+        include_str!("../lua/finish_job.lua"),
+        include_str!("../lua/claim_job.lua"),
+        include_str!("lua/fsck_jobs.lua"),
+        include_str!("lua/fsck_indexes.lua"),
         include_str!("lua/fsck_keys.lua")
     ),
     true,
@@ -42,9 +42,9 @@ static SHARD_SCRIPT: LuaScript = LuaScript::new(
 static TASKS_SCRIPT: LuaScript = LuaScript::new(
     "fsck_tasks",
     concat!(
-        include_str!("../lua/channel.lua"),
-        include_str!("../lua/now.lua"),
-        include_str!("../lua/tasks.lua"),
+        include_str!("../lua/publish_channel.lua"),
+        include_str!("../lua/server_time.lua"),
+        include_str!("../lua/tasks_common.lua"),
         include_str!("lua/fsck_tasks.lua")
     ),
     true,

@@ -7,32 +7,32 @@
 -- O(items * log n). Idempotent; a dead caller's extension ends with the lease it gave. A lease is never shortened: a call
 -- that was late may come behind a longer extension, in which its holder believes.
 local time = redis.call('TIME')
-local now = math.floor((tonumber(time[1]) * 1000000 + tonumber(time[2])) / 1000)
-local function int(n) return string.format('%.0f', n) end
-local out = {}
+local now_ms = math.floor((tonumber(time[1]) * 1000000 + tonumber(time[2])) / 1000)
+local function integer(number) return string.format('%.0f', number) end
+local results = {}
 -- A server without room refuses a script whose first write may take some. To renew takes none, so one that takes none
 -- comes first.
 redis.call('ZREM', KEYS[1], '')
-for i = 1, #KEYS / 3 do
-  local k, a = (i - 1) * 3, (i - 1) * 5
-  local member, lease = 'h' .. ARGV[a + 5] .. ARGV[a + 1], tonumber(ARGV[a + 2])
-  local deadline = tonumber(redis.call('ZSCORE', KEYS[k + 1], member) or '0')
-  if deadline > now then
-    if now + lease > deadline then
-      deadline = now + lease
-      redis.call('ZADD', KEYS[k + 1], int(deadline), member)
-      -- One in mode x is alone, and its key ends with it: usual.lua relies on that.
-      if ARGV[a + 5] == '' or redis.call('PTTL', KEYS[k + 1]) < lease then
-        redis.call('PEXPIRE', KEYS[k + 1], int(lease))
+for item = 1, #KEYS / 3 do
+  local key, arg = (item - 1) * 3, (item - 1) * 5
+  local member, lease_ms = 'h' .. ARGV[arg + 5] .. ARGV[arg + 1], tonumber(ARGV[arg + 2])
+  local deadline_ms = tonumber(redis.call('ZSCORE', KEYS[key + 1], member) or '0')
+  if deadline_ms > now_ms then
+    if now_ms + lease_ms > deadline_ms then
+      deadline_ms = now_ms + lease_ms
+      redis.call('ZADD', KEYS[key + 1], integer(deadline_ms), member)
+      -- One in mode x is alone, and its key ends with it: lock_batch_fast.lua relies on that.
+      if ARGV[arg + 5] == '' or redis.call('PTTL', KEYS[key + 1]) < lease_ms then
+        redis.call('PEXPIRE', KEYS[key + 1], integer(lease_ms))
       end
     end
-    local job = ARGV[a + 4]
-    if job ~= '' and redis.call('HGET', KEYS[k + 3], 'run') == ARGV[a + 1] then
-      redis.call('ZADD', KEYS[k + 2], int(deadline), ARGV[a + 3])
+    local job_id = ARGV[arg + 4]
+    if job_id ~= '' and redis.call('HGET', KEYS[key + 3], 'run') == ARGV[arg + 1] then
+      redis.call('ZADD', KEYS[key + 2], integer(deadline_ms), ARGV[arg + 3])
     end
-    out[i] = 1
+    results[item] = 1
   else
-    out[i] = 0
+    results[item] = 0
   end
 end
-return out
+return results

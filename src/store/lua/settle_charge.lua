@@ -1,4 +1,4 @@
--- Puts counters right after the fact: each by itself, rate.lua stands before this.
+-- Puts counters right after the fact: each by itself, rate_counters.lua stands before this.
 --
 -- A refund is for the window that was charged: it lapses with it, and never moves it, and a counter that is 0
 -- again keeps its TTL. Of the debt that was charged it gives back no more than is sure to be owed still of that charge, if
@@ -6,54 +6,54 @@
 -- debt, nothing. What is charged here counts even beyond the limit.
 --
 -- KEYS the counters
--- ARGV per counter: 'charge' or 'refund', which window and which debt (0 for a charge), and as in charge.lua
+-- ARGV per counter: 'charge' or 'refund', which window and which debt (0 for a charge), and as in charge_batch_fast.lua
 -- without penalties; cost = what it is put right by
--- Returns one list: server time us, then per counter as charge.lua, or its error's text
+-- Returns one list: server time us, then per counter as charge_batch_fast.lua, or its error's text
 -- At most 100 counters. O(counters). NOT idempotent: sent again only where it cannot have run.
-local refund = {}
-function refund.f(c, window)
+local apply_refund = {}
+function apply_refund.f(counter, charged_window)
   -- Before Redis 7.0 an end is two readings of a clock, each rounded; and no mistaking a very short window for the
   -- next one.
-  local near = min(floor((c.window - 1) / 2), 2)
-  if c.fresh or math.abs(ms + c.left - window) > near then return end
-  c.spent = c.spent - min(c.cost, max(c.spent, 0))
+  local tolerance_ms = min(floor((counter.window_ms - 1) / 2), 2)
+  if counter.is_new_window or math.abs(now_ms + counter.remaining_ms - charged_window) > tolerance_ms then return end
+  counter.spent = counter.spent - min(counter.cost, max(counter.spent, 0))
 end
-function refund.s(c, window)
-  if c.start == window then
-    c.spent = max(c.spent - c.cost, 0)
-  elseif c.start == window + c.window then
-    c.before = max(c.before - c.cost, 0)
+function apply_refund.s(counter, charged_window)
+  if counter.start_ms == charged_window then
+    counter.spent = max(counter.spent - counter.cost, 0)
+  elseif counter.start_ms == charged_window + counter.window_ms then
+    counter.previous_spent = max(counter.previous_spent - counter.cost, 0)
   end
 end
-function refund.g(c, window, debt)
+function apply_refund.g(counter, charged_window, charged_debt)
   -- It was paid off or forgotten since; or so much would be owed that it is not known any more.
-  if c.debt ~= debt or c.gross >= PARTS then return end
-  local owed = floor(max(window - now, 0) / c.tick) * c.drain - (c.gross - c.spent)
-  c.spent = max(c.spent - max(min(c.cost, owed), 0), 0)
+  if counter.debt ~= charged_debt or counter.gross >= MAX_PARTS then return end
+  local owed_parts = floor(max(charged_window - now_us, 0) / counter.tick_us) * counter.tick_parts - (counter.gross - counter.spent)
+  counter.spent = max(counter.spent - max(min(counter.cost, owed_parts), 0), 0)
 end
-local function settle(c, verb, window, debt)
-  look(c)
-  local spent, before = c.spent, c.before
+local function settle_counter(counter, verb, charged_window, charged_debt)
+  load_counter(counter)
+  local spent_before, previous_before = counter.spent, counter.previous_spent
   if verb == 'refund' then
-    refund[c.kind](c, window, debt)
+    apply_refund[counter.kind](counter, charged_window, charged_debt)
   else
-    c.spent = max(min(spent + c.cost, c.kind == 'g' and PARTS or MOST), spent)
+    counter.spent = max(min(spent_before + counter.cost, counter.kind == 'g' and MAX_PARTS or MAX_UNITS), spent_before)
   end
-  if c.spent ~= spent or c.before ~= before then write[c.kind](c) end
-  return {told[c.kind](c)}
+  if counter.spent ~= spent_before or counter.previous_spent ~= previous_before then store_state[counter.kind](counter) end
+  return {reply_state[counter.kind](counter)}
 end
-local out, a = {now}, 1
+local results, arg_index = {now_us}, 1
 for _, key in ipairs(KEYS) do
   -- In a cluster the last one is never there, and no counter (keys.rs).
-  if not ARGV[a] then break end
-  local c, past = counter(a + 3, key)
-  local well, answer = pcall(settle, c, ARGV[a], number(ARGV[a + 1]), ARGV[a + 2])
-  if not well then
-    local text, all = own(answer)
-    if all then return all end
+  if not ARGV[arg_index] then break end
+  local counter, next_arg_index = parse_counter(arg_index + 3, key)
+  local succeeded, answer = pcall(settle_counter, counter, ARGV[arg_index], to_number(ARGV[arg_index + 1]), ARGV[arg_index + 2])
+  if not succeeded then
+    local text, server_error = step_error(answer)
+    if server_error then return server_error end
     answer = {text}
   end
-  for _, word in ipairs(answer) do out[#out + 1] = word end
-  a = past
+  for _, value in ipairs(answer) do results[#results + 1] = value end
+  arg_index = next_arg_index
 end
-return out
+return results

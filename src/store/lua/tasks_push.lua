@@ -11,135 +11,135 @@
 -- O(tasks * log n), at most 100. Idempotent: zp has the numbers of this process's last pushes, each in its slot, so one
 -- that is sent again is not stored again, even if the task has ended meanwhile. One that was refused may be stored when
 -- it comes again: whoever sent more than one copy takes 'f' and 'k' for an unknown outcome.
-if one then
-  call('HSET', one.F, 'woke', int(now))
-  if not one.sooner then
-    wake_one(one.W)
+if wake_request then
+  call('HSET', wake_request.meta_key, 'woke', integer(now_us))
+  if not wake_request.comes_sooner then
+    wake_idle_worker(wake_request.idle_key)
   else
-    local _, tell_sooner = tellers(one.W)
-    tell_sooner(guard_of(call('HGET', one.F, 'guard')))
+    local _, notify_sooner = make_notifiers(wake_request.idle_key)
+    notify_sooner(parse_guard(call('HGET', wake_request.meta_key, 'guard')))
   end
   return '1'
 end
 
-local TERMS = '^(%d+) (%d+) (%d+) (%S)(%d*)$'
+local TERMS_PATTERN = '^(%d+) (%d+) (%d+) (%S)(%d*)$'
 -- zp begins with the second in which its life was prolonged: not each push has to.
-local LIFE, RENEWED = 600, 60
-local flags, others, k, a = {}, {}, 0, 0
+local SLOTS_TTL_S, SLOTS_RENEWAL_S = 600, 60
+local all_outcomes, unique_owners, key_index, arg_index = {}, {}, 0, 0
 
 -- The numbers that stood in the slots of these tasks' numbers: which of them have been stored before.
-local function before(P, tasks)
-  local words = {'GET', 'u40', '#0'}
-  for i, t in ipairs(tasks) do
-    local at = i * 4
-    words[at], words[at + 1], words[at + 2], words[at + 3] = 'SET', 'u40', '#' .. t.slot, t.number
+local function exchange_slots(PUSH_SLOTS, tasks)
+  local command = {'GET', 'u40', '#0'}
+  for i, task in ipairs(tasks) do
+    local offset = i * 4
+    command[offset], command[offset + 1], command[offset + 2], command[offset + 3] = 'SET', 'u40', '#' .. task.slot, task.number
   end
-  local stood = call('BITFIELD', P, unpack(words))
-  local second = floor(now / 1000000)
-  if stood[1] > second or stood[1] < second - RENEWED then
-    call('BITFIELD', P, 'SET', 'u40', '#0', int(second))
-    call('EXPIRE', P, LIFE)
+  local slots = call('BITFIELD', PUSH_SLOTS, unpack(command))
+  local second = floor(now_us / 1000000)
+  if slots[1] > second or slots[1] < second - SLOTS_RENEWAL_S then
+    call('BITFIELD', PUSH_SLOTS, 'SET', 'u40', '#0', integer(second))
+    call('EXPIRE', PUSH_SLOTS, SLOTS_TTL_S)
   end
-  return stood
+  return slots
 end
 
 -- The task that has what is this one's alone, if it is another; if none has, this one has it, where there is room.
-local function other(t, T, U, stored, fits)
-  if t.kind == 'p' then
-    local id = call('HGET', U, t.unique)
-    if id and id ~= t.id and (stored[id] or call('HEXISTS', T, id) == 1) then return id end
-    if fits then call('HSET', U, t.unique, t.id) end
+local function unique_owner(task, RECORDS, UNIQUE_KEYS, new_ids, has_room)
+  if task.kind == 'p' then
+    local id = call('HGET', UNIQUE_KEYS, task.unique_key)
+    if id and id ~= task.id and (new_ids[id] or call('HEXISTS', RECORDS, id) == 1) then return id end
+    if has_room then call('HSET', UNIQUE_KEYS, task.unique_key, task.id) end
   else
-    local id = call('GET', t.window)
-    if id and id ~= t.id then return id end
-    if fits then call('SET', t.window, t.id, 'PX', t.life) end
+    local id = call('GET', task.window_key)
+    if id and id ~= task.id then return id end
+    if has_room then call('SET', task.window_key, task.id, 'PX', task.ttl_ms) end
   end
 end
 
-local function group(Z, P, tasks, most, room)
-  local at = string.find(Z, '}:z:', 1, true)
-  local tag, name = string.sub(Z, 1, at + 1), string.sub(Z, at + 3)
-  local T, F = tag .. 'zt' .. name, tag .. 'zf' .. name
-  local f = call('HMGET', F, 'seq', 'bytes', 'pushed', 'woke')
-  local seq, bytes, pushed, woke = tonumber(f[1] or '0'), tonumber(f[2] or '0'), tonumber(f[3] or '0'), tonumber(f[4] or '0')
-  local waiting, stood, mine = call('ZCARD', Z), before(P, tasks), {}
-  tasks.stood = stood
-  local records, places, told, n, text = {}, {}, {}, 0, nil
-  for i, t in ipairs(tasks) do
-    local letter, old, number = '1', stood[i + 1], tonumber(t.number)
-    local length = #t.record + 16
-    if old > number then
-      letter = call('HEXISTS', T, t.id) == 1 and '1' or '?'
-    elseif old < number then
+local function push_group(WAITING, PUSH_SLOTS, tasks, max_waiting, max_bytes)
+  local split_at = string.find(WAITING, '}:z:', 1, true)
+  local shard_prefix, queue_name = string.sub(WAITING, 1, split_at + 1), string.sub(WAITING, split_at + 3)
+  local RECORDS, QUEUE_META = shard_prefix .. 'zt' .. queue_name, shard_prefix .. 'zf' .. queue_name
+  local meta = call('HMGET', QUEUE_META, 'seq', 'bytes', 'pushed', 'woke')
+  local sequence, queue_bytes, pushed_count, last_wake_us = tonumber(meta[1] or '0'), tonumber(meta[2] or '0'), tonumber(meta[3] or '0'), tonumber(meta[4] or '0')
+  local waiting_count, slots, new_ids = call('ZCARD', WAITING), exchange_slots(PUSH_SLOTS, tasks), {}
+  tasks.slots = slots
+  local record_args, waiting_args, outcomes, new_count, sequence_text = {}, {}, {}, 0, nil
+  for i, task in ipairs(tasks) do
+    local outcome, slot_number, push_number = '1', slots[i + 1], tonumber(task.number)
+    local record_bytes = #task.record + 16
+    if slot_number > push_number then
+      outcome = call('HEXISTS', RECORDS, task.id) == 1 and '1' or '?'
+    elseif slot_number < push_number then
       -- A full queue has those that it has: whoever pushes one of them is told so.
-      local fits = waiting + n < most and bytes + length <= room
-      local id = t.kind ~= '-' and other(t, T, tag .. 'zu' .. name, mine, fits)
+      local has_room = waiting_count + new_count < max_waiting and queue_bytes + record_bytes <= max_bytes
+      local id = task.kind ~= '-' and unique_owner(task, RECORDS, shard_prefix .. 'zu' .. queue_name, new_ids, has_room)
       if id then
-        letter = 'k'
-        others[#others + 1] = id
-      elseif not fits then
-        letter = 'f'
+        outcome = 'k'
+        unique_owners[#unique_owners + 1] = id
+      elseif not has_room then
+        outcome = 'f'
       else
-        seq, bytes = place_after(seq), bytes + length
-        mine[t.id], n, text = true, n + 1, int(seq)
-        records[2 * n - 1], records[2 * n] = t.id, string.sub('0000000000000000', #text + 1) .. text .. t.record
-        places[2 * n - 1], places[2 * n] = t.delay == '0' and text or int(seq + t.delay), t.id
+        sequence, queue_bytes = next_sequence(sequence), queue_bytes + record_bytes
+        new_ids[task.id], new_count, sequence_text = true, new_count + 1, integer(sequence)
+        record_args[2 * new_count - 1], record_args[2 * new_count] = task.id, string.sub('0000000000000000', #sequence_text + 1) .. sequence_text .. task.record
+        waiting_args[2 * new_count - 1], waiting_args[2 * new_count] = task.delay_us == '0' and sequence_text or integer(sequence + task.delay_us), task.id
       end
     end
     -- What was not stored may be, when it comes again; what was stored before it, or after it where this is a copy that comes
     -- late, is known still.
-    if letter == 'f' or letter == 'k' or old > number then call('BITFIELD', P, 'SET', 'u40', '#' .. t.slot, int(old)) end
-    told[i] = letter
+    if outcome == 'f' or outcome == 'k' or slot_number > push_number then call('BITFIELD', PUSH_SLOTS, 'SET', 'u40', '#' .. task.slot, integer(slot_number)) end
+    outcomes[i] = outcome
   end
-  if n == 0 then return told end
-  call('HSET', T, unpack(records))
-  call('ZADD', Z, unpack(places))
-  local head = call('ZRANGE', Z, '0', '0', 'WITHSCORES')
-  local due = tonumber(head[2])
-  local first, late = mine[head[1]], due < now - 50000 and woke < now - 50000
-  if not first and not late then
-    call('HSET', F, 'seq', text, 'bytes', int(bytes), 'pushed', int(pushed + n))
-    return told
+  if new_count == 0 then return outcomes end
+  call('HSET', RECORDS, unpack(record_args))
+  call('ZADD', WAITING, unpack(waiting_args))
+  local head = call('ZRANGE', WAITING, '0', '0', 'WITHSCORES')
+  local head_due_us = tonumber(head[2])
+  local is_first, is_head_overdue = new_ids[head[1]], head_due_us < now_us - 50000 and last_wake_us < now_us - 50000
+  if not is_first and not is_head_overdue then
+    call('HSET', QUEUE_META, 'seq', sequence_text, 'bytes', integer(queue_bytes), 'pushed', integer(pushed_count + new_count))
+    return outcomes
   end
-  call('HSET', F, 'seq', text, 'bytes', int(bytes), 'pushed', int(pushed + n), 'woke', int(now))
-  local W = tag .. 'zw' .. name
-  if first and due > now then
-    local _, tell_sooner = tellers(W)
-    tell_sooner(guard_of(call('HGET', F, 'guard')))
+  call('HSET', QUEUE_META, 'seq', sequence_text, 'bytes', integer(queue_bytes), 'pushed', integer(pushed_count + new_count), 'woke', integer(now_us))
+  local IDLE_WORKERS = shard_prefix .. 'zw' .. queue_name
+  if is_first and head_due_us > now_us then
+    local _, notify_sooner = make_notifiers(IDLE_WORKERS)
+    notify_sooner(parse_guard(call('HGET', QUEUE_META, 'guard')))
   else
-    wake_one(W)
+    wake_idle_worker(IDLE_WORKERS)
   end
-  return told
+  return outcomes
 end
 
-while ARGV[a + 1] do
-  local count, most, room = string.match(ARGV[a + 1], '^(%d+) (%d+) (%d+)$')
-  local Z, P, tasks = KEYS[k + 1], KEYS[k + 2], {}
-  k, a = k + 2, a + 1
-  for i = 1, tonumber(count) do
-    local t = {id = ARGV[a + 1]}
-    t.number, t.slot, t.delay, t.kind, t.life = string.match(ARGV[a + 2], TERMS)
-    a = a + 2
-    if t.kind ~= '-' then t.unique, a = ARGV[a + 1], a + 1 end
-    if t.kind == 'w' then t.window, k = KEYS[k + 1], k + 1 end
-    t.record, a = ARGV[a + 1], a + 1
-    tasks[i] = t
+while ARGV[arg_index + 1] do
+  local task_count, max_waiting, max_bytes = string.match(ARGV[arg_index + 1], '^(%d+) (%d+) (%d+)$')
+  local WAITING, PUSH_SLOTS, tasks = KEYS[key_index + 1], KEYS[key_index + 2], {}
+  key_index, arg_index = key_index + 2, arg_index + 1
+  for i = 1, tonumber(task_count) do
+    local task = {id = ARGV[arg_index + 1]}
+    task.number, task.slot, task.delay_us, task.kind, task.ttl_ms = string.match(ARGV[arg_index + 2], TERMS_PATTERN)
+    arg_index = arg_index + 2
+    if task.kind ~= '-' then task.unique_key, arg_index = ARGV[arg_index + 1], arg_index + 1 end
+    if task.kind == 'w' then task.window_key, key_index = KEYS[key_index + 1], key_index + 1 end
+    task.record, arg_index = ARGV[arg_index + 1], arg_index + 1
+    tasks[i] = task
   end
-  local well, told = pcall(group, Z, P, tasks, tonumber(most), tonumber(room))
-  if not well then
-    local text = type(told) == 'table' and told.err or tostring(told)
+  local succeeded, answer = pcall(push_group, WAITING, PUSH_SLOTS, tasks, tonumber(max_waiting), tonumber(max_bytes))
+  if not succeeded then
+    local text = type(answer) == 'table' and answer.err or tostring(answer)
     -- What is wrong with the server is wrong for all of them. It says so before the first write of a script, or not at
     -- all: nothing is stored.
     for _, code in ipairs({'READONLY', 'MASTERDOWN', 'LOADING', 'NOREPLICAS', 'MISCONF', 'OOM'}) do
-      local from = string.find(text, code, 1, true)
-      if from then return redis.error_reply(string.sub(text, from)) end
+      local start = string.find(text, code, 1, true)
+      if start then return redis.error_reply(string.sub(text, start)) end
     end
     -- None of them is to be known as stored.
-    for i, t in ipairs(tasks.stood and tasks or {}) do
-      call('BITFIELD', P, 'SET', 'u40', '#' .. t.slot, int(tasks.stood[i + 1]))
+    for i, task in ipairs(tasks.slots and tasks or {}) do
+      call('BITFIELD', PUSH_SLOTS, 'SET', 'u40', '#' .. task.slot, integer(tasks.slots[i + 1]))
     end
   end
-  for i = 1, #tasks do flags[#flags + 1] = well and told[i] or '!' end
+  for i = 1, #tasks do all_outcomes[#all_outcomes + 1] = succeeded and answer[i] or '!' end
 end
-if #others == 0 then return table.concat(flags) end
-return {table.concat(flags), unpack(others)}
+if #unique_owners == 0 then return table.concat(all_outcomes) end
+return {table.concat(all_outcomes), unpack(unique_owners)}

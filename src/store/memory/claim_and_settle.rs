@@ -1,4 +1,4 @@
-//! `claim.lua` and `settle.lua`.
+//! `claim_job.lua` and `settle_job.lua`.
 
 use std::time::Duration;
 
@@ -127,7 +127,7 @@ impl LockTransaction<'_> {
         job.attempts += 1;
         job.started_us = now.us;
         job.reason = "";
-        // As in claim.lua: a later end needs no wake-up, because a heartbeat comes first.
+        // As in claim_job.lua: a later end needs no wake-up, because a heartbeat comes first.
         match next.lease < MAX_POLL_INTERVAL {
             true => self.schedule(now.deadline_after(next.lease)),
             false => self.shard.due_index.set(self.key, now.deadline_after(next.lease)),

@@ -1,4 +1,4 @@
-//! Direct runs of requests with an idempotency record: `direct.lua` of the embedded store.
+//! Direct runs of requests with an idempotency record: `direct_run.lua` of the embedded store.
 
 use std::sync::Arc;
 

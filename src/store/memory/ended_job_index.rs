@@ -1,4 +1,4 @@
-//! Indexes of ended jobs, done and dead, with their totals (`kept.lua`).
+//! Indexes of ended jobs, done and dead, with their totals (`ended_jobs.lua`).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

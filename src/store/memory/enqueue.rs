@@ -1,4 +1,4 @@
-//! `enqueue.lua`.
+//! `enqueue_batch.lua`.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Idempotency records, counted for their owner: the operations of `kept.lua` on `i` and `n`.
+//! Idempotency records, counted for their owner: the operations of `ended_jobs.lua` on `i` and `n`.
 
 use std::{sync::Arc, time::Duration};
 

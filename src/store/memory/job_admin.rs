@@ -1,4 +1,4 @@
-//! `job.lua`, `list.lua`, `pending.lua`, `redrive.lua`, `purge.lua` and `tally.lua`.
+//! `read_job.lua`, `list_ended_jobs.lua`, `list_pending_jobs.lua`, `redrive_job.lua`, `purge_job.lua` and `shard_stats.lua`.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! `acquire.lua`, `still.lua`, `release.lua` and `downgrade.lua`.
+//! `acquire.lua`, `refresh_grant.lua`, `release.lua` and `downgrade.lua`.
 
 use std::{sync::Arc, time::Duration};
 
@@ -148,7 +148,7 @@ impl LockTransaction<'_> {
     }
 
     pub(super) fn next_seq(&mut self) -> u64 {
-        // A time, for the same reason as a fence: see `line.lua`.
+        // A time, for the same reason as a fence: see `wait_queue.lua`.
         self.shard.last_seq = (self.shard.last_seq + 1).max(self.now.us);
         self.shard.last_seq
     }

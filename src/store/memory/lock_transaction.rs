@@ -1,4 +1,4 @@
-//! Operation on one lock: `line.lua` of the embedded store. The order of its parts is the same
+//! Operation on one lock: `wait_queue.lua` of the embedded store. The order of its parts is the same
 //! there.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};

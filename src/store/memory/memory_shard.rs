@@ -133,7 +133,7 @@ impl MemoryShard {
         true
     }
 
-    /// `raise.lua`.
+    /// `advance_fence.lua`.
     pub(super) fn advance_fence(
         &mut self,
         key: &Key,

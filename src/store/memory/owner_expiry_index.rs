@@ -1,4 +1,4 @@
-//! Names that count for their owner until they expire, like the indexes `n` and `e` of `kept.lua`.
+//! Names that count for their owner until they expire, like the indexes `n` and `e` of `ended_jobs.lua`.
 
 use std::hash::Hash;
 

@@ -1,4 +1,4 @@
-//! Pending jobs: `jobs.lua` of the embedded store, with `cancel.lua` and the job part of `due.lua`.
+//! Pending jobs: `job_common.lua` of the embedded store, with `cancel_job.lua` and the job part of `poll_due.lua`.
 
 use std::time::Duration;
 

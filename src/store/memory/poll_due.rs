@@ -1,4 +1,4 @@
-//! Due work of a shard: `due.lua` of the embedded store.
+//! Due work of a shard: `poll_due.lua` of the embedded store.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::{
 /// Delay, in ms, after which the lock of a webhook is due again.
 const WEBHOOK_QUEUE_DELAY_MS: u64 = 1_000;
 
-/// Remaining work of one call of `due.lua`.
+/// Remaining work of one call of `poll_due.lua`.
 pub(super) struct PollBudget {
     pub(super) locks: usize,
     delayed_jobs: usize,
@@ -39,7 +39,7 @@ fn take_due(index: &TimeIndex<JobId>, most: &mut usize, now: ServerTime) -> Vec<
 }
 
 impl MemoryShard {
-    /// `due.lua`, one shard. The next call does the remaining work.
+    /// `poll_due.lua`, one shard. The next call does the remaining work.
     pub(super) fn poll_due(
         &mut self,
         left: &mut PollBudget,

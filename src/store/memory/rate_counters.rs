@@ -1,4 +1,4 @@
-//! Counters of quotas: `charge.lua`, `settle_charge.lua` and `reset_charges.lua`.
+//! Counters of quotas: `charge_batch_fast.lua`, `settle_charge.lua` and `reset_charges.lua`.
 
 mod counter_usage;
 
@@ -25,7 +25,7 @@ struct OpenCounter {
 }
 
 impl MemoryShard {
-    /// `charge.lua`: every counter appears once in the call.
+    /// `charge_batch_fast.lua`: every counter appears once in the call.
     pub(super) fn charge(&mut self, call: &ChargeCommand, now: ServerTime) -> ChargeOutcome {
         let mut open: Vec<_> =
             call.items.iter().map(|item| self.open_counter(&call.tag, item, now)).collect();

@@ -76,7 +76,7 @@ impl ShardState {
         [self.watch.as_ref().map_or(0, |(_, end)| *end), self.vacant_until]
     }
 
-    /// `beat.lua`: renews the watch of this node, or releases it to other workers, which have until
+    /// `heartbeat.lua`: renews the watch of this node, or releases it to other workers, which have until
     /// `left` to take it. Returns true if it was renewed, and `None` if the node has no watch.
     pub(super) fn renew_or_release_watch(
         &mut self,

@@ -1,4 +1,4 @@
-//! `beat.lua` and `pause.lua`.
+//! `heartbeat.lua` and `pause_jobs.lua`.
 
 use std::{sync::atomic::Ordering, time::Duration};
 

@@ -37,10 +37,10 @@ macro_rules! job_script {
             $id,
             $name,
             concat!(
-                include_str!("../lua/channel.lua"),
-                include_str!("../lua/line.lua"),
-                include_str!("../lua/kept.lua"),
-                include_str!("../lua/jobs.lua"),
+                include_str!("../lua/publish_channel.lua"),
+                include_str!("../lua/wait_queue.lua"),
+                include_str!("../lua/ended_jobs.lua"),
+                include_str!("../lua/job_common.lua"),
                 include_str!(concat!("../lua/", $name, ".lua"))
             ),
             repeatable: true
@@ -54,9 +54,9 @@ macro_rules! task_script {
             $id,
             $name,
             concat!(
-                include_str!("../lua/channel.lua"),
-                include_str!("../lua/now.lua"),
-                include_str!("../lua/tasks.lua"),
+                include_str!("../lua/publish_channel.lua"),
+                include_str!("../lua/server_time.lua"),
+                include_str!("../lua/tasks_common.lua"),
                 include_str!(concat!("../lua/", $name, ".lua"))
             ),
             repeatable: $repeatable
@@ -66,122 +66,122 @@ macro_rules! task_script {
 
 script!(
     LOCK_BATCH,
-    "calls",
+    "lock_batch",
     concat!(
-        include_str!("../lua/usual.lua"),
-        include_str!("../lua/channel.lua"),
-        include_str!("../lua/line.lua"),
+        include_str!("../lua/lock_batch_fast.lua"),
+        include_str!("../lua/publish_channel.lua"),
+        include_str!("../lua/wait_queue.lua"),
         include_str!("../lua/acquire.lua"),
-        include_str!("../lua/still.lua"),
+        include_str!("../lua/refresh_grant.lua"),
         include_str!("../lua/release.lua"),
         include_str!("../lua/downgrade.lua"),
-        include_str!("../lua/calls.lua")
+        include_str!("../lua/lock_batch.lua")
     ),
     repeatable: true
 );
 script!(
     ENQUEUE_BATCH,
-    "enqueue",
+    "enqueue_batch",
     concat!(
-        include_str!("../lua/channel.lua"),
-        include_str!("../lua/line.lua"),
-        include_str!("../lua/kept.lua"),
-        include_str!("../lua/jobs.lua"),
-        include_str!("../lua/enqueue.lua")
+        include_str!("../lua/publish_channel.lua"),
+        include_str!("../lua/wait_queue.lua"),
+        include_str!("../lua/ended_jobs.lua"),
+        include_str!("../lua/job_common.lua"),
+        include_str!("../lua/enqueue_batch.lua")
     ),
     repeatable: true
 );
 script!(
     ACQUIRE_ALL,
-    "several",
+    "acquire_all",
     concat!(
-        include_str!("../lua/channel.lua"),
-        include_str!("../lua/line.lua"),
+        include_str!("../lua/publish_channel.lua"),
+        include_str!("../lua/wait_queue.lua"),
         include_str!("../lua/acquire.lua"),
-        include_str!("../lua/several.lua")
+        include_str!("../lua/acquire_all.lua")
     ),
     repeatable: true
 );
 script!(
     RUN_BATCH,
-    "runs",
+    "run_batch",
     concat!(
-        include_str!("../lua/channel.lua"),
-        include_str!("../lua/line.lua"),
-        include_str!("../lua/kept.lua"),
-        include_str!("../lua/jobs.lua"),
-        include_str!("../lua/ends.lua"),
-        include_str!("../lua/claim.lua"),
-        include_str!("../lua/settle.lua"),
-        include_str!("../lua/runs.lua")
+        include_str!("../lua/publish_channel.lua"),
+        include_str!("../lua/wait_queue.lua"),
+        include_str!("../lua/ended_jobs.lua"),
+        include_str!("../lua/job_common.lua"),
+        include_str!("../lua/finish_job.lua"),
+        include_str!("../lua/claim_job.lua"),
+        include_str!("../lua/settle_job.lua"),
+        include_str!("../lua/run_batch.lua")
     ),
     repeatable: true
 );
 script!(
     READ_JOB,
-    "job",
-    concat!(include_str!("../lua/view.lua"), include_str!("../lua/job.lua")),
+    "read_job",
+    concat!(include_str!("../lua/job_view.lua"), include_str!("../lua/read_job.lua")),
     repeatable: true
 );
-script!(READ_CURRENT_RUN, "running", include_str!("../lua/running.lua"), repeatable: true);
+script!(READ_CURRENT_RUN, "read_current_run", include_str!("../lua/read_current_run.lua"), repeatable: true);
 script!(
     LIST_ENDED_JOBS,
-    "list",
-    concat!(include_str!("../lua/view.lua"), include_str!("../lua/list.lua")),
+    "list_ended_jobs",
+    concat!(include_str!("../lua/job_view.lua"), include_str!("../lua/list_ended_jobs.lua")),
     repeatable: true
 );
 script!(
     LIST_PENDING_JOBS,
-    "pending",
-    concat!(include_str!("../lua/view.lua"), include_str!("../lua/pending.lua")),
+    "list_pending_jobs",
+    concat!(include_str!("../lua/job_view.lua"), include_str!("../lua/list_pending_jobs.lua")),
     repeatable: true
 );
-job_script!(REDRIVE_JOB, "redrive");
-job_script!(PURGE_JOB, "purge");
-script!(SHARD_STATS, "tally", include_str!("../lua/tally.lua"), repeatable: true);
-job_script!(CANCEL_JOB, "cancel");
-job_script!(DIRECT_RUN, "direct");
-job_script!(POLL_DUE, "due");
+job_script!(REDRIVE_JOB, "redrive_job");
+job_script!(PURGE_JOB, "purge_job");
+script!(SHARD_STATS, "shard_stats", include_str!("../lua/shard_stats.lua"), repeatable: true);
+job_script!(CANCEL_JOB, "cancel_job");
+job_script!(DIRECT_RUN, "direct_run");
+job_script!(POLL_DUE, "poll_due");
 script!(RENEW, "renew", include_str!("../lua/renew.lua"), repeatable: true);
-script!(ADVANCE_FENCE, "raise", include_str!("../lua/raise.lua"), repeatable: true);
-script!(ADVANCE_FENCES_AFTER_FAILOVER, "fences", include_str!("../lua/fences.lua"), repeatable: true);
+script!(ADVANCE_FENCE, "advance_fence", include_str!("../lua/advance_fence.lua"), repeatable: true);
+script!(ADVANCE_FENCES_AFTER_FAILOVER, "advance_fences_after_failover", include_str!("../lua/advance_fences_after_failover.lua"), repeatable: true);
 script!(
     HEARTBEAT,
-    "beat",
-    concat!(include_str!("../lua/living.lua"), include_str!("../lua/beat.lua")),
+    "heartbeat",
+    concat!(include_str!("../lua/live_workers.lua"), include_str!("../lua/heartbeat.lua")),
     repeatable: true
 );
 script!(
     CLUSTER_HEARTBEAT,
-    "workers",
-    concat!(include_str!("../lua/living.lua"), include_str!("../lua/workers.lua")),
+    "cluster_heartbeat",
+    concat!(include_str!("../lua/live_workers.lua"), include_str!("../lua/cluster_heartbeat.lua")),
     repeatable: true
 );
-script!(SHARD_WATCH, "watch", include_str!("../lua/watch.lua"), repeatable: true);
+script!(SHARD_WATCH, "shard_watch", include_str!("../lua/shard_watch.lua"), repeatable: true);
 script!(
     PAUSE_JOBS,
-    "pause",
-    concat!(include_str!("../lua/channel.lua"), include_str!("../lua/pause.lua")),
+    "pause_jobs",
+    concat!(include_str!("../lua/publish_channel.lua"), include_str!("../lua/pause_jobs.lua")),
     repeatable: false
 );
 script!(
     PUBLISH,
-    "tell",
-    concat!(include_str!("../lua/channel.lua"), include_str!("../lua/tell.lua")),
+    "publish",
+    concat!(include_str!("../lua/publish_channel.lua"), include_str!("../lua/publish.lua")),
     repeatable: true
 );
-script!(CHECK_ACL, "may", include_str!("../lua/may.lua"), repeatable: true);
-script!(REGISTER_MEMBER, "present", include_str!("../lua/present.lua"), repeatable: true);
+script!(CHECK_ACL, "check_acl", include_str!("../lua/check_acl.lua"), repeatable: true);
+script!(REGISTER_MEMBER, "register_member", include_str!("../lua/register_member.lua"), repeatable: true);
 // Not repeatable: a repeated charge would count twice.
 script!(
     CHARGE_BATCH,
-    "charge",
+    "charge_batch",
     concat!(
-        include_str!("../lua/now.lua"),
-        include_str!("../lua/window.lua"),
-        include_str!("../lua/charge.lua"),
-        include_str!("../lua/rate.lua"),
-        include_str!("../lua/charges.lua")
+        include_str!("../lua/server_time.lua"),
+        include_str!("../lua/window_expiry.lua"),
+        include_str!("../lua/charge_batch_fast.lua"),
+        include_str!("../lua/rate_counters.lua"),
+        include_str!("../lua/charge_batch.lua")
     ),
     repeatable: false
 );
@@ -189,9 +189,9 @@ script!(
     SETTLE_CHARGE,
     "settle_charge",
     concat!(
-        include_str!("../lua/now.lua"),
-        include_str!("../lua/window.lua"),
-        include_str!("../lua/rate.lua"),
+        include_str!("../lua/server_time.lua"),
+        include_str!("../lua/window_expiry.lua"),
+        include_str!("../lua/rate_counters.lua"),
         include_str!("../lua/settle_charge.lua")
     ),
     repeatable: false
@@ -200,22 +200,22 @@ script!(
     TASKS_PUSH,
     "tasks_push",
     concat!(
-        include_str!("../lua/tasks_one.lua"),
-        include_str!("../lua/channel.lua"),
-        include_str!("../lua/now.lua"),
-        include_str!("../lua/tasks.lua"),
+        include_str!("../lua/tasks_push_fast.lua"),
+        include_str!("../lua/publish_channel.lua"),
+        include_str!("../lua/server_time.lua"),
+        include_str!("../lua/tasks_common.lua"),
         include_str!("../lua/tasks_push.lua")
     ),
     repeatable: true
 );
-task_script!(TASKS_POLL, "tasks_turn", repeatable: true);
-task_script!(TASKS_INSPECT, "tasks_look", repeatable: true);
+task_script!(TASKS_POLL, "tasks_poll", repeatable: true);
+task_script!(TASKS_INSPECT, "tasks_inspect", repeatable: true);
 // Not repeatable: a second run would meet other tasks.
-task_script!(TASKS_ADMIN, "tasks_edit", repeatable: false);
+task_script!(TASKS_ADMIN, "tasks_admin", repeatable: false);
 script!(
     TASKS_RENEW,
     "tasks_renew",
-    concat!(include_str!("../lua/now.lua"), include_str!("../lua/tasks_renew.lua")),
+    concat!(include_str!("../lua/server_time.lua"), include_str!("../lua/tasks_renew.lua")),
     repeatable: true
 );
 script!(RESET_CHARGES, "reset_charges", include_str!("../lua/reset_charges.lua"), repeatable: false);

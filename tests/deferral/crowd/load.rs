@@ -44,7 +44,7 @@ impl Crowd {
         let lock = fleet.hold(resource).await;
         // The first one sends the script whole.
         fleet.later(web, resource).accepted().await;
-        let mut struck = fleet.proxy(web).strike(Rule::new("enqueue", Moment::After));
+        let mut struck = fleet.proxy(web).strike(Rule::new("enqueue_batch", Moment::After));
         let id = fleet.later(web, resource).accepted().await;
         let call = struck.happened().await;
         lock.release().await;

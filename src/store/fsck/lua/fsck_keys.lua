@@ -10,133 +10,133 @@
 -- O(names + jobs * log n), at most 100 names and 100 jobs in a call, or a page of ZSCAN. Repeated, it finds what is
 -- left. A caller that has gone has left nothing half done: each finding is mended in the step that finds it.
 
-local function job_key(_, id)
-  turn_to(TAG, '')
-  if not is_job(id) then return find('unknown', 'j:' .. id) end
-  local job = job_of(id)
+local function check_job_key(_, id)
+  select_lock(FSCK_SHARD_PREFIX, '')
+  if not is_job_id(id) then return report('unknown', 'j:' .. id) end
+  local job = read_job(id)
   if not job then return end
-  local key = own('j:' .. id)
+  local key = shard_key('j:' .. id)
   -- Forgotten on purpose: it says until its end that a job was stored.
   if not job.state and not job.lock and redis.call('PTTL', key) > 0 then return end
-  if job.lock then turn_to(TAG, job.lock) end
-  if job.waits and not job.direct then
-    if not job.lock or not tonumber(job.seq or '') then return find('odd', 'j:' .. id, 'no lock or sequence') end
-    if not is_line() or is(own('late'), 'zset') == nil then return end
-    if redis.call('ZSCORE', G, id) or redis.call('ZSCORE', own('late'), id) then return end
-    return find('no_place', id, NAME, function()
-      stand(id, tonumber(job.seq), count(job.bytes))
+  if job.lock then select_lock(FSCK_SHARD_PREFIX, job.lock) end
+  if job.is_pending and not job.direct then
+    if not job.lock or not tonumber(job.seq or '') then return report('odd', 'j:' .. id, 'no lock or sequence') end
+    if not queue_has_types() or has_type(shard_key('late'), 'zset') == nil then return end
+    if redis.call('ZSCORE', JOBS, id) or redis.call('ZSCORE', shard_key('late'), id) then return end
+    return report('no_place', id, LOCK_NAME, function()
+      join_queue(id, tonumber(job.seq), parse_count(job.bytes))
     end)
   end
-  if not job.waits and not ({done = 1, dead = 1, cancelled = 1, expired = 1})[job.state or ''] then
-    return find('odd', 'j:' .. id, 'state ' .. (job.state or 'unknown'))
+  if not job.is_pending and not ({done = 1, dead = 1, cancelled = 1, expired = 1})[job.state or ''] then
+    return report('odd', 'j:' .. id, 'state ' .. (job.state or 'unknown'))
   end
-  ends(key, KEPT)
+  expect_ttl(key, STATUS_RETENTION_MS)
   if job.gone then return end
-  local left = redis.call('PTTL', key)
-  local index = own(job.state)
-  if (job.state == 'done' or job.state == 'dead') and left > 1000 and is(index, 'zset') ~= nil
-    and not redis.call('ZSCORE', index, id) then
-    find('not_filed', id, job.state, function()
-      local bytes = redis.call('STRLEN', own('b:' .. id)) + redis.call('STRLEN', own('r:' .. id))
-      redis.call('HINCRBY', F, job.state .. '_bytes', int(0 - unbook(job.state, {id})))
-      file_under(job.state, id, left, bytes, 1, job.owner or '')
+  local remaining_ms = redis.call('PTTL', key)
+  local index_key = shard_key(job.state)
+  if (job.state == 'done' or job.state == 'dead') and remaining_ms > 1000 and has_type(index_key, 'zset') ~= nil
+    and not redis.call('ZSCORE', index_key, id) then
+    report('not_filed', id, job.state, function()
+      local bytes = redis.call('STRLEN', shard_key('b:' .. id)) + redis.call('STRLEN', shard_key('r:' .. id))
+      redis.call('HINCRBY', SHARD_META, job.state .. '_bytes', integer(0 - remove_from_ledger(job.state, {id})))
+      add_to_index_and_count(job.state, id, remaining_ms, bytes, 1, job.owner or '')
     end)
   end
 end
 
 -- A request is kept for as long as its job may run, and that of a dead one as long as the job.
-local function request_key(key, id)
-  turn_to(TAG, '')
-  local job, odd = job_of(id)
-  if odd or redis.call('PTTL', key) ~= -1 or job and job.waits then return end
-  find('request', id, job and job.state or '', function() redis.call('PEXPIRE', key, KEPT) end)
+local function check_request_key(key, id)
+  select_lock(FSCK_SHARD_PREFIX, '')
+  local job, is_mistyped = read_job(id)
+  if is_mistyped or redis.call('PTTL', key) ~= -1 or job and job.is_pending then return end
+  report('request', id, job and job.state or '', function() redis.call('PEXPIRE', key, STATUS_RETENTION_MS) end)
 end
 
-local function record_key(key)
-  ends(key, KEPT)
-  turn_to(TAG, '')
+local function check_record_key(key)
+  expect_ttl(key, STATUS_RETENTION_MS)
+  select_lock(FSCK_SHARD_PREFIX, '')
   local id = string.match(redis.call('GET', key), '^(%x+) %S+$')
-  if not id then return find('odd', name_of(key), 'names no job') end
-  if redis.call('EXISTS', own('j:' .. id)) == 0 then return find('record', name_of(key), id) end
-  local job = job_of(id)
+  if not id then return report('odd', short_name(key), 'names no job') end
+  if redis.call('EXISTS', shard_key('j:' .. id)) == 0 then return report('record', short_name(key), id) end
+  local job = read_job(id)
   if not job or not job.state then return end
-  local index = own('n:' .. (job.owner or ''))
-  if is(index, 'zset') == nil or redis.call('ZSCORE', index, string.sub(key, #TAG + 3)) then return end
-  find('tally', name_of(index), name_of(key), function()
-    count_record(key, redis.call('PTTL', key), job.owner or '')
+  local index_key = shard_key('n:' .. (job.owner or ''))
+  if has_type(index_key, 'zset') == nil or redis.call('ZSCORE', index_key, string.sub(key, #FSCK_SHARD_PREFIX + 3)) then return end
+  report('tally', short_name(index_key), short_name(key), function()
+    index_record(key, redis.call('PTTL', key), job.owner or '')
   end)
 end
 
-local function line_key(key, name)
-  turn_to(TAG, name)
-  if not is_line() then return end
+local function check_queue_key(key, name)
+  select_lock(FSCK_SHARD_PREFIX, name)
+  if not queue_has_types() then return end
   -- Those of the dead are taken out by whoever looks for the first.
-  if key == G then
-    if not redis.call('ZSCORE', DUE, name) then find('not_due', name, '', function() arm(NOW) end) end
-  elseif key == L then
-    if is(G, 'zset') == false then ends(key, math.max(redis.call('PTTL', Q), ACCEPT)) end
-  elseif key == Q then
-    ends(key, 600000)
+  if key == JOBS then
+    if not redis.call('ZSCORE', DUE, name) then report('not_due', name, '', function() schedule(NOW_MS) end) end
+  elseif key == QUEUE_META then
+    if has_type(JOBS, 'zset') == false then expect_ttl(key, math.max(redis.call('PTTL', WAITERS), OFFER_TIMEOUT_MS)) end
+  elseif key == WAITERS then
+    expect_ttl(key, 600000)
   else
-    local last = redis.call('ZRANGE', key, -1, -1, 'WITHSCORES')[2]
-    ends(key, tonumber(last) - NOW)
+    local latest_ms = redis.call('ZRANGE', key, -1, -1, 'WITHSCORES')[2]
+    expect_ttl(key, tonumber(latest_ms) - NOW_MS)
   end
 end
 
-local function listing_key(key)
-  ends(key, tonumber(redis.call('ZRANGE', key, -1, -1, 'WITHSCORES')[2]) / 1000 - NOW + 1)
+local function check_index_key(key)
+  expect_ttl(key, tonumber(redis.call('ZRANGE', key, -1, -1, 'WITHSCORES')[2]) / 1000 - NOW_MS + 1)
 end
 
 -- Tombstones and records of an owner, until they end, ms.
-local function owned_key(key)
-  ends(key, tonumber(redis.call('ZRANGE', key, -1, -1, 'WITHSCORES')[2]) - NOW + 1)
+local function check_owner_index(key)
+  expect_ttl(key, tonumber(redis.call('ZRANGE', key, -1, -1, 'WITHSCORES')[2]) - NOW_MS + 1)
 end
 
-local function for_a_day(key) ends(key, KEPT) end
+local function expect_day_ttl(key) expect_ttl(key, STATUS_RETENTION_MS) end
 -- The next sign of life gives it the right end.
-local function soon_gone(key) ends(key, 60000) end
+local function expect_minute_ttl(key) expect_ttl(key, 60000) end
 
 -- By kind: its type, whether it has a name, and who looks at it.
-local KINDS = {
-  h = {'zset', true, line_key}, l = {'hash', true, line_key}, q = {'zset', true, line_key},
-  g = {'zset', true, line_key}, j = {'hash', true, job_key}, b = {'string', true, request_key},
-  r = {'string', true, for_a_day}, i = {'string', true, record_key}, k = {'string', true, for_a_day},
-  m = {'string', true, for_a_day}, t = {'string', true, request_key}, o = {'hash', true, for_a_day},
-  e = {'zset', true, owned_key}, n = {'zset', true, owned_key},
-  meta = {'hash', false, stays}, paused = {'string', false, stays}, workers = {'string', false, stays},
-  limiters = {'zset', false, soon_gone},
-  due = {'zset', false, stays}, late = {'zset', false, stays}, exp = {'zset', false, stays},
-  done = {'zset', false, listing_key}, dead = {'zset', false, listing_key},
-  donebytes = {'hash', false, for_a_day}, deadbytes = {'hash', false, for_a_day},
-  doneby = {'zset', false, for_a_day}, deadby = {'zset', false, for_a_day},
-  doneowners = {'zset', false, for_a_day}, deadowners = {'zset', false, for_a_day}, lates = {'hash', false, stays},
-  f = {'hash', false, stays}, watch = {'string', false, stays}, replicas = {'string', false, for_a_day},
-  z = {'zset', true, stays}, zl = {'zset', true, stays}, zt = {'hash', true, stays}, zm = {'hash', true, stays},
-  zd = {'zset', true, stays}, zw = {'zset', true, stays}, zf = {'hash', true, stays},
-  zr = {'string', true, for_a_day}, zp = {'string', true, for_a_day},
+local KEY_KINDS = {
+  h = {'zset', true, check_queue_key}, l = {'hash', true, check_queue_key}, q = {'zset', true, check_queue_key},
+  g = {'zset', true, check_queue_key}, j = {'hash', true, check_job_key}, b = {'string', true, check_request_key},
+  r = {'string', true, expect_day_ttl}, i = {'string', true, check_record_key}, k = {'string', true, expect_day_ttl},
+  m = {'string', true, expect_day_ttl}, t = {'string', true, check_request_key}, o = {'hash', true, expect_day_ttl},
+  e = {'zset', true, check_owner_index}, n = {'zset', true, check_owner_index},
+  meta = {'hash', false, expect_no_ttl}, paused = {'string', false, expect_no_ttl}, workers = {'string', false, expect_no_ttl},
+  limiters = {'zset', false, expect_minute_ttl},
+  due = {'zset', false, expect_no_ttl}, late = {'zset', false, expect_no_ttl}, exp = {'zset', false, expect_no_ttl},
+  done = {'zset', false, check_index_key}, dead = {'zset', false, check_index_key},
+  donebytes = {'hash', false, expect_day_ttl}, deadbytes = {'hash', false, expect_day_ttl},
+  doneby = {'zset', false, expect_day_ttl}, deadby = {'zset', false, expect_day_ttl},
+  doneowners = {'zset', false, expect_day_ttl}, deadowners = {'zset', false, expect_day_ttl}, lates = {'hash', false, expect_no_ttl},
+  f = {'hash', false, expect_no_ttl}, watch = {'string', false, expect_no_ttl}, replicas = {'string', false, expect_day_ttl},
+  z = {'zset', true, expect_no_ttl}, zl = {'zset', true, expect_no_ttl}, zt = {'hash', true, expect_no_ttl}, zm = {'hash', true, expect_no_ttl},
+  zd = {'zset', true, expect_no_ttl}, zw = {'zset', true, expect_no_ttl}, zf = {'hash', true, expect_no_ttl},
+  zr = {'string', true, expect_day_ttl}, zp = {'string', true, expect_day_ttl},
 }
-for _, kind in ipairs({'c', 'cs', 'cg', 'p', 'ps', 'pg'}) do KINDS[kind] = {'string', true, for_a_day} end
+for _, kind in ipairs({'c', 'cs', 'cg', 'p', 'ps', 'pg'}) do KEY_KINDS[kind] = {'string', true, expect_day_ttl} end
 -- zu:<queue> has the unique names of those that wait; zu:<queue>@<name> is one that is taken for a time.
-local UNIQUE, WINDOW = {'hash', true, stays}, {'string', true, for_a_day}
+local UNIQUE_KEYS_KIND, UNIQUE_WINDOW_KIND = {'hash', true, expect_no_ttl}, {'string', true, expect_day_ttl}
 
 -- Lines that are in no index are told, so that they are looked at all the same.
-function look.keys(_, ...)
-  local lines = {}
+function checks.keys(_, ...)
+  local lock_names = {}
   for _, key in ipairs({...}) do
-    local kind, joint, name = string.match(string.sub(key, #TAG + 1), '^(%a+)(:?)(.*)$')
-    local what = KINDS[kind or '']
-    if kind == 'zu' then what = string.find(name, '@', 1, true) and WINDOW or UNIQUE end
-    if not what or what[2] ~= (joint == ':') then
-      if redis.call('EXISTS', key) == 1 then find('unknown', name_of(key)) end
-    elseif is(key, what[1]) then
-      what[3](key, name)
-      if kind == 'g' then lines[#lines + 1] = name end
+    local kind, separator, name = string.match(string.sub(key, #FSCK_SHARD_PREFIX + 1), '^(%a+)(:?)(.*)$')
+    local expected = KEY_KINDS[kind or '']
+    if kind == 'zu' then expected = string.find(name, '@', 1, true) and UNIQUE_WINDOW_KIND or UNIQUE_KEYS_KIND end
+    if not expected or expected[2] ~= (separator == ':') then
+      if redis.call('EXISTS', key) == 1 then report('unknown', short_name(key)) end
+    elseif has_type(key, expected[1]) then
+      expected[3](key, name)
+      if kind == 'g' then lock_names[#lock_names + 1] = name end
     end
   end
-  return '', lines
+  return '', lock_names
 end
 
-turn_to(TAG, '')
-local next, names = look[ARGV[1]](unpack(ARGV, 3))
-tell_changed()
-return away or {next, names or {}, unpack(found)}
+select_lock(FSCK_SHARD_PREFIX, '')
+local next_cursor, names = checks[ARGV[1]](unpack(ARGV, 3))
+publish_changed_jobs()
+return server_error or {next_cursor, names or {}, unpack(findings)}

@@ -1,4 +1,4 @@
-//! Idle workers: the end of `tasks_turn.lua`, and `poll_idle`.
+//! Idle workers: the end of `tasks_poll.lua`, and `poll_idle`.
 
 use std::{sync::Arc, time::Duration};
 

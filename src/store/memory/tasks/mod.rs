@@ -159,7 +159,7 @@ impl MemoryBackend {
 }
 
 impl QueueTransaction<'_> {
-    /// `wake_idle_worker` of `tasks.lua`.
+    /// `wake_idle_worker` of `tasks_common.lua`.
     fn wake_idle_worker(&mut self) {
         while let Some((until, who)) = self.queue.idle_workers.first() {
             self.queue.idle_workers.remove(&who);

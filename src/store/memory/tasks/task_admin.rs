@@ -1,4 +1,4 @@
-//! `tasks_edit.lua` and `tasks_look.lua`.
+//! `tasks_admin.lua` and `tasks_inspect.lua`.
 
 use std::time::Duration;
 

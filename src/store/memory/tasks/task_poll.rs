@@ -1,4 +1,4 @@
-//! `tasks_turn.lua`.
+//! `tasks_poll.lua`.
 
 use std::{sync::Arc, time::Duration};
 

@@ -86,7 +86,7 @@ impl RedisBackend {
                 Ok(workers) => workers,
                 Err(error) => return self.keep_current_shards(&node, lease).await.ok_or(error),
             };
-        let mut row = ReplyReader::new("beat", workers);
+        let mut row = ReplyReader::new("heartbeat", workers);
         let paused = row.read_number()? == 1;
         let living = usize::try_from(row.read_number()?).unwrap_or(usize::MAX);
         let told = row.read_number()? == 1;
@@ -187,7 +187,7 @@ impl RedisBackend {
         let keys = ["watch", "due", "late", "exp"].map(|kind| self.keys.shard_key(shard, kind));
         let args = [node.as_str().into(), verb.into(), number_arg(ms)];
         let reply = self.call_script(shard, &scripts::SHARD_WATCH, &keys, &args).await.ok()?;
-        let mut row = ReplyReader::new("watch", reply);
+        let mut row = ReplyReader::new("shard_watch", reply);
         let whose = match row.read_text().ok()?.as_str() {
             "mine" => ShardWatchOwner::ThisNode,
             "another" => ShardWatchOwner::OtherNode,
@@ -204,7 +204,7 @@ impl RedisBackend {
         let deleted = join_all((0..SHARD_COUNT).map(async |shard| {
             let mut pipe = redis::pipe();
             pipe.cmd("DEL").arg(self.keys.shard_key(shard, "watch"));
-            self.run_write_pipeline(shard, "pause", &pipe, ResendPolicy::UntilAnswered)
+            self.run_write_pipeline(shard, "pause_jobs", &pipe, ResendPolicy::UntilAnswered)
                 .await
                 .map(drop)
         }));
@@ -221,7 +221,7 @@ impl RedisBackend {
             let (keys, args) =
                 ([self.keys.shard_key(shard, "due")], [number_arg(most as u64), number_arg(1)]);
             let mut rows = ReplyReader::new(
-                "due",
+                "poll_due",
                 self.call_script(shard, &scripts::POLL_DUE, &keys, &args).await?,
             );
             parse_due_locks(rows.read_list()?)

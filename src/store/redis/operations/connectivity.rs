@@ -35,7 +35,8 @@ impl RedisBackend {
         let args = [node.as_str().into(), number_arg(lease), channel.into()];
         let reply =
             self.call_script(COMMON_SHARD, &scripts::REGISTER_MEMBER, &[key], &args).await?;
-        Ok(usize::try_from(ReplyReader::new("present", reply).read_number()?).unwrap_or(usize::MAX))
+        Ok(usize::try_from(ReplyReader::new("register_member", reply).read_number()?)
+            .unwrap_or(usize::MAX))
     }
 
     pub(super) async fn do_ping(&self) -> Result<(), Error> {

@@ -31,7 +31,7 @@ impl RedisBackend {
         let most = number_arg(most.min(MAX_PAGE_LEN) as u64);
         let args = [number_arg(from), most, self.keys.shard_key(shard, "j:").into_bytes()];
         let mut row = ReplyReader::new(
-            "list",
+            "list_ended_jobs",
             self.call_script(shard, &scripts::LIST_ENDED_JOBS, &keys, &args).await?,
         );
         let next = row.read_text()?.parse().ok();
@@ -54,7 +54,7 @@ impl RedisBackend {
             number_arg(most.clamp(1, MAX_PAGE_LEN) as u64),
         ];
         let reply = self.call_script(shard, &scripts::LIST_PENDING_JOBS, &keys, &args).await?;
-        let mut row = ReplyReader::new("pending", reply);
+        let mut row = ReplyReader::new("list_pending_jobs", reply);
         let next = parse_pending_cursor(&mut row.read_list()?)?;
         Ok(JobListPage { jobs: parse_jobs(&mut row)?, next_mark: next })
     }
@@ -67,7 +67,7 @@ impl RedisBackend {
         let args = [id.as_str().into(), number_arg(ended_us)];
         let keys = [self.keys.job(&id)];
         let reply = self.call_script(id.shard(), &scripts::REDRIVE_JOB, &keys, &args).await?;
-        Ok(JobState::parse(&ReplyReader::new("redrive", reply).read_text()?))
+        Ok(JobState::parse(&ReplyReader::new("redrive_job", reply).read_text()?))
     }
 
     pub(super) async fn do_purge_job(&self, id: JobId, ended_us: u64) -> Result<bool, Error> {
@@ -76,13 +76,13 @@ impl RedisBackend {
         keys.extend(["done", "dead", "f"].map(|kind| self.keys.shard_key(shard, kind)));
         let args = [id.as_str().into(), number_arg(ended_us)];
         let reply = self.call_script(shard, &scripts::PURGE_JOB, &keys, &args).await?;
-        Ok(ReplyReader::new("purge", reply).read_number()? == 1)
+        Ok(ReplyReader::new("purge_job", reply).read_number()? == 1)
     }
 
     pub(super) async fn do_shard_stats(&self, shard: u16) -> Result<ShardStats, Error> {
         let keys = ["f", "late", "done", "dead"].map(|kind| self.keys.shard_key(shard, kind));
         let mut row = ReplyReader::new(
-            "tally",
+            "shard_stats",
             self.call_script(shard, &scripts::SHARD_STATS, &keys, &[]).await?,
         );
         Ok(ShardStats {

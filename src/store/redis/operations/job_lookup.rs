@@ -22,7 +22,7 @@ impl RedisBackend {
             [self.keys.job(&id), self.keys.response(&id), self.keys.shard_key(shard, "watch")];
         let args = [id.as_str().into()];
         let mut row = ReplyReader::new(
-            "job",
+            "read_job",
             self.call_script(shard, &scripts::READ_JOB, &keys, &args).await?,
         );
         if row.is_empty() {
@@ -39,7 +39,7 @@ impl RedisBackend {
     pub(super) async fn do_active_run(&self, id: JobId) -> Result<Option<ActiveRun>, Error> {
         let (keys, args) = ([self.keys.job(&id)], [id.as_str().into()]);
         let reply = self.call_script(id.shard(), &scripts::READ_CURRENT_RUN, &keys, &args).await?;
-        let mut row = ReplyReader::new("running", reply);
+        let mut row = ReplyReader::new("read_current_run", reply);
         if row.is_empty() {
             return Ok(None);
         }

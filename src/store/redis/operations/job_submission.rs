@@ -56,7 +56,7 @@ impl RedisBackend {
         let args = [id.as_str().into(), number_arg(ceil_millis(retention)), number_arg(began_us)];
         let keys = [self.keys.job(&id)];
         let reply = self.call_script(id.shard(), &scripts::CANCEL_JOB, &keys, &args).await?;
-        Ok(JobState::parse(&ReplyReader::new("cancel", reply).read_text()?))
+        Ok(JobState::parse(&ReplyReader::new("cancel_job", reply).read_text()?))
     }
 
     pub(super) async fn do_begin_direct(
@@ -144,7 +144,7 @@ impl RedisBackend {
         let keys: Vec<_> = shards.iter().map(|&shard| self.keys.shard_key(shard, "due")).collect();
         let args = [number_arg(most as u64), number_arg(shards.len() as u64)];
         let reply = self.call_script(lane, &scripts::POLL_DUE, &keys, &args).await?;
-        let mut rows = ReplyReader::new("due", reply);
+        let mut rows = ReplyReader::new("poll_due", reply);
         shards.iter().map(|_| parse_due_locks(rows.read_list()?)).collect()
     }
 }

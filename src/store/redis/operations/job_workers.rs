@@ -30,7 +30,7 @@ impl RedisBackend {
             (number_arg(lease_millis(lease)), self.keys.channel_prefix().into());
         let args = [node.as_str().into(), lease, channels];
         let mut row = ReplyReader::new(
-            "beat",
+            "heartbeat",
             self.call_script(COMMON_SHARD, &scripts::HEARTBEAT, &keys, &args).await?,
         );
         Ok(Heartbeat {
@@ -71,7 +71,7 @@ impl RedisBackend {
         }
         let mut pipe = redis::pipe();
         pipe.cmd("PUBLISH").arg(format!("{prefix}{channel}")).arg(text);
-        self.run_read_pipeline(COMMON_SHARD, "tell", &pipe).await.map(drop)
+        self.run_read_pipeline(COMMON_SHARD, "publish", &pipe).await.map(drop)
     }
 
     pub(super) async fn do_set_jobs_paused(&self, paused: bool) -> Result<(), Error> {

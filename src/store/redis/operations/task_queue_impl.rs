@@ -245,7 +245,7 @@ impl RedisBackend {
         all.extend(args);
         let keys = self.keys.queue_keys(queue);
         let reply = self.call_script(queue.shard(), &scripts::TASKS_INSPECT, &keys, &all).await?;
-        Ok(ReplyReader::new("tasks_look", reply))
+        Ok(ReplyReader::new("tasks_inspect", reply))
     }
 
     async fn call_admin_script(
@@ -259,7 +259,7 @@ impl RedisBackend {
         let keys = self.keys.queue_keys(queue);
         let reply: Value =
             self.call_script(queue.shard(), &scripts::TASKS_ADMIN, &keys, &all).await?;
-        Ok(ReplyReader::new("tasks_edit", reply))
+        Ok(ReplyReader::new("tasks_admin", reply))
     }
 
     async fn edit_and_count(

@@ -16,7 +16,7 @@ use tokio::{
 
 use crate::store::{Store, redis::scripts::CHECK_ACL};
 
-/// How the script begins that a new connection runs (`fences.lua`).
+/// How the script begins that a new connection runs (`advance_fences_after_failover.lua`).
 const FENCES: &[u8] = b"-- Raises the fences of shards";
 
 /// Forwards to a server; cuts a connection after it has forwarded a call, before the reply.

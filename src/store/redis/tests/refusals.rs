@@ -207,7 +207,7 @@ async fn a_server_without_room_runs_a_release_behind_an_acquisition() {
     assert_eq!(answers.len(), 2);
     assert_eq!(answers[1], redis::Value::BulkString("released".into()));
     let refused =
-        ReplyReader::new("calls", answers[0].clone()).item_error().expect("it is refused");
+        ReplyReader::new("lock_batch", answers[0].clone()).item_error().expect("it is refused");
     assert_eq!(refused.kind(), ErrorKind::Unavailable);
     assert_eq!(held.release().await, ReleaseStatus::AlreadyLost);
 }

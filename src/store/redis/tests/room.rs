@@ -220,7 +220,7 @@ async fn ends_of_runs_that_are_somebody_elses_by_now_are_told_apart() {
 #[tokio::test]
 async fn a_worker_that_leaves_gives_its_shards_up() {
     let server = Server::start().await;
-    let code = include_str!("../../lua/watch.lua");
+    let code = include_str!("../../lua/shard_watch.lua");
     let watch = async |verb: &str, ms: &str| -> (String, u32) {
         let keys = ["watch", "due", "late", "exp"];
         let words = [&["EVAL", code, "4"][..], &keys, &["0a0b", verb, ms]].concat();

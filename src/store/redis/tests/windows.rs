@@ -29,7 +29,7 @@ until later[1] * 1000000 + later[2] > now + 20000 or turns == 1000000
 ";
 
 fn stalled(script: &LuaScript) -> String {
-    let now = include_str!("../../lua/now.lua");
+    let now = include_str!("../../lua/server_time.lua");
     let rest = script.source.strip_prefix(now).expect("it asks for the time first");
     format!("{now}{STALL}{rest}")
 }

@@ -19,7 +19,7 @@ const STOPS: Duration = Duration::from_secs(15);
 const QUIET: Duration = Duration::from_millis(1000);
 
 /// Calls of idle workers: they say that they live, and look at what that tells them of.
-const SIGNS: [&str; 2] = ["beat", "due"];
+const SIGNS: [&str; 2] = ["heartbeat", "poll_due"];
 
 /// Kinds of the first keys of those calls in a cluster.
 const ABOUT_SIGNS: [&str; 3] = ["workers", "watch", "due"];

@@ -59,7 +59,7 @@ impl Domain for Locks {
             (Freeze, 1),
         ],
         soak: &[(Restart, 2), (Stall, 3), (HalfOpen, 3), (Delay, 2), (Cut, 2), (LoseReply, 4)],
-        scripts: &["acquire", "release", "renew", "calls"],
+        scripts: &["acquire", "release", "renew", "lock_batch"],
         lease: LEASE,
         pause: (60, 320),
         // Order is judged in the times without faults.

@@ -52,7 +52,16 @@ impl Domain for Books {
             (Freeze, 1),
         ],
         soak: &SOAK,
-        scripts: &["enqueue", "claim", "settle", "acquire", "release", "due", "renew", "beat"],
+        scripts: &[
+            "enqueue_batch",
+            "claim_job",
+            "settle_job",
+            "acquire",
+            "release",
+            "poll_due",
+            "renew",
+            "heartbeat",
+        ],
         lease: Duration::from_secs(2),
         pause: (150, 900),
         // Runs in times of faults are judged by what faults excuse, and untouched runs by all checks.

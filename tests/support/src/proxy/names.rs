@@ -84,11 +84,11 @@ pub(super) fn steps(script: &str, words: &[&[u8]]) -> Vec<String> {
     let mut rest = words.get(3 + keys.unwrap_or(0)..).unwrap_or_default();
     while let [verb, ..] = rest {
         let (name, length) = match (script, verb.first()) {
-            ("runs", Some(b'c')) => ("claim", 5),
-            ("runs", Some(b's')) => ("settle", 10),
-            ("calls", Some(b'a' | b'k')) => ("acquire", 3),
-            ("calls", Some(b'r')) => ("release", 2),
-            ("calls", Some(b'd')) => ("downgrade", 3),
+            ("run_batch", Some(b'c')) => ("claim_job", 5),
+            ("run_batch", Some(b's')) => ("settle_job", 10),
+            ("lock_batch", Some(b'a' | b'k')) => ("acquire", 3),
+            ("lock_batch", Some(b'r')) => ("release", 2),
+            ("lock_batch", Some(b'd')) => ("downgrade", 3),
             _ => break,
         };
         names.push(name.to_owned());

@@ -50,7 +50,7 @@ impl Domain for Limits {
             (Delay, 1),
             (LoseReply, 1),
         ],
-        scripts: &["charges"],
+        scripts: &["charge_batch"],
         away: 1500,
         pause: (50, 600),
         last: Duration::from_secs(4),

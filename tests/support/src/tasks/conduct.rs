@@ -52,7 +52,7 @@ impl Domain for Tasks {
             (Restart, 1),
             (Stall, 1),
         ],
-        scripts: &["tasks_push", "tasks_turn", "tasks_renew"],
+        scripts: &["tasks_push", "tasks_poll", "tasks_renew"],
         lease: LEASE,
         ..Rules::COMMON
     };

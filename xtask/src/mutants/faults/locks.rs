@@ -10,13 +10,13 @@ pub(super) const FAULTS: &[Fault] = &[
         edits: &[
             edit(
                 "src/store/lua/release.lua",
-                "local held = redis.call('ZSCORE', H, 'h' .. tag .. me)\n",
-                "local held = redis.call('ZRANGE', H, '0', '0', 'WITHSCORES')[2]\n",
+                "local held = redis.call('ZSCORE', HOLDERS, 'h' .. mode_tag .. token)\n",
+                "local held = redis.call('ZRANGE', HOLDERS, '0', '0', 'WITHSCORES')[2]\n",
             ),
             edit(
                 "src/store/lua/release.lua",
-                "redis.call('ZREM', H, 'h' .. tag .. me)",
-                "redis.call('DEL', H)",
+                "redis.call('ZREM', HOLDERS, 'h' .. mode_tag .. token)",
+                "redis.call('DEL', HOLDERS)",
             ),
         ],
         suites: &[unit(&["store::"])],
@@ -36,7 +36,7 @@ pub(super) const FAULTS: &[Fault] = &[
         name: "renewal-revives-lua",
         row: "l11",
         breaks: "a renewal that comes late takes a lost lock again",
-        edits: &[edit("src/store/lua/renew.lua", "if deadline > now then", "if true then")],
+        edits: &[edit("src/store/lua/renew.lua", "if deadline_ms > now_ms then", "if true then")],
         suites: &[unit(&["store::"])],
     },
     Fault {
@@ -55,8 +55,8 @@ pub(super) const FAULTS: &[Fault] = &[
         row: "l13",
         breaks: "the next fence is the server's time, whatever the last one was",
         edits: &[edit(
-            "src/store/lua/usual.lua",
-            "      if next > now then\n        fence = format",
+            "src/store/lua/lock_batch_fast.lua",
+            "      if next_unused > now_us then\n        fence = format",
             "      if false then\n        fence = format",
         )],
         suites: &[unit(&["store::"])],
@@ -77,9 +77,9 @@ pub(super) const FAULTS: &[Fault] = &[
         row: "l9",
         breaks: "one holder more than there are permits",
         edits: &[edit(
-            "src/store/lua/line.lua",
-            "redis.call('ZCARD', H) < (limit or 1)",
-            "redis.call('ZCARD', H) <= (limit or 1)",
+            "src/store/lua/wait_queue.lua",
+            "redis.call('ZCARD', HOLDERS) < (limit or 1)",
+            "redis.call('ZCARD', HOLDERS) <= (limit or 1)",
         )],
         suites: &[unit(&["store::tests"])],
     },
@@ -100,8 +100,8 @@ pub(super) const FAULTS: &[Fault] = &[
         breaks: "a flood of readers keeps a waiting writer out",
         edits: &[edit(
             "src/store/lua/acquire.lua",
-            "if not first or who == me or (old > 0 and old < first) then",
-            "if not first or mode == 's' or who == me or (old > 0 and old < first) then",
+            "if not first_sequence or first_token == token or (old_sequence > 0 and old_sequence < first_sequence) then",
+            "if not first_sequence or mode == 's' or first_token == token or (old_sequence > 0 and old_sequence < first_sequence) then",
         )],
         suites: &[unit(&["store::tests"])],
     },
@@ -121,8 +121,8 @@ pub(super) const FAULTS: &[Fault] = &[
         row: "l7",
         breaks: "a waiter learns of its turn by looking again",
         edits: &[edit(
-            "src/store/lua/line.lua",
-            "      redis.call(PUBLISH, CHANNEL .. 'w:' .. string.match(me, ':(%x+)$'), 'o ' .. NAME .. ' ' .. me)\n",
+            "src/store/lua/wait_queue.lua",
+            "      redis.call(PUBLISH_COMMAND, CHANNEL_PREFIX .. 'w:' .. string.match(token, ':(%x+)$'), 'o ' .. LOCK_NAME .. ' ' .. token)\n",
             "",
         )],
         suites: &[unit(&["store::"])],

@@ -8,9 +8,9 @@ pub(super) const FAULTS: &[Fault] = &[
         row: "tasks",
         breaks: "a worker that has lost its run ends the task",
         edits: &[edit(
-            "src/store/lua/tasks_turn.lua",
-            "stood = tostring(call('ZREM', L, run))",
-            "call('ZREM', L, run)\n    stood = '1'",
+            "src/store/lua/tasks_poll.lua",
+            "outcomes = tostring(call('ZREM', LEASES, run))",
+            "call('ZREM', LEASES, run)\n    outcomes = '1'",
         )],
         suites: &[unit(&["store::"])],
     },
@@ -30,8 +30,8 @@ pub(super) const FAULTS: &[Fault] = &[
         row: "tasks",
         breaks: "a task that may run once runs again after a crash",
         edits: &[edit(
-            "src/store/lua/tasks_turn.lua",
-            "if again == '0' or attempts",
+            "src/store/lua/tasks_poll.lua",
+            "if is_repeatable == '0' or attempts",
             "if attempts",
         )],
         suites: &[unit(&["store::"])],
@@ -53,8 +53,8 @@ pub(super) const FAULTS: &[Fault] = &[
         breaks: "a worker is told that it still has a run that it has lost",
         edits: &[edit(
             "src/store/lua/tasks_renew.lua",
-            "out[i] = held and '1' or '0'",
-            "out[i] = '1'",
+            "results[i] = lease_end and '1' or '0'",
+            "results[i] = '1'",
         )],
         suites: &[unit(&["store::", "queue::"])],
     },
@@ -74,11 +74,15 @@ pub(super) const FAULTS: &[Fault] = &[
         row: "tasks",
         breaks: "a push that is sent again stores its task again",
         edits: &[
-            edit("src/store/lua/tasks_one.lua", "    if before == mine then return '1' end\n", ""),
+            edit(
+                "src/store/lua/tasks_push_fast.lua",
+                "    if stored_number == own_number then return '1' end\n",
+                "",
+            ),
             edit(
                 "src/store/lua/tasks_push.lua",
-                "elseif old < number then",
-                "elseif old <= number then",
+                "elseif slot_number < push_number then",
+                "elseif slot_number <= push_number then",
             ),
         ],
         suites: &[unit(&["store::"])],

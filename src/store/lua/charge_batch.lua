@@ -1,0 +1,100 @@
+-- The charges that charge_batch_fast.lua has left; it tells what they are. k, a: how far it has come, n: of `out`; terms,
+-- times, more: where it stands within an 'f' or '='.
+local next_key_index, next_arg_index
+-- How long a counter is blocked by its penalty.
+local function remaining_block_ms(counter)
+  local stored, max_ttl_ms = call('GET', counter.refusals_key), counter.block_ms
+  counter.refusal_count, counter.refusals_ttl_ms = 0, counter.window_ms
+  if not stored then return 0 end
+  if stored ~= 'blocked' then
+    if not string.find(stored, '^%d+$') then error('ERR value is not a number of refusals') end
+    max_ttl_ms = counter.window_ms
+  end
+  -- Neither counts, nor blocks, for longer than from now on.
+  local remaining_ms = call('PTTL', counter.refusals_key)
+  if remaining_ms == -1 or remaining_ms > max_ttl_ms then
+    call('PEXPIRE', counter.refusals_key, integer(max_ttl_ms))
+    remaining_ms = max_ttl_ms
+  end
+  if stored == 'blocked' then return max(remaining_ms, 0) end
+  if remaining_ms > 0 then counter.refusal_count, counter.refusals_ttl_ms = to_number(stored), remaining_ms end
+  return 0
+end
+-- So many refusals more; how long it is blocked by them.
+local function count_refusals(counter, refused_count)
+  local refusal_count = counter.refusal_count + refused_count
+  if refusal_count >= counter.max_refusals then
+    call('SET', counter.refusals_key, 'blocked', 'PX', integer(counter.block_ms))
+    return counter.block_ms
+  end
+  call('SET', counter.refusals_key, integer(refusal_count), 'PX', integer(counter.refusals_ttl_ms))
+  return 0
+end
+local function read_charge()
+  if keys_left > 0 then
+    next_key_index, next_arg_index = key_index + 1, arg_index
+    return {(parse_counter(terms_index, KEYS[key_index + 1]))}, repeats
+  end
+  local counters, key_at, arg_at = {}, key_index, arg_index + 3
+  for i = 1, to_number(ARGV[arg_index + 1]) do
+    local counter
+    counter, arg_at = parse_counter(arg_at, KEYS[key_at + 1])
+    key_at = key_at + 1
+    if ARGV[arg_at] ~= '0' then
+      key_at = key_at + 1
+      counter.refusals_key, counter.max_refusals, counter.block_ms = KEYS[key_at], to_number(ARGV[arg_at]), to_number(ARGV[arg_at + 1])
+    end
+    arg_at, counters[i] = arg_at + 2, counter
+  end
+  next_key_index, next_arg_index = key_at, arg_at
+  return counters, to_number(ARGV[arg_index + 2])
+end
+local function run_charge()
+  local counters, repeats = read_charge()
+  local admitted = repeats
+  for _, counter in ipairs(counters) do
+    load_counter(counter)
+    counter.headroom = counter.cost > 0 and floor((counter.limit - counter.used_before) / counter.cost) or repeats
+    counter.blocked_ms = counter.refusals_key and remaining_block_ms(counter) or 0
+    admitted = min(admitted, counter.blocked_ms > 0 and 0 or counter.headroom)
+  end
+  admitted = max(admitted, 0)
+  local refused_count = repeats - admitted
+  for _, counter in ipairs(counters) do
+    if admitted > 0 and counter.cost > 0 then
+      counter.spent = counter.spent + admitted * counter.cost
+      store_state[counter.kind](counter)
+    end
+    if counter.refusals_key and refused_count > 0 and counter.blocked_ms == 0 and counter.headroom <= admitted and counter.cost <= counter.limit then
+      counter.blocked_ms = count_refusals(counter, refused_count)
+    end
+  end
+  -- From here on nothing can fail.
+  result_count = result_count + 1
+  results[result_count] = admitted
+  for _, counter in ipairs(counters) do
+    local first, second, third = reply_state[counter.kind](counter)
+    results[result_count + 1], results[result_count + 2], results[result_count + 3] = first, second, third
+    result_count = result_count + (third and 3 or 2)
+    if counter.refusals_key then
+      result_count = result_count + 1
+      results[result_count] = counter.blocked_ms
+    end
+  end
+end
+while keys_left > 0 or ARGV[arg_index] do
+  if keys_left == 0 and ARGV[arg_index] == 'f' then
+    terms_index, repeats, keys_left, arg_index = arg_index, to_number(ARGV[arg_index + 4]), 1, arg_index + 5
+  elseif keys_left == 0 and ARGV[arg_index] == '=' then
+    repeats, keys_left, arg_index = 1, to_number(ARGV[arg_index + 1]), arg_index + 2
+  end
+  local succeeded, failure = pcall(run_charge)
+  if not succeeded then
+    local text, server_error = step_error(failure)
+    if server_error then return server_error end
+    result_count = result_count + 1
+    results[result_count] = text
+  end
+  key_index, arg_index, keys_left = next_key_index, next_arg_index, max(keys_left - 1, 0)
+end
+return cmsgpack.pack(results)

@@ -1,0 +1,88 @@
+-- A worker's sign of life: it is counted among the living, keeps and takes its part of the shards, and hears
+-- which of them have anything that is due or will be.
+--
+-- KEYS[1] workers   KEYS[2] paused   KEYS[3..] watch of each shard   ARGV[1] node   ARGV[2] lease, ms; 0 = it leaves
+-- ARGV[3] channel prefix
+-- Returns {1 = paused, its shards, those of them that have something, other living workers, at most 100, ms until the
+-- lease ends of the one of them that this one looks after, or -1}; a shard is its number in KEYS, from 0
+-- O(shards + workers). Five commands, whatever the number of shards and workers: this is what an idle worker costs. So
+-- watches have their deadlines inside, and `workers` all of its. Idempotent; a dead worker's shards are free when its lease ends. All are told of who
+-- comes, who leaves or has died, and of shards that were given up. What is given up while others live has a watch of nobody
+-- until they have had the time to come for it: it is offered to none, and yet not without a worker.
+local shard_count, VACANCY_GRACE_MS = #KEYS - 2, 1000
+
+-- The shards of this node from now on, the watches that it gives up, and those to be deleted besides.
+local function divide_shards(values, max_shards, is_last_worker)
+  local own_shards, free_shards, vacated, stale_keys = {}, {}, {}, {}
+  for i = 1, shard_count do
+    local value = values[i + 2]
+    local deadline_ms, owner = string.match(value or '', '^(%d+):(%x+)$')
+    local is_live = deadline_ms and tonumber(deadline_ms) > now_ms
+    if is_live and owner == node and #own_shards < max_shards then
+      own_shards[#own_shards + 1] = i
+    elseif is_live and owner ~= node then
+      -- Another one has it.
+    elseif max_shards > 0 and not is_live then
+      free_shards[#free_shards + 1] = i
+    elseif is_live then
+      vacated[#vacated + 1] = KEYS[i + 2]
+    elseif value and (owner == node or is_last_worker) then
+      stale_keys[#stale_keys + 1] = KEYS[i + 2]
+    end
+  end
+  for _, i in ipairs(free_shards) do
+    if #own_shards >= max_shards then break end
+    own_shards[#own_shards + 1] = i
+  end
+  table.sort(own_shards)
+  return own_shards, vacated, stale_keys
+end
+
+-- Those of the shards that have something due, late or with a deadline.
+local function shards_with_work(own_shards)
+  local function index_keys(i)
+    local shard_prefix = string.sub(KEYS[i + 2], 1, -6)
+    return shard_prefix .. 'due', shard_prefix .. 'late', shard_prefix .. 'exp'
+  end
+  local keys, busy_shards = {}, {}
+  for n, i in ipairs(own_shards) do keys[3 * n - 2], keys[3 * n - 1], keys[3 * n] = index_keys(i) end
+  if #keys == 0 or redis.call('EXISTS', unpack(keys)) == 0 then return busy_shards end
+  for _, i in ipairs(own_shards) do
+    if redis.call('EXISTS', index_keys(i)) > 0 then busy_shards[#busy_shards + 1] = i - 1 end
+  end
+  return busy_shards
+end
+
+-- One command reads what there is, and one writes it.
+local values = redis.call('MGET', unpack(KEYS))
+local others, live_count, has_changed, successor_ms, registry, latest_ms = update_registry(values[1] or '')
+local is_paused = values[2] and 1 or 0
+local max_shards = (lease_ms == 0 or is_paused == 1) and 0 or math.ceil(shard_count / live_count)
+local own_shards, vacated, stale_keys = divide_shards(values, max_shards, lease_ms == 0 and live_count == 0)
+has_changed = has_changed or #vacated + #stale_keys > 0
+local writes = {}
+local function add_write(key, value) writes[#writes + 1], writes[#writes + 2] = key, value end
+for _, i in ipairs(own_shards) do add_write(KEYS[i + 2], integer(now_ms + lease_ms) .. ':' .. node) end
+for _, key in ipairs(vacated) do
+  if #others > 0 and is_paused == 0 then add_write(key, integer(now_ms + VACANCY_GRACE_MS) .. ':') else stale_keys[#stale_keys + 1] = key end
+end
+if lease_ms > 0 then
+  add_write(KEYS[1], registry)
+elseif live_count > 0 then
+  -- Also without room: see renew.lua.
+  redis.call('PERSIST', KEYS[1])
+  -- The others may have died: nobody would take it away then.
+  redis.call('SET', KEYS[1], registry, 'PX', integer(latest_ms))
+elseif values[1] then
+  stale_keys[#stale_keys + 1] = KEYS[1]
+end
+if #writes > 0 and redis.pcall('MSET', unpack(writes)).err then
+  -- Whoever lives makes room, and is to be known also where there is none.
+  redis.call('PERSIST', KEYS[1])
+  redis.call('MSET', unpack(writes))
+end
+if #stale_keys > 0 then redis.call('DEL', unpack(stale_keys)) end
+if has_changed then redis.call('PUBLISH', ARGV[3] .. 'e', 'workers') end
+local busy_shards = shards_with_work(own_shards)
+for n, i in ipairs(own_shards) do own_shards[n] = i - 1 end
+return {is_paused, own_shards, busy_shards, others, integer(successor_ms)}

@@ -1,3 +1,0 @@
--- The server's time in microseconds: below 2^53 until the year 2255.
-local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
