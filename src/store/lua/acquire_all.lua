@@ -1,21 +1,31 @@
--- Several locks in one step: all of them, if each is free and nobody stands in its line, and else none. Who wants
--- more than that waits for one after the other, in the order of shard and name, by acquire.lua.
+-- Acquires several locks in one step: all of them if each is free and has no queue, and otherwise
+-- none. A caller that wants to wait acquires them one after the other, in the order of shard and
+-- name (acquire.lua).
 --
--- KEYS   h of each lock (wait_queue.lua)
--- ARGV   the letter of the mode; the lease, ms; most at once, for p; then for each lock '<nonce>:<node>'
--- Returns what acquire.lua returns for each, all of them 'held', or nothing of any: {}
--- At most 32 locks. O(locks * log n). All looks come before the first write, and nothing that they have seen
--- can change in between. Idempotent: what a nonce has from a call whose answer was lost is as good as free to it; so a
--- second call takes what the first one took, with new and larger fences. Where some of that vanished and somebody else came,
--- the rest is left as it is: this may be a copy that comes late, and by now somebody may hold that in good faith. What nobody
--- was told of, and where the caller has gone, release.lua undoes, with the same nonces (attempt.rs).
+-- Input:
+--   KEYS     holders of each lock (ZSET), at most 32
+--   ARGV[1]  mode: x, s or p
+--   ARGV[2]  lease, ms
+--   ARGV[3]  maximum of permits, for mode p
+--   ARGV[4]  and the following: token for each lock, '<nonce>:<node>'
+-- Output: for each lock the reply 'held' of acquire.lua; or {}, no lock was acquired.
+-- Complexity: O(locks * log n).
+-- All checks precede the first write, and no other command runs between them.
+-- Idempotent: a lock held by its token counts as free, so a second call acquires the locks of the
+-- first one again, with new, larger fences. If one of them has expired and is taken by another
+-- holder, the others are left as they are: this call may be a late copy, and their leases may be in
+-- use.
+-- A grant that was not reported, or has no caller any more, is undone by release.lua with the same
+-- token (grant_attempt.rs).
 local mode, lease_ms, terms = ARGV[1], tonumber(ARGV[2]), ARGV[3] .. ' 0 0'
 local lock_count, grants = #ARGV - 3, {}
 for item = 1, lock_count do
   select_lock_by_key(KEYS[item])
   if redis.call('EXISTS', HOLDERS, WAITERS, JOBS) ~= 0 then
     expire_holders()
-    if not redis.call('ZSCORE', HOLDERS, 'h' .. MODE_TAGS[mode] .. ARGV[item + 3]) then return grants end
+    if not redis.call('ZSCORE', HOLDERS, 'h' .. MODE_TAGS[mode] .. ARGV[item + 3]) then
+      return grants
+    end
   end
 end
 for item = 1, lock_count do

@@ -1,11 +1,19 @@
--- Cancels a job that waits, in its line or late, as it was seen. One that runs, or has ended, is left as it is; and one
--- that has run since: a copy of this call may come when its caller was told long ago that the job runs.
+-- Cancels a waiting job, queued or delayed, that has not run since its caller read it.
 --
--- KEYS[1] j   ARGV[1] job id   ARGV[2] retention, ms   ARGV[3] when the last run began that was seen, us, or 0
--- Everything else that it names carries the tag of that key, and is named after the job and its lock.
--- Returns the state the job is in afterwards, or '' for an unknown one; 'queued': it has run since
--- O(log n). Cancelling twice is the same as once. A run whose worker died counts as running until a
--- worker's visit has looked at it. Where the index it stood in has vanished, this is how a job still ends.
+-- Input:
+--   KEYS[1]  job record, j (HASH)
+--   ARGV[1]  job id
+--   ARGV[2]  retention, ms
+--   ARGV[3]  start of the last run that the caller has seen, us, or 0
+-- The names of all other keys are built from that of the job and from its lock; they share the hash
+-- tag.
+-- Output: the state of the job after the call, or '' if the job is unknown. 'queued' means that it
+-- has run since.
+-- Complexity: O(log n).
+-- Idempotent. A late copy does not cancel a job that has run since: its caller may have learned
+-- that the job runs.
+-- A run counts as running after the death of its worker, until a claim finds it.
+-- If the job's queue or index (g, late) has vanished, no worker finds the job, but this ends it.
 local id = ARGV[1]
 local values = redis.call('HMGET', KEYS[1], 'state', 'lock', 'bytes', 'began')
 if not values[1] or not values[2] then return '' end

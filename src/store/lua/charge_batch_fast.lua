@@ -1,33 +1,52 @@
--- Charges that went out together: each is one step of its own, in the order they came, all its counters or
--- none. Here are those at the front that need the least, one fixed window and nothing else; what is left
--- is done by rate_counters.lua and charge_batch.lua, which stand behind this. server_time.lua and window_expiry.lua stand before it.
+-- Charges quota counters for a batch of requests.
 --
--- Fixed window: the counter is a plain number that ends with the window. A window starts with its first charge
--- and is over when no millisecond of it is left. What is refused writes nothing. A key without a TTL (a
--- hand, an old client) gets a whole window again, since it would refuse for ever; one that ends later than
--- a whole window from now is cut to that: the quota has changed, or the clock was put back.
+-- The charges run in the order of the batch. Each charges all of its counters or none. This file is
+-- the fast path: it executes charges of one fixed window without a penalty, and stops at the first
+-- other charge or at a counter that is no number. rate_counters.lua and charge_batch.lua, which
+-- follow it, execute the rest.
 --
--- KEYS per charge: per counter its own, and with a penalty that of its refusals
--- ARGV per charge: 'f', limit, window ms, cost, times        one fixed window, no penalty
---              or: '=', n          n charges, each once and as the last 'f', each of a key of its own
---              or: 'm', counters, times, then per counter
---                    'f' or 's', limit, window ms, cost,                          refusals, block ms
---                    'g', most parts, window ms, parts, parts of a unit, parts a tick, tick us,  refusals, block ms
---                  without a penalty both are 0
--- Returns one list, packed (cmsgpack): server time us, then per charge: how many of `times` were let in (0 times: a look), then per
--- counter: f: spent, ms left   s: spent before, spent, ms left   g: parts owed, and without refunds, which debt (0: none); with a penalty also: ms blocked.
--- Or: true, n          n charges in a row were of one counter each, were all let in, and were the first of its window
--- (packing a number costs as much as a small command).
--- A charge that fails has its error's text in place of all that, and harms no other.
--- At most 100 counters. O(counters). NOT idempotent: sent again only where it cannot have run.
+-- Expects `now_us` of server_time.lua, and window_expiry.lua.
+--
+-- Input (at most 100 counters):
+--   KEYS  per charge and counter: the counter (STRING), with a penalty followed by that (STRING)
+--   ARGV  per charge one of:
+--     'f', limit, window ms, cost, repetitions
+--       one fixed window without a penalty
+--     '=', n
+--       n charges of one repetition each, with the terms of the last 'f'; each has its own key
+--     'm', number of counters, repetitions, and per counter
+--       'f' or 's', limit, window ms, cost, max refusals, block ms
+--       or 'g', max debt, window ms, cost, parts of a unit, parts a tick, tick us, max refusals,
+--       block ms; max debt and cost are in parts
+--       max refusals and block are 0 without a penalty
+--   0 repetitions are a query: it charges nothing.
+-- Output: one list, encoded by cmsgpack: server time in us, then per charge one of:
+--   number of admitted repetitions, then per counter
+--     'f': spent, ms left
+--     's': spent in the previous window, spent, ms left
+--     'g': parts owed, parts owed without refunds, id of the debt (0 without a debt)
+--     and with a penalty: ms left of a block (0 without a block)
+--   true, n: each of n charges has one counter, was admitted in full, and began its window
+--   the text of an error: this charge failed, and the others did not
+-- Complexity: O(counters).
+-- Not idempotent: the caller repeats only a call that cannot have run.
+--
+-- A fixed window is a number, which expires with the window.
+-- - The window begins with its first charge. It has ended when no full millisecond of it is left.
+-- - A refusal writes nothing.
+-- - A key without a TTL (set by hand or by an old client) gets the TTL of a whole window, since it
+--   would refuse forever.
+-- - A TTL longer than a window is cut to one: the quota has changed, or the clock was put back.
 local redis, call, KEYS, ARGV, to_number = redis, redis.call, KEYS, ARGV, tonumber
 local results, result_count, key_index, arg_index = {now_us}, 1, 0, 1
--- Where the terms of an 'f' stand, how often each key is charged by them, and how many keys are to come.
+-- Position of the current 'f' in ARGV; repetitions of each charge, and number of charges left,
+-- under the current 'f' or '='.
 local terms_index, repeats, keys_left = 0, 0, 0
 local limit, window_ms, cost_text, cost, window_text, expiry_text
--- How many of the last ones began a window, and are not told yet.
+-- Number of the last charges that began a window and are not in `results` yet. Encoding a number
+-- costs as much as a small command, so a run of such charges is one pair.
 local new_windows = 0
--- The key before had no window: this one is likely to have none either, and is made without being looked for.
+-- The previous key had no window. The next one probably has none either, so SET NX replaces GET.
 local expects_new_window = false
 while true do
   if keys_left == 0 then
@@ -35,7 +54,8 @@ while true do
     if verb == 'f' then
       terms_index, repeats, keys_left = arg_index, to_number(ARGV[arg_index + 4]), 1
       window_text = ARGV[arg_index + 2]
-      limit, window_ms, cost_text = to_number(ARGV[arg_index + 1]), to_number(window_text), ARGV[arg_index + 3]
+      limit, window_ms, cost_text =
+        to_number(ARGV[arg_index + 1]), to_number(window_text), ARGV[arg_index + 3]
       expiry_text = string.format('%.0f', now_ms + window_ms)
       arg_index, cost = arg_index + 5, to_number(cost_text)
     elseif verb == '=' then
@@ -44,13 +64,17 @@ while true do
       break
     end
   end
-  local key, spent, remaining_ms, admitted, is_new_window = KEYS[key_index + 1], 0, 0, repeats, false
-  if expects_new_window and repeats == 1 and cost > 0 and cost <= limit and call('SET', key, cost_text, 'PXAT', expiry_text, 'NX') then
+  local key, spent, remaining_ms, admitted, is_new_window =
+    KEYS[key_index + 1], 0, 0, repeats, false
+  if
+    expects_new_window and repeats == 1 and cost > 0 and cost <= limit
+    and call('SET', key, cost_text, 'PXAT', expiry_text, 'NX')
+  then
     is_new_window = true
   else
     local stored = redis.pcall('GET', key)
     if stored then
-      -- Neither an error nor anything else but a whole number is usual: see below.
+      -- An error, or a value that is no whole number, is left to charge_batch.lua.
       spent = to_number(stored)
       if not spent or spent % 1 ~= 0 then break end
       remaining_ms = call(EXPIRY_COMMAND, key)
@@ -66,7 +90,9 @@ while true do
     if is_expired then spent, remaining_ms = 0, window_ms end
     if cost > 0 then
       local headroom = limit - spent
-      if headroom < cost * admitted then admitted = headroom < cost and 0 or math.floor(headroom / cost) end
+      if headroom < cost * admitted then
+        admitted = headroom < cost and 0 or math.floor(headroom / cost)
+      end
       if admitted > 0 then
         local units_text = admitted > 1 and string.format('%.0f', admitted * cost) or cost_text
         if is_expired then
@@ -86,7 +112,8 @@ while true do
       results[result_count + 1], results[result_count + 2] = true, new_windows
       result_count, new_windows = result_count + 2, 0
     end
-    results[result_count + 1], results[result_count + 2], results[result_count + 3] = admitted, spent, remaining_ms
+    results[result_count + 1], results[result_count + 2], results[result_count + 3] =
+      admitted, spent, remaining_ms
     result_count = result_count + 3
   end
   key_index, keys_left = key_index + 1, keys_left - 1

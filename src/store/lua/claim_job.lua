@@ -1,25 +1,44 @@
--- A worker's visit to a lock that has jobs: takes the lock for the first job and starts its run.
+-- Claims the first job of a lock together with the lock, and starts its run.
 --
--- A step of run_batch.lua. id: the job the worker believes is first   me: run token '<nonce>:<node>'   lease, ms
--- keep: retention of dead jobs, ms
--- Returns {'claimed', id, fence, attempt, envelope, accepted at us, 1 = another job stands behind it}
---       | {'busy', ms} held by somebody else until then, or the answer is full | {'later', ms} in backoff
---       | {'moved', id} another job is first now | {'empty'} no jobs here
---       | {'dead', id} it has ended: a crash, its deadline
--- O(log n). The owner while it runs is the run token, never the job's id: a second claim is busy, a
--- repeated one with the same token is the same claim, and once its run is over it is refused. A job
--- stays in g while it runs. One that is found running, and whose token is gone from h, has crashed: its worker
--- died, or was paused past its lease.
--- A number that goes to a command is made text there; this one goes to several.
-local NOW_TEXT = integer(NOW_US)
-local JOB_FIELDS = {'state', 'run', 'attempts', 'bytes', 'at', 'exp', 'began', 'runs', 'owner', 'call'}
+-- `claim_job` is one kind of item of run_batch.lua, which includes this file after finish_job.lua.
+-- settle_job.lua and the store check (src/store/fsck) use the other functions too.
+--
+-- Input, of `claim_job`:
+--   id        job that the worker believes to be first
+--   token     run token, '<nonce>:<node>'
+--   lease_ms  lease of the lock, ms
+--   keep_ms   retention of dead jobs, ms
+-- Output:
+--   {'claimed', id, fence, attempt, envelope, acceptance time in us, 1 if another job follows}
+--   {'busy', ms}   the lock cannot be claimed for this time: another holder has it, a waiter
+--                  precedes the job, the reply is full, or the run of this token has ended
+--   {'later', ms}  the job is in backoff for this time
+--   {'moved', id}  this other job is first
+--   {'empty'}      the lock has no jobs
+--   {'dead', id}   the job has ended without another run: it was lost, it crashed, or its deadline
+--                  has passed
+-- Complexity: O(log n).
+-- The holder is the run token, never the job id: a second claim finds the lock busy. A repeated
+-- claim with the same token returns the same run, and starts no other after that has ended.
+-- A job stays in g while it runs. If a running job's token is no longer in h, the job has
+-- crashed: its worker died, or was stopped past its lease.
 
--- Longest time between two looks of a worker, whatever it hears, in ms (AMONG_OTHERS in rounds.rs).
+-- Server time as text, made once because several commands use it (see `integer`).
+local NOW_TEXT = integer(NOW_US)
+local JOB_FIELDS = {
+  'state', 'run', 'attempts', 'bytes', 'at', 'exp', 'began', 'runs', 'owner', 'call'
+}
+
+-- Longest time between two polls of a worker, with or without wake-ups, ms:
+-- PEER_HEARTBEAT_INTERVAL of job_dispatcher.rs.
 local HEARTBEAT_MS = 10000
 
--- Most bytes of requests in one answer, which has to come in time, and those that there are. One goes in any case.
+-- Maximum number of envelope bytes in one reply, which must arrive in time, and the bytes so far.
+-- The first envelope of a reply may be larger.
 local MAX_ANSWER_BYTES, ANSWER_BYTES = 4194304, 0
-local function exceeds_answer(bytes) return ANSWER_BYTES > 0 and ANSWER_BYTES + bytes > MAX_ANSWER_BYTES end
+local function exceeds_answer(bytes)
+  return ANSWER_BYTES > 0 and ANSWER_BYTES + bytes > MAX_ANSWER_BYTES
+end
 
 local function load_job(id)
   local values, job = redis.call('HMGET', shard_key('j:' .. id), unpack(JOB_FIELDS)), {}
@@ -28,7 +47,7 @@ local function load_job(id)
   return job
 end
 
--- The history with one more run, of which the last twenty are told.
+-- Returns the job's history with the last run appended, at most 20 runs.
 local function append_run(job, outcome)
   local entry = job.attempts .. ' ' .. (job.began or '0') .. ' ' .. NOW_TEXT .. ' ' .. outcome
   if not job.runs or job.runs == '' then return entry end
@@ -42,30 +61,39 @@ local function record_crash(job_key, job)
   redis.call('HINCRBY', job_key, 'crashes', '1')
 end
 
--- What ends a job instead of a run of it: its state then, and the reason; nil if it may run.
+-- Returns the state and reason with which a job that must not run ends; nil if it may run.
 local function unrunnable_state(id, job, envelope)
   if not job.state or not envelope then return 'dead', 'lost' end
   if job.state == 'running' then
     local values = redis.call('HMGET', shard_key('j:' .. id), 'again', 'max')
-    if values[1] ~= '1' or job.attempts >= tonumber(values[2] or '1') then return 'dead', 'crashed, may have run' end
+    if values[1] ~= '1' or job.attempts >= tonumber(values[2] or '1') then
+      return 'dead', 'crashed, may have run'
+    end
   end
   if job.exp and tonumber(job.exp) <= NOW_MS then return 'expired', 'deadline' end
   return nil
 end
 
--- Returns who is first now, as finish. What its vanished key would have said of a call is nobody's any more.
+-- Ends a job that must not run. Returns the first job as `finish_job` does. A vanished job key
+-- takes the job's webhook with it.
 local function end_without_run(id, job, envelope, state, reason, keep_ms)
   local job_key, request_key = shard_key('j:' .. id), shard_key('b:' .. id)
   if state == 'expired' then keep_ms = STATUS_RETENTION_MS end
-  -- What its vanished key said is what its request still is, or nothing.
-  local bytes = job.state and job.bytes or #(envelope or '') + redis.call('STRLEN', shard_key('t:' .. id))
+  -- If the job's key has vanished, its size is that of the requests that are left.
+  local bytes =
+    job.state and job.bytes or #(envelope or '') + redis.call('STRLEN', shard_key('t:' .. id))
   redis.call('ZREM', HOLDERS, 'j' .. id)
-  redis.call('HSET', job_key, 'state', state, 'reason', reason, 'ended', NOW_TEXT, 'lock', LOCK_NAME)
+  redis.call('HSET', job_key, 'state', state, 'reason', reason, 'ended', NOW_TEXT,
+    'lock', LOCK_NAME)
   if job.state == 'running' then record_crash(job_key, job) end
-  -- Its last run may still be alive somewhere, only slow: it must learn that its verdict is void.
+  -- The last run may be alive, only slow. Without `run` its settlement is answered with 'lost'.
   redis.call('HDEL', job_key, 'run')
   redis.call('PEXPIRE', job_key, keep_ms)
-  if state == 'dead' then redis.call('PEXPIRE', request_key, keep_ms) else redis.call('UNLINK', request_key) end
+  if state == 'dead' then
+    redis.call('PEXPIRE', request_key, keep_ms)
+  else
+    redis.call('UNLINK', request_key)
+  end
   if job.exp then redis.call('ZREM', shard_key('exp'), id) end
   if not job.state then redis.call('UNLINK', shard_key('t:' .. id)) end
   local first = finish_job(id, bytes, state, keep_ms, job.owner)
@@ -73,38 +101,56 @@ local function end_without_run(id, job, envelope, state, reason, keep_ms)
   return first
 end
 
--- Starts a run of the first job, whose turn it is.
+-- Starts a run of the first job. The caller has checked that it may run now.
 local function start_run(id, token, lease_ms, job, envelope, has_more)
   local job_key, attempt = shard_key('j:' .. id), job.attempts + 1
-  -- A repeated claim has a larger one, and is this run: whatever is below the first is an earlier run's.
+  -- A repeated claim gets a larger fence for the same run. A fence below this first one belongs to
+  -- an earlier run.
   local fence = grant(token, 'x', lease_ms)
-  redis.call('HSET', job_key, 'state', 'running', 'run', token, 'attempts', attempt, 'began', NOW_TEXT, 'reason', '',
-    'fence', fence)
+  redis.call('HSET', job_key, 'state', 'running', 'run', token, 'attempts', attempt,
+    'began', NOW_TEXT, 'reason', '', 'fence', fence)
   if job.state == 'running' then record_crash(job_key, job) end
-  -- What is further away than a beat is found by one before its time; of what comes sooner the watcher has to hear, or
-  -- it would have no timer, and others would take this entry for one that has.
-  if lease_ms < HEARTBEAT_MS then schedule(NOW_MS + lease_ms) else redis.call('ZADD', DUE, integer(NOW_MS + lease_ms), LOCK_NAME) end
+  -- A heartbeat finds a due time that is further away than HEARTBEAT_MS. An earlier one must be
+  -- announced to the watching node, which sets a timer for it: later calls rely on the timer of
+  -- the earliest entry.
+  if lease_ms < HEARTBEAT_MS then
+    schedule(NOW_MS + lease_ms)
+  else
+    redis.call('ZADD', DUE, integer(NOW_MS + lease_ms), LOCK_NAME)
+  end
   mark_changed(id)
   ANSWER_BYTES = ANSWER_BYTES + #envelope
   return {'claimed', id, fence, attempt, envelope, job.at or '0', has_more and 1 or 0}
 end
 
--- The run that this token has begun, if it goes on.
+-- Returns the run that this token has started, with its lease extended; nil if it has ended.
 local function repeat_claim(id, token, lease_ms, job)
   local deadline_ms = redis.call('ZSCORE', HOLDERS, 'h' .. token)
-  if job.state ~= 'running' or not deadline_ms or tonumber(deadline_ms) <= NOW_MS then return nil end
-  local envelope, has_more = redis.call('GET', shard_key('b:' .. id)), redis.call('ZCARD', JOBS) > 1
+  if job.state ~= 'running' or not deadline_ms or tonumber(deadline_ms) <= NOW_MS then
+    return nil
+  end
+  local envelope, has_more =
+    redis.call('GET', shard_key('b:' .. id)),
+    redis.call('ZCARD', JOBS) > 1
   if not envelope then return nil end
   ANSWER_BYTES = ANSWER_BYTES + #envelope
-  -- As acquire.lua: a copy that was late shortens nothing.
+  -- As in acquire.lua, a late copy never shortens the lease.
   lease_ms = math.max(lease_ms, tonumber(deadline_ms) - NOW_MS)
-  return {'claimed', id, grant(token, 'x', lease_ms), job.attempts, envelope, job.at or '0', has_more and 1 or 0}
+  return {
+    'claimed',
+    id,
+    grant(token, 'x', lease_ms),
+    job.attempts,
+    envelope,
+    job.at or '0',
+    has_more and 1 or 0
+  }
 end
 
--- What is in the way of the first job; nil if nothing is. A visit has to move what is due, or it would be due at
--- once again.
+-- Returns the reply if the first job cannot start now; nil if it can. Each of these replies moves
+-- the due time of the lock, or the lock would be due again at once.
 local function blocking_reply(id, sequence, backoffs)
-  -- Mostly there is neither a holder nor a place: one look for both.
+  -- Usually there is neither a holder nor a waiter; one command checks both.
   local is_idle = redis.call('EXISTS', HOLDERS, WAITERS) == 0
   local latest_ms = not is_idle and expire_holders() or nil
   local backoff_ms = backoff_end(backoffs, id)
@@ -121,7 +167,7 @@ local function blocking_reply(id, sequence, backoffs)
   end
   local waiter_sequence = not offer_ms and first_live_waiter()
   if waiter_sequence and waiter_sequence < sequence then
-    -- A live place stands before the job: a worker's visit moves the line on for it too.
+    -- A live waiter precedes the job. The claim advances the queue for it too.
     redis.call('ZADD', DUE, integer(NOW_MS + OFFER_TIMEOUT_MS), LOCK_NAME)
     offer_next()
     return {'busy', integer(OFFER_TIMEOUT_MS)}
@@ -133,35 +179,43 @@ end
 local function claim_job(id, token, lease_ms, keep_ms)
   local first = redis.call('ZRANGE', JOBS, '0', '1', 'WITHSCORES')
   if #first == 0 then
-    -- Also where g itself has vanished: what was kept for it must not stay for ever.
+    -- If g has vanished, its due time and its fields in l are left, which must not stay for ever.
     redis.call('ZREM', DUE, LOCK_NAME)
     clear_queue_meta()
     return {'empty'}
   end
-  -- What was accepted runs also without room, and makes some: see renew.lua.
+  -- An accepted job runs at `maxmemory` too, and its end frees memory. So the first write is one
+  -- that allocates nothing (see renew.lua).
   redis.call('ZREM', HOLDERS, '')
-  local values, job = redis.call('HMGET', QUEUE_META, 'park', 'back'), first[1] == id and load_job(id)
-  -- It goes with the next call. Nothing has been touched: the line is due as it was.
+  local values, job =
+    redis.call('HMGET', QUEUE_META, 'park', 'back'),
+    first[1] == id and load_job(id)
+  -- The reply is full: the job is left to the next call. The due time of the lock is unchanged.
   if job and job.run ~= token and exceeds_answer(job.bytes) then return {'busy', 1} end
   if values[1] then redis.call('HDEL', QUEUE_META, 'park') end
   if not job then
-    -- An older job has come back in front of a run that goes on: a repeated claim is that run's all the same, or it
-    -- would be nobody's.
+    -- An older job may have returned in front of a running one. A repeated claim still gets its
+    -- run, which no worker would execute otherwise.
     local running_job = redis.call('ZSCORE', HOLDERS, 'h' .. token) and load_job(id)
-    return running_job and running_job.run == token and repeat_claim(id, token, lease_ms, running_job) or {'moved', first[1]}
+    return running_job
+      and running_job.run == token
+      and repeat_claim(id, token, lease_ms, running_job)
+      or {'moved', first[1]}
   end
-  -- A token starts one run. It comes again, late, after that run was settled, given back or lost: nobody
-  -- waits for this answer, and nobody would execute another run.
-  if job.run == token then return repeat_claim(id, token, lease_ms, job) or {'busy', integer(OFFER_TIMEOUT_MS)} end
+  -- A token starts one run. If that was settled, returned or lost, this call is a late copy: no
+  -- caller awaits the reply, and no worker would execute another run.
+  if job.run == token then
+    return repeat_claim(id, token, lease_ms, job) or {'busy', integer(OFFER_TIMEOUT_MS)}
+  end
   local blocked = blocking_reply(id, tonumber(first[2]), values[2])
   if blocked then return blocked end
-  -- The backoff is over.
+  -- The backoff, if there was one, is over.
   remove_backoff(values[2] or nil, id)
   local envelope = redis.call('GET', shard_key('b:' .. id))
   local state, reason = unrunnable_state(id, job, envelope)
   if not state then return start_run(id, token, lease_ms, job, envelope, first[3]) end
   end_without_run(id, job, envelope, state, reason, keep_ms)
-  -- The lock is free: moving on says when a worker should look again.
+  -- The lock is free: `offer_next` also sets the time of the next poll.
   offer_next()
   return {'dead', id}
 end

@@ -1,8 +1,13 @@
--- Makes an exclusive hold a shared one, and lets in the readers at the head of the line.
+-- Step of lock_batch.lua: turns an exclusive hold into a shared one, and offers the lock to the
+-- readers at the head of the queue.
 --
--- A step of lock_batch.lua. KEYS the line (wait_queue.lua)   me: '<nonce>:<node>'   lease, ms
--- Returns 'ok' | 'lost' it was not held any more; nothing was touched
--- O(log n). Run twice, the second run finds it done.
+-- Input: `downgrade(token, _, lease_ms)`, for the selected lock (wait_queue.lua)
+--   token  '<nonce>:<node>'
+-- Output:
+--   'ok'
+--   'lost'  not held any more; nothing was changed
+-- Complexity: O(log n).
+-- Idempotent: a second call finds the shared hold.
 local function downgrade(token, _, lease_ms)
   local shared_deadline_ms = redis.call('ZSCORE', HOLDERS, 'hs' .. token)
   if shared_deadline_ms then return tonumber(shared_deadline_ms) > NOW_MS and 'ok' or 'lost' end

@@ -1,50 +1,74 @@
--- Stores deferred requests behind the locks they found busy, each a step of its own, in the order they came. A
--- lock is looked at again here, in the same step, so nothing can fall between "busy" and "queued".
+-- Stores deferred requests as jobs behind the locks that they found busy, one after the other. The
+-- lock is checked again in the same step, so it cannot become free unnoticed before the job is
+-- queued.
 --
--- KEYS per job: h of its lock (wait_queue.lua); with a fingerprint also its idempotency record
--- ARGV per job: its id; envelope; terms, in one text: letters, and numbers divided by blanks. Then what these letters
--- say that there is: p fingerprint of the request, with Idempotency-Key; o owner (tenant); f or l: it is merged with
--- others of a group, of which the first or the last wins: the group; c who is told of its end: id, most attempts
--- and lock of that job, a newline, its request
--- Numbers: may it run again after a crash, most attempts, may others pass it while it waits for a retry, is a
--- worker needed, ms until it may run, ms until its deadline or 0, life of the record in ms, most jobs and most bytes
--- of this resource, most jobs and most bytes of this shard, and of this owner in it, most bytes that the shard keeps
--- of done jobs, and of dead ones, most idempotency records of this owner in the shard. A part of the shard is reserved
--- (see RESERVED). The bytes of a request are with those of the call that tells of its end
--- Other keys of the tag are named here: k:<group>:<lock> STRING, the latest job of a group (until a day after it may run), and m:<id>
--- STRING, the job that the request <id> was merged into (for a minute).
--- Returns per job {'stored', position, 0 if it is late} | {'known', job id} accepted before, the same request
---       | {'mismatch'} the key was used for another request | {'full'} over a cap, nothing stored
---       | {'keys', ms} the owner has as many records as it may, until the first of them ends; nothing stored
---       | {'unmanned'} nobody watches the shard, nothing stored | {'merged', job id} into one that waits
---       | {'error', text}: a step that fails harms no other
--- At most 16 jobs. O(jobs * log n). Idempotent by job id; a refusal leaves no trace, so a copy that comes when there is
--- room is stored: whoever sent more than one takes it for an unknown outcome. A job has no TTL while it waits: g or late
--- is its index, poll_due.lua walks both.
+-- Input, per job (at most 16):
+--   KEYS  holders of its lock (ZSET), then its idempotency record (STRING) if it has a fingerprint;
+--         in a cluster, the guard key of the shard comes last (`slot_guard_key` in key_names.rs)
+--   ARGV  job id
+--         envelope of the request
+--         terms, '<flags> <number> ...', 15 numbers
+--         then one argument for each flag, in this order:
+--           p       fingerprint of the request, which has an Idempotency-Key
+--           o       owner
+--           f or l  merge group; its first (f) or last (l) request wins
+--           c       webhook job: '<job> <max attempts> <lock>', a newline, its request
+-- Numbers of the terms:
+--    1      1: may run again after a crash
+--    2      attempts allowed
+--    3      1: later jobs may overtake it while it waits for a retry
+--    4      1: needs a worker that watches the shard
+--    5      delay, ms
+--    6      time until its deadline, ms, or 0
+--    7      TTL of its idempotency record, ms
+--    8, 9   maximum of jobs and bytes of the lock
+--   10, 11  maximum of jobs and bytes of the shard, a part of which is reserved (RESERVE_DIVISOR)
+--   12, 13  maximum of jobs and bytes of the owner in the shard
+--   14      maximum of bytes that the shard retains of done jobs, and of dead ones
+--   15      maximum of idempotency records of the owner in the shard
+-- The bytes of a job are those of its request and of its webhook's request.
+-- Output, per job:
+--   {'stored', position}  from 1; 0 if the job is delayed
+--   {'known', job id}     the same request was accepted before, as this job
+--   {'mismatch'}          the idempotency key was used for another request
+--   {'full'}              a limit of jobs or bytes is reached
+--   {'keys', ms}          the owner has its maximum of records; the first ends after this time
+--   {'unmanned'}          no worker watches the shard
+--   {'merged', job id}    merged into this waiting job
+--   {'error', text}       failed, without effect on other jobs
+-- Complexity: O(jobs * log n).
+-- Idempotent by job id. A refusal leaves no trace, so a late copy of the call is stored if there is
+-- room by then: a caller that sent several copies treats a refusal as an unknown outcome.
+-- A waiting job has no TTL. It is indexed in g or `late`, from which poll_due.lua finds it.
+-- Further keys, with the same hash tag:
+--   k:<group>:<lock>  STRING  latest job of a merge group, until a day after its delay
+--   m:<job>           STRING  job that this request was merged into, for a minute
 local GROUP_TTL_MS, MERGE_MARK_TTL_MS = 86400000, 60000
--- Jobs of an owner that are looked at.
+-- Number of an owner's jobs that are checked when the owner has reached a limit.
 local OWNER_SAMPLE_SIZE = 16
--- Records that end with a job: its own, and those of requests that were merged into it.
+-- Maximum number of idempotency records that end with a job: its own, and those of merged requests.
 local MAX_JOB_RECORDS = 32
 
--- The name of a lock says in which shard it lies, so a client can choose names that fill the shard of another one. This part
--- of a shard's jobs and bytes, a quarter, is reserved: for locks with fewer than SHORT jobs and owners with fewer than FEW. A
--- job without an owner may be of that client; it gets half of the reserve.
+-- Reserve: a quarter of a shard's jobs and bytes is kept for locks with less than SHORT_QUEUE_JOBS
+-- jobs and owners with less than SMALL_OWNER_JOBS. The name of a lock determines its shard, so a
+-- client can choose names that fill the shard of another client. A job without an owner may be of
+-- that client, so it may use half of the reserve.
 local RESERVE_DIVISOR, HALF_RESERVE_DIVISOR = 4, 8
 local SHORT_QUEUE_JOBS, SMALL_OWNER_JOBS = 4, 16
--- Parts of the shard's bytes that such a lock and such an owner have with the new job, unless it is their first.
+-- Part of the shard's bytes that such a lock and such an owner may have with the new job, unless
+-- that is their first.
 local SHORT_QUEUE_BYTES_DIVISOR, SMALL_OWNER_BYTES_DIVISOR = 64, 16
--- Nothing is reserved of fewer jobs or bytes.
+-- A smaller limit of jobs or of bytes has no reserve.
 local MIN_RESERVED_JOBS, MIN_RESERVED_BYTES = 64, 1048576
 
--- From 1; 0 = late; nil = it does not wait.
+-- Returns the job's position from 1; 0 if it is delayed; nil if it does not wait.
 local function queue_position(id)
   local rank = redis.call('ZRANK', JOBS, id)
   if rank then return rank + 1 end
   return redis.call('ZSCORE', shard_key('late'), id) and 0 or nil
 end
 
--- What was made of the request before; nil if it is new.
+-- Returns the reply if the request was accepted before; nil if it is new.
 local function previous_outcome(id, job_key, record_key, fingerprint, merge_terms)
   if redis.call('EXISTS', job_key) == 1 then return {'stored', queue_position(id) or 1} end
   if merge_terms ~= '' then
@@ -55,67 +79,119 @@ local function previous_outcome(id, job_key, record_key, fingerprint, merge_term
   if not record then return nil end
   local record_job, record_fingerprint = string.match(record, '^(%S+) (%S+)$')
   if release_crashed_record(record_key, record_job) then return nil end
-  -- Of a request that ran at once the fingerprint is known when it has ended, if its handler has read all of it.
-  if record_fingerprint == fingerprint or record_fingerprint == '-' then return {'known', record_job} end
+  -- The fingerprint of a direct run is known at its end, if its handler has read the whole body.
+  -- Until then it is '-', which matches every request.
+  if record_fingerprint == fingerprint or record_fingerprint == '-' then
+    return {'known', record_job}
+  end
   return {'mismatch'}
 end
 
--- The job that waits and is of this group, and its bytes; nil if there is none. One whose time is over ends here: where
--- no worker has seen to that yet, the new one would end with it.
+-- Returns the waiting job of this group, and its bytes; nil if there is none. A job past its
+-- deadline ends here: if no worker has ended it yet, the new request would end with it.
 local function waiting_job_of_group(group_key)
   local id = redis.call('GET', group_key)
   if not id then return nil end
   local values = redis.call('HMGET', shard_key('j:' .. id), 'state', 'bytes', 'exp')
   if values[1] ~= 'queued' or not queue_position(id) then return nil end
-  if values[3] and tonumber(values[3]) <= NOW_MS then return expire_job(id, tonumber(values[2] or '0')) end
+  if values[3] and tonumber(values[3]) <= NOW_MS then
+    return expire_job(id, tonumber(values[2] or '0'))
+  end
   return id, tonumber(values[2] or '0')
 end
 
--- A request was merged into a job. Its record is there as long as that waits, as the job's own is; of more than a few for
--- its own time alone: what is written on a job has its bounds.
+-- Adds the record of a merged request to the job, so that it lives as long as the job's own record.
+-- Beyond MAX_JOB_RECORDS it lives for its own TTL only: the job's fields are bounded.
 local function attach_record(id, record_key, fingerprint, ttl_ms, owner)
   local job_key = shard_key('j:' .. id)
   local records = redis.call('HGET', job_key, 'record') or ''
   local _, record_count = string.gsub(records, '%S+ %d+', '')
   if record_count < MAX_JOB_RECORDS then
-    local record_name = string.sub(record_key, #SHARD_PREFIX + 3, -#LOCK_NAME - 2) .. ' ' .. integer(NOW_MS + ttl_ms)
-    redis.call('HSET', job_key, 'record', records == '' and record_name or records .. ' ' .. record_name)
-    -- There is more to its end than usual.
+    local record_name = string.sub(record_key, #SHARD_PREFIX + 3, -#LOCK_NAME - 2)
+      .. ' ' .. integer(NOW_MS + ttl_ms)
+    redis.call('HSET', job_key,
+      'record', records == '' and record_name or records .. ' ' .. record_name)
+    -- The end of a job with `call` also extends its records.
     redis.call('HSETNX', job_key, 'call', '-')
     ttl_ms = math.max(ttl_ms, PENDING_RECORD_TTL_MS)
   end
   put_record(record_key, id .. ' ' .. fingerprint, ttl_ms, owner)
 end
 
--- Whether a shard that has so much takes the job without this part of its room. One that takes the place of another needs
--- room only for the bytes that it has more.
+-- Returns true if the job fits in the shard without the reserve, which is 1 / divisor of it. A job
+-- that replaces another one needs room only for its additional bytes.
 local function leaves_reserve(divisor, job_count, used_bytes, extra_bytes, old_bytes, terms)
-  local function without_reserve(limit, minimum) return limit < minimum and limit or limit - math.floor(limit / divisor) end
-  return (old_bytes or job_count < without_reserve(terms[10], MIN_RESERVED_JOBS)) and (extra_bytes <= 0 or used_bytes + extra_bytes <= without_reserve(terms[11], MIN_RESERVED_BYTES))
+  local function without_reserve(limit, minimum)
+    return limit < minimum and limit or limit - math.floor(limit / divisor)
+  end
+  return (old_bytes or job_count < without_reserve(terms[10], MIN_RESERVED_JOBS))
+    and (
+      extra_bytes <= 0
+      or used_bytes + extra_bytes <= without_reserve(terms[11], MIN_RESERVED_BYTES)
+    )
 end
 
--- Whether it fits into a shard that has so much, if those of `old` bytes go at the same time; how many are in line; true if
--- it needs room that is reserved.
+-- Returns true if the job fits into the limits of its lock and its shard; the number of jobs in the
+-- queue; true if the job needs the reserve. `old_bytes` is the size of a job that it replaces.
 local function fits_shard(owner, bytes, old_bytes, terms, job_count, used_bytes)
-  local delayed_counts = redis.call('HMGET', shard_key('lates'), 'n' .. LOCK_NAME, 'b' .. LOCK_NAME)
-  local replaced_count, extra_bytes, queue_length = old_bytes and 1 or 0, bytes - (old_bytes or 0), redis.call('ZCARD', JOBS)
+  local delayed_counts =
+    redis.call('HMGET', shard_key('lates'), 'n' .. LOCK_NAME, 'b' .. LOCK_NAME)
+  local replaced_count, extra_bytes, queue_length =
+    old_bytes and 1 or 0,
+    bytes - (old_bytes or 0),
+    redis.call('ZCARD', JOBS)
   local lock_jobs = queue_length + tonumber(delayed_counts[1] or '0') - replaced_count
-  local lock_bytes = tonumber(redis.call('HGET', QUEUE_META, 'bytes') or '0') + tonumber(delayed_counts[2] or '0') + extra_bytes
-  local fits = job_count - replaced_count < terms[10] and used_bytes + extra_bytes <= terms[11] and lock_jobs < terms[8] and lock_bytes <= terms[9]
-  if not fits or leaves_reserve(RESERVE_DIVISOR, job_count, used_bytes, extra_bytes, old_bytes, terms) then return fits, queue_length end
-  return lock_jobs < SHORT_QUEUE_JOBS and (lock_jobs == 0 or lock_bytes <= terms[11] / SHORT_QUEUE_BYTES_DIVISOR)
-    and (owner ~= '' or leaves_reserve(HALF_RESERVE_DIVISOR, job_count, used_bytes, extra_bytes, old_bytes, terms)), queue_length, true
+  local lock_bytes = tonumber(redis.call('HGET', QUEUE_META, 'bytes') or '0')
+    + tonumber(delayed_counts[2] or '0')
+    + extra_bytes
+  local fits = job_count - replaced_count < terms[10]
+    and used_bytes + extra_bytes <= terms[11]
+    and lock_jobs < terms[8]
+    and lock_bytes <= terms[9]
+  if
+    not fits
+    or leaves_reserve(RESERVE_DIVISOR, job_count, used_bytes, extra_bytes, old_bytes, terms)
+  then
+    return fits, queue_length
+  end
+  return lock_jobs < SHORT_QUEUE_JOBS
+    and (lock_jobs == 0 or lock_bytes <= terms[11] / SHORT_QUEUE_BYTES_DIVISOR)
+    and (
+      owner ~= ''
+      or leaves_reserve(
+        HALF_RESERVE_DIVISOR,
+        job_count,
+        used_bytes,
+        extra_bytes,
+        old_bytes,
+        terms
+      )
+    ),
+    queue_length,
+    true
 end
 
--- Whether it fits into what its owner may have here, of the reserve too if it needs that. Jobs whose keys have vanished do not
--- count, nor those that were found so and ended without their owner's name: a few are looked at where it matters.
+-- Returns true if the owner may have the job, and may use the reserve if the job needs it. The
+-- owner's counts may include jobs with vanished keys. Such a job stays counted after its end,
+-- because its owner is unknown then. At a limit, OWNER_SAMPLE_SIZE of the jobs are checked.
 local function fits_owner(owner, bytes, old_bytes, terms, needs_reserve)
   if owner == '' then return true end
   local owner_key = shard_key('o:' .. owner)
   local function fits()
-    local job_count, used_bytes = math.max(redis.call('HLEN', owner_key) - 1, 0), tonumber(redis.call('HGET', owner_key, '') or '0')
-    job_count, used_bytes = job_count - (old_bytes and 1 or 0), used_bytes + bytes - (old_bytes or 0)
-    if needs_reserve and (job_count >= SMALL_OWNER_JOBS or job_count > 0 and used_bytes > terms[11] / SMALL_OWNER_BYTES_DIVISOR) then return false end
+    local job_count, used_bytes =
+      math.max(redis.call('HLEN', owner_key) - 1, 0),
+      tonumber(redis.call('HGET', owner_key, '') or '0')
+    job_count, used_bytes =
+      job_count - (old_bytes and 1 or 0),
+      used_bytes + bytes - (old_bytes or 0)
+    if needs_reserve
+      and (
+        job_count >= SMALL_OWNER_JOBS
+        or job_count > 0 and used_bytes > terms[11] / SMALL_OWNER_BYTES_DIVISOR
+      )
+    then
+      return false
+    end
     return job_count < terms[12] and used_bytes <= terms[13]
   end
   if fits() then return true end
@@ -126,8 +202,22 @@ local function fits_owner(owner, bytes, old_bytes, terms, needs_reserve)
   return fits()
 end
 
-local function store_job(id, job_key, request_key, envelope, bytes, owner, record_key, webhook, terms, sequence)
-  local fields = {'state', 'queued', 'lock', LOCK_NAME, 'seq', integer(sequence), 'bytes', bytes, 'at', integer(NOW_US), 'max', terms[2]}
+local function store_job(
+  id,
+  job_key,
+  request_key,
+  envelope,
+  bytes,
+  owner,
+  record_key,
+  webhook,
+  terms,
+  sequence
+)
+  local fields = {
+    'state', 'queued', 'lock', LOCK_NAME, 'seq', integer(sequence), 'bytes', bytes,
+    'at', integer(NOW_US), 'max', terms[2]
+  }
   local function add_field(field, value)
     fields[#fields + 1] = field
     fields[#fields + 1] = value
@@ -135,7 +225,10 @@ local function store_job(id, job_key, request_key, envelope, bytes, owner, recor
   if terms[1] == 1 then add_field('again', 1) end
   if terms[3] == 1 then add_field('skip', 1) end
   if owner ~= '' then add_field('owner', owner) end
-  if record_key then add_field('record', string.sub(record_key, #SHARD_PREFIX + 3, -#LOCK_NAME - 2) .. ' ' .. integer(NOW_MS + terms[7])) end
+  if record_key then
+    add_field('record', string.sub(record_key, #SHARD_PREFIX + 3, -#LOCK_NAME - 2)
+      .. ' ' .. integer(NOW_MS + terms[7]))
+  end
   if terms[6] > 0 then
     add_field('exp', integer(NOW_MS + terms[6]))
     schedule_in_index(shard_key('exp'), id, NOW_MS + terms[6])
@@ -145,20 +238,22 @@ local function store_job(id, job_key, request_key, envelope, bytes, owner, recor
     add_field('call', string.sub(webhook, 1, header_end - 1))
     redis.call('SET', shard_key('t:' .. id), string.sub(webhook, header_end + 1))
   elseif record_key then
-    -- There is more to its end than usual.
+    -- As in `attach_record`.
     add_field('call', '-')
   end
   redis.call('HSET', job_key, unpack(fields))
   redis.call('SET', request_key, envelope)
 end
 
--- Whether a worker watches the shard, or is about to: who did may have left it to one that lives.
+-- Returns true if a worker watches the shard, or is about to: a worker that leaves a shard to live
+-- peers keeps it watched until they have had time to take it.
 local function has_worker()
   local deadline_ms = string.match(redis.call('GET', SHARD_WATCH) or '', '^(%d+):')
   return deadline_ms and tonumber(deadline_ms) > NOW_MS
 end
 
--- The numbers of the terms, of which those of jobs that go together are mostly the same.
+-- Returns the numbers of the terms. The last result is kept: most jobs of a batch have the same
+-- terms.
 local TERMS_PATTERN = '^%l*' .. string.rep(' (%d+)', 15) .. '$'
 local parsed_text, parsed_terms
 local function parse_terms(terms_text)
@@ -169,8 +264,20 @@ local function parse_terms(terms_text)
   return parsed_terms
 end
 
-local function enqueue_job(id, envelope, terms_text, record_key, fingerprint, owner, merge_terms, webhook)
-  local job_key, request_key, terms = shard_key('j:' .. id), shard_key('b:' .. id), parse_terms(terms_text)
+local function enqueue_job(
+  id,
+  envelope,
+  terms_text,
+  record_key,
+  fingerprint,
+  owner,
+  merge_terms,
+  webhook
+)
+  local job_key, request_key, terms =
+    shard_key('j:' .. id),
+    shard_key('b:' .. id),
+    parse_terms(terms_text)
   local previous = previous_outcome(id, job_key, record_key, fingerprint, merge_terms)
   if previous then return previous end
   if terms[4] == 1 and not has_worker() then return {'unmanned'} end
@@ -182,32 +289,65 @@ local function enqueue_job(id, envelope, terms_text, record_key, fingerprint, ow
       local wait_ms = fingerprint ~= '' and ms_until_record_slot(owner, terms[15])
       if wait_ms then return {'keys', integer(wait_ms)} end
       redis.call('SET', shard_key('m:' .. id), old_id, 'PX', MERGE_MARK_TTL_MS)
-      if fingerprint ~= '' then attach_record(old_id, record_key, fingerprint, terms[7], owner) end
+      if fingerprint ~= '' then
+        attach_record(old_id, record_key, fingerprint, terms[7], owner)
+      end
       return {'merged', old_id}
     end
   end
   local bytes = #envelope + #webhook - (string.find(webhook, '\n', 1, true) or 0)
   local shard_counts = redis.call('HMGET', SHARD_META, 'jobs', 'bytes', 'seq')
-  local job_count, used_bytes = tonumber(shard_counts[1] or '0'), tonumber(shard_counts[2] or '0')
-  local fits, queue_length, needs_reserve = fits_shard(owner, bytes, old_bytes, terms, job_count, used_bytes)
-  if not fits or not fits_owner(owner, bytes, old_bytes, terms, needs_reserve) then return {'full'} end
+  local job_count, used_bytes =
+    tonumber(shard_counts[1] or '0'),
+    tonumber(shard_counts[2] or '0')
+  local fits, queue_length, needs_reserve =
+    fits_shard(owner, bytes, old_bytes, terms, job_count, used_bytes)
+  if not fits or not fits_owner(owner, bytes, old_bytes, terms, needs_reserve) then
+    return {'full'}
+  end
   local wait_ms = fingerprint ~= '' and ms_until_record_slot(owner, terms[15])
   if wait_ms then return {'keys', integer(wait_ms)} end
 
-  -- As next_seq, in the same call as the rest: each is a tenth of what a request costs here.
+  -- As `next_sequence`, but written together with the counts: a command is a tenth of the cost of
+  -- an enqueue.
   local sequence = math.max(tonumber(shard_counts[3] or '0') + 1, NOW_US)
-  redis.call('HSET', SHARD_META, 'jobs', integer(job_count + 1), 'bytes', integer(used_bytes + bytes), 'seq', integer(sequence), 'keep', integer(terms[14]))
-  store_job(id, job_key, request_key, envelope, bytes, owner, record_key, webhook, terms, sequence)
+  redis.call('HSET', SHARD_META, 'jobs', integer(job_count + 1),
+    'bytes', integer(used_bytes + bytes), 'seq', integer(sequence), 'keep', integer(terms[14]))
+  store_job(
+    id,
+    job_key,
+    request_key,
+    envelope,
+    bytes,
+    owner,
+    record_key,
+    webhook,
+    terms,
+    sequence
+  )
   count_for_owner(owner, id, bytes)
-  if fingerprint ~= '' then put_record(record_key, id .. ' ' .. fingerprint, math.max(terms[7], PENDING_RECORD_TTL_MS), owner) end
-  if group_key then redis.call('SET', group_key, id, 'PX', integer(GROUP_TTL_MS + terms[5])) end
-  -- Rounded up: it must not run before.
-  if terms[5] > 0 then add_delayed_job(id, math.ceil(NOW_US / 1000) + terms[5], bytes) else join_queue(id, sequence, bytes) end
+  if fingerprint ~= '' then
+    put_record(
+      record_key,
+      id .. ' ' .. fingerprint,
+      math.max(terms[7], PENDING_RECORD_TTL_MS),
+      owner
+    )
+  end
+  if group_key then
+    redis.call('SET', group_key, id, 'PX', integer(GROUP_TTL_MS + terms[5]))
+  end
+  if terms[5] > 0 then
+    -- Rounded up, so that the job never runs early.
+    add_delayed_job(id, math.ceil(NOW_US / 1000) + terms[5], bytes)
+  else
+    join_queue(id, sequence, bytes)
+  end
   if old_id then
     end_waiting_job(old_id, old_bytes, 'cancelled', 'superseded', STATUS_RETENTION_MS, id)
     return {'stored', queue_position(id) or 1}
   end
-  -- The newest sequence is the last of its line.
+  -- The newest sequence is the last of the queue.
   return {'stored', terms[5] > 0 and 0 or queue_length + 1}
 end
 
@@ -215,7 +355,8 @@ local SERVER_ERRORS = {'READONLY', 'MASTERDOWN', 'LOADING', 'NOREPLICAS', 'MISCO
 local results, key_index, arg_index = {}, 1, 0
 while ARGV[arg_index + 1] do
   local id, envelope, terms_text = ARGV[arg_index + 1], ARGV[arg_index + 2], ARGV[arg_index + 3]
-  local flags, record_key, fingerprint, owner, merge_terms, webhook = string.match(terms_text, '^%l*'), nil, '', '', '', ''
+  local flags, record_key, fingerprint, owner, merge_terms, webhook =
+    string.match(terms_text, '^%l*'), nil, '', '', '', ''
   select_lock_by_key(KEYS[key_index])
   key_index, arg_index = key_index + 1, arg_index + 3
   local function next_arg()
@@ -234,10 +375,20 @@ while ARGV[arg_index + 1] do
       merge_terms = flag .. next_arg()
     end
   end
-  local succeeded, answer = pcall(enqueue_job, id, envelope, terms_text, record_key, fingerprint, owner, merge_terms, webhook)
+  local succeeded, answer = pcall(
+    enqueue_job,
+    id,
+    envelope,
+    terms_text,
+    record_key,
+    fingerprint,
+    owner,
+    merge_terms,
+    webhook
+  )
   if not succeeded then
     local text = type(answer) == 'table' and answer.err or tostring(answer)
-    -- What is wrong with the server is wrong for all of them.
+    -- An error of the server concerns every job, so it is the reply to the whole call.
     for _, code in ipairs(SERVER_ERRORS) do
       local start = string.find(text, code, 1, true)
       if start then return redis.error_reply(string.sub(text, start)) end

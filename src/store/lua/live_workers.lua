@@ -1,14 +1,22 @@
--- Stands before heartbeat.lua and cluster_heartbeat.lua: who lives of the workers.
+-- Prelude of heartbeat.lua and cluster_heartbeat.lua: the registry of live workers.
 --
--- ARGV[1] node   ARGV[2] lease, ms; 0 = it leaves
+-- Provides: `now_ms`, `node`, `lease_ms` (0: the worker leaves), `integer`, `update_registry`.
+-- Expects: ARGV[1] node, ARGV[2] lease in ms.
 local time = redis.call('TIME')
 local now_ms = math.floor((tonumber(time[1]) * 1000000 + tonumber(time[2])) / 1000)
 local function integer(number) return string.format('%.0f', number) end
 local node, lease_ms = ARGV[1], tonumber(ARGV[2])
 
--- The others of those who live, at most 100, the latest of them; how many live, with this one; whether this one is
--- new, or has left, or another one has died, which only the first to see it is told; ms until the lease ends of the one that stands next to it in the order of their names, or -1; and
--- what the key `workers` has to say from now on. `text` is what it said: of each '<deadline, ms>:<node> '.
+-- Adds this worker to the registry, or removes it, and removes expired workers. `registry`: value
+-- of the key `workers`, '<deadline ms>:<node>' of each, separated by blanks. Returns:
+-- - other live workers, at most the last 100 of the registry;
+-- - the number of live workers, including this one unless it leaves;
+-- - true if this worker has joined or left, or another one has expired, which only the first call
+--   after the expiry reports;
+-- - ms until the lease of the next worker by name ends; the first one follows the last; -1 if there
+--   is no other;
+-- - the new value of the registry;
+-- - ms until the last lease of the other workers ends.
 local function update_registry(registry)
   local others, live_count, is_known, entries, latest_ms = {}, 0, false, {}, 0
   local successor, first, has_lapsed
@@ -22,7 +30,9 @@ local function update_registry(registry)
       live_count, latest_ms = live_count + 1, math.max(latest_ms, remaining_ms)
       others[live_count], entries[live_count] = worker, deadline_ms .. ':' .. worker
       if not first or worker < first[1] then first = {worker, remaining_ms} end
-      if worker > node and (not successor or worker < successor[1]) then successor = {worker, remaining_ms} end
+      if worker > node and (not successor or worker < successor[1]) then
+        successor = {worker, remaining_ms}
+      end
     end
   end
   successor = successor or first
@@ -31,5 +41,6 @@ local function update_registry(registry)
     live_count = live_count + 1
     entries[live_count] = integer(now_ms + lease_ms) .. ':' .. node
   end
-  return others, live_count, has_lapsed or is_known ~= (lease_ms > 0), successor and successor[2] or -1, table.concat(entries, ' '), latest_ms
+  return others, live_count, has_lapsed or is_known ~= (lease_ms > 0),
+    successor and successor[2] or -1, table.concat(entries, ' '), latest_ms
 end

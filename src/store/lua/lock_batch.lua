@@ -1,16 +1,32 @@
--- Calls about locks that went out together: each is one step of its own, in the order they came. What
--- is in it by itself is told in acquire.lua, refresh_grant.lua, release.lua and downgrade.lua, which stand before this; before
--- them all stands lock_batch_fast.lua, which has done those at the front that need none of them, and answered them.
+-- Runs lock calls that were sent together, each as a step of its own, in their order. The functions
+-- of the steps are in acquire.lua, refresh_grant.lua, release.lua and downgrade.lua, which precede
+-- this file. In front of them all, lock_batch_fast.lua has run the first steps, as far as they need
+-- none of these functions, and left their replies in `results`.
 --
--- KEYS per call: h of the lock; verb k has a second, the idempotency record. The others: see wait_queue.lua
--- ARGV per call: the verb (a acquire, k acquire unless known, s still, r release, d downgrade), the letter of the
--- mode, and numbers divided by blanks, in one text (of r: when the next step's caller came, or none); then 'h' .. the letter of the mode, if it is not x ..
--- '<nonce>:<node>', which is what the holder is called in h; then, for a, k and d, the lease, ms
--- Returns a list of what the steps return, or {'error', text}: a step that fails harms no other. For short
--- answers, and a reply that is no list, see lock_batch_fast.lua
--- At most 32 calls. O(calls * log n). Idempotent, since each of the calls is.
+-- Input, per call (at most 32):
+--   KEYS  holders of the lock (ZSET), then for verb k the idempotency record (STRING)
+--   ARGV  verb, letter of the mode, and terms
+--         holder's member of h: 'h', the letter of the mode unless it is x, and the token
+--         lease, ms; for the verbs a, k and d
+-- Verbs and their terms:
+--   a  acquire: ' <limit> <wait ms> <old sequence>'
+--   k  acquire unless the idempotency record exists: like a
+--   s  refresh the grant
+--   r  release: ' <arrival of the next call's caller, us>', or none
+--   d  downgrade
+-- Output: list of the steps' replies, as described in their files.
+--   {'error', text}  the step failed, without effect on the others
+--   Steps of lock_batch_fast.lua have shorter replies; if it ran all, the output is one text.
+-- Complexity: O(calls * log n).
+-- Idempotent, since each step is.
+
+-- By verb: function, number of keys, number of arguments.
 local STEPS = {
-  a = {acquire, 1, 3}, k = {acquire, 2, 3}, s = {refresh_grant, 1, 2}, r = {release, 1, 2}, d = {downgrade, 1, 3}
+  a = {acquire, 1, 3},
+  k = {acquire, 2, 3},
+  s = {refresh_grant, 1, 2},
+  r = {release, 1, 2},
+  d = {downgrade, 1, 3}
 }
 local SERVER_ERRORS = {'READONLY', 'MASTERDOWN', 'LOADING', 'NOREPLICAS', 'MISCONF', 'OOM'}
 key_index, arg_index = 0, 0
@@ -23,15 +39,19 @@ while arg_index < #ARGV do
   local verb, mode, terms = string.match(ARGV[arg_index + 1], '^(%l)(%l)(.*)$')
   local token, step = string.match(ARGV[arg_index + 2], '%x+:%x+$'), STEPS[verb]
   select_lock_by_key(KEYS[key_index + 1])
-  local record_key, lease_ms = step[2] == 2 and KEYS[key_index + 2] or nil, tonumber(ARGV[arg_index + 3])
+  local record_key, lease_ms =
+    step[2] == 2 and KEYS[key_index + 2] or nil, tonumber(ARGV[arg_index + 3])
   local succeeded, answer = pcall(step[1], token, mode, lease_ms, terms, record_key)
   holder_removed = false
   if not succeeded then
     local text = type(answer) == 'table' and answer.err or tostring(answer)
-    -- What is wrong with the server is wrong for all of them. But that it has no room is not for those that make some.
+    -- An error of the server's state affects every call, so it is the reply to the batch. OOM is an
+    -- exception, unless there is only one call: it does not affect calls that free memory.
     for _, code in ipairs(SERVER_ERRORS) do
       local start = string.find(text, code, 1, true)
-      if start and (code ~= 'OOM' or is_only_call) then return redis.error_reply(string.sub(text, start)) end
+      if start and (code ~= 'OOM' or is_only_call) then
+        return redis.error_reply(string.sub(text, start))
+      end
     end
     answer = {'error', text}
   end

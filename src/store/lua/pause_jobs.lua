@@ -1,13 +1,20 @@
--- Pauses the queue of a namespace, or lets it go on. Stands behind publish_channel.lua. Paused, its shards have no watcher: jobs are kept, and live
--- requests pass them.
+-- Pauses the jobs of a namespace, or resumes them. While paused, its shards have no watch: jobs are
+-- kept, and live requests overtake them. publish_channel.lua precedes this file.
 --
--- KEYS[1] paused   KEYS[2..] watch of each shard (in a cluster: of none; the caller deletes them)   ARGV[1] 1 = pause   ARGV[2] channel prefix
--- Returns 1 if that changed anything
--- O(shards). Idempotent, but never sent again by itself: a copy that came late would undo what was said after it. The watches go at once, so that no further job is offered a lock; workers hear of it, and
--- take none while it is paused.
+-- Input:
+--   KEYS[1]  paused (STRING)
+--   KEYS[2]  and the following: watch of each shard (STRING); in a cluster the caller deletes the
+--            watches instead
+--   ARGV[1]  1 to pause, 0 to resume
+--   ARGV[2]  prefix of the namespace's channels
+-- Output: 1 if this changed anything, else 0.
+-- Complexity: O(shards).
+-- Idempotent, but never resent: a late copy would undo a later call.
+-- The watches are deleted at once, so no further job gets an offer. Workers are notified, and take
+-- no shard during the pause.
 local has_changed
 if ARGV[1] == '1' then
-  -- Also without room, where it may be what is wanted: see renew.lua.
+  -- Works at `maxmemory` too, where a pause may be the remedy: see renew.lua.
   redis.call('PERSIST', KEYS[1])
   has_changed = redis.call('SETNX', KEYS[1], '1')
   redis.call('DEL', unpack(KEYS, 2))

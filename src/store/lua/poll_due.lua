@@ -1,42 +1,59 @@
--- What the watcher of some shards should look at now, and when to look again. Puts jobs that were late back
--- into their line, and ends those whose deadline has passed before they ran.
+-- Returns the due locks of some shards, and the time until the next one is due.
 --
--- KEYS one due index a shard, at most 64   ARGV[1] most names in all   ARGV[2] how many shards
--- Everything else that it names carries the tag of one of these: which jobs and locks it is about turns out here.
--- Returns per shard: {us until something comes due, 0 if more is due than could be seen to, or -1, then per
--- lock that is due its name and its first job, or ''}. Shards that come after as many names as were wanted are not
--- looked at: 0, and no names
--- O(shards * log n + (names + jobs) * log n), at most 100 late jobs and 100 deadlines in a call. A name stays due until a
--- visit (claim_job.lua) moves it; the line of a callback, which may wait for long until there is room for a visit, is due again
--- after a while, so that those behind it are seen. Repeated, it finds less to do; a caller that has gone has left nothing
--- half done.
-local results, name_budget, delayed_budget, expiry_budget = {}, tonumber(ARGV[1]), SCAN_LIMIT, SCAN_LIMIT
--- Late jobs that may be looked at to count them anew.
+-- It also moves delayed jobs that are due into their queues, and expires waiting jobs that are past
+-- their deadline.
+--
+-- Input:
+--   KEYS     due index of each shard (ZSET), at most 64
+--   ARGV[1]  most lock names in the whole reply
+--   ARGV[2]  number of shards; in a cluster KEYS also has the slot guard key
+-- The script finds locks and jobs in the index, so their keys cannot be declared. They carry the
+-- hash tag of the declared ones.
+-- Output, per shard, an array:
+--   us until something is due; 0 if more is due than this call could handle; -1 if nothing is
+--   then, per due lock: its name, and the id of its first job or ''
+-- Once the reply has ARGV[1] names, the other shards are not polled: 0, and no names.
+-- Complexity: O(shards * log n + (names + jobs) * log n), with at most SCAN_LIMIT delayed jobs and
+-- SCAN_LIMIT deadlines in one call.
+-- A lock stays due until a claim (claim_job.lua) moves its entry. The lock of a webhook job may
+-- wait long for a claim, so this script moves its entry by WEBHOOK_REVISIT_MS, and the locks behind
+-- it are polled meanwhile.
+-- Repeatable: a second copy finds less to do.
+-- Caller gone: nothing is left half done.
+local results, name_budget, delayed_budget, expiry_budget =
+  {}, tonumber(ARGV[1]), SCAN_LIMIT, SCAN_LIMIT
+-- Delayed jobs that one call may read to recount them.
 local recount_budget = 500
--- After how many ms the line of a callback comes again.
 local WEBHOOK_REVISIT_MS = 1000
 
--- Jobs of an index whose time has come.
+-- Returns the due entries of an index.
 local function due_entries(index, limit)
   if limit == 0 then return {} end
   return redis.call('ZRANGEBYSCORE', index, '-inf', integer(NOW_MS), 'LIMIT', '0', limit)
 end
 
--- A late job is in time again. True if its key has vanished.
+-- Puts a delayed job back into its queue, at its old sequence, or expires it. Returns true if its
+-- record has vanished.
 local function requeue_delayed_job(shard_prefix, id)
-  local values = redis.call('HMGET', shard_prefix .. 'j:' .. id, 'state', 'lock', 'seq', 'bytes', 'exp')
+  local values =
+    redis.call('HMGET', shard_prefix .. 'j:' .. id, 'state', 'lock', 'seq', 'bytes', 'exp')
   local bytes = tonumber(values[4] or '0')
   select_lock(shard_prefix, values[2] or '')
   if values[1] == 'queued' and values[2] then
     if values[5] and tonumber(values[5]) <= NOW_MS then return expire_job(id, bytes) end
     remove_delayed_job(id, bytes)
-    local sequence, first = tonumber(values[3]) or next_sequence(), redis.call('ZRANGE', JOBS, '0', '0', 'WITHSCORES')
-    -- An offer to the job that was first is nobody's yet.
-    if #first > 0 and sequence < tonumber(first[2]) then redis.call('ZREM', HOLDERS, 'j' .. first[1]) end
+    local sequence, first = tonumber(values[3]) or next_sequence(),
+      redis.call('ZRANGE', JOBS, '0', '0', 'WITHSCORES')
+    -- The job becomes the first: an offer to the previous first one, not claimed yet, is withdrawn.
+    if #first > 0 and sequence < tonumber(first[2]) then
+      redis.call('ZREM', HOLDERS, 'j' .. first[1])
+    end
     return join_queue(id, sequence, bytes)
   end
-  if values[1] and (values[2] or values[1] ~= 'queued') then return remove_delayed_job(id, bytes) and nil end
-  -- Its key has vanished, or what it said of that: nobody knows where it belongs.
+  if values[1] and (values[2] or values[1] ~= 'queued') then
+    return remove_delayed_job(id, bytes) and nil
+  end
+  -- The record has vanished, or its field `lock` has: the queue of the job is unknown.
   redis.call('ZREM', shard_key('late'), id)
   local request_key = shard_key('b:' .. id)
   uncount_job(redis.call('STRLEN', request_key) + redis.call('STRLEN', shard_key('t:' .. id)))
@@ -44,8 +61,9 @@ local function requeue_delayed_job(shard_prefix, id)
   return true
 end
 
--- Which lock a vanished job was counted for is not known: all that are late are counted anew. If they are too many for
--- one step, the count begins anew: a cap that is too wide for a while is better than one that refuses for nothing.
+-- Recounts the delayed jobs of all locks, since the lock of a vanished job is unknown. If there are
+-- more than `recount_budget`, the counts restart at 0: a limit that is too wide for a while is
+-- better than a refusal without cause.
 local function recount_delayed_jobs(shard_prefix)
   select_lock(shard_prefix, '')
   redis.call('DEL', shard_key('lates'))
@@ -62,16 +80,17 @@ local function recount_delayed_jobs(shard_prefix)
   for field, sum in pairs(sums) do redis.call('HSET', shard_key('lates'), field, integer(sum)) end
 end
 
+-- Expires a job unless it is running: the deadline of a running job is checked again before its
+-- next run.
 local function expire_if_waiting(shard_prefix, id)
   local values = redis.call('HMGET', shard_prefix .. 'j:' .. id, 'state', 'lock', 'bytes')
   redis.call('ZREM', shard_prefix .. 'exp', id)
-  -- One that runs is left: if it has to run again, its deadline is looked at then.
   if values[1] ~= 'queued' or not values[2] then return end
   select_lock(shard_prefix, values[2])
   expire_job(id, tonumber(values[3] or '0'))
 end
 
--- When the first of an index comes due; `least` if that is sooner.
+-- Returns the first due time of an index, or `earliest_ms` if that is earlier.
 local function earliest_due(index, earliest_ms)
   local first = redis.call('ZRANGE', index, '0', '0', 'WITHSCORES')
   if #first == 0 then return earliest_ms end
@@ -80,7 +99,7 @@ local function earliest_due(index, earliest_ms)
 end
 
 local function poll_shard(due_index)
-  -- Its turn is the next time.
+  -- The next call polls this shard.
   if name_budget == 0 then return {0} end
   local shard_prefix, next_ms, row = string.sub(due_index, 1, -4), nil, {-1}
   if redis.call('EXISTS', shard_prefix .. 'late', shard_prefix .. 'exp') > 0 then
@@ -96,17 +115,20 @@ local function poll_shard(due_index)
     end
     next_ms = earliest_due(shard_prefix .. 'exp', earliest_due(shard_prefix .. 'late', nil))
   end
-  local upcoming = redis.call('ZRANGEBYSCORE', due_index, '(' .. integer(NOW_MS), '+inf', 'WITHSCORES', 'LIMIT', '0', '1')
+  local upcoming = redis.call('ZRANGEBYSCORE', due_index, '(' .. integer(NOW_MS), '+inf',
+    'WITHSCORES', 'LIMIT', '0', '1')
   if #upcoming > 0 then next_ms = math.min(tonumber(upcoming[2]), next_ms or math.huge) end
-  local names = redis.call('ZRANGEBYSCORE', due_index, '-inf', integer(NOW_MS), 'LIMIT', '0', name_budget + 1)
+  local names = redis.call('ZRANGEBYSCORE', due_index, '-inf', integer(NOW_MS),
+    'LIMIT', '0', name_budget + 1)
   for n, lock_name in ipairs(names) do
     if n > name_budget then
       next_ms = 0
     else
       row[#row + 1] = lock_name
       row[#row + 1] = redis.call('ZRANGE', shard_prefix .. 'g:' .. lock_name, '0', '0')[1] or ''
+      -- A webhook job has such a lock.
       if string.sub(lock_name, 1, 3) == 'cb:' then
-        -- Also without room, since what stands behind it may make some: see renew.lua.
+        -- Moves the entry at `maxmemory` too (see renew.lua): the locks behind it may free memory.
         redis.call('ZREM', due_index, '')
         redis.call('ZADD', due_index, integer(NOW_MS + WEBHOOK_REVISIT_MS), lock_name)
         next_ms = math.min(next_ms or math.huge, NOW_MS + WEBHOOK_REVISIT_MS)
@@ -114,7 +136,7 @@ local function poll_shard(due_index)
     end
   end
   name_budget = math.max(name_budget - #names, 0)
-  -- Ours is the time within the millisecond: a timer that adds to it is as much late.
+  -- Counted from NOW_US: counted from NOW_MS, the caller's timer would be up to 1 ms late.
   if next_ms then row[1] = math.max(next_ms * 1000 - NOW_US, 0) end
   return row
 end

@@ -1,14 +1,22 @@
--- Everything that is told of one job.
+-- Returns the view of one job, with its response.
 --
--- KEYS[1] j   KEYS[2] r   KEYS[3] watch   ARGV[1] job id
--- Returns {} for an unknown one, or what job_view.lua says, then 1 if its shard has a worker, then its stored response,
--- nil where that has vanished, or '', then, of a call, the end that it tells of (job_common.lua) or ''
--- O(log n). Reads only; the response is read where there is one.
+-- Input:
+--   KEYS[1]  job record (HASH)
+--   KEYS[2]  response of the job (STRING)
+--   KEYS[3]  watch of the shard (STRING)
+--   ARGV[1]  job id
+-- Output: {} for an unknown job, else an array:
+--   1 to 16  the view, see job_view.lua
+--   17       1 if the shard has a worker, or 0
+--   18       response of a done job, nil if it has vanished; '' for any other job
+--   19       of a webhook job: the end that it reports (field `end`); else ''
+-- Complexity: O(log n).
+-- It only reads.
 local fields = read_job_view(KEYS[1], ARGV[1])
 if not fields then return {} end
 fields[17] = shard_has_worker(KEYS[3])
 fields[18] = ''
 if fields[1] == 'done' then fields[18] = redis.call('GET', KEYS[2]) end
--- The locks of calls are of this kind (key.rs).
+-- Only the locks of webhook jobs have such a name (key.rs).
 fields[19] = string.sub(fields[5], 1, 3) == 'cb:' and redis.call('HGET', KEYS[1], 'end') or ''
 return fields

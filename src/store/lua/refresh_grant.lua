@@ -1,10 +1,14 @@
--- Tells who holds a lock in mode x who stands in its line, and gives its process more fences: what acquire.lua tells
--- with a grant, told again while it is held. The lease stays as it is: that is renew.lua's.
+-- Step of lock_batch.lua: refreshes the grant of a lock held in mode x. It reserves new fences and
+-- reports the state of the queue, as acquire.lua does with a grant. The lease does not change
+-- (renew.lua extends it).
 --
--- A step of lock_batch.lua. KEYS the line (wait_queue.lua)   me: '<nonce>:<node>'
--- Returns as acquire.lua what follows 'held'; the fence and the spare ones after it are larger than all before
---       | 'lost' it is not held any more; nothing was touched
--- O(log n). Run twice, or for a caller that has gone, it leaves out some fences.
+-- Input: `refresh_grant(token)`, for the selected lock (wait_queue.lua)
+--   token  '<nonce>:<node>'
+-- Output:
+--   {'held', ...}  as in acquire.lua; the fence and its spare ones are larger than all before
+--   'lost'         not held any more; nothing was changed
+-- Complexity: O(log n).
+-- Repeated, or caller gone: some fences stay unused.
 local function refresh_grant(token)
   local deadline_ms = redis.call('ZSCORE', HOLDERS, 'h' .. token)
   if not deadline_ms or tonumber(deadline_ms) <= NOW_MS then return 'lost' end

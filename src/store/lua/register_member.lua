@@ -1,10 +1,14 @@
--- Says that a worker, or a limiter, lives, and counts the living.
+-- Registers the heartbeat of a member of a group (the limiters), or removes it, and counts the live
+-- members.
 --
--- KEYS[1] workers or limiters   ARGV[1] node   ARGV[2] lease, ms; 0 = this one leaves
--- ARGV[3] channel prefix, or '' to tell nobody
--- The other workers are told when one comes or leaves.
--- Returns the number of live ones, this one included
--- O(log n). The key lives as long as its latest lease.
+-- Input:
+--   KEYS[1]  members (ZSET), member -> deadline, ms
+--   ARGV[1]  node
+--   ARGV[2]  lease, ms; 0 removes the member
+--   ARGV[3]  prefix of the channels on which a join or leave is published, or '' for no message
+-- Output: number of live members, including this one.
+-- Complexity: O(log n).
+-- The key expires with its latest lease.
 local time = redis.call('TIME')
 local now_ms = math.floor((tonumber(time[1]) * 1000000 + tonumber(time[2])) / 1000)
 local lease_ms, changed_count = tonumber(ARGV[2]), 0

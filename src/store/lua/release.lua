@@ -1,19 +1,30 @@
--- Gives back whatever this nonce has (the lock, an offer of it, a place in the line) and offers the
--- freed lock to the head of the line: release and grant are one step, and wake one process.
+-- Step of lock_batch.lua: removes everything that a token has (the lock, an offer of it, a queue
+-- entry), and offers the freed lock to the head of the queue. Release and offer are one step, which
+-- wakes one process.
 --
--- A step of lock_batch.lua. KEYS the line (wait_queue.lua)   me: '<nonce>:<node>'   mode: x, s or p   came: when whoever asks for
--- it in the next step came, if it was held in mode x; else ''   `taken`: it was held alone and in time, and lock_batch_fast.lua has
--- taken it out of h
--- Returns 'released' it was held | 'left' it was a place or an offer | 'lost' it was held, but past
--- its deadline | 'none' nothing of this nonce was there; nothing was touched
--- O(log n). Run twice, the second run finds nothing. A caller that has gone changes nothing.
+-- Input: `release(token, mode, _, arrived_us)`, for the selected lock (wait_queue.lua)
+--   token           '<nonce>:<node>'
+--   mode            x, s or p
+--   arrived_us      arrival of the next step's caller, for a lock that was held in mode x; or ''
+--   holder_removed  (from lock_batch_fast.lua) true if the lock was held in mode x and in time, and
+--                   its holder was removed already
+-- Output:
+--   'released'  it was held
+--   'left'      it was an offer or a queue entry
+--   'lost'      it was held, but its lease had ended
+--   'none'      the token had nothing; nothing was changed
+-- Complexity: O(log n).
+-- Idempotent: a second call finds nothing. A caller that is gone makes no difference.
 
--- Whether a free lock is left to the next step, whose caller came before all who stand in line: offered to the first
--- of them, it would pass to one who came later. Not while sequences are ahead of the clock, which was put back then: all
--- who come now came before them, by the clock, and would have the lock for ever.
+-- Returns true if the freed lock is left to the next step: its caller arrived before every entry of
+-- the queue, and an offer to the head would let a later arrival overtake it. False while sequences
+-- are ahead of the clock, as after the clock was set back: until then every new arrival is before
+-- the queue, and would overtake it again and again.
 local function is_left_to_next_step(arrived_us)
   local first_sequence = tonumber(arrived_us) and queue_head()
-  return first_sequence and tonumber(arrived_us) < first_sequence and tonumber(redis.call('HGET', SHARD_META, 'seq') or '0') <= NOW_US
+  return first_sequence
+    and tonumber(arrived_us) < first_sequence
+    and tonumber(redis.call('HGET', SHARD_META, 'seq') or '0') <= NOW_US
 end
 
 local function release(token, mode, _, arrived_us)
@@ -24,23 +35,24 @@ local function release(token, mode, _, arrived_us)
   local mode_tag = MODE_TAGS[mode]
   local held = redis.call('ZSCORE', HOLDERS, 'h' .. mode_tag .. token)
   if not held and mode_tag == '' then
-    -- What a downgrade has made of it, whose answer was lost.
+    -- The lock was downgraded, and the reply was lost.
     held = redis.call('ZSCORE', HOLDERS, 'hs' .. token)
     if held then mode_tag = 's' end
   end
   if held then
     redis.call('ZREM', HOLDERS, 'h' .. mode_tag .. token)
     held = tonumber(held) > NOW_MS and 'released' or 'lost'
-    -- The usual case: nobody else has it, nobody waits. (Where q is not, no place of mine is.)
+    -- The usual case: no other holder and no queue. (Without q, the token has no queue entry.)
     if redis.call('EXISTS', HOLDERS, WAITERS, JOBS) == 0 then return held end
   end
-  -- Of both modes: who was downgraded may have asked again before that was over.
-  local had_offer = redis.call('ZREM', HOLDERS, 'o' .. mode_tag .. token, 'o' .. MODE_TAGS[mode] .. token) > 0
+  -- Offers of both modes: a downgraded holder may have asked again before the downgrade was over.
+  local had_offer =
+    redis.call('ZREM', HOLDERS, 'o' .. mode_tag .. token, 'o' .. MODE_TAGS[mode] .. token) > 0
   local own_entry = redis.call('HGET', QUEUE_META, '@' .. token)
   if own_entry then
     local is_queued = redis.call('ZSCORE', WAITERS, own_entry)
     remove_waiter(own_entry)
-    -- l outlives q while there are jobs: its fields may name places that q's TTL has taken.
+    -- l outlives q while there are jobs, so its field may name an entry that expired with q.
     if not is_queued then own_entry = nil end
   end
   if not held and not had_offer and not own_entry then return 'none' end

@@ -1,6 +1,9 @@
--- Forgets what was spent of quotas, and their refusals.
+-- Deletes quota counters with their penalties.
 --
--- KEYS what they are kept in
--- Returns how many there were
--- O(keys), at most 200: two for each counter. Never sent again by itself: a copy that came late would forget what was spent since.
+-- Input, per counter (at most 100):
+--   KEYS[1]  counter (STRING)
+--   KEYS[2]  its penalty (STRING): number of refusals, or 'blocked'
+-- Output: number of deleted keys.
+-- Complexity: O(keys).
+-- Not repeated after an uncertain outcome: a late copy would delete charges made since.
 return redis.call('UNLINK', unpack(KEYS))

@@ -1,23 +1,42 @@
--- Puts counters right after the fact: each by itself, rate_counters.lua stands before this.
+-- Adjusts quota counters after their requests: refunds units, or charges further ones.
 --
--- A refund is for the window that was charged: it lapses with it, and never moves it, and a counter that is 0
--- again keeps its TTL. Of the debt that was charged it gives back no more than is sure to be owed still of that charge, if
--- charges are paid off in the order they were made, and all that was given back was of those before it; of another
--- debt, nothing. What is charged here counts even beyond the limit.
+-- Expects rate_counters.lua.
 --
--- KEYS the counters
--- ARGV per counter: 'charge' or 'refund', which window and which debt (0 for a charge), and as in charge_batch_fast.lua
--- without penalties; cost = what it is put right by
--- Returns one list: server time us, then per counter as charge_batch_fast.lua, or its error's text
--- At most 100 counters. O(counters). NOT idempotent: sent again only where it cannot have run.
+-- Input, per counter (at most 100):
+--   KEYS[1]    counter (STRING)
+--   ARGV[1]    'refund' or 'charge'
+--   ARGV[2]    of a refund, the charged window: 'f' its end, ms; 's' its start, ms; 'g' the time at
+--              which the debt after the charge is paid off if nothing is refunded, us; otherwise 0
+--   ARGV[3]    of a refund of 'g', the id of the charged debt; otherwise 0
+--   ARGV[4..]  the counter, as under 'm' of charge_batch_fast.lua without the penalty; its cost is
+--              the number of units (or parts) to refund or charge
+-- Output: one list: server time in us, then per counter its numbers as in charge_batch_fast.lua, or
+-- the text of an error: this counter failed, and the others did not.
+-- Complexity: O(counters).
+-- Not idempotent: the caller repeats only a call that cannot have run.
+--
+-- - A charge may exceed the limit.
+-- - A refund is valid for the charged window only, and never moves its end. A counter that is 0
+--   again keeps its TTL.
+-- - A GCRA refund is valid for the charged debt only. It gives back at most the part of the charge
+--   that is certainly still owed, if charges are paid off in their order and all earlier refunds
+--   were of charges before this one.
 local apply_refund = {}
+
 function apply_refund.f(counter, charged_window)
-  -- Before Redis 7.0 an end is two readings of a clock, each rounded; and no mistaking a very short window for the
-  -- next one.
+  -- Before Redis 7.0 the end is computed from two readings of the clock, each rounded. The
+  -- tolerance is less than half a window: a refund of a very short window must not hit the next
+  -- one.
   local tolerance_ms = min(floor((counter.window_ms - 1) / 2), 2)
-  if counter.is_new_window or math.abs(now_ms + counter.remaining_ms - charged_window) > tolerance_ms then return end
+  if
+    counter.is_new_window
+    or math.abs(now_ms + counter.remaining_ms - charged_window) > tolerance_ms
+  then
+    return
+  end
   counter.spent = counter.spent - min(counter.cost, max(counter.spent, 0))
 end
+
 function apply_refund.s(counter, charged_window)
   if counter.start_ms == charged_window then
     counter.spent = max(counter.spent - counter.cost, 0)
@@ -25,29 +44,41 @@ function apply_refund.s(counter, charged_window)
     counter.previous_spent = max(counter.previous_spent - counter.cost, 0)
   end
 end
+
 function apply_refund.g(counter, charged_window, charged_debt)
-  -- It was paid off or forgotten since; or so much would be owed that it is not known any more.
+  -- The charged debt was paid off or lost, or the debt is capped, so the amount owed is not known.
   if counter.debt ~= charged_debt or counter.gross >= MAX_PARTS then return end
-  local owed_parts = floor(max(charged_window - now_us, 0) / counter.tick_us) * counter.tick_parts - (counter.gross - counter.spent)
+  local owed_parts =
+    floor(max(charged_window - now_us, 0) / counter.tick_us) * counter.tick_parts
+    - (counter.gross - counter.spent)
   counter.spent = max(counter.spent - max(min(counter.cost, owed_parts), 0), 0)
 end
+
 local function settle_counter(counter, verb, charged_window, charged_debt)
   load_counter(counter)
   local spent_before, previous_before = counter.spent, counter.previous_spent
   if verb == 'refund' then
     apply_refund[counter.kind](counter, charged_window, charged_debt)
   else
-    counter.spent = max(min(spent_before + counter.cost, counter.kind == 'g' and MAX_PARTS or MAX_UNITS), spent_before)
+    counter.spent = max(
+      min(spent_before + counter.cost, counter.kind == 'g' and MAX_PARTS or MAX_UNITS),
+      spent_before
+    )
   end
-  if counter.spent ~= spent_before or counter.previous_spent ~= previous_before then store_state[counter.kind](counter) end
+  if counter.spent ~= spent_before or counter.previous_spent ~= previous_before then
+    store_state[counter.kind](counter)
+  end
   return {reply_state[counter.kind](counter)}
 end
+
 local results, arg_index = {now_us}, 1
 for _, key in ipairs(KEYS) do
-  -- In a cluster the last one is never there, and no counter (keys.rs).
+  -- In a cluster the last key is the slot guard key, which is no counter and has no arguments.
   if not ARGV[arg_index] then break end
   local counter, next_arg_index = parse_counter(arg_index + 3, key)
-  local succeeded, answer = pcall(settle_counter, counter, ARGV[arg_index], to_number(ARGV[arg_index + 1]), ARGV[arg_index + 2])
+  local succeeded, answer = pcall(
+    settle_counter, counter, ARGV[arg_index], to_number(ARGV[arg_index + 1]), ARGV[arg_index + 2]
+  )
   if not succeeded then
     local text, server_error = step_error(answer)
     if server_error then return server_error end

@@ -1,41 +1,75 @@
--- One turn of a worker: ends runs, takes back those whose lease is over, and starts what is due.
+-- Polls a queue for a worker: settles runs, takes back runs with an ended lease, starts due tasks.
 --
--- KEYS z of the queue, zr of the worker. The queue's other names are made of the first.
--- ARGV[1] in one text: '<node>:<worker>.<number of the turn>'; one more than the runs wanted; '1' if it stands in zw;
--- '1' if there is an end that is no mere success; lease, us; ms that zr lives; us it may be idle, 0 = it is not to be woken; most that run at once, 0 any; us between two starts, 0
--- any; starts at once; us dead letters are kept; most of them; most bytes of them; crashes that kill. Then each end: its
--- terms in one text, and the run: 'd' bytes | 'r' retry / 'k' dead / 'b' back: bytes, delay us, fault, reason; with a
--- unique key the letter is a capital, and the key follows.
--- Returns {'1' or '0' (lost) per end, us until it should look again or -1, '1' it stands in zw now, '2' and nothing
---   waits, runs, or is to be thrown away,
---   then each run: id, attempt, record}: no more of them than BYTES of records, but one in any case; who could have
---   had more is to look again at once, as if more leases are over than were seen to
--- O((ends + runs + taken back) * log n), at most 100 of each, and BYTES of their records; of those that are handed back
--- without a delay the caller sends no more than that. Idempotent: zr has the number of the worker's last turn
--- and what it was told. A run is its owner's while '<id><worker>.<turn>' stands in zl: whoever comes late finds that
--- it does not. Where a caller has gone, its runs are taken back when their leases end.
--- What is rare (an end that is no mere success, a lease that is over, limits, once a second the sweep) is done by
--- functions that are only made then.
--- Of a task whose record has vanished nothing is left where that is seen, but what is its alone.
+-- Input:
+--   KEYS[1]  waiting tasks of the queue (ZSET `z`); its other keys are derived from this one
+--   KEYS[2]  last poll of the worker (STRING `zr`)
+--   ARGV[1]  one text, separated by blanks:
+--     '<node>:<worker>.<poll number>'
+--     runs wanted, plus 1
+--     '1' if the worker may be listed as idle (`zw`), or '0'
+--     '1' if a settlement is not a success, or has a unique key; or '0'
+--     lease, us
+--     TTL of `zr`, ms
+--     time that the worker may be idle, us; 0 = it must not be woken
+--     most concurrent runs, 0 = no limit
+--     time between two starts, us, 0 = no limit
+--     burst: starts that may come at once
+--     retention of dead letters, us
+--     most dead letters
+--     most bytes of dead letters
+--     crashes that make a task a dead letter
+--   then, per settlement:
+--     its terms, one of:
+--       'd<bytes>'                              done
+--       'r<bytes> <delay us> <fault> <reason>'  retry
+--       'k<bytes> <delay us> <fault> <reason>'  dead
+--       'b<bytes> <delay us>  '                 returned to the queue, not charged
+--     its run, '<id><worker>.<poll number>'
+--     the task's unique key, if it has one; then the letter is a capital
+-- Output, an array:
+--   text with one character per settlement: '1' stored, '0' the run was lost before
+--   us until the worker's next poll; '-1' = no time is set
+--   '0' the worker is not listed as idle, '1' it is, '2' it is and no task waits, runs or has to be
+--     deleted
+--   then, per started run: id, attempt, record
+-- The records have at most MAX_READ_BYTES together, but at least one is returned. If that limit
+-- leaves due tasks behind, or if more leases have ended than one call handles, the worker must poll
+-- again at once.
+-- Complexity: O((settlements + starts + lapsed runs) * log n), at most 100 of each. The lapsed runs
+-- of one call have at most MAX_READ_BYTES of records, unless a single one has more. The caller
+-- keeps the same limit for tasks that it returns without a delay.
+-- Idempotent: `zr` has the number of the worker's last poll and its result.
+-- A run is its worker's as long as `zl` contains its member. A late settlement does not find it.
+-- Caller gone: its runs are taken back when their leases end.
+-- A task with a vanished record is removed as soon as that is detected. Only its unique key stays,
+-- since the record named it; a later push takes the key over.
+-- Functions for rare work are created only if this call has such work: a settlement other than a
+-- plain success, a lapsed lease, limits of runs, or the sweep, once a second.
 local match, sub, byte = string.match, string.sub, string.byte
 local WAITING, LAST_POLL = KEYS[1], KEYS[2]
 local split_at = string.find(WAITING, '}:z:', 1, true)
 local shard_prefix, queue_name = sub(WAITING, 1, split_at + 1), sub(WAITING, split_at + 3)
-local LEASES, RECORDS, FAILURES, QUEUE_META, IDLE_WORKERS = shard_prefix .. 'zl' .. queue_name, shard_prefix .. 'zt' .. queue_name, shard_prefix .. 'zm' .. queue_name, shard_prefix .. 'zf' .. queue_name, shard_prefix .. 'zw' .. queue_name
-local worker, run_suffix, row_limit, idle_state, has_failures, terms = match(ARGV[1], '^([^:]*:%x*)(%.%d+) (%d+) (%d) (%d) (.*)$')
+local LEASES, RECORDS, FAILURES, QUEUE_META, IDLE_WORKERS =
+  shard_prefix .. 'zl' .. queue_name, shard_prefix .. 'zt' .. queue_name,
+  shard_prefix .. 'zm' .. queue_name, shard_prefix .. 'zf' .. queue_name,
+  shard_prefix .. 'zw' .. queue_name
+local worker, run_suffix, row_limit, idle_state, has_failures, terms =
+  match(ARGV[1], '^([^:]*:%x*)(%.%d+) (%d+) (%d) (%d) (.*)$')
 local lease_us, poll_ttl_ms, idle_us
 lease_us, poll_ttl_ms, idle_us, terms = match(terms, '^(%d+) (%d+) (%d+) (.*)$')
 local poll_number, wanted = sub(run_suffix, 2), row_limit - 1
 run_suffix = match(worker, '%x*$') .. run_suffix
 local has_limits = sub(terms, 1, 4) ~= '0 0 '
--- How many records are read at once.
 local RECORDS_PER_READ = 16
 
 local last_poll = call('GET', LAST_POLL)
 if last_poll then
   local last_number, last_outcomes, last_ids = match(last_poll, '^(%d+) (%d*) (.*)$')
-  -- A turn that comes after its successor: nobody waits for it.
-  if #last_number > #poll_number or #last_number == #poll_number and last_number > poll_number then return {'', '-1', '0'} end
+  -- A poll that arrives after its successor: no caller waits for its reply.
+  if #last_number > #poll_number
+    or #last_number == #poll_number and last_number > poll_number then
+    return {'', '-1', '0'}
+  end
   if last_number == poll_number then
     local results = {last_outcomes, '0', call('ZSCORE', IDLE_WORKERS, worker) and '1' or '0'}
     for i = 1, #last_ids, ID_LENGTH do
@@ -43,7 +77,8 @@ if last_poll then
       local record = call('ZSCORE', LEASES, id .. run_suffix) and call('HGET', RECORDS, id)
       if record then
         local n = #results
-        results[n + 1], results[n + 2], results[n + 3] = id, match(call('HGET', FAILURES, id) or '0', '^%d+') + 1, record
+        results[n + 1], results[n + 2], results[n + 3] =
+          id, match(call('HGET', FAILURES, id) or '0', '^%d+') + 1, record
       end
     end
     return results
@@ -53,39 +88,49 @@ end
 local meta = call('HMGET', QUEUE_META, 'paused', 'guard', 'swept')
 local is_paused, guard, guarded_us = meta[1], nil, 0
 if meta[2] then guard, guarded_us = parse_guard(meta[2]) end
--- When the soonest of those that wait again is due; whether anything has gone wrong with any task: mostly not,
--- and zm is not there.
+-- soonest_retry_us: earliest due time of the tasks that this call puts back into the queue.
+-- has_failure_notes: true if any task has failed; nil = not asked yet. Mostly none has, and `zm`
+-- does not exist.
 local soonest_retry_us, has_failure_notes
 local swept_us = tonumber(meta[3]) or 0
 local is_sweep_due = now_us - swept_us >= 1000000 or now_us < swept_us
--- An idle queue has nothing at all, mostly: then there is nothing to look at, either.
-local is_empty = is_sweep_due and not ARGV[2] and call('EXISTS', WAITING, LEASES, shard_prefix .. 'zd' .. queue_name) == 0
+-- An idle queue mostly has no task at all, and then its keys need not be read.
+local is_empty = is_sweep_due and not ARGV[2]
+  and call('EXISTS', WAITING, LEASES, shard_prefix .. 'zd' .. queue_name) == 0
 local first_lease_end_us = not is_empty and call('ZRANGE', LEASES, '0', '0', 'WITHSCORES')[2]
 local has_lapsed_leases = first_lease_end_us and tonumber(first_lease_end_us) <= now_us
 local slow_path = {}
 if is_sweep_due or has_lapsed_leases or has_limits or has_failures == '1' then
-  local max_running, start_interval_us, burst, dead_retention_us, max_dead, max_dead_bytes, max_crashes = match(terms, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
-  local UNIQUE_KEYS, DEAD_LETTERS, PAGE_SIZE = shard_prefix .. 'zu' .. queue_name, shard_prefix .. 'zd' .. queue_name, 100
+  local max_running, start_interval_us, burst, dead_retention_us, max_dead, max_dead_bytes,
+    max_crashes = match(terms, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
+  local UNIQUE_KEYS, DEAD_LETTERS, PAGE_SIZE =
+    shard_prefix .. 'zu' .. queue_name, shard_prefix .. 'zd' .. queue_name, 100
   local FAULT_COUNTERS = {f = 'failed', u = 'failed', p = 'panicked', c = 'crashed'}
-  local function read_counter(field) return tonumber(call('HGET', QUEUE_META, field) or '0') or 0 end
+  local function read_counter(field)
+    return tonumber(call('HGET', QUEUE_META, field) or '0') or 0
+  end
   local function add_to_counter(field, n) call('HINCRBY', QUEUE_META, field, integer(n)) end
-  -- Where it waits again, and from when on.
   local function requeue_task(id, due_us)
     call('ZADD', WAITING, integer(due_us), id)
     if not soonest_retry_us or due_us < soonest_retry_us then soonest_retry_us = due_us end
   end
+  -- Returns the due time of a task at the tail of the queue, after a delay.
   local function tail_due_us(delay_us)
     local sequence = next_sequence(read_counter('seq'))
     call('HSET', QUEUE_META, 'seq', integer(sequence))
     return sequence + delay_us
   end
   function slow_path.release_unique_key(unique_key, id)
-    if unique_key and call('HGET', UNIQUE_KEYS, unique_key) == id then call('HDEL', UNIQUE_KEYS, unique_key) end
+    if unique_key and call('HGET', UNIQUE_KEYS, unique_key) == id then
+      call('HDEL', UNIQUE_KEYS, unique_key)
+    end
   end
-  -- Notes what went wrong; attempts and crashes so far.
+  -- Adds a failure to the history of a task. Returns its attempts and crashes so far.
   local function record_failure(id, fault, reason)
-    local attempts, crash_count, history = match(call('HGET', FAILURES, id) or '', '^(%d+) (%d+)\n(.*)$')
-    attempts, crash_count = tonumber(attempts or '0') + 1, tonumber(crash_count or '0') + (fault == 'c' and 1 or 0)
+    local attempts, crash_count, history =
+      match(call('HGET', FAILURES, id) or '', '^(%d+) (%d+)\n(.*)$')
+    attempts, crash_count =
+      tonumber(attempts or '0') + 1, tonumber(crash_count or '0') + (fault == 'c' and 1 or 0)
     history = (history or '') .. integer(now_us) .. ' ' .. fault .. ' ' .. reason .. '\n'
     local _, lines = string.gsub(history, '\n', '')
     for _ = MAX_HISTORY + 1, lines do history = string.gsub(history, '^[^\n]*\n', '', 1) end
@@ -104,25 +149,31 @@ if is_sweep_due or has_lapsed_leases or has_limits or has_failures == '1' then
     call('HDEL', FAILURES, unpack(ids))
     add_to_counter('trimmed', #ids)
   end
-  -- The oldest go while there are too many, or too large ones: so many in a call, the others in the next. The newest
-  -- stays where there is another one, also if its time ends first: nobody has seen it yet.
+  -- Deletes the oldest dead letters while there are too many, or too many bytes of them; at most
+  -- PAGE_SIZE in one call, the others in the next. `newest` stays if there is another one, even if
+  -- its retention ends first: it could not be inspected yet.
   local purge_budget = PAGE_SIZE
   local function purge_excess(newest)
-    while purge_budget > 0 and (call('ZCARD', DEAD_LETTERS) > tonumber(max_dead) or read_counter('buried') > tonumber(max_dead_bytes)) do
+    while purge_budget > 0
+      and (call('ZCARD', DEAD_LETTERS) > tonumber(max_dead)
+        or read_counter('buried') > tonumber(max_dead_bytes)) do
       local oldest = call('ZRANGE', DEAD_LETTERS, '0', '1')
-      -- What a record that vanished was counted as is not known: nothing left is nothing counted.
+      -- The counted size of a vanished record is unknown: without dead letters the count is 0.
       if not oldest[1] then return call('HSET', QUEUE_META, 'buried', '0') end
       purge_budget = purge_budget - 1
       purge_dead_letters({oldest[1] == newest and oldest[2] or oldest[1]})
     end
   end
-  -- Each letter has a microsecond of its own: a page ends behind one, and another of the same would be on none. Mostly
-  -- it is free at once; those of one call follow each other.
+  -- Adds a task to the dead letters, with a score that no other letter has. A page ends behind a
+  -- score, so a second letter with the same score could be on no page. The first score is mostly
+  -- free; the letters of one call follow each other.
   local dead_stamp_us = now_us + dead_retention_us
   local function add_dead_letter(id, record_bytes, unique_key)
     slow_path.release_unique_key(unique_key, id)
     for _ = 1, 1000 do
-      if call('ZCOUNT', DEAD_LETTERS, integer(dead_stamp_us), integer(dead_stamp_us)) == 0 then break end
+      if call('ZCOUNT', DEAD_LETTERS, integer(dead_stamp_us), integer(dead_stamp_us)) == 0 then
+        break
+      end
       dead_stamp_us = dead_stamp_us + 1
     end
     call('ZADD', DEAD_LETTERS, integer(dead_stamp_us), id)
@@ -132,22 +183,32 @@ if is_sweep_due or has_lapsed_leases or has_limits or has_failures == '1' then
     add_to_counter('buried', call('HSTRLEN', RECORDS, id))
     purge_excess(id)
   end
+  -- Applies a settlement other than a success.
   function slow_path.settle_failure(settlement)
     local delay_us, fault, reason = match(settlement.rest, '^ (%d+) (%a?) (.*)$')
     delay_us = tonumber(delay_us)
     if settlement.kind == 'b' then
       local due_us = now_us + delay_us
-      -- It is first again: it has been waiting since it was pushed.
-      if delay_us == 0 then due_us = min(tonumber(match(call('HGET', RECORDS, settlement.id) or '', '^%d+') or now_us), now_us) end
+      -- Without a delay the task is first again: it has been waiting since it was pushed.
+      if delay_us == 0 then
+        due_us = min(
+          tonumber(match(call('HGET', RECORDS, settlement.id) or '', '^%d+') or now_us), now_us)
+      end
       requeue_task(settlement.id, due_us)
     else
       record_failure(settlement.id, fault, reason)
-      if settlement.kind == 'r' then requeue_task(settlement.id, tail_due_us(delay_us)) else add_dead_letter(settlement.id, settlement.bytes, settlement.unique_key) end
+      if settlement.kind == 'r' then
+        requeue_task(settlement.id, tail_due_us(delay_us))
+      else
+        add_dead_letter(settlement.id, settlement.bytes, settlement.unique_key)
+      end
     end
   end
-  -- Runs whose lease is over: their worker has died, or has stood still for too long. True if there may be more of them.
+  -- Takes back runs with an ended lease: their worker has died, or has stalled for longer than the
+  -- lease. Returns true if there may be more of them.
   function slow_path.reap_lapsed()
-    local lapsed_runs = call('ZRANGEBYSCORE', LEASES, '-inf', integer(now_us), 'LIMIT', '0', PAGE_SIZE)
+    local lapsed_runs =
+      call('ZRANGEBYSCORE', LEASES, '-inf', integer(now_us), 'LIMIT', '0', PAGE_SIZE)
     local members, read_bytes = {}, 0
     for i, member in ipairs(lapsed_runs) do
       read_bytes = read_bytes + call('HSTRLEN', RECORDS, sub(member, 1, ID_LENGTH))
@@ -158,39 +219,53 @@ if is_sweep_due or has_lapsed_leases or has_limits or has_failures == '1' then
     for i, member in ipairs(members) do
       local id = sub(member, 1, ID_LENGTH)
       local record = call('HGET', RECORDS, id)
-      local is_repeatable, max_attempts, unique_key = match(record or '', '^%d+ (%d) (%d+) ([^ \n]*)')
+      local is_repeatable, max_attempts, unique_key =
+        match(record or '', '^%d+ (%d) (%d+) ([^ \n]*)')
       if not record then
         call('HDEL', FAILURES, id)
         add_to_counter('lost', 1)
       else
         local attempts, crash_count = record_failure(id, 'c', 'crashed, may have run')
-        if is_repeatable == '0' or attempts >= tonumber(max_attempts or '0') or crash_count >= tonumber(max_crashes) then
+        if is_repeatable == '0' or attempts >= tonumber(max_attempts or '0')
+          or crash_count >= tonumber(max_crashes) then
           add_dead_letter(id, #record, unique_key)
         else
-          -- In their order, and all of them due.
+          -- All are due, and keep their order.
           requeue_task(id, now_us - #members + i)
         end
       end
     end
     return #members < #lapsed_runs or #lapsed_runs == PAGE_SIZE
   end
-  -- How many may be started now, and when there may be more if that is known.
+  -- Returns the number of tasks that may be started now, and the time at which there may be more,
+  -- if that is known.
   function slow_path.start_budget()
     local budget, available_at_us = wanted, nil
-    if max_running ~= '0' then budget = min(budget, max(max_running - call('ZCARD', LEASES), 0)) end
+    if max_running ~= '0' then
+      budget = min(budget, max(max_running - call('ZCARD', LEASES), 0))
+    end
     if start_interval_us ~= '0' then
-      -- A debt in time: each start owes one interval. No debt is ever more than the burst's: the clock was put back.
+      -- GCRA: each start adds one interval of debt. A debt of more than the burst is from before
+      -- the clock was set back, and is cut.
       local stored_tat = read_counter('tat')
       slow_path.tat = min(max(stored_tat, now_us), now_us + burst * start_interval_us)
-      if slow_path.tat < stored_tat then call('HSET', QUEUE_META, 'tat', integer(slow_path.tat)) end
-      local allowed = floor((now_us + burst * start_interval_us - slow_path.tat) / start_interval_us)
-      if allowed < budget then budget, available_at_us = allowed, slow_path.tat - (burst - 1) * start_interval_us end
+      if slow_path.tat < stored_tat then
+        call('HSET', QUEUE_META, 'tat', integer(slow_path.tat))
+      end
+      local allowed =
+        floor((now_us + burst * start_interval_us - slow_path.tat) / start_interval_us)
+      if allowed < budget then
+        budget, available_at_us = allowed, slow_path.tat - (burst - 1) * start_interval_us
+      end
     end
     return budget, available_at_us
   end
   function slow_path.charge_starts(n)
-    if start_interval_us ~= '0' then call('HSET', QUEUE_META, 'tat', integer(slow_path.tat + n * start_interval_us)) end
+    if start_interval_us ~= '0' then
+      call('HSET', QUEUE_META, 'tat', integer(slow_path.tat + n * start_interval_us))
+    end
   end
+  -- Deletes dead letters past their retention or beyond the limits, and resets stale byte counters.
   function slow_path.sweep()
     call('HSET', QUEUE_META, 'swept', integer(now_us))
     if is_empty then
@@ -200,21 +275,25 @@ if is_sweep_due or has_lapsed_leases or has_limits or has_failures == '1' then
       if tonumber(byte_counters[1] or '0') ~= 0 then call('HSET', QUEUE_META, 'bytes', '0') end
       return
     end
-    local expired_ids = call('ZRANGEBYSCORE', DEAD_LETTERS, '-inf', integer(now_us), 'LIMIT', '0', PAGE_SIZE)
+    local expired_ids =
+      call('ZRANGEBYSCORE', DEAD_LETTERS, '-inf', integer(now_us), 'LIMIT', '0', PAGE_SIZE)
     purge_dead_letters(expired_ids)
     purge_excess()
-    -- There may be more to throw away: by the next turn, which is to come soon.
+    -- The next poll, which then must come soon, deletes the others.
     slow_path.has_more = #expired_ids == PAGE_SIZE or purge_budget == 0
-    -- What a record that vanished was counted as is not known: nothing left is nothing counted.
-    if call('EXISTS', WAITING, LEASES) == 0 and read_counter('bytes') ~= 0 then call('HSET', QUEUE_META, 'bytes', '0') end
+    -- The counted size of a vanished record is unknown: without tasks the count is 0.
+    if call('EXISTS', WAITING, LEASES) == 0 and read_counter('bytes') ~= 0 then
+      call('HSET', QUEUE_META, 'bytes', '0')
+    end
   end
 end
 
--- Without room it goes on as well, and makes some (see renew.lua). Where a run has ended well, what ends it does that.
+-- A poll must run at `maxmemory`, since it frees memory: see renew.lua. If it settles nothing but
+-- plain successes, its first write is a ZREM anyway.
 if has_failures == '1' or not ARGV[2] then call('ZREM', LEASES, '') end
 local outcomes = ''
 if has_failures == '0' and not ARGV[4] then
-  -- At most one, which was a success.
+  -- One settlement at most, a plain success.
   if ARGV[2] then
     local run = ARGV[3]
     outcomes = tostring(call('ZREM', LEASES, run))
@@ -228,11 +307,14 @@ if has_failures == '0' and not ARGV[4] then
     end
   end
 else
-  local settlements, members, settled_members, done_ids, done_bytes, arg_index, outcome_list = {}, {}, {}, {}, 0, 2, {}
+  local settlements, members, settled_members, done_ids, done_bytes, arg_index, outcome_list =
+    {}, {}, {}, {}, 0, 2, {}
   while ARGV[arg_index] do
     local letter, byte_count, rest = match(ARGV[arg_index], '^(%a)(%d+)(.*)$')
     local run, kind = ARGV[arg_index + 1], string.lower(letter)
-    local settlement = {kind = kind, run = run, id = sub(run, 1, ID_LENGTH), bytes = tonumber(byte_count), rest = rest}
+    local settlement = {
+      kind = kind, run = run, id = sub(run, 1, ID_LENGTH), bytes = tonumber(byte_count), rest = rest
+    }
     arg_index = arg_index + 2
     if letter ~= kind then settlement.unique_key, arg_index = ARGV[arg_index], arg_index + 1 end
     settlements[#settlements + 1], members[#members + 1] = settlement, run
@@ -244,7 +326,9 @@ else
       settled_members[#settled_members + 1] = settlement.run
       if settlement.kind == 'd' then
         done_ids[#done_ids + 1], done_bytes = settlement.id, done_bytes + settlement.bytes
-        if settlement.unique_key then slow_path.release_unique_key(settlement.unique_key, settlement.id) end
+        if settlement.unique_key then
+          slow_path.release_unique_key(settlement.unique_key, settlement.id)
+        end
       end
     end
   end
@@ -272,36 +356,42 @@ elseif has_limits then
 end
 local micros = time[2]
 local now_text = time[1] .. (#micros == 6 and micros or sub('00000' .. micros, -6))
--- One more than may be started: whether any is left.
-local due_ids = is_empty and {} or call('ZRANGEBYSCORE', WAITING, '-inf', now_text, 'LIMIT', '0', row_limit)
+-- Reads one more than may be started, to see if any due task is left.
+local due_ids = is_empty and {}
+  or call('ZRANGEBYSCORE', WAITING, '-inf', now_text, 'LIMIT', '0', row_limit)
 local has_more_due = #due_ids > startable
 if has_more_due then due_ids[#due_ids] = nil end
+-- is_cut: due tasks are left because of MAX_READ_BYTES, or more leases have ended.
 local started_ids, started_count, results, is_cut = '', 0, nil, false
 if due_ids[1] then
   if has_failure_notes == nil then has_failure_notes = call('EXISTS', FAILURES) == 1 end
   local lease_end_us = integer(now_us + lease_us)
-  -- How many have left the line, and whether it was the bytes that left the others there.
+  -- Number of tasks that have left the waiting tasks.
   local removed_count = 1
   if not due_ids[2] then
     local id = due_ids[1]
     local record = call('HGET', RECORDS, id)
     call('ZREM', WAITING, id)
     if record then
-      local attempt = has_failure_notes and match(call('HGET', FAILURES, id) or '0', '^%d+') + 1 or '1'
+      local attempt = has_failure_notes and match(call('HGET', FAILURES, id) or '0', '^%d+') + 1
+        or '1'
       started_ids, started_count, results = id, 1, {id, attempt, record}
       call('ZADD', LEASES, lease_end_us, id .. run_suffix)
     elseif has_failure_notes then
       call('HDEL', FAILURES, id)
     end
   else
-    local record_values, failure_values, all_ids, lease_args, read_bytes, portion_start = {}, {}, {}, {}, 0, 1
+    local record_values, failure_values, all_ids, lease_args, read_bytes, portion_start =
+      {}, {}, {}, {}, 0, 1
     results, removed_count = {}, 0
     for i, id in ipairs(due_ids) do
+      -- Records are read in portions, so that few are read in vain if MAX_READ_BYTES ends the loop.
       if i == portion_start + #record_values then
         portion_start = i
         local portion_end = min(i + RECORDS_PER_READ - 1, #due_ids)
         record_values = call('HMGET', RECORDS, unpack(due_ids, i, portion_end))
-        failure_values = has_failure_notes and call('HMGET', FAILURES, unpack(due_ids, i, portion_end)) or failure_values
+        failure_values = has_failure_notes
+          and call('HMGET', FAILURES, unpack(due_ids, i, portion_end)) or failure_values
       end
       local record, n = record_values[i - portion_start + 1], started_count
       if record then
@@ -310,7 +400,8 @@ if due_ids[1] then
         if is_cut then break end
         started_count, all_ids[n + 1] = n + 1, id
         lease_args[2 * n + 1], lease_args[2 * n + 2] = lease_end_us, id .. run_suffix
-        results[3 * n + 1], results[3 * n + 2], results[3 * n + 3] = id, match(failure_values[i - portion_start + 1] or '0', '^%d+') + 1, record
+        results[3 * n + 1], results[3 * n + 2], results[3 * n + 3] =
+          id, match(failure_values[i - portion_start + 1] or '0', '^%d+') + 1, record
       elseif has_failure_notes then
         call('HDEL', FAILURES, id)
       end
@@ -320,36 +411,48 @@ if due_ids[1] then
     started_ids = table.concat(all_ids)
     if started_count > 0 then call('ZADD', LEASES, unpack(lease_args)) end
   end
-  if started_count < removed_count then call('HINCRBY', QUEUE_META, 'lost', integer(removed_count - started_count)) end
+  if started_count < removed_count then
+    call('HINCRBY', QUEUE_META, 'lost', integer(removed_count - started_count))
+  end
   if has_limits and started_count > 0 then slow_path.charge_starts(started_count) end
 end
 if is_sweep_due then slow_path.sweep() end
 
--- Where more leases are over, that is looked at again at once, whatever else there is.
+-- If more leases have ended, the worker polls again at once, whatever else there is.
 is_cut = is_cut or more_lapsed
 has_more_due = has_more_due or is_cut
--- What nobody may start now is no reason to look again.
 local spare_capacity, wait_us = is_cut and 0 or wanted - started_count, is_cut and '0' or '-1'
-local is_held_back, goes_idle = has_more_due and not is_cut and (is_paused or startable < wanted), spare_capacity > 0 and idle_us ~= '0'
--- What comes next: of those that are left, one that is due.
+-- Due tasks that a pause or a limit holds back are no reason to poll again.
+local is_held_back, goes_idle =
+  has_more_due and not is_cut and (is_paused or startable < wanted),
+  spare_capacity > 0 and idle_us ~= '0'
+-- The next event is now if a due task is left, else the due time of the next task or the end of the
+-- next lease.
 local next_event_us = has_more_due and now_us or nil
-if not has_more_due and not is_empty and not is_paused and (goes_idle or soonest_retry_us or guard == worker) then
+if not has_more_due and not is_empty and not is_paused
+  and (goes_idle or soonest_retry_us or guard == worker) then
   next_event_us = tonumber(call('ZRANGE', WAITING, '0', '0', 'WITHSCORES')[2])
 end
 if is_held_back then next_event_us = not is_paused and available_at_us or nil end
 if goes_idle then
-  first_lease_end_us = not is_empty and tonumber(call('ZRANGE', LEASES, '0', '0', 'WITHSCORES')[2])
-  if first_lease_end_us then next_event_us = min(next_event_us or first_lease_end_us, first_lease_end_us) end
-  -- Also if it stands there: its time there would be over before its next look, and nobody would wake it.
+  first_lease_end_us = not is_empty
+    and tonumber(call('ZRANGE', LEASES, '0', '0', 'WITHSCORES')[2])
+  if first_lease_end_us then
+    next_event_us = min(next_event_us or first_lease_end_us, first_lease_end_us)
+  end
+  -- Also if it is listed already: otherwise its entry would end before its next poll, and it could
+  -- not be woken.
   call('ZADD', IDLE_WORKERS, integer(now_us + idle_us), worker)
   idle_state = (next_event_us or has_more_due or is_paused or slow_path.has_more) and '1' or '2'
-  -- One of the idle ones has the timer. The others are told, or look when it has not been heard of.
+  -- One idle worker, the timer worker (`guard`), polls at the next event. The others are woken, or
+  -- poll when their idle time ends, in case that the timer worker has died.
   if next_event_us and (not guard or guard == worker or next_event_us < guarded_us) then
-    call('HSET', QUEUE_META, 'guard', integer(now_us + idle_us) .. ' ' .. integer(next_event_us) .. ' ' .. worker)
+    call('HSET', QUEUE_META, 'guard',
+      integer(now_us + idle_us) .. ' ' .. integer(next_event_us) .. ' ' .. worker)
     wait_us = integer(max(next_event_us - now_us, 0))
   end
 else
-  -- One that stops is not to be told anything, whatever it knows of its place.
+  -- A worker that stops (idle time 0) must not be woken, whatever it knows of its entry.
   if idle_state == '1' or idle_us == '0' then call('ZREM', IDLE_WORKERS, worker) end
   idle_state = '0'
   if guard == worker then
@@ -363,5 +466,7 @@ else
   end
 end
 call('SET', LAST_POLL, poll_number .. ' ' .. outcomes .. ' ' .. started_ids, 'PX', poll_ttl_ms)
-if started_count == 1 then return {outcomes, wait_us, idle_state, results[1], results[2], results[3]} end
+if started_count == 1 then
+  return {outcomes, wait_us, idle_state, results[1], results[2], results[3]}
+end
 return {outcomes, wait_us, idle_state, unpack(results or {})}

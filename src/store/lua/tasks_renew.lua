@@ -1,8 +1,13 @@
--- Extends the leases of runs.
+-- Extends the leases of task runs.
 --
--- KEYS zl   ARGV[1] lease, us   then the runs, at most 100
--- Returns '1' or '0' (not its owner's any more) for each
--- O(runs * log n). Idempotent; a dead caller's extension ends with the lease it gave.
+-- Input:
+--   KEYS[1]     running tasks of the queue (ZSET)
+--   ARGV[1]     lease, us
+--   ARGV[2...]  runs, as members of KEYS[1]; at most 100
+-- Output: a text with one character per run: '1' extended, '0' no longer its owner's.
+-- Complexity: O(runs * log n).
+-- Idempotent.
+-- Caller gone: the extension ends with the lease.
 local call, results, lease_args = redis.call, {}, {}
 local runs = {unpack(ARGV, 2)}
 for i, lease_end in ipairs(call('ZMSCORE', KEYS[1], unpack(runs))) do
@@ -13,7 +18,7 @@ for i, lease_end in ipairs(call('ZMSCORE', KEYS[1], unpack(runs))) do
   end
 end
 if #lease_args > 0 then
-  -- It needs no room, and is not to be refused for want of it: see renew.lua.
+  -- A renewal needs no memory, so it must not be refused at `maxmemory`: see renew.lua.
   call('ZREM', KEYS[1], '')
   call('ZADD', KEYS[1], unpack(lease_args))
 end

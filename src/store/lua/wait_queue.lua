@@ -1,59 +1,78 @@
--- The line of one lock: what acquire, release, enqueue, claim, settle and cancel share.
+-- Prelude of the scripts about locks and jobs: the wait queue of one lock.
 --
--- This file is put in front of each of those scripts. Each says with `at` which lock it is about, by its h;
--- lock_batch.lua, run_batch.lua and enqueue_batch.lua are about several, one after the other. The other names are made here: all
--- carry the same tag, and each key that is declared costs the server what making two names does. (In a cluster one
--- that is never there is declared too, see keys.rs.)
+-- Provides: the key names, constants and functions below, for the lock that `select_lock` or
+-- `select_lock_by_key` has selected. A batch selects several locks in succession.
+-- Expects: publish_channel.lua in front of it, and in KEYS[1] any key of the namespace.
+-- Included by: lock_batch.lua, acquire_all.lua, enqueue_batch.lua, run_batch.lua, cancel_job.lua,
+-- purge_job.lua, redrive_job.lua, direct_run.lua, poll_due.lua, and the store check
+-- (src/store/fsck).
 --
--- h      ZSET  who holds the lock or has been offered it: member -> server deadline, ms
--- l      HASH  facts that go with the line: park, back ('<ms> <job id>', who has failed last first), bytes, past, '@<place>' -> member in q
--- q      ZSET  places of live processes: '<deadline ms>:<mode>:<nonce>:<node>' -> sequence
--- g      ZSET  deferred jobs: job id -> sequence (the same sequence as q)
--- due    ZSET  of the shard: lock that has jobs -> when a worker should look at it, ms
--- f      HASH  of the shard, never expires: last fence, sequence, number and bytes of jobs
--- watch  STRING of the shard, never expires: '<deadline ms>:<node>' of the worker that watches it.
---        With its deadline inside, a worker's sign of life (heartbeat.lua) is one MSET, not 64 TTLs.
---        '<deadline ms>:' while it is left to the others who live: until then one is about to take it
--- When the lease of a running job ends is told by `due`, which its lock stays in while it has jobs: whoever
--- looks then finds the job running and its token gone from h. An index of leases would say the same again.
--- The lock's name and the prefix of all channels are read off h, 'lg:1:<ns>:{<shard>}:h:<name>':
--- every argument is work for the server, in every call.
+-- Keys, by kind. Scripts declare few of them and derive the other names: all have the hash tag of
+-- the declared key, and one declared key costs the server as much as deriving two names. (In a
+-- cluster each call also declares a key that never exists, see `slot_guard_key` in key_names.rs.)
+--   h      ZSET    holder or offer -> deadline, ms
+--   l      HASH    park         end of the offer to a job, ms; afterwards jobs are skipped
+--                  back         '<ms> <job id>' for each backoff, the latest failure first
+--                  bytes        bytes of the jobs in g
+--                  past         '<sequence> <ms>', see `barging_expired` in acquire.lua
+--                  '@<token>'   its member of q
+--   q      ZSET    queue entry of a process, '<deadline ms>:<mode>:<token>' -> sequence
+--   g      ZSET    job id -> sequence, from the same counter as in q
+--   due    ZSET    of the shard: lock with jobs -> time of its next poll by a worker, ms
+--   f      HASH    of the shard, without TTL: last fence, last sequence, number and bytes of jobs
+--   watch  STRING  of the shard, without TTL: '<deadline ms>:<node>' of the worker that watches it;
+--                  '<deadline ms>:' if it is vacant and another worker should take it until then
+-- `due` also covers the leases of running jobs: a lock stays in it while it has jobs, and a poll at
+-- the end of the lease finds the job running and its token missing in h. A separate index of leases
+-- would repeat this.
+-- The deadline of `watch` is part of the value, so that a heartbeat (heartbeat.lua) sets all 64
+-- with one MSET.
+-- The name of the lock and the prefix of the channels are parsed from the name of h,
+-- 'lg:1:<ns>:{<shard>}:h:<lock>', since every argument costs the server time in every call.
 --
--- Modes: x = exclusive, s = shared, p<n> = at most n at once. Those in h at one time are of one mode.
--- Members of h: 'h<token>' holds, 'o<token>' is a place that was offered the lock; for the modes s and
--- p their letter stands before the token ('hs<token>', 'op<token>'; a token is hex). 'j<job id>' is a
--- job that was offered it. A member whose deadline has passed counts for nothing.
+-- Tokens: '<nonce>:<node>', both hex.
+-- Modes: x exclusive, s shared, p<n> at most n permits. All members of h have the same mode.
+-- Members of h: 'h<token>' holder, 'o<token>' offer to a waiter, 'j<job id>' offer to a job. In the
+-- modes s and p, the letter precedes the token: 'hs<token>', 'op<token>'. A member is void after
+-- its deadline.
 local HOLDERS, QUEUE_META, WAITERS, JOBS, DUE, SHARD_META, SHARD_WATCH, LOCK_NAME, SHARD_PREFIX
 local NAMESPACE_PREFIX = string.match(KEYS[1], '^[^{]*')
 local CHANNEL_PREFIX = SHARD_CHANNEL_PREFIX or NAMESPACE_PREFIX
--- For how long an offered lock waits to be confirmed, ms.
+-- Time for which an offer reserves the lock.
 local OFFER_TIMEOUT_MS = 300
 local MODE_TAGS = {x = '', s = 's', p = 'p'}
 
--- Turns to a lock by its name. The tag is what all names of the shard begin with, up to the kind.
+-- Selects a lock by its name. `shard_prefix`: start of all key names of its shard, up to the kind.
 local function select_lock(shard_prefix, lock_name)
-  HOLDERS, QUEUE_META, WAITERS, JOBS, LOCK_NAME = shard_prefix .. 'h:' .. lock_name, shard_prefix .. 'l:' .. lock_name, shard_prefix .. 'q:' .. lock_name, shard_prefix .. 'g:' .. lock_name, lock_name
-  if shard_prefix ~= SHARD_PREFIX then SHARD_PREFIX, DUE, SHARD_META, SHARD_WATCH = shard_prefix, shard_prefix .. 'due', shard_prefix .. 'f', shard_prefix .. 'watch' end
+  HOLDERS, QUEUE_META, WAITERS, JOBS, LOCK_NAME =
+    shard_prefix .. 'h:' .. lock_name, shard_prefix .. 'l:' .. lock_name,
+    shard_prefix .. 'q:' .. lock_name, shard_prefix .. 'g:' .. lock_name, lock_name
+  if shard_prefix ~= SHARD_PREFIX then
+    SHARD_PREFIX, DUE, SHARD_META, SHARD_WATCH =
+      shard_prefix, shard_prefix .. 'due', shard_prefix .. 'f', shard_prefix .. 'watch'
+  end
 end
 
--- Turns to the lock whose h this is.
+-- Selects a lock by the name of its h.
 local function select_lock_by_key(holders_key)
   local shard_prefix = string.find(holders_key, '}:h:', #NAMESPACE_PREFIX, true)
-  select_lock(string.sub(holders_key, 1, shard_prefix + 1), string.sub(holders_key, shard_prefix + 4))
+  select_lock(
+    string.sub(holders_key, 1, shard_prefix + 1), string.sub(holders_key, shard_prefix + 4)
+  )
 end
 
--- The name of another key of the shard.
+-- Returns the name of another key of the shard.
 local function shard_key(kind) return SHARD_PREFIX .. kind end
 
 local time = redis.call('TIME')
--- Microseconds since 1970 stay below 2^53 until the year 2255, so a Lua number holds them exactly.
+-- Exact: microseconds since 1970 stay below 2^53 until the year 2255.
 local NOW_US = tonumber(time[1]) * 1000000 + tonumber(time[2])
 local NOW_MS = math.floor(NOW_US / 1000)
--- Rows that one script may look at: a bound on its running time, not on the line.
+-- Maximum number of entries that one script examines. It bounds the running time, not the queue.
 local SCAN_LIMIT = 100
 
--- A number that goes to a command is made text first, a whole one in two parts: the server would print it as a
--- fraction, which costs as much as a command does. (One that is written out in a script is text there.)
+-- Formats a number that goes to a command, a whole one in two parts. Redis would format it as a
+-- fraction, which costs as much as a command. (Constant arguments are written as strings.)
 local function integer(number)
   if number < 0 then return string.format('%.0f', number) end
   local low = number % 1000000000
@@ -61,19 +80,25 @@ local function integer(number)
   return high > 0 and string.format('%d%09d', high, low) or string.format('%d', low)
 end
 
--- Gives key at least ms to live, and never shortens: a key that has lost its TTL gets it back.
+-- Raises the TTL of a key to `ttl_ms`. Never shortens it; a key without a TTL gets this one.
 local function extend_ttl(key, ttl_ms)
   if redis.call('PTTL', key) < ttl_ms then redis.call('PEXPIRE', key, integer(ttl_ms)) end
 end
 
--- Writes a member of h. The key lives exactly as long as its latest member; `alone` saves the look.
+-- Writes a member of h. The key expires with its latest member. `is_only`: there is no other
+-- member, so the current TTL need not be read.
 local function put_holder(member, ttl_ms, is_only)
   redis.call('ZADD', HOLDERS, integer(NOW_MS + ttl_ms), member)
-  if is_only then redis.call('PEXPIRE', HOLDERS, integer(ttl_ms)) else extend_ttl(HOLDERS, ttl_ms) end
+  if is_only then
+    redis.call('PEXPIRE', HOLDERS, integer(ttl_ms))
+  else
+    extend_ttl(HOLDERS, ttl_ms)
+  end
 end
 
--- Takes expired holders and offers out; returns the latest deadline that is left and the mode of those
--- who have it, or nil if it is free; and who is there alone, in mode x: he came when all before him were out.
+-- Removes expired holders and offers. Returns the latest remaining deadline and the mode of the
+-- remaining members, or nil if the lock is free; in mode x also the member. A member of mode x was
+-- added after all others had been removed, so it is alone and no removal is necessary.
 local function expire_holders()
   local latest = redis.call('ZRANGE', HOLDERS, '-1', '-1', 'WITHSCORES')
   if #latest == 0 then return nil end
@@ -84,62 +109,79 @@ local function expire_holders()
   return tonumber(latest[2]), mode_tag
 end
 
--- Whether one more of this mode may come in, where those of the mode `held` are (nil: nobody is). Each
--- has its own limit of permits: where they differ, there are never more than the greatest of them.
+-- Returns true if one more holder of `mode` is admissible beside those of `held_mode` (nil: the
+-- lock is free). Each caller has its own limit of permits: if limits differ, the number of holders
+-- never exceeds the greatest.
 local function is_admissible(mode, limit, held_mode)
   if not held_mode then return true end
   if mode ~= held_mode then return false end
   return mode == 's' or (mode == 'p' and redis.call('ZCARD', HOLDERS) < (limit or 1))
 end
 
--- Fences after each that is given, for hand-overs in the holder's process; and how far ahead of the clock fences begin,
--- us, where the last one is not known: those before may have been given by another server's clock (advance_fences_after_failover.lua).
+-- SPARE_FENCES: fences reserved after each granted one, for handovers in the holder's process.
+-- FENCE_LEAD_US: distance from the clock at which fences start if the last fence is unknown, since
+-- another server's clock may have given it (advance_fences_after_failover.lua).
 local SPARE_FENCES, FENCE_LEAD_US = 32, 600000000
 
--- A fence above every fence ever given in this shard; the spare ones after it are the holder's too. What is
--- kept is the last one itself: it mostly is the server's time, whose text is there already.
+-- Returns a fence above every fence ever given in this shard, and reserves the spare ones after it.
+-- `f` stores this fence rather than the last spare one: it usually equals the server time, of which
+-- lock_batch_fast.lua has the text already.
 local function next_fence()
   local last_fence = redis.call('HGET', SHARD_META, 'fence')
-  local fence = integer(math.max(last_fence and last_fence + SPARE_FENCES + 1 or NOW_US + FENCE_LEAD_US, NOW_US))
+  local fence = integer(
+    math.max(last_fence and last_fence + SPARE_FENCES + 1 or NOW_US + FENCE_LEAD_US, NOW_US)
+  )
   redis.call('HSET', SHARD_META, 'fence', fence)
   return fence
 end
 
+-- Grants the lock and returns the fence.
 local function grant(token, mode, lease_ms, is_only)
   local fence = next_fence()
-  -- Who is in mode x is alone, and the key ends with him: lock_batch_fast.lua relies on that.
+  -- An exclusive holder is alone in h, and h expires with it; lock_batch_fast.lua relies on that.
   put_holder('h' .. MODE_TAGS[mode] .. token, lease_ms, is_only or mode == 'x')
   return fence
 end
 
--- The next number in line, for places and jobs alike. It is a time for the same reason as a fence is:
--- should f be lost, those who come later must still stand behind those who are there.
+-- Returns the next sequence, for queue entries and jobs alike. It is a time, like a fence: if `f`
+-- is lost, later arrivals still follow the entries that exist.
 local function next_sequence()
   local sequence = math.max(tonumber(redis.call('HGET', SHARD_META, 'seq') or '0') + 1, NOW_US)
   redis.call('HSET', SHARD_META, 'seq', integer(sequence))
   return sequence
 end
 
--- A request that runs at once renews its job (direct_run.lua). One that did not in time has lost its process: it is
--- forgotten with its record if it may run again. Returns 'again' then, 'crashed' if it must not, else nil.
+-- Checks a direct run, which renews its job while it runs (direct_run.lua). If the renewal is
+-- overdue, the process of the run is lost. Returns:
+--   'again'    it may run again; its job and record were deleted
+--   'crashed'  it must not run again
+--   nil        it is no direct run in progress, or its renewal is not due yet
 local function check_direct_run(record_key, id)
-  local values = redis.call('HMGET', shard_key('j:' .. id), 'state', 'direct', 'til', 'again', 'owner')
-  if values[1] ~= 'running' or values[2] ~= '1' or not values[3] or tonumber(values[3]) > NOW_MS then return nil end
+  local values = redis.call(
+    'HMGET', shard_key('j:' .. id), 'state', 'direct', 'til', 'again', 'owner'
+  )
+  if values[1] ~= 'running' or values[2] ~= '1'
+    or not values[3] or tonumber(values[3]) > NOW_MS
+  then
+    return nil
+  end
   if values[4] ~= '1' then return 'crashed' end
   redis.call('UNLINK', record_key, shard_key('j:' .. id))
-  redis.call('ZREM', shard_key('n:' .. (values[5] or '')), string.sub(record_key, #SHARD_PREFIX + 3))
+  redis.call(
+    'ZREM', shard_key('n:' .. (values[5] or '')), string.sub(record_key, #SHARD_PREFIX + 3)
+  )
   redis.call(PUBLISH_COMMAND, CHANNEL_PREFIX .. 'c', id)
   return 'again'
 end
 
--- The node whose worker watches the shard; nil if none does.
+-- Returns the node of the worker that watches the shard, or nil.
 local function watching_node()
   local deadline_ms, node = string.match(redis.call('GET', SHARD_WATCH) or '', '^(%d+):(%x+)$')
   if deadline_ms and tonumber(deadline_ms) > NOW_MS then return node end
   return nil
 end
 
--- Until when the job is in backoff, by what l says of those that are; nil if it is not.
+-- Returns the end of a job's backoff, or nil if it has none. `backoffs`: field `back` of l.
 local function backoff_end(backoffs, job_id)
   for deadline_ms, delayed_id in string.gmatch(backoffs or '', '(%d+) (%x+)') do
     if delayed_id == job_id and tonumber(deadline_ms) > NOW_MS then return tonumber(deadline_ms) end
@@ -147,8 +189,9 @@ local function backoff_end(backoffs, job_id)
   return nil
 end
 
--- Sets when a worker should look at this lock, and tells the watcher if it must wake sooner for it. Another lock
--- that is overdue is no reason to be silent: the worker has been there, and may not look again for its sake.
+-- Sets the time of the lock's next poll, and wakes the watching worker if that is earlier than its
+-- next poll. An overdue other lock does not suppress the wake-up: the worker has polled it already,
+-- and may not poll again because of it.
 local function schedule(due_ms)
   local earliest = redis.call('ZRANGE', DUE, '0', '0', 'WITHSCORES')
   redis.call('ZADD', DUE, integer(due_ms), LOCK_NAME)
@@ -158,35 +201,41 @@ local function schedule(due_ms)
   if node then redis.call(PUBLISH_COMMAND, CHANNEL_PREFIX .. 'w:' .. node, 'd ' .. LOCK_NAME) end
 end
 
--- As arm, but a look that is due already stays so, and one that comes sooner too: it ends the passing
--- over of jobs, and traffic must not put it off.
+-- Like `schedule`, but never moves a poll to a later time: the poll ends the skipping of jobs, and
+-- traffic must not postpone it.
 local function schedule_by(due_ms)
   local scheduled_ms = redis.call('ZSCORE', DUE, LOCK_NAME)
   if not scheduled_ms or tonumber(scheduled_ms) > due_ms then schedule(due_ms) end
 end
 
--- Tells the processes of all holders that a place (q) or a job (g) joined the line at this sequence, each once.
--- `alone`: the only one, if that is known.
+-- Announces a queue entry (`kind` q) or a job (g) to the processes of all holders, once each.
+-- `only_holder`: the only member of h, if known.
 local function notify_holders(kind, sequence, only_holder)
   local notified = {}
-  for _, member in ipairs(only_holder and {only_holder} or redis.call('ZRANGE', HOLDERS, '0', SCAN_LIMIT - 1)) do
+  for _, member in ipairs(
+    only_holder and {only_holder} or redis.call('ZRANGE', HOLDERS, '0', SCAN_LIMIT - 1)
+  ) do
     local node = string.match(member, '^h[sp]?%x+:(%x+)$')
     if node and not notified[node] then
       notified[node] = true
-      redis.call(PUBLISH_COMMAND, CHANNEL_PREFIX .. 'w:' .. node, kind .. ' ' .. LOCK_NAME .. ' ' .. integer(sequence))
+      redis.call(
+        PUBLISH_COMMAND, CHANNEL_PREFIX .. 'w:' .. node,
+        kind .. ' ' .. LOCK_NAME .. ' ' .. integer(sequence)
+      )
     end
   end
 end
 
--- Takes a place out of the line.
+-- Removes a queue entry.
 local function remove_waiter(member)
   redis.call('ZREM', WAITERS, member)
   redis.call('HDEL', QUEUE_META, '@' .. string.gsub(member, '^%d+:%a%d*:', ''))
 end
 
--- Puts a place into the line, for ms. While a lock has jobs, l has no end: q's TTL takes away places
--- whose processes died, and leaves their fields. So the first place of a line makes l anew, and fields
--- are left of the line before at most. UNLINK: however many, they cost this script nothing.
+-- Adds a queue entry that lasts `wait_ms`. While a lock has jobs, l has no TTL: the TTL of q then
+-- removes the entries of dead processes but leaves their fields in l. Therefore the first entry of
+-- an empty queue rewrites l, and l keeps such fields of one former queue at most. UNLINK costs this
+-- script nothing, however many they are.
 local function add_waiter(token, mode, limit, sequence, wait_ms)
   if redis.call('EXISTS', WAITERS) == 0 and redis.call('HLEN', QUEUE_META) > 4 then
     local values = redis.call('HMGET', QUEUE_META, 'park', 'back', 'bytes', 'past')
@@ -195,16 +244,23 @@ local function add_waiter(token, mode, limit, sequence, wait_ms)
       if values[i] then redis.call('HSET', QUEUE_META, field, values[i]) end
     end
   end
-  local member = integer(NOW_MS + wait_ms) .. ':' .. mode .. (mode == 'p' and integer(limit) or '') .. ':' .. token
+  local member = integer(NOW_MS + wait_ms) .. ':'
+    .. mode .. (mode == 'p' and integer(limit) or '') .. ':' .. token
   redis.call('ZADD', WAITERS, integer(sequence), member)
   extend_ttl(WAITERS, wait_ms)
   redis.call('HSET', QUEUE_META, '@' .. token, member)
-  if redis.call('EXISTS', JOBS) == 1 then redis.call('PERSIST', QUEUE_META) else extend_ttl(QUEUE_META, wait_ms) end
+  if redis.call('EXISTS', JOBS) == 1 then
+    redis.call('PERSIST', QUEUE_META)
+  else
+    extend_ttl(QUEUE_META, wait_ms)
+  end
 end
 
--- First place whose process may still be waiting: sequence, '<nonce>:<node>', member, mode, limit. A place
--- of a mode that this version does not know stands in line like any other, but is nobody it could offer to;
--- and so does the one behind more dead places than a script may look at: it may be alive, and is not passed.
+-- Returns the first live queue entry: sequence, token, member, mode, limit; nil if there is none.
+-- Removes expired entries before it. Two kinds of entry keep their position but get no offer:
+-- - The mode is unknown to this version: the token is nil.
+-- - It follows `SCAN_LIMIT` expired entries: only the sequence is returned. It may be live, so no
+--   other entry may overtake it.
 local function first_live_waiter()
   for _ = 1, SCAN_LIMIT do
     local entry = redis.call('ZRANGE', WAITERS, '0', '0', 'WITHSCORES')
@@ -220,20 +276,27 @@ local function first_live_waiter()
   return nil
 end
 
--- First job, with its sequence and the watcher, unless the jobs are passed over: an offer to them lapsed, the first
--- one is in backoff, or no worker watches the shard. Then nil, the one that is hidden, and what l says of a backoff.
+-- Returns the sequence and id of the first job, and the watching node. Jobs are skipped if
+-- - an offer to them lapsed,
+-- - the first one is in backoff, or
+-- - no worker watches the shard.
+-- Then it returns nil, the id of the first job, and the field `back`. Without jobs, only nil.
 local function first_eligible_job()
   local entry = redis.call('ZRANGE', JOBS, '0', '0', 'WITHSCORES')
   if #entry == 0 then return nil end
   local values = redis.call('HMGET', QUEUE_META, 'park', 'back')
-  local node = not (values[1] and tonumber(values[1]) <= NOW_MS) and not backoff_end(values[2], entry[1]) and watching_node()
+  local node = not (values[1] and tonumber(values[1]) <= NOW_MS)
+    and not backoff_end(values[2], entry[1])
+    and watching_node()
   if not node then return nil, entry[1], values[2] end
   return tonumber(entry[2]), entry[1], node
 end
 
--- The lock is offered for one accept window to whoever is at the head of its line and fits beside those
--- who are in: one writer, the leading run of readers, as many as there are permits. A live place leaves
--- the line (a dead one would block everybody); a job stays, and is parked unless a worker claims it.
+-- Offers the lock, for one offer timeout, to the head of the queue as far as it is admissible
+-- beside the holders: one exclusive waiter, all leading shared ones, as many as there are permits,
+-- or one job. The entry of a waiter leaves the queue, since a dead one would block it. A job stays,
+-- and jobs are skipped from the end of the offer unless a worker claims it in time.
+-- `is_free`: h is known to be empty.
 local function offer_next(is_free)
   for _ = 1, SCAN_LIMIT do
     local latest_ms, held_mode
@@ -246,7 +309,10 @@ local function offer_next(is_free)
       if not token or not is_admissible(mode, limit, held_mode) then return end
       remove_waiter(member)
       put_holder('o' .. MODE_TAGS[mode] .. token, OFFER_TIMEOUT_MS)
-      redis.call(PUBLISH_COMMAND, CHANNEL_PREFIX .. 'w:' .. string.match(token, ':(%x+)$'), 'o ' .. LOCK_NAME .. ' ' .. token)
+      redis.call(
+        PUBLISH_COMMAND, CHANNEL_PREFIX .. 'w:' .. string.match(token, ':(%x+)$'),
+        'o ' .. LOCK_NAME .. ' ' .. token
+      )
       if redis.call('EXISTS', JOBS) == 1 then schedule_by(NOW_MS + OFFER_TIMEOUT_MS) end
       if mode == 'x' then return end
     elseif latest_ms then
@@ -255,24 +321,32 @@ local function offer_next(is_free)
       put_holder('j' .. job_id, OFFER_TIMEOUT_MS)
       redis.call('HSET', QUEUE_META, 'park', integer(NOW_MS + OFFER_TIMEOUT_MS))
       redis.call('ZADD', DUE, integer(NOW_MS), LOCK_NAME)
-      redis.call(PUBLISH_COMMAND, CHANNEL_PREFIX .. 'w:' .. node_or_backoffs, 'j ' .. LOCK_NAME .. ' ' .. job_id)
+      redis.call(
+        PUBLISH_COMMAND, CHANNEL_PREFIX .. 'w:' .. node_or_backoffs,
+        'j ' .. LOCK_NAME .. ' ' .. job_id
+      )
       return
     else
-      -- Hidden jobs on a free lock: a worker looks when it comes, or when the backoff is over.
+      -- Skipped jobs on a free lock: a worker polls it when it arrives, or when the backoff ends.
       if job_id then schedule(backoff_end(node_or_backoffs, job_id) or NOW_MS) end
       return
     end
   end
 end
 
--- What a request that was not let in is told: ms until the deadline it waits for, length of the line. That
--- is the last one, unless nothing but permits is wanting: then the one that leaves fewer than there may be.
+-- Returns the time until the deadline that a busy caller waits for, in ms, and the length of the
+-- queue. The deadline is the latest of h; but if only permits are missing, it is the one after
+-- which fewer than `limit` are held.
 local function busy_status(mode, limit)
   local latest_ms, held_mode = expire_holders()
   if held_mode == 'p' and mode == 'p' then
     local excess_rank = redis.call('ZCARD', HOLDERS) - limit
-    if excess_rank >= 0 then latest_ms = tonumber(redis.call('ZRANGE', HOLDERS, excess_rank, excess_rank, 'WITHSCORES')[2]) end
+    if excess_rank >= 0 then
+      latest_ms =
+        tonumber(redis.call('ZRANGE', HOLDERS, excess_rank, excess_rank, 'WITHSCORES')[2])
+    end
   end
   latest_ms = latest_ms or NOW_MS + OFFER_TIMEOUT_MS
-  return integer(math.max(latest_ms - NOW_MS, 1)), redis.call('ZCARD', WAITERS) + redis.call('ZCARD', JOBS)
+  return integer(math.max(latest_ms - NOW_MS, 1)),
+    redis.call('ZCARD', WAITERS) + redis.call('ZCARD', JOBS)
 end

@@ -1,9 +1,15 @@
--- When fixed windows end. server_time.lua stands before this.
+-- Provides the time in milliseconds, and the reading of a fixed window's end.
 --
--- All of a script is one moment, `ms`, but its commands read the clock again until Redis 7.2, and a server may stand still
--- within a script: a window that is set and asked for by what is left of it would end at another moment than the one that
--- is told, and a refund names its window by that. So ends are set as moments, and asked for as such from 7.0 on.
+-- Expects `now_us` of server_time.lua. Included by charge_batch and settle_charge.
+-- Provides:
+--   now_ms           server time, ms
+--   EXPIRY_COMMAND   command that reads the expiry of a window's key
+--   expiry_base_ms   subtracted from its reply, it gives the time left in the window, ms
+--
+-- The end of a window is written and read as a time (PXAT, PEXPIRETIME). A caller computes it as
+-- `now_ms` plus the time left, and a refund identifies its window by it. A relative expiry (PX,
+-- PTTL) could differ from that: until Redis 7.2 each command of a script reads the clock again, and
+-- the server may stall between two of them. PEXPIRETIME needs Redis 7.0.
 local now_ms = math.floor(now_us / 1000)
--- What is left of a window is what this command answers, less `since`.
 local EXPIRY_COMMAND, expiry_base_ms = 'PTTL', 0
 if redis.REDIS_VERSION_NUM then EXPIRY_COMMAND, expiry_base_ms = 'PEXPIRETIME', now_ms end

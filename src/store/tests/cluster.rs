@@ -277,7 +277,7 @@ impl Space {
 
     /// As that of one server, on each node.
     pub(super) async fn shift(&self, ms: i64) {
-        self.everywhere(include_str!("travel.lua"), &[&ms.to_string()]).await;
+        self.everywhere(include_str!("shift_times.lua"), &[&ms.to_string()]).await;
     }
 
     /// As that of one server, on each node.

@@ -2,7 +2,7 @@
 //!
 //! A case is written once against a [`rig::Rig`] and runs on memory and on a Redis server of the
 //! tests' own. Time passes only when a case says so: on Redis by moving everything stored into the
-//! past ([`travel.lua`](../travel.lua)), so no case sleeps.
+//! past ([`shift_times.lua`](../shift_times.lua)), so no case sleeps.
 
 #[cfg(feature = "redis")]
 mod alike;

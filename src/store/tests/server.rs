@@ -110,7 +110,7 @@ impl Server {
     /// were put back. (The clock itself can't be set.)
     pub(super) async fn shift(&self, ms: i64) {
         let mut call = redis::cmd("EVAL");
-        call.arg(include_str!("travel.lua")).arg(0).arg(self.prefix());
+        call.arg(include_str!("shift_times.lua")).arg(0).arg(self.prefix());
         call.arg(ms);
         let () = call.query_async(&mut self.raw.clone()).await.unwrap();
     }
@@ -118,7 +118,7 @@ impl Server {
     /// All that is stored in the namespace, a line a key, with times as moments.
     pub(super) async fn shown(&self) -> Vec<String> {
         let mut call = redis::cmd("EVAL");
-        call.arg(include_str!("shown.lua")).arg(0).arg(self.prefix());
+        call.arg(include_str!("dump_namespace.lua")).arg(0).arg(self.prefix());
         call.query_async(&mut self.raw.clone()).await.unwrap()
     }
 

@@ -1,6 +1,12 @@
--- The indexes of a shard, a page each, and what it has counted. See fsck_jobs.lua.
+-- Provides the checks of a shard's indexes, one page a call, and of its counts.
+--
+-- Part of the script `fsck`, after fsck_jobs.lua and before fsck_keys.lua, which describes the
+-- call.
+--
+-- A function of `checks` takes the cursor and the names of the call. It returns the cursor of the
+-- next page ('' after the last), and the names for the reply.
 
--- A page of a ZSET of names; where the next begins, or ''.
+-- Returns the names of one page of a ZSET, and the cursor of the next page ('' after the last).
 local function scan_page(index_key, cursor)
   if not has_type(index_key, 'zset') then return {}, '' end
   local reply = redis.call('ZSCAN', index_key, cursor, 'COUNT', SCAN_LIMIT)
@@ -11,14 +17,14 @@ end
 
 local checks = {}
 
--- Locks that have jobs: their names, for `lines`.
+-- Returns the names of locks with jobs, for `lines`.
 function checks.due(cursor)
   local names, next_cursor = scan_page(FSCK_SHARD_PREFIX .. 'due', cursor)
   return next_cursor, names
 end
 
--- Lines, each with its jobs; from the first one's job behind a sequence. Where there are too many, the rest is for
--- another look: '<number of the line> <sequence>'.
+-- Checks locks with their jobs, in the first lock only jobs after a sequence. With more than
+-- `SCAN_LIMIT` jobs, the rest is left to another call: returns '<position of the lock> <sequence>'.
 function checks.lines(after_sequence, ...)
   local job_budget = SCAN_LIMIT
   for position, lock_name in ipairs({...}) do
@@ -28,7 +34,9 @@ function checks.lines(after_sequence, ...)
         expect_no_ttl(JOBS)
         if redis.call('EXISTS', QUEUE_META) == 1 then expect_no_ttl(QUEUE_META) end
       end
-      local rows = redis.call('ZRANGEBYSCORE', JOBS, '(' .. after_sequence, '+inf', 'WITHSCORES', 'LIMIT', 0, job_budget)
+      local rows = redis.call(
+        'ZRANGEBYSCORE', JOBS, '(' .. after_sequence, '+inf', 'WITHSCORES', 'LIMIT', 0, job_budget
+      )
       local ids = {}
       for i = 1, #rows, 2 do ids[#ids + 1] = rows[i] end
       for _, id in ipairs(ids) do check_queued_job(id) end
@@ -42,10 +50,13 @@ function checks.lines(after_sequence, ...)
   return ''
 end
 
--- One that waits outside of any line, for a request that is gone: its visit finds that out. It leaves only for where it
--- can stand.
+-- Checks a delayed job without an envelope. The repair moves it into its lock's queue, where its
+-- claim ends it as lost. The queue must have the right types, or the job would leave `late` and be
+-- nowhere.
 local function check_delayed_job(id, job)
-  if not job.lock or not tonumber(job.seq or '') then return report('odd', 'j:' .. id, 'no lock or sequence') end
+  if not job.lock or not tonumber(job.seq or '') then
+    return report('odd', 'j:' .. id, 'no lock or sequence')
+  end
   if has_type(shard_key('lates'), 'hash') == nil or not queue_has_types() then return end
   report('no_request', id, LOCK_NAME, function()
     remove_delayed_job(id, parse_count(job.bytes))
@@ -53,7 +64,7 @@ local function check_delayed_job(id, job)
   end)
 end
 
--- Jobs that wait outside of any line.
+-- Checks delayed jobs.
 function checks.late(cursor)
   local names, next_cursor = scan_page(FSCK_SHARD_PREFIX .. 'late', cursor)
   for _, id in ipairs(names) do
@@ -77,6 +88,7 @@ function checks.late(cursor)
   return next_cursor
 end
 
+-- Checks the index of deadlines.
 function checks.exp(cursor)
   local names, next_cursor = scan_page(FSCK_SHARD_PREFIX .. 'exp', cursor)
   select_lock(FSCK_SHARD_PREFIX, '')
@@ -89,7 +101,7 @@ function checks.exp(cursor)
   return next_cursor
 end
 
--- Whether the books of an index of ended jobs are of their types.
+-- Returns true if no key of the ledger of an index of ended jobs has another type.
 local function ledger_has_types(kind)
   local is_well_typed = true
   for suffix, expected in pairs({bytes = 'hash', by = 'zset', owners = 'zset'}) do
@@ -98,20 +110,36 @@ local function ledger_has_types(kind)
   return is_well_typed
 end
 
--- A job of such an index, in its books.
+-- Checks that an ended job is in the ledger of its index.
 local function check_ledger_entry(kind, id, job, score)
-  local size, stamp, owner = string.match(redis.call('HGET', shard_key(kind .. 'bytes'), id) or '', '^(%d+) ?(%d*) ?(.*)$')
-  if size and redis.call('ZSCORE', shard_key(kind .. 'by'), owner_prefix(owner) .. stamp .. ':' .. id) then return end
+  local size, stamp, owner = string.match(
+    redis.call('HGET', shard_key(kind .. 'bytes'), id) or '', '^(%d+) ?(%d*) ?(.*)$'
+  )
+  if
+    size
+    and redis.call('ZSCORE', shard_key(kind .. 'by'), owner_prefix(owner) .. stamp .. ':' .. id)
+  then
+    return
+  end
   report('tally', kind .. 'bytes', id, function()
-    local bytes = ENDED_JOB_OVERHEAD + redis.call('STRLEN', shard_key('b:' .. id)) + redis.call('STRLEN', shard_key('r:' .. id))
-    redis.call('HINCRBY', SHARD_META, kind .. '_bytes', integer(bytes - remove_from_ledger(kind, {id})))
+    local bytes = ENDED_JOB_OVERHEAD
+      + redis.call('STRLEN', shard_key('b:' .. id))
+      + redis.call('STRLEN', shard_key('r:' .. id))
+    redis.call(
+      'HINCRBY', SHARD_META, kind .. '_bytes', integer(bytes - remove_from_ledger(kind, {id}))
+    )
     add_to_ledger(kind, id, job.owner or '', string.format('%016.0f', tonumber(score)), bytes)
   end)
 end
 
--- The sums of the books, if they are not too many for one look.
+-- Checks the totals of a ledger of at most `SCAN_LIMIT` jobs.
 local function check_ledger_sums(kind)
-  if redis.call('EXISTS', shard_key(kind)) == 0 or redis.call('HLEN', shard_key(kind .. 'bytes')) > SCAN_LIMIT then return end
+  if
+    redis.call('EXISTS', shard_key(kind)) == 0
+    or redis.call('HLEN', shard_key(kind .. 'bytes')) > SCAN_LIMIT
+  then
+    return
+  end
   local total_bytes, owned_bytes, bytes_by_owner = 0, 0, {}
   for _, entry in ipairs(redis.call('HVALS', shard_key(kind .. 'bytes'))) do
     local size, _, owner = string.match(entry, '^(%d+) ?(%d*) ?(.*)$')
@@ -121,38 +149,55 @@ local function check_ledger_sums(kind)
       bytes_by_owner[owner] = (bytes_by_owner[owner] or 0) + parse_count(size)
     end
   end
-  local values, owners_key = redis.call('HMGET', SHARD_META, kind .. '_bytes', kind .. '_owned'), shard_key(kind .. 'owners')
-  local is_right = parse_count(values[1] or nil, -1) == total_bytes and parse_count(values[2] or nil, -1) == owned_bytes
+  local values, owners_key =
+    redis.call('HMGET', SHARD_META, kind .. '_bytes', kind .. '_owned'), shard_key(kind .. 'owners')
+  local is_right = parse_count(values[1] or nil, -1) == total_bytes
+    and parse_count(values[2] or nil, -1) == owned_bytes
   local recorded, owner_count = redis.call('ZRANGE', owners_key, 0, SCAN_LIMIT, 'WITHSCORES'), 0
   for _ in pairs(bytes_by_owner) do owner_count = owner_count + 1 end
   is_right = is_right and #recorded == 2 * owner_count
-  for i = 1, #recorded, 2 do is_right = is_right and bytes_by_owner[recorded[i]] == tonumber(recorded[i + 1]) end
+  for i = 1, #recorded, 2 do
+    is_right = is_right and bytes_by_owner[recorded[i]] == tonumber(recorded[i + 1])
+  end
   if is_right then return end
   report('tally', kind .. 'owners', 'there are ' .. integer(total_bytes), function()
-    redis.call('HSET', SHARD_META, kind .. '_bytes', integer(total_bytes), kind .. '_owned', integer(owned_bytes))
+    redis.call(
+      'HSET', SHARD_META, kind .. '_bytes', integer(total_bytes),
+      kind .. '_owned', integer(owned_bytes)
+    )
     redis.call('DEL', owners_key)
-    for owner, size in pairs(bytes_by_owner) do redis.call('ZADD', owners_key, integer(size), owner) end
-    if owner_count > 0 then redis.call('PEXPIRE', owners_key, math.max(redis.call('PTTL', shard_key(kind)), 1)) end
+    for owner, size in pairs(bytes_by_owner) do
+      redis.call('ZADD', owners_key, integer(size), owner)
+    end
+    if owner_count > 0 then
+      redis.call('PEXPIRE', owners_key, math.max(redis.call('PTTL', shard_key(kind)), 1))
+    end
   end)
 end
 
--- An index of ended jobs, from behind a mark.
+-- Checks an index of ended jobs from a score (us) on; '0' is the first page.
 local function check_ended_jobs(index_kind, cursor)
   local index_key = FSCK_SHARD_PREFIX .. index_kind
   if not has_type(index_key, 'zset') or has_type(SHARD_META, 'hash') == nil then return '' end
   select_lock(FSCK_SHARD_PREFIX, '')
   local has_ledger = ledger_has_types(index_kind)
-  -- What ends in this moment may have gone already, before its entry.
+  -- Skips retentions that end within a second: the job may have expired before its entry.
   if cursor == '0' then cursor = integer(NOW_US + 1000000) end
-  local rows = redis.call('ZRANGEBYSCORE', index_key, '(' .. cursor, '+inf', 'WITHSCORES', 'LIMIT', 0, SCAN_LIMIT)
+  local rows = redis.call(
+    'ZRANGEBYSCORE', index_key, '(' .. cursor, '+inf', 'WITHSCORES', 'LIMIT', 0, SCAN_LIMIT
+  )
   for i = 1, #rows, 2 do
     local id = rows[i]
     local job, is_mistyped = read_job(id)
-    -- As if by hand: nothing was trimmed.
+    -- Counted as removed by hand (`<kind>_out`), since no limit or TTL has removed it.
     local function remove_entry() remove_from_index(index_kind, id) end
     if not job and not is_mistyped then report('no_job', id, index_kind, remove_entry) end
     if job and (job.state ~= index_kind or job.gone) then
-      report('ended', id, 'is ' .. (job.gone and 'a tombstone' or job.state or '?') .. ', not ' .. index_kind, remove_entry)
+      report(
+        'ended', id,
+        'is ' .. (job.gone and 'a tombstone' or job.state or '?') .. ', not ' .. index_kind,
+        remove_entry
+      )
     elseif job and has_ledger then
       check_ledger_entry(index_kind, id, job, rows[i + 1])
     end
@@ -163,24 +208,40 @@ end
 function checks.done(cursor) return check_ended_jobs('done', cursor) end
 function checks.dead(cursor) return check_ended_jobs('dead', cursor) end
 
--- Sums over all that is pending, if that is not too much for one look. Names are lines that `due` does not know:
--- 'all' of them, or 'some' where nobody can ask for names. Then what is missing may be theirs, and what is too much is
--- too much all the same. Where a key is of another type, that is told, and nothing of sums.
+-- Compares the counts of pending jobs, of at most `SCAN_LIMIT` locks and delayed jobs together.
+--
+-- The names are locks with jobs that the scan of all keys has found, since `due` may lack some.
+-- - Scope 'all': the scan was complete.
+-- - Scope 'some': it was not. A missing part of a count may belong to locks that were not found, so
+--   only an excess is a fault.
+--
+-- Returns
+-- - 'many' if there are too many to count
+-- - 'some' if a count was too small in the scope 'some'
+-- - '' otherwise; also if a key has another type, which is reported without comparing counts
 function checks.sums(scope, ...)
   for kind, expected in pairs({due = 'zset', late = 'zset', lates = 'hash', f = 'hash'}) do
     if has_type(FSCK_SHARD_PREFIX .. kind, expected) == nil then return '' end
   end
   local lock_names = redis.call('ZRANGE', FSCK_SHARD_PREFIX .. 'due', 0, SCAN_LIMIT)
   for _, lock_name in ipairs({...}) do
-    if not redis.call('ZSCORE', FSCK_SHARD_PREFIX .. 'due', lock_name) then lock_names[#lock_names + 1] = lock_name end
+    if not redis.call('ZSCORE', FSCK_SHARD_PREFIX .. 'due', lock_name) then
+      lock_names[#lock_names + 1] = lock_name
+    end
   end
   local delayed_ids = redis.call('ZRANGE', FSCK_SHARD_PREFIX .. 'late', 0, SCAN_LIMIT)
   if #lock_names + #delayed_ids > SCAN_LIMIT then return 'many' end
   local job_count, bytes, delayed_counts = #delayed_ids, 0, {}
   for _, lock_name in ipairs(lock_names) do
-    if has_type(FSCK_SHARD_PREFIX .. 'g:' .. lock_name, 'zset') == nil or has_type(FSCK_SHARD_PREFIX .. 'l:' .. lock_name, 'hash') == nil then return '' end
+    if
+      has_type(FSCK_SHARD_PREFIX .. 'g:' .. lock_name, 'zset') == nil
+      or has_type(FSCK_SHARD_PREFIX .. 'l:' .. lock_name, 'hash') == nil
+    then
+      return ''
+    end
     job_count = job_count + redis.call('ZCARD', FSCK_SHARD_PREFIX .. 'g:' .. lock_name)
-    bytes = bytes + parse_count(redis.call('HGET', FSCK_SHARD_PREFIX .. 'l:' .. lock_name, 'bytes') or nil)
+    bytes = bytes
+      + parse_count(redis.call('HGET', FSCK_SHARD_PREFIX .. 'l:' .. lock_name, 'bytes') or nil)
   end
   select_lock(FSCK_SHARD_PREFIX, '')
   for _, id in ipairs(delayed_ids) do
@@ -193,21 +254,38 @@ function checks.sums(scope, ...)
   end
   local function compare_count(key, field, recorded, actual)
     if recorded == actual then return end
-    report('tally', short_name(key), field .. ' ' .. integer(recorded) .. ', there are ' .. integer(actual), function()
-      if actual == 0 and key ~= SHARD_META then redis.call('HDEL', key, field) else redis.call('HSET', key, field, integer(actual)) end
-    end)
+    report(
+      'tally', short_name(key),
+      field .. ' ' .. integer(recorded) .. ', there are ' .. integer(actual),
+      function()
+        if actual == 0 and key ~= SHARD_META then
+          redis.call('HDEL', key, field)
+        else
+          redis.call('HSET', key, field, integer(actual))
+        end
+      end
+    )
   end
   local shard_counts = redis.call('HMGET', SHARD_META, 'jobs', 'bytes')
   local is_incomplete = false
   for i, field in ipairs({'jobs', 'bytes'}) do
     local recorded, actual = parse_count(shard_counts[i] or nil, -1), ({job_count, bytes})[i]
-    if scope == 'some' and actual < recorded then is_incomplete = true else compare_count(SHARD_META, field, recorded, actual) end
+    if scope == 'some' and actual < recorded then
+      is_incomplete = true
+    else
+      compare_count(SHARD_META, field, recorded, actual)
+    end
   end
   local recorded_counts = redis.call('HGETALL', shard_key('lates'))
   for i = 1, #recorded_counts, 2 do
-    compare_count(shard_key('lates'), recorded_counts[i], parse_count(recorded_counts[i + 1], -1), delayed_counts[recorded_counts[i]] or 0)
+    compare_count(
+      shard_key('lates'), recorded_counts[i], parse_count(recorded_counts[i + 1], -1),
+      delayed_counts[recorded_counts[i]] or 0
+    )
     delayed_counts[recorded_counts[i]] = nil
   end
-  for field, actual in pairs(delayed_counts) do compare_count(shard_key('lates'), field, 0, actual) end
+  for field, actual in pairs(delayed_counts) do
+    compare_count(shard_key('lates'), field, 0, actual)
+  end
   return is_incomplete and 'some' or ''
 end

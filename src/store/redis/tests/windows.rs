@@ -25,7 +25,7 @@ local turns = 0
 repeat
   local later = redis.call('TIME')
   turns = turns + 1
-until later[1] * 1000000 + later[2] > now + 20000 or turns == 1000000
+until later[1] * 1000000 + later[2] > now_us + 20000 or turns == 1000000
 ";
 
 fn stalled(script: &LuaScript) -> String {

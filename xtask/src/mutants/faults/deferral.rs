@@ -86,7 +86,7 @@ pub(super) const FAULTS: &[Fault] = &[
         breaks: "a worker learns of a free lock by looking again",
         edits: &[edit(
             "src/store/lua/wait_queue.lua",
-            "      redis.call(PUBLISH_COMMAND, CHANNEL_PREFIX .. 'w:' .. node_or_backoffs, 'j ' .. LOCK_NAME .. ' ' .. job_id)\n",
+            "      redis.call(\n        PUBLISH_COMMAND, CHANNEL_PREFIX .. 'w:' .. node_or_backoffs,\n        'j ' .. LOCK_NAME .. ' ' .. job_id\n      )\n",
             "",
         )],
         suites: &[unit(&["store::tests"])],
@@ -108,8 +108,8 @@ pub(super) const FAULTS: &[Fault] = &[
         breaks: "a key that is used for another request is answered with the first one's job",
         edits: &[edit(
             "src/store/lua/enqueue_batch.lua",
-            "if record_fingerprint == fingerprint or record_fingerprint == '-' then return",
-            "if record_fingerprint then return",
+            "if record_fingerprint == fingerprint or record_fingerprint == '-' then",
+            "if record_fingerprint then",
         )],
         suites: &[unit(&["store::tests"]), rows(&["idempotency::"])],
     },
@@ -284,8 +284,8 @@ pub(super) const FAULTS: &[Fault] = &[
         breaks: "one client fills the shard of another one",
         edits: &[edit(
             "src/store/lua/enqueue_batch.lua",
-            "if not fits or leaves_reserve(RESERVE_DIVISOR, job_count, used_bytes, extra_bytes, old_bytes, terms) then return fits, queue_length end",
-            "if RESERVE_DIVISOR then return fits, queue_length end",
+            "    not fits\n    or leaves_reserve(RESERVE_DIVISOR, job_count, used_bytes, extra_bytes, old_bytes, terms)\n",
+            "    RESERVE_DIVISOR\n",
         )],
         suites: &[unit(&["store::tests"]), rows(&["crowded::"])],
     },
