@@ -8,11 +8,11 @@ use std::error::Error as _;
 use redis::{Cmd, RedisError};
 
 use super::{
-    KeyNames,
     scripts::CHECK_ACL,
     target::{ConnectError, RedisConnection, missing_permission},
 };
 use crate::error::Error;
+use crate::store::key_names::KeyNames;
 
 /// Builds the check; it fails if a permission is missing.
 pub(super) fn check_command(keys: &KeyNames) -> Cmd {

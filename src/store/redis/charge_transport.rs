@@ -9,14 +9,14 @@ use redis::{Cmd, Value};
 
 use self::charge_groups::{ChargeGroup, ChargeGroups, GroupMember};
 use super::{
-    ConnectionLanes, KeyNames,
     batcher::{self, BatchTransport},
     call_fault::{CallFault, classify_reply},
-    connection_lanes::TrackedConnection,
+    connection_lanes::{ConnectionLanes, TrackedConnection},
     lock_command::{write_concatenated, write_number, write_texts},
     raw_charge_reply::{ChargeReplyReader, RawChargeReply},
     scripts::CHARGE_BATCH,
 };
+use crate::store::key_names::KeyNames;
 use crate::{
     clock::ceil_millis,
     error::{Error, ErrorKind},

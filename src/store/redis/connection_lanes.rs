@@ -31,12 +31,12 @@ use std::{
 pub(super) use self::connection_lane::ConnectionLane;
 use self::{connection_factory::ConnectionFactory, liveness::Liveness};
 use super::{
-    KeyNames,
     call_fault::classify_outcome,
     node_lanes::{ClusterNode, NodeLanes},
     server_tracker::ServerTracker,
     target::{ConnectionTarget, RedisConnection},
 };
+use crate::store::key_names::KeyNames;
 use crate::{
     error::{Error, ErrorKind},
     key::SHARD_COUNT,

@@ -8,13 +8,13 @@ use std::sync::Arc;
 use redis::{Cmd, RedisWrite as _, Value};
 
 use super::{
-    ConnectionLanes, KeyNames,
     batcher::{self, BatchTransport},
     call_fault::{CallFault, classify_reply},
-    connection_lanes::TrackedConnection,
+    connection_lanes::{ConnectionLanes, TrackedConnection},
     lock_command::{write_concatenated, write_number, write_texts, write_verb_and_numbers},
     scripts::ENQUEUE_BATCH,
 };
+use crate::store::key_names::KeyNames;
 use crate::{
     clock::ceil_millis,
     error::{Error, ErrorKind},

@@ -17,7 +17,7 @@ use futures_util::{StreamExt as _, future::join_all};
 use tokio::{runtime::Handle, task::JoinHandle, time::timeout};
 
 use super::{
-    ConnectionLanes,
+    connection_lanes::ConnectionLanes,
     subscriber::RetryDelay,
     target::{ConnectionTarget, SentinelTarget},
 };

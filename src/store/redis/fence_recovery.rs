@@ -7,11 +7,11 @@
 use redis::Cmd;
 
 use super::{
-    KeyNames,
     scripts::ADVANCE_FENCES_AFTER_FAILOVER,
     target::{ConnectError, RedisConnection},
 };
 use crate::key::SHARD_COUNT;
+use crate::store::key_names::KeyNames;
 
 /// Advances the fences of all shards of a single server.
 pub(super) async fn advance_all_shards(

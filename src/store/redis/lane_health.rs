@@ -8,8 +8,9 @@ use std::{error::Error as _, sync::Arc, time::Duration};
 
 use redis::RedisError;
 
-use super::{ConnectionLanes, KeyNames, circuit_breaker::CircuitBreaker};
+use super::{circuit_breaker::CircuitBreaker, connection_lanes::ConnectionLanes};
 use crate::error::{Error, ErrorKind};
+use crate::store::key_names::KeyNames;
 
 pub(super) struct LaneHealth {
     breaker: CircuitBreaker,

@@ -6,14 +6,14 @@ use bytes::Bytes;
 use redis::{Cmd, Value};
 
 use super::{
-    ConnectionLanes, KeyNames,
     batcher::{self, BatchTransport},
     call_fault::{CallFault, classify_reply},
-    connection_lanes::TrackedConnection,
+    connection_lanes::{ConnectionLanes, TrackedConnection},
     lock_command::{self, LockCommand},
     scripts::LOCK_BATCH,
 };
 use crate::error::{Error, ErrorKind};
+use crate::store::key_names::KeyNames;
 
 /// Transport of one lane.
 pub(super) struct LockTransport {

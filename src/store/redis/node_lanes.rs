@@ -10,7 +10,6 @@ use redis::{ErrorKind as RedisErrorKind, RedisError, ServerErrorKind};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{
-    KeyNames,
     batcher::RETRY_PAUSE,
     call_fault::{CallFault, classify_reply},
     connection_lanes::{ConnectionLane, TrackedConnection, server_responded},
@@ -19,6 +18,7 @@ use super::{
     target::{ClusterTarget, ConnectError, Endpoint},
 };
 use crate::error::{Error, ErrorKind};
+use crate::store::key_names::KeyNames;
 
 /// Cluster node at one address.
 pub(super) struct ClusterNode {

@@ -6,13 +6,13 @@ use bytes::Bytes;
 use redis::{Cmd, RedisWrite as _, Value};
 
 use super::{
-    ConnectionLanes, KeyNames,
     batcher::{self, BatchTransport},
     call_fault::{CallFault, classify_reply},
-    connection_lanes::TrackedConnection,
+    connection_lanes::{ConnectionLanes, TrackedConnection},
     lock_command::{write_concatenated, write_number, write_texts},
     scripts::TASKS_PUSH,
 };
+use crate::store::key_names::KeyNames;
 use crate::{
     clock::{ceil_millis, saturating_micros},
     error::{Error, ErrorKind},

@@ -22,7 +22,7 @@ use redis::RedisError;
 use tokio::{runtime::Handle, time::timeout};
 
 use super::{
-    KeyNames, RedisBackend,
+    RedisBackend,
     connection_lanes::ConnectionLanes,
     home_runtime::run_on_home_runtime,
     server_info::ServerInfo,
@@ -31,6 +31,7 @@ use super::{
         RedisConnection,
     },
 };
+use crate::store::key_names::KeyNames;
 use crate::{
     clock::ceil_millis,
     error::{Error, ErrorKind},

@@ -2,7 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{QueueTransaction, ServerTime, idle_workers::polling_worker};
+use super::{QueueTransaction, idle_workers::polling_worker};
+use crate::store::memory::memory_shard::ServerTime;
 use crate::{
     clock::saturating_micros,
     store::tasks::{

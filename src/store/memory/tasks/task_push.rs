@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{QueueTransaction, ServerTime};
+use super::QueueTransaction;
+use crate::store::memory::memory_shard::ServerTime;
 use crate::{
     clock::saturating_micros,
     store::tasks::{OVERDUE_US, TaskId, TaskPushCommand, TaskPushOutcome, TaskRecord, UniqueKey},

@@ -1,7 +1,13 @@
 //! Tests of rules that only the embedded store has.
 
-use super::*;
-use crate::{clock::Clock, store::tasks::TaskId};
+use crate::{
+    clock::Clock,
+    key::Key,
+    store::{
+        memory::MemoryBackend,
+        tasks::{TaskBackend as _, TaskId},
+    },
+};
 
 /// Otherwise a client that chooses queue names could fill the memory.
 #[tokio::test]

@@ -4,13 +4,25 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     super::{
-        CallBatcher, ChargeTransport, ConnectionLanes, EnqueueTransport, FailoverMonitor, KeyNames,
-        LaneHealth, LockTransport, PushTransport, RedisBackend, ReplicaAcks, RunTransport,
+        RedisBackend,
+        batcher::CallBatcher,
+        charge_transport::ChargeTransport,
+        connection_lanes::ConnectionLanes,
+        enqueue_transport::EnqueueTransport,
+        failover_monitor::FailoverMonitor,
+        lane_health::LaneHealth,
+        lock_transport::LockTransport,
+        push_transport::PushTransport,
+        replica_acks::ReplicaAcks,
+        run_transport::RunTransport,
         scripts::{CHARGE_BATCH, ENQUEUE_BATCH, LOCK_BATCH, RUN_BATCH, TASKS_PUSH},
     },
     StoreBuilder,
 };
-use crate::{error::Error, store::backend::random_hex_id};
+use crate::{
+    error::Error,
+    store::{backend::random_hex_id, key_names::KeyNames},
+};
 
 /// Longest namespace, in bytes.
 const MAX_NAMESPACE_LEN: usize = 32;

@@ -45,9 +45,9 @@ use self::{
     sentinel_reports::{SentinelReport, SentinelReports},
 };
 use super::{
-    ConnectError, ConnectionSettings, MessageStream, OpenedConnection, SingleServer,
-    redis_tls_settings,
+    ConnectError, ConnectionSettings, MessageStream, OpenedConnection, redis_tls_settings,
     redis_tls_settings::RedisTlsSettings,
+    single_server::SingleServer,
     store_url::{HostPort, LoginCredentials, StoreUrl},
 };
 use crate::clock::ceil_millis;

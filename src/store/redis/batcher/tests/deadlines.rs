@@ -7,7 +7,11 @@ use tokio::time::{Instant, advance};
 use super::{DEADLINE, Field, arrived, begun, call, call_within, poll, settle};
 use crate::{
     error::{Error, ErrorKind},
-    store::redis::batcher::{BatchFault, OutcomeCell, QueuedCall, outcome_cell::AbandonedCall},
+    store::redis::batcher::{
+        BatchFault,
+        lane_queue::QueuedCall,
+        outcome_cell::{AbandonedCall, OutcomeCell},
+    },
 };
 
 /// Before anybody looks why nobody comes.

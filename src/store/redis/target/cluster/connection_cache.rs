@@ -8,10 +8,12 @@ use redis::{RedisError, RedisResult, Value, aio::ConnectionLike as _};
 use tokio::time::Instant;
 
 use super::{
-    ClusterTarget, ConnectError, ConnectionSettings, Endpoint,
+    ClusterTarget, Endpoint,
     node_config::{NODE_TIMEOUT_SETTING, is_permanently_refused, parse_node_timeout},
     topology_view::TopologyView,
 };
+use crate::store::redis::target::ConnectError;
+use crate::store::redis::target::ConnectionSettings;
 use crate::store::redis::target::RedisConnection;
 
 /// Maximum idle time of a cached connection: a middlebox may have dropped it after that.

@@ -17,10 +17,8 @@ use tokio::{
     time::{Instant, sleep, timeout, timeout_at},
 };
 
-use super::{
-    ClusterState, ClusterTarget, ConnectError, Endpoint, connection_cache,
-    topology_view::TopologyView,
-};
+use super::{ClusterState, ClusterTarget, Endpoint, connection_cache, topology_view::TopologyView};
+use crate::store::redis::target::ConnectError;
 
 /// Maximum number of nodes queried at once.
 const MAX_QUERIED_NODES: usize = 5;

@@ -1,0 +1,213 @@
+//! `MemoryBackend`: the shards of the embedded store, and how an operation locks one.
+
+#[cfg(any(test, feature = "test-kit"))]
+use std::sync::atomic::Ordering;
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
+
+use futures_util::future::ready;
+use parking_lot::Mutex;
+
+#[cfg(any(test, feature = "test-kit"))]
+use super::super::backend::{AcquireCommand, AcquireReply};
+use super::{
+    super::backend::{JobId, JobState, NodeId, StoreFuture},
+    local_pubsub::LocalPubsub,
+    lock_transaction::LockTransaction,
+    memory_shard::{MemoryShard, ServerTime},
+};
+use crate::{
+    clock::Clock,
+    error::Error,
+    key::{Key, SHARD_COUNT},
+};
+
+/// Backend of [`Store::memory`](crate::Store::memory).
+pub(crate) struct MemoryBackend {
+    pub(super) clock: Clock,
+    pub(super) identity: Arc<str>,
+    /// Indexed by shard number.
+    shards: Vec<Mutex<MemoryShard>>,
+    /// Live workers, with the end of each lease in ms.
+    pub(super) live_workers: Mutex<HashMap<NodeId, u64>>,
+    /// Live rate limiters, with the end of each lease in ms.
+    pub(super) live_limiters: Mutex<HashMap<NodeId, u64>>,
+    pub(super) jobs_paused: AtomicBool,
+    pub(super) task_queues: super::tasks::MemoryTaskQueues,
+    pub(super) pubsub: LocalPubsub,
+    /// All acquires are busy; jobs still run.
+    #[cfg(any(test, feature = "test-kit"))]
+    simulates_busy_locks: AtomicBool,
+}
+
+impl MemoryBackend {
+    pub(crate) fn new(clock: Clock) -> Self {
+        Self {
+            clock,
+            identity: uuid::Uuid::new_v4().simple().to_string().into(),
+            shards: (0..SHARD_COUNT).map(|_| Mutex::default()).collect(),
+            live_workers: Mutex::default(),
+            live_limiters: Mutex::default(),
+            jobs_paused: AtomicBool::new(false),
+            task_queues: Mutex::default(),
+            pubsub: LocalPubsub::default(),
+            #[cfg(any(test, feature = "test-kit"))]
+            simulates_busy_locks: Default::default(),
+        }
+    }
+
+    /// Runs an operation on a shard. The time is read under the lock, so that operations see it in
+    /// their order.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "a shard is below their number, which is the length"
+    )]
+    pub(super) fn with_shard<T>(
+        &self,
+        shard: u16,
+        step: impl FnOnce(&mut MemoryShard, ServerTime) -> T,
+    ) -> T {
+        // Shards of keys and of parsed job ids are below their number, which is the length.
+        let mut shard = self.shards[usize::from(shard)].lock();
+        step(&mut shard, ServerTime::from_micros(self.clock.now_us()))
+    }
+
+    /// Runs an operation on a lock, then sends its messages.
+    pub(super) fn with_lock<T>(
+        &self,
+        key: &Key,
+        step: impl FnOnce(&mut LockTransaction<'_>) -> T,
+    ) -> T {
+        let mut post = Vec::new();
+        let answer =
+            self.with_shard(key.shard(), |shard, now| shard.with_lock(key, now, &mut post, step));
+        self.pubsub.publish(post);
+        answer
+    }
+
+    /// Makes every acquire busy from now on. Jobs run, because a claim takes its lock itself.
+    #[cfg(any(test, feature = "test-kit"))]
+    pub(crate) fn simulate_busy_locks(&self, busy: bool) {
+        self.simulates_busy_locks.store(busy, Ordering::SeqCst);
+    }
+
+    /// Makes a grant busy if the simulation is on. The lock is acquired and released, so that
+    /// everything that precedes the grant of a free lock takes effect.
+    #[cfg(any(test, feature = "test-kit"))]
+    pub(super) fn apply_busy_simulation(
+        &self,
+        call: &AcquireCommand,
+        acquired: AcquireReply,
+    ) -> AcquireReply {
+        let AcquireReply::Granted { queue_length: line, .. } = acquired else {
+            return acquired;
+        };
+        // The lock of the workers' shared limits is exempt: a worker without a run permit runs
+        // nothing.
+        if !self.simulates_busy_locks.load(Ordering::SeqCst) || call.key == Key::for_queue_workers()
+        {
+            return acquired;
+        }
+        self.with_lock(&call.key, |visit| visit.release(&call.token, call.mode));
+        AcquireReply::Busy {
+            lease_remaining: Duration::from_secs(1),
+            queue_length: line,
+            seq: 0,
+            has_joined: false,
+        }
+    }
+
+    /// Returns the number of locks, jobs, records, counters and index entries, including expired
+    /// ones that were not swept yet.
+    #[cfg(test)]
+    pub(in super::super) fn stored_value_count(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().value_count()).sum()
+    }
+
+    /// Removes expired counters. If one stayed, a clock that is set back would revive it.
+    #[cfg(test)]
+    pub(in super::super) fn sweep_counters(&self) {
+        let now = ServerTime::from_micros(self.clock.now_us());
+        for shard in &self.shards {
+            shard.lock().counters.sweep(now.ms + 1, usize::MAX);
+        }
+    }
+
+    /// Adds entries without jobs to a shard's index of dead jobs, with the given expiry times in
+    /// microseconds.
+    #[cfg(test)]
+    pub(in super::super) fn fill_dead_index(&self, shard: u16, times: std::ops::Range<u64>) {
+        self.with_shard(shard, |shard_of, now| {
+            for until in times {
+                let id = JobId::parse(&format!("{shard:02x}{until:032x}")).expect("it is an id");
+                shard_of.state.index_ended_job(JobState::Dead, (&id, ""), (until, 0), now);
+            }
+        });
+    }
+
+    /// Returns the number of entries that never expire: locks with jobs, pending jobs, index
+    /// entries.
+    #[cfg(test)]
+    pub(in super::super) fn persistent_entry_count(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().persistent_entry_count()).sum()
+    }
+
+    /// Returns the counts of jobs and bytes of the key's shard, and of bytes of its lock.
+    #[cfg(test)]
+    pub(in super::super) fn usage_counts(&self, key: &Key) -> [u64; 3] {
+        self.with_shard(key.shard(), |shard, _| shard.usage_counts(key))
+    }
+
+    pub(super) fn cancel_queued_job(
+        &self,
+        id: &JobId,
+        began_us: u64,
+        retention: Duration,
+    ) -> Option<JobState> {
+        let key = self.with_shard(id.shard(), |shard, now| shard.lock_of(id, now))?;
+        self.with_lock(&key, |visit| visit.cancel_job(id, began_us, retention))
+    }
+}
+
+impl fmt::Debug for MemoryBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Omits the data: keys and requests belong to users.
+        f.debug_struct("MemoryBackend").field("clock", &self.clock).finish_non_exhaustive()
+    }
+}
+
+/// `live_workers.lua`: registers a node, or removes it if the lease is zero. Returns true if a node has
+/// joined, left or expired, and the number of live nodes.
+pub(super) fn update_live_nodes(
+    nodes: &mut HashMap<NodeId, u64>,
+    node: NodeId,
+    lease: Duration,
+    now: ServerTime,
+) -> (bool, usize) {
+    let mut gone = false;
+    nodes.retain(|other, end| {
+        let lives = *end > now.ms;
+        gone |= !lives && *other != node;
+        lives
+    });
+    let changed = if lease.is_zero() {
+        nodes.remove(&node).is_some()
+    } else {
+        nodes.insert(node, now.deadline_after(lease)).is_none()
+    };
+    (gone || changed, nodes.len())
+}
+
+pub(super) fn ready_ok<T: Send + 'static>(answer: T) -> StoreFuture<'static, T> {
+    ready_result(Ok(answer))
+}
+
+pub(super) fn ready_result<T: Send + 'static>(
+    outcome: Result<T, Error>,
+) -> StoreFuture<'static, T> {
+    Box::pin(ready(outcome))
+}

@@ -1,0 +1,89 @@
+//! `RedisBackend`: the lanes, batchers and trackers of one store.
+
+use std::{
+    fmt,
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use super::super::key_names::KeyNames;
+use super::{
+    batcher::CallBatcher,
+    charge_transport::ChargeTransport,
+    connection_lanes::ConnectionLanes,
+    enqueue_transport::EnqueueTransport,
+    failover_monitor::FailoverMonitor,
+    lane_health::LaneHealth,
+    lock_command::LockCommand,
+    lock_transport::LockTransport,
+    push_transport::PushTransport,
+    replica_acks::ReplicaAcks,
+    run_transport::{RunCommand, RunTransport},
+    target::ConnectionTarget,
+};
+use crate::error::{Error, ErrorKind};
+
+/// Store backend on the servers of a [`ConnectionTarget`].
+pub(in super::super) struct RedisBackend {
+    pub(super) target: ConnectionTarget,
+    pub(super) lanes: Arc<ConnectionLanes>,
+    /// One per lane, like the other batchers except `charge_batchers`.
+    pub(super) lock_batchers: Vec<CallBatcher<LockTransport>>,
+    /// In a cluster one per lane, on a single server one in all: its charges go over the first
+    /// lane. No undo has to follow a charge on the same lane, and batches split over several lanes
+    /// would cost more per charge.
+    pub(super) charge_batchers: Vec<CallBatcher<ChargeTransport>>,
+    pub(super) run_batchers: Vec<CallBatcher<RunTransport>>,
+    pub(super) enqueue_batchers: Vec<CallBatcher<EnqueueTransport>>,
+    pub(super) push_batchers: Vec<CallBatcher<PushTransport>>,
+    /// Sequence number of the next push.
+    pub(super) next_push: AtomicU64,
+    pub(super) lane_health: Vec<Arc<LaneHealth>>,
+    pub(super) replica_acks: Arc<ReplicaAcks>,
+    pub(super) keys: KeyNames,
+    pub(super) deadline: Duration,
+    pub(super) _failover_monitor: Option<FailoverMonitor>,
+}
+
+impl RedisBackend {
+    /// Returns the batcher of a command. All calls about one shard use one lane.
+    #[expect(clippy::indexing_slicing, reason = "there are as many as lanes")]
+    pub(super) fn lock_batcher(&self, ask: &LockCommand) -> &CallBatcher<LockTransport> {
+        &self.lock_batchers[self.lanes.lane_of_shard(ask.key().shard())]
+    }
+
+    /// Returns the batcher of charges under a tag of this shard.
+    #[expect(clippy::indexing_slicing, reason = "there is one, or as many as lanes")]
+    pub(super) fn charge_batcher(&self, shard: u16) -> &CallBatcher<ChargeTransport> {
+        &self.charge_batchers[self.lanes.lane_of_shard(shard) % self.charge_batchers.len()]
+    }
+
+    /// Sends a claim or a settlement, batched with others of its lane.
+    #[expect(clippy::indexing_slicing, reason = "there are as many as lanes")]
+    pub(super) async fn send_run_command(&self, ask: RunCommand) -> Result<redis::Value, Error> {
+        let shard = ask.key().shard();
+        self.check_breaker(shard, super::scripts::RUN_BATCH.name)?;
+        let until = Instant::now() + self.deadline;
+        let lane = &self.run_batchers[self.lanes.lane_of_shard(shard)];
+        let outcome = if ask.frees_run_slot() {
+            // The run that starts in the freed slot calls at once, and shares the batch.
+            match lane.submit(ask, until) {
+                Some(outcome) => outcome.await,
+                None => Err(Error::new(ErrorKind::Unavailable, super::scripts::RUN_BATCH.name)),
+            }
+        } else {
+            lane.call(ask, until).await
+        };
+        self.record_outcome(shard, &outcome);
+        outcome.map(|answer| answer.first)
+    }
+}
+
+impl fmt::Debug for RedisBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Neither address nor user: this output ends up in the application's logs.
+        f.debug_struct("RedisBackend").field("keys", &self.keys).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,186 @@
+//! `TestKit`, and the workers that a test drives by hand.
+
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use crate::{
+    clock::Clock,
+    defer::{DeferWorker, JobStepper},
+    error::{Error, ErrorKind},
+    key::Key,
+    lock::{AcquireError, LockGuard},
+    queue::{self, QueueWorker},
+    store::{MemoryBackend, Store},
+};
+use crate::{defer::JobRunReport, queue::TaskRunReport};
+
+pub(super) const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Embedded store for one test, with control over its clock, locks and workers.
+#[derive(Clone)]
+pub struct TestKit {
+    store: Store,
+    memory: Arc<MemoryBackend>,
+    clock: Clock,
+}
+
+impl TestKit {
+    /// Creates an empty embedded store. Its clock stands still at the current time, rounded down to
+    /// a whole second.
+    #[must_use]
+    pub fn new() -> Self {
+        let clock = Clock::manual();
+        let memory = Arc::new(MemoryBackend::new(clock.clone()));
+        Self { store: Store::with_backend(Arc::clone(&memory) as _), memory, clock }
+    }
+
+    /// Returns the store, for the application. All clones share its data.
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Returns the time of the store's clock. Times given to the store, such as that of
+    /// [`run_at`](queue::PushRequest::run_at), must be computed from it: the process's own clock
+    /// goes on and is ahead of it.
+    #[must_use]
+    pub fn now(&self) -> SystemTime {
+        UNIX_EPOCH + Duration::from_micros(self.clock.now_us())
+    }
+
+    /// Advances the store's clock, at most by 100 years (of 365 days) in one call. It governs
+    /// delays, backoffs, deadlines, quotas and leases. Timers of the application are tokio's;
+    /// `tokio::time` moves those.
+    pub fn advance(&self, by: Duration) {
+        self.clock.advance(by);
+    }
+
+    /// Holds the lock of a resource, like a long request. Other requests for it are refused, wait
+    /// or are deferred. The lock is held until the guard is dropped, or until the store's clock or
+    /// tokio's has advanced by a day. [`Key::path_param`] is the key of a
+    /// `LockLayer::by_path_param`.
+    ///
+    /// # Errors
+    ///
+    /// If the lock is held already.
+    pub async fn hold_lock(&self, key: impl Into<Key>) -> Result<LockGuard, Error> {
+        // The lease outlasts everything but a day on the store's clock or tokio's.
+        let lock = self.store.lock(key).lease(DAY).max_hold(DAY);
+        lock.acquire().await.map_err(|refused| match refused {
+            AcquireError::Fault(error) => error,
+            other => Error::new(ErrorKind::Config, "hold").with_source(other.to_string()),
+        })
+    }
+
+    /// Makes every lock busy for requests, or ends this. Runs of deferred requests still get their
+    /// locks, so every request behind a `DeferLayer` is answered with 202.
+    pub fn pretend_busy(&self, busy: bool) {
+        self.memory.simulate_busy_locks(busy);
+    }
+
+    /// Creates a worker that runs jobs only on demand, from a `DeferWorker` of this crate or of an
+    /// integration. The status resource and the layers see a live worker. Don't spawn another
+    /// worker on this store: it would take jobs away.
+    ///
+    /// # Errors
+    ///
+    /// None with this store. The type is that of every worker operation.
+    pub async fn defer_worker(
+        &self,
+        worker: impl Into<DeferWorker>,
+    ) -> Result<TestDeferWorker, Error> {
+        let stepper = JobStepper::new(worker.into());
+        stepper.send_heartbeat().await?;
+        Ok(TestDeferWorker(stepper))
+    }
+
+    /// Creates a worker of a queue that runs tasks only on demand.
+    ///
+    /// Its settings apply, except that it runs one task at a time. The kit's clock governs
+    /// `queue_rate` and backoffs; tokio's clock governs `max_run_time`. Don't spawn another worker
+    /// on this queue: it would take tasks away.
+    #[must_use]
+    pub fn queue_worker(&self, worker: QueueWorker) -> TestQueueWorker {
+        TestQueueWorker(queue::QueueStepper::new(worker))
+    }
+}
+
+impl Default for TestKit {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for TestKit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TestKit").field("store", &self.store).finish_non_exhaustive()
+    }
+}
+
+/// Worker that runs jobs only when [`run_due`](Self::run_due) is called.
+pub struct TestDeferWorker(JobStepper);
+
+impl TestDeferWorker {
+    /// Runs every due job to its end, in order, in the caller's own task. Returns the runs in the
+    /// order of their ends, including runs of jobs that became due by earlier ones. A retry with a
+    /// backoff is due only after the clock was [advanced](TestKit::advance).
+    ///
+    /// # Errors
+    ///
+    /// None with this store.
+    ///
+    /// # Panics
+    ///
+    /// After 10,000 passes that each ran a job: jobs that make other jobs due without end.
+    pub async fn run_due(&mut self) -> Result<Vec<JobRunReport>, Error> {
+        self.0.run_due().await
+    }
+}
+
+impl fmt::Debug for TestDeferWorker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TestDeferWorker").finish_non_exhaustive()
+    }
+}
+
+/// Worker that runs tasks of a queue only when [`run_due`](Self::run_due) is called.
+pub struct TestQueueWorker(queue::QueueStepper);
+
+impl TestQueueWorker {
+    /// Runs every due task to its end, one after the other, including the tasks that these push.
+    /// Returns the runs in order. A failed task is due again after the clock was
+    /// [advanced](TestKit::advance) by its backoff.
+    ///
+    /// # Panics
+    ///
+    /// After 10,000 runs: tasks that push tasks without end. The last run has been settled.
+    pub async fn run_due(&mut self) -> Vec<TaskRunReport> {
+        self.0.run_due().await
+    }
+}
+
+impl fmt::Debug for TestQueueWorker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TestQueueWorker").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_resource_that_is_held_stays_so() {
+        let kit = TestKit::new();
+        let somebody = kit.hold_lock("x").await.expect("it is free");
+        for _ in 0..23 {
+            kit.advance(DAY / 24);
+            tokio::time::sleep(DAY / 24).await;
+        }
+        assert_eq!(somebody.loss(), None);
+        assert!(kit.store().lock("x").acquire().await.is_err());
+    }
+}
