@@ -64,11 +64,11 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = match self.kind {
-            ErrorKind::Unavailable => "the store is not available",
-            ErrorKind::Timeout => "no answer from the store in time; the call may have run",
-            ErrorKind::Protocol => "the store gave an answer that is not lockgate's",
-            ErrorKind::Config => "the store is not configured rightly",
-            ErrorKind::CostAboveQuota => "the cost is more than the quota ever lets in at once",
+            ErrorKind::Unavailable => "the store is unavailable",
+            ErrorKind::Timeout => "no reply from the store in time; the call may have run",
+            ErrorKind::Protocol => "the store sent a reply that is not lockgate's",
+            ErrorKind::Config => "the store is misconfigured",
+            ErrorKind::CostAboveQuota => "the cost exceeds the capacity of the quota",
         };
         write!(f, "{}: {what}", self.operation)?;
         match (&self.kind, &self.source) {
@@ -91,7 +91,7 @@ pub struct ParseCursorError;
 
 impl fmt::Display for ParseCursorError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("no cursor of a listing")
+        f.write_str("the cursor could not be parsed")
     }
 }
 

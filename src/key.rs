@@ -213,7 +213,7 @@ impl Key {
     pub fn stripe(&self, n: u32) -> Self {
         assert!(
             (1..=MAX_STRIPES).contains(&n),
-            "Key::stripe: {n} stripes; there can be 1 to {MAX_STRIPES}"
+            "Key::stripe: takes 1 to {MAX_STRIPES} stripes, not {n}"
         );
         let start = Sha256::digest(self.0.as_bytes());
         let number = start[..8].iter().fold(0u64, |sum, byte| sum << 8 | u64::from(*byte));
@@ -247,7 +247,7 @@ impl Key {
 
     /// Returns the shard of a key from its [`fnv_hash`](Self::fnv_hash).
     pub(crate) fn shard_of_hash(fnv: u64) -> u16 {
-        #[expect(clippy::cast_possible_truncation, reason = "a remainder of 64 fits")]
+        #[expect(clippy::cast_possible_truncation, reason = "a remainder below 64 fits")]
         let shard = (fnv % u64::from(SHARD_COUNT)) as u16;
         shard
     }
@@ -297,7 +297,7 @@ impl Key {
         Self(format!("{prefix}{}", truncated_hash(value)).into())
     }
 
-    #[expect(clippy::indexing_slicing, reason = "a kind is one of ours, and has a few letters")]
+    #[expect(clippy::indexing_slicing, reason = "kinds are constants of at most 5 bytes")]
     fn build(kind: &str, name: &str, value: &[u8]) -> Self {
         if name.is_empty() {
             let mut prefix = [b':'; 8];

@@ -51,10 +51,7 @@
         clippy::unwrap_used
     )
 )]
-#![cfg_attr(
-    not(feature = "redis"),
-    allow(dead_code, reason = "what only stores beyond this process need")
-)]
+#![cfg_attr(not(feature = "redis"), allow(dead_code, reason = "used by Redis stores only"))]
 
 mod clock;
 pub mod defer;

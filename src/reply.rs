@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_it_says_is_not_in_its_debug() {
+    fn reply_debug_hides_values_and_body() {
         let mut reply = Reply::new(200).header("set-cookie", "secret=1").body("a secret");
         reply.binary_headers.push(("x-odd".into(), Bytes::from_static(b"secret")));
         let text = format!("{reply:?}");

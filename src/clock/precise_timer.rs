@@ -71,7 +71,7 @@ mod tests {
 
     /// The benchmarks measure the lateness.
     #[tokio::test]
-    async fn it_is_never_early() {
+    async fn timer_never_fires_early() {
         let mut alarm = PreciseTimer::default();
         for n in 0..21 {
             let at = Instant::now() + 3 * MS + Duration::from_micros(130) * n;
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_stopped_clock_is_told_by_its_timers() {
+    async fn paused_clock_uses_tokio_timers() {
         assert!(!is_real_time());
         let mut alarm = PreciseTimer::default();
         for ms in [1, 2, 3, 50, 60_000] {
@@ -94,7 +94,7 @@ mod tests {
 
     /// A worker drops and repeats a wait with each step.
     #[tokio::test]
-    async fn a_wait_that_is_dropped_and_begun_again_has_one_thread() {
+    async fn repeated_wait_uses_one_sleeping_thread() {
         let mut sleepers = 0;
         // On a busy machine the time may have passed before the wait starts.
         for _ in 0..1000 {
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn another_moment_may_come_first() {
+    async fn earlier_deadline_replaces_a_later_one() {
         let mut alarm = PreciseTimer::default();
         let far = Instant::now() + Duration::from_secs(60);
         // As if a thread slept for it already.

@@ -54,7 +54,7 @@ impl JobChain {
                     // The lease is no longer certain. Dropping the attempt returns the job
                     // uncharged.
                     Err(error) => {
-                        tracing::warn!(job = ?id, %error, "claimed too late");
+                        tracing::warn!(job = ?id, %error, "claim arrived too late");
                         Err(ChainOutcome::RetryAfter(Duration::from_millis(200)))
                     }
                 };
@@ -66,7 +66,7 @@ impl JobChain {
                 }
                 ClaimOutcome::QueueEmpty => return Err(ChainOutcome::AwaitWakeup),
                 ClaimOutcome::Ended(id) => {
-                    tracing::error!(job = ?id, "deferred request has ended: crashed, lost or too late");
+                    tracing::error!(job = ?id, "job ended without a run: crashed, lost or expired");
                 }
                 ClaimOutcome::NotFirst(first) => head = Some(first),
                 ClaimOutcome::Claimed(_) => {}
@@ -182,7 +182,7 @@ impl JobChain {
             };
             match settled {
                 Ok(settled) => return Some(settled),
-                Err(error) => tracing::warn!(job = ?id, %error, "settling failed"),
+                Err(error) => tracing::warn!(job = ?id, %error, "settlement failed"),
             }
             let left = facts.valid_until().saturating_duration_since(Instant::now());
             if left <= FINAL_SETTLE_MARGIN || facts.loss().is_some() {

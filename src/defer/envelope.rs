@@ -189,7 +189,7 @@ fn encode_envelope(
     start.resize(1 + CHECKSUM_LEN, 0);
     let out = postcard::to_extend(head, start);
     // Strings, numbers and lists of known length: postcard can't fail on them.
-    let mut out = out.expect("the head has no type that postcard can't write");
+    let mut out = out.expect("postcard can write every type of the head");
     out.extend_from_slice(body);
     if let Some((front, rest)) = out.split_at_mut_checked(1 + CHECKSUM_LEN) {
         front.iter_mut().skip(1).zip(checksum(at, kind, rest)).for_each(|(to, byte)| *to = byte);
@@ -227,31 +227,44 @@ fn decode_envelope<T: for<'a> Deserialize<'a>>(
 mod tests {
     use super::*;
 
-    fn head() -> HttpRequestHead {
+    fn request_head() -> HttpRequestHead {
         let headers = vec![("x".to_owned(), b"\xff".to_vec()), ("x".to_owned(), b"2".to_vec())];
         HttpRequestHead::new("PATCH", "/a?b=c", headers, "192.0.2.1:7".parse().ok())
     }
 
-    fn carried() -> SavedSnapshots {
+    fn user_snapshot() -> SavedSnapshots {
         vec![("user".to_owned(), b"7".to_vec())]
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn encoded_request_decodes_to_the_same_request() {
         let (store, lock) = (Store::memory(), Key::custom("a"));
         let at = EnvelopeBinding { store: &store, id: &JobId::new(&lock), lock: &lock };
-        let bytes = encode_request(at, head(), head().headers, carried(), 3, b"body");
+        let bytes =
+            encode_request(at, request_head(), request_head().headers, user_snapshot(), 3, b"body");
         let body = Bytes::from_static(b"body");
-        let read = StoredRequest { head: head(), snapshots: carried(), max_attempts: 3, body };
+        let read = StoredRequest {
+            head: request_head(),
+            snapshots: user_snapshot(),
+            max_attempts: 3,
+            body,
+        };
         assert_eq!(decode_request(at, &bytes), Ok(read));
     }
 
     #[test]
-    fn what_was_put_elsewhere_is_broken() {
+    fn envelope_of_another_job_or_lock_is_corrupted() {
         let (store, lock, other) = (Store::memory(), Key::custom("a"), Key::custom("b"));
         let (id, two) = (JobId::new(&lock), JobId::new(&lock));
         let at = EnvelopeBinding { store: &store, id: &id, lock: &lock };
-        let bytes = encode_request(at, head(), head().headers, SavedSnapshots::new(), 1, b"body");
+        let bytes = encode_request(
+            at,
+            request_head(),
+            request_head().headers,
+            SavedSnapshots::new(),
+            1,
+            b"body",
+        );
         let response = StoredResponseHead {
             status: 200,
             headers: HeaderList::new(),
@@ -271,7 +284,7 @@ mod tests {
 
     /// Any bytes under a job's name in the store.
     #[test]
-    fn any_bytes_are_broken_or_newer_or_sealed() {
+    fn arbitrary_bytes_decode_to_the_expected_error() {
         bolero::check!().with_iterations(1_000).with_type::<(bool, Vec<u8>)>().for_each(
             |(ours, bytes)| {
                 let (store, lock) = (Store::memory(), Key::custom("a"));
@@ -294,9 +307,9 @@ mod tests {
 
     /// One changed bit, a truncation, or an extension.
     #[test]
-    fn nothing_that_was_changed_is_read() {
-        type Input = (String, Vec<u8>, Vec<u8>, usize, u8, Vec<u8>);
-        bolero::check!().with_iterations(500).with_type::<Input>().for_each(
+    fn changed_truncated_or_extended_envelope_is_rejected() {
+        type TamperInput = (String, Vec<u8>, Vec<u8>, usize, u8, Vec<u8>);
+        bolero::check!().with_iterations(500).with_type::<TamperInput>().for_each(
             |(target, value, body, place, bit, more)| {
                 let (store, lock) = (Store::memory(), Key::custom("a"));
                 let at = EnvelopeBinding { store: &store, id: &JobId::new(&lock), lock: &lock };
@@ -327,9 +340,9 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_a_request_is_in_a_log() {
-        let (head, body) = (head(), Bytes::from_static(b"body"));
-        let request = StoredRequest { head, snapshots: carried(), max_attempts: 1, body };
+    fn stored_request_debug_shows_no_content() {
+        let (head, body) = (request_head(), Bytes::from_static(b"body"));
+        let request = StoredRequest { head, snapshots: user_snapshot(), max_attempts: 1, body };
         let told = format!("{request:?}");
         assert_eq!(told, "StoredRequest { method: \"PATCH\", max_attempts: 1, bytes: 4, .. }");
     }

@@ -34,11 +34,17 @@ impl JobChain {
             Ok(request) => request,
             Err(EnvelopeError::NewerVersion) => return back(NEWER_VERSION),
             Err(EnvelopeError::MissingKey) => {
-                tracing::error!(job = ?run.id, "deferred request is sealed with a key that is not here");
+                tracing::error!(
+                    job = ?run.id,
+                    "the job is sealed with a key that this process lacks; add it by \
+                     with_decryption_key"
+                );
                 return back(NO_KEY);
             }
             Err(EnvelopeError::Corrupted) => {
-                tracing::error!(job = ?run.id, "deferred request can't be read: it was changed or moved");
+                tracing::error!(
+                    job = ?run.id, "the stored request was modified or moved; the job is dead"
+                );
                 let retention = worker.settlement_rules.dead_retention;
                 return Some(Settlement::Dead { reason: "unreadable", retention });
             }
@@ -54,7 +60,8 @@ impl JobChain {
             Err(snapshot) => {
                 tracing::error!(
                     job = ?run.id, snapshot,
-                    "deferred request carries what this worker can't restore: .restore::<T>()"
+                    "the job carries a snapshot that this worker cannot restore; add \
+                     .restore_extension::<T>()"
                 );
                 return back(UNKNOWN_SNAPSHOT);
             }

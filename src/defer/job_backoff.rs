@@ -66,7 +66,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn it_doubles_up_to_its_cap_and_spreads_over_all_of_it() {
+    fn backoff_doubles_up_to_its_cap_with_full_jitter() {
         let backoff = JobBackoff { base: SECOND, cap: 10 * SECOND, max_retry_after: 60 * SECOND };
         for (attempt, most) in [(1, 1), (2, 2), (3, 4), (4, 8), (5, 10), (40, 10), (u32::MAX, 10)] {
             let most = most * SECOND;
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_handler_asks_for_is_waited_within_bounds() {
+    fn retry_after_is_honored_up_to_its_maximum() {
         let backoff = JobBackoff { base: SECOND, cap: SECOND, max_retry_after: 60 * SECOND };
         let wait = backoff.delay_after(1, Some(20 * SECOND));
         assert!((20 * SECOND..=21 * SECOND).contains(&wait), "{wait:?}");
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn no_terms_make_it_fail() {
+    fn zero_and_unbounded_settings_do_not_panic() {
         let none = JobBackoff {
             base: Duration::ZERO,
             cap: Duration::ZERO,
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_retry_after_is_seconds_or_a_date() {
+    fn retry_after_parses_seconds_and_dates() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777);
         let of = |text: &str| {
             let value = vec![("retry-after".to_owned(), text.as_bytes().to_vec())];

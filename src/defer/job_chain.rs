@@ -92,7 +92,7 @@ impl JobChain {
         // lock's name: the dispatcher would count the chain as running forever, and start no other.
         let visit = AssertUnwindSafe(self.run_with_permit(hint)).catch_unwind().await;
         let next = visit.unwrap_or_else(|_| {
-            tracing::error!(lock = %self.key.log_hash(), "a visit panicked");
+            tracing::error!(lock = %self.key.log_hash(), "a worker task panicked");
             ChainOutcome::RetryAfter(Duration::from_secs(1))
         });
         (self.key, next)
@@ -166,11 +166,16 @@ impl JobChain {
             && (self.is_webhook() || worker.shared_limits.reuse(&worker.store, leave).await);
         match self.settle_and_free_slot(started, verdict, goes_on).await {
             Some(started) => {
-                tracing::info!(node = %worker.store.node(), job = ?id, attempt, outcome, "run ended");
+                tracing::info!(
+                    node = %worker.store.node(), job = ?id, attempt, outcome, "run ended"
+                );
                 started.map_or(ChainStep::End(next), ChainStep::Continue)
             }
             None => {
-                tracing::error!(node = %worker.store.node(), job = ?id, attempt, "run lost");
+                tracing::error!(
+                    node = %worker.store.node(), job = ?id, attempt,
+                    "run not settled: its lock was lost"
+                );
                 ChainStep::End(ChainOutcome::AwaitWakeup)
             }
         }

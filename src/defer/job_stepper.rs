@@ -85,7 +85,7 @@ impl JobStepper {
 
     /// Runs all due jobs, one after the other, until none is due. Runs nothing while the queue is
     /// paused.
-    #[expect(clippy::panic, reason = "a test that would go on for ever is to fail")]
+    #[expect(clippy::panic, reason = "a test without an end must fail")]
     pub(crate) async fn run_due(&mut self) -> Result<Vec<JobRunReport>, Error> {
         if self.send_heartbeat().await?.is_paused {
             return Ok(Vec::new());
@@ -119,7 +119,8 @@ impl JobStepper {
         }
         let passes = self.max_passes;
         panic!(
-            "TestWorker::run_due: {passes} passes, and each has run something; do jobs make jobs without end?"
+            "TestDeferWorker::run_due: jobs were still due after {passes} passes; check whether \
+             jobs create jobs without end"
         );
     }
 

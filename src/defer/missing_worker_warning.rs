@@ -41,7 +41,8 @@ impl MissingWorkerWarning {
         if news {
             tracing::warn!(
                 node = %store.node(),
-                "requests are deferred and no worker is alive to run them: spawn a DeferWorker"
+                "requests are deferred and no worker is alive; start a DeferWorker on this store \
+                 and namespace"
             );
         }
         news

@@ -45,30 +45,33 @@ fn split_outside_quotes(text: &str, mark: char) -> impl Iterator<Item = &str> {
 mod tests {
     use super::*;
 
-    fn read(values: &[&str]) -> (Option<u64>, bool) {
+    fn parse_values(values: &[&str]) -> (Option<u64>, bool) {
         let values: Vec<_> = values.iter().map(|value| value.as_bytes()).collect();
         let PreferHeader { wait, respond_async } = PreferHeader::parse(&values);
         (wait.map(|wait| wait.as_secs()), respond_async)
     }
 
     #[test]
-    fn both_are_found_wherever_they_stand() {
-        assert_eq!(read(&["respond-async, wait=10"]), (Some(10), true));
-        assert_eq!(read(&["return=minimal", "Wait = \"7\"; x=1, wait=9"]), (Some(7), false));
-        assert_eq!(read(&["handling=lenient; y", "Respond-Async;x"]), (None, true));
-        assert_eq!(read(&["wait=0"]), (Some(0), false));
+    fn wait_and_respond_async_are_found_in_any_position() {
+        assert_eq!(parse_values(&["respond-async, wait=10"]), (Some(10), true));
+        assert_eq!(
+            parse_values(&["return=minimal", "Wait = \"7\"; x=1, wait=9"]),
+            (Some(7), false)
+        );
+        assert_eq!(parse_values(&["handling=lenient; y", "Respond-Async;x"]), (None, true));
+        assert_eq!(parse_values(&["wait=0"]), (Some(0), false));
     }
 
     #[test]
-    fn what_is_in_quotes_is_text() {
-        assert_eq!(read(&[r#"x="a, respond-async, wait=5", wait=7"#]), (Some(7), false));
-        assert_eq!(read(&[r#"x="a;\", wait=5"; wait=6, wait=7"#]), (Some(7), false));
-        assert_eq!(read(&[r#"x="; wait=5, respond-async"#]), (None, false));
+    fn quoted_text_is_not_parsed_as_a_preference() {
+        assert_eq!(parse_values(&[r#"x="a, respond-async, wait=5", wait=7"#]), (Some(7), false));
+        assert_eq!(parse_values(&[r#"x="a;\", wait=5"; wait=6, wait=7"#]), (Some(7), false));
+        assert_eq!(parse_values(&[r#"x="; wait=5, respond-async"#]), (None, false));
     }
 
     /// Header values of any bytes: the first preference counts, whatever follows it.
     #[test]
-    fn nothing_behind_a_preference_changes_it() {
+    fn later_values_do_not_change_a_preference() {
         bolero::check!().with_iterations(1_000).with_type::<Vec<Vec<u8>>>().for_each(|lines| {
             let mut all: Vec<&[u8]> = vec![b"wait=5, respond-async"];
             all.extend(lines.iter().map(|line| &line[..]));
@@ -79,9 +82,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_broken_is_ignored() {
+    fn malformed_preferences_are_ignored() {
         for none in ["", "wait", "wait=x", "wait=-1", "waits=3", "respond-async2", "respond"] {
-            assert_eq!(read(&[none]), (None, false), "{none}");
+            assert_eq!(parse_values(&[none]), (None, false), "{none}");
         }
     }
 }

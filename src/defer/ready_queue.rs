@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lock_is_in_it_once_with_what_was_heard_last() {
+    fn lock_is_queued_once_with_its_latest_job() {
         let mut waiting = ReadyQueue::default();
         let (one, two) = (Key::custom("1"), Key::custom("2"));
         let (old, new) = (JobId::new(&one), JobId::new(&one));
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn each_is_told_once_after_a_while_and_again_when_all_are() {
+    async fn locks_are_forwarded_once_after_the_delay_until_due() {
         let mut waiting = ReadyQueue::default();
         let keys = ["1", "2", "3"].map(Key::custom);
         keys.iter().for_each(|key| waiting.push(key.clone(), None));

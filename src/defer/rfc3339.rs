@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_those_of_the_calendar() {
+    fn timestamps_match_the_calendar() {
         for (seconds, told) in [
             (1, "1970-01-01T00:00:01.000Z"),
             (951_782_399, "2000-02-28T23:59:59.000Z"),
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn each_day_is_the_one_after_the_day_before() {
+    fn consecutive_days_give_consecutive_dates() {
         let mut last = civil_date(0);
         assert_eq!(last, (1970, 1, 1));
         for days in 1..200_000 {

@@ -114,18 +114,18 @@ impl JobChain {
             }
             () = self.wait_for_shutdown(ShutdownPhase::Draining) => return Err(Some(drained_settlement())),
             checked = checked => checked.unwrap_or_else(|_| {
-                tracing::error!(job = ?id, "the check of an authorization panicked");
+                tracing::error!(job = ?id, "the authorization check panicked");
                 RunAuthorization::Unknown
             }),
             () = tokio::time::sleep(longest) => {
-                tracing::error!(job = ?id, ?longest, "the check of an authorization took too long");
+                tracing::error!(job = ?id, ?longest, "the authorization check took too long");
                 RunAuthorization::Unknown
             }
         };
         match authorization {
             RunAuthorization::Granted => Ok(()),
             RunAuthorization::Denied => {
-                tracing::warn!(job = ?id, "deferred request not run: not authorized any more");
+                tracing::warn!(job = ?id, "job not run: no longer authorized");
                 let retention = self.worker.settlement_rules.dead_retention;
                 Err(Some(Settlement::Dead { reason: NOT_AUTHORIZED, retention }))
             }

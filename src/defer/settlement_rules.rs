@@ -61,8 +61,8 @@ impl RunContext<'_> {
         if matches!(answer.status, 401 | 403) {
             tracing::error!(
                 job = ?self.replay.job().id, status = answer.status,
-                "deferred request refused by authentication; give the worker the routes inside the \
-                 authentication layer, and whose request it is by .carry::<T>() and .restore::<T>()"
+                "run refused by authentication; put the worker's routes inside the authentication \
+                 layer, and use .carry_identity::<T>(..) with .restore_extension::<T>()"
             );
             return self.dead_letter("auth");
         }
@@ -88,13 +88,13 @@ impl RunContext<'_> {
     fn classify_unlocked(&self, status: u16) -> Settlement {
         let id = &self.replay.job().id;
         if matches!(status, 404 | 405) {
-            tracing::error!(job = ?id, "deferred request matches no route of this worker");
+            tracing::error!(job = ?id, "no route of this worker matches the job");
             return Settlement::Postpone { delay: self.age_backoff(), reason: UNROUTABLE };
         }
         tracing::error!(
             job = ?id, status,
-            "a deferred request was answered without passing its LockLayer; give the worker the same \
-             routes, layers included"
+            "the run did not pass its LockLayer; give the worker the same routes, layers \
+             included"
         );
         self.dead_letter("wiring")
     }
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clock_that_is_wrong_makes_no_pause_that_another_job_would_not_have() {
+    fn backoff_by_age_stays_bounded_with_a_wrong_clock() {
         let (seen, second) = (SystemTime::now(), Duration::from_secs(1));
         assert_eq!(age_backoff_at(seen + 7 * second, seen), 7 * second);
         let hours = 10_000 * 3600 * second;

@@ -108,7 +108,7 @@ impl SharedRunLimits {
                 }))
             }
             Err(error) => {
-                tracing::warn!(node = %store.node(), %error, "the queue's rate can't be charged");
+                tracing::warn!(node = %store.node(), %error, "queue rate not charged");
                 Err(ERROR_RETRY_DELAY)
             }
         }
@@ -129,13 +129,13 @@ impl SharedRunLimits {
             };
             let call = SettleChargeCommand { tag: key, items: vec![back] };
             if let Err(error) = store.backend().settle_charge(call).await {
-                tracing::debug!(node = %store.node(), %error, "a charge was not given back");
+                tracing::debug!(node = %store.node(), %error, "unused charge not returned");
             }
         }
         if let Some(permit) = permit
             && let Err(error) = permit.release().await
         {
-            tracing::warn!(node = %store.node(), %error, "a permit of the queue was not given back");
+            tracing::warn!(node = %store.node(), %error, "queue permit not released");
         }
     }
 }
@@ -154,7 +154,7 @@ fn gcra_rule(runs: u64, window: Duration) -> QuotaRule {
 }
 
 fn log_and_back_off(store: &Store, error: &Error) -> Duration {
-    tracing::warn!(node = %store.node(), %error, "no permit of the queue");
+    tracing::warn!(node = %store.node(), %error, "no queue permit");
     ERROR_RETRY_DELAY
 }
 

@@ -142,11 +142,11 @@ pub(super) const IDEMPOTENCY_KEY: &str = "idempotency-key";
 ///
 /// It is the same in every run of a job. The job can't be found by it, in contrast to the id, so a
 /// handler may log it.
-#[expect(clippy::indexing_slicing, reason = "it has 32 bytes")]
+#[expect(clippy::indexing_slicing, reason = "a SHA-256 HMAC has 32 bytes")]
 #[expect(clippy::expect_used, reason = "HMAC takes keys of any length")]
 pub(super) fn derive_idempotency_key(id: &JobId) -> String {
     let mut mac: Hmac<Sha256> =
-        Hmac::new_from_slice(b"lockgate idempotency key 1").expect("a key of any length");
+        Hmac::new_from_slice(b"lockgate idempotency key 1").expect("HMAC takes keys of any length");
     mac.update(id.as_str().as_bytes());
     format!("\"{}\"", hex(&mac.finalize().into_bytes()[..16]))
 }

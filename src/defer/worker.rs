@@ -104,7 +104,8 @@ impl DeferWorker {
     pub fn queue_rate(mut self, requests: u64, per: Duration) -> Self {
         assert!(
             requests > 0 && !per.is_zero() && per <= MAX_DURATION,
-            "DeferWorker::queue_rate: {requests} per {per:?}; take at least one per time, up to a year"
+            "DeferWorker::queue_rate: {requests} per {per:?}; it takes at least 1, per more than 0 \
+             and at most a year"
         );
         self.shared_limits.rate = Some((requests, per));
         self

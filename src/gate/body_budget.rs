@@ -147,30 +147,30 @@ mod tests {
     /// Other tests of this process take room too, far less than this.
     const BUDGET: usize = 1 << 40;
 
-    fn room(limit: usize, budget: usize) -> BodyBudget {
+    fn new_budget(limit: usize, budget: usize) -> BodyBudget {
         BodyBudget::new(limit, budget, Duration::MAX)
     }
 
-    fn head(bytes: usize) -> HttpRequestHead {
+    fn head_of_len(bytes: usize) -> HttpRequestHead {
         HttpRequestHead::new("PUT", "/", vec![("x".into(), vec![b'x'; bytes])], None)
     }
 
-    fn client(name: &str, limit: usize) -> BodyBudget {
-        let mut room = room(limit, BUDGET);
-        assert!(room.try_reserve_head(&head(0), Key::custom(name)));
+    fn budget_of_client(name: &str, limit: usize) -> BodyBudget {
+        let mut room = new_budget(limit, BUDGET);
+        assert!(room.try_reserve_head(&head_of_len(0), Key::custom(name)));
         room
     }
 
     #[test]
-    fn a_client_leaves_as_much_as_it_takes() {
+    fn client_leaves_as_much_as_it_takes() {
         const MUCH: usize = BUDGET / 2 - (1 << 30);
-        let mut one = client("one", BUDGET);
+        let mut one = budget_of_client("one", BUDGET);
         assert!(one.try_grow_to(MUCH));
         assert!(!one.try_grow_to(BUDGET / 2 + 1), "more than half");
-        let mut same = client("one", BUDGET);
+        let mut same = budget_of_client("one", BUDGET);
         assert!(!same.try_grow_to(1 << 32), "the share is the client's, not the request's");
         // Another one has half of what is left.
-        let mut two = client("two", BUDGET);
+        let mut two = budget_of_client("two", BUDGET);
         assert!(two.try_grow_to(MUCH / 2));
         assert!(!two.try_grow_to(MUCH / 2 + (1 << 31)));
         drop(one);
@@ -179,19 +179,19 @@ mod tests {
 
     /// 1,300 requests of one client that send nothing, and the largest body of another one.
     #[test]
-    fn idle_requests_of_one_client_keep_nobody_out() {
+    fn idle_requests_of_one_client_do_not_block_another() {
         let budget = 64 << 20;
         let idle: Vec<_> = (0..1_300)
             .map(|_| {
-                let mut idle = room(64 * 1024, budget);
-                let _ = idle.try_reserve_head(&head(100), Key::custom("idle"))
+                let mut idle = new_budget(64 * 1024, budget);
+                let _ = idle.try_reserve_head(&head_of_len(100), Key::custom("idle"))
                     && idle.try_declare_length(Some(64 * 1024));
                 idle
             })
             .collect();
-        let mut other = room(64 * 1024, budget);
+        let mut other = new_budget(64 * 1024, budget);
         assert!(
-            other.try_reserve_head(&head(100), Key::custom("other"))
+            other.try_reserve_head(&head_of_len(100), Key::custom("other"))
                 && other.try_declare_length(Some(64 * 1024))
         );
         assert!(other.try_grow_to(64 * 1024));
@@ -199,22 +199,22 @@ mod tests {
     }
 
     #[test]
-    fn a_head_takes_room_beside_the_body() {
-        let mut one = room(10, BUDGET);
+    fn head_is_reserved_beside_the_body() {
+        let mut one = new_budget(10, BUDGET);
         assert!(
-            one.try_reserve_head(&head(100), Key::custom("a")) && one.try_grow_to(10),
+            one.try_reserve_head(&head_of_len(100), Key::custom("a")) && one.try_grow_to(10),
             "its limit is the body's"
         );
         assert_eq!((one.reserved_head, one.reserved_body), (102, 10));
         assert!(
-            !room(10, 0).try_reserve_head(&head(0), Key::custom("a")),
+            !new_budget(10, 0).try_reserve_head(&head_of_len(0), Key::custom("a")),
             "the budget is both of theirs"
         );
     }
 
     #[test]
-    fn nothing_is_kept_of_a_client_that_has_nothing() {
-        let one = client("of a moment", 10);
+    fn usage_of_a_client_ends_with_its_last_reservation() {
+        let one = budget_of_client("of a moment", 10);
         assert!(BUFFER_USAGE.lock().by_client.contains_key(&Key::custom("of a moment")));
         drop(one);
         assert!(!BUFFER_USAGE.lock().by_client.contains_key(&Key::custom("of a moment")));

@@ -48,7 +48,7 @@ pub enum NextBodyItem<I> {
 /// The gate has stopped the body, which must break off visibly. Holds the ticket, unless the body
 /// had ended already. Drop it after the body: the handler's stream may continue as long as the body
 /// lives.
-#[must_use = "the ticket is to be dropped after the body"]
+#[must_use = "the ticket must be dropped after the body"]
 pub struct StoppedBody {
     _ticket: Option<LeaveGateFn>,
 }

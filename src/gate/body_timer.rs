@@ -163,7 +163,7 @@ impl BodyTimer {
 
 impl fmt::Display for BodyTimeoutError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the request's body did not arrive in time")
+        f.write_str("the request body did not arrive in time")
     }
 }
 
@@ -193,9 +193,9 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     /// A handler's read of a body, with a timeout of 5 s.
-    struct Body(mpsc::UnboundedReceiver<u8>, BodyTimer);
+    struct TimedTestBody(mpsc::UnboundedReceiver<u8>, BodyTimer);
 
-    impl Body {
+    impl TimedTestBody {
         fn new() -> (mpsc::UnboundedSender<u8>, Self, BodyTimerHandle) {
             let (client, body) = mpsc::unbounded_channel();
             let (reading, patience) = BodyTimerHandle::new(5 * SECOND);
@@ -214,8 +214,8 @@ mod tests {
 
     /// As the loser of a `select!` does.
     #[tokio::test(start_paused = true)]
-    async fn what_has_come_is_there_however_late_the_handler_looks() {
-        let (client, mut body, reading) = Body::new();
+    async fn received_data_is_returned_after_a_late_poll() {
+        let (client, mut body, reading) = TimedTestBody::new();
         for byte in 0..9 {
             assert_eq!(body.read().now_or_never(), None);
             client.send(byte).expect("it is read");
@@ -237,7 +237,7 @@ mod tests {
 
     /// A handler that is woken and finds no data continues to wait.
     #[tokio::test(start_paused = true)]
-    async fn a_wake_without_anything_does_not_end_the_wait() {
+    async fn wakeup_without_data_does_not_end_the_wait() {
         let (reading, mut patience) = BodyTimerHandle::new(5 * SECOND);
         let mut ticks = Box::pin(futures_util::stream::unfold((), |()| async {
             tokio::time::sleep(SECOND).await;

@@ -152,7 +152,7 @@ mod tests {
     use crate::{
         gate::{
             AttemptMode, GateRequest, HttpRequestHead, InitialVerdict, LeaveAction, Verdict,
-            idempotent_run::tests::{begun, locked},
+            idempotent_run::tests::{acquire_for_direct_run, begin_run},
         },
         reply::Reply,
         store::Store,
@@ -160,9 +160,9 @@ mod tests {
 
     /// A gate that ignores the body.
     #[derive(Clone)]
-    struct Deaf;
+    struct BodyIgnoringGate;
 
-    impl Gate<()> for Deaf {
+    impl Gate<()> for BodyIgnoringGate {
         type EntryContext = Infallible;
         type Ticket = u8;
         type LightTicket = u8;
@@ -199,12 +199,12 @@ mod tests {
         }
     }
 
-    fn data(item: &Bytes) -> Option<&[u8]> {
+    fn item_data(item: &Bytes) -> Option<&[u8]> {
         Some(item)
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_stalls_does_not_keep_its_run() {
+    async fn stalled_client_does_not_hold_its_run() {
         let detached = DetachedRun::new(ParkingSlot::new(AttemptMode::ParkImmediately, None));
         // The receiver is there, and is not read.
         let (to, unread) = mpsc::channel(1);
@@ -212,7 +212,13 @@ mod tests {
         let next =
             |_: &mut Context<'_>| Poll::Ready(NextBodyItem::Item(Bytes::from_static(b"more")));
         let mut ticket = 0;
-        let read = detached.forward_body((&Deaf, &mut ticket), next, data, to.closed(), &mut sink);
+        let read = detached.forward_body(
+            (&BodyIgnoringGate, &mut ticket),
+            next,
+            item_data,
+            to.closed(),
+            &mut sink,
+        );
         let asked = Instant::now();
         assert_eq!(read.await, (None, ServiceOutcome::BodyFailed));
         assert_eq!(asked.elapsed().as_secs(), STALL_TIMEOUT.as_secs());
@@ -220,12 +226,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_run_that_has_begun_is_left_though_its_client_has_gone() {
+    async fn started_run_leaves_its_gate_after_a_disconnect() {
         let store = Store::memory();
         for has_begun in [true, false] {
             let slot = ParkingSlot::new(AttemptMode::ParkImmediately, None);
             if has_begun {
-                slot.set_run(begun(&store, &locked(&store).await).await);
+                slot.set_run(begin_run(&store, &acquire_for_direct_run(&store).await).await);
             }
             let left = AtomicBool::new(false);
             let leaving = async {

@@ -13,7 +13,7 @@ use super::gate_request::GateRequest;
 /// found, and nothing would be kept.
 pub(crate) fn parse_header_name(setting: &str, name: &str) -> String {
     let known = HeaderName::from_bytes(name.as_bytes());
-    assert!(known.is_ok(), "{setting}: {name:?} is not the name of a header field");
+    assert!(known.is_ok(), "{setting}: {name:?} is not a header name");
     name.to_ascii_lowercase()
 }
 
@@ -39,7 +39,7 @@ mod tests {
     use crate::gate::KeySource;
 
     #[test]
-    fn a_name_is_one_or_is_refused_at_the_start() {
+    fn invalid_header_name_is_refused_at_startup() {
         assert_eq!(parse_header_name("x", "X-Account"), "x-account");
         for odd in ["", "x account", "x-account:", "kontö"] {
             let key = catch_unwind(|| drop(KeySource::<()>::header(odd)));

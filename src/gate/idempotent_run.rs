@@ -75,7 +75,7 @@ impl IdempotentRun {
             crate::throttle::throttled!(
                 warn,
                 node = %store.node(), most = limits.max_runs,
-                "not begun: too many remembered requests run"
+                "not started: too many direct runs"
             );
             return Ok(BeginOutcome::AtCapacity);
         };
@@ -104,7 +104,9 @@ impl IdempotentRun {
                 BeginOutcome::Started(begun)
             }
             BeginDirectOutcome::RecordTaken(job) => {
-                tracing::debug!(node = %begun.store.node(), ?job, "not begun: its record is taken");
+                tracing::debug!(
+                    node = %begun.store.node(), ?job, "not started: its idempotency key is in use"
+                );
                 BeginOutcome::Taken
             }
             BeginDirectOutcome::LockLost => BeginOutcome::LockLost,
@@ -112,7 +114,7 @@ impl IdempotentRun {
                 crate::throttle::throttled!(
                     warn,
                     node = %begun.store.node(),
-                    "request refused: too many idempotency keys are kept"
+                    "request refused: too many idempotency keys"
                 );
                 BeginOutcome::TooManyKeys(left)
             }
@@ -137,7 +139,10 @@ impl IdempotentRun {
                     Ok(true) => {}
                     Ok(false) => return,
                     Err(error) => {
-                        tracing::warn!(node = %store.node(), job = ?call.id, %error, "a run was not renewed");
+                        tracing::warn!(
+                            node = %store.node(), job = ?call.id, %error,
+                            "renewal of a direct run failed"
+                        );
                     }
                 }
             }
@@ -213,7 +218,8 @@ impl IdempotentRun {
             Err(error) => {
                 crate::throttle::throttled!(
                     warn,
-                    node = %self.store.node(), ?job, %error, "not remembered yet: store away"
+                    node = %self.store.node(), ?job, %error,
+                    "result of a direct run not stored yet: the store is unavailable"
                 );
             }
         }

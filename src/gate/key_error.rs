@@ -43,7 +43,7 @@ impl KeyError {
 
 /// Logs that a handler extracts a value of a layer that is not on its route, at most once a minute.
 pub fn log_missing_layer(extractor: &str, needs: &str) {
-    throttled!(error, extractor, "nothing to extract: the route needs {needs}");
+    throttled!(error, extractor, "extractor without its layer: the route needs {needs}");
 }
 
 /// Logs that a middleware keeps a clone of a request that a gate must change, at most once a
@@ -51,8 +51,9 @@ pub fn log_missing_layer(extractor: &str, needs: &str) {
 pub fn log_shared_request() {
     throttled!(
         error,
-        "request refused: a middleware around the layer keeps an `HttpRequest` while its request goes on, so its \
-         fields can't be changed; let it take what it needs of it before"
+        "request refused: an outer middleware keeps an `HttpRequest` while the inner service runs, \
+         so the request cannot be changed; let the middleware copy the values that it needs and \
+         drop the `HttpRequest`"
     );
 }
 
@@ -60,8 +61,8 @@ pub fn log_shared_request() {
 #[must_use]
 pub fn missing_extension_message<T>(name: &str) -> String {
     format!(
-        "by_extension::<{0}>({name:?}) sees no {0} in the request's extensions; put the layer that inserts it \
-         outside this one",
+        "by_extension::<{0}>({name:?}) found no {0} in the request's extensions; put the layer \
+         that inserts it outside this one",
         std::any::type_name::<T>()
     )
 }

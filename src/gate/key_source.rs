@@ -206,7 +206,7 @@ impl<N: ?Sized> KeySource<N> {
                 RouteMatch::Matched(pattern) => Ok(Key::route(&pattern)),
                 RouteMatch::Unmatched => Err(KeyError::Unmatched),
                 RouteMatch::Unknown => Err(KeyError::Misconfigured(
-                    "by_route() sees no route here; put the layer inside the router".to_owned(),
+                    "by_route() found no route; put the layer inside the router".to_owned(),
                 )),
             },
             KeySourceKind::Function(prefix, f) => match f(view.native_request()) {
@@ -243,7 +243,8 @@ impl<N: ?Sized> KeySource<N> {
     pub fn require_key(self) -> Self {
         assert!(
             !self.may_lack_key(),
-            "Absent::Skip: a request without an address would pass without the lock"
+            "MissingAddress::Skip: a request without an address would pass without the lock; use \
+             another MissingAddress"
         );
         self
     }

@@ -23,7 +23,7 @@ impl MethodFilter {
     /// layer.
     pub(crate) fn listed<M: AsRef<str>>(layer: &str, methods: impl IntoIterator<Item = M>) -> Self {
         let names: Vec<_> = methods.into_iter().map(|name| name.as_ref().to_owned()).collect();
-        assert!(!names.is_empty(), "{layer}::methods: there is none; name one at least");
+        assert!(!names.is_empty(), "{layer}::methods: the list is empty; name at least one method");
         names.iter().for_each(|name| assert_method_name(layer, name));
         Self::Listed(names)
     }
@@ -50,11 +50,11 @@ fn assert_method_name(layer: &str, name: &str) {
     // A token by RFC 9110 section 5.6.2.
     let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
     let valid = !name.is_empty() && name.bytes().all(token);
-    assert!(valid, "{layer}::methods: {name:?} is no method name");
+    assert!(valid, "{layer}::methods: {name:?} is not a method name");
     let meant = KNOWN.iter().find(|known| known.eq_ignore_ascii_case(name));
     assert!(
         meant.is_none_or(|known| *known == name),
-        "{layer}::methods: method names are case-sensitive, and {name:?} is none; write it in upper case"
+        "{layer}::methods: method names are case-sensitive; write {name:?} in upper case"
     );
 }
 
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exactly_those_named_are_included() {
+    fn filter_matches_exactly_the_listed_methods() {
         let some = MethodFilter::listed("LockLayer", ["POST", "GET", "PROPPATCH"]);
         assert!(some.matches("POST") && some.matches("GET") && some.matches("PROPPATCH"));
         assert!(!some.matches("PUT") && !some.matches("post"));
@@ -80,7 +80,7 @@ mod tests {
 
     /// The panic message names the layer that has the setting.
     #[test]
-    fn what_would_match_nothing_is_refused() {
+    fn unmatchable_method_names_are_refused() {
         for layer in ["LockLayer", "DeferLayer"] {
             for names in
                 [&[][..], &[""], &["post"], &["POST", "Get"], &["PO ST"], &["POST,PUT"], &["é"]]

@@ -27,7 +27,7 @@ mod body_timer;
 mod call_completion;
 mod detached_run;
 #[cfg(test)]
-pub(crate) mod fake;
+pub(crate) mod fake_request;
 mod gate_request;
 mod gate_trait;
 mod header_name;

@@ -61,7 +61,7 @@ impl ParamGroup {
         form: Option<CanonicalizeFn>,
     ) -> Arc<Self> {
         let names: Vec<_> = names.into_iter().map(|name| name.as_ref().to_owned()).collect();
-        assert!(!names.is_empty(), "by_path_params: name one parameter at least");
+        assert!(!names.is_empty(), "by_path_params: name at least one parameter");
         // A comma in a name must not read as two names.
         let escaped = |name: &String| name.replace('%', "%25").replace(',', "%2C");
         let mut sorted: Vec<_> = names.iter().map(escaped).collect();
@@ -100,7 +100,7 @@ pub(super) fn read_param<V: GateRequest>(
                 "by_path_param(\"{name}\"): the route {pattern} has no such parameter"
             ))),
             RouteMatch::Unknown => Err(KeyError::Misconfigured(format!(
-                "by_path_param(\"{name}\") sees no route here; put the layer inside the router"
+                "by_path_param(\"{name}\") found no route; put the layer inside the router"
             ))),
         },
     }

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_counts_until_a_gate_lets_the_request_pass() {
+    fn refusal_counts_until_its_gate_passes_the_request() {
         let (outer, inner) = (Arc::new(1_u8), Arc::new(2_u8));
         let (outer, inner) = (GateId::of(&outer), GateId::of(&inner));
         let run = RefusalTracker::default();
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_after_the_handler_may_have_run_does_not_count() {
+    fn refusal_after_a_possible_handler_run_does_not_count() {
         let gate = Arc::new(1_u8);
         let gate = GateId::of(&gate);
         let run = RefusalTracker::default();

@@ -175,7 +175,7 @@ impl ReplayMarker {
 
     /// Acts as the lock of a job, for routes of tests without a lock.
     #[cfg(test)]
-    pub(crate) fn pass(&self, key: &Key) {
+    pub(crate) fn pass_own_lock(&self, key: &Key) {
         self.0.lock_passed.store(self.0.hold.key() == key && self.try_start(), Ordering::Release);
     }
 

@@ -102,17 +102,17 @@ impl fmt::Debug for RequestFingerprint {
 mod tests {
     use super::*;
 
-    fn of_chunks(chunks: &[&[u8]]) -> RequestFingerprint {
+    fn fingerprint_of_chunks(chunks: &[&[u8]]) -> RequestFingerprint {
         let print = RequestFingerprint::new("PUT".into(), "/x".into(), 4);
         chunks.iter().for_each(|chunk| print.update(chunk));
         print
     }
 
     #[test]
-    fn it_is_the_same_however_the_body_comes() {
+    fn fingerprint_is_independent_of_chunking() {
         let whole = RequestFingerprint::compute("PUT", "/x", b"abcd");
         for chunks in [&[&b"abcd"[..]][..], &[b"ab", b"cd"], &[b"", b"abc", b"d"]] {
-            let print = of_chunks(chunks);
+            let print = fingerprint_of_chunks(chunks);
             assert_eq!(print.finished_hex(), None, "there may be more");
             print.finish();
             // Whatever comes after the end is none of it.
@@ -126,8 +126,8 @@ mod tests {
     }
 
     #[test]
-    fn a_long_body_has_none() {
-        let print = of_chunks(&[b"abcd", b"e"]);
+    fn body_over_the_limit_has_no_fingerprint() {
+        let print = fingerprint_of_chunks(&[b"abcd", b"e"]);
         print.finish();
         assert_eq!(print.finished_hex(), None);
     }

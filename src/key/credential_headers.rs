@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn usual_names_are_known() {
+    fn common_credential_headers_are_recognized() {
         let names = "authorization proxy-authorization cookie x-api-key api-key apikey x-apikey \
                      x-auth-token x-access-token x-forwarded-access-token x-amz-security-token \
                      x-auth-request-access-token x-goog-api-key x-goog-iap-jwt-assertion \
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn other_names_are_not() {
+    fn other_headers_are_not_credentials() {
         let names = "x-csrf-token x-xsrf-token x-session-id x-request-id idempotency-key host \
                      content-type x-user-id x-account x-tenant paid-token x-capi-keys \
                      x-continuation-token signature x-forwarded-for forwarded xapi-keyring token x-page-token \

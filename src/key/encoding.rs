@@ -46,7 +46,7 @@ pub(super) fn is_unescaped(byte: u8) -> bool {
 /// Escapes all bytes but letters, digits and `-_.` as `%XX`. A longer result than
 /// `MAX_READABLE_LEN` is replaced by a [truncated hash](truncated_hash), which starts with `~`.
 /// Readable values never contain `~`, so the two forms can't collide.
-#[expect(clippy::indexing_slicing, reason = "half a byte is below 16")]
+#[expect(clippy::indexing_slicing, reason = "four bits are below 16")]
 pub(crate) fn escape(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len().min(MAX_READABLE_LEN));
     for &byte in bytes.iter().take(MAX_READABLE_LEN + 1) {

@@ -63,7 +63,7 @@ impl SharedSecret {
         let secret = secret.as_ref();
         assert!(
             secret.len() >= MIN_SECRET_LEN,
-            "SharedSecret::new: {} bytes; take {MIN_SECRET_LEN} or more out of a random source",
+            "SharedSecret::new: needs at least {MIN_SECRET_LEN} bytes from a random source, not {}",
             secret.len()
         );
         Self(secret.into())
@@ -219,7 +219,7 @@ pub(super) fn verify_delegations<V: GateRequest>(
         crate::throttle::throttled!(
             warn,
             node = %store.node(),
-            "a word about a lock was not believed: another secret, or forged"
+            "delegation header rejected: unknown secret or forged"
         );
     }
     found.retain(|held| held.is_in_store(store) != Some(false));

@@ -100,7 +100,8 @@ impl<N: ?Sized> LockGate<N> {
         let first = keys.into_iter().min_by(LockSet::compare_keys);
         let Some(key) = first else { return Verdict::Answer(Reply::misconfigured()) };
         tracing::debug!(
-            node = %store.node(), lock = %key.log_hash(), line = busy.queue_length, "request refused: lock busy"
+            node = %store.node(), lock = %key.log_hash(), queue_length = busy.queue_length,
+            "request refused: the lock is busy"
         );
         if let Some(replay) = replay {
             replay.record_busy_status(status);
@@ -121,8 +122,8 @@ impl<N: ?Sized> LockGate<N> {
                 crate::throttle::throttled!(
                     warn,
                     layer = "LockLayer",
-                    "a request that says it is a run is not deferred, and not believed: if it is one, trust its \
-                     worker's secret here"
+                    "a request with Lockgate-Replay was not verified, and is not deferred; if a \
+                     worker sent it, set .trust_delegation(..) with the worker's secret"
                 );
             }
             !slot.claims_replay()
@@ -144,7 +145,8 @@ impl<N: ?Sized> LockGate<N> {
     fn outage_verdict(&self, mut facts: LockContext, error: &crate::Error) -> Verdict<LockTicket> {
         crate::throttle::throttled!(
             error,
-            node = %facts.store.node(), %error, policy = ?self.policy.outage, "no lock: store away"
+            node = %facts.store.node(), %error, policy = ?self.policy.outage,
+            "no lock: the store is unavailable"
         );
         if self.policy.outage.admits(error) {
             let outer = facts.take_held_locks();
@@ -177,7 +179,7 @@ impl<N: ?Sized + 'static> Gate<N> for LockGate<N> {
 
     #[expect(
         clippy::manual_async_fn,
-        reason = "what an async fn is given lies in its future twice, and that of a request must stay below 1 KiB"
+        reason = "an async fn stores its arguments twice; a request's future must stay below 1 KiB"
     )]
     fn enter(&self, mut facts: LockContext) -> impl Future<Output = Verdict<LockTicket>> + Send {
         async move {
@@ -329,9 +331,9 @@ pub(super) fn would_deadlock_reply() -> Reply {
     crate::throttle::throttled!(
         error,
         layer = "LockLayer",
-        "request refused: a layer further out has this lock shared or by a permit, and this one asks for \
-         it alone, in another way or by fewer permits, so the request would wait for itself; let the outer \
-         layer take it as this one does, or alone"
+        "request refused: nested layers would deadlock: an outer LockLayer holds this lock shared \
+         or by a permit, and this one needs it in another mode or with fewer permits; use the same \
+         mode in both layers, or an exclusive lock in the outer one"
     );
     Reply::misconfigured()
 }

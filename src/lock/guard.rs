@@ -33,7 +33,7 @@ use crate::{
 /// - Lease and `max_hold` are those of the first guard.
 /// - In a deferred run the worker owns the lock, and an inner guard ends with the run.
 #[derive(Debug)]
-#[must_use = "the lock is given back when the guard is dropped"]
+#[must_use = "the lock is released when the guard is dropped"]
 pub struct LockGuard(GrantShare);
 
 #[derive(Debug)]

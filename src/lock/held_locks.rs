@@ -25,7 +25,7 @@ impl HeldLocks {
     }
 
     /// Adds locks, except those of a grant that is already here, such as one of an outer layer.
-    #[expect(clippy::indexing_slicing, reason = "it only grows")]
+    #[expect(clippy::indexing_slicing, reason = "the list only grows")]
     pub(super) fn with_unique(mut self, more: impl IntoIterator<Item = HeldLock>) -> Self {
         let known = self.len();
         for new in more {

@@ -256,7 +256,7 @@ fn is_deferrable(keys: &[Key], mode: LockMode) -> bool {
 /// This reply is not delivered: the worker has continued without this run.
 fn stale_run_reply() -> Reply {
     tracing::debug!(
-        "a run was stopped before its handler: its worker has given it up, or has lost its lock"
+        "a run was stopped before its handler: its worker abandoned it or lost its lock"
     );
     Reply::store_unavailable()
 }
@@ -265,8 +265,9 @@ fn not_deferrable_reply() -> Reply {
     crate::throttle::throttled!(
         error,
         layer = "LockLayer",
-        "request refused: the DeferLayer further out is set to `defer_always`, and this lock is shared, a \
-         permit or several keys, under which nothing is deferred"
+        "request refused: the outer DeferLayer is set to `defer_always`, but a shared lock, a \
+         permit or several keys cannot be deferred; use one exclusive lock, or remove \
+         `defer_always`"
     );
     Reply::misconfigured()
 }

@@ -8,6 +8,7 @@
 
 use std::{cmp::Ordering, time::Duration};
 
+use futures_util::future::BoxFuture;
 use futures_util::future::join_all;
 use smallvec::SmallVec;
 use tokio::time::Instant;
@@ -192,10 +193,20 @@ impl LockSetRequest {
     }
 }
 
+impl IntoFuture for LockSetRequest {
+    type Output = Result<LockSet, AcquireError>;
+    type IntoFuture = BoxFuture<'static, Self::Output>;
+
+    /// Calls [`acquire`](Self::acquire).
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.acquire())
+    }
+}
+
 /// Several held locks. Dropping the set releases all of them in reverse order, as [`LockGuard`]
 /// does.
 #[derive(Debug, Default)]
-#[must_use = "the locks are given back when the set is dropped"]
+#[must_use = "the locks are released when the set is dropped"]
 pub struct LockSet {
     /// In order of acquisition, each with the number of its key.
     guards: SmallVec<[(usize, LockGuard); 1]>,
@@ -311,7 +322,7 @@ impl LockSet {
     }
 
     #[cfg(test)]
-    pub(super) fn lease(&self) -> &std::sync::Arc<crate::store::LockLease> {
+    pub(super) fn first_lease(&self) -> &std::sync::Arc<crate::store::LockLease> {
         self.guards[0].1.lease().expect("it is this process's own")
     }
 }

@@ -106,11 +106,11 @@ impl From<Error> for AcquireError {
 impl fmt::Display for AcquireError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Busy(_) => f.write_str("the lock is held by somebody else"),
-            Self::WouldDeadlock => f.write_str(
-                "the lock is held by this request itself, in a way that excludes this one",
-            ),
-            Self::Fault(_) => f.write_str("the lock could not be asked for"),
+            Self::Busy(_) => f.write_str("the lock is held by another holder"),
+            Self::WouldDeadlock => {
+                f.write_str("the request itself holds the lock in a mode that excludes this one")
+            }
+            Self::Fault(_) => f.write_str("the acquire failed"),
         }
     }
 }

@@ -49,7 +49,7 @@ impl PendingReleases {
             ReleaseStatus::Unknown => {
                 crate::throttle::throttled!(
                     warn,
-                    lock = %held.display_hashed(), "no answer to the lock's release"
+                    lock = %held.display_hashed(), "no reply to the release of the lock"
                 );
                 None
             }

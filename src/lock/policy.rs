@@ -208,7 +208,7 @@ impl<N: ?Sized> LockGate<N> {
     /// If `most` is 0.
     #[must_use]
     pub fn permits(self, most: u32) -> Self {
-        assert!(most > 0, "LockLayer::permits: with 0 permits nobody would ever be let in");
+        assert!(most > 0, "LockLayer::permits: the number of permits must be at least 1");
         self.with_policy(|policy| {
             policy.acquire_options.terms.mode = LockMode::Permits(most);
             policy.read_write = false;
@@ -226,7 +226,7 @@ impl<N: ?Sized> LockGate<N> {
     #[must_use]
     pub fn fence_header(self, name: &str) -> Self {
         let valid = http::HeaderName::from_bytes(name.as_bytes());
-        assert!(valid.is_ok(), "LockLayer::fence_header: {name:?} is no header field's name");
+        assert!(valid.is_ok(), "LockLayer::fence_header: {name:?} is not a header name");
         self.with_policy(|policy| policy.fence_header = Some(name.to_ascii_lowercase()))
     }
 

@@ -189,7 +189,7 @@ impl ReleaseSettings {
     /// Ends the use of the lock after the handler has responded or was stopped.
     #[expect(
         clippy::manual_async_fn,
-        reason = "what an async fn is given lies in its future twice, and that of a request must stay below 1 KiB"
+        reason = "an async fn stores its arguments twice; a request's future must stay below 1 KiB"
     )]
     pub(super) fn settle<P>(
         self,
@@ -210,7 +210,10 @@ impl ReleaseSettings {
             let loss = giving.finish(&held).await;
             match loss {
                 _ if outcome == ServiceOutcome::RequestBodyTimeout => {
-                    tracing::info!(lock = %held.display_hashed(), "request stopped: its body dribbles");
+                    tracing::info!(
+                        lock = %held.display_hashed(),
+                        "request stopped: its body arrived too slowly"
+                    );
                     LeaveAction::Replace(body_timeout_reply())
                 }
                 Some(loss) => self.respond_to_loss(&held, loss, tells && !told, outcome),
@@ -274,7 +277,10 @@ impl ReleaseSettings {
         outcome: ServiceOutcome,
     ) -> LeaveAction<T, P> {
         let policy = self.on_loss;
-        tracing::warn!(lock = %held.display_hashed(), ?loss, ?policy, ?outcome, "lost under a request");
+        tracing::warn!(
+            lock = %held.display_hashed(), ?loss, ?policy, ?outcome,
+            "lock lost while its request was running"
+        );
         match self.on_loss {
             // The head is sent. A body under `Cancel` must not be taken for complete.
             OnLoss::Replace if outcome == ServiceOutcome::BodyEnded => {
@@ -305,8 +311,8 @@ fn log_if_served_unlocked(outcome: ServiceOutcome, told: &AtomicBool) {
         tracing::error!(
             layer = "LockLayer",
             status,
-            "a request passed without its lock: no route was seen that it matches, and yet something has served it; put \
-             the layer around the routes themselves"
+            "a request passed without its lock: it matched no route, but a service answered it; \
+             put the layer around the routes themselves"
         );
     }
 }

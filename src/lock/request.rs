@@ -2,6 +2,7 @@
 
 use std::{slice, sync::Arc, time::Duration};
 
+use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
 use super::{
@@ -155,7 +156,7 @@ impl LockRequest {
     ///
     /// If `most` is 0, because no request would ever be admitted.
     pub fn permits(mut self, most: u32) -> Self {
-        assert!(most > 0, "LockRequest::permits: with 0 permits nobody would ever be let in");
+        assert!(most > 0, "LockRequest::permits: the number of permits must be at least 1");
         self.options.terms.mode = LockMode::Permits(most);
         self
     }
@@ -192,9 +193,9 @@ impl LockRequest {
         match self.acquire_with_record(None).await? {
             LockOutcome::Granted(guard) => Ok(guard),
             LockOutcome::Busy(busy) => Err(AcquireError::Busy(busy)),
-            #[expect(clippy::unreachable, reason = "said of records only")]
+            #[expect(clippy::unreachable, reason = "returned for idempotency records only")]
             LockOutcome::RecordExists | LockOutcome::TooManyKeys(_) => {
-                unreachable!("no record was asked for")
+                unreachable!("the request has no idempotency record")
             }
         }
     }
@@ -333,5 +334,15 @@ impl LockRequest {
                 Ok(LockOutcome::RecordExists)
             }
         }
+    }
+}
+
+impl IntoFuture for LockRequest {
+    type Output = Result<LockGuard, AcquireError>;
+    type IntoFuture = BoxFuture<'static, Self::Output>;
+
+    /// Calls [`acquire`](Self::acquire).
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.acquire())
     }
 }

@@ -15,7 +15,7 @@ pub(super) struct RequestBodyError;
 
 impl fmt::Display for RequestBodyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the request's body broke off")
+        f.write_str("the request body ended early")
     }
 }
 

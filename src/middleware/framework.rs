@@ -226,7 +226,7 @@ mod tests {
 
     /// HTTP/2 has it in the URI alone.
     #[test]
-    fn a_key_of_the_host_is_that_of_the_uri_if_no_field_names_it() {
+    fn host_key_falls_back_to_the_uri() {
         let key = |uri: &str, host: Option<&str>| {
             let mut request = Request::builder().uri(uri);
             if let Some(host) = host {

@@ -117,7 +117,7 @@ where
                     self.project().kind.set(GateBodyKind::Reply(None));
                 }
                 // The sender was dropped.
-                let broke = || Some(Err(BodyError::new("the body broke off")));
+                let broke = || Some(Err(BodyError::new("the body ended early")));
                 return Poll::Ready(item.unwrap_or_else(broke));
             }
             GateBodyKindProjection::Ticketed(body, kept) => {
@@ -129,7 +129,7 @@ where
             // the body.
             self.project().kind.set(GateBodyKind::Reply(None));
             drop(ticket);
-            Some(Err(BodyError::new("the body was broken off by its gate")))
+            Some(Err(BodyError::new("the body was stopped by its gate")))
         }))
     }
 
@@ -296,7 +296,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_that_has_no_body_gets_none() {
+    fn bodyless_status_has_an_empty_body() {
         for (status, bytes) in [(200, 4), (204, 0), (205, 0), (304, 0)] {
             let reply = Reply::new(status).body("body");
             let repeated = SharedReply::new(reply.clone());

@@ -105,8 +105,8 @@ impl<S, G: Gate<Parts>, F: Framework> GateDriver<S, G, F> {
     /// Enters the gate and returns the next state of the request.
     #[expect(
         clippy::manual_async_fn,
-        reason = "what an async fn is given lies in its future twice, and that must stay below 1 KiB: beyond it \
-                  allocators have nothing at hand"
+        reason = "an async fn stores its arguments twice in its future, which must stay below 1 \
+         KiB: allocators cache no larger blocks"
     )]
     pub(super) fn enter<B, R>(
         mut self,

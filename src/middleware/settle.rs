@@ -114,7 +114,7 @@ pub(super) fn settle_passed<G: Gate<Parts>, F: Framework, R: Body + Send, E: Sen
 /// Leaves the gate and applies its leave action to the response.
 #[expect(
     clippy::manual_async_fn,
-    reason = "what an async fn is given lies in its future twice, and that must stay below 1 KiB"
+    reason = "an async fn stores its arguments twice in its future, which must stay below 1 KiB"
 )]
 pub(super) fn leave_gate<G: Gate<Parts>, F: Framework, R: Body + Send, E: Send>(
     gate: Arc<G>,

@@ -41,7 +41,7 @@ impl<B: Body<Data = Bytes> + 'static> UntimedBody<B> {
     /// # Errors
     ///
     /// The unchanged body, if it is not a `T`.
-    #[expect(clippy::expect_used, reason = "its type was compared")]
+    #[expect(clippy::expect_used, reason = "the types were compared")]
     pub fn try_time_as<T: Body<Data = Bytes> + 'static>(
         self,
         error: fn(T::Error) -> BoxError,
@@ -56,7 +56,7 @@ impl<B: Body<Data = Bytes> + 'static> UntimedBody<B> {
         };
         // `B` and `T` are the same type.
         let body = cast_same_type::<B, T>(body).map(timed).and_then(cast_same_type::<T, B>);
-        Ok(body.expect("it is of this type"))
+        Ok(body.expect("the body has this type"))
     }
 
     /// Leaves the body as it is, and logs once that its read timeout has no effect.
@@ -65,7 +65,7 @@ impl<B: Body<Data = Bytes> + 'static> UntimedBody<B> {
         let tell = || {
             tracing::warn!(
                 body = type_name::<B>(),
-                "body_deadline is not kept: a body of this type can't be timed; box it outside the \
+                "body_read_timeout is not enforced for this body type; box the body outside the \
                  layer, or give the layer a `Framework` of your own"
             );
         };

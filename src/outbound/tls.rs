@@ -23,7 +23,11 @@ pub(crate) fn system_tls_config(https: bool, calls: &str) -> TlsClientConfig {
     match tls_config_builder().with_native_roots() {
         Ok(config) => Arc::new(config.with_no_client_auth()),
         Err(error) => {
-            tracing::error!(%error, "no root certificates: {calls} by https will fail");
+            tracing::error!(
+                %error,
+                "no root certificates: HTTPS calls for {calls} will fail; install the system's \
+                 certificates"
+            );
             none()
         }
     }

@@ -67,7 +67,7 @@ impl QueueWorkerLoop {
         if left > 0 || in_doubt {
             tracing::warn!(
                 %queue, left, running,
-                "the queue worker could not hand back its tasks: they count as crashed once their leases are over"
+                "tasks not returned at shutdown; they count as crashed after their leases"
             );
         }
     }

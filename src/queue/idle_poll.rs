@@ -40,7 +40,7 @@ pub(super) struct IdlePoll {
 }
 
 /// Outcome of a poll.
-#[expect(clippy::large_enum_variant, reason = "it is moved once, from the future that makes it")]
+#[expect(clippy::large_enum_variant, reason = "it is moved once, out of its future")]
 pub(super) enum IdlePollOutcome {
     Polled(AnsweredPoll),
     StillIdle(IdlePoll),

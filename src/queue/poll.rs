@@ -52,7 +52,7 @@ pub(super) async fn poll_until_answered(
             Err(error) => {
                 may_have_run |= error.may_have_run();
                 refused.store(!may_have_run, Ordering::Relaxed);
-                tracing::debug!(%error, "a turn was not answered");
+                tracing::debug!(%error, "poll not answered");
             }
         }
         tokio::time::sleep(pause).await;

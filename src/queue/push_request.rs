@@ -82,12 +82,12 @@ impl fmt::Display for PushError {
         match self {
             Self::Full => f.write_str("the queue is full"),
             Self::TooLarge { bytes, limit } => {
-                write!(f, "a payload of {bytes} bytes; the queue takes {limit} at most")
+                write!(f, "the payload has {bytes} bytes; the queue takes at most {limit}")
             }
-            Self::Encode(_) => f.write_str("the payload can't be written as JSON"),
+            Self::Encode(_) => f.write_str("the payload could not be serialized as JSON"),
             Self::NotDecodable(_) => f.write_str(
-                "the payload's type can't read the JSON that it writes; make it write what it reads: no NaN or infinity, at \
-                 most 127 levels, the same serde attributes both ways",
+                "the payload's type cannot deserialize the JSON that it serializes; use no NaN or \
+                 infinity, at most 127 levels, and the same serde attributes in both directions",
             ),
             Self::Store(error) => error.fmt(f),
         }

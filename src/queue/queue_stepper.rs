@@ -49,7 +49,7 @@ impl QueueStepper {
     }
 
     /// Runs due tasks one after the other, until none is due.
-    #[expect(clippy::panic, reason = "a test that would go on for ever is to fail")]
+    #[expect(clippy::panic, reason = "a test without an end must fail")]
     pub(crate) async fn run_due(&mut self) -> Vec<TaskRunReport> {
         for _ in 0..MAX_RUNS {
             let turn = self.worker_loop.build_poll();
@@ -61,7 +61,8 @@ impl QueueStepper {
         let last = TaskPollCommand { max_runs: 0, ..self.worker_loop.build_poll() };
         self.poll_and_run(last).await;
         panic!(
-            "TestQueueWorker::run_due: {MAX_RUNS} runs, and there may be more; do tasks push tasks without end?"
+            "TestQueueWorker::run_due: tasks were still due after {MAX_RUNS} runs; check whether \
+             tasks push tasks without end"
         );
     }
 

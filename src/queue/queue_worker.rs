@@ -89,7 +89,8 @@ impl QueueWorker {
     pub fn queue_rate(mut self, starts: u64, per: Duration) -> Self {
         assert!(
             starts > 0 && !per.is_zero() && per <= MAX_DURATION,
-            "QueueWorker::queue_rate: {starts} per {per:?}; take at least one per time, up to a year"
+            "QueueWorker::queue_rate: {starts} per {per:?}; it takes at least 1, per more than 0 \
+             and at most a year"
         );
         let interval_us = saturating_micros(per).div_ceil(starts).max(1);
         (self.limits.start_interval_us, self.limits.start_burst) = (interval_us, starts);

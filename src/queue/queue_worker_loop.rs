@@ -214,7 +214,7 @@ impl QueueWorkerLoop {
         } = answer;
         let TaskPollCommand { settlements: ends, poll_number: number, max_runs: want, .. } = turn;
         for (end, _) in ends.iter().zip(&answer.settled).filter(|(_, stood)| !**stood) {
-            tracing::warn!(task = ?end.run.id, "a run was over before it ended: it had been lost");
+            tracing::warn!(task = ?end.run.id, "settlement rejected: the run had been lost");
         }
         // A wake-up does not tell whether it removed the worker from the idle ones: the timer
         // worker is woken and stays, and an idle poll in flight may have registered it again. The
@@ -225,8 +225,9 @@ impl QueueWorkerLoop {
         if !answer.started.is_empty() && now >= asked + self.worker.lease && !self.warned_slow_store
         {
             self.warned_slow_store = true;
-            tracing::warn!(queue = %self.worker.queue.log_hash(), lease = ?self.worker.lease, "the store answers later than \
-                a lease lasts: tasks go back without having run; give the worker a longer lease");
+            tracing::warn!(queue = %self.worker.queue.log_hash(), lease = ?self.worker.lease, "replies \
+             of the store take longer than a lease, so tasks are returned without a run; set a \
+             longer QueueWorker::lease");
         }
         let by: Arc<str> = format!("{}.{}", self.worker_id, number).into();
         for run in answer.started {

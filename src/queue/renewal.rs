@@ -47,7 +47,7 @@ impl QueueWorkerLoop {
 
     pub(super) fn cancel_run(&mut self, token: &RunToken) {
         if let Some(run) = self.running.remove(&token.id) {
-            tracing::warn!(task = ?token.id, "a run was lost: its lease is over");
+            tracing::warn!(task = ?token.id, "run lost: its lease ended");
             run.abort_handle.abort();
         }
     }

@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_spread_from_nothing_to_the_whole() {
+    fn delay_is_jittered_from_zero_to_the_backoff() {
         let second = Duration::from_secs(1);
         let backoff = RetryBackoff { base: second, cap: second * 5 };
         for (attempt, longest) in [(1, 1), (2, 2), (3, 4), (4, 5), (99, 5)] {

@@ -52,7 +52,10 @@ pub(super) fn open_for_run(
         // Empty, without the stored bytes: an unsealed payload in a sealed queue must not run.
         Err(UnsealError::Corrupt) => Ok(Bytes::new()),
         Err(UnsealError::NewerVersion | UnsealError::UnknownKey) => {
-            tracing::error!(task = ?id, "a task is sealed with a key that is not here: it waits for another worker");
+            tracing::error!(
+                task = ?id,
+                "the task is sealed with a key that this process lacks; it waits for another worker"
+            );
             // By this process's clock where the store has another; only the delay depends on it.
             let late = store.backend().estimated_now_us().saturating_sub(due_us);
             Err(return_delay(Duration::from_micros(late)))

@@ -46,7 +46,8 @@ impl QueueWorkerLoop {
         {
             let (queue, id) = (self.worker.queue.log_hash(), &token.id);
             tracing::warn!(
-                %queue, task = ?id, attempt, max_attempts, %fault, reason = why.reason(), "a task failed"
+                %queue, task = ?id, attempt, max_attempts, %fault, reason = why.reason(),
+                "task failed"
             );
         }
         if let Err((_, why)) = &ran

@@ -97,7 +97,7 @@ fn undecodable_failure(
         *said = Some(now);
         tracing::error!(
             task = ?facts.id, cause,
-            "a task's payload can't be read here: it waits for another worker"
+            "payload cannot be decoded here; the task waits for another worker"
         );
     }
     TaskFailure { action: FailureAction::ReturnToQueue(return_delay(age)), ..TaskFailure::new(why) }

@@ -17,7 +17,7 @@ use crate::{
 /// Dropping the guard never waits and needs no runtime: the lease agent of each store releases the
 /// lease of that store. If the process dies, the lock ends with its lease.
 #[derive(Debug)]
-#[must_use = "the lock is given back when the guard is dropped"]
+#[must_use = "the lock is released when the guard is dropped"]
 pub struct QuorumGuard(Arc<QuorumHold>);
 
 /// Outcome of the release on one node.
@@ -34,7 +34,7 @@ impl QuorumGuard {
     }
 
     #[cfg(test)]
-    pub(super) fn held(&self) -> &QuorumHold {
+    pub(super) fn quorum_hold(&self) -> &QuorumHold {
         &self.0
     }
 

@@ -148,7 +148,7 @@ impl QuorumHold {
     }
 
     #[cfg(test)]
-    pub(super) fn facts_of(&self, at: usize) -> Option<Arc<HoldState>> {
+    pub(super) fn hold_state_of(&self, at: usize) -> Option<Arc<HoldState>> {
         self.node_holds.lock().holds.get(&at).map(|hold| Arc::clone(hold.state()))
     }
 

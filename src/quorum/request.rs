@@ -2,6 +2,7 @@
 
 use std::{ops::RangeInclusive, sync::Arc, time::Duration};
 
+use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
 use super::{guard::QuorumGuard, lease_repair, vote_request::VoteRequest};
@@ -45,15 +46,13 @@ impl Store {
         let nodes: Arc<[Self]> = stores.into_iter().collect();
         if !NODE_COUNTS.contains(&nodes.len()) || nodes.len().is_multiple_of(2) {
             let count = nodes.len();
-            return Err(Error::config(format!(
-                "a quorum is of 3, 5, 7 or 9 stores, not of {count}"
-            )));
+            return Err(Error::config(format!("a quorum has 3, 5, 7 or 9 stores, not {count}")));
         }
         let is_one = |one: &Self, other: &Self| one.is_same_as(other) == Some(true);
         let twice =
             |(at, one): (usize, &Self)| nodes.iter().skip(at + 1).any(|other| is_one(one, other));
         if nodes.iter().enumerate().any(twice) {
-            return Err(Error::config("a store is named twice in a quorum: it would vote twice"));
+            return Err(Error::config("a store is named twice in a quorum and would vote twice"));
         }
         Ok(Quorum { nodes })
     }
@@ -177,6 +176,16 @@ impl QuorumRequest {
             }
             other => other,
         }
+    }
+}
+
+impl IntoFuture for QuorumRequest {
+    type Output = Result<QuorumGuard, AcquireError>;
+    type IntoFuture = BoxFuture<'static, Self::Output>;
+
+    /// Calls [`acquire`](Self::acquire).
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.acquire())
     }
 }
 

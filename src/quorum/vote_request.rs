@@ -247,7 +247,7 @@ mod tests {
     use super::*;
 
     /// What so many nodes have said of which these are wrong, these away and the others another's.
-    fn kind(nodes: usize, wrong: usize, away: usize) -> Option<ErrorKind> {
+    fn error_kind_of_votes(nodes: usize, wrong: usize, away: usize) -> Option<ErrorKind> {
         let terms = LeaseTerms {
             lease: Duration::from_secs(3),
             renews: true,
@@ -270,12 +270,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_decides_if_it_leaves_no_majority() {
-        assert_eq!(kind(3, 1, 0), None);
-        assert_eq!(kind(3, 1, 1), Some(ErrorKind::Unavailable));
-        assert_eq!(kind(3, 1, 2), Some(ErrorKind::Unavailable));
-        assert_eq!(kind(3, 2, 1), Some(ErrorKind::Config));
-        assert_eq!(kind(5, 2, 3), Some(ErrorKind::Unavailable));
-        assert_eq!(kind(5, 3, 0), Some(ErrorKind::Config));
+    fn config_errors_decide_only_as_a_majority() {
+        assert_eq!(error_kind_of_votes(3, 1, 0), None);
+        assert_eq!(error_kind_of_votes(3, 1, 1), Some(ErrorKind::Unavailable));
+        assert_eq!(error_kind_of_votes(3, 1, 2), Some(ErrorKind::Unavailable));
+        assert_eq!(error_kind_of_votes(3, 2, 1), Some(ErrorKind::Config));
+        assert_eq!(error_kind_of_votes(5, 2, 3), Some(ErrorKind::Unavailable));
+        assert_eq!(error_kind_of_votes(5, 3, 0), Some(ErrorKind::Config));
     }
 }

@@ -62,7 +62,7 @@ impl AccessLists {
     /// If one of them is neither.
     #[must_use]
     pub fn allow<S: AsRef<str>>(mut self, networks: impl IntoIterator<Item = S>) -> Self {
-        self.allow_list.add_networks(NetworkSet::parse("Lists::allow", networks));
+        self.allow_list.add_networks(NetworkSet::parse("AccessLists::allow", networks));
         self
     }
 
@@ -73,7 +73,7 @@ impl AccessLists {
     /// If one of them is neither.
     #[must_use]
     pub fn deny<S: AsRef<str>>(mut self, networks: impl IntoIterator<Item = S>) -> Self {
-        self.deny_list.add_networks(NetworkSet::parse("Lists::deny", networks));
+        self.deny_list.add_networks(NetworkSet::parse("AccessLists::deny", networks));
         self
     }
 

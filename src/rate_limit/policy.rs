@@ -88,7 +88,7 @@ impl Policy {
     pub fn cost(mut self, cost: u64) -> Self {
         assert!(
             cost <= self.quota.capacity() || self.quota.is_zero(),
-            "Policy::cost: {cost} is more than the quota ever lets in at once"
+            "Policy::cost: {cost} exceeds the capacity of the quota"
         );
         self.cost = cost;
         self
@@ -149,7 +149,7 @@ impl Policy {
     pub fn quota_lease(mut self, n: u32) -> Self {
         assert!(
             n < 2 || self.quota.is_unlimited() || self.quota.is_fixed_window(),
-            "Policy::lease: only a fixed window can be leased"
+            "Policy::quota_lease: only the quota of a fixed window can be leased"
         );
         self.lease_size = n.min(MAX_LEASE_SIZE);
         self

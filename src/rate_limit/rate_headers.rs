@@ -183,7 +183,12 @@ mod tests {
 
     use super::*;
 
-    fn standing(name: &str, limit: u64, remaining: u64, reset: u64) -> PolicyStatus<'_> {
+    fn sample_policy_status(
+        name: &str,
+        limit: u64,
+        remaining: u64,
+        reset: u64,
+    ) -> PolicyStatus<'_> {
         let (window, reset) = (Duration::from_secs(60), Duration::from_secs(reset));
         let retry = Duration::ZERO;
         PolicyStatus {
@@ -197,17 +202,21 @@ mod tests {
         }
     }
 
-    fn written(kind: RateHeaders, exposed: bool, standings: &[PolicyStatus<'_>]) -> Vec<String> {
+    fn format_headers(
+        kind: RateHeaders,
+        exposed: bool,
+        standings: &[PolicyStatus<'_>],
+    ) -> Vec<String> {
         let mut fields = HeaderSet::new();
         kind.append_to(exposed, standings, &mut fields);
         fields.into_iter().map(|(name, value)| format!("{name}: {value}")).collect()
     }
 
     #[test]
-    fn what_is_exposed_is_what_there_is() {
-        let one = [standing("one", 1, 1, 1)];
+    fn exposed_headers_match_the_sent_headers() {
+        let one = [sample_policy_status("one", 1, 1, 1)];
         for kind in [RateHeaders::Draft, RateHeaders::Legacy, RateHeaders::Both, RateHeaders::Off] {
-            let fields = written(kind, true, &one);
+            let fields = format_headers(kind, true, &one);
             let (exposed, told) = fields.split_last().expect("one at least");
             let exposed = exposed.strip_prefix("access-control-expose-headers: ").expect("last");
             let mut exposed: Vec<_> = exposed.split(", ").map(str::to_ascii_lowercase).collect();
@@ -218,27 +227,30 @@ mod tests {
     }
 
     #[test]
-    fn the_legacy_fields_tell_what_binds() {
-        let mut refusing =
-            [standing("a", 5, 0, 60), standing("b", 6, 3, 1), standing("c", 7, 2, 1)];
+    fn legacy_headers_describe_the_binding_policy() {
+        let mut refusing = [
+            sample_policy_status("a", 5, 0, 60),
+            sample_policy_status("b", 6, 3, 1),
+            sample_policy_status("c", 7, 2, 1),
+        ];
         (refusing[1].violated, refusing[1].retry_after) = (true, Duration::from_millis(1_001));
         (refusing[2].violated, refusing[2].retry_after) = (true, Duration::from_millis(999));
-        let told = written(RateHeaders::Legacy, false, &refusing);
+        let told = format_headers(RateHeaders::Legacy, false, &refusing);
         assert_eq!(told[0], "x-ratelimit-limit: 6");
         assert_eq!(told[2], "x-ratelimit-reset: 2", "until it is let in, rounded up");
-        let even = [standing("a", 5, 1, 10), standing("b", 6, 1, 20)];
-        assert_eq!(written(RateHeaders::Legacy, false, &even)[0], "x-ratelimit-limit: 6");
+        let even = [sample_policy_status("a", 5, 1, 10), sample_policy_status("b", 6, 1, 20)];
+        assert_eq!(format_headers(RateHeaders::Legacy, false, &even)[0], "x-ratelimit-limit: 6");
     }
 
     proptest! {
         /// Checked by an independent parser of structured fields.
         #[test]
-        fn the_lists_are_structured_fields(
+        fn rate_headers_are_valid_structured_fields(
             policies in prop::collection::vec(
                 ("(?s).{0,12}", any::<u64>(), any::<u64>(), any::<u32>(), any::<bool>()), 1..5),
         ) {
             let standings: Vec<_> = policies.iter().map(|(name, limit, remaining, reset, violated)| {
-                let mut one = standing(name, *limit, *remaining, u64::from(*reset));
+                let mut one = sample_policy_status(name, *limit, *remaining, u64::from(*reset));
                 (one.violated, one.retry_after) = (*violated, one.reset_after * 2);
                 one
             }).collect();
@@ -270,7 +282,7 @@ mod tests {
         }
 
         #[test]
-        fn a_quoted_name_is_a_string_of_json(name in ".{0,20}") {
+        fn quoted_name_is_a_valid_json_string(name in ".{0,20}") {
             let mut out = String::new();
             push_structured_string(&name, &mut out);
             prop_assert!(serde_json::from_str::<String>(&out).is_ok(), "{}", out);

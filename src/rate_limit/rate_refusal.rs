@@ -145,7 +145,7 @@ mod tests {
 
     use super::*;
 
-    fn standing(name: &str, retry: Option<u64>) -> PolicyStatus<'_> {
+    fn sample_policy_status(name: &str, retry: Option<u64>) -> PolicyStatus<'_> {
         let (window, reset) = (Duration::from_secs(60), Duration::from_millis(2_500));
         let (violated, retry) = (retry.is_some(), Duration::from_millis(retry.unwrap_or(0)));
         PolicyStatus {
@@ -159,7 +159,10 @@ mod tests {
         }
     }
 
-    fn refusal<'a>(reason: RefusalReason, standings: &'a [PolicyStatus<'a>]) -> RateRefusal<'a> {
+    fn rate_refusal<'a>(
+        reason: RefusalReason,
+        standings: &'a [PolicyStatus<'a>],
+    ) -> RateRefusal<'a> {
         RateRefusal {
             reason,
             policies: standings,
@@ -168,23 +171,27 @@ mod tests {
         }
     }
 
-    fn field<'a>(reply: &'a Reply, name: &str) -> Option<&'a str> {
+    fn header_value<'a>(reply: &'a Reply, name: &str) -> Option<&'a str> {
         let mut named = reply.headers.iter().filter(|(n, _)| n == name);
         let value = named.next().map(|(_, value)| &**value);
         assert!(named.next().is_none(), "{name} twice: {reply:?}");
         value
     }
 
-    fn document(reply: &Reply) -> Value {
-        assert_eq!(field(reply, "content-type"), Some("application/problem+json"));
-        assert_eq!(field(reply, "cache-control"), Some("no-store"));
+    fn parse_problem(reply: &Reply) -> Value {
+        assert_eq!(header_value(reply, "content-type"), Some("application/problem+json"));
+        assert_eq!(header_value(reply, "cache-control"), Some("no-store"));
         serde_json::from_slice(&reply.body).expect("a document")
     }
 
     #[test]
-    fn all_violated_policies_are_named_and_the_longest_binds() {
-        let three = [standing("a", Some(999)), standing("b", None), standing("c\"\\", Some(7_001))];
-        let reply = refusal(RefusalReason::QuotaExceeded, &three).reply();
+    fn refusal_lists_violated_policies_and_the_longest_wait() {
+        let three = [
+            sample_policy_status("a", Some(999)),
+            sample_policy_status("b", None),
+            sample_policy_status("c\"\\", Some(7_001)),
+        ];
+        let reply = rate_refusal(RefusalReason::QuotaExceeded, &three).reply();
         assert_eq!(reply.status, 429);
         let expected = json!({
             "type": problem::QUOTA_EXCEEDED,
@@ -192,22 +199,22 @@ mod tests {
             "status": 429,
             "violated-policies": ["a", "c\"\\"],
         });
-        assert_eq!(document(&reply), expected);
-        assert_eq!(field(&reply, "retry-after"), Some("8"));
+        assert_eq!(parse_problem(&reply), expected);
+        assert_eq!(header_value(&reply, "retry-after"), Some("8"));
         let told = "\"a\";r=0;t=1, \"b\";r=0;t=3, \"c\\\"\\\\\";r=0;t=8";
-        assert_eq!(field(&reply, "ratelimit"), Some(told));
+        assert_eq!(header_value(&reply, "ratelimit"), Some(told));
     }
 
     #[test]
-    fn no_wait_is_told_where_none_helps() {
-        let mut two = [standing("a", Some(999)), standing("b", Some(0))];
+    fn hopeless_refusal_has_no_retry_after() {
+        let mut two = [sample_policy_status("a", Some(999)), sample_policy_status("b", Some(0))];
         two[1].retry_after = Duration::MAX;
-        let reply = refusal(RefusalReason::CostAboveQuota, &two).reply();
-        assert_eq!((reply.status, field(&reply, "retry-after")), (403, None));
-        assert_eq!(document(&reply)["violated-policies"], json!(["a", "b"]));
-        let reply = refusal(RefusalReason::Denied, &[]).reply();
+        let reply = rate_refusal(RefusalReason::CostAboveQuota, &two).reply();
+        assert_eq!((reply.status, header_value(&reply, "retry-after")), (403, None));
+        assert_eq!(parse_problem(&reply)["violated-policies"], json!(["a", "b"]));
+        let reply = rate_refusal(RefusalReason::Denied, &[]).reply();
         assert_eq!((reply.status, reply.headers.len()), (403, 2), "{reply:?}");
-        let document = document(&reply);
+        let document = parse_problem(&reply);
         assert_eq!(
             (&document["type"], &document["status"]),
             (&problem::DENIED.into(), &403.into())
@@ -216,16 +223,16 @@ mod tests {
     }
 
     #[test]
-    fn grpc_is_told_in_its_own_way() {
-        let one = [standing("a", Some(1_000))];
-        let reply = refusal(RefusalReason::QuotaExceeded, &one).grpc_reply();
+    fn grpc_refusal_uses_grpc_status() {
+        let one = [sample_policy_status("a", Some(1_000))];
+        let reply = rate_refusal(RefusalReason::QuotaExceeded, &one).grpc_reply();
         assert_eq!((reply.status, reply.body.len()), (200, 0));
-        assert_eq!(field(&reply, "content-type"), Some("application/grpc"));
-        assert_eq!(field(&reply, "grpc-status"), Some("8"));
-        assert_eq!(field(&reply, "retry-after"), Some("1"));
-        assert_eq!(field(&reply, "ratelimit"), Some("\"a\";r=0;t=1"));
+        assert_eq!(header_value(&reply, "content-type"), Some("application/grpc"));
+        assert_eq!(header_value(&reply, "grpc-status"), Some("8"));
+        assert_eq!(header_value(&reply, "retry-after"), Some("1"));
+        assert_eq!(header_value(&reply, "ratelimit"), Some("\"a\";r=0;t=1"));
         assert_eq!(
-            field(&refusal(RefusalReason::Denied, &[]).grpc_reply(), "grpc-status"),
+            header_value(&rate_refusal(RefusalReason::Denied, &[]).grpc_reply(), "grpc-status"),
             Some("7")
         );
     }

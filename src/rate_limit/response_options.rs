@@ -164,7 +164,7 @@ impl ResponseOptions {
     }
 
     fn denied_reply(&self) -> Reply {
-        tracing::debug!("request refused: its client is on the deny list");
+        tracing::debug!("request refused: the client is on the deny list");
         self.build_reply(RefusalReason::Denied, &[])
     }
 

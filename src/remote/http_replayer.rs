@@ -45,7 +45,7 @@ type HttpSender = dyn Fn(Request<Full<Bytes>>) -> ResponseFuture + Send + Sync;
 
 /// Builds a client that uses at most half of the timeout to connect. A run without a connection has
 /// not run, unlike one without a response in time.
-#[allow(clippy::needless_question_mark, reason = "without TLS the connector has another error")]
+#[allow(clippy::needless_question_mark, reason = "the connector's error depends on TLS")]
 fn build_sender(tls: &TlsClientConfig, timeout: Duration) -> Arc<HttpSender> {
     let limit = timeout / 2;
     let mut tcp = HttpConnector::new();
@@ -129,9 +129,9 @@ impl HttpReplayer {
         // Without the URL, which may contain a password.
         assert!(
             url.as_ref().is_some_and(fits),
-            "HttpReplayer: this is no URL such as http://orders:8080 or http://orders/api"
+            "HttpReplayer: the base is not a URL such as http://orders:8080 or http://orders/api"
         );
-        let (tls, timeout) = (system_tls_config(https, "runs elsewhere"), Duration::from_secs(8));
+        let (tls, timeout) = (system_tls_config(https, "remote runs"), Duration::from_secs(8));
         let has_path = url.as_ref().is_some_and(|url| !matches!(url.path(), "" | "/"));
         Self {
             base_has_path: has_path,
@@ -146,7 +146,7 @@ impl HttpReplayer {
 
     /// Trusts only the certificates of this configuration.
     #[cfg(all(test, feature = "http-replay-tls"))]
-    pub(super) fn trusting(mut self, tls: TlsClientConfig) -> Self {
+    pub(super) fn with_tls_config(mut self, tls: TlsClientConfig) -> Self {
         self.tls = tls;
         let timeout = self.timeout;
         self.timeout(timeout)
@@ -178,7 +178,8 @@ impl HttpReplayer {
         if self.base_has_path && escapes_base_path(&target) {
             crate::throttle::throttled!(
                 error,
-                job = ?marker.job().id, "a path with dot segments is not sent: it might leave its base"
+                job = ?marker.job().id,
+                "a path with dot segments is not sent: it could leave the base URL"
             );
             return None;
         }
@@ -243,7 +244,7 @@ impl HttpReplayer {
             }
             Err(error) => {
                 let error = describe_error_chain(&error);
-                tracing::warn!(job = ?marker.job().id, error, "a run was not answered");
+                tracing::warn!(job = ?marker.job().id, error, "a remote run was not answered");
                 return ReplayOutcome::Failed;
             }
         };

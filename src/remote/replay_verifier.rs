@@ -89,10 +89,10 @@ impl ReplayVerifier {
 impl fmt::Display for VerifyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Forged => "not signed for this request by anybody known",
-            Self::Expired => "signed too long ago",
-            Self::NotRunning => "no such run is under way",
-            Self::Fault(_) => "the store did not say whether it runs",
+            Self::Forged => "the signature is not of a known secret, or is for another request",
+            Self::Expired => "the signature has expired",
+            Self::NotRunning => "the store knows no such run",
+            Self::Fault(_) => "the store could not be asked about the run",
         })
     }
 }

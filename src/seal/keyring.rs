@@ -74,11 +74,11 @@ impl Keyring {
     pub fn with_decryption_key(self, id: &str, key: [u8; 32]) -> Self {
         assert!(
             (1..=MAX_KEY_ID_LEN).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_graphic()),
-            "Keyring: the id of a key is 1 to {MAX_KEY_ID_LEN} printable ASCII characters"
+            "Keyring: the id of a key has 1 to {MAX_KEY_ID_LEN} printable ASCII characters"
         );
         let mut keys = Arc::unwrap_or_clone(self.0);
         let before = keys.ciphers.insert(id.to_owned(), XChaCha20Poly1305::new(&key.into()));
-        assert!(before.is_none(), "Keyring: there are two keys of the id {id}");
+        assert!(before.is_none(), "Keyring: two keys have the id {id}");
         Self(Arc::new(keys))
     }
 
@@ -94,7 +94,7 @@ impl Keyring {
         Self(Arc::new(keys))
     }
 
-    #[expect(clippy::expect_used, reason = "it fails above 256 GB alone")]
+    #[expect(clippy::expect_used, reason = "sealing fails above 256 GB only")]
     pub(super) fn seal(&self, place: SealContext<'_>, plain: &[u8]) -> Bytes {
         let SealingKeys { sealing_key_id: seals, ciphers: all, .. } = &*self.0;
         let nonce = XNonce::generate();
@@ -102,7 +102,7 @@ impl Keyring {
         let cipher = &all[seals];
         let sealed = cipher.encrypt(&nonce, Payload { msg: plain, aad: &aad });
         // Sealing fails only above 256 GiB.
-        let sealed = sealed.expect("stored requests are short");
+        let sealed = sealed.expect("a stored request is below the limit of the cipher");
         let mut out = Vec::with_capacity(3 + seals.len() + NONCE_LEN + sealed.len());
         out.extend_from_slice(&[SEALED_MARKER, FORMAT_VERSION, key_id_len(seals)]);
         out.extend_from_slice(seals.as_bytes());

@@ -12,7 +12,7 @@ pub(super) const SEALED_MARKER: u8 = 0;
 pub(super) const FORMAT_VERSION: u8 = 1;
 
 /// Context that sealed bytes are bound to.
-#[cfg_attr(not(feature = "seal"), allow(dead_code, reason = "nothing is sealed"))]
+#[cfg_attr(not(feature = "seal"), allow(dead_code, reason = "used with the feature `seal` only"))]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SealContext<'a> {
     /// Id of the job or the task.
@@ -24,7 +24,7 @@ pub(crate) struct SealContext<'a> {
 }
 
 /// Reason why bytes cannot be opened.
-#[cfg_attr(not(feature = "seal"), allow(dead_code, reason = "nothing is sealed"))]
+#[cfg_attr(not(feature = "seal"), allow(dead_code, reason = "used with the feature `seal` only"))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum UnsealError {
     /// Sealed by a newer version; another process can open them.
@@ -39,8 +39,8 @@ impl fmt::Display for UnsealError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NewerVersion => "sealed by a newer version",
-            Self::UnknownKey => "sealed with a key that is not here",
-            Self::Corrupt => "changed, put elsewhere, or not sealed",
+            Self::UnknownKey => "sealed with a key that this process lacks",
+            Self::Corrupt => "modified, moved, or not sealed",
         })
     }
 }

@@ -148,7 +148,7 @@ impl AgentRuntime {
             tokio::time::sleep(STANDBY_DELAY).await;
             if let Some(rx) = take_over_start(&seat, &start) {
                 tracing::warn!(
-                    "nobody drives the runtime that a store was made on: its leases are renewed from another one"
+                    "the store's runtime is not driven; leases are renewed on another runtime"
                 );
                 run_agent(shared, rx).await;
             }

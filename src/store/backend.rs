@@ -87,7 +87,7 @@ impl LockMode {
 pub(crate) struct LockToken(Arc<str>);
 
 impl LockToken {
-    #[expect(clippy::indexing_slicing, reason = "a nonce and a node are 49 bytes")]
+    #[expect(clippy::indexing_slicing, reason = "a nonce and a node have 49 bytes")]
     pub(crate) fn new(node: &NodeId) -> Self {
         let mut nonce = [0; uuid::fmt::Simple::LENGTH];
         let nonce: &str = uuid::Uuid::new_v4().simple().encode_lower(&mut nonce);

@@ -239,7 +239,7 @@ mod tests {
 
     const LEASE: Duration = Duration::from_secs(10);
 
-    fn facts() -> Arc<HoldState> {
+    fn new_hold_state() -> Arc<HoldState> {
         let terms = LeaseTerms {
             lease: LEASE,
             renews: true,
@@ -255,8 +255,8 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_a_release_finds_is_told_to_who_asked_meanwhile() {
-        let facts = facts();
+    async fn loss_found_on_release_resolves_pending_wait() {
+        let facts = new_hold_state();
         facts.close();
         let mut lost = pin!(facts.wait_for_loss());
         let mut cx = Context::from_waker(Waker::noop());
@@ -266,21 +266,21 @@ mod tests {
     }
 
     #[derive(Default)]
-    struct Woken(AtomicBool);
+    struct WakeFlag(AtomicBool);
 
-    impl Wake for Woken {
+    impl Wake for WakeFlag {
         fn wake(self: Arc<Self>) {
             self.0.store(true, Ordering::Release);
         }
     }
 
     #[test]
-    fn a_loss_is_told_whenever_it_comes_while_somebody_asks() {
+    fn concurrent_loss_wakes_waiting_task() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         for turn in 0..3000 {
             let _timers = runtime.enter();
-            let (facts, barrier) = (facts(), Barrier::new(2));
-            let woken = Arc::new(Woken::default());
+            let (facts, barrier) = (new_hold_state(), Barrier::new(2));
+            let woken = Arc::new(WakeFlag::default());
             let waker = Waker::from(Arc::clone(&woken));
             let mut lost = pin!(facts.wait_for_loss());
             let first = thread::scope(|scope| {

@@ -78,7 +78,7 @@ impl KeyNames {
     /// migration is complete.
     #[expect(
         clippy::indexing_slicing,
-        reason = "a shard is below their number, which is the length"
+        reason = "a shard is below SHARD_COUNT, the length of the array"
     )]
     pub(crate) fn slot_guard_key(&self, shard: u16) -> Option<[&str; 2]> {
         self.clustered.then(|| [&*self.shard_prefixes[usize::from(shard)], "never"])
@@ -104,7 +104,7 @@ impl KeyNames {
     /// Like [`KeyNames::subscriptions`], for one shard of a cluster with sharded pub/sub.
     #[expect(
         clippy::indexing_slicing,
-        reason = "a shard is below their number, which is the length"
+        reason = "a shard is below SHARD_COUNT, the length of the array"
     )]
     pub(crate) fn shard_subscriptions(&self, shard: u16, node: &NodeId, jobs: bool) -> Vec<String> {
         subscription_channels(&self.shard_prefixes[usize::from(shard)], node, jobs)
@@ -147,7 +147,7 @@ impl KeyNames {
 
     /// Keys of a wait queue, as the scripts derive them from the first one.
     #[cfg(test)]
-    pub(crate) fn line(&self, key: &Key) -> Vec<String> {
+    pub(crate) fn lock_keys(&self, key: &Key) -> Vec<String> {
         let own = ["h", "l", "q", "g"].map(|kind| self.named_key(key.shard(), kind, key.as_str()));
         let shard = ["due", "f", "watch"].map(|kind| self.shard_key(key.shard(), kind));
         [own.as_slice(), &shard].concat()
@@ -155,7 +155,7 @@ impl KeyNames {
 
     /// ZSET: jobs of a lock.
     #[cfg(test)]
-    pub(crate) fn jobs(&self, key: &Key) -> String {
+    pub(crate) fn job_queue(&self, key: &Key) -> String {
         self.named_key(key.shard(), "g", key.as_str())
     }
 
@@ -168,7 +168,7 @@ impl KeyNames {
     /// Like [`KeyNames::holders`], for callers that concatenate the parts into a buffer.
     #[expect(
         clippy::indexing_slicing,
-        reason = "a shard is below their number, which is the length"
+        reason = "a shard is below SHARD_COUNT, the length of the array"
     )]
     pub(crate) fn holders_parts<'a>(&'a self, key: &'a Key) -> KeyParts<'a> {
         [&self.shard_prefixes[usize::from(key.shard())], "h:", key.as_str()]
@@ -204,7 +204,7 @@ impl KeyNames {
     /// the tag only if it differs from the subject. No key contains an `@`.
     #[expect(
         clippy::indexing_slicing,
-        reason = "a shard is below their number, which is the length"
+        reason = "a shard is below SHARD_COUNT, the length of the array"
     )]
     pub(crate) fn counter_parts<'a>(
         &'a self,
@@ -232,7 +232,7 @@ impl KeyNames {
     /// would never be used.
     #[expect(
         clippy::indexing_slicing,
-        reason = "a shard is below their number, which is the length"
+        reason = "a shard is below SHARD_COUNT, the length of the array"
     )]
     pub(crate) fn pushes_parts<'a>(&'a self, shard: u16, process: &'a str) -> KeyParts<'a> {
         [&self.shard_prefixes[usize::from(shard)], "zp:", process]
@@ -245,7 +245,7 @@ impl KeyNames {
 
     #[expect(
         clippy::indexing_slicing,
-        reason = "a shard is below their number, which is the length"
+        reason = "a shard is below SHARD_COUNT, the length of the array"
     )]
     pub(crate) fn queue_key_parts<'a>(
         &'a self,
@@ -286,7 +286,7 @@ mod tests {
     /// Text that clients write into paths, headers and ids can neither name keys of another shard
     /// nor make a name too long.
     #[test]
-    fn values_of_clients_are_in_no_key_as_they_are() {
+    fn client_text_is_escaped_in_key_names() {
         type Input = (String, Vec<u8>, String, u16, [u8; 2]);
         let keys = KeyNames::new("shop");
         bolero::check!().with_iterations(2_000).with_type::<Input>().for_each(
@@ -307,7 +307,7 @@ mod tests {
                 for key in &all {
                     let tag = format!("lg:1:shop:{{{}}}:", key.shard());
                     let id = JobId::new(key);
-                    let mut names = keys.line(key);
+                    let mut names = keys.lock_keys(key);
                     names.extend([keys.job(&id), keys.request(&id), keys.response(&id)]);
                     names.extend(keys.queue_keys(key));
                     let odd = names.iter().find(|name| !is_plain(name, &tag) || name.len() > 500);
@@ -319,7 +319,7 @@ mod tests {
 
     /// Covers texts that differ from a real id in one letter.
     #[test]
-    fn an_id_that_is_read_names_keys_of_its_own_shard() {
+    fn parsed_job_id_names_keys_of_its_shard() {
         let (keys, real) = (KeyNames::new("shop"), JobId::new(&Key::custom("x")));
         bolero::check!().with_iterations(4_000).with_type::<(String, usize, char)>().for_each(
             |(text, place, letter)| {
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn channels_are_told_apart() {
+    fn event_channels_are_recognized() {
         let (keys, node) = (KeyNames::new("e"), NodeId::new());
         for jobs in [false, true] {
             for heard in
@@ -364,11 +364,11 @@ mod tests {
     }
 
     #[test]
-    fn one_decision_has_one_hash_tag() {
+    fn keys_of_one_decision_share_hash_tag() {
         let (keys, key) = (KeyNames::new("shop"), Key::path_param("id", "7"));
         let id = JobId::new(&key);
         let tag = format!("lg:1:shop:{{{}}}:", key.shard());
-        let mut all = keys.line(&key);
+        let mut all = keys.lock_keys(&key);
         all.extend([
             keys.job(&id),
             keys.request(&id),

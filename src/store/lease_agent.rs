@@ -200,7 +200,7 @@ impl LeaseAgent {
 #[cfg(test)]
 impl LeaseAgent {
     /// Simulates the replacement of the server.
-    pub(super) fn verify(&self) {
+    pub(super) fn recheck_leases(&self) {
         self.runtime.recheck_all();
     }
 }
@@ -307,7 +307,9 @@ async fn run_undo(
             }
             Ok(outcome) => {
                 let (node, lock) = (me.node(), key.log_hash());
-                tracing::debug!(node, %lock, ?outcome, "given back after a drop");
+                tracing::debug!(
+                    node, %lock, ?outcome, "lock released in the background after a drop"
+                );
                 finds = finds.saturating_sub(1);
                 if finds == 0 || !doubtful {
                     break;

@@ -249,7 +249,7 @@ pub(crate) async fn ensure_replicated(
             warn,
             have,
             wanted,
-            "lock refused: too few replicas have the grant"
+            "lock refused: too few replicas acknowledged the grant"
         );
         return Err(Error::new(ErrorKind::Unavailable, "replicas"));
     }
@@ -289,7 +289,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_sure_can_be_asked_for_again_and_is_not_more_than_was_had() {
+    fn lease_for_validity_inverts_validity_time() {
         let longest = crate::clock::MAX_DURATION;
         for micros in (2_200..40_000).step_by(37).chain([10_000_000, 60_000_000, 86_400_000_000]) {
             let lease = Duration::from_micros(micros);

@@ -61,9 +61,12 @@ pub(crate) use self::tasks::{
     TaskRecord, TaskRunLimits, TaskSettlement, TaskView, UniqueKey,
 };
 #[cfg(test)]
-pub(crate) use self::tests::{Fault, Faults, Log, elsewhere, faulty, faulty_with_clock, spawn};
+pub(crate) use self::tests::{
+    BackendFault, CapturedLog, FaultSchedule, faulty_store, faulty_store_with_clock, spawn,
+    with_stalled_stores,
+};
 #[cfg(all(test, feature = "redis"))]
-pub(crate) use self::tests::{Front, says};
+pub(crate) use self::tests::{ScriptedProxy, reply_script};
 pub(crate) use self::wakeups::{JoinListener, WakeupMessage};
 pub use self::{deferred::OnFailure, hold_state::LockLoss};
 pub(crate) use self::{

@@ -163,7 +163,7 @@ impl ChargeCommand {
 
     /// Merges items that share a counter. Returns the merged command and, for each original item,
     /// the index of its merged one; `None` if no counter is shared.
-    #[expect(clippy::indexing_slicing, reason = "places of its own items")]
+    #[expect(clippy::indexing_slicing, reason = "the indices belong to the items of this command")]
     pub(crate) fn merge_duplicates(&self) -> Option<(Self, Vec<usize>)> {
         if self.items.len() < 2 {
             return None;
@@ -298,7 +298,7 @@ pub(crate) fn check_item_count(items: usize) -> Result<(), Error> {
     if items <= MAX_ITEMS_PER_CHARGE {
         return Ok(());
     }
-    Err(Error::config(format!("{items} quotas in one check; there can be {MAX_ITEMS_PER_CHARGE}")))
+    Err(Error::config(format!("a check has at most {MAX_ITEMS_PER_CHARGE} quotas, not {items}")))
 }
 
 /// Name of a counter.

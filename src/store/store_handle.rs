@@ -240,8 +240,11 @@ impl Store {
         let (mut rooms, kind) = (self.inner.extensions.lock(), TypeId::of::<T>());
         if let Some((_, room)) = rooms.iter().find(|(of, _)| *of == kind) {
             let room = Arc::clone(room).downcast();
-            #[expect(clippy::unreachable, reason = "it was put there under the name of its type")]
-            return room.unwrap_or_else(|_| unreachable!("it stands beside its type"));
+            #[expect(
+                clippy::unreachable,
+                reason = "each value is stored with the id of its type"
+            )]
+            return room.unwrap_or_else(|_| unreachable!("the value has the type of its id"));
         }
         let room = Arc::new(T::default());
         rooms.push((kind, Arc::clone(&room) as _));

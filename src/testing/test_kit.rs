@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_resource_that_is_held_stays_so() {
+    async fn held_lock_survives_clock_advances() {
         let kit = TestKit::new();
         let somebody = kit.hold_lock("x").await.expect("it is free");
         for _ in 0..23 {

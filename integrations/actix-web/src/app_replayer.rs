@@ -62,7 +62,7 @@ pub(crate) struct AppReplayer {
 
 impl AppReplayer {
     /// Starts the thread, which ends with the replayer.
-    #[expect(clippy::expect_used, reason = "as `std::thread::spawn`; this is at start-up")]
+    #[expect(clippy::expect_used, reason = "panics like `std::thread::spawn`, at startup only")]
     pub(crate) fn new<F>(store: &Store, configure: F) -> Self
     where
         F: FnOnce(&mut ServiceConfig) + Send + 'static,
@@ -78,9 +78,9 @@ impl AppReplayer {
         // Panics as `std::thread::spawn` does: without the thread no job would ever run, and this
         // is at start-up.
         let thread = thread::Builder::new().name("lockgate-replay".to_owned()).spawn(routes);
-        thread.expect("a thread for deferred requests");
+        thread.expect("the thread for deferred requests could not be started");
         // The sender is dropped if the system could not be created.
-        is_made.recv().expect("a runtime for deferred requests");
+        is_made.recv().expect("the runtime for deferred requests could not be built");
         Self { commands: jobs }
     }
 }
@@ -112,7 +112,7 @@ impl fmt::Debug for AppReplayer {
 /// to another worker.
 fn outcome_without_thread(marker: &ReplayMarker) -> ReplayOutcome {
     let job = &marker.job().id;
-    tracing::error!(?job, "a deferred request can't run here: the thread of the routes is gone");
+    tracing::error!(?job, "job not run: the thread of the routes ended; restart the process");
     if marker.try_abandon() { ReplayOutcome::Unreachable } else { ReplayOutcome::Failed }
 }
 
@@ -125,7 +125,7 @@ async fn serve_commands<F>(
 {
     let made = AssertUnwindSafe(build_service(store, configure)).catch_unwind().await;
     let Ok(Ok(service)) = made else {
-        tracing::error!("deferred requests can't run: the application's routes could not be made");
+        tracing::error!("jobs cannot run: the application's routes could not be built");
         return decline_all(inbox).await;
     };
     let service = Rc::new(service);
@@ -281,7 +281,7 @@ mod tests {
     use crate::{DeferLayer, LockLayer};
 
     /// Body of this number of chunks of ten bytes, and the number of chunks polled.
-    fn working(parts: usize) -> (BoxBody, Rc<Cell<usize>>) {
+    fn counting_body(parts: usize) -> (BoxBody, Rc<Cell<usize>>) {
         let done = Rc::new(Cell::new(0));
         let told = Rc::clone(&done);
         let work = (0..parts).map(move |n| {
@@ -292,11 +292,11 @@ mod tests {
     }
 
     #[actix_rt::test]
-    async fn work_goes_on_beyond_what_is_kept() {
-        let (body, done) = working(100);
+    async fn body_is_read_to_its_end_beyond_the_limit() {
+        let (body, done) = counting_body(100);
         assert_eq!(read_limited(body, 25).await.expect("it ends well"), None);
         assert_eq!(done.get(), 100);
-        let (body, _) = working(2);
+        let (body, _) = counting_body(2);
         assert_eq!(
             read_limited(body, 20).await.expect("it ends well").map(|body| body.len()),
             Some(20)
@@ -304,8 +304,8 @@ mod tests {
     }
 
     #[actix_rt::test]
-    async fn a_body_without_an_end_leaves_its_thread_to_others() {
-        let (body, _) = working(usize::MAX);
+    async fn endless_body_yields_to_other_tasks() {
+        let (body, _) = counting_body(usize::MAX);
         assert!(
             tokio::time::timeout(Duration::from_millis(50), read_limited(body, 25)).await.is_err()
         );
@@ -313,7 +313,7 @@ mod tests {
 
     /// The job has a single attempt, which must not be charged.
     #[actix_rt::test]
-    async fn a_run_whose_thread_is_gone_has_not_run() {
+    async fn job_without_a_replay_thread_is_not_charged() {
         let store = Store::memory();
         let order = web::resource("/orders/{id}")
             .post(async || "")

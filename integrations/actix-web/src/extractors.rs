@@ -105,7 +105,7 @@ impl_extractor!(CurrentLocks, "a LockLayer", |request| request
     .get()
     .cloned()
     .map(CurrentLocks));
-impl_extractor!(Fence, "a LockLayer that refuses while the store is away", |request| request
+impl_extractor!(Fence, "a LockLayer that refuses requests during outages", |request| request
     .extensions()
     .get::<HeldLock>()
     .and_then(HeldLock::fence)
@@ -113,10 +113,10 @@ impl_extractor!(Fence, "a LockLayer that refuses while the store is away", |requ
 impl_extractor!(
     CurrentRate,
     "a RateLimitLayer that charges the request; none does in a deferred run, for a client on the \
- allow list, or while the store is away: take Option<CurrentRate> there",
+     allow list, or while the store is unavailable; take Option<CurrentRate> there",
     |request| request.extensions().get().cloned().map(CurrentRate)
 );
-impl_extractor!(CurrentJob, "to run deferred", |request| request
+impl_extractor!(CurrentJob, "to run as a deferred request", |request| request
     .extensions()
     .get()
     .cloned()
@@ -136,7 +136,7 @@ mod tests {
 
     /// The layer is on the route, so the message must not say that it is missing.
     #[actix_web::test]
-    async fn who_is_charged_nothing_has_no_rate() {
+    async fn allow_listed_request_has_no_current_rate() {
         let quota = Quota::requests(1).per(std::time::Duration::from_secs(3600));
         let lists = AccessLists::new().allow(["192.0.2.1"]);
         let perhaps = async |rate: Option<CurrentRate>| rate.is_none().to_string();

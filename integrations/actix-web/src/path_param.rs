@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_those_that_actix_sees() {
+    fn param_names_match_actix_patterns() {
         for (pattern, expected) in [
             ("/orders", &[][..]),
             ("/tenants/{id}/orders/{id}/pay", &["id", "id"]),

@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_that_has_no_body_gets_none() {
+    fn bodyless_status_has_an_empty_body() {
         for (status, size) in
             [(200, BodySize::Sized(4)), (204, BodySize::Sized(0)), (304, BodySize::Sized(0))]
         {

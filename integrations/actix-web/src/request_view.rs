@@ -223,7 +223,7 @@ mod tests {
 
     /// HTTP/2 has the host only in the URI.
     #[test]
-    fn a_key_of_the_host_is_that_of_the_uri_if_no_field_names_it() {
+    fn host_key_falls_back_to_the_uri() {
         let key = |request: TestRequest| {
             let request = request.to_http_request();
             KeySource::header("host").read(&mut RequestView::new(&request)).ok()
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_counts_that_was_sent_once() {
+    fn single_header_rejects_a_repeated_header() {
         let request = TestRequest::default()
             .append_header(("x-key", "one"))
             .append_header(("x-twice", "one"))

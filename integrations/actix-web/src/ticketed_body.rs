@@ -206,7 +206,7 @@ struct BrokenBodyError;
 
 impl fmt::Display for BrokenBodyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the body broke off, or was broken off by its gate")
+        f.write_str("the body ended early or was stopped by its gate")
     }
 }
 

@@ -102,7 +102,7 @@ pub(crate) fn find_extension<T: Clone + Send + Sync + 'static>(parts: &Parts) ->
 fn raw_path_params(parts: &mut Parts) -> Result<RawPathParams, RawPathParamsRejection> {
     let params = RawPathParams::from_request_parts(parts, &());
     // The extractor only reads the request's extensions, so it never waits.
-    params.now_or_never().expect("reading path parameters doesn't wait")
+    params.now_or_never().expect("reading path parameters does not wait")
 }
 
 /// Returns true if the prefix of a nested service has matched and that service has not been called
@@ -138,7 +138,7 @@ mod tests {
 
     /// As in axum's own extractor, so that tests of an application need no server.
     #[tokio::test]
-    async fn a_mocked_address_is_one() {
+    async fn mocked_connect_info_is_the_client_address() {
         let limit = RateLimitLayer::by_ip(Quota::requests(1).per(Duration::from_secs(3600)));
         let app = Router::new()
             .route("/", get(async || ""))

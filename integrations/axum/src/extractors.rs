@@ -100,7 +100,7 @@ impl_extractor!(CurrentLocks, "a LockLayer", |parts| parts
     .get()
     .cloned()
     .map(CurrentLocks));
-impl_extractor!(Fence, "a LockLayer that refuses while the store is away", |parts| parts
+impl_extractor!(Fence, "a LockLayer that refuses requests during outages", |parts| parts
     .extensions
     .get::<HeldLock>()
     .and_then(HeldLock::fence)
@@ -108,10 +108,10 @@ impl_extractor!(Fence, "a LockLayer that refuses while the store is away", |part
 impl_extractor!(
     CurrentRate,
     "a RateLimitLayer that charges the request; none does in a deferred run, for a client on the \
- allow list, or while the store is away: take Option<CurrentRate> there",
+     allow list, or while the store is unavailable; take Option<CurrentRate> there",
     |parts| parts.extensions.get().cloned().map(CurrentRate)
 );
-impl_extractor!(CurrentJob, "to run deferred", |parts| parts
+impl_extractor!(CurrentJob, "to run as a deferred request", |parts| parts
     .extensions
     .get()
     .cloned()
@@ -125,14 +125,15 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_extractor_without_its_layer_is_a_problem_of_ours() {
-        async fn never(_: CurrentLock) -> &'static str {
+    async fn extractor_without_its_layer_is_500() {
+        async fn require_lock(_: CurrentLock) -> &'static str {
             panic!("there is no lock")
         }
-        async fn perhaps(lock: Option<CurrentLock>) -> String {
+        async fn optional_lock(lock: Option<CurrentLock>) -> String {
             format!("{lock:?}")
         }
-        let app = Router::new().route("/never", get(never)).route("/perhaps", get(perhaps));
+        let app =
+            Router::new().route("/never", get(require_lock)).route("/perhaps", get(optional_lock));
         let ask = async |path| {
             let request = Request::get(path).body(Body::empty()).expect("valid");
             let (parts, body) =

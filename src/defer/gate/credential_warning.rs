@@ -14,9 +14,10 @@ pub(super) fn warn_credential_once(lock: &impl fmt::Display, credential: &str) {
     if WARNED.lock().insert(credential.to_owned()) {
         tracing::warn!(
             credential,
-            "not deferred: the request carries a credential, which is not stored; let the layer \
-             .carry_as::<T>(..) whose request it is (.carry::<T>() if it names the .owner(..), or users share \
-             nothing), or store the field itself by .keep_header(..). This is told once of each credential"
+            "not deferred: the request carries a credential, which is not stored; store the user \
+             by .carry_identity::<T>(..) (or .carry_extension::<T>() if the layer names the \
+             .owner(..)), or store the header itself by .keep_header(..). Logged once for each \
+             header"
         );
     } else {
         tracing::debug!(%lock, credential, "not deferred: the request carries a credential");

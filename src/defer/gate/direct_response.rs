@@ -224,7 +224,7 @@ impl<N: ?Sized> DeferGate<N> {
 mod tests {
     use super::*;
 
-    fn of(status: u16, answered: bool, cut_off: bool) -> DirectRunResult {
+    fn direct_result_of_status(status: u16, answered: bool, cut_off: bool) -> DirectRunResult {
         classify_direct_run(
             None,
             ServiceOutcome::Answered(status),
@@ -236,7 +236,7 @@ mod tests {
         )
     }
 
-    fn of_outcome(outcome: ServiceOutcome, cut_off: bool) -> DirectRunResult {
+    fn direct_result_of_outcome(outcome: ServiceOutcome, cut_off: bool) -> DirectRunResult {
         classify_direct_run(
             None,
             outcome,
@@ -249,24 +249,28 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_judged_by_its_answer() {
+    fn run_is_classified_by_response_status() {
         use DirectRunResult::{Completed, MayHaveRun, NotExecuted};
         for status in [200, 204, 303, 400, 404, 409, 412, 422, 423] {
-            assert_eq!(of(status, true, false), Completed(status));
+            assert_eq!(direct_result_of_status(status, true, false), Completed(status));
         }
         for status in [401, 403] {
-            assert_eq!(of(status, true, false), NotExecuted, "{status}");
+            assert_eq!(direct_result_of_status(status, true, false), NotExecuted, "{status}");
         }
         for status in [408, 425, 429, 500, 502, 503, 504] {
-            assert_eq!(of(status, true, false), MayHaveRun(FAILED_MAY_HAVE_RUN), "{status}");
+            assert_eq!(
+                direct_result_of_status(status, true, false),
+                MayHaveRun(FAILED_MAY_HAVE_RUN),
+                "{status}"
+            );
         }
         for outcome in [ServiceOutcome::Failed, ServiceOutcome::BodyFailed] {
-            assert_eq!(of_outcome(outcome, false), MayHaveRun(FAILED_MAY_HAVE_RUN));
+            assert_eq!(direct_result_of_outcome(outcome, false), MayHaveRun(FAILED_MAY_HAVE_RUN));
         }
     }
 
     #[test]
-    fn only_the_refusal_of_a_gate_tells_that_nothing_ran() {
+    fn only_a_gate_refusal_means_not_executed() {
         let of = |status, refusal| {
             let facts = DirectRunContext {
                 handler_finished: true,
@@ -285,20 +289,34 @@ mod tests {
 
     /// Any status, since a layer in between may have changed it.
     #[test]
-    fn a_handler_that_was_dropped_may_have_run() {
+    fn dropped_handler_may_have_run() {
         for status in [200, 408, 429, 500, 503] {
-            assert_eq!(of(status, false, false), DirectRunResult::MayHaveRun(STOPPED_REASON));
-            assert_eq!(of(status, false, true), DirectRunResult::MayHaveRun(STOPPED_REASON));
+            assert_eq!(
+                direct_result_of_status(status, false, false),
+                DirectRunResult::MayHaveRun(STOPPED_REASON)
+            );
+            assert_eq!(
+                direct_result_of_status(status, false, true),
+                DirectRunResult::MayHaveRun(STOPPED_REASON)
+            );
         }
     }
 
     #[test]
-    fn a_request_that_never_came_whole_locks_nobody_out() {
+    fn truncated_request_with_error_status_is_not_executed() {
         for status in [400, 408, 413, 500] {
-            assert_eq!(of(status, true, true), DirectRunResult::NotExecuted, "{status}");
+            assert_eq!(
+                direct_result_of_status(status, true, true),
+                DirectRunResult::NotExecuted,
+                "{status}"
+            );
         }
-        assert_eq!(of(202, true, true), DirectRunResult::Completed(202), "the handler took it");
-        let panicked = of_outcome(ServiceOutcome::Failed, true);
+        assert_eq!(
+            direct_result_of_status(202, true, true),
+            DirectRunResult::Completed(202),
+            "the handler took it"
+        );
+        let panicked = direct_result_of_outcome(ServiceOutcome::Failed, true);
         assert_eq!(
             panicked,
             DirectRunResult::MayHaveRun(FAILED_MAY_HAVE_RUN),

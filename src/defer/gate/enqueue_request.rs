@@ -179,13 +179,16 @@ impl<N: ?Sized> DeferGate<N> {
             // An unread request can't be compared with the recorded one.
             Ok(EnqueueOutcome::FingerprintMismatch) => has_print.then(key_reused_reply),
             Ok(EnqueueOutcome::Full) => {
-                crate::throttle::throttled!(warn, %node, %lock, "not deferred: a line is full");
+                crate::throttle::throttled!(
+                    warn,
+                    %node, %lock, "not deferred: a limit of stored jobs is reached"
+                );
                 None
             }
             Ok(EnqueueOutcome::TooManyRecords(left)) => {
                 crate::throttle::throttled!(
                     warn,
-                    %node, %lock, "not deferred: too many idempotency keys are kept"
+                    %node, %lock, "not deferred: too many idempotency keys"
                 );
                 Some(Reply::too_many_idempotency_keys(left))
             }
@@ -194,7 +197,10 @@ impl<N: ?Sized> DeferGate<N> {
                 None
             }
             Err(error) => {
-                crate::throttle::throttled!(error, %node, %lock, %error, "not deferred: store away");
+                crate::throttle::throttled!(
+                    error,
+                    %node, %lock, %error, "not deferred: the store is unavailable"
+                );
                 // A lookup stores nothing; an accepted request has another id.
                 match stores && error.may_have_run() {
                     true => Some(doubt.into_reply(self.status_location(&id))),
@@ -230,14 +236,14 @@ impl<N: ?Sized> DeferGate<N> {
             Ok(have) => {
                 crate::throttle::throttled!(
                     warn,
-                    job = ?id, have, wanted, "not answered with 202: too few replicas have it"
+                    job = ?id, have, wanted, "202 withheld: too few replicas acknowledged the job"
                 );
                 false
             }
             Err(error) => {
                 crate::throttle::throttled!(
                     warn,
-                    job = ?id, %error, wanted, "not answered with 202: replicas"
+                    job = ?id, %error, wanted, "202 withheld: the replicas could not be asked"
                 );
                 false
             }

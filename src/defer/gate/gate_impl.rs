@@ -215,7 +215,7 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
         }
         if !room.try_reserve_head(head, self.0.storage.client.budget_key(view)) {
             let lock = parked.parked.key.log_hash();
-            tracing::debug!(%lock, "not deferred: no room in the buffer budget for the request's head");
+            tracing::debug!(%lock, "not deferred: the buffer budget is exhausted");
             return unread;
         }
         if parked.parked.is_not_deferrable {
@@ -259,13 +259,16 @@ impl<N: ?Sized + 'static> DeferGate<N> {
         let lock = parked.parked.key.log_hash();
         let StorageSettings { header_filter: fields, head_limit, .. } = &self.0.storage;
         let Some(carried) = std::mem::take(&mut parked.snapshots).save_all() else {
-            crate::throttle::throttled!(error, %lock, "not deferred: a snapshot can't be written");
+            crate::throttle::throttled!(
+                error,
+                %lock, "not deferred: a snapshot could not be serialized"
+            );
             return None;
         };
         // The owner is often a header, and is stored in addition to it.
         let bytes = stored_head_len(&head.target, &head.headers, fields) + parked.owner.len();
         if bytes > *head_limit {
-            tracing::debug!(%lock, bytes, head_limit, "not deferred: the request's head is too long");
+            tracing::debug!(%lock, bytes, head_limit, "not deferred: the request head is too long");
             return None;
         }
         let mut names = head.headers.iter().map(|(name, _)| name);
@@ -289,8 +292,8 @@ fn missing_lock_reply<T, P>(outcome: ServiceOutcome) -> LeaveAction<T, P> {
     crate::throttle::throttled!(
         error,
         layer = "DeferLayer",
-        "request answered by 500: the layer is set to `defer_always`, and there is no LockLayer inside that locks \
-         it, under whose lock it could run later; so it ran at once"
+        "request answered with 500: the layer is set to `defer_always`, but no LockLayer inside it \
+         locked the request, so it ran at once; add a LockLayer inside the DeferLayer"
     );
     LeaveAction::Replace(Reply::misconfigured())
 }

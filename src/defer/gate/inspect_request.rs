@@ -74,8 +74,8 @@ impl<N: ?Sized> DeferGate<N> {
             crate::throttle::throttled!(
                 error,
                 layer = "DeferLayer",
-                "request refused: this layer is inside a LockLayer; put it outside (axum: .layer() \
-                 it after the LockLayer, actix-web: .wrap() it after)"
+                "request refused: the DeferLayer is inside a LockLayer; put it outside (axum: \
+                 .layer() after the LockLayer, actix-web: .wrap() after it)"
             );
             return InitialVerdict::Answer(Reply::misconfigured());
         }
@@ -143,9 +143,9 @@ fn missing_owner_reply() -> Reply {
     crate::throttle::throttled!(
         error,
         layer = "DeferLayer",
-        "request refused: it has an Idempotency-Key, the layer carries a snapshot, and nothing names whose the request is, so \
-         users would share their keys; carry the snapshot by .carry_as::<T>(..), with the authentication outside of this \
-         layer, or name the .owner(..), or say .shared_by_all()"
+        "request refused: it has an Idempotency-Key and a snapshot but no owner, so users would \
+         share their keys; carry the snapshot by .carry_identity::<T>(..), with the authentication \
+         outside this layer, or name the .owner(..), or set .share_across_owners()"
     );
     Reply::misconfigured()
 }
@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_one_attempt_nothing_runs_again() {
+    fn direct_run_is_repeatable_only_with_attempts_left() {
         let again = |gate: DeferGate<()>, method| {
             let record = gate.idempotent_direct().0.idempotency_record("", method, "/", "k");
             record.direct_terms.map(|remember| remember.is_repeatable)

@@ -38,8 +38,9 @@ impl<N: ?Sized> DeferSettings<N> {
                 body_limit,
                 head_limit,
                 budget,
-                "requests up to body_limit and head_limit are never deferred: one client has at most half of \
-                 buffer_budget; raise the budget or lower the limits"
+                "body_limit and head_limit together exceed half of buffer_budget, the share of one \
+                 client, so requests of that size are never deferred; raise buffer_budget or lower \
+                 the limits"
             );
         }
     }
@@ -48,22 +49,22 @@ impl<N: ?Sized> DeferSettings<N> {
         let identities = self.snapshot_extractors.identity_count();
         assert!(
             self.owner.is_some() || identities < 2,
-            "DeferLayer::carry_as: two snapshots name an identity, and both may print the same text; name the owner of a \
-             request by .owner(..)"
+            "DeferLayer::carry_identity: two snapshots name an identity, and both may have the \
+             same text; name the owner of a request by .owner(..)"
         );
         let is_scoped = self.owner.is_some() || identities > 0;
         assert!(
             !(self.shared_by_all && is_scoped),
-            "DeferLayer::shared_by_all: .owner(..) and .carry_as::<T>(..) say that requests are not shared; leave out one or \
-             the other"
+            "DeferLayer::share_across_owners: contradicts .owner(..) and .carry_identity::<T>(..), \
+             which give requests an owner; remove one or the other"
         );
         let is_safe = is_scoped || self.shared_by_all || self.snapshot_extractors.is_empty();
         let shares = self.sharing_setting().filter(|_| !is_safe);
         assert!(
             shares.is_none(),
-            "DeferLayer::{}: the layer carries a snapshot, and nothing names whose a request is, so users would get each \
-             other's jobs and answers; carry it by .carry_as::<T>(..) with its identity, or name the .owner(..), or say \
-             .shared_by_all()",
+            "DeferLayer::{}: the layer carries a snapshot, and requests have no owner, so users \
+             would get each other's jobs and responses; carry the snapshot by \
+             .carry_identity::<T>(..), or name the .owner(..), or set .share_across_owners()",
             shares.unwrap_or_default()
         );
     }
@@ -71,9 +72,9 @@ impl<N: ?Sized> DeferSettings<N> {
     /// Returns the setting by which requests share jobs or responses, if there is one.
     fn sharing_setting(&self) -> Option<&'static str> {
         match self.run.merge_mode {
-            Some(MergeMode::Coalesce) => Some("first_wins"),
-            Some(MergeMode::Supersede) => Some("last_wins"),
-            None => self.idempotency.idempotent_direct.then_some("remember_direct"),
+            Some(MergeMode::Coalesce) => Some("coalesce"),
+            Some(MergeMode::Supersede) => Some("supersede"),
+            None => self.idempotency.idempotent_direct.then_some("idempotent_direct"),
         }
     }
 }

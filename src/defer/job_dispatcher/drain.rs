@@ -27,7 +27,7 @@ impl JobDispatcher {
 
     pub(super) async fn drain(mut self) {
         let node = self.worker.store.node().clone();
-        tracing::info!(%node, running = self.chain_tasks.len(), "worker stops");
+        tracing::info!(%node, running = self.chain_tasks.len(), "worker is draining");
         self.shutdown.send_replace(ShutdownPhase::Draining);
         // First, so that this worker receives no more offers. If another worker of this process
         // remains, offers and shards stay with it.

@@ -52,7 +52,7 @@ impl JobDispatcher {
             if let Err(error) =
                 store.backend().send_wakeup(other, WakeupMessage::JobOffer(key, id)).await
             {
-                tracing::debug!(%error, "no other worker was told");
+                tracing::debug!(%error, "no other worker was notified");
             }
         };
         self.worker.store.spawn_background(tell);

@@ -88,7 +88,7 @@ impl DeferredJobs {
                 moved += u64::from(state.is_some_and(JobState::is_pending));
             }
         }
-        tracing::info!(moved, "dead letters were put back");
+        tracing::info!(moved, "dead letters redriven");
         Ok(moved)
     }
 
@@ -113,7 +113,7 @@ impl DeferredJobs {
                 }
             }
         }
-        tracing::info!(purged, "dead letters were forgotten");
+        tracing::info!(purged, "dead letters purged");
         Ok(purged)
     }
 

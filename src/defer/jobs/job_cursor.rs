@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cursor_is_the_same_after_its_text() {
+    fn cursor_round_trips_through_its_text() {
         let pending = PendingCursor {
             in_queues: true,
             scan_cursor: u64::MAX,

@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whom_a_job_belongs_to_is_not_in_its_debug() {
+    fn job_info_debug_hides_id_owner_and_key() {
         let job = JobInfo {
             id: JobId::parse(&format!("07{}", "7".repeat(32))).expect("an id"),
             state: JobState::Dead,
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_read_as_it_is_written() {
+    fn job_run_parses_its_stored_form() {
         let run = JobRun::parse("2 1000000 3000000 500, may have run").expect("one");
         assert_eq!((run.attempt, &*run.outcome), (2, "500, may have run"));
         assert_eq!(run.began, Some(UNIX_EPOCH + Duration::from_secs(1)));

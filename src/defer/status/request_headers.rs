@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wait_is_never_longer_than_ours() {
+    fn parsed_wait_never_exceeds_max_wait() {
         bolero::check!().with_iterations(1_000).with_type::<(u64, Vec<Vec<u8>>)>().for_each(
             |(seconds, lines)| {
                 let asked = format!("wait={seconds}");
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_wait_counts_and_is_bounded() {
+    fn first_wait_counts_and_is_bounded() {
         let seconds = |text: &str| parse_wait(&[text.as_bytes()]).map(|wait| wait.as_secs());
         assert_eq!(seconds("wait=5"), Some(5));
         assert_eq!(seconds("respond-async, Wait=\"7\"; x=1, wait=9"), Some(7));
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_is_for_those_who_name_it() {
+    fn event_stream_requires_an_explicit_accept() {
         let wants = |text: &str| accepts_event_stream(&[text.as_bytes()]);
         assert!(wants("text/event-stream"));
         assert!(wants("application/json;q=0.5, Text/Event-Stream"));

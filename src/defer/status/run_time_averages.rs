@@ -83,7 +83,7 @@ impl RunTimeAverages {
 mod tests {
     use super::*;
 
-    fn done(ended: u64, took: u64) -> JobView {
+    fn done_job(ended: u64, took: u64) -> JobView {
         let mut job = JobView {
             state: JobState::Done,
             attempts: 1,
@@ -102,12 +102,12 @@ mod tests {
 
     /// Otherwise repeated requests for a slow job would raise the estimate of all others.
     #[test]
-    fn a_job_counts_once_however_often_it_is_asked_for() {
+    fn job_polled_repeatedly_counts_once() {
         let (paces, lock) = (RunTimeAverages::default(), Key::path_param("id", "8"));
-        paces.record(&done(1_000_000, 800));
+        paces.record(&done_job(1_000_000, 800));
         for _ in 0..100 {
-            paces.record(&done(9_000_000, 8_000_000));
-            paces.record(&done(1_000_000, 800));
+            paces.record(&done_job(9_000_000, 8_000_000));
+            paces.record(&done_job(1_000_000, 800));
         }
         assert_eq!(paces.average_us(Some(&lock)), 800 - 100 + 1_000_000);
     }

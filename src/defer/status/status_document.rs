@@ -246,7 +246,7 @@ fn read_stored_response(
     let lock = job.history.lock.clone().unwrap_or_else(|| Key::custom(""));
     let response = decode_response(EnvelopeBinding { store, id, lock: &lock }, response);
     if let Err(why) = &response {
-        crate::throttle::throttled!(error, job = ?id, ?why, "a stored response can't be read");
+        crate::throttle::throttled!(error, job = ?id, reason = ?why, "a stored response could not be read");
     }
     Some(response)
 }

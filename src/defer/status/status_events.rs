@@ -160,7 +160,10 @@ impl EventStreamState {
                 // The job was evicted or deleted meanwhile.
                 Ok(_) => return None,
                 Err(error) => {
-                    crate::throttle::throttled!(warn, job = ?self.job.id, %error, "a look failed");
+                    crate::throttle::throttled!(
+                        warn,
+                        job = ?self.job.id, %error, "poll of the job failed"
+                    );
                 }
             }
             let look = Instant::now() + self.poll_interval;

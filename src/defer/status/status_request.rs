@@ -41,7 +41,7 @@ impl Default for StatusWaiters {
 
 /// One request to the status resource.
 #[derive(Debug)]
-#[must_use = "it is answered by `StatusRequest::answer`"]
+#[must_use = "a request has no response until `StatusRequest::answer` is awaited"]
 pub struct StatusRequest {
     pub(super) store: Store,
     pub(super) id: Option<JobId>,
@@ -111,9 +111,22 @@ impl StatusRequest {
             }
         };
         answer.unwrap_or_else(|error| {
-            crate::throttle::throttled!(error, job = ?look.id, %error, "no status: store away");
+            crate::throttle::throttled!(
+                error,
+                job = ?look.id, %error, "no status: the store is unavailable"
+            );
             StatusReply::Complete(Reply::store_unavailable())
         })
+    }
+}
+
+impl IntoFuture for StatusRequest {
+    type Output = StatusReply;
+    type IntoFuture = BoxFuture<'static, Self::Output>;
+
+    /// Calls [`execute`](Self::execute).
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.execute())
     }
 }
 
@@ -230,7 +243,7 @@ impl VisibleJob {
         Ok(match cancel_job(&self.store, &self.id, || self.fetch()).await? {
             Some(CancelOutcome::NotQueued(job)) if job.is_tombstone => gone_reply(Some(&job)),
             Some(other) if other.state() == JobState::Cancelled => {
-                tracing::info!(job = ?self.id, "deferred request cancelled");
+                tracing::info!(job = ?self.id, "job cancelled");
                 Reply::new(204)
             }
             Some(other) => {

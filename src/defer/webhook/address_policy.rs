@@ -24,15 +24,15 @@ impl AddressPolicy {
     /// Parses a URL as a browser does: a number in any notation is the IPv4 address that it
     /// denotes.
     pub(super) fn parse_target(&self, text: &str) -> Result<WebhookTarget, &'static str> {
-        let url = Url::parse(text).map_err(|_| "no URL")?;
+        let url = Url::parse(text).map_err(|_| "not a URL")?;
         if url.scheme() != "https" && !(self.allow_http && url.scheme() == "http") {
-            return Err("neither https nor allowed");
+            return Err("the scheme is not https");
         }
         if !url.username().is_empty() || url.password().is_some() {
-            return Err("a user or a password in it");
+            return Err("the URL contains a user or a password");
         }
-        let host = url.host().ok_or("no host")?.to_owned();
-        let port = url.port_or_known_default().ok_or("no port")?;
+        let host = url.host().ok_or("the URL has no host")?.to_owned();
+        let port = url.port_or_known_default().ok_or("the URL has no port")?;
         Ok(WebhookTarget { url, host, port })
     }
 
@@ -44,9 +44,9 @@ impl AddressPolicy {
             is_public(ip) || self.allowed_networks.iter().any(|network| network.contains(&ip))
         };
         if addresses.is_empty() {
-            return Err("no address");
+            return Err("the host has no address");
         }
-        if addresses.iter().all(fine) { Ok(()) } else { Err("an address that is not public") }
+        if addresses.iter().all(fine) { Ok(()) } else { Err("the host has a non-public address") }
     }
 }
 
@@ -99,14 +99,14 @@ fn is_public_v6(ip: Ipv6Addr) -> bool {
 mod tests {
     use super::*;
 
-    fn public(text: &str) -> bool {
+    fn is_allowed_address(text: &str) -> bool {
         AddressPolicy::default()
             .check_addresses(&[SocketAddr::new(text.parse().expect("an address"), 443)])
             .is_ok()
     }
 
     #[test]
-    fn only_public_addresses_are() {
+    fn only_public_addresses_are_allowed() {
         for yes in [
             "1.1.1.1",
             "8.8.8.8",
@@ -125,7 +125,7 @@ mod tests {
             "2a00::1",
             "::ffff:8.8.8.8",
         ] {
-            assert!(public(yes), "{yes}");
+            assert!(is_allowed_address(yes), "{yes}");
         }
         for no in [
             "0.0.0.0",
@@ -178,12 +178,12 @@ mod tests {
             "fec0::1",
             "ff02::1",
         ] {
-            assert!(!public(no), "{no}");
+            assert!(!is_allowed_address(no), "{no}");
         }
     }
 
     #[test]
-    fn one_address_that_is_not_public_is_one_too_many() {
+    fn one_private_address_refuses_the_target() {
         let both = ["8.8.8.8:443", "127.0.0.1:443"].map(|text| text.parse().expect("an address"));
         assert!(AddressPolicy::default().check_addresses(&both).is_err());
         assert!(AddressPolicy::default().check_addresses(&[]).is_err());
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn tricks_with_addresses_are_none() {
+    fn obfuscated_targets_are_refused_or_decoded() {
         let rules = AddressPolicy::default();
         for no in [
             "http://example.com/",

@@ -7,13 +7,13 @@ use sha2::Sha256;
 #[expect(clippy::expect_used, reason = "HMAC takes keys of any length")]
 pub(super) fn sign_webhook(secret: &[u8], id: &str, timestamp: u64, body: &[u8]) -> String {
     // HMAC takes keys of any length.
-    let mut mac = Hmac::<Sha256>::new_from_slice(secret).expect("a key of any length");
+    let mut mac = Hmac::<Sha256>::new_from_slice(secret).expect("HMAC takes keys of any length");
     mac.update(format!("{id}.{timestamp}.").as_bytes());
     mac.update(body);
     format!("v1,{}", encode_base64(&mac.finalize().into_bytes()))
 }
 
-#[expect(clippy::indexing_slicing, reason = "six bits of a number are below 64")]
+#[expect(clippy::indexing_slicing, reason = "six bits are below 64")]
 fn encode_base64(bytes: &[u8]) -> String {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn base64_is_that_of_rfc_4648() {
+    fn base64_matches_rfc_4648() {
         for (bytes, text) in [
             ("", ""),
             ("f", "Zg=="),
@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn the_signature_is_the_one_of_the_documentation() {
+    fn signature_matches_the_documentation() {
         let secret = b"0123456789abcdef0123456789abcdef";
         let made = sign_webhook(secret, "msg_1", 1_700_000_000, b"{\"id\":\"x\"}");
         assert_eq!(made, "v1,Fxnqsz7pYJzHwtKkOFBoq5YiM+xF+DBoJ8/RmoIqtNI=");

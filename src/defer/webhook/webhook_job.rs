@@ -36,7 +36,7 @@ pub(in crate::defer) trait WebhookSender: fmt::Debug + Send + Sync {
 }
 
 /// One attempt to deliver a webhook.
-#[cfg_attr(not(any(test, feature = "webhook")), allow(dead_code, reason = "no sender"))]
+#[cfg_attr(not(any(test, feature = "webhook")), allow(dead_code, reason = "for webhooks only"))]
 pub(in crate::defer) struct WebhookCall {
     pub(in crate::defer) url: String,
     /// Value of `webhook-id`, the same for each attempt.
@@ -50,7 +50,7 @@ pub(in crate::defer) struct WebhookCall {
 
 /// Outcome of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[cfg_attr(not(feature = "webhook"), allow(dead_code, reason = "nobody delivers"))]
+#[cfg_attr(not(feature = "webhook"), allow(dead_code, reason = "for webhooks only"))]
 pub(in crate::defer) enum DeliveryOutcome {
     /// The receiver answered with this status.
     Answered(u16),
@@ -85,7 +85,7 @@ pub(in crate::defer) fn new_webhook_job(
 
 /// Returns the id of the webhook job with this lock, in the lock's shard.
 pub(in crate::defer) fn webhook_job_id(key: &Key) -> JobId {
-    debug_assert!(key.shard() < SHARD_COUNT, "a key's shard");
+    debug_assert!(key.shard() < SHARD_COUNT, "the shard of a key is below SHARD_COUNT");
     let random = hex(&digest_parts(&[b"callback", key.as_str().as_bytes()])[..16]);
     JobId::parse(&format!("{:02x}{random}", key.shard())).unwrap_or_else(|| JobId::new(key))
 }
@@ -103,7 +103,10 @@ pub(in crate::defer) async fn deliver_webhook(
     let back = |delay, reason| Settlement::Postpone { delay, reason };
     let first_seen = std::time::UNIX_EPOCH + Duration::from_micros(run.accepted_us);
     let Some(by) = by else {
-        tracing::error!(job = ?run.id, "a callback waits for a worker with .callbacks(..)");
+        tracing::error!(
+            job = ?run.id,
+            "a webhook waits for a worker with webhooks; set DeferWorker::webhooks on one"
+        );
         return Some(back(age_backoff(first_seen), NO_WEBHOOK_SENDER));
     };
     let about = str::from_utf8(&request.body).ok().and_then(JobId::parse);
@@ -160,18 +163,20 @@ fn classify_delivery(
         }
         DeliveryOutcome::Answered(410) => dead("nobody wants it"),
         DeliveryOutcome::Answered(status) => {
-            tracing::warn!(job = ?run.id, status, "a callback was not accepted");
+            tracing::warn!(job = ?run.id, status, "webhook rejected");
             retry("not accepted")
         }
         DeliveryOutcome::Failed(error) => {
-            tracing::warn!(job = ?run.id, error, "a callback failed");
+            tracing::warn!(job = ?run.id, error, "webhook failed");
             retry("not sent")
         }
         DeliveryOutcome::NoReceiverSlot => {
             Settlement::Postpone { delay: Duration::from_secs(1), reason: NO_RECEIVER_SLOT }
         }
         DeliveryOutcome::AddressRefused(why) => {
-            tracing::error!(job = ?run.id, why, "a callback must not be sent there");
+            tracing::error!(
+                job = ?run.id, reason = why, "webhook address not allowed; see Webhooks::allow_network"
+            );
             dead("refused address")
         }
     }

@@ -88,12 +88,12 @@ impl Webhooks {
     ///
     /// Panics if `network` can't be parsed.
     #[must_use]
-    #[expect(clippy::panic, reason = "a slip in the wiring, told as the service starts")]
+    #[expect(clippy::panic, reason = "a misconfiguration is reported at startup")]
     pub fn allow_network(mut self, network: &str) -> Self {
         match network.parse() {
             Ok(network) => self.address_policy.allowed_networks.push(network),
             Err(_) => {
-                panic!("Callbacks::allow_network: {network:?} is no network like 10.1.0.0/16")
+                panic!("Webhooks::allow_network: {network:?} is not a network such as 10.1.0.0/16")
             }
         }
         self
@@ -196,7 +196,7 @@ impl WebhookSender for Webhooks {
         this.timeout = this.timeout.min(longest);
         Box::pin(async move {
             let made = tokio::time::timeout(this.timeout, this.attempt(call)).await;
-            made.unwrap_or_else(|_| DeliveryOutcome::Failed("no answer in time".to_owned()))
+            made.unwrap_or_else(|_| DeliveryOutcome::Failed("no response in time".to_owned()))
         })
     }
 }
@@ -208,7 +208,7 @@ async fn connect_any(
     timeout: Duration,
 ) -> io::Result<TokioIo<TcpStream>> {
     let Some((last, others)) = addresses.split_last() else {
-        return Err(io::Error::other("the name has no address"));
+        return Err(io::Error::other("the host has no address"));
     };
     let each = timeout / 2 / u32::try_from(others.len()).unwrap_or(u32::MAX).max(1);
     for address in others {
@@ -234,7 +234,7 @@ fn checked_secret(secret: &[u8]) -> Arc<[u8]> {
     let length = secret.len();
     assert!(
         length >= MIN_SECRET_LEN,
-        "Callbacks: a secret of {length} bytes; take {MIN_SECRET_LEN} at least"
+        "Webhooks: a secret needs at least {MIN_SECRET_LEN} bytes, not {length}"
     );
     secret.into()
 }

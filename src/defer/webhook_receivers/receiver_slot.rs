@@ -53,14 +53,14 @@ impl ReceiverSlot {
 
     /// Returns the time limit of an attempt at an unproven host, below that of the sender. It grows
     /// with each attempt, so that a slow host can answer at last.
-    #[cfg_attr(not(any(test, feature = "webhook")), allow(dead_code, reason = "no sender"))]
+    #[cfg_attr(not(any(test, feature = "webhook")), allow(dead_code, reason = "for webhooks only"))]
     pub(in crate::defer) fn attempt_timeout(&self, attempt: u32) -> Option<Duration> {
         (!self.proven).then(|| FIRST_ATTEMPT_TIMEOUT.saturating_mul(attempt.max(1)))
     }
 
     /// Records the host's addresses. Returns false if one of them has no free slot; then nothing
     /// may be sent.
-    #[cfg_attr(not(any(test, feature = "webhook")), allow(dead_code, reason = "no sender"))]
+    #[cfg_attr(not(any(test, feature = "webhook")), allow(dead_code, reason = "for webhooks only"))]
     pub(in crate::defer) fn try_claim_addresses(&self, addresses: &[SocketAddr]) -> bool {
         let (places, mut course) = (receiver_networks(addresses), self.progress.lock());
         let mut state = self.receivers.0.lock();

@@ -104,10 +104,10 @@ impl ClientAddress {
     /// If the list is empty, or if an item is not a network.
     #[must_use]
     pub fn behind_proxies<S: AsRef<str>>(proxies: impl IntoIterator<Item = S>) -> Self {
-        let proxies = NetworkSet::parse("ClientAddress::behind", proxies);
+        let proxies = NetworkSet::parse("ClientAddress::behind_proxies", proxies);
         assert!(
             !proxies.is_empty(),
-            "ClientAddress::behind: name one network at least, or use peer()"
+            "ClientAddress::behind_proxies: name at least one network, or use peer()"
         );
         Self::with_trust(ProxyTrust::Proxies(Arc::new(proxies)))
     }
@@ -127,7 +127,7 @@ impl ClientAddress {
     pub fn behind_hops(hops: usize) -> Self {
         assert!(
             (1..=MAX_HOPS).contains(&hops),
-            "ClientAddress::behind_hops: {hops} proxies; there can be 1 to {MAX_HOPS}"
+            "ClientAddress::behind_hops: takes 1 to {MAX_HOPS} proxies, not {hops}"
         );
         Self::with_trust(ProxyTrust::Hops(hops))
     }
@@ -157,7 +157,7 @@ impl ClientAddress {
     #[must_use]
     pub fn header(mut self, name: &str) -> Self {
         let is_name = http::HeaderName::from_bytes(name.as_bytes()).is_ok();
-        assert!(is_name, "ClientAddress::header: `{name}` is no header field's name");
+        assert!(is_name, "ClientAddress::header: `{name}` is not a header name");
         self.address_header = AddressHeader::List(name.to_ascii_lowercase().into());
         self
     }
@@ -172,7 +172,7 @@ impl ClientAddress {
     pub fn ipv6_prefix(mut self, bits: u8) -> Self {
         assert!(
             (32..=128).contains(&bits),
-            "ClientAddress::ipv6_prefix: {bits} bits; there can be 32 to 128"
+            "ClientAddress::ipv6_prefix: takes 32 to 128 bits, not {bits}"
         );
         self.ipv6_prefix = bits;
         self
@@ -304,7 +304,7 @@ impl ClientAddressError {
     fn into_key_error(self) -> KeyError {
         match self {
             Self::NoPeer => KeyError::Misconfigured(
-                "by_ip() and by_client() see no peer address; in axum serve with \
+                "by_ip() and by_client() found no peer address; in axum serve with \
                  into_make_service_with_connect_info::<SocketAddr>()"
                     .to_owned(),
             ),

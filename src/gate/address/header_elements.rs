@@ -37,7 +37,7 @@ impl<'a> HeaderElements<'a> {
         }
     }
 
-    #[expect(clippy::indexing_slicing, reason = "all of them are places in the same line")]
+    #[expect(clippy::indexing_slicing, reason = "the indices are positions in one header value")]
     fn next_raw(&mut self) -> Option<Result<&'a [u8], ElementLimitExceeded>> {
         let line = self.current_line.take().or_else(|| self.lines.pop())?;
         let near = &line[line.len().saturating_sub(self.remaining_bytes)..];
@@ -69,7 +69,7 @@ impl<'a> Iterator for HeaderElements<'a> {
     }
 }
 
-#[expect(clippy::indexing_slicing, reason = "the place is one of the line")]
+#[expect(clippy::indexing_slicing, reason = "the index is a position in the value")]
 fn last_comma(line: &[u8], quotes: bool) -> Option<usize> {
     let mut quoted = false;
     for (at, byte) in line.iter().enumerate().rev() {

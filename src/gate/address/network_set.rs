@@ -38,7 +38,7 @@ impl NetworkSet {
 
     #[expect(
         clippy::indexing_slicing,
-        reason = "a point of partition that is not 0 has one before it"
+        reason = "a partition point above 0 has an element before it"
     )]
     pub(crate) fn contains(&self, address: IpAddr) -> bool {
         let at = address_point(address);
@@ -62,16 +62,17 @@ impl NetworkSet {
 /// Prefix length of an IPv4 address written as IPv6.
 const MAPPED_PREFIX_LEN: u8 = 96;
 
-#[expect(clippy::panic, reason = "a slip in the wiring, told as the service starts")]
+#[expect(clippy::panic, reason = "a misconfiguration is reported at startup")]
 fn parse_range(caller: &str, text: &str) -> (AddressPoint, AddressPoint) {
     let text = text.trim();
     let block = text.parse::<IpNet>().ok();
     let Some(block) = block.or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from)) else {
-        panic!("{caller}: `{text}` is no address and no block of them, such as 10.0.0.0/8")
+        panic!("{caller}: `{text}` is neither an address nor a network such as 10.0.0.0/8")
     };
     if covers_nat64(&block) {
         panic!(
-            "{caller}: `{text}` is all of IPv4, behind NAT64; name IPv4 blocks, such as 10.0.0.0/8"
+            "{caller}: `{text}` contains all of IPv4 through NAT64; name IPv4 networks such as \
+             10.0.0.0/8"
         )
     }
     match block {

@@ -25,9 +25,9 @@ pub(super) fn warn_ignored_forwarding<V: GateRequest>(view: &V) {
     if !WARNED.swap(true, Ordering::Relaxed) {
         tracing::warn!(
             field,
-            "a request names the client it was forwarded for, and by_ip() believes no such field: if it \
-             came through a proxy of yours, all its clients count as one; tell which proxies to believe \
-             with by_client(ClientAddress::behind([..]))"
+            "forwarding header found, but no proxy is trusted, so by_ip() ignores it: behind a \
+             proxy of yours all clients count as one; name the trusted proxies by \
+             by_client(ClientAddress::behind_proxies([..]))"
         );
     }
 }
@@ -38,9 +38,9 @@ pub(super) fn warn_missing_forwarding() {
     static WARNED: AtomicBool = AtomicBool::new(false);
     if !WARNED.swap(true, Ordering::Relaxed) {
         tracing::warn!(
-            "a trusted proxy has not told whom it speaks for; name the field that it writes: \
-             ClientAddress::behind([..]).forwarded() or .header(name), and say with .absent(..) what \
-             becomes of requests of its own, such as health checks"
+            "a trusted proxy sent no client address; name the header that it writes by \
+             ClientAddress::behind_proxies([..]).forwarded_header() or .header(name), and set \
+             .on_missing(..) for its own requests, such as health checks"
         );
     }
 }

@@ -87,7 +87,7 @@ impl KeySource<http::request::Parts> {
 /// values, such as user 7 and tenant 7. The type's own name would not do: it may change with each
 /// build, and two builds that run side by side would take different locks.
 fn named_key_prefix(caller: &str, kind: &str, name: &str) -> Arc<str> {
-    assert!(!name.is_empty(), "{caller}: name what the values are, such as \"user\"");
+    assert!(!name.is_empty(), "{caller}: the name is empty; use one such as \"user\"");
     Key::prefix(kind, name).into()
 }
 
@@ -97,7 +97,7 @@ mod tests {
 
     /// Each is refused as the layer is made, and not by its first request.
     #[test]
-    fn a_source_without_a_name_is_refused() {
+    fn key_source_with_an_empty_name_is_refused() {
         type Parts = http::request::Parts;
         let makes: [fn() -> KeySource<Parts>; 4] = [
             || KeySource::extension::<u64>(""),

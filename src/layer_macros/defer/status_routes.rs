@@ -7,7 +7,7 @@ macro_rules! __define_deferred_routes {
     ($native:ty) => {
         /// Routes of the status resource of deferred requests. Created by [`deferred_routes`].
         #[derive(Debug, Clone)]
-        #[must_use = "the routes have to be mounted"]
+        #[must_use = "the routes must be mounted"]
         pub struct DeferredRoutes {
             pub(crate) path: String,
             pub(crate) gate: ::lockgate::defer::StatusGate<$native>,

@@ -34,7 +34,7 @@ enum SkipReason {
 }
 
 impl<N: ?Sized> LockGate<N> {
-    #[expect(clippy::indexing_slicing, reason = "a source reads at least one key")]
+    #[expect(clippy::indexing_slicing, reason = "a key source returns at least one key")]
     pub(super) async fn acquire_locks(
         &self,
         facts: &LockContext,
@@ -116,7 +116,7 @@ impl<N: ?Sized> LockGate<N> {
             Err(error) => {
                 crate::throttle::throttled!(
                     warn,
-                    %error, "the key of a request was not looked up: store away"
+                    %error, "idempotency key not looked up: the store is unavailable"
                 );
             }
         }
@@ -143,7 +143,7 @@ impl<N: ?Sized> LockGate<N> {
 
     /// Checks the idempotency record of a request under these locks. Returns the reason if it is
     /// not to run.
-    #[expect(clippy::indexing_slicing, reason = "a source reads at least one key")]
+    #[expect(clippy::indexing_slicing, reason = "a key source returns at least one key")]
     async fn find_skip_reason(
         &self,
         facts: &LockContext,

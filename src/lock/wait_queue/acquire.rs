@@ -82,9 +82,9 @@ impl LocalQueues {
                     EnterOutcome::Wait(waiting) => waiting,
                     #[expect(
                         clippy::unreachable,
-                        reason = "an opening that has asked opens nothing"
+                        reason = "a leader that has asked becomes a waiter"
                     )]
-                    EnterOutcome::Lead(_) => unreachable!("it has asked"),
+                    EnterOutcome::Lead(_) => unreachable!("the leader has already asked the store"),
                 },
             };
             match self.await_lock(waiting, &name, asking, until).await {

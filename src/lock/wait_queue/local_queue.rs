@@ -218,7 +218,7 @@ impl LocalQueueMap {
         }
     }
 
-    #[expect(clippy::indexing_slicing, reason = "it is there, or has been put there")]
+    #[expect(clippy::indexing_slicing, reason = "the index exists or was just pushed")]
     pub(super) fn get_or_create(&mut self, name: &LocalQueueId) -> &mut LocalQueue {
         match name.1 {
             LockMode::Exclusive => self.exclusive.entry(name.0.clone()).or_default(),

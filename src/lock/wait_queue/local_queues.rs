@@ -203,7 +203,7 @@ impl LocalQueues {
     }
 
     #[cfg(test)]
-    pub(in crate::lock) fn waiting(&self, name: &LocalQueueId) -> usize {
+    pub(in crate::lock) fn waiting_tasks(&self, name: &LocalQueueId) -> usize {
         self.queues.lock().get_mut(name).map_or(0, |line| line.waiters.len())
     }
 

@@ -129,8 +129,10 @@ impl QueueEntry {
                     LockBusy { lease_remaining: left, queue_length: line, waited: None },
                 )
             }
-            #[expect(clippy::unreachable, reason = "said of records only")]
-            Ok(AcquireReply::AlreadyAccepted) => unreachable!("no record was asked for"),
+            #[expect(clippy::unreachable, reason = "returned for idempotency records only")]
+            Ok(AcquireReply::AlreadyAccepted) => {
+                unreachable!("the request has no idempotency record")
+            }
             Err(error) => AcquireOutcome::Failed(self, error),
         }
     }

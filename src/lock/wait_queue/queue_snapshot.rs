@@ -178,36 +178,36 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    fn fences() -> FenceRange {
+    fn fence_range() -> FenceRange {
         FenceRange::following(100, HandoverLimits::default())
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_is_handed_the_lock_past_a_job_that_came_first() {
+    async fn handover_never_overtakes_an_earlier_job() {
         let before = Instant::now();
         tokio::time::advance(5 * MS).await;
         let word = QueueSnapshot::new(Instant::now(), 1_000_000, Contenders::from_job(998_000));
-        assert!(word.allows_handover_to(before, &fences()), "5 ms before is 995 000");
-        assert!(!word.allows_handover_to(before + 3 * MS, &fences()));
+        assert!(word.allows_handover_to(before, &fence_range()), "5 ms before is 995 000");
+        assert!(!word.allows_handover_to(before + 3 * MS, &fence_range()));
         let mut word = QueueSnapshot::new(Instant::now(), 1_000_000, Contenders::NONE);
-        assert!(word.allows_handover_to(Instant::now(), &fences()) && !word.has_contenders());
+        assert!(word.allows_handover_to(Instant::now(), &fence_range()) && !word.has_contenders());
         word.add(Contenders::from_job(1_002_000));
-        assert!(word.allows_handover_to(Instant::now() + MS, &fences()));
-        assert!(!word.allows_handover_to(Instant::now() + 2 * MS, &fences()));
+        assert!(word.allows_handover_to(Instant::now() + MS, &fence_range()));
+        assert!(!word.allows_handover_to(Instant::now() + 2 * MS, &fence_range()));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn places_that_came_first_are_passed_while_the_word_is_good() {
+    async fn earlier_waiters_are_overtaken_within_the_window_only() {
         let mut word =
             QueueSnapshot::new(Instant::now(), 1_000_000, Contenders::from_waiter(990_000));
         word.add(Contenders::from_job(1_004_000));
         let came = Instant::now();
-        assert!(word.allows_handover_to(came, &fences()) && !word.is_first(came));
-        assert!(!word.allows_handover_to(came + 4 * MS, &fences()), "the job came first");
+        assert!(word.allows_handover_to(came, &fence_range()) && !word.is_first(came));
+        assert!(!word.allows_handover_to(came + 4 * MS, &fence_range()), "the job came first");
         let later = QueueSnapshot::new(came, 1_000_000, Contenders::from_waiter(1_002_000));
         assert!(word.merged_with_newer(later).has_contenders());
         assert!(!word.merged_with_newer(later).is_first(came), "what it was told of is remembered");
         tokio::time::advance(10 * MS).await;
-        assert!(!word.allows_handover_to(came, &fences()), "but not for longer than T");
+        assert!(!word.allows_handover_to(came, &fence_range()), "but not for longer than T");
     }
 }

@@ -72,7 +72,9 @@ impl QueueTask {
         bell: Arc<Notify>,
         start: QueueTaskStart,
     ) {
-        tracing::debug!(node = %store.node(), lock = %name.0.log_hash(), "waiting in line");
+        tracing::debug!(
+            node = %store.node(), lock = %name.0.log_hash(), "waiting in the store's queue"
+        );
         let keeper = Self {
             local_queues: Arc::clone(lines),
             store: store.clone(),

@@ -218,7 +218,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[tokio::test(start_paused = true)]
-    async fn hand_overs_while_it_was_under_way_are_taken_off() {
+    async fn handovers_during_a_prefetch_use_up_its_fences() {
         let (bounds, me) =
             (HandoverLimits { max_handovers: 4, window: 10 * MS }, LockToken::new(&NodeId::new()));
         let (mut ahead, mut fences) =
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn no_bound_is_too_great() {
+    async fn unbounded_window_does_not_overflow() {
         let bounds = HandoverLimits { max_handovers: 16, window: Duration::MAX };
         let mut ahead = SnapshotPrefetcher::default();
         ahead.on_grant(bounds);

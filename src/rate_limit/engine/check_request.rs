@@ -144,7 +144,7 @@ impl CheckRequest {
     }
 
     /// Groups these checks by tag, in the order of the first check of each group.
-    #[expect(clippy::indexing_slicing, reason = "places are those of its own questions")]
+    #[expect(clippy::indexing_slicing, reason = "the indices belong to the checks of this request")]
     pub(super) fn group_by_tag(&self, members: impl Iterator<Item = usize>) -> CheckGroups<'_> {
         let mut groups = CheckGroups::new();
         for at in members {

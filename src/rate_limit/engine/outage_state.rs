@@ -164,7 +164,7 @@ impl RateLimitEngine {
         (found.unavailable, found.healthy_since) = (true, None);
         drop(parts);
         if first {
-            tracing::warn!(%error, "quotas are counted in this process alone: the store is away");
+            tracing::warn!(%error, "quotas are counted in this process: the store is unavailable");
         }
         self.wake_background_task();
     }

@@ -90,7 +90,10 @@ impl RateLimitEngine {
                         left.push(call.clone());
                     }
                     Err(error) => {
-                        crate::throttle::throttled!(warn, %error, "a charge may not have been put right");
+                        crate::throttle::throttled!(
+                            warn,
+                            %error, "a refund or additional charge may have been lost"
+                        );
                     }
                 }
             }
@@ -156,7 +159,7 @@ fn log_abandoned(calls: &[SettleChargeCommand]) {
         crate::throttle::throttled!(
             warn,
             counters,
-            "charges were not put right: the store is away"
+            "refunds and additional charges were dropped: the store is unavailable"
         );
     }
 }

@@ -164,7 +164,7 @@ impl<'a> RateCheck<'a> {
     /// quota of 0 has a refusal that ends: it may belong to a plan that changes.
     #[expect(
         clippy::indexing_slicing,
-        reason = "places are those of its own questions, and there is one of each for each of them"
+        reason = "indices belong to this request's checks, and each list has one element per check"
     )]
     fn mark_too_costly(&mut self) -> bool {
         let mut hopeless = false;
@@ -243,7 +243,7 @@ impl<'a> RateCheck<'a> {
     /// charge the check.
     #[expect(
         clippy::indexing_slicing,
-        reason = "places are those of its own questions, and there is one of each for each of them"
+        reason = "indices belong to this request's checks, and each list has one element per check"
     )]
     async fn spend_lease(
         &mut self,

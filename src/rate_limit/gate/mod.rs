@@ -45,7 +45,7 @@ impl<N: ?Sized> RateLimitGate<N> {
         GateId::of(&self.0)
     }
 
-    #[expect(clippy::indexing_slicing, reason = "places are those of its own limits")]
+    #[expect(clippy::indexing_slicing, reason = "the indices belong to the limits of this layer")]
     fn admission_ticket(
         &self,
         decision: Decision,
@@ -90,13 +90,13 @@ impl<N: ?Sized> RateLimitGate<N> {
             }
             Ok(RateCheckOutcome { decision, .. }) => {
                 let policy = decision.binding_policy().map(|each| each.policy().name());
-                tracing::debug!(node = node(), policy, "request refused: quota spent");
+                tracing::debug!(node = node(), policy, "request refused: quota exceeded");
                 refused(self.0.response.refusal_reply(&policy_statuses(&decision)))
             }
             Err(error) => {
                 crate::throttle::throttled!(
                     error,
-                    node = node(), %error, "request refused: no quota, store away"
+                    node = node(), %error, "request refused: the store is unavailable"
                 );
                 refused(Reply::store_unavailable())
             }
@@ -169,7 +169,7 @@ impl<N: ?Sized + 'static> Gate<N> for RateLimitGate<N> {
 
     #[expect(
         clippy::manual_async_fn,
-        reason = "what an async fn is given lies in its future twice, and this one's is in that of every request"
+        reason = "an async fn stores its arguments twice; this future is part of every request's"
     )]
     fn enter(
         &self,
@@ -211,7 +211,7 @@ impl<N: ?Sized + 'static> Gate<N> for RateLimitGate<N> {
         }
     }
 
-    #[expect(clippy::indexing_slicing, reason = "places are those of its own limits")]
+    #[expect(clippy::indexing_slicing, reason = "the indices belong to the limits of this layer")]
     async fn leave(
         &self,
         mut ticket: RateLimitTicket,

@@ -47,7 +47,7 @@ pub struct RateLimitContext {
 }
 
 impl<N: ?Sized> RateLimitSettings<N> {
-    #[expect(clippy::indexing_slicing, reason = "a question has the place of its own limit")]
+    #[expect(clippy::indexing_slicing, reason = "a check has the index of its limit")]
     pub(super) fn read_request<V: GateRequest<NativeRequest = N>>(
         &self,
         view: &mut V,
@@ -230,9 +230,9 @@ fn warn_duplicate_policy(policy: &str) {
     if !WARNED.swap(true, Ordering::Relaxed) {
         tracing::warn!(
             policy,
-            "two RateLimitLayers around one handler have a policy of one name, and count for one key: \
-             the request is charged once if they ask the same of it, and twice if not; give one of them \
-             another .name(..), or remove it"
+            "two nested layers have a policy of the same name for the same key: the request is \
+             charged once if both policies are equal, and twice if not; give one of them another \
+             .policy_name(..), or remove it"
         );
     }
 }

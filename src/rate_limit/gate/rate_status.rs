@@ -52,7 +52,7 @@ pub struct ChargeCappedError {
 
 impl fmt::Display for ChargeCappedError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a request can't be charged more than {} under this quota", self.max)
+        write!(f, "the cost exceeds the capacity of the quota, {}", self.max)
     }
 }
 
@@ -135,7 +135,7 @@ impl RateStatus {
 
     /// Returns the policy that the client must obey first, the one with the least remaining.
     #[must_use]
-    #[expect(clippy::indexing_slicing, reason = "a decision is about at least one question")]
+    #[expect(clippy::indexing_slicing, reason = "a decision covers at least one check")]
     pub fn binding_policy(&self) -> &Policy {
         let first = || &*self.0.request.checks[0].policy;
         self.0.decision.binding_policy().map_or_else(first, |each| each.policy())

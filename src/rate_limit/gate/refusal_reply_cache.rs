@@ -46,7 +46,7 @@ pub(super) struct RefusalReplyCache {
 
 impl RefusalReplyCache {
     /// Returns the reply for this status. It is built unless it is the last one of its slot.
-    #[expect(clippy::indexing_slicing, reason = "a remainder is below that number")]
+    #[expect(clippy::indexing_slicing, reason = "a remainder is below the divisor")]
     pub(super) fn get_or_build(
         &self,
         standing: &PolicyStatus<'_>,
@@ -98,7 +98,7 @@ impl fmt::Debug for RefusalReplyCache {
 mod tests {
     use super::*;
 
-    fn standing(limit: u64, retry: Duration) -> PolicyStatus<'static> {
+    fn sample_policy_status(limit: u64, retry: Duration) -> PolicyStatus<'static> {
         let (window, reset) = (Duration::from_secs(60), Duration::from_secs(60));
         PolicyStatus {
             name: "a",
@@ -112,10 +112,11 @@ mod tests {
     }
 
     #[test]
-    fn the_policy_is_named_as_it_is_for_the_request() {
+    fn policy_header_follows_the_statuses_of_the_request() {
         let again = RefusalReplyCache::default();
         let told = |standings: &[PolicyStatus<'_>], limits| again.policy_header(standings, limits);
-        let one = |limit, name| PolicyStatus { name, ..standing(limit, Duration::ZERO) };
+        let one =
+            |limit, name| PolicyStatus { name, ..sample_policy_status(limit, Duration::ZERO) };
         for _ in 0..2 {
             assert_eq!(told(&[one(3, "a")], 1), "\"a\";q=3;w=60");
             assert_eq!(told(&[one(4, "a")], 1), "\"a\";q=4;w=60", "another quota");
@@ -127,18 +128,22 @@ mod tests {
     }
 
     #[test]
-    fn what_is_the_same_is_made_once() {
+    fn identical_refusals_share_one_reply() {
         let again = RefusalReplyCache::default();
         let told =
             |standing, status| again.get_or_build(&standing, || Reply::new(status)).reply().status;
         let millis = Duration::from_millis;
-        assert_eq!(told(standing(3, millis(1_500)), 1), 1);
-        assert_eq!(told(standing(3, millis(1_001)), 2), 1, "2 s, both");
-        assert_eq!(told(standing(3, millis(1_000)), 3), 3, "another second");
-        assert_eq!(told(standing(3, millis(1_500)), 4), 1, "each has a place");
-        assert_eq!(told(standing(3, millis(9_500)), 5), 5, "the same place, another second");
-        assert_eq!(told(standing(3, millis(1_500)), 6), 6, "which is put out");
-        assert_eq!(told(standing(4, millis(1_500)), 7), 7, "another quota");
-        assert_eq!(told(standing(4, Duration::MAX), 8), 8, "hopeless");
+        assert_eq!(told(sample_policy_status(3, millis(1_500)), 1), 1);
+        assert_eq!(told(sample_policy_status(3, millis(1_001)), 2), 1, "2 s, both");
+        assert_eq!(told(sample_policy_status(3, millis(1_000)), 3), 3, "another second");
+        assert_eq!(told(sample_policy_status(3, millis(1_500)), 4), 1, "each has a place");
+        assert_eq!(
+            told(sample_policy_status(3, millis(9_500)), 5),
+            5,
+            "the same place, another second"
+        );
+        assert_eq!(told(sample_policy_status(3, millis(1_500)), 6), 6, "which is put out");
+        assert_eq!(told(sample_policy_status(4, millis(1_500)), 7), 7, "another quota");
+        assert_eq!(told(sample_policy_status(4, Duration::MAX), 8), 8, "hopeless");
     }
 }

@@ -106,11 +106,12 @@ impl<N: ?Sized> RateLimitGate<N> {
     #[must_use]
     #[expect(
         clippy::expect_used,
-        reason = "a mistake of the wiring is told where the layer is built"
+        reason = "a misconfiguration is reported where the layer is built"
     )]
     pub fn quota_ttl(self, fresh: Duration) -> Self {
         self.update_last_policy(|limit| {
-            let quotas = limit.quota_by.take().expect("quota_fresh_for: put it behind quota_by");
+            let quotas =
+                limit.quota_by.take().expect("RateLimitLayer::quota_ttl: call quota_by first");
             limit.quota_by = Some(Arc::new(quotas.with_ttl(fresh)));
         })
     }

@@ -57,7 +57,7 @@ pub(crate) trait JobBackend {
     /// expired or was released. Reads only.
     #[cfg_attr(
         not(feature = "http-replay"),
-        allow(dead_code, reason = "nobody else asks whether a run is one")
+        allow(dead_code, reason = "used by the replay verifier only")
     )]
     fn active_run(&self, id: JobId) -> StoreFuture<'_, Option<ActiveRun>>;
     /// Returns the request envelope of a job while it is stored: until the job is done.

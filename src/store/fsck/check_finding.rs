@@ -99,33 +99,29 @@ impl FindingKind {
     #[must_use]
     pub fn description(self) -> &'static str {
         match self {
-            Self::JobNotQueued => "a request waits or runs, and stands in no line",
-            Self::IndexEntryWithoutJob => "an index names a request of which nothing is known",
-            Self::JobIndexedTwice => "a request stands in its line and outside of it at once",
-            Self::EndedJobInIndex => "an index has a request that is in another state",
-            Self::EndedJobNotIndexed => "a request that has ended is in no listing",
-            Self::JobWithoutEnvelope => "a request waits, and its envelope is gone",
-            Self::EnvelopeWithoutJob => "an envelope is kept for ever, and its request has ended",
-            Self::OrphanedRun => "a request runs without its lock, and nobody comes for it",
-            Self::DeadlineNotIndexed => "the deadline of a request is in no index",
-            Self::LockNotScheduled => "a lock has requests, and nobody is to look at it",
-            Self::LockScheduledTooLate => "a free lock has requests, and is looked at too late",
-            Self::ScheduledLockWithoutJobs => {
-                "a lock is to be looked at for its requests, and has none"
-            }
-            Self::WrongCount => "a number is not what is there",
-            Self::MissingExpiry => "a key that has to end by itself has no end",
-            Self::UnexpectedExpiry => "a key that something waits for ends by itself",
+            Self::JobNotQueued => "a pending job is in no queue or index",
+            Self::IndexEntryWithoutJob => "an index names an unknown job",
+            Self::JobIndexedTwice => "a job is in its queue and in another index",
+            Self::EndedJobInIndex => "an index has a job in another state",
+            Self::EndedJobNotIndexed => "an ended job is in no index of ended jobs",
+            Self::JobWithoutEnvelope => "a pending job has no stored request",
+            Self::EnvelopeWithoutJob => "the stored request of an ended job never expires",
+            Self::OrphanedRun => "a job is running without its lock, and no worker will reclaim it",
+            Self::DeadlineNotIndexed => "the deadline of a job is in no index",
+            Self::LockNotScheduled => "a lock has jobs but is not scheduled",
+            Self::LockScheduledTooLate => "a free lock with jobs is scheduled too late",
+            Self::ScheduledLockWithoutJobs => "a lock without jobs is scheduled",
+            Self::WrongCount => "a counter differs from the data",
+            Self::MissingExpiry => "a key that must expire has no expiry",
+            Self::UnexpectedExpiry => "a key that must not expire has an expiry",
             Self::TaskNotIndexed => "a task is in no index of its queue",
-            Self::IndexEntryWithoutTask => {
-                "an index of a queue names a task of which nothing is known"
-            }
-            Self::TaskIndexedTwice => "a task is in two indexes at once",
-            Self::WrongKeyType => "a key is of another type; delete it by hand",
-            Self::UnknownKey => "no version known here writes a key of that name",
-            Self::InvalidValue => "a fact that can't be understood, or belongs elsewhere",
+            Self::IndexEntryWithoutTask => "an index of a queue names an unknown task",
+            Self::TaskIndexedTwice => "a task is in two indexes",
+            Self::WrongKeyType => "a key has another type; delete it by hand",
+            Self::UnknownKey => "no known version writes a key of that name",
+            Self::InvalidValue => "a value cannot be parsed or belongs to another key",
             Self::IdempotencyRecordWithoutJob => {
-                "an idempotency record outlives its request, as it may"
+                "an idempotency record outlives its job, which is allowed"
             }
         }
     }
@@ -166,7 +162,7 @@ impl fmt::Display for CheckFinding {
         if !detail.is_empty() {
             write!(f, " ({detail})")?;
         }
-        f.write_str(if *mended { "; mended" } else { "" })
+        f.write_str(if *mended { "; repaired" } else { "" })
     }
 }
 
@@ -179,7 +175,7 @@ impl fmt::Debug for CheckFinding {
             .field("kind", kind)
             .field("shard", shard)
             .field("name", &format_args!("{}", LogHash(name)))
-            .field("mended", mended)
+            .field("repaired", mended)
             .finish_non_exhaustive()
     }
 }
@@ -190,7 +186,7 @@ mod tests {
     use crate::store::CheckReport;
 
     #[test]
-    fn a_report_names_nobody_in_its_debug() {
+    fn report_debug_omits_client_names() {
         let (name, detail) = ("o:alice".to_owned(), "of alice".to_owned());
         let kind = FindingKind::MissingExpiry;
         let finding = CheckFinding { kind, shard: Some(3), name, detail, repaired: true };

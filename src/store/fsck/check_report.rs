@@ -64,16 +64,12 @@ impl fmt::Display for CheckReport {
         }
         let faults = self.faults().count();
         let mended = self.faults().filter(|finding| finding.repaired).count();
-        write!(f, "{faults} faults, {mended} mended, {} notes; ", self.findings.len() - faults)?;
-        write!(f, "{} looked at", self.examined)?;
+        write!(f, "{faults} faults, {mended} repaired, {} notes; ", self.findings.len() - faults)?;
+        write!(f, "{} examined", self.examined)?;
         if self.unsummed_shards > 0 {
-            write!(f, ", {} shards not summed up", self.unsummed_shards)?;
+            write!(f, ", {} shards without totals", self.unsummed_shards)?;
         }
-        f.write_str(if self.is_complete_scan { "" } else { ", not all names" })?;
-        f.write_str(if self.is_namespace_empty() {
-            "; nothing of this namespace is there"
-        } else {
-            ""
-        })
+        f.write_str(if self.is_complete_scan { "" } else { ", scan incomplete" })?;
+        f.write_str(if self.is_namespace_empty() { "; the namespace is empty" } else { "" })
     }
 }

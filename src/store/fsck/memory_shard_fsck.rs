@@ -136,7 +136,7 @@ impl MemoryShardFsck<'_> {
             self.report_with_detail(
                 FindingKind::InvalidValue,
                 name,
-                "two who exclude each other".to_owned(),
+                "two holders that exclude each other".to_owned(),
             );
         }
     }

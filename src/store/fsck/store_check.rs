@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use futures_util::future::BoxFuture;
+
 use super::{CheckFinding, CheckReport, FsckPart, FsckPartResult, KeyScanCursor};
 use crate::{
     error::Error,
@@ -10,7 +12,7 @@ use crate::{
 };
 
 /// Check of a store, returned by [`Store::check`].
-#[must_use = "nothing is looked at before `run`"]
+#[must_use = "nothing is checked until `run` is awaited"]
 #[derive(Clone)]
 pub struct StoreCheck {
     store: Store,
@@ -75,6 +77,16 @@ impl StoreCheck {
         }
         pass.report.findings = pass.findings.into_iter().collect();
         Ok(pass.report)
+    }
+}
+
+impl IntoFuture for StoreCheck {
+    type Output = Result<CheckReport, Error>;
+    type IntoFuture = BoxFuture<'static, Self::Output>;
+
+    /// Calls [`run`](Self::run).
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.run())
     }
 }
 

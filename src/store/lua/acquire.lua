@@ -31,10 +31,10 @@
 -- Returns the sequence of the queue head, and its token unless it is a job; nil if no entry can be
 -- served.
 local function queue_head()
-  local sequence, waiter = first_live_waiter()
+  local sequence, token = first_live_waiter()
   local job_sequence = first_eligible_job()
   if job_sequence and (not sequence or job_sequence < sequence) then return job_sequence, nil end
-  return sequence, waiter
+  return sequence, token
 end
 
 -- Returns true if an entry with `old_sequence` would overtake the queue head, and others have done
@@ -88,7 +88,7 @@ local function acquire(token, mode, lease_ms, terms, record_key)
     return {'held', grant(token, mode, lease_ms, true), 0, 0, 0, integer(NOW_US)}
   end
 
-  local latest_ms, held_mode = expire_holders()
+  local _, held_mode = expire_holders()
   local own_deadline_ms = redis.call('ZSCORE', HOLDERS, 'h' .. MODE_TAGS[mode] .. token)
   if not own_deadline_ms and record_key then
     -- Checked before a free lock is granted: a retry after a lost 202 must find its job instead of

@@ -47,7 +47,7 @@ end
 local function read_charge()
   if keys_left > 0 then
     next_key_index, next_arg_index = key_index + 1, arg_index
-    return {(parse_counter(terms_index, KEYS[key_index + 1]))}, repeats
+    return {(parse_counter(rule_index, KEYS[key_index + 1]))}, repeats
   end
   local counters, key_at, arg_at = {}, key_index, arg_index + 3
   for i = 1, to_number(ARGV[arg_index + 1]) do
@@ -110,14 +110,14 @@ end
 
 while keys_left > 0 or ARGV[arg_index] do
   if keys_left == 0 and ARGV[arg_index] == 'f' then
-    terms_index, repeats, keys_left, arg_index =
+    rule_index, repeats, keys_left, arg_index =
       arg_index, to_number(ARGV[arg_index + 4]), 1, arg_index + 5
   elseif keys_left == 0 and ARGV[arg_index] == '=' then
     repeats, keys_left, arg_index = 1, to_number(ARGV[arg_index + 1]), arg_index + 2
   end
   local succeeded, failure = pcall(run_charge)
   if not succeeded then
-    local text, server_error = step_error(failure)
+    local text, server_error = charge_error(failure)
     if server_error then return server_error end
     result_count = result_count + 1
     results[result_count] = text

@@ -41,7 +41,7 @@ local redis, call, KEYS, ARGV, to_number = redis, redis.call, KEYS, ARGV, tonumb
 local results, result_count, key_index, arg_index = {now_us}, 1, 0, 1
 -- Position of the current 'f' in ARGV; repetitions of each charge, and number of charges left,
 -- under the current 'f' or '='.
-local terms_index, repeats, keys_left = 0, 0, 0
+local rule_index, repeats, keys_left = 0, 0, 0
 local limit, window_ms, cost_text, cost, window_text, expiry_text
 -- Number of the last charges that began a window and are not in `results` yet. Encoding a number
 -- costs as much as a small command, so a run of such charges is one pair.
@@ -52,7 +52,7 @@ while true do
   if keys_left == 0 then
     local verb = ARGV[arg_index]
     if verb == 'f' then
-      terms_index, repeats, keys_left = arg_index, to_number(ARGV[arg_index + 4]), 1
+      rule_index, repeats, keys_left = arg_index, to_number(ARGV[arg_index + 4]), 1
       window_text = ARGV[arg_index + 2]
       limit, window_ms, cost_text =
         to_number(ARGV[arg_index + 1]), to_number(window_text), ARGV[arg_index + 3]

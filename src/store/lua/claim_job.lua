@@ -31,13 +31,13 @@ local JOB_FIELDS = {
 
 -- Longest time between two polls of a worker, with or without wake-ups, ms:
 -- PEER_HEARTBEAT_INTERVAL of job_dispatcher.rs.
-local HEARTBEAT_MS = 10000
+local MAX_POLL_INTERVAL_MS = 10000
 
 -- Maximum number of envelope bytes in one reply, which must arrive in time, and the bytes so far.
 -- The first envelope of a reply may be larger.
-local MAX_ANSWER_BYTES, ANSWER_BYTES = 4194304, 0
+local MAX_REPLY_BYTES, REPLY_BYTES = 4194304, 0
 local function exceeds_answer(bytes)
-  return ANSWER_BYTES > 0 and ANSWER_BYTES + bytes > MAX_ANSWER_BYTES
+  return REPLY_BYTES > 0 and REPLY_BYTES + bytes > MAX_REPLY_BYTES
 end
 
 local function load_job(id)
@@ -113,13 +113,13 @@ local function start_run(id, token, lease_ms, job, envelope, has_more)
   -- A heartbeat finds a due time that is further away than HEARTBEAT_MS. An earlier one must be
   -- announced to the watching node, which sets a timer for it: later calls rely on the timer of
   -- the earliest entry.
-  if lease_ms < HEARTBEAT_MS then
+  if lease_ms < MAX_POLL_INTERVAL_MS then
     schedule(NOW_MS + lease_ms)
   else
     redis.call('ZADD', DUE, integer(NOW_MS + lease_ms), LOCK_NAME)
   end
   mark_changed(id)
-  ANSWER_BYTES = ANSWER_BYTES + #envelope
+  REPLY_BYTES = REPLY_BYTES + #envelope
   return {'claimed', id, fence, attempt, envelope, job.at or '0', has_more and 1 or 0}
 end
 
@@ -133,7 +133,7 @@ local function repeat_claim(id, token, lease_ms, job)
     redis.call('GET', shard_key('b:' .. id)),
     redis.call('ZCARD', JOBS) > 1
   if not envelope then return nil end
-  ANSWER_BYTES = ANSWER_BYTES + #envelope
+  REPLY_BYTES = REPLY_BYTES + #envelope
   -- As in acquire.lua, a late copy never shortens the lease.
   lease_ms = math.max(lease_ms, tonumber(deadline_ms) - NOW_MS)
   return {

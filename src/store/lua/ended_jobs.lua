@@ -20,7 +20,7 @@
 -- Maximum number of dead jobs in a shard: a request that always fails must not fill the server.
 local MAX_DEAD_JOBS = 10000
 -- Number of jobs that this script call has added to an index; it makes their scores unique.
-local FILED_COUNT = 0
+local INDEXED_COUNT = 0
 -- Limit of the bytes of done jobs in a shard, and of dead ones, if no layer has set `keep`.
 local DEFAULT_MAX_BYTES = 16777216
 -- Approximate bytes of an ended job besides its request or response: its fields and index entries.
@@ -222,7 +222,7 @@ end
 -- Returns the job to evict for the newest one, which stays: the first to expire of `largest_owner`,
 -- or of all if that owner has no other job; nil if there is none. The second value is its entry in
 -- <kind>by, if that was read.
-local function pick_victim(kind, newest, owner, total_bytes, max_bytes)
+local function choose_eviction(kind, newest, owner, total_bytes, max_bytes)
   local prefix = owner_prefix(largest_owner(kind, owner, total_bytes, max_bytes))
   local entries = redis.call('ZRANGEBYLEX', shard_key(kind .. 'by'), '[' .. prefix,
     '[' .. prefix .. '\255', 'LIMIT', '0', '2')
@@ -258,7 +258,7 @@ local function trim_index(kind, newest, owner, total_bytes)
     bytes = remove_from_ledger(kind, expired)
   end
   if kind == 'dead' and redis.call('ZCARD', index) > MAX_DEAD_JOBS then
-    local id, entry = pick_victim(kind, newest, owner, total_bytes - bytes, total_bytes - bytes)
+    local id, entry = choose_eviction(kind, newest, owner, total_bytes - bytes, total_bytes - bytes)
     if id then bytes = bytes + evict_job(kind, id, entry) end
   end
   return bytes
@@ -269,7 +269,7 @@ end
 local function evict_until_fits(kind, newest, owner, stamp, size, total_bytes, max_bytes)
   for _ = 1, MAX_EVICTIONS do
     if total_bytes <= max_bytes then return total_bytes end
-    local id, entry = pick_victim(kind, newest, owner, total_bytes, max_bytes)
+    local id, entry = choose_eviction(kind, newest, owner, total_bytes, max_bytes)
     if not id then return size end
     if redis.call('HEXISTS', shard_key(kind .. 'bytes'), id) == 0 then
       -- The ledger has vanished; the new one starts with the newest job.
@@ -300,11 +300,11 @@ local function add_to_index(
   total_bytes,
   max_bytes
 )
-  FILED_COUNT = FILED_COUNT + 1
+  INDEXED_COUNT = INDEXED_COUNT + 1
   local index, size, stamp =
     shard_key(kind),
     ENDED_JOB_OVERHEAD + bytes,
-    string.format('%016.0f', NOW_US + retention_ms * 1000 + FILED_COUNT)
+    string.format('%016.0f', NOW_US + retention_ms * 1000 + INDEXED_COUNT)
   redis.call('ZADD', index, stamp, id)
   local index_ttl_ms = redis.call('PTTL', index)
   total_bytes = tonumber(total_bytes or '0')

@@ -120,7 +120,7 @@ end
 
 -- Returns true if the job fits in the shard without the reserve, which is 1 / divisor of it. A job
 -- that replaces another one needs room only for its additional bytes.
-local function leaves_reserve(divisor, job_count, used_bytes, extra_bytes, old_bytes, terms)
+local function fits_outside_reserve(divisor, job_count, used_bytes, extra_bytes, old_bytes, terms)
   local function without_reserve(limit, minimum)
     return limit < minimum and limit or limit - math.floor(limit / divisor)
   end
@@ -150,7 +150,7 @@ local function fits_shard(owner, bytes, old_bytes, terms, job_count, used_bytes)
     and lock_bytes <= terms[9]
   if
     not fits
-    or leaves_reserve(RESERVE_DIVISOR, job_count, used_bytes, extra_bytes, old_bytes, terms)
+    or fits_outside_reserve(RESERVE_DIVISOR, job_count, used_bytes, extra_bytes, old_bytes, terms)
   then
     return fits, queue_length
   end
@@ -158,7 +158,7 @@ local function fits_shard(owner, bytes, old_bytes, terms, job_count, used_bytes)
     and (lock_jobs == 0 or lock_bytes <= terms[11] / SHORT_QUEUE_BYTES_DIVISOR)
     and (
       owner ~= ''
-      or leaves_reserve(
+      or fits_outside_reserve(
         HALF_RESERVE_DIVISOR,
         job_count,
         used_bytes,

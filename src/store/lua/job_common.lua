@@ -147,7 +147,7 @@ local function uncount_job(bytes)
 end
 
 -- Returns the first job of the queue and its sequence; `has_more` is set if another job follows.
-local function first_jobs()
+local function first_job()
   local first = redis.call('ZRANGE', JOBS, '0', '1', 'WITHSCORES')
   first.has_more, first[3], first[4] = first[3], nil, nil
   return first
@@ -270,7 +270,7 @@ end
 -- does, with the backoffs as third item; or, without a job, `is_queue_empty`, which is true if
 -- there are no queue entries either.
 local function leave_queue(id, bytes)
-  local first = first_jobs()
+  local first = first_job()
   if #first > 0 then
     local values = redis.call('HMGET', QUEUE_META, 'bytes', 'back')
     redis.call('HSET', QUEUE_META, 'bytes', math.max(tonumber(values[1] or '0') - bytes, 0))

@@ -41,10 +41,10 @@ while arg_index < #ARGV do
   select_lock_by_key(KEYS[key_index + 1])
   local record_key, lease_ms =
     step[2] == 2 and KEYS[key_index + 2] or nil, tonumber(ARGV[arg_index + 3])
-  local succeeded, answer = pcall(step[1], token, mode, lease_ms, terms, record_key)
+  local succeeded, reply = pcall(step[1], token, mode, lease_ms, terms, record_key)
   holder_removed = false
   if not succeeded then
-    local text = type(answer) == 'table' and answer.err or tostring(answer)
+    local text = type(reply) == 'table' and reply.err or tostring(reply)
     -- An error of the server's state affects every call, so it is the reply to the batch. OOM is an
     -- exception, unless there is only one call: it does not affect calls that free memory.
     for _, code in ipairs(SERVER_ERRORS) do
@@ -53,9 +53,9 @@ while arg_index < #ARGV do
         return redis.error_reply(string.sub(text, start))
       end
     end
-    answer = {'error', text}
+    reply = {'error', text}
   end
-  results[#results + 1] = answer
+  results[#results + 1] = reply
   key_index, arg_index = key_index + step[2], arg_index + step[3]
 end
 return results

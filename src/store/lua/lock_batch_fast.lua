@@ -29,8 +29,8 @@ local function run_fast_path(results, KEYS, ARGV, call)
     local verb, mode = string.byte(ARGV[arg_index + 1], 1, 2)
     local is_acquire, is_refresh = verb == 97 or verb == 107, verb == 115 -- a, k, s
     -- 'lg:1:<ns>:{<shard>}:h:<lock>'
-    local cut = find(holders, '}:h:', 1, true)
-    local shard_prefix, lock_name = sub(holders, 1, cut + 1), sub(holders, cut + 4)
+    local prefix_end = find(holders, '}:h:', 1, true)
+    local shard_prefix, lock_name = sub(holders, 1, prefix_end + 1), sub(holders, prefix_end + 4)
     local waiters, jobs = shard_prefix .. 'q:' .. lock_name, shard_prefix .. 'g:' .. lock_name
     if not now_text and (is_acquire or is_refresh or mode ~= 120) then
       local time = call('TIME')
@@ -52,13 +52,13 @@ local function run_fast_path(results, KEYS, ARGV, call)
         if verb == 107 and call('EXISTS', KEYS[key_index + 2]) ~= 0 then break end
       end
       local shard_meta = shard_prefix .. 'f'
-      local last_fence, answer, fence = call('HGET', shard_meta, 'fence'), held_answer, now_text
+      local last_fence, reply, fence = call('HGET', shard_meta, 'fence'), held_answer, now_text
       local now_us = seconds * 1000000 + micros
       local next_unused = last_fence and last_fence + SPARE_FENCES + 1 or now_us + FENCE_LEAD_US
       -- Rare: the spare fences of the last grant reach beyond the clock.
       if next_unused > now_us then
         fence = format('%.0f', next_unused)
-        answer = 'held ' .. fence .. ' ' .. now_text
+        reply = 'held ' .. fence .. ' ' .. now_text
       end
       call('HSET', shard_meta, 'fence', fence)
       if is_acquire then
@@ -75,7 +75,7 @@ local function run_fast_path(results, KEYS, ARGV, call)
         call('PEXPIRE', holders, lease_text)
       end
       done = done + 1
-      results[done] = answer
+      results[done] = reply
       key_index, arg_index =
         key_index + (verb == 107 and 2 or 1), arg_index + (is_refresh and 2 or 3)
     elseif verb == 114 then -- r

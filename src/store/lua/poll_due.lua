@@ -101,7 +101,7 @@ end
 local function poll_shard(due_index)
   -- The next call polls this shard.
   if name_budget == 0 then return {0} end
-  local shard_prefix, next_ms, row = string.sub(due_index, 1, -4), nil, {-1}
+  local shard_prefix, next_ms, reply = string.sub(due_index, 1, -4), nil, {-1}
   if redis.call('EXISTS', shard_prefix .. 'late', shard_prefix .. 'exp') > 0 then
     local has_vanished = false
     for _, id in ipairs(due_entries(shard_prefix .. 'late', delayed_budget)) do
@@ -124,8 +124,8 @@ local function poll_shard(due_index)
     if n > name_budget then
       next_ms = 0
     else
-      row[#row + 1] = lock_name
-      row[#row + 1] = redis.call('ZRANGE', shard_prefix .. 'g:' .. lock_name, '0', '0')[1] or ''
+      reply[#reply + 1] = lock_name
+      reply[#reply + 1] = redis.call('ZRANGE', shard_prefix .. 'g:' .. lock_name, '0', '0')[1] or ''
       -- A webhook job has such a lock.
       if string.sub(lock_name, 1, 3) == 'cb:' then
         -- Moves the entry at `maxmemory` too (see renew.lua): the locks behind it may free memory.
@@ -137,8 +137,8 @@ local function poll_shard(due_index)
   end
   name_budget = math.max(name_budget - #names, 0)
   -- Counted from NOW_US: counted from NOW_MS, the caller's timer would be up to 1 ms late.
-  if next_ms then row[1] = math.max(next_ms * 1000 - NOW_US, 0) end
-  return row
+  if next_ms then reply[1] = math.max(next_ms * 1000 - NOW_US, 0) end
+  return reply
 end
 
 for i = 1, tonumber(ARGV[2]) do results[i] = poll_shard(KEYS[i]) end

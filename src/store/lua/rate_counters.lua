@@ -141,14 +141,14 @@ function load_state.g(counter)
   local stored = call('GET', counter.key)
   counter.spent, counter.gross, counter.debt = 0, 0, '0'
   if stored then
-    local since_us, owed, gross, debt, pace_text =
+    local since_us, owed, gross, debt, rate_text =
       string.match(stored, '^(%d+) (%d+) (%d+) (%d+) (.+)$')
     if not since_us then error('ERR value is not a debt') end
     local unit_parts, tick_parts, tick_us = counter.unit_parts, counter.tick_parts, counter.tick_us
     since_us = to_number(since_us)
     counter.needs_repair = since_us > now_us
-    if pace_text ~= counter.pace_text then
-      unit_parts, tick_parts, tick_us = string.match(pace_text, '^(%d+) (%d+) (%d+)$')
+    if rate_text ~= counter.pace_text then
+      unit_parts, tick_parts, tick_us = string.match(rate_text, '^(%d+) (%d+) (%d+)$')
       if not unit_parts then error('ERR value is not a debt') end
       unit_parts, counter.needs_repair = to_number(unit_parts), true
     end
@@ -217,7 +217,7 @@ end
 
 -- Returns the text of an error that belongs to one charge. Returns nil and an error reply if the
 -- server refuses all of them.
-local function step_error(answer)
+local function charge_error(answer)
   local text = type(answer) == 'table' and answer.err or tostring(answer)
   for _, code in ipairs({'READONLY', 'MASTERDOWN', 'LOADING', 'NOREPLICAS', 'MISCONF', 'OOM'}) do
     local start = string.find(text, code, 1, true)

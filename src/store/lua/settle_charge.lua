@@ -80,7 +80,7 @@ for _, key in ipairs(KEYS) do
     settle_counter, counter, ARGV[arg_index], to_number(ARGV[arg_index + 1]), ARGV[arg_index + 2]
   )
   if not succeeded then
-    local text, server_error = step_error(answer)
+    local text, server_error = charge_error(answer)
     if server_error then return server_error end
     answer = {text}
   end

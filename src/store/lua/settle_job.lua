@@ -113,7 +113,7 @@ local function requeue_job(id, job, verb, delay_ms, reason)
   backoffs = table.concat(backoffs, ' ', 1, math.min(#backoffs, MAX_BACKOFFS))
   redis.call('HSET', QUEUE_META, 'back', backoffs)
   redis.call('PERSIST', QUEUE_META)
-  local first = first_jobs()
+  local first = first_job()
   first[3] = backoffs
   return first
 end
@@ -129,16 +129,16 @@ end
 
 -- Returns the verb, duration and reason that the verb 'told' stands for.
 local function webhook_outcome(id, retention_ms, summary)
-  local told_us, status, reason = string.match(summary, '^(%d+) (%d+) (.*)$')
+  local reported_end_us, status, reason = string.match(summary, '^(%d+) (%d+) (.*)$')
   local ended_us =
     string.match(redis.call('HGET', shard_key('j:' .. id), 'end') or '', '^%S+ %d+ (%d+) ')
-  if ended_us and ended_us ~= told_us then return 'back', 1, 'ended again' end
+  if ended_us and ended_us ~= reported_end_us then return 'back', 1, 'ended again' end
   if status == '0' then return 'dead', retention_ms, reason end
   return 'done', retention_ms, status
 end
 
 -- Returns the reply to an earlier call with these tokens.
-local function repeat_answer(next_token, lease_ms)
+local function repeated_reply(next_token, lease_ms)
   if next_token == '' then return {'ok'} end
   local id, job = find_run(next_token)
   return id and repeat_claim(id, next_token, lease_ms, job) or {'ok'}
@@ -162,7 +162,7 @@ local function settle_job(
     -- Nothing of the claim is left to undo, but a late copy of it may still arrive. After 'lost',
     -- the caller of the undo keeps watching for that.
     if verb == 'undo' then return {'lost'} end
-    return repeat_answer(next_token, lease_ms)
+    return repeated_reply(next_token, lease_ms)
   end
   -- An exclusive holder is the only member of h, and h expires with it. If the member exists, its
   -- lease has not ended.

@@ -163,6 +163,6 @@ else
 end
 if changed_count > 0 and (verb == 'redrive' or verb == 'redrives') then
   local _, notify_sooner = make_notifiers(IDLE_WORKERS)
-  notify_sooner(parse_guard(call('HGET', QUEUE_META, 'guard')))
+  notify_sooner(parse_timer_worker(call('HGET', QUEUE_META, 'guard')))
 end
 return changed_count

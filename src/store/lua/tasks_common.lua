@@ -26,7 +26,7 @@ local function next_sequence(last_sequence)
 end
 -- Returns the timer worker and the time of the next event that it knows of; nil and 0 if there is
 -- none, or its idle time has ended. `text`: '<end of its idle time> <next event> <worker>'.
-local function parse_guard(text)
+local function parse_timer_worker(text)
   local deadline_us, event_us, worker = string.match(text or '', '^(%d+) (%d+) (.+)$')
   if not deadline_us or tonumber(deadline_us) <= now_us then return nil, 0 end
   return worker, tonumber(event_us)
@@ -37,12 +37,12 @@ local function make_notifiers(idle_key)
   -- In a cluster without shard channels, PUBLISH counts only the subscribers at this cluster node,
   -- so a message with count 0 may have been received. If it was not, the other workers poll when
   -- their idle time ends.
-  local may_be_heard = IS_CLUSTER and not SHARD_CHANNEL_PREFIX
+  local may_be_received = IS_CLUSTER and not SHARD_CHANNEL_PREFIX
   -- Sends a wake-up. Returns false if no process can have received it.
   local function notify(worker)
     local node, worker_id = string.match(worker, '^([^:]*):(.*)$')
     return call(PUBLISH_COMMAND, channel_prefix .. 'w:' .. node, 't ' .. worker_id) > 0
-      or may_be_heard
+      or may_be_received
   end
   -- Wakes one idle worker; returns false if there is none. `entry`: one that was popped already.
   -- O(log idle). A worker is skipped and removed if its idle time has ended, or if its process no
@@ -62,8 +62,8 @@ local function make_notifiers(idle_key)
   end
   -- Wakes the timer worker, or an idle one in its place, for an event that comes before the one
   -- that the timer is set for.
-  local function notify_sooner(guard)
-    if not (guard and notify(guard)) then wake_idle() end
+  local function notify_sooner(timer_worker)
+    if not (timer_worker and notify(timer_worker)) then wake_idle() end
   end
   return wake_idle, notify_sooner
 end

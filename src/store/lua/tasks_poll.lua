@@ -45,7 +45,7 @@
 -- since the record named it; a later push takes the key over.
 -- Functions for rare work are created only if this call has such work: a settlement other than a
 -- plain success, a lapsed lease, limits of runs, or the sweep, once a second.
-local match, sub, byte = string.match, string.sub, string.byte
+local match, sub = string.match, string.sub
 local WAITING, LAST_POLL = KEYS[1], KEYS[2]
 local split_at = string.find(WAITING, '}:z:', 1, true)
 local shard_prefix, queue_name = sub(WAITING, 1, split_at + 1), sub(WAITING, split_at + 3)
@@ -53,7 +53,7 @@ local LEASES, RECORDS, FAILURES, QUEUE_META, IDLE_WORKERS =
   shard_prefix .. 'zl' .. queue_name, shard_prefix .. 'zt' .. queue_name,
   shard_prefix .. 'zm' .. queue_name, shard_prefix .. 'zf' .. queue_name,
   shard_prefix .. 'zw' .. queue_name
-local worker, run_suffix, row_limit, idle_state, has_failures, terms =
+local worker, run_suffix, row_limit, idle_state, has_special_settlements, terms =
   match(ARGV[1], '^([^:]*:%x*)(%.%d+) (%d+) (%d) (%d) (.*)$')
 local lease_us, poll_ttl_ms, idle_us
 lease_us, poll_ttl_ms, idle_us, terms = match(terms, '^(%d+) (%d+) (%d+) (.*)$')
@@ -87,7 +87,7 @@ end
 
 local meta = call('HMGET', QUEUE_META, 'paused', 'guard', 'swept')
 local is_paused, guard, guarded_us = meta[1], nil, 0
-if meta[2] then guard, guarded_us = parse_guard(meta[2]) end
+if meta[2] then guard, guarded_us = parse_timer_worker(meta[2]) end
 -- soonest_retry_us: earliest due time of the tasks that this call puts back into the queue.
 -- has_failure_notes: true if any task has failed; nil = not asked yet. Mostly none has, and `zm`
 -- does not exist.
@@ -100,7 +100,7 @@ local is_empty = is_sweep_due and not ARGV[2]
 local first_lease_end_us = not is_empty and call('ZRANGE', LEASES, '0', '0', 'WITHSCORES')[2]
 local has_lapsed_leases = first_lease_end_us and tonumber(first_lease_end_us) <= now_us
 local slow_path = {}
-if is_sweep_due or has_lapsed_leases or has_limits or has_failures == '1' then
+if is_sweep_due or has_lapsed_leases or has_limits or has_special_settlements == '1' then
   local max_running, start_interval_us, burst, dead_retention_us, max_dead, max_dead_bytes,
     max_crashes = match(terms, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
   local UNIQUE_KEYS, DEAD_LETTERS, PAGE_SIZE =
@@ -184,7 +184,7 @@ if is_sweep_due or has_lapsed_leases or has_limits or has_failures == '1' then
     purge_excess(id)
   end
   -- Applies a settlement other than a success.
-  function slow_path.settle_failure(settlement)
+  function slow_path.settle_unsuccessful(settlement)
     local delay_us, fault, reason = match(settlement.rest, '^ (%d+) (%a?) (.*)$')
     delay_us = tonumber(delay_us)
     if settlement.kind == 'b' then
@@ -290,9 +290,9 @@ end
 
 -- A poll must run at `maxmemory`, since it frees memory: see renew.lua. If it settles nothing but
 -- plain successes, its first write is a ZREM anyway.
-if has_failures == '1' or not ARGV[2] then call('ZREM', LEASES, '') end
+if has_special_settlements == '1' or not ARGV[2] then call('ZREM', LEASES, '') end
 local outcomes = ''
-if has_failures == '0' and not ARGV[4] then
+if has_special_settlements == '0' and not ARGV[4] then
   -- One settlement at most, a plain success.
   if ARGV[2] then
     local run = ARGV[3]
@@ -342,7 +342,7 @@ else
     call('HINCRBY', QUEUE_META, 'done', integer(#done_ids))
   end
   for i, settlement in ipairs(settlements) do
-    if lease_ends[i] and settlement.kind ~= 'd' then slow_path.settle_failure(settlement) end
+    if lease_ends[i] and settlement.kind ~= 'd' then slow_path.settle_unsuccessful(settlement) end
   end
 end
 local more_lapsed = has_lapsed_leases and slow_path.reap_lapsed()

@@ -32,7 +32,7 @@ if wake_request then
     wake_idle_worker(wake_request.idle_key)
   else
     local _, notify_sooner = make_notifiers(wake_request.idle_key)
-    notify_sooner(parse_guard(call('HGET', wake_request.meta_key, 'guard')))
+    notify_sooner(parse_timer_worker(call('HGET', wake_request.meta_key, 'guard')))
   end
   return '1'
 end
@@ -62,7 +62,7 @@ end
 
 -- Returns the other task that has this task's unique key. If there is none, and `has_room`, this
 -- task gets the key. The records of `new_ids` are not written yet.
-local function unique_owner(task, RECORDS, UNIQUE_KEYS, new_ids, has_room)
+local function claim_unique_key(task, RECORDS, UNIQUE_KEYS, new_ids, has_room)
   if task.kind == 'p' then
     local id = call('HGET', UNIQUE_KEYS, task.unique_key)
     if id and id ~= task.id and (new_ids[id] or call('HEXISTS', RECORDS, id) == 1) then
@@ -100,7 +100,7 @@ local function push_group(WAITING, PUSH_SLOTS, tasks, max_waiting, max_bytes)
         waiting_count + new_count < max_waiting and queue_bytes + record_bytes <= max_bytes
       -- Asked of a full queue too: a push of a task that it has already gets 'k', not 'f'.
       local id = task.kind ~= '-'
-        and unique_owner(task, RECORDS, shard_prefix .. 'zu' .. queue_name, new_ids, has_room)
+        and claim_unique_key(task, RECORDS, shard_prefix .. 'zu' .. queue_name, new_ids, has_room)
       if id then
         outcome = 'k'
         unique_owners[#unique_owners + 1] = id
@@ -139,7 +139,7 @@ local function push_group(WAITING, PUSH_SLOTS, tasks, max_waiting, max_bytes)
   local IDLE_WORKERS = shard_prefix .. 'zw' .. queue_name
   if is_first and head_due_us > now_us then
     local _, notify_sooner = make_notifiers(IDLE_WORKERS)
-    notify_sooner(parse_guard(call('HGET', QUEUE_META, 'guard')))
+    notify_sooner(parse_timer_worker(call('HGET', QUEUE_META, 'guard')))
   else
     wake_idle_worker(IDLE_WORKERS)
   end

@@ -55,9 +55,9 @@ end
 
 -- Selects a lock by the name of its h.
 local function select_lock_by_key(holders_key)
-  local shard_prefix = string.find(holders_key, '}:h:', #NAMESPACE_PREFIX, true)
+  local prefix_end = string.find(holders_key, '}:h:', #NAMESPACE_PREFIX, true)
   select_lock(
-    string.sub(holders_key, 1, shard_prefix + 1), string.sub(holders_key, shard_prefix + 4)
+    string.sub(holders_key, 1, prefix_end + 1), string.sub(holders_key, prefix_end + 4)
   )
 end
 
@@ -203,7 +203,7 @@ end
 
 -- Like `schedule`, but never moves a poll to a later time: the poll ends the skipping of jobs, and
 -- traffic must not postpone it.
-local function schedule_by(due_ms)
+local function schedule_no_later(due_ms)
   local scheduled_ms = redis.call('ZSCORE', DUE, LOCK_NAME)
   if not scheduled_ms or tonumber(scheduled_ms) > due_ms then schedule(due_ms) end
 end
@@ -313,7 +313,7 @@ local function offer_next(is_free)
         PUBLISH_COMMAND, CHANNEL_PREFIX .. 'w:' .. string.match(token, ':(%x+)$'),
         'o ' .. LOCK_NAME .. ' ' .. token
       )
-      if redis.call('EXISTS', JOBS) == 1 then schedule_by(NOW_MS + OFFER_TIMEOUT_MS) end
+      if redis.call('EXISTS', JOBS) == 1 then schedule_no_later(NOW_MS + OFFER_TIMEOUT_MS) end
       if mode == 'x' then return end
     elseif latest_ms then
       return

@@ -64,7 +64,7 @@ impl MemoryBackend {
     /// their order.
     #[expect(
         clippy::indexing_slicing,
-        reason = "a shard is below their number, which is the length"
+        reason = "a shard is below SHARD_COUNT, the length of the array"
     )]
     pub(super) fn with_shard<T>(
         &self,

@@ -100,23 +100,26 @@ fn gcd(a: u64, b: u64) -> u64 {
 mod tests {
     use super::*;
 
-    fn pace(limit: u64, millis: u64, burst: u64) -> [u64; 4] {
+    fn rate_parts(limit: u64, millis: u64, burst: u64) -> [u64; 4] {
         let GcraRate { parts_per_unit: unit, parts_per_tick: drain, tick_us: tick, max_debt: most } =
             GcraRate::new(limit, Duration::from_millis(millis), burst);
         [unit, drain, tick, most]
     }
 
     #[test]
-    fn rates_are_reduced_and_exact_where_they_can_be() {
-        assert_eq!(pace(100, 60_000, 20), [600_000, 1, 1, 12_000_000]);
-        assert_eq!(pace(1_000_000, 1000, 5), [1, 1, 1, 5]);
-        assert_eq!(pace(3, 7, 1), [7000, 3, 1, 7000]);
+    fn representable_rates_are_reduced_and_exact() {
+        assert_eq!(rate_parts(100, 60_000, 20), [600_000, 1, 1, 12_000_000]);
+        assert_eq!(rate_parts(1_000_000, 1000, 5), [1, 1, 1, 5]);
+        assert_eq!(rate_parts(3, 7, 1), [7000, 3, 1, 7000]);
         // A prime number a day.
-        assert_eq!(pace(997, 86_400_000, 997), [86_400_000_000, 997, 1, 86_400_000_000 * 997]);
+        assert_eq!(
+            rate_parts(997, 86_400_000, 997),
+            [86_400_000_000, 997, 1, 86_400_000_000 * 997]
+        );
     }
 
     #[test]
-    fn what_is_too_much_gets_coarser_ticks_and_never_a_higher_rate() {
+    fn large_rates_get_coarser_ticks_and_never_exceed_quota() {
         const YEAR: u64 = 365 * 24 * 3600 * 1000;
         let limits = [
             1,

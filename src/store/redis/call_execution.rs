@@ -238,7 +238,7 @@ impl RedisBackend {
 
     #[expect(
         clippy::indexing_slicing,
-        reason = "a remainder is below that number, and there is at least one"
+        reason = "a remainder is below the length, and the list is not empty"
     )]
     fn lane_health(&self, shard: u16) -> &Arc<LaneHealth> {
         // One for all lanes, or one per lane.

@@ -62,7 +62,7 @@ pub(super) fn classify_outcome<T>(
         _ => socket.record_answer(),
     }
     if answer.is_ok() && socket.is_untrusted() {
-        let left = (RedisErrorKind::Io, "the connection was left before this was answered");
+        let left = (RedisErrorKind::Io, "the connection was given up before the reply");
         return Err((CallFault::ConnectionLost, left.into()));
     }
     answer.map_err(first_server_error).map_err(|error| (CallFault::classify(&error, socket), error))
@@ -132,11 +132,11 @@ impl CallFault {
         if matches!(self, Self::WritesRejected) {
             crate::throttle::throttled!(
                 warn,
-                %error, script = name, "the store has no room, or may not write"
+                %error, script = name, "the server is out of memory or refuses writes"
             );
         }
         if kind == ErrorKind::Protocol {
-            crate::throttle::throttled!(error, %error, script = name, "the store refused a script");
+            crate::throttle::throttled!(error, %error, script = name, "a script failed");
         }
         Error::new(kind, name).with_source(error)
     }
@@ -146,7 +146,7 @@ impl CallFault {
 mod tests {
     use super::*;
 
-    fn told(text: &str) -> Option<String> {
+    fn script_error_code(text: &str) -> Option<String> {
         match parse_redis_value(format!("-{text}\r\n").as_bytes()) {
             Ok(Value::ServerError(error)) => {
                 unwrap_script_error(error.into()).code().map(str::to_owned)
@@ -157,18 +157,22 @@ mod tests {
 
     /// The texts are those of Redis 6.2.16.
     #[test]
-    fn what_a_command_was_told_in_a_script_is_what_the_script_was_told() {
+    fn error_of_command_in_script_is_reported_as_its_own_code() {
         let begin = "ERR Error running script (call to f_0a9f75e991483d02789696e4c90d26c10395863e): @user_script:1: @user_script: 1: ";
         for (code, text) in [
             ("OOM", "command not allowed when used memory > 'maxmemory'."),
             ("NOREPLICAS", "Not enough good replicas to write."),
             ("READONLY", "You can't write against a read only replica."),
         ] {
-            assert_eq!(told(&format!("{begin}-{code} {text}")).as_deref(), Some(code));
-            assert_eq!(told(&format!("{code} {text}")).as_deref(), Some(code));
+            assert_eq!(script_error_code(&format!("{begin}-{code} {text}")).as_deref(), Some(code));
+            assert_eq!(script_error_code(&format!("{code} {text}")).as_deref(), Some(code));
         }
         for other in ["user_script:1: attempt to index a nil value", "x: -OOM y", "-"] {
-            assert_eq!(told(&format!("{begin}{other}")).as_deref(), Some("ERR"), "{other}");
+            assert_eq!(
+                script_error_code(&format!("{begin}{other}")).as_deref(),
+                Some("ERR"),
+                "{other}"
+            );
         }
     }
 }

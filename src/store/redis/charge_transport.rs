@@ -132,7 +132,7 @@ impl BatchTransport for ChargeTransport {
 
 impl ChargePayload {
     /// Splits the reply of a batch into one reply per charge.
-    #[expect(clippy::indexing_slicing, reason = "places are those of the groups that were counted")]
+    #[expect(clippy::indexing_slicing, reason = "the indices belong to the counted groups")]
     fn split_reply(&self, reply: Value) -> Result<Vec<Result<RawChargeReply, Error>>, Error> {
         let odd = || Error::new(ErrorKind::Protocol, CHARGE_BATCH.name);
         let Value::BulkString(packed) = reply else { return Err(odd()) };

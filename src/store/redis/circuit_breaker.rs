@@ -95,7 +95,7 @@ impl CircuitBreaker {
             // probe.
             *self.last_probe_at.lock() = Instant::now();
             if !self.open.swap(true, Ordering::AcqRel) {
-                tracing::warn!(failures, "the store is away: calls are refused until it answers");
+                tracing::warn!(failures, "circuit breaker opened: the store is unavailable");
             }
         }
         self.is_open()
@@ -105,7 +105,7 @@ impl CircuitBreaker {
         self.consecutive_failures.store(0, Ordering::Relaxed);
         self.trial_in_flight.store(false, Ordering::Release);
         if self.open.swap(false, Ordering::AcqRel) {
-            tracing::info!("the store is back");
+            tracing::info!("circuit breaker closed: the store is available again");
         }
     }
 

@@ -330,7 +330,7 @@ impl ConnectionLanes {
     }
 
     /// Returns the connection of a lane, without a call or a wait while it is alive.
-    #[expect(clippy::indexing_slicing, reason = "who asks has the lane from `of`")]
+    #[expect(clippy::indexing_slicing, reason = "callers have the lane from `lane_of_shard`")]
     pub(super) async fn connection(&self, lane: usize) -> Result<TrackedConnection, Error> {
         match &self.routing {
             LaneRouting::SingleServer(lanes) => lanes[lane].connection().await,

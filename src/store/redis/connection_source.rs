@@ -49,7 +49,7 @@ impl ConnectionSource {
         };
         #[cfg(feature = "bb8-redis")]
         if given.pubsub_url.is_some() {
-            return Err(Error::config("only a store from a pool is told where messages come from"));
+            return Err(Error::config("only a store from a pool takes a source of its messages"));
         }
         address.credentials = given.credentials.unwrap_or(address.credentials);
         address.database = given.database.or(address.database);
@@ -64,10 +64,12 @@ fn sentinel_url(urls: &[String], master: String) -> Result<StoreUrl, Error> {
         return Err(Error::config("a store needs at least one sentinel"));
     };
     if master.is_empty() {
-        return Err(Error::config("sentinels are asked for a master by its name; it is empty"));
+        return Err(Error::config("the name of the sentinels' master is empty"));
     }
     if nodes.iter().any(|(_, other_tls, other)| (*other_tls, other) != (tls, &login)) {
-        return Err(Error::config("all sentinels have the same login, and all TLS or none"));
+        return Err(Error::config(
+            "all sentinels must have the same login, and all use TLS or none",
+        ));
     }
     let nodes = nodes.into_iter().map(|(node, ..)| node).collect();
     Ok(StoreUrl {
@@ -84,10 +86,10 @@ fn cluster_url(urls: &[String]) -> Result<StoreUrl, Error> {
     let nodes = urls.iter().map(|url| StoreUrl::parse_node(url, DEFAULT_PORT));
     let nodes: Vec<_> = nodes.collect::<Result<_, _>>()?;
     let Some((_, tls, login)) = nodes.first().cloned() else {
-        return Err(Error::config("a store needs at least one node of its cluster"));
+        return Err(Error::config("a store needs at least one cluster node"));
     };
     if nodes.iter().any(|(_, other_tls, other)| (*other_tls, other) != (tls, &login)) {
-        return Err(Error::config("all nodes have the same login, and all TLS or none"));
+        return Err(Error::config("all nodes must have the same login, and all use TLS or none"));
     }
     Ok(StoreUrl {
         servers: ServerAddresses::Cluster(nodes.into_iter().map(|(node, ..)| node).collect()),
@@ -106,14 +108,16 @@ fn pool_target(
     within: Duration,
 ) -> Result<ConnectionTarget, Error> {
     if given.credentials.is_some() || given.database.is_some() {
-        return Err(Error::config("a pool has its own login and database"));
+        return Err(Error::config(
+            "a pool brings its own login and database; set them on the pool",
+        ));
     }
     let messages = match &given.pubsub_url {
         Some(url) => Some(ConnectionTarget::new(&StoreUrl::parse(url)?, &given.tls, within)?),
         None => None,
     };
     if messages.as_ref().is_some_and(ConnectionTarget::is_clustered) {
-        return Err(Error::config("a pool is of one server, and so are its messages"));
+        return Err(Error::config("a pool needs the URL of one server for its messages"));
     }
     Ok(ConnectionTarget::from_pool(pool, messages))
 }

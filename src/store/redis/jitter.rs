@@ -18,7 +18,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_spread_by_a_quarter_to_both_sides() {
+    fn jitter_spreads_by_a_quarter_in_both_directions() {
         let pauses: Vec<_> =
             (0..500).map(|_| with_jitter(Duration::from_secs(4)).as_secs_f64()).collect();
         assert!(pauses.iter().all(|pause| (3.0..=5.0).contains(pause)));

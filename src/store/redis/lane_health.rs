@@ -66,7 +66,7 @@ impl LaneHealth {
             // The server is available, and still executes calls that free memory.
             Err(e) if is_out_of_memory(e) => false,
             Err(e) if matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::Timeout) => {
-                tracing::debug!(error = %e, "store call failed");
+                tracing::debug!(error = %e, "call to the store failed");
                 if self.breaker.record_failure() {
                     self.ensure_probe();
                 }

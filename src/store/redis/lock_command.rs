@@ -203,7 +203,7 @@ mod tests {
     use super::*;
     use crate::store::backend::NodeId;
 
-    fn args(command: &Cmd) -> Vec<String> {
+    fn command_args(command: &Cmd) -> Vec<String> {
         let text = |arg: redis::Arg<&[u8]>| match arg {
             redis::Arg::Simple(bytes) => String::from_utf8(bytes.to_vec()).unwrap(),
             _ => String::new(),
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_declares_the_keys_of_its_steps_in_their_order() {
+    fn command_declares_keys_of_its_steps_in_order() {
         let keys = KeyNames::new("shop");
         let (one, two) = (Key::path_param("id", "7"), Key::path_param("id", "8"));
         let me = LockToken::new(&NodeId::new());
@@ -232,7 +232,7 @@ mod tests {
             mode: LockMode::Exclusive,
             next: known,
         };
-        let args = args(&build_command(&keys, [&release, &pass].into_iter(), false));
+        let args = command_args(&build_command(&keys, [&release, &pass].into_iter(), false));
         let [one, two] = [&one, &two].map(|key| keys.holders(key));
         let declared =
             [one, two.clone(), two, keys.idempotency_record(&Key::path_param("id", "8"), "r")];
@@ -245,12 +245,12 @@ mod tests {
     }
 
     #[test]
-    fn in_a_cluster_a_call_names_a_key_that_is_never_there() {
+    fn cluster_command_declares_slot_guard_key() {
         let keys = KeyNames::new("shop").clustered();
         let (key, me) = (Key::path_param("id", "7"), LockToken::new(&NodeId::new()));
         let never = keys.slot_guard_key(key.shard()).unwrap().concat();
         let release = LockCommand::Release { key, token: me, mode: LockMode::Exclusive };
-        let args = args(&build_command(&keys, [&release].into_iter(), false));
+        let args = command_args(&build_command(&keys, [&release].into_iter(), false));
         assert_eq!((args[2].as_str(), &args[4], args[5].as_str()), ("2", &never, "rx"));
     }
 }

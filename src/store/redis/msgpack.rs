@@ -73,7 +73,7 @@ fn take_uint(from: &mut &[u8], width: usize) -> Option<u64> {
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "beyond its bounds it is the nearest that there is, and what is no number is zero"
+    reason = "the cast saturates, and NaN becomes zero"
 )]
 fn saturating_u64(number: f64) -> u64 {
     number as u64
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_is_packed() {
+    fn packed_values_are_read_back() {
         // cmsgpack.pack({0, 127, 128, 255, 256, 65535, 65536, 2^32, 2^53 - 1, -1, -200, 'a',
         // ('b'):rep(40), true})
         let mut packed = vec![0x9e, 0, 127, 0xcc, 128, 0xcc, 255, 0xcd, 1, 0, 0xcd, 255, 255];
@@ -105,7 +105,7 @@ mod tests {
 
     /// A number of Lua may be any double, and is packed as the shorter of two types that hold it.
     #[test]
-    fn reads_what_is_no_whole_number() {
+    fn floats_are_read_as_clamped_integers() {
         // cmsgpack.pack({150.5, -0.5, 1/0, 0/0, 0.1 + 150, 1e20, -1e20, 7})
         let mut packed = vec![0x98];
         for float in [150.5_f32, -0.5, f32::INFINITY, f32::NAN] {
@@ -126,7 +126,7 @@ mod tests {
 
     /// Whatever comes over the wire.
     #[test]
-    fn what_is_cut_off_ends() {
+    fn reader_of_random_bytes_terminates() {
         bolero::check!().with_iterations(2_000).with_type::<Vec<u8>>().for_each(|bytes| {
             let mut left = bytes.len();
             let Some(mut words) = MsgpackReader::from_array(bytes) else { return };

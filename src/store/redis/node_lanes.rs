@@ -108,7 +108,7 @@ impl NodeLanes {
 
     /// Returns the connection of a shard. As long as it is alive and the shard stays, this neither
     /// waits nor asks a server.
-    #[expect(clippy::indexing_slicing, reason = "a shard is below their number")]
+    #[expect(clippy::indexing_slicing, reason = "a shard is below the length")]
     pub(super) async fn connection(&self, shard: usize) -> Result<TrackedConnection, Error> {
         let version = self.cluster.map_version();
         if let Some((seen, socket)) = &*self.shard_connections[shard].lock()
@@ -163,7 +163,7 @@ impl NodeLanes {
     /// Returns a connection to the owner of the shard.
     #[expect(
         clippy::indexing_slicing,
-        reason = "a remainder below their number, of which there is one"
+        reason = "a remainder is below the length, and the list is not empty"
     )]
     async fn connect_shard(&self, shard: usize) -> Result<TrackedConnection, Error> {
         let number = u16::try_from(shard).unwrap_or(u16::MAX);

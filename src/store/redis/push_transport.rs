@@ -129,7 +129,7 @@ impl BatchTransport for PushTransport {
 }
 
 impl PushTransport {
-    #[expect(clippy::indexing_slicing, reason = "a group has at least one")]
+    #[expect(clippy::indexing_slicing, reason = "a group has at least one push")]
     fn write_keys(&self, group: &[&QueuedPush], out: &mut Cmd) {
         let queue = &group[0].push.queue;
         write_concatenated(out, &self.keys.queue_key_parts(queue, "z", ""));
@@ -141,7 +141,7 @@ impl PushTransport {
 }
 
 /// Groups consecutive pushes to one queue of one capacity.
-#[expect(clippy::indexing_slicing, reason = "a group has at least one")]
+#[expect(clippy::indexing_slicing, reason = "a group has at least one push")]
 fn group_by_queue<'a>(steps: impl Iterator<Item = &'a QueuedPush>) -> Vec<Vec<&'a QueuedPush>> {
     let mut groups: Vec<Vec<&QueuedPush>> = Vec::new();
     for step in steps {
@@ -153,7 +153,7 @@ fn group_by_queue<'a>(steps: impl Iterator<Item = &'a QueuedPush>) -> Vec<Vec<&'
     groups
 }
 
-#[expect(clippy::indexing_slicing, reason = "a group has at least one")]
+#[expect(clippy::indexing_slicing, reason = "a group has at least one push")]
 fn write_args(group: &[&QueuedPush], out: &mut Cmd) {
     let (tasks, bytes) = group[0].push.capacity;
     out.write_arg(format!("{} {tasks} {bytes}", group.len()).as_bytes());

@@ -126,7 +126,7 @@ impl<'a> ChargeReplyReader<'a> {
 }
 
 impl CounterValues {
-    #[expect(clippy::indexing_slicing, reason = "it was compared with that")]
+    #[expect(clippy::indexing_slicing, reason = "the length was compared")]
     fn read(words: &mut msgpack::MsgpackReader<'_>, count: usize) -> Result<Self, Error> {
         let mut next = || match words.next_value() {
             Some(MsgpackValue::Number(number)) => Ok(number),
@@ -179,7 +179,7 @@ pub(super) fn decode_number(script: &'static str, word: Option<&Value>) -> Resul
 /// Logs the error of one item of a batch and returns it.
 pub(super) fn item_error(script: &'static str, text: &[u8]) -> Error {
     let error = String::from_utf8_lossy(text);
-    crate::throttle::throttled!(error, %error, script, "the store refused a step");
+    crate::throttle::throttled!(error, %error, script, "the server rejected one charge of a batch");
     Error::new(ErrorKind::Protocol, script)
 }
 
@@ -187,9 +187,9 @@ pub(super) fn item_error(script: &'static str, text: &[u8]) -> Error {
 mod tests {
     use super::*;
 
-    const FIXED: Option<[u64; 2]> = Some([3, 60_000]);
+    const FIXED_WINDOW: Option<[u64; 2]> = Some([3, 60_000]);
 
-    fn read(
+    fn read_charge(
         reader: &mut ChargeReplyReader<'_>,
         times: u64,
         fixed: Option<[u64; 2]>,
@@ -199,17 +199,24 @@ mod tests {
     }
 
     #[test]
-    fn charges_that_begin_windows_are_told_by_their_number() {
+    fn run_of_charges_that_open_windows_is_expanded() {
         // {7, true, 2, 1, 9, 50, true, 1}
         let packed = [0x98, 7, 0xc3, 2, 1, 9, 50, 0xc3, 1];
         let mut reader = ChargeReplyReader::new(&packed).unwrap();
-        assert_eq!(read(&mut reader, 1, FIXED), Some((1, [3, 60_000])));
-        assert_eq!(read(&mut reader, 4, FIXED), Some((4, [12, 60_000])));
-        assert_eq!(read(&mut reader, 1, FIXED), Some((1, [9, 50])));
-        assert_eq!(read(&mut reader, 1, FIXED), Some((1, [3, 60_000])));
-        assert_eq!(read(&mut reader, 1, FIXED), None, "there is no more");
+        assert_eq!(read_charge(&mut reader, 1, FIXED_WINDOW), Some((1, [3, 60_000])));
+        assert_eq!(read_charge(&mut reader, 4, FIXED_WINDOW), Some((4, [12, 60_000])));
+        assert_eq!(read_charge(&mut reader, 1, FIXED_WINDOW), Some((1, [9, 50])));
+        assert_eq!(read_charge(&mut reader, 1, FIXED_WINDOW), Some((1, [3, 60_000])));
+        assert_eq!(read_charge(&mut reader, 1, FIXED_WINDOW), None, "there is no more");
         let mut reader = ChargeReplyReader::new(&packed).unwrap();
-        assert_eq!(read(&mut reader, 1, None), None, "of what is no fixed window it can't be said");
-        assert_eq!(read(&mut ChargeReplyReader::new(&[0x93, 7, 0xc3, 0]).unwrap(), 1, FIXED), None);
+        assert_eq!(
+            read_charge(&mut reader, 1, None),
+            None,
+            "of what is no fixed window it can't be said"
+        );
+        assert_eq!(
+            read_charge(&mut ChargeReplyReader::new(&[0x93, 7, 0xc3, 0]).unwrap(), 1, FIXED_WINDOW),
+            None
+        );
     }
 }

@@ -49,19 +49,19 @@ pub(in super::super) struct RedisBackend {
 
 impl RedisBackend {
     /// Returns the batcher of a command. All calls about one shard use one lane.
-    #[expect(clippy::indexing_slicing, reason = "there are as many as lanes")]
+    #[expect(clippy::indexing_slicing, reason = "there is one for each lane")]
     pub(super) fn lock_batcher(&self, ask: &LockCommand) -> &CallBatcher<LockTransport> {
         &self.lock_batchers[self.lanes.lane_of_shard(ask.key().shard())]
     }
 
     /// Returns the batcher of charges under a tag of this shard.
-    #[expect(clippy::indexing_slicing, reason = "there is one, or as many as lanes")]
+    #[expect(clippy::indexing_slicing, reason = "there is one for all lanes or one for each")]
     pub(super) fn charge_batcher(&self, shard: u16) -> &CallBatcher<ChargeTransport> {
         &self.charge_batchers[self.lanes.lane_of_shard(shard) % self.charge_batchers.len()]
     }
 
     /// Sends a claim or a settlement, batched with others of its lane.
-    #[expect(clippy::indexing_slicing, reason = "there are as many as lanes")]
+    #[expect(clippy::indexing_slicing, reason = "there is one for each lane")]
     pub(super) async fn send_run_command(&self, ask: RunCommand) -> Result<redis::Value, Error> {
         let shard = ask.key().shard();
         self.check_breaker(shard, super::scripts::RUN_BATCH.name)?;

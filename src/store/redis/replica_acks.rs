@@ -233,8 +233,8 @@ impl ReplicaAcks {
         let waits_for_disks = self.requires_disk && facts.supports_waitaof();
         if self.requires_disk && !waits_for_disks {
             tracing::warn!(
-                "the store's server can't tell what is on disks (Redis 7.2 with `appendonly yes` can): what replicas \
-                 have in their memory counts"
+                "WAITAOF is not available, so replicas count that have the write in memory only; \
+                 it needs Redis 7.2 and `appendonly yes`"
             );
         }
         let (gone, id) = (settings.disconnected, facts.identity(at.as_ref()));

@@ -75,7 +75,10 @@ impl ReplyReader {
             return None;
         }
         let error = String::from_utf8_lossy(text);
-        crate::throttle::throttled!(error, %error, script = self.script, "the store refused a step");
+        crate::throttle::throttled!(
+            error,
+            %error, script = self.script, "the server rejected one call of a batch"
+        );
         // Scripts report a lack of memory before their first write, so nothing was changed.
         let kind =
             if error.contains("OOM ") { ErrorKind::Unavailable } else { ErrorKind::Protocol };

@@ -84,16 +84,16 @@ impl ServerInfo {
     /// Fails if the server can't be a store, or a cluster node of one (`as_node`).
     pub(super) fn check_usable(&self, as_node: bool) -> Result<(), ConnectError> {
         if self.is_cluster && !as_node {
-            let sentence = "the store's server is a node of a cluster; use redis+cluster://host:port,host:port";
+            let sentence = "the server is a cluster node; use redis+cluster://host:port,host:port";
             return Err(ConnectError::Config(sentence.to_owned()));
         }
         if let Some((major, minor)) = self.version.filter(|version| *version < MIN_VERSION) {
             return Err(ConnectError::Config(format!(
-                "the store's server is of version {major}.{minor}; lockgate needs Redis 6.2 or newer, or Valkey"
+                "server version {major}.{minor} is too old; use Redis 6.2 or newer, or Valkey"
             )));
         }
         if self.is_replica {
-            tracing::warn!("the store's server is a replica: not used");
+            tracing::warn!("the server is a replica and is not used");
             return Err(ConnectError::Unavailable);
         }
         Ok(())
@@ -109,7 +109,7 @@ impl ServerInfo {
     /// Logs the concerns about this server for its operator. Called once per server.
     pub(super) async fn log_concerns(&self, connection: &mut RedisConnection) {
         for concern in self.concerns(connection).await {
-            tracing::warn!("the store's server {concern}");
+            tracing::warn!("the server {concern}");
         }
     }
 
@@ -147,25 +147,25 @@ impl fmt::Display for ServerConcern {
         match self {
             Self::EvictsKeys(policy) => write!(
                 f,
-                "makes room by dropping keys ({policy}): locks and deferred requests can vanish; set \
+                "evicts keys ({policy}), so locks and deferred requests can vanish; set \
                  `maxmemory-policy noeviction`"
             ),
             Self::NotPersistent => f.write_str(
-                "keeps nothing on disk: deferred requests that were answered 202 are lost when it stops; set \
-                 `appendonly yes`",
+                "keeps nothing on disk, so deferred requests that were answered with 202 are lost \
+                 when it stops; set `appendonly yes`",
             ),
             Self::PersistenceUnknown => f.write_str(
-                "appends to no file, and does not tell whether it makes snapshots (`CONFIG GET save` is refused): \
-                 deferred requests that were answered 202 may be lost when it stops; set `appendonly yes`",
+                "has no append-only file, and refuses `CONFIG GET save`, so deferred requests may \
+                 be lost when it stops; set `appendonly yes`, or allow `+config|get`",
             ),
             Self::MissingRunId => f.write_str(
-                "does not tell which one it is (`INFO` has no `run_id`): fences may go back after a failover to a replica \
-                 that lacks the last grants and whose clock is behind",
+                "has no `run_id` in its `INFO`, so fences may go back after a failover to a \
+                 replica that lacks the last grants and whose clock is behind",
             ),
             Self::InfoDenied => f.write_str(
-                "does not tell what it is (`INFO` is refused to this user): its version and role, whether it drops keys \
-                 to make room, and whether it keeps anything on disk, are not looked at, and fences may go back after a \
-                 failover to a replica that lacks the last grants and whose clock is behind; allow `+info`",
+                "refuses `INFO` to this user, so its version, role, eviction policy and \
+                 persistence are not checked, and fences may go back after a failover to a \
+                 replica that lacks the last grants and whose clock is behind; allow `+info`",
             ),
         }
     }
@@ -188,17 +188,17 @@ async fn has_snapshots(connection: &mut RedisConnection) -> Option<bool> {
 mod tests {
     use super::*;
 
-    const USUAL: &str = "# Server\r\nredis_version:7.0.15\r\nrun_id:abc\r\n# Memory\r\nmaxmemory:0\r\n\
+    const TYPICAL_INFO: &str = "# Server\r\nredis_version:7.0.15\r\nrun_id:abc\r\n# Memory\r\nmaxmemory:0\r\n\
         maxmemory_policy:noeviction\r\naof_enabled:0\r\n# Replication\r\nrole:master\r\n";
 
-    fn with(from: &str, to: &str) -> ServerInfo {
-        assert!(USUAL.contains(from));
-        ServerInfo::parse(&USUAL.replace(from, to))
+    fn info_with(from: &str, to: &str) -> ServerInfo {
+        assert!(TYPICAL_INFO.contains(from));
+        ServerInfo::parse(&TYPICAL_INFO.replace(from, to))
     }
 
     #[test]
-    fn a_usual_one() {
-        let facts = ServerInfo::parse(USUAL);
+    fn typical_info_is_parsed_and_usable() {
+        let facts = ServerInfo::parse(TYPICAL_INFO);
         let expected = ServerInfo {
             run_id: Some("abc".to_owned()),
             version: Some((7, 0)),
@@ -207,19 +207,21 @@ mod tests {
         };
         assert_eq!(facts, expected);
         assert!(facts.check_usable(false).is_ok());
-        assert!(with("aof_enabled:0", "aof_enabled:1").aof_enabled.is_some_and(|appends| appends));
+        assert!(
+            info_with("aof_enabled:0", "aof_enabled:1").aof_enabled.is_some_and(|appends| appends)
+        );
     }
 
     #[test]
-    fn a_name_that_all_servers_of_a_service_have_is_none() {
-        assert_eq!(with("run_id:abc", "run_id:a0").run_id(), Some("a0"));
+    fn run_id_of_zeros_is_ignored() {
+        assert_eq!(info_with("run_id:abc", "run_id:a0").run_id(), Some("a0"));
         for nameless in ["run_id:0", "run_id:0000", "run_id:", "other:1"] {
-            assert_eq!(with("run_id:abc", nameless).run_id(), None, "{nameless}");
+            assert_eq!(info_with("run_id:abc", nameless).run_id(), None, "{nameless}");
         }
     }
 
     #[test]
-    fn one_that_tells_nothing_is_not_refused() {
+    fn empty_info_is_usable() {
         assert!(ServerInfo::default().check_usable(false).is_ok());
         assert_eq!(
             ServerInfo::parse("").check_usable(false).is_ok(),
@@ -228,29 +230,29 @@ mod tests {
     }
 
     #[test]
-    fn a_node_of_a_cluster_is_one_of_several() {
-        let node = with("run_id", "redis_mode:cluster\r\nrun_id");
+    fn cluster_node_is_usable_only_in_cluster_mode() {
+        let node = info_with("run_id", "redis_mode:cluster\r\nrun_id");
         assert!(matches!(node.check_usable(false), Err(ConnectError::Config(_))));
         assert!(node.check_usable(true).is_ok());
     }
 
     #[test]
-    fn old_ones_are_a_mistake() {
+    fn version_below_6_2_is_config_error() {
         for (version, fits) in
             [("6.0.16", false), ("5.0.7", false), ("6.2.0", true), ("10.0.1", true), ("x", true)]
         {
-            let checked = with("7.0.15", version).check_usable(false);
+            let checked = info_with("7.0.15", version).check_usable(false);
             assert_eq!(checked.is_ok(), fits, "{version}");
             assert!(!matches!(checked, Err(ConnectError::Unavailable)), "{version}");
         }
     }
 
     #[test]
-    fn only_a_new_one_that_appends_to_a_file_can_wait_for_disks() {
+    fn waitaof_needs_redis_7_2_and_append_only_file() {
         for (version, appends, waits) in
             [("7.0.15", 1, false), ("7.2.0", 1, true), ("8.1.0", 1, true), ("7.2.4", 0, false)]
         {
-            let text = USUAL.replace("7.0.15", version);
+            let text = TYPICAL_INFO.replace("7.0.15", version);
             let text = text.replace("aof_enabled:0", &format!("aof_enabled:{appends}"));
             assert_eq!(ServerInfo::parse(&text).supports_waitaof(), waits, "{version} {appends}");
         }
@@ -258,18 +260,19 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_is_as_good_as_away() {
+    fn replica_is_unavailable() {
         assert!(matches!(
-            with("role:master", "role:slave").check_usable(false),
+            info_with("role:master", "role:slave").check_usable(false),
             Err(ConnectError::Unavailable)
         ));
     }
 
     #[test]
-    fn only_a_bounded_memory_evicts() {
-        assert_eq!(with("noeviction", "allkeys-lru").eviction_policy, None);
-        assert_eq!(with("maxmemory:0", "maxmemory:100").eviction_policy, None);
-        let text = USUAL.replace("maxmemory:0", "maxmemory:100").replace("noevic", "allkeys-evic");
+    fn eviction_policy_needs_maxmemory() {
+        assert_eq!(info_with("noeviction", "allkeys-lru").eviction_policy, None);
+        assert_eq!(info_with("maxmemory:0", "maxmemory:100").eviction_policy, None);
+        let text =
+            TYPICAL_INFO.replace("maxmemory:0", "maxmemory:100").replace("noevic", "allkeys-evic");
         assert_eq!(ServerInfo::parse(&text).eviction_policy.as_deref(), Some("allkeys-eviction"));
     }
 }

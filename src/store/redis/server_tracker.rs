@@ -127,7 +127,7 @@ impl ServerTracker {
         }
         drop(places);
         if is_change {
-            tracing::warn!("the store is another server than before, or has lost its data");
+            tracing::warn!("the store is another server than before, or lost its data");
             self.notify_callbacks();
         }
         met
@@ -199,7 +199,9 @@ mod tests {
 
     use super::*;
 
-    fn counted(incarnation: &ServerTracker) -> (Arc<AtomicUsize>, Arc<dyn Fn() + Send + Sync>) {
+    fn count_changes(
+        incarnation: &ServerTracker,
+    ) -> (Arc<AtomicUsize>, Arc<dyn Fn() + Send + Sync>) {
         let times = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&times);
         let tell: Arc<dyn Fn() + Send + Sync> = Arc::new(move || {
@@ -210,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn an_identity_is_learned_until_a_lane_has_met_it() {
+    fn learned_identity_is_replaced_by_connected_one() {
         let incarnation = ServerTracker::default();
         let met = |space: &str| {
             let data = Some(DataIdentity(Some(space.to_owned())));
@@ -225,10 +227,10 @@ mod tests {
     }
 
     #[test]
-    fn another_server_is_told_once_and_to_those_who_live() {
+    fn server_change_is_reported_once_to_live_listeners() {
         let incarnation = ServerTracker::default();
-        let (times, _alive) = counted(&incarnation);
-        let (never, dead) = counted(&incarnation);
+        let (times, _alive) = count_changes(&incarnation);
+        let (never, dead) = count_changes(&incarnation);
         drop(dead);
         let told = || times.load(Ordering::SeqCst);
         let id = |id: &str| Some(id.to_owned());
@@ -263,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_to_the_server_before_are_ended() {
+    fn connections_to_replaced_server_are_marked_dead() {
         let incarnation = ServerTracker::default();
         let flags: [Arc<AtomicBool>; 4] = Default::default();
         let changes = incarnation.subscribe_changes();
@@ -295,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn data_that_a_known_server_has_lost_are_still_its_own() {
+    fn identities_of_lost_data_stay_with_same_server() {
         let incarnation = ServerTracker::default();
         let met = |id: &str, name: &str| {
             let data = Some(DataIdentity(Some(name.to_owned())));

@@ -4,6 +4,8 @@ mod build;
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use futures_util::future::BoxFuture;
+
 use super::{
     connection_source::{ConnectionOverrides, ConnectionSource},
     target::LoginCredentials,
@@ -313,10 +315,22 @@ impl StoreBuilder {
         let redis = self.build()?;
         match redis.ping().await {
             Err(error) if error.kind() == ErrorKind::Config => return Err(error),
-            Err(error) => tracing::warn!(%error, "the store is away; connected lazily"),
+            Err(error) => tracing::warn!(
+                %error, "the store is unavailable at startup; connecting in the background"
+            ),
             Ok(()) => {}
         }
         Ok(Store::with_backend(Arc::new(redis)))
+    }
+}
+
+impl IntoFuture for StoreBuilder {
+    type Output = Result<Store, Error>;
+    type IntoFuture = BoxFuture<'static, Self::Output>;
+
+    /// Calls [`connect`](Self::connect).
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.connect())
     }
 }
 

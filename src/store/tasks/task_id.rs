@@ -12,7 +12,7 @@ const ID_LEN: usize = 22;
 pub struct TaskId(Arc<str>);
 
 impl TaskId {
-    #[expect(clippy::indexing_slicing, reason = "six bits of a number are below 64")]
+    #[expect(clippy::indexing_slicing, reason = "six bits are below 64")]
     pub(crate) fn new() -> Self {
         const LETTERS: &[u8; 64] =
             b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";

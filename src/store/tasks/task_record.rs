@@ -86,7 +86,7 @@ impl TaskRecord {
         rest
     }
 
-    #[expect(clippy::indexing_slicing, reason = "a place in it")]
+    #[expect(clippy::indexing_slicing, reason = "the index is a position in the text")]
     pub(crate) fn decode(text: &Bytes) -> Option<Self> {
         let line = text.iter().position(|b| *b == b'\n')?;
         let mut words = std::str::from_utf8(&text[..line]).ok()?.split(' ');
@@ -147,7 +147,7 @@ mod tests {
 
     /// Payloads of any bytes, line breaks and what looks like a head included.
     #[test]
-    fn a_payload_is_read_as_it_was_pushed_and_any_text_is_read_or_refused() {
+    fn payload_round_trips_and_any_bytes_decode_or_fail() {
         bolero::check!()
             .with_iterations(3_000)
             .with_type::<(Vec<u8>, u32, bool, u32, u32)>()

@@ -22,7 +22,8 @@ impl<N: ?Sized> DeferGate<N> {
         let is_path = path.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#".contains(&byte));
         assert!(
             is_path,
-            "DeferLayer::status_at: {path:?} is no path like /deferred; it goes into `Location`"
+            "DeferLayer::status_path: {path:?} is not a path such as /deferred; it is part of \
+             `Location`"
         );
         // The root adds no segment: `//id` would be another path.
         let path = path.trim_matches('/');
@@ -39,7 +40,7 @@ impl<N: ?Sized> DeferGate<N> {
     pub fn methods<M: AsRef<str>>(self, methods: impl IntoIterator<Item = M>) -> Self {
         let methods = MethodFilter::listed("DeferLayer", methods);
         let safe = ["GET", "HEAD", "OPTIONS", "TRACE"].iter().find(|safe| methods.matches(safe));
-        assert!(safe.is_none(), "DeferLayer::methods: {safe:?} is safe, and never deferred");
+        assert!(safe.is_none(), "DeferLayer::methods: {safe:?} is safe, so it is never deferred");
         self.with_settings(|settings| settings.methods = methods)
     }
 

@@ -60,7 +60,7 @@ impl RateLimitEngine {
             match fetching.fetch(&with, charge).await {
                 Ok(Some(LeaseSpend { unit: Some(unit), .. })) => fetching.return_unit(&unit),
                 Ok(_) => {}
-                Err(error) => tracing::debug!(%error, "a lease was not fetched ahead"),
+                Err(error) => tracing::debug!(%error, "prefetch of a quota lease failed"),
             }
             drop(begun);
         });

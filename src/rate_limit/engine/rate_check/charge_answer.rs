@@ -83,7 +83,7 @@ impl RateCheck<'_> {
     }
 
     /// Records the charges, so that they can be adjusted.
-    #[expect(clippy::indexing_slicing, reason = "places are those of its own questions")]
+    #[expect(clippy::indexing_slicing, reason = "the indices belong to the checks of this request")]
     pub(super) fn record_receipt(&mut self, group: &CheckGroup<'_>, answer: &ChargeAnswer) {
         let (tag, members) = group;
         let receipt = self.receipt.attach(self.engine, self.store);
@@ -103,7 +103,7 @@ impl RateCheck<'_> {
 
     #[expect(
         clippy::indexing_slicing,
-        reason = "places are those of its own questions, and there is one of each for each of them"
+        reason = "indices belong to this request's checks, and each list has one element per check"
     )]
     pub(super) async fn call_store(
         &self,
@@ -122,7 +122,7 @@ impl RateCheck<'_> {
     /// violated. If it was admitted, a wait is that of the next request.
     #[expect(
         clippy::indexing_slicing,
-        reason = "places are those of its own questions, and there is one of each for each of them"
+        reason = "indices belong to this request's checks, and each list has one element per check"
     )]
     pub(super) fn record_states(
         &mut self,

@@ -9,7 +9,7 @@ impl RateCheck<'_> {
     /// Decides about a failed call by the outage settings of its policies.
     #[expect(
         clippy::indexing_slicing,
-        reason = "places are those of its own questions, and there is one of each for each of them"
+        reason = "indices belong to this request's checks, and each list has one element per check"
     )]
     pub(super) fn decide_without_store(
         &mut self,
@@ -35,7 +35,7 @@ impl RateCheck<'_> {
     /// asked if another policy might refuse as well and has to be reported.
     #[expect(
         clippy::indexing_slicing,
-        reason = "places are those of its own questions, and there is one of each for each of them"
+        reason = "indices belong to this request's checks, and each list has one element per check"
     )]
     fn mark_cached_refusals(&mut self) -> bool {
         let mut refused = false;
@@ -51,7 +51,7 @@ impl RateCheck<'_> {
     /// unavailable.
     #[expect(
         clippy::indexing_slicing,
-        reason = "places are those of its own questions, and there is one of each for each of them"
+        reason = "indices belong to this request's checks, and each list has one element per check"
     )]
     pub(super) fn is_decided_locally(&self, tag: &Key, members: &[usize]) -> bool {
         let is_local =
@@ -62,7 +62,7 @@ impl RateCheck<'_> {
     /// Decides in this process. Returns true if all of these checks are admitted.
     #[expect(
         clippy::indexing_slicing,
-        reason = "places are those of its own questions, and there is one of each for each of them"
+        reason = "indices belong to this request's checks, and each list has one element per check"
     )]
     pub(super) fn decide_locally(&mut self, members: impl Iterator<Item = usize>) -> bool {
         self.decided_locally = true;

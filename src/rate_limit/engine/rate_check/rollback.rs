@@ -29,7 +29,7 @@ impl RateCheck<'_> {
     /// Adds the units of the coming refund to the reported readings and to the refusal cache.
     #[expect(
         clippy::indexing_slicing,
-        reason = "places are those of its own questions, and there is one of each for each of them"
+        reason = "indices belong to this request's checks, and each list has one element per check"
     )]
     fn restore_remaining(&mut self) {
         let questions = &self.request.checks;
@@ -54,7 +54,7 @@ impl RateCheck<'_> {
 
     #[expect(
         clippy::indexing_slicing,
-        reason = "places are those of its own questions, and there is one of each for each of them"
+        reason = "indices belong to this request's checks, and each list has one element per check"
     )]
     fn add_remaining(&mut self, at: usize, units: u64) {
         let most = self.request.checks[at].quota.capacity();

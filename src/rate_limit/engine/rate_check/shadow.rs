@@ -28,7 +28,9 @@ impl RateCheck<'_> {
             each.violated |= question.policy.is_shadow() && question.exceeds_capacity();
             if each.violated {
                 let (policy, subject) = (question.policy.name(), question.key.log_hash());
-                tracing::info!(policy, %subject, "shadow policy: would have been refused");
+                tracing::info!(
+                    policy, %subject, "shadow policy: the request would have been refused"
+                );
             }
         }
     }

@@ -58,8 +58,6 @@ local function scan_page(verb, count)
   return reply[2], reply[1] == '0' and '' or reply[1]
 end
 
-local function read_record(id) return call('HGET', RECORDS, id) end
-
 -- Checks that each task of an index has a record and is in no other index. A task in two stays in
 -- the first of running, waiting, dead.
 local function check_entries()

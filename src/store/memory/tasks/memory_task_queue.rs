@@ -141,7 +141,7 @@ impl QueueTransaction<'_> {
         }
     }
 
-    #[expect(clippy::indexing_slicing, reason = "a place in it, or its end")]
+    #[expect(clippy::indexing_slicing, reason = "the index is at most the length")]
     pub(super) fn task_view(&self, id: &TaskId) -> Option<TaskView> {
         let record = self.queue.task_records.get(id)?;
         let line = record.iter().position(|b| *b == b'\n').unwrap_or(record.len());

@@ -128,7 +128,7 @@ impl<F: BatchTransport> CallBatcher<F> {
     /// documentation.
     #[expect(
         clippy::manual_async_fn,
-        reason = "what an async fn is given lies in its future twice"
+        reason = "an async fn stores its arguments twice in its future"
     )]
     pub(in super::super) fn call(
         &self,

@@ -164,13 +164,15 @@ impl<F: BatchTransport> Drop for TimerTask<F> {
 mod tests {
     use std::time::Duration;
 
-    use super::{super::tests::Field, *};
+    use super::{super::tests::ScriptedTransport, *};
     use crate::error::{Error, ErrorKind};
 
     #[tokio::test]
-    async fn a_ticket_is_used_again_when_its_caller_has_gone() {
-        let (mut watch, until) =
-            (DeadlineTimer::<Field>::default(), Instant::now() + Duration::from_secs(1));
+    async fn outcome_cell_is_reused_after_its_caller_is_dropped() {
+        let (mut watch, until) = (
+            DeadlineTimer::<ScriptedTransport>::default(),
+            Instant::now() + Duration::from_secs(1),
+        );
         let mut take = || {
             let ticket = watch.take_cell();
             watch.register(until, &ticket);

@@ -169,7 +169,7 @@ impl<R> OutcomeReceiver<Result<R, Error>> {
     /// Waits for the outcome until the deadline, then abandons the call.
     #[expect(
         clippy::manual_async_fn,
-        reason = "what an async fn is given lies in its future twice"
+        reason = "an async fn stores its arguments twice in its future"
     )]
     pub(super) fn outcome_by(
         self,

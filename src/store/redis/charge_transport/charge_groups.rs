@@ -43,7 +43,7 @@ const TABLE_SIZE: usize = 256;
 const EMPTY: u8 = u8::MAX;
 
 impl<'a> ChargeGroups<'a> {
-    #[expect(clippy::indexing_slicing, reason = "what is noted are places of its own groups")]
+    #[expect(clippy::indexing_slicing, reason = "stored values are indices of the groups")]
     pub(super) fn assign(&mut self, step: &'a QueuedCharge) -> GroupMember {
         let times = step.charge.repetitions;
         let (slot, last) = self.find_last_group(step);
@@ -58,7 +58,7 @@ impl<'a> ChargeGroups<'a> {
 
     #[expect(
         clippy::indexing_slicing,
-        reason = "slots are below the number of them, and what stands in them are places of its own groups"
+        reason = "slots are below the length, and their values are indices of the groups"
     )]
     fn find_last_group(&self, step: &QueuedCharge) -> (usize, Option<usize>) {
         if self.last_by_tag.is_empty() {
@@ -76,10 +76,7 @@ impl<'a> ChargeGroups<'a> {
         (slot, None)
     }
 
-    #[expect(
-        clippy::indexing_slicing,
-        reason = "slots are below the number of them, and there are groups"
-    )]
+    #[expect(clippy::indexing_slicing, reason = "slots are below the length, and there is a group")]
     fn push_group(&mut self, step: &'a QueuedCharge, slot: usize) -> usize {
         let group = self.groups.len();
         let words = 1 + step.charge.items.iter().map(value_count).sum::<usize>();

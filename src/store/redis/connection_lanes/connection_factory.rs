@@ -272,7 +272,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_mistake_is_told_for_a_moment_and_an_outage_is_not() {
+    async fn config_error_is_cached_briefly_and_outage_is_not() {
         let failures = ConnectFailures::default();
         assert!(failures.config_error().is_none());
         failures.record(ConnectError::Config("another password".to_owned()));

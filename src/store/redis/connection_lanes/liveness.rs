@@ -74,34 +74,34 @@ impl Liveness {
 mod tests {
     use super::*;
 
-    const S: Duration = Duration::from_secs(1);
+    const SECOND: Duration = Duration::from_secs(1);
 
     #[tokio::test(start_paused = true)]
-    async fn a_connection_is_asked_in_time_and_given_up_when_it_is_silent() {
-        let life = Liveness::new(Instant::now(), 4 * S);
+    async fn idle_connection_is_pinged_and_silent_one_expires() {
+        let life = Liveness::new(Instant::now(), 4 * SECOND);
         let seen = || (life.needs_ping(Instant::now()), life.is_expired(Instant::now()));
         assert_eq!(seen(), (false, false));
-        tokio::time::advance(S).await;
+        tokio::time::advance(SECOND).await;
         assert_eq!(seen(), (true, false));
         assert!(life.record_answer(Instant::now()));
         assert_eq!(seen(), (false, false));
-        tokio::time::advance(4 * S).await;
+        tokio::time::advance(4 * SECOND).await;
         assert_eq!(seen(), (true, false));
         tokio::time::advance(Duration::from_millis(1)).await;
         assert_eq!(seen(), (true, true));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_is_believed_by_what_was_sent_before_it() {
-        let life = Liveness::new(Instant::now(), 4 * S);
-        tokio::time::advance(3 * S).await;
+    async fn answer_proves_liveness_at_time_of_its_request() {
+        let life = Liveness::new(Instant::now(), 4 * SECOND);
+        tokio::time::advance(3 * SECOND).await;
         let sent = Instant::now();
-        tokio::time::advance(5 * S).await;
+        tokio::time::advance(5 * SECOND).await;
         assert!(life.record_answer(sent), "it was alive 8 s ago");
         // The server was alive when this was sent; the time of the answer is unknown.
         assert!(life.is_expired(Instant::now()));
         let sent = Instant::now();
-        tokio::time::advance(4 * S).await;
+        tokio::time::advance(4 * SECOND).await;
         assert!(!life.record_answer(sent), "it may have stood still for 9 s");
         assert!(!life.record_answer(Instant::now()), "and that is no sign of life");
     }

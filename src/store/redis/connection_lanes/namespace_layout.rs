@@ -102,28 +102,26 @@ fn mismatch_message(layout: &str, prefix: &str) -> Option<String> {
     }
     let (all, this) = (
         u32::from(REVISION_FACTOR),
-        format!("this one has layout {LAYOUT_REVISION} with {SHARD_COUNT}"),
+        format!("this process uses layout {LAYOUT_REVISION} with {SHARD_COUNT}"),
     );
     // Layout 1 is a bare number of shards.
     let parts = number.map(|number| ((number / all).max(1), number % all));
     Some(match parts {
         Some((revision, shards)) if revision < LAYOUT_REVISION.into() => format!(
-            "this namespace is of an older version of lockgate (layout {revision} with {shards} shards; {this}): let its \
-             queues run empty and stop all processes of that version, then delete its keys (`{prefix}*`) or use another \
-             ?ns="
+            "the namespace was created by an older version of lockgate (layout {revision} with \
+             {shards} shards; {this}); let its queues run empty and stop all processes of that \
+             version, then delete its keys (`{prefix}*`) or use another ?ns="
         ),
         Some((revision, shards)) if revision > LAYOUT_REVISION.into() => format!(
-            "this namespace is of a newer version of lockgate (layout {revision} with {shards} shards; {this}): update \
-             this process, or use another ?ns="
+            "the namespace was created by a newer version of lockgate (layout {revision} with \
+             {shards} shards; {this}); update this process, or use another ?ns="
         ),
         Some((_, shards)) => {
             format!(
-                "this namespace was made with {shards} shards and this version has {SHARD_COUNT}; use another ?ns="
+                "the namespace has {shards} shards, this version {SHARD_COUNT}; use another ?ns="
             )
         }
-        None => format!(
-            "this namespace has a layout that lockgate does not know ({this}); use another ?ns="
-        ),
+        None => format!("the namespace has an unknown layout ({this}); use another ?ns="),
     })
 }
 
@@ -132,20 +130,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_other_layout_is_refused_with_what_to_do() {
+    fn other_layouts_are_refused_with_a_remedy() {
         assert_eq!(mismatch_message("2064", "lg:1:shop:"), None);
         for (layout, told) in [
             (
                 "64",
-                "older version of lockgate (layout 1 with 64 shards; this one has layout 2 with 64)",
+                "older version of lockgate (layout 1 with 64 shards; this process uses layout 2 with 64)",
             ),
             ("64", "delete its keys (`lg:1:shop:*`) or use another ?ns="),
             ("32", "32 shards"),
-            ("2032", "made with 32 shards and this version has 64"),
+            ("2032", "has 32 shards, this version 64"),
             ("3064", "update this process"),
             ("99999999", "newer version"),
-            ("", "does not know"),
-            ("-64", "does not know"),
+            ("", "unknown layout"),
+            ("-64", "unknown layout"),
         ] {
             let sentence = mismatch_message(layout, "lg:1:shop:").expect(layout);
             assert!(sentence.contains(told), "{layout}: {sentence}");

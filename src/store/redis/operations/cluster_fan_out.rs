@@ -254,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shards_are_divided_as_in_the_script() {
+    fn shards_are_assigned_as_by_the_script() {
         let all = [
             ShardWatchOwner::ThisNode,
             ShardWatchOwner::OtherNode,

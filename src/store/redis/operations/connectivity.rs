@@ -21,20 +21,9 @@ impl RedisBackend {
         node: NodeId,
         lease: Duration,
     ) -> Result<usize, Error> {
-        self.register_member(self.keys.limiters(), node, lease, "").await
-    }
-
-    async fn register_member(
-        &self,
-        key: String,
-        node: NodeId,
-        lease: Duration,
-        channel: &str,
-    ) -> Result<usize, Error> {
         let lease = if lease.is_zero() { 0 } else { ceil_millis(lease) };
-        let args = [node.as_str().into(), number_arg(lease), channel.into()];
-        let reply =
-            self.call_script(COMMON_SHARD, &scripts::REGISTER_MEMBER, &[key], &args).await?;
+        let (keys, args) = ([self.keys.limiters()], [node.as_str().into(), number_arg(lease)]);
+        let reply = self.call_script(COMMON_SHARD, &scripts::REGISTER_MEMBER, &keys, &args).await?;
         Ok(usize::try_from(ReplyReader::new("register_member", reply).read_number()?)
             .unwrap_or(usize::MAX))
     }

@@ -77,7 +77,7 @@ impl RedisBackend {
         }
         let mut pipe = redis::pipe();
         for key in &keys {
-            pipe.cmd("ZRANGE").arg(self.keys.jobs(key)).arg(0).arg(0);
+            pipe.cmd("ZRANGE").arg(self.keys.job_queue(key)).arg(0).arg(0);
         }
         let mut row = ReplyReader::new(
             "heads",

@@ -21,7 +21,7 @@ use crate::{
 };
 
 impl RedisBackend {
-    #[expect(clippy::indexing_slicing, reason = "there are as many as lanes")]
+    #[expect(clippy::indexing_slicing, reason = "there is one for each lane")]
     pub(super) async fn do_enqueue(&self, call: EnqueueCommand) -> Result<EnqueueOutcome, Error> {
         let name = scripts::ENQUEUE_BATCH.name;
         let shard = call.key.shard();

@@ -250,18 +250,18 @@ fn parse_release_outcome(reply: RawReply, sent: u32) -> Result<ReleaseOutcome, E
 mod tests {
     use super::*;
 
-    fn refused() -> RawReply {
+    fn oom_reply() -> RawReply {
         let words = ["error", "OOM command not allowed when used memory > 'maxmemory'."];
         RawReply::Value(Value::Array(words.map(|word| Value::BulkString(word.into())).into()))
     }
 
     /// An earlier copy may have taken the lock, and has to be undone.
     #[test]
-    fn a_copy_for_which_there_is_no_room_leaves_the_first_in_doubt() {
+    fn oom_of_resent_call_reports_timeout() {
         for (sent, kind) in [(1, ErrorKind::Unavailable), (2, ErrorKind::Timeout)] {
-            let error = parse_acquire_reply(refused(), false, sent).expect_err("it is refused");
+            let error = parse_acquire_reply(oom_reply(), false, sent).expect_err("it is refused");
             assert_eq!(error.kind(), kind, "sent {sent} times");
-            let error = parse_release_outcome(refused(), sent).expect_err("it is refused");
+            let error = parse_release_outcome(oom_reply(), sent).expect_err("it is refused");
             assert_eq!(error.kind(), kind, "sent {sent} times");
         }
     }

@@ -216,7 +216,7 @@ impl TaskBackend for RedisBackend {
 }
 
 impl RedisBackend {
-    #[expect(clippy::indexing_slicing, reason = "there are as many as lanes")]
+    #[expect(clippy::indexing_slicing, reason = "there is one for each lane")]
     async fn do_push_task(&self, call: TaskPushCommand) -> Result<TaskPushOutcome, Error> {
         let shard = call.queue.shard();
         self.check_breaker(shard, scripts::TASKS_PUSH.name)?;

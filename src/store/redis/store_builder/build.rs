@@ -96,13 +96,15 @@ impl StoreBuilder {
 
 fn validate_namespace(namespace: Option<String>) -> Result<String, Error> {
     let Some(namespace) = namespace else {
-        tracing::info!("no namespace given: using `default` (add ?ns=NAME to the store's URL)");
+        tracing::info!("no namespace given, using `default`; add ?ns=NAME to the store's URL");
         return Ok("default".to_owned());
     };
     let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
     if namespace.is_empty() || namespace.len() > MAX_NAMESPACE_LEN || !namespace.bytes().all(plain)
     {
-        return Err(Error::config("a namespace is 1 to 32 of a-z, A-Z, 0-9, _ and -"));
+        return Err(Error::config(
+            "a namespace has 1 to 32 of the characters a-z, A-Z, 0-9, _ and -",
+        ));
     }
     Ok(namespace)
 }

@@ -28,7 +28,7 @@ impl ConnectError {
     /// certificates are invalid.
     pub(super) fn invalid_certificates() -> Self {
         Self::Config(
-            "the certificate or the key for the store can't be read; both are PEM".to_owned(),
+            "the client certificate or its key could not be parsed; both must be PEM".to_owned(),
         )
     }
 
@@ -39,18 +39,18 @@ impl ConnectError {
         }
         let config = |sentence: &str| Self::Config(sentence.to_owned());
         match error.kind() {
-            RedisErrorKind::AuthenticationFailed => config("the store refused the password"),
-            RedisErrorKind::InvalidClientConfig => config("the store's URL can't be used"),
+            RedisErrorKind::AuthenticationFailed => config("the server rejected the password"),
+            RedisErrorKind::InvalidClientConfig => config("the store's URL is invalid"),
             _ if is_unsupported(error) => config(
-                "the store's server does not know a command that lockgate needs, as HELLO; it needs Redis 6.2 or newer, \
-                 or Valkey, and commands by their own names",
+                "the server lacks a command that lockgate needs, such as HELLO; lockgate needs \
+                 Redis 6.2 or newer, or Valkey, without renamed commands",
             ),
             _ if matches!(error.code(), Some("NOAUTH" | "WRONGPASS")) => {
-                config("the store needs another password")
+                config("the server needs another password")
             }
             // The reply to `SELECT`; a retry would get the same one.
             _ if error.detail().is_some_and(|text| text.contains("DB index")) => {
-                config("the store's server has no database of this number")
+                config("the server has no database of this number")
             }
             _ => {
                 #[cfg(feature = "tls")]
@@ -99,25 +99,25 @@ pub(in super::super) fn missing_permission(error: &RedisError) -> Option<String>
         return None;
     }
     let missing = if text.contains("channel") {
-        "publish to lockgate's channels: it needs `&lg:1:NAMESPACE:*`".to_owned()
+        "publish to lockgate's channels; allow `&lg:1:NAMESPACE:*`".to_owned()
     } else if text.contains("key") {
-        "use lockgate's keys: it needs `~lg:1:NAMESPACE:*`".to_owned()
+        "use lockgate's keys; allow `~lg:1:NAMESPACE:*`".to_owned()
     } else if let Some((command, _)) =
         text.split_once("the '").and_then(|(_, t)| t.split_once("' c"))
     {
         format!("run `{command}`, which lockgate needs")
     } else {
-        "run all the commands that lockgate's scripts need, as TIME and PUBLISH".to_owned()
+        "run all commands that lockgate's scripts need, such as TIME and PUBLISH".to_owned()
     };
     Some(format!("the store's user may not {missing} (see `StoreBuilder::login`)"))
 }
 
 fn log_failure(error: &RedisError) {
     if error.is_io_error() {
-        tracing::debug!(%error, "no connection to the store");
+        tracing::debug!(%error, "connection to the store failed");
     } else {
         // A message of the server may repeat the input, including the password.
-        tracing::debug!(kind = ?error.kind(), code = ?error.code(), "no connection to the store");
+        tracing::debug!(kind = ?error.kind(), code = ?error.code(), "connection to the store failed");
     }
 }
 
@@ -127,7 +127,7 @@ mod tests {
 
     use super::*;
 
-    fn missing(text: &str) -> Option<String> {
+    fn missing_permission_of(text: &str) -> Option<String> {
         match redis::parse_redis_value(format!("-{text}\r\n").as_bytes()) {
             Ok(Value::ServerError(error)) => missing_permission(&error.into()),
             other => panic!("{other:?}"),
@@ -136,7 +136,7 @@ mod tests {
 
     /// Texts of Redis 6.2, 7.0 and 7.2.
     #[test]
-    fn what_a_user_may_not_do_is_told_by_what_is_missing() {
+    fn permission_errors_name_the_missing_permission() {
         for (text, told) in [
             (
                 "@user_script: 5: The user executing the script can't run this command or subcommand",
@@ -166,10 +166,10 @@ mod tests {
                 "~lg:1:",
             ),
         ] {
-            let sentence = missing(text).expect(text);
+            let sentence = missing_permission_of(text).expect(text);
             assert!(sentence.contains(told), "{text}: {sentence}");
         }
-        assert_eq!(missing("ERR user_script:1: attempt to index a nil value"), None);
-        assert_eq!(missing("LOADING Redis is loading the dataset in memory"), None);
+        assert_eq!(missing_permission_of("ERR user_script:1: attempt to index a nil value"), None);
+        assert_eq!(missing_permission_of("LOADING Redis is loading the dataset in memory"), None);
     }
 }

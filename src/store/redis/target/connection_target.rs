@@ -65,7 +65,7 @@ impl ConnectionTarget {
                 SentinelTarget::new(&nodes, master, address, trust, within).map(Self::Sentinel)
             }
             ServerAddresses::Cluster(_) if address.database.is_some_and(|number| number > 0) => {
-                Err(ConnectError::Config("a cluster has no database but 0".to_owned()))
+                Err(ConnectError::Config("a cluster has database 0 only".to_owned()))
             }
             ServerAddresses::Cluster(nodes) => {
                 let (address, trust) = (address.clone(), trust.clone());

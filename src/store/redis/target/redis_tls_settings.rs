@@ -26,7 +26,9 @@ impl RedisTlsSettings {
     pub(super) fn validate(&self, tls: bool) -> Result<(), Error> {
         if tls && rustls::crypto::CryptoProvider::get_default().is_none() {
             return Err(Error::config(
-                "rediss:// needs a crypto provider: the application installs one before it connects, with rustls::crypto::ring::default_provider().install_default() or the same of aws_lc_rs",
+                "rediss:// needs a crypto provider; install one before the store connects, by \
+                 rustls::crypto::ring::default_provider().install_default() or the same of \
+                 aws_lc_rs",
             ));
         }
         self.validate_use(tls)
@@ -42,7 +44,7 @@ impl RedisTlsSettings {
 
     fn validate_use(&self, tls: bool) -> Result<(), Error> {
         if self.is_set() && !tls {
-            return Err(Error::config("certificates are of use with rediss:// alone"));
+            return Err(Error::config("certificates need a rediss:// URL"));
         }
         Ok(())
     }
@@ -78,12 +80,12 @@ pub(super) fn certificate_error(error: &redis::RedisError) -> Option<String> {
     let error = source?.get_ref()?;
     match error.downcast_ref::<TlsError>()? {
         TlsError::InvalidCertificate(why) => Some(format!(
-            "the certificate of the store's server is not trusted: {why}; see StoreBuilder::ca_certificate"
+            "the server's certificate is not trusted: {why}; see StoreBuilder::ca_certificate"
         )),
         TlsError::AlertReceived(
             AlertDescription::CertificateRequired | AlertDescription::HandshakeFailure,
         ) => Some(
-            "the store's server asks for a certificate; see StoreBuilder::client_certificate"
+            "the server requires a client certificate; see StoreBuilder::client_certificate"
                 .to_owned(),
         ),
         TlsError::AlertReceived(
@@ -95,10 +97,8 @@ pub(super) fn certificate_error(error: &redis::RedisError) -> Option<String> {
             | AlertDescription::UnknownCA
             | AlertDescription::AccessDenied
             | AlertDescription::DecryptError),
-        ) => Some(format!("the store's server does not accept the client's certificate: {why:?}")),
-        TlsError::NoCertificatesPresented => {
-            Some("the store's server shows no certificate".to_owned())
-        }
+        ) => Some(format!("the server rejected the client certificate: {why:?}")),
+        TlsError::NoCertificatesPresented => Some("the server sent no certificate".to_owned()),
         _ => None,
     }
 }

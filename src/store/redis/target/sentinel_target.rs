@@ -310,7 +310,7 @@ impl SentinelGroup {
             Value::ServerError(error)
                 if error.details().is_some_and(|text| text.contains("unknown command")) =>
             {
-                return config("one of the sentinels named is no sentinel");
+                return config("one of the named sentinels is not a sentinel");
             }
             Value::ServerError(error) => return Err(ConnectError::from_redis(&error.into())),
             address => redis::from_redis_value::<Option<(String, u16)>>(address),

@@ -88,13 +88,13 @@ impl StoreUrl {
     }
 
     fn parse_with_port(url: &str, port: Option<u16>) -> Result<Self, Error> {
-        let unreadable = || url_error("can't be read; expected redis://host:port/db");
+        let unreadable = || url_error("cannot be parsed; expected redis://host:port/db");
         let (scheme, rest) = url.split_once("://").ok_or_else(unreadable)?;
         let (kind, tls) = UrlScheme::parse(&scheme.to_ascii_lowercase()).ok_or_else(|| {
-            url_error("begins with no scheme that is known: redis, rediss, valkey, valkeys, unix, redis+sentinel, redis+cluster")
+            url_error("has an unknown scheme; use redis, rediss, valkey, valkeys, unix, redis+sentinel or redis+cluster")
         })?;
         if rest.contains('#') {
-            return Err(url_error("can't have a #fragment; a # in a password is written %23"));
+            return Err(url_error("cannot have a #fragment; write a # in a password as %23"));
         }
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let mut query = UrlQuery::parse(query, kind)?;
@@ -136,7 +136,9 @@ impl StoreUrl {
                 namespace: None,
                 ..
             } => Ok((node, address.tls, address.credentials)),
-            _ => Err(url_error("of a node is redis://[user:password@]host[:port] and no more")),
+            _ => Err(url_error(
+                "of a node is redis://[user:password@]host[:port] without other parts",
+            )),
         }
     }
 }
@@ -183,7 +185,8 @@ impl UrlQuery {
                 ("protocol", _) => {}
                 _ => {
                     return Err(url_error(
-                        "has a parameter that is not known here; there is ns, and for sentinels sentinel_user and sentinel_password",
+                        "has an unknown parameter; it takes ns, and for sentinels sentinel_user \
+                         and sentinel_password",
                     ));
                 }
             }
@@ -200,12 +203,12 @@ fn parse_credentials(text: &str) -> Result<LoginCredentials, Error> {
 
 fn percent_decode(text: &str) -> Result<String, Error> {
     let text = percent_decode_str(text).decode_utf8();
-    text.map(String::from).map_err(|_| url_error("is not UTF-8 where it is percent-encoded"))
+    text.map(String::from).map_err(|_| url_error("has percent-encoded text that is not UTF-8"))
 }
 
 fn parse_socket_path(path: &str) -> Result<PathBuf, Error> {
     if !cfg!(unix) {
-        return Err(url_error("names a unix socket, and this system has none"));
+        return Err(url_error("names a unix socket, which this system does not support"));
     }
     if !path.starts_with('/') || path.len() == 1 {
         return Err(url_error("needs the path of a socket: unix:///run/redis.sock"));
@@ -237,15 +240,13 @@ fn parse_servers(
             None | Some(0) => {
                 Ok((ServerAddresses::Cluster(nodes.collect::<Result<_, _>>()?), None))
             }
-            Some(_) => Err(Error::config("a cluster has no database but 0")),
+            Some(_) => Err(Error::config("a cluster has database 0 only")),
         },
         UrlScheme::Single | UrlScheme::UnixSocket => match (nodes.next(), nodes.next()) {
             (Some(node), None) => {
                 Ok((ServerAddresses::Single(node?), parse_optional_database(path)?))
             }
-            _ => Err(url_error(
-                "names several servers; that is redis+sentinel:// or redis+cluster://",
-            )),
+            _ => Err(url_error("names several servers; use redis+sentinel:// or redis+cluster://")),
         },
     }
 }
@@ -257,14 +258,20 @@ fn parse_optional_database(text: &str) -> Result<Option<u32>, Error> {
 fn parse_database(text: &str) -> Result<u32, Error> {
     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     let number = if digits { text.parse().ok() } else { None };
-    number.ok_or_else(|| url_error("has a database that is no number: redis://host:port/2"))
+    number.ok_or_else(|| {
+        url_error("has a database that is not a number; expected redis://host:port/2")
+    })
 }
 
 fn parse_host_port(text: &str, port: u16) -> Result<HostPort, Error> {
     let (host, port) = match text.rsplit_once(':') {
         Some((host, given)) if has_port(text) => {
             let given = given.parse().ok().filter(|port| *port > 0);
-            (host, given.ok_or_else(|| url_error("has a port that is no number from 1 to 65535"))?)
+            (
+                host,
+                given
+                    .ok_or_else(|| url_error("has a port that is not a number from 1 to 65535"))?,
+            )
         }
         _ => (text, port),
     };
@@ -272,7 +279,7 @@ fn parse_host_port(text: &str, port: u16) -> Result<HostPort, Error> {
         Ok(Host::Domain(name)) => name,
         Ok(Host::Ipv4(ip)) if !ip.is_unspecified() => ip.to_string(),
         Ok(Host::Ipv6(ip)) if !ip.is_unspecified() => ip.to_string(),
-        _ => return Err(url_error("names no host that can be reached")),
+        _ => return Err(url_error("has no valid host")),
     };
     Ok(HostPort { host, port })
 }

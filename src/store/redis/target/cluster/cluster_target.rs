@@ -248,7 +248,7 @@ pub(super) fn parse_redirect_target(text: &str, from: Option<&Endpoint>) -> Opti
 mod tests {
     use super::*;
 
-    fn cluster() -> ClusterTarget {
+    fn empty_cluster_target() -> ClusterTarget {
         ClusterTarget::new(
             Vec::new(),
             Box::new(|_| Err(ConnectError::Unavailable)),
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_redirect_names_a_node() {
+    fn redirect_target_is_parsed() {
         let from = ("10.0.0.1".to_owned(), 6379);
         let parsed = |text| parse_redirect_target(text, Some(&from));
         assert_eq!(parsed("10.0.0.2:6380"), Some(("10.0.0.2".to_owned(), 6380)));
@@ -270,8 +270,8 @@ mod tests {
     }
 
     #[test]
-    fn a_redirect_is_about_one_shard_and_told_once() {
-        let cluster = cluster();
+    fn redirect_moves_one_shard_and_changes_map_once() {
+        let cluster = empty_cluster_target();
         let slot = cluster.0.shard_slots[7];
         cluster.record_slot_move(slot, "h:1", None);
         let first = cluster.map_version();

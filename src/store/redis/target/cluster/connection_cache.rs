@@ -100,7 +100,7 @@ impl ClusterTarget {
             Value::ServerError(error)
                 if error.details().is_some_and(|text| text.contains("cluster support")) =>
             {
-                let sentence = "the store's server is no node of a cluster; use redis://host:port";
+                let sentence = "the server is not a cluster node; use redis://host:port";
                 Err(ConnectError::Config(sentence.to_owned()))
             }
             Value::ServerError(error) => Err(ConnectError::from_redis(&error.into())),

@@ -32,12 +32,12 @@ pub(super) fn is_permanently_refused(answer: &Value) -> bool {
 mod tests {
     use super::*;
 
-    fn answer(text: &str) -> Value {
+    fn parse_reply(text: &str) -> Value {
         redis::parse_redis_value(text.as_bytes()).expect("an answer")
     }
 
     #[test]
-    fn a_node_that_can_not_tell_now_is_asked_again() {
+    fn temporary_config_error_is_not_a_permanent_refusal() {
         for (text, refused) in [
             ("-NOPERM this user has no permissions to run the 'config|get' command\r\n", true),
             ("-ERR unknown command 'CONFIG', with args beginning with: 'GET' \r\n", true),
@@ -47,10 +47,10 @@ mod tests {
             ("-LOADING Redis is loading the dataset in memory\r\n", false),
             ("*0\r\n", false),
         ] {
-            assert_eq!(is_permanently_refused(&answer(text)), refused, "{text}");
-            assert_eq!(parse_node_timeout(answer(text)), None, "{text}");
+            assert_eq!(is_permanently_refused(&parse_reply(text)), refused, "{text}");
+            assert_eq!(parse_node_timeout(parse_reply(text)), None, "{text}");
         }
-        let told = answer("*2\r\n$20\r\ncluster-node-timeout\r\n$4\r\n5000\r\n");
+        let told = parse_reply("*2\r\n$20\r\ncluster-node-timeout\r\n$4\r\n5000\r\n");
         assert!(!is_permanently_refused(&told));
         assert_eq!(parse_node_timeout(told), Some(Duration::from_secs(5)));
     }

@@ -137,7 +137,7 @@ impl ClusterTarget {
         let changed = self.0.update_owners(&mut map, view.owners);
         drop(map);
         if changed {
-            tracing::info!("shards of the store are on other nodes of its cluster than before");
+            tracing::info!("shards moved to other cluster nodes");
             self.0.notify_change();
         }
     }
@@ -245,8 +245,8 @@ impl ClusterState {
     pub(super) fn mark_config_unreadable(&self) {
         if self.is_config_readable.swap(false, Ordering::Relaxed) {
             tracing::warn!(
-                "the store's cluster does not tell its `cluster-node-timeout` (`CONFIG GET` is refused): it is taken for \
-                 5 s. If it is shorter, what a node that stood still acknowledges when it wakes may be lost"
+                "`CONFIG GET cluster-node-timeout` is refused: assuming 5 s; if it is shorter, \
+                 writes that a stalled node acknowledges may be lost; allow `+config|get`"
             );
         }
     }
@@ -278,7 +278,7 @@ mod tests {
 
     /// A handler that blocks its thread blocks everything else on its runtime.
     #[test]
-    fn a_look_whose_runtime_stands_still_is_taken_over() {
+    fn refresh_on_stalled_runtime_is_taken_over() {
         let nobody = ("127.0.0.1".to_owned(), 1);
         let cluster = ClusterTarget::new(
             vec![nobody],
@@ -299,7 +299,7 @@ mod tests {
 
     /// The old task runs until its next `await`.
     #[test]
-    fn a_look_that_was_taken_over_takes_nothing_from_its_successor() {
+    fn superseded_refresh_does_not_begin() {
         let nobody = ("127.0.0.1".to_owned(), 1);
         let cluster = ClusterTarget::new(
             vec![nobody],

@@ -83,14 +83,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_are_those_of_the_specification() {
+    fn key_slots_match_cluster_specification() {
         assert_eq!(key_slot(b"123456789"), 0x31C3);
         assert_eq!(key_slot(b""), 0);
         assert_eq!(key_slot(b"foo"), 12_182);
     }
 
     #[test]
-    fn the_shards_are_on_all_thirds_of_the_slots() {
+    fn shards_are_spread_over_all_thirds_of_slots() {
         let third =
             |shard: u16| usize::from(key_slot(shard.to_string().as_bytes()) / (SLOT_COUNT / 3 + 1));
         let mut counted = [0; 3];
@@ -98,21 +98,21 @@ mod tests {
         assert!(counted.iter().all(|shards| *shards >= 16), "{counted:?}");
     }
 
-    fn node(host: &str, port: i64) -> Value {
+    fn node_entry(host: &str, port: i64) -> Value {
         Value::Array(vec![Value::BulkString(host.into()), Value::Int(port)])
     }
 
     #[test]
-    fn a_view_has_masters_and_replicas() {
+    fn view_contains_masters_and_replicas() {
         let row = |first, last, nodes: Vec<Value>| {
             let mut row = vec![Value::Int(first), Value::Int(last)];
             row.extend(nodes);
             Value::Array(row)
         };
         let reply = Value::Array(vec![
-            row(0, 99, vec![node("a", 1), node("b", 2)]),
-            row(100, 199, vec![node("", 3)]),
-            row(200, 299, vec![node("a", 1)]),
+            row(0, 99, vec![node_entry("a", 1), node_entry("b", 2)]),
+            row(100, 199, vec![node_entry("", 3)]),
+            row(200, 299, vec![node_entry("a", 1)]),
         ]);
         let view = TopologyView::parse(reply, &[50, 150, 250, 350], &("me".to_owned(), 9)).unwrap();
         let at = |host: &str, port| Some((host.to_owned(), port));
@@ -124,14 +124,14 @@ mod tests {
 
     /// The replica can be queried, but owns none of its slots.
     #[test]
-    fn a_replica_of_a_master_whose_name_nobody_knows_is_not_the_owner() {
+    fn replica_of_unnamed_master_is_not_owner() {
         let row = |first, last, nodes: [Value; 2]| {
             let bounds = [Value::Int(first), Value::Int(last)];
             Value::Array(bounds.into_iter().chain(nodes).collect())
         };
         let reply = Value::Array(vec![
-            row(0, 99, [node("?", 1), node("b", 2)]),
-            row(100, 199, [node("c", 3), node("?", 4)]),
+            row(0, 99, [node_entry("?", 1), node_entry("b", 2)]),
+            row(100, 199, [node_entry("c", 3), node_entry("?", 4)]),
         ]);
         let view = TopologyView::parse(reply, &[50, 150], &("me".to_owned(), 9)).unwrap();
         assert_eq!(view.owners, [None, Some(("c".to_owned(), 3))]);
@@ -140,9 +140,9 @@ mod tests {
 
     /// `cluster-preferred-endpoint-type unknown-endpoint`: the host of the queried node applies.
     #[test]
-    fn a_master_without_a_name_is_where_was_asked() {
+    fn nameless_master_has_host_of_queried_node() {
         let nobody = Value::Array(vec![Value::Nil, Value::Int(3)]);
-        let row = Value::Array(vec![Value::Int(0), Value::Int(99), nobody, node("b", 2)]);
+        let row = Value::Array(vec![Value::Int(0), Value::Int(99), nobody, node_entry("b", 2)]);
         let view =
             TopologyView::parse(Value::Array(vec![row]), &[50], &("me".to_owned(), 9)).unwrap();
         assert_eq!(view.owners, [Some(("me".to_owned(), 3))]);

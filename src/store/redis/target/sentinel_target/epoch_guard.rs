@@ -52,7 +52,7 @@ impl EpochGuard {
                 if !self.yields_to_majority(named.count_older_than(known) > sentinels / 2, now) {
                     return true;
                 }
-                tracing::warn!("most sentinels have gone back to another master: it is believed");
+                tracing::warn!("most sentinels report an older configuration, which is now used");
             }
             None => {}
         }
@@ -79,9 +79,9 @@ mod tests {
 
     use super::{super::sentinel_reports::SentinelReport, *};
 
-    const S: Duration = Duration::from_secs(1);
+    const SECOND: Duration = Duration::from_secs(1);
 
-    fn told(port: u16, epoch: u64) -> SentinelReport {
+    fn report(port: u16, epoch: u64) -> SentinelReport {
         let (own, epoch) = (port.to_string(), epoch.to_string());
         let facts = ["ip", "h", "port", &own, "flags", "master", "config-epoch", &epoch];
         let facts = facts.map(|text| Value::BulkString(text.as_bytes().to_vec()));
@@ -89,7 +89,7 @@ mod tests {
     }
 
     /// Passes these reports, of three sentinels, to the guard.
-    fn outdates(
+    fn is_rejected(
         known: &mut EpochGuard,
         at: Instant,
         all: impl IntoIterator<Item = SentinelReport>,
@@ -100,69 +100,73 @@ mod tests {
     }
 
     #[test]
-    fn an_older_configuration_is_not_gone_back_to() {
+    fn older_epoch_is_rejected() {
         let (mut known, now) = (EpochGuard::default(), Instant::now());
-        assert!(!outdates(&mut known, now, []));
-        assert!(!outdates(&mut known, now, [told(1, 5), told(1, 5), told(1, 5)]));
-        assert!(!outdates(&mut known, now, [told(2, 6), told(1, 5), told(1, 5)]));
-        assert!(outdates(&mut known, now, [told(1, 5), told(1, 5)]));
-        assert!(outdates(&mut known, now + S, [told(1, 5)]));
-        assert!(!outdates(&mut known, now + S, [told(1, 5), told(2, 6)]));
+        assert!(!is_rejected(&mut known, now, []));
+        assert!(!is_rejected(&mut known, now, [report(1, 5), report(1, 5), report(1, 5)]));
+        assert!(!is_rejected(&mut known, now, [report(2, 6), report(1, 5), report(1, 5)]));
+        assert!(is_rejected(&mut known, now, [report(1, 5), report(1, 5)]));
+        assert!(is_rejected(&mut known, now + SECOND, [report(1, 5)]));
+        assert!(!is_rejected(&mut known, now + SECOND, [report(1, 5), report(2, 6)]));
         // A manual change, and another failover.
-        assert!(!outdates(&mut known, now + S, [told(3, 6)]));
-        assert!(outdates(&mut known, now + S, [told(1, 5)]));
-        assert!(!outdates(&mut known, now + S, [told(1, 7)]));
-        assert!(outdates(&mut known, now + S, [told(3, 6), told(2, 6)]));
+        assert!(!is_rejected(&mut known, now + SECOND, [report(3, 6)]));
+        assert!(is_rejected(&mut known, now + SECOND, [report(1, 5)]));
+        assert!(!is_rejected(&mut known, now + SECOND, [report(1, 7)]));
+        assert!(is_rejected(&mut known, now + SECOND, [report(3, 6), report(2, 6)]));
     }
 
     #[test]
-    fn who_tells_no_number_may_name_the_master_that_is_known() {
+    fn report_without_epoch_may_name_current_master() {
         let (mut known, now) = (EpochGuard::default(), Instant::now());
         let silent =
             |port| SentinelReport::new(HostPort { host: "h".to_owned(), port }, Value::Nil);
-        assert!(!outdates(&mut known, now, [told(2, 6), silent(2)]));
-        assert!(!outdates(&mut known, now, [silent(2)]));
-        assert!(outdates(&mut known, now, [silent(1)]));
+        assert!(!is_rejected(&mut known, now, [report(2, 6), silent(2)]));
+        assert!(!is_rejected(&mut known, now, [silent(2)]));
+        assert!(is_rejected(&mut known, now, [silent(1)]));
     }
 
     #[test]
-    fn those_that_were_set_up_anew_count_anew() {
+    fn recreated_sentinels_restart_epochs() {
         let (mut known, now) = (EpochGuard::default(), Instant::now());
-        assert!(!outdates(&mut known, now, [told(1, 6), told(1, 6), told(1, 6)]));
-        assert!(!outdates(&mut known, now, [told(1, 0), told(1, 0)]));
-        assert!(!outdates(&mut known, now, [told(2, 1), told(2, 1), told(2, 1)]));
-        assert!(outdates(&mut known, now, [told(1, 0), told(1, 0)]));
+        assert!(!is_rejected(&mut known, now, [report(1, 6), report(1, 6), report(1, 6)]));
+        assert!(!is_rejected(&mut known, now, [report(1, 0), report(1, 0)]));
+        assert!(!is_rejected(&mut known, now, [report(2, 1), report(2, 1), report(2, 1)]));
+        assert!(is_rejected(&mut known, now, [report(1, 0), report(1, 0)]));
     }
 
     #[test]
-    fn most_are_believed_in_the_end() {
+    fn older_epoch_of_majority_is_accepted_after_a_while() {
         let (mut known, start) = (EpochGuard::default(), Instant::now());
-        assert!(!outdates(&mut known, start, [told(2, 6)]));
-        let most = || [told(1, 5), told(1, 5)];
+        assert!(!is_rejected(&mut known, start, [report(2, 6)]));
+        let most = || [report(1, 5), report(1, 5)];
         for second in 1..=11 {
-            assert!(outdates(&mut known, start + S * second, most()), "{second}");
+            assert!(is_rejected(&mut known, start + SECOND * second, most()), "{second}");
         }
-        assert!(!outdates(&mut known, start + S * 12, most()));
+        assert!(!is_rejected(&mut known, start + SECOND * 12, most()));
         // From here on this is the known configuration.
-        assert!(!outdates(&mut known, start + S * 12, [told(1, 5)]));
+        assert!(!is_rejected(&mut known, start + SECOND * 12, [report(1, 5)]));
     }
 
     #[test]
-    fn what_was_said_before_a_silence_or_before_another_word_does_not_count() {
+    fn interrupted_majority_of_older_epoch_counts_from_start() {
         let (mut known, start) = (EpochGuard::default(), Instant::now());
-        assert!(!outdates(&mut known, start, [told(2, 6)]));
-        let most = || [told(1, 5), told(1, 5)];
-        assert!(outdates(&mut known, start, most()));
+        assert!(!is_rejected(&mut known, start, [report(2, 6)]));
+        let most = || [report(1, 5), report(1, 5)];
+        assert!(is_rejected(&mut known, start, most()));
         for second in 20..30 {
-            assert!(outdates(&mut known, start + S * second, most()), "{second}");
+            assert!(is_rejected(&mut known, start + SECOND * second, most()), "{second}");
         }
-        assert!(!outdates(&mut known, start + S * 30, [told(2, 6), told(1, 5), told(1, 5)]));
+        assert!(!is_rejected(
+            &mut known,
+            start + SECOND * 30,
+            [report(2, 6), report(1, 5), report(1, 5)]
+        ));
         for second in 31..41 {
-            assert!(outdates(&mut known, start + S * second, most()), "{second}");
+            assert!(is_rejected(&mut known, start + SECOND * second, most()), "{second}");
         }
         // One of three sentinels is no majority.
         for second in 41..70 {
-            assert!(outdates(&mut known, start + S * second, [told(1, 5)]), "{second}");
+            assert!(is_rejected(&mut known, start + SECOND * second, [report(1, 5)]), "{second}");
         }
     }
 }

@@ -100,12 +100,12 @@ impl SentinelReports {
 mod tests {
     use super::*;
 
-    fn told(port: u16, epoch: u64, flags: &str) -> SentinelReport {
-        told_of(port, port, epoch, flags)
+    fn report(port: u16, epoch: u64, flags: &str) -> SentinelReport {
+        report_naming(port, port, epoch, flags)
     }
 
     /// Report of a sentinel that names another master for clients than its own.
-    fn told_of(named: u16, own: u16, epoch: u64, flags: &str) -> SentinelReport {
+    fn report_naming(named: u16, own: u16, epoch: u64, flags: &str) -> SentinelReport {
         let (own, epoch) = (own.to_string(), epoch.to_string());
         let facts = ["ip", "h", "port", &own, "flags", flags, "config-epoch", &epoch];
         let facts = facts.map(|text| Value::BulkString(text.as_bytes().to_vec()));
@@ -115,50 +115,56 @@ mod tests {
         )
     }
 
-    fn master(all: impl IntoIterator<Item = SentinelReport>) -> Option<u16> {
+    fn chosen_master(all: impl IntoIterator<Item = SentinelReport>) -> Option<u16> {
         let mut named = SentinelReports::default();
         all.into_iter().for_each(|told| named.add(told));
         named.into_master().map(|node| node.port)
     }
 
     #[test]
-    fn the_latest_configuration_is_believed_whoever_tells_it() {
+    fn highest_epoch_names_the_master() {
         let m = "master";
-        assert_eq!(master([told(1, 4, m), told(2, 5, m), told(1, 4, m)]), Some(2));
-        assert_eq!(master([told(2, 5, m), told(1, 4, m), told(1, 4, m)]), Some(2));
-        assert_eq!(master([]), None);
+        assert_eq!(chosen_master([report(1, 4, m), report(2, 5, m), report(1, 4, m)]), Some(2));
+        assert_eq!(chosen_master([report(2, 5, m), report(1, 4, m), report(1, 4, m)]), Some(2));
+        assert_eq!(chosen_master([]), None);
     }
 
     #[test]
-    fn of_one_number_most_are_believed_and_then_the_first() {
+    fn equal_epochs_are_decided_by_majority_then_order() {
         let m = "master";
-        assert_eq!(master([told(1, 0, m), told(2, 0, m), told(2, 0, m)]), Some(2));
-        assert_eq!(master([told(1, 0, m), told(2, 0, m)]), Some(1));
+        assert_eq!(chosen_master([report(1, 0, m), report(2, 0, m), report(2, 0, m)]), Some(2));
+        assert_eq!(chosen_master([report(1, 0, m), report(2, 0, m)]), Some(1));
     }
 
     #[test]
-    fn a_master_that_is_replaced_is_none() {
+    fn master_in_failover_is_not_chosen() {
         let (m, leads) = ("master", "master,failover_in_progress");
-        assert_eq!(master([told(1, 4, m), told(1, 4, m), told(1, 4, leads)]), None);
+        assert_eq!(chosen_master([report(1, 4, m), report(1, 4, m), report(1, 4, leads)]), None);
         // The successor is known to be promoted: its configuration has its own epoch already.
-        assert_eq!(master([told(1, 4, m), told(1, 4, m), told_of(2, 1, 5, leads)]), Some(2));
+        assert_eq!(
+            chosen_master([report(1, 4, m), report(1, 4, m), report_naming(2, 1, 5, leads)]),
+            Some(2)
+        );
         // A sentinel that missed the failover, and is about to replace the old master.
-        assert_eq!(master([told(1, 4, leads), told(2, 5, m)]), Some(2));
+        assert_eq!(chosen_master([report(1, 4, leads), report(2, 5, m)]), Some(2));
     }
 
     #[test]
-    fn a_master_that_is_down_is_named_by_nobody() {
+    fn master_reported_down_by_all_is_not_chosen() {
         let down = "s_down,o_down,master";
-        assert_eq!(master([told(1, 4, down), told(1, 4, down)]), None);
-        assert_eq!(master([told(1, 4, down), told(1, 4, "master")]), Some(1));
-        assert_eq!(master([told_of(2, 1, 5, "s_down,master,failover_in_progress")]), Some(2));
+        assert_eq!(chosen_master([report(1, 4, down), report(1, 4, down)]), None);
+        assert_eq!(chosen_master([report(1, 4, down), report(1, 4, "master")]), Some(1));
+        assert_eq!(
+            chosen_master([report_naming(2, 1, 5, "s_down,master,failover_in_progress")]),
+            Some(2)
+        );
     }
 
     #[test]
-    fn who_tells_no_facts_names_its_master() {
+    fn report_without_details_names_its_master() {
         let node = || HostPort { host: "h".to_owned(), port: 1 };
         let refused = SentinelReport::new(node(), Value::Nil);
         assert!(refused.down_after.is_none());
-        assert_eq!(master([refused]), Some(1));
+        assert_eq!(chosen_master([refused]), Some(1));
     }
 }
